@@ -1,0 +1,15 @@
+"""The shared core: data types, tasks, networks, estimators, the training loop, checkpoints."""
+
+from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError
+from mbrl.types import Dataset, Provenance, Spec, Transitions
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "Dataset",
+    "DivergenceError",
+    "Provenance",
+    "Spec",
+    "Transitions",
+]

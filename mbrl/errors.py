@@ -1,0 +1,30 @@
+"""The errors this library raises on bad input; each message names the value, what is allowed and
+the fix."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """An impossible setting, an unknown name, or parts that do not fit together."""
+
+
+class DataError(ValueError):
+    """A dataset file or array that cannot be used as it is."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint or run folder that cannot be read or continued."""
+
+
+class DivergenceError(RuntimeError):
+    """Training produced a value that is not finite, or beyond the stated bound."""
+
+
+def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:
+    """A `ConfigError` for a name that does not exist, with the nearest existing ones."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "no name is close."
+    listed = ", ".join(names[:40]) + (" ..." if len(names) > 40 else "")
+    return ConfigError(f"unknown {kind} {name!r}: {hint} Known: {listed}")

@@ -1,0 +1,180 @@
+"""The words every part shares: what a task looks like (`Spec`) and what was logged in it
+(`Transitions`, `Dataset`). `terminated` means the task ended (no bootstrap), `truncated` that the
+recording stopped (bootstrap); the two are never merged."""
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an algorithm knows of a task; it never holds an environment.
+
+    `action_dim` is the number of action components (1 for a discrete task); `num_actions` is the
+    number of discrete actions, or None where actions are continuous in
+    [`action_low`, `action_high`] (one bound per component, in the task's own units).
+    `reference_returns` is (random, expert): the undiscounted returns that score 0 and 100.
+    """
+
+    task: str
+    obs_dim: int
+    action_dim: int = 1
+    num_actions: int | None = None
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
+    max_episode_steps: int | None = None
+    reference_returns: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.obs_dim < 1 or self.action_dim < 1:
+            raise ConfigError(
+                f"spec of {self.task!r}: obs_dim={self.obs_dim}, action_dim={self.action_dim}; "
+                "both must be at least 1"
+            )
+        if self.discrete:
+            if self.action_dim != 1 or (self.num_actions or 0) < 2:
+                raise ConfigError(
+                    f"spec of {self.task!r}: a discrete task has action_dim 1 and at least two "
+                    f"actions, got action_dim={self.action_dim}, num_actions={self.num_actions}"
+                )
+            return
+        for name in ("action_low", "action_high"):
+            if len(getattr(self, name)) != self.action_dim:
+                raise ConfigError(
+                    f"spec of {self.task!r}: {name} has {len(getattr(self, name))} entries, "
+                    f"action_dim is {self.action_dim}"
+                )
+        if any(not lo < hi for lo, hi in zip(self.action_low, self.action_high, strict=True)):
+            raise ConfigError(
+                f"spec of {self.task!r}: every action_low must lie below its action_high, got "
+                f"{self.action_low} and {self.action_high}"
+            )
+
+    @property
+    def discrete(self) -> bool:
+        return self.num_actions is not None
+
+    def score(self, returns: Any) -> Any:
+        """Normalised score 100 (R - random) / (expert - random) of a return or an array."""
+        if self.reference_returns is None:
+            raise ConfigError(
+                f"task {self.task!r} has no reference returns, so there is no normalised score; "
+                "give Spec.reference_returns=(random, expert) or report raw returns"
+            )
+        low, high = self.reference_returns
+        return 100.0 * (returns - low) / (high - low)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> "Spec":
+        tuples = {
+            k: tuple(values[k]) if values.get(k) is not None else None
+            for k in ("action_low", "action_high", "reference_returns")
+        }
+        return Spec(**{**values, **tuples})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Flat rows in time order, episode after episode.
+
+    `obs`, `next_obs` [N, S] float; `action` [N, A] float, or [N] int64 where discrete; `reward`
+    [N] float; `terminated`, `truncated` [N] bool. The last row of every episode carries one of the
+    two flags (both may be set), so episode boundaries are `ends`. `state` [N, K], where present,
+    is the simulator state at `obs` (what MuJoCo needs beside the observation).
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    next_obs: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    state: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        n = self.obs.shape[0]
+        for name in ("action", "reward", "next_obs", "terminated", "truncated", "state"):
+            value = getattr(self, name)
+            if value is not None and value.shape[0] != n:
+                raise DataError(f"{name} has {value.shape[0]} rows, obs has {n}")
+        if self.obs.ndim != 2 or self.next_obs.shape != self.obs.shape:
+            raise DataError(
+                f"obs and next_obs must both be [N, S], got {tuple(self.obs.shape)} and "
+                f"{tuple(self.next_obs.shape)}"
+            )
+        for name in ("reward", "terminated", "truncated"):
+            if getattr(self, name).ndim != 1:
+                raise DataError(f"{name} must be [N], got {tuple(getattr(self, name).shape)}")
+        for name in ("terminated", "truncated"):
+            if getattr(self, name).dtype != torch.bool:
+                raise DataError(f"{name} must be bool, got {getattr(self, name).dtype}")
+
+    def __len__(self) -> int:
+        return int(self.obs.shape[0])
+
+    @property
+    def ends(self) -> Tensor:
+        """[N] bool: True on the last row of each episode."""
+        return self.terminated | self.truncated
+
+    def episodes(self) -> list[tuple[int, int]]:
+        """Half-open row ranges, one per episode; a tail without an end flag is the last one."""
+        stops = (torch.nonzero(self.ends).flatten() + 1).tolist()
+        if len(self) and (not stops or stops[-1] != len(self)):
+            stops.append(len(self))
+        return list(zip([0, *stops[:-1]], stops, strict=True)) if stops else []
+
+    def returns(self) -> Tensor:
+        """Undiscounted return of each episode, [episodes], float64."""
+        reward = self.reward.double()
+        return torch.stack([reward[a:b].sum() for a, b in self.episodes()])
+
+    def select(self, index: Tensor | slice) -> "Transitions":
+        """The rows at `index` (order kept); boundaries are those of the flags that remain."""
+        return self._map(lambda value: value[index])
+
+    def to(self, device: torch.device | str) -> "Transitions":
+        return self._map(lambda value: value.to(device))
+
+    def _map(self, function: Any) -> "Transitions":
+        names = self.__dataclass_fields__
+        values = {k: getattr(self, k) for k in names}
+        return Transitions(**{k: None if v is None else function(v) for k, v in values.items()})
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a dataset came from. `card` is the dataset's name (`family/tier`) or a file path."""
+
+    card: str
+    version: int = 1
+    sha256: str | None = None
+    licence: str | None = None
+    recipe: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Logged transitions with the spec of their task and their provenance."""
+
+    transitions: Transitions
+    spec: Spec
+    provenance: Provenance = field(default_factory=lambda: Provenance(card="arrays"))
+
+    def __len__(self) -> int:
+        return len(self.transitions)
+
+    def with_transitions(self, transitions: Transitions) -> "Dataset":
+        return replace(self, transitions=transitions)
