@@ -1,0 +1,48 @@
+"""Tasks by id: `make("Pendulum-v1")` gives a pure, batched simulator (`mbrl.tasks.base.Task`)."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mbrl.errors import ConfigError, unknown_name
+from mbrl.tasks.base import Step, Task
+from mbrl.tasks.classic import (
+    Acrobot,
+    CartPole,
+    MountainCar,
+    MountainCarContinuous,
+    Pendulum,
+)
+
+__all__ = ["TASKS", "Step", "Task", "make"]
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "Pendulum-v1": Pendulum,
+    "CartPole-v1": CartPole,
+    "MountainCar-v0": MountainCar,
+    "MountainCarContinuous-v0": MountainCarContinuous,
+    "Acrobot-v1": Acrobot,
+}
+
+
+def make(
+    task_id: str,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> Task:
+    """The task called `task_id`; observations and rewards come in `dtype`, on `device`."""
+    if task_id not in TASKS:
+        raise unknown_name("task", task_id, TASKS)
+    constructor = TASKS[task_id]
+    allowed = sorted(set(inspect.signature(constructor).parameters) - {"device", "dtype"})
+    unknown = sorted(set(options) - set(allowed))
+    if unknown:
+        raise ConfigError(
+            f"task {task_id!r} has no option {', '.join(map(repr, unknown))}; "
+            f"allowed: {', '.join(allowed) or 'none'}"
+        )
+    return constructor(device=device, dtype=dtype, **options)
