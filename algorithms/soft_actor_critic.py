@@ -1,0 +1,257 @@
+"""The learner that the SAC family shares: a squashed-Gaussian actor, a batched critic ensemble and
+a temperature. SAC, SAC-N, EDAC, RAVL, MBPO and MOPO are settings of it and of their data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mbrl.buffer import Batch
+from mbrl.errors import ConfigError
+from mbrl.networks import (
+    EnsembleMLP,
+    SquashedGaussianPolicy,
+    ensemble_values,
+    minimum_value,
+    polyak_update,
+    target_copy,
+)
+from mbrl.types import Spec
+
+Metrics = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """Settings of the soft actor-critic learner."""
+
+    critics: int = 2  # N, independent critics
+    hidden: tuple[int, ...] = (256, 256, 256)  # widths of actor and critics
+    eta: float = 0.0  # weight of EDAC's gradient-diversity term
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # rate of the target average
+    batch_size: int = 256  # rows an update
+    actor_lr: float = 3e-4  # Adam, actor
+    critic_lr: float = 3e-4  # Adam, critics
+    alpha_lr: float = 3e-4  # Adam, log temperature
+    alpha: float = 1.0  # initial temperature
+    learn_alpha: bool = True  # adapt it towards the target entropy
+    target_entropy: float | None = None  # None: minus the number of action dimensions
+    entropy_in_target: bool = True  # subtract alpha log pi in the critic's target
+    target_min_of: int | None = None  # min over this many random critics; None: all
+    actor_value: Literal["min", "mean"] = "min"  # the value the actor climbs
+    huber: float | None = None  # Huber threshold of the critic loss; None: squared
+    init: Literal["torch", "edac"] = "edac"  # edac: small last layers, hidden biases 0.1
+
+    def __post_init__(self) -> None:
+        if self.critics < 1:
+            raise ConfigError(f"critics is {self.critics}, it must be at least 1")
+        if self.eta < 0 or (self.eta > 0 and self.critics < 2):
+            raise ConfigError(
+                f"eta is {self.eta} with {self.critics} critics; eta must be 0 or more, and above "
+                "0 it needs at least two critics to be diverse"
+            )
+        if not 0 <= self.gamma < 1:
+            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1)")
+        if not 0 < self.tau <= 1:
+            raise ConfigError(f"tau is {self.tau}, it must lie in (0, 1]")
+        if self.target_min_of is not None and not 1 <= self.target_min_of <= self.critics:
+            raise ConfigError(
+                f"target_min_of is {self.target_min_of}, it must lie in 1..{self.critics} (critics)"
+            )
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}, it must be at least 1")
+        if self.alpha <= 0:
+            raise ConfigError(f"alpha is {self.alpha}, it must be above 0")
+
+
+def soft_target(
+    reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: Tensor | None, alpha: Tensor
+) -> Tensor:
+    """y = r + discount (min_n Q_n - alpha log pi), [B], from `next_q` [N, B].
+
+    Soft Actor-Critic Algorithms and Applications (arXiv 1812.05905), eq. 3, with the minimum over
+    all given critics. `next_log_prob` None leaves the entropy out.
+    """
+    value = next_q.min(0).values
+    if next_log_prob is not None:
+        value = value - alpha * next_log_prob
+    return reward + discount * value
+
+
+def diversity_loss(dq_da: Tensor) -> Tensor:
+    """Mean over the batch of sum_{i != j} <g_i, g_j> / (N - 1), where g_n is the action gradient
+    of critic n scaled to unit length; `dq_da` is [N, B, A].
+
+    Uncertainty-Based Offline RL with Diversified Q-Ensemble (arXiv 2110.01548), eq. 5.
+    """
+    g = dq_da / (dq_da.norm(dim=-1, keepdim=True) + 1e-10)
+    # sum_{i != j} <g_i, g_j> = |sum g|^2 - sum |g|^2 avoids the N x N table.
+    pairs = g.sum(0).square().sum(-1) - g.square().sum((0, 2))
+    return pairs.mean() / (dq_da.shape[0] - 1)
+
+
+def critic_loss(
+    q: Tensor, target: Tensor, dq_da: Tensor | None, eta: float, huber: float | None
+) -> tuple[Tensor, Metrics]:
+    """Sum over critics of the batch-mean error of `q` [N, B] against `target` [B], plus eta times
+    the diversity term."""
+    goal = target.expand_as(q)
+    if huber is None:
+        fit = (q - goal).square().mean(1).sum()
+    else:
+        fit = F.huber_loss(q, goal, reduction="none", delta=huber).mean(1).sum()
+    metrics = {
+        "critic/loss": fit.detach(),
+        "critic/q_mean": q.detach().mean(),
+        "critic/q_spread": q.detach().std(0, correction=0).mean(),
+        "critic/penalty": (q.detach().mean(0) - q.detach().min(0).values).mean(),
+    }
+    if dq_da is None or eta == 0:
+        return fit, metrics
+    diversity = diversity_loss(dq_da)
+    metrics["critic/diversity"] = diversity.detach()
+    return fit + eta * diversity, metrics
+
+
+def actor_loss(log_prob: Tensor, value: Tensor, alpha: Tensor) -> tuple[Tensor, Metrics]:
+    """Batch mean of alpha log pi(a|s) - Q(s, a), both [B]."""
+    loss = (alpha * log_prob - value).mean()
+    return loss, {"actor/loss": loss.detach(), "actor/entropy": -log_prob.detach().mean()}
+
+
+def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+    """-log alpha (log pi + target entropy), batch mean; its sign moves the temperature."""
+    return -log_alpha * (log_prob.detach() + target_entropy).mean()
+
+
+class SoftActorCritic:
+    """Networks, targets, optimisers and the update; a component that algorithms own."""
+
+    def __init__(
+        self, spec: Spec, config: LearnerConfig, device: torch.device, generator: torch.Generator
+    ) -> None:
+        if spec.discrete:
+            raise ConfigError(
+                f"task {spec.task!r} has discrete actions and this algorithm needs continuous "
+                "ones; use BC or IQL, which take both"
+            )
+        self.spec, self.config = spec, config
+        self.actor = SquashedGaussianPolicy(spec, config.hidden, generator=generator)
+        width = spec.obs_dim + spec.action_dim
+        self.critic = EnsembleMLP(config.critics, width, config.hidden, 1, generator=generator)
+        if config.init == "edac":
+            edac_initialisation(self.actor.net.layers, self.critic, generator)
+        self.actor, self.critic = self.actor.to(device), self.critic.to(device)
+        self.target = target_copy(self.critic)
+        log_alpha = torch.tensor(float(config.alpha)).log()
+        self.log_alpha = nn.Parameter(log_alpha.to(device), requires_grad=config.learn_alpha)
+        entropy = config.target_entropy
+        self.target_entropy = -float(spec.action_dim) if entropy is None else entropy
+        fused = {"fused": True}
+        self.optimisers = {
+            "actor": torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr, **fused),
+            "critic": torch.optim.Adam(self.critic.parameters(), lr=config.critic_lr, **fused),
+            "alpha": torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, **fused),
+        }
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch with the random draws an update needs."""
+        config, device = self.config, batch.obs.device
+        shape = (2, batch.obs.shape[0], self.spec.action_dim)
+        noise = torch.randn(shape, generator=generator, device=device)
+        subset = None
+        if config.target_min_of is not None:
+            order = torch.randperm(config.critics, generator=generator, device=device)
+            subset = order[: config.target_min_of]
+        return batch._replace(noise=noise, subset=subset)
+
+    def update(self, batch: Batch, reward_penalty: Tensor | None = None) -> Metrics:
+        """One step of temperature, actor, critics and target, in that order."""
+        metrics = self.update_policy(batch)
+        metrics |= self.update_critic(batch, self.value_target(batch, reward_penalty))
+        polyak_update(self.target, self.critic, self.config.tau)
+        return metrics
+
+    def update_policy(self, batch: Batch) -> Metrics:
+        assert batch.noise is not None
+        action, log_prob = self.actor.sample(batch.obs, batch.noise[0])
+        metrics: Metrics = {}
+        if self.config.learn_alpha:
+            self.descend("alpha", temperature_loss(self.log_alpha, log_prob, self.target_entropy))
+        alpha = self.log_alpha.detach().exp()
+        x = torch.cat([batch.obs, action], -1)
+        if self.config.actor_value == "min":
+            value = minimum_value(self.critic, x, self.spec.action_dim)
+        else:
+            value = ensemble_values(self.critic, x, frozen=True)[0].mean(0)
+        loss, metrics = actor_loss(log_prob, value, alpha)
+        self.descend("actor", loss)
+        return metrics | {"actor/alpha": alpha}
+
+    @torch.no_grad()
+    def value_target(self, batch: Batch, reward_penalty: Tensor | None = None) -> Tensor:
+        assert batch.noise is not None
+        action, log_prob = self.actor.sample(batch.next_obs, batch.noise[1])
+        q = ensemble_values(self.target, torch.cat([batch.next_obs, action], -1))[0]
+        if batch.subset is not None:
+            q = q[batch.subset]
+        reward = batch.reward if reward_penalty is None else batch.reward - reward_penalty
+        entropy = log_prob if self.config.entropy_in_target else None
+        return soft_target(reward, batch.discount, q, entropy, self.log_alpha.detach().exp())
+
+    def update_critic(self, batch: Batch, target: Tensor) -> Metrics:
+        x = torch.cat([batch.obs, batch.action], -1)
+        gradient_dims = self.spec.action_dim if self.config.eta > 0 else 0
+        q, dq_da = ensemble_values(self.critic, x, gradient_dims)
+        eta, huber = self.config.eta, self.config.huber
+        loss, metrics = critic_loss(q, target, dq_da if gradient_dims else None, eta, huber)
+        self.descend("critic", loss)
+        return metrics | {"critic/target": target.mean()}
+
+    def descend(self, name: str, loss: Tensor) -> None:
+        optimiser = self.optimisers[name]
+        parameters = optimiser.param_groups[0]["params"]
+        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            p.grad = gradient
+        optimiser.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        modules = {"actor": self.actor, "critic": self.critic, "target": self.target}
+        return {
+            **{name: module.state_dict() for name, module in modules.items()},
+            "log_alpha": self.log_alpha.detach().clone(),
+            "optimisers": {k: v.state_dict() for k, v in self.optimisers.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("actor", "critic", "target"):
+            getattr(self, name).load_state_dict(state[name])
+        with torch.no_grad():
+            self.log_alpha.copy_(state["log_alpha"])
+        for name, optimiser in self.optimisers.items():
+            optimiser.load_state_dict(state["optimisers"][name])
+
+
+@torch.no_grad()
+def edac_initialisation(
+    actor_layers: Sequence[nn.Module], critic: EnsembleMLP, generator: torch.Generator
+) -> None:
+    """Hidden biases 0.1; last layers uniform, +-1e-3 for the actor and +-3e-3 for the critics (the
+    EDAC authors' settings)."""
+    *hidden, last = actor_layers
+    for layer in hidden:
+        assert isinstance(layer, nn.Linear)
+        layer.bias.fill_(0.1)
+    assert isinstance(last, nn.Linear)
+    for bound, tensors in (
+        (1e-3, [last.weight, last.bias]),
+        (3e-3, [critic.weights[-1], critic.biases[-1]]),
+    ):
+        for t in tensors:
+            t.copy_(torch.rand(t.shape, generator=generator) * (2 * bound) - bound)
+    for bias in list(critic.biases)[:-1]:
+        bias.fill_(0.1)

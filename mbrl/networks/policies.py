@@ -1,0 +1,195 @@
+"""Policies: raw observations in, actions in [-1, 1] out. `ActionScale` maps those to the task's
+units; the observation normaliser is a buffer of the policy, so it is saved and exported with it."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mbrl.types import Spec
+
+
+class Normaliser(nn.Module):
+    """Standardises `[..., D]`; the identity until `fit`. Constant dimensions get scale 1."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("std", torch.ones(dim))
+
+    def fit(self, values: Tensor, eps: float = 0.0) -> None:
+        """Mean and standard deviation (plus `eps`) of `values` [N, D]."""
+        std = values.double().std(0, correction=0)
+        std = torch.where(std < 1e-12, torch.ones_like(std), std + eps)
+        self.mean.copy_(values.double().mean(0))
+        self.std.copy_(std)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return (values - self.mean) / self.std
+
+    def inverse(self, values: Tensor) -> Tensor:
+        return values * self.std + self.mean
+
+
+class ActionScale(nn.Module):
+    """The affine map between [-1, 1] and the task's action bounds."""
+
+    centre: Tensor
+    half: Tensor
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
+        self.register_buffer("centre", (high + low) / 2)
+        self.register_buffer("half", (high - low) / 2)
+
+    def to_unit(self, action: Tensor) -> Tensor:
+        return (action - self.centre) / self.half
+
+    def to_task(self, unit: Tensor) -> Tensor:
+        return unit * self.half + self.centre
+
+
+class MLP(nn.Module):
+    """A plain ReLU network, initialised as `torch.nn.Linear` is, from `generator`."""
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden: Sequence[int],
+        out_dim: int,
+        *,
+        layer_norm: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = [in_dim, *hidden, out_dim]
+        self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
+        for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+            layer = nn.Linear(fan_in, fan_out)
+            bound = 1.0 / math.sqrt(fan_in)
+            with torch.no_grad():
+                for p in (layer.weight, layer.bias):
+                    p.copy_(torch.rand(p.shape, generator=generator) * (2 * bound) - bound)
+            self.layers.append(layer)
+        if layer_norm:
+            self.norms.extend(nn.LayerNorm(width) for width in hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            x = layer(x)
+            if index < last:
+                x = torch.relu(self.norms[index](x) if len(self.norms) else x)
+        return x
+
+
+class SquashedGaussianPolicy(nn.Module):
+    """pi(a|s) = tanh(N(mu(s), sigma(s))), log sigma clipped to [-5, 2]. Actions are in [-1, 1]."""
+
+    log_std_bounds = (-5.0, 2.0)
+
+    def __init__(
+        self,
+        spec: Spec,
+        hidden: Sequence[int] = (256, 256),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.normaliser, self.scale = Normaliser(spec.obs_dim), ActionScale(spec)
+        self.net = MLP(spec.obs_dim, hidden, 2 * spec.action_dim, generator=generator)
+
+    def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-deviation [..., A] before the squash."""
+        mean, log_std = self.net(self.normaliser(obs)).chunk(2, -1)
+        return mean, log_std.clamp(*self.log_std_bounds)
+
+    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Reparameterised actions [..., A] for standard normal `noise`, and log pi [...]."""
+        mean, log_std = self.distribution(obs)
+        pre = mean + log_std.exp() * noise
+        return torch.tanh(pre), _squashed_log_prob(pre, noise, log_std)
+
+    def log_prob(self, obs: Tensor, action: Tensor, bound: float = 1.0 - 1e-6) -> Tensor:
+        """log pi(a|s) of stored actions in [-1, 1]; those at the very bounds are moved inside."""
+        mean, log_std = self.distribution(obs)
+        pre = torch.atanh(action.clamp(-bound, bound))
+        return _squashed_log_prob(pre, (pre - mean) / log_std.exp(), log_std)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The greedy action in the task's units."""
+        return self.scale.to_task(torch.tanh(self.distribution(obs)[0]))
+
+
+def _squashed_log_prob(pre: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
+    """log N(pre) - sum log(1 - tanh(pre)^2), with log(1 - tanh^2) = 2 (log 2 - x - softplus(-2x)),
+    which does not overflow at the bounds."""
+    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    squash = 2.0 * (math.log(2.0) - pre - F.softplus(-2.0 * pre))
+    return (gaussian - squash).sum(-1)
+
+
+class DeterministicPolicy(nn.Module):
+    """a = tanh(f(s)), in [-1, 1]."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        hidden: Sequence[int] = (256, 256),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.normaliser, self.scale = Normaliser(spec.obs_dim), ActionScale(spec)
+        self.net = MLP(spec.obs_dim, hidden, spec.action_dim, generator=generator)
+
+    def unit(self, obs: Tensor) -> Tensor:
+        return torch.tanh(self.net(self.normaliser(obs)))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The action in the task's units."""
+        return self.scale.to_task(self.unit(obs))
+
+
+class TanhMeanGaussianPolicy(nn.Module):
+    """N(tanh(f(s)), diag(sigma^2)) with a state-independent learned sigma, as IQL uses."""
+
+    log_std_bounds = (-5.0, 2.0)
+
+    def __init__(
+        self,
+        spec: Spec,
+        hidden: Sequence[int] = (256, 256),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.normaliser, self.scale = Normaliser(spec.obs_dim), ActionScale(spec)
+        self.net = MLP(spec.obs_dim, hidden, spec.action_dim, generator=generator)
+        self.log_std = nn.Parameter(torch.zeros(spec.action_dim))
+
+    def unit(self, obs: Tensor) -> Tensor:
+        return torch.tanh(self.net(self.normaliser(obs)))
+
+    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions clipped to [-1, 1] and the log-density of the unclipped ones."""
+        log_std = self.log_std.clamp(*self.log_std_bounds)
+        action = self.unit(obs) + log_std.exp() * noise
+        return action.clamp(-1, 1), _gaussian_log_prob(noise, log_std)
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        log_std = self.log_std.clamp(*self.log_std_bounds)
+        return _gaussian_log_prob((action - self.unit(obs)) / log_std.exp(), log_std)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.scale.to_task(self.unit(obs))
+
+
+def _gaussian_log_prob(noise: Tensor, log_std: Tensor) -> Tensor:
+    return (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
