@@ -15,6 +15,7 @@ from mbrl.tasks.classic import (
     MountainCarContinuous,
     Pendulum,
 )
+from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
 
 __all__ = ["TASKS", "Step", "Task", "make"]
 
@@ -24,6 +25,8 @@ TASKS: dict[str, Callable[..., Task]] = {
     "MountainCar-v0": MountainCar,
     "MountainCarContinuous-v0": MountainCarContinuous,
     "Acrobot-v1": Acrobot,
+    "CartPoleSwingUp-v0": CartPoleSwingUp,
+    "PointMass-v0": PointMass,
 }
 
 
