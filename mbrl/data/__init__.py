@@ -1,0 +1,9 @@
+"""Logged data: `load` by name or path, readers of things in memory, `save_npz`, `check`."""
+
+from mbrl.data.assemble import from_arrays
+from mbrl.data.compact import save_npz
+from mbrl.data.findings import Finding
+from mbrl.data.load import check, load
+from mbrl.data.places import data_home, local_target
+
+__all__ = ["Finding", "check", "data_home", "from_arrays", "load", "local_target", "save_npz"]

@@ -1,0 +1,116 @@
+"""From verified columns to a `Dataset`, and the readers of things already in memory: arrays and
+data frames."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mbrl.data.columns import Columns, Options, from_named
+from mbrl.data.findings import raise_first
+from mbrl.data.specs import given_spec
+from mbrl.data.verify import inspect
+from mbrl.errors import DataError
+from mbrl.types import Dataset, Provenance, Spec, Transitions
+
+DROPPED = (
+    "next observations taken from the next row (D4RL's own view): truncated rows and the last row "
+    "are dropped, and a terminated row carries the first observation of the next episode, which is "
+    "fine for learning values and wrong for learning dynamics"
+)
+
+
+def build(columns: Columns, spec: Spec | None, options: Options, provenance: Provenance) -> Dataset:
+    """Verify and convert; the first error found is raised as a `DataError`."""
+    seen = inspect(columns, spec, options)
+    raise_first(seen.findings, provenance.card)
+    columns, found = seen.columns, seen.spec
+    if found is None:
+        raise DataError(f"{provenance.card}: the task could not be determined")
+    notes = [f.message for f in seen.findings]
+    if options.next_obs == "next-row" or columns.next_obs is None:
+        columns = next_row_view(columns, provenance.card)
+        notes.append(DROPPED)
+    if options.clip_actions and not found.discrete:
+        bounds = (np.asarray(found.action_low), np.asarray(found.action_high))
+        columns = replace(columns, action=columns.need("action").clip(*bounds))
+    provenance = replace(provenance, notes=(*provenance.notes, *notes))
+    return Dataset(_transitions(columns, found), found, provenance)
+
+
+def next_row_view(columns: Columns, source: str) -> Columns:
+    """D4RL's `qlearning_dataset`: the next row's observation, without truncated rows and without
+    the last row; the row before a dropped one becomes the truncated end of its episode."""
+    obs, truncated = columns.need("obs"), columns.need("truncated").copy()
+    keep = ~truncated
+    keep[-1] = False
+    if not keep.any():
+        raise DataError(
+            f"{source}: no row is left after dropping truncated rows and the last row, which have "
+            "no next observation"
+        )
+    ends_here = np.zeros_like(truncated)
+    ends_here[:-1] = ~keep[1:] & ~columns.need("terminated")[:-1]
+    following = np.concatenate([obs[1:], obs[-1:]])
+    changes: dict[str, Any] = {name: array[keep] for name, array in columns.arrays().items()}
+    changes["next_obs"], changes["truncated"] = following[keep], ends_here[keep]
+    return replace(columns, **changes)
+
+
+def _transitions(columns: Columns, spec: Spec) -> Transitions:
+    def tensor(name: str, dtype: torch.dtype) -> Tensor:
+        kinds = {torch.float32: np.float32, torch.int64: np.int64, torch.bool: np.bool_}
+        array: np.ndarray = np.ascontiguousarray(columns.need(name), dtype=kinds[dtype])
+        # a private copy: torch must not share memory with the caller's array
+        return torch.from_numpy(array.copy() if array is getattr(columns, name) else array)
+
+    state = columns.state
+    return Transitions(
+        obs=tensor("obs", torch.float32),
+        action=tensor("action", torch.int64 if spec.discrete else torch.float32),
+        reward=tensor("reward", torch.float32),
+        next_obs=tensor("next_obs", torch.float32),
+        terminated=tensor("terminated", torch.bool),
+        truncated=tensor("truncated", torch.bool),
+        state=None if state is None else torch.from_numpy(np.array(state)),
+    )
+
+
+def _array(value: Any) -> np.ndarray | None:
+    if value is None:
+        return None
+    try:
+        return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    except ValueError as problem:
+        raise DataError(f"not a regular array: {problem}") from problem
+
+
+def from_arrays(
+    obs: Any,
+    action: Any,
+    reward: Any,
+    *,
+    terminated: Any = None,
+    truncated: Any = None,
+    next_obs: Any = None,
+    done: Any = None,
+    episode: Any = None,
+    state: Any = None,
+    provenance: Provenance | None = None,
+    **options: Any,
+) -> Dataset:
+    """A `Dataset` from arrays or tensors in time order, episode after episode.
+
+    `obs`, `next_obs` [N, S]; `action` [N, A] or [N]; `reward` and the flags [N]. `options` are
+    those of `load` that concern values (`spec`, `discrete`, `done_means`, `horizon`, `next_obs` is
+    the array here, `boundaries`, `clip_actions`, `action_low`, `action_high`).
+    """
+    arrays = {
+        "obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "done": done,
+        "terminated": terminated, "truncated": truncated, "episode": episode, "state": state,
+    }  # fmt: skip
+    chosen = Options.of(options)
+    columns = from_named({k: _array(v) for k, v in arrays.items() if v is not None})
+    return build(columns, given_spec(chosen), chosen, provenance or Provenance(card="arrays"))

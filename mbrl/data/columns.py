@@ -1,0 +1,111 @@
+"""What a reader hands on: named per-row arrays under the library's own names, whatever the file
+called them, and the options a caller may set."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from mbrl.errors import ConfigError, DataError, unknown_name
+from mbrl.types import Spec
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "obs": ("obs", "observations", "observation"),
+    "action": ("action", "actions"),
+    "reward": ("reward", "rewards"),
+    "next_obs": ("next_obs", "next_observations", "next_observation"),
+    "terminated": ("terminated", "terminals", "terminal", "terminations"),
+    "truncated": ("truncated", "timeouts", "timeout", "truncations"),
+    "done": ("done", "dones"),
+    "episode": ("episode", "episodes", "episode_id"),
+    "state": ("state",),
+}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Raw arrays with one row a transition, None where the file has none. `done` is an end flag
+    that does not say whether the task ended; `notes` is what the reader wants remembered."""
+
+    obs: np.ndarray | None = None
+    action: np.ndarray | None = None
+    reward: np.ndarray | None = None
+    next_obs: np.ndarray | None = None
+    terminated: np.ndarray | None = None
+    truncated: np.ndarray | None = None
+    done: np.ndarray | None = None
+    episode: np.ndarray | None = None
+    state: np.ndarray | None = None
+    found: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays that are present, by name."""
+        values = {name: getattr(self, name) for name in ALIASES}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def need(self, name: str) -> np.ndarray:
+        """The array called `name`; only after the shapes were verified."""
+        value: np.ndarray | None = getattr(self, name)
+        if value is None:
+            raise DataError(f"no {name}; found {', '.join(self.found) or 'nothing'}")
+        return value
+
+    def with_notes(self, *notes: str) -> "Columns":
+        return replace(self, notes=(*self.notes, *notes))
+
+
+def from_named(arrays: Mapping[str, Any]) -> Columns:
+    """Columns from arrays under any of the common names (`ALIASES`); others are left aside."""
+    values: dict[str, Any] = {}
+    for name, aliases in ALIASES.items():
+        present = [alias for alias in aliases if alias in arrays]
+        if len(present) > 1:
+            raise DataError(f"{' and '.join(present)} both mean {name}; keep one of them")
+        if present:
+            values[name] = np.asarray(arrays[present[0]])
+    return Columns(found=tuple(map(str, arrays)), **values)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller may say about a dataset; each field is an option of `load`."""
+
+    spec: Spec | str | None = None  # the task (a Spec or a task id), for files without a card
+    next_obs: str = "stored"  # "stored", or "next-row": D4RL's own view, made from the next row
+    clip_actions: bool = False  # clip actions beyond the bounds instead of refusing them
+    discrete: bool | None = None  # override the guess from the dtype of the actions
+    done_means: str | None = None  # what a merged `done` is: "terminated" or "by-length"
+    horizon: int | None = None  # the task's step limit, where no card or spec gives it
+    boundaries: str = "refuse"  # "cut": end an episode where next_obs is not the next row's obs
+    action_low: tuple[float, ...] | float | None = None  # bounds, where no card or spec gives them
+    action_high: tuple[float, ...] | float | None = None
+    trajectories: int | None = None  # NeoRL and NeoRL-2: how many trajectories to take
+    split: str = "train"  # NeoRL and NeoRL-2: "train" or "val"
+    download: bool = True  # fetch a file that is not here
+    verify: bool = True  # compare the published checksum
+    progress: Callable[[int, int | None], None] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        allowed = {
+            "next_obs": ("stored", "next-row"),
+            "done_means": (None, "terminated", "by-length"),
+            "boundaries": ("refuse", "cut"),
+            "split": ("train", "val"),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise ConfigError(f"{name}={getattr(self, name)!r}; allowed: {values}")
+        for name in ("horizon", "trajectories"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}; it must be at least 1")
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> "Options":
+        names = {f.name for f in fields(Options)}
+        for name in values:
+            if name not in names:
+                raise unknown_name("option of load", name, names)
+        return Options(**values)

@@ -1,0 +1,193 @@
+"""Files to named arrays: npz, HDF5, CSV and parquet. Whatever a broken file makes a library do
+comes out as a `DataError` that names the file; nothing is ever unpickled."""
+
+import csv
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mbrl.data.columns import ALIASES
+from mbrl.errors import ConfigError, DataError
+
+SUFFIXES = (".npz", ".hdf5", ".h5", ".csv", ".parquet")
+
+
+@contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Turn any failure of a file library into a `DataError`: on damaged bytes they raise a dozen
+    kinds (zip, zlib, struct, tokenizer, h5py, arrow), so no list of them would be complete."""
+    try:
+        yield
+    except (DataError, ConfigError):
+        raise
+    except ModuleNotFoundError as problem:
+        raise DataError(
+            f"{path}: reading {what} needs {problem.name}; pip install 'longreach[tables]'"
+        ) from problem
+    except Exception as problem:
+        first = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise DataError(
+            f"{path} is not a readable {what} file ({first}). It may be truncated or of another "
+            "kind; fetch or write it again"
+        ) from problem
+
+
+def read_file(path: Path) -> dict[str, np.ndarray]:
+    """Named arrays of `path`, by its suffix."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file ({', '.join(SUFFIXES)})")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty (0 bytes)")
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return read_npz(path)
+    if suffix in (".hdf5", ".h5"):
+        return read_hdf5(path)
+    if suffix == ".csv":
+        return read_csv(path)
+    if suffix == ".parquet":
+        return read_parquet(path)
+    raise DataError(f"{path}: suffix {suffix!r} is not known; allowed: {', '.join(SUFFIXES)}")
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    with reading(path, "npz"):
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise DataError(f"{path} holds one bare array, not the named arrays of an npz file")
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+
+
+def read_hdf5(path: Path) -> dict[str, np.ndarray]:
+    """Every numeric dataset by its path in the file; scalar and text leaves (D4RL's metadata) are
+    left out, `infos/...` too, which the library does not use."""
+    import h5py
+
+    arrays: dict[str, np.ndarray] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if not isinstance(item, h5py.Dataset) or name.startswith(("metadata/", "infos/")):
+            return
+        if item.shape == () and "/" not in name and item.dtype.kind not in "biuf":
+            return
+        arrays[name] = np.asarray(item[()])
+
+    with reading(path, "HDF5"):
+        with path.open("rb") as file:
+            # h5py's own message for a web page saved under the name of a dataset is obscure
+            if file.read(8) != b"\x89HDF\r\n\x1a\n":
+                raise DataError(f"{path} is not an HDF5 file (its first bytes say otherwise)")
+        with h5py.File(path, "r") as opened:
+            opened.visititems(visit)
+    return arrays
+
+
+def read_csv(path: Path) -> dict[str, np.ndarray]:
+    with reading(path, "CSV"):
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(rows, [])]
+            body = [row for row in rows if row]
+        if not header or len(set(header)) != len(header):
+            raise DataError(f"{path}: the first line must name the columns, each once: {header}")
+        for number, row in enumerate(body):
+            if len(row) != len(header):
+                raise DataError(
+                    f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
+                )
+        cells = list(zip(*body, strict=True)) if body else [()] * len(header)
+        table = dict(zip(header, cells, strict=True))
+        wanted = {k: _numbers(path, k, v) for k, v in table.items() if _group(k) is not None}
+        return group_columns(wanted, str(path))
+
+
+def _numbers(path: Path, name: str, cells: tuple[str, ...]) -> np.ndarray:
+    words = {"true": "1", "false": "0"}
+    text = [words.get(cell.strip().lower(), cell.strip()) for cell in cells]
+    if all(re.fullmatch(r"[+-]?\d{1,18}", cell) for cell in text):
+        return np.array(text, dtype=np.int64)
+    values = np.empty(len(text))
+    for row, cell in enumerate(text):
+        try:
+            values[row] = float(cell)
+        except ValueError:
+            raise DataError(f"{path}: {name} is {cell!r} in row {row}; not a number") from None
+    return values
+
+
+def read_parquet(path: Path) -> dict[str, np.ndarray]:
+    with reading(path, "parquet"):
+        import pyarrow.parquet as parquet
+
+        with path.open("rb") as file:
+            table = parquet.read_table(file)
+        columns = {
+            name: table.column(name).to_numpy()
+            for name in table.column_names
+            if _group(name) is not None
+        }
+        return group_columns(columns, str(path))
+
+
+def _group(column: str) -> tuple[str, int | None] | None:
+    """(`obs`, 3) of column `obs_3` or `observations_3`, (`reward`, None) of `reward`; None for a
+    column that is not ours."""
+    for name, aliases in ALIASES.items():
+        if column in aliases:
+            return name, None
+        for alias in aliases:
+            match = re.fullmatch(rf"{alias}_(\d+)", column)
+            if match and name in ("obs", "next_obs", "action", "state"):
+                return name, int(match[1])
+    return None
+
+
+def group_columns(columns: dict[str, Any], source: str) -> dict[str, np.ndarray]:
+    """Arrays from table columns: obs_0, obs_1, ... become obs [N, 2]."""
+    groups: dict[str, dict[int | None, np.ndarray]] = {}
+    for column, values in columns.items():
+        place = _group(str(column))
+        if place is not None:
+            group = groups.setdefault(place[0], {})
+            if place[1] in group:
+                raise DataError(f"{source}: two columns hold {place[0]} number {place[1]}")
+            group[place[1]] = np.asarray(values)
+    if not groups:
+        raise DataError(
+            f"{source}: no column is known; found {', '.join(map(str, columns)) or 'none'}. "
+            "Expected obs_0.., action_0.., reward, terminated, truncated"
+        )
+    arrays = {}
+    for name, parts in groups.items():
+        if None in parts:
+            if len(parts) > 1:
+                raise DataError(f"{source}: both {name} and {name}_0.. are there; keep one")
+            arrays[name] = _unnest(parts[None])
+            continue
+        numbers = sorted(int(k) for k in parts if k is not None)
+        if numbers != list(range(len(numbers))):
+            raise DataError(f"{source}: {name} has columns {numbers}; expected 0, 1, 2, ...")
+        arrays[name] = np.stack([parts[k] for k in numbers], axis=1)
+    return arrays
+
+
+def _unnest(values: np.ndarray) -> np.ndarray:
+    """A column of equal lists (parquet's nested columns) as [N, S]; anything else as it is."""
+    if values.dtype == object and len(values) and isinstance(values[0], list | np.ndarray):
+        lengths = {np.size(value) for value in values}
+        if len(lengths) == 1:
+            return np.stack([np.asarray(value) for value in values])
+    return values
+
+
+def file_hash(path: Path, kind: str = "sha256") -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()

@@ -1,0 +1,47 @@
+"""One thing found in a dataset: an error refuses it, a warning is worth a look, a note is
+remembered in the provenance."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mbrl.errors import DataError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`severity` is "error", "warning" or "note"; `row` the first row concerned and `share` the
+    part of all rows, where that makes sense."""
+
+    severity: str
+    message: str
+    row: int | None = None
+    share: float | None = None
+
+
+def _share(bad: np.ndarray | None) -> float | None:
+    return None if bad is None or not len(bad) else float(bad.mean())
+
+
+def error(message: str, row: int | None = None, bad: np.ndarray | None = None) -> Finding:
+    return Finding("error", message, row, _share(bad))
+
+
+def warning(message: str, row: int | None = None, bad: np.ndarray | None = None) -> Finding:
+    return Finding("warning", message, row, _share(bad))
+
+
+def note(message: str, row: int | None = None, bad: np.ndarray | None = None) -> Finding:
+    return Finding("note", message, row, _share(bad))
+
+
+def has_error(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
+
+
+def raise_first(findings: Iterable[Finding], source: str) -> None:
+    """Raise the first error as a `DataError` that names `source`."""
+    for finding in findings:
+        if finding.severity == "error":
+            raise DataError(f"{source}: {finding.message}")

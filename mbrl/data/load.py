@@ -1,0 +1,158 @@
+"""`load` gives a verified `Dataset` by name or path; `check` lists everything that is wrong with
+one instead of stopping at the first problem."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mbrl.cards import Card, Checksum, Tier, all_cards, find_tier
+from mbrl.data.assemble import build
+from mbrl.data.columns import Columns, Options, from_named
+from mbrl.data.compact import is_compact, read_compact
+from mbrl.data.files import SUFFIXES, file_hash, read_file
+from mbrl.data.findings import Finding, error, note
+from mbrl.data.places import local_file
+from mbrl.data.specs import given_spec
+from mbrl.data.verify import inspect
+from mbrl.errors import ConfigError, DataError
+from mbrl.types import Dataset, Provenance, Spec
+
+
+@dataclass(frozen=True)
+class Source:
+    """Columns as read, not yet verified, with the spec that is known (None: infer it)."""
+
+    columns: Columns
+    spec: Spec | None
+    provenance: Provenance
+    options: Options
+    findings: tuple[Finding, ...] = ()
+
+
+def load(name: str | Path, **options: Any) -> Dataset:
+    """The dataset called `name` (`pendulum/medium`, `d4rl/hopper-medium-v2`, ...) or in the file
+    `name` (npz, hdf5, csv, parquet). `options` are the fields of `Options`."""
+    chosen = Options.of(options)
+    parts = [_finish(source) for source in _sources(str(name), chosen)]
+    return parts[0] if len(parts) == 1 else concatenate(parts, str(name))
+
+
+def check(name: str | Path, **options: Any) -> list[Finding]:
+    """Every finding about a dataset or file, errors first; an empty list means all is well."""
+    findings: list[Finding] = []
+    try:
+        # a differing checksum is one finding among the others here, not a reason to stop
+        sources = _sources(str(name), Options.of(options), collect=True)
+        for source in sources:
+            findings += source.findings
+            findings += inspect(source.columns, source.spec, source.options).findings
+    except (DataError, ConfigError) as problem:
+        findings.append(error(str(problem)))
+    order = {"error": 0, "warning": 1, "note": 2}
+    return sorted(findings, key=lambda finding: order[finding.severity])
+
+
+def _finish(source: Source) -> Dataset:
+    notes = tuple(f.message for f in source.findings)
+    provenance = replace(source.provenance, notes=(*source.provenance.notes, *notes))
+    return build(source.columns, source.spec, source.options, provenance)
+
+
+def _sources(name: str, options: Options, collect: bool = False) -> list[Source]:
+    path = Path(name).expanduser()
+    if path.suffix.lower() in SUFFIXES and (path.is_file() or not _is_card_name(name)):
+        return [_file_source(path, options)]
+    if not _is_card_name(name):
+        raise ConfigError(
+            f"{name!r} is neither a file ({', '.join(SUFFIXES)}) nor a dataset: families are "
+            f"{', '.join(sorted(all_cards()))}, named as family/dataset"
+        )
+    card, tier = find_tier(name)
+    if tier.missing is not None:
+        raise DataError(f"{name} does not exist: {tier.missing}")
+    if tier.parts:
+        return [s for part in tier.parts for s in _sources(f"{card.family}/{part}", options)]
+    return [_local_source(card, tier, options, collect)]
+
+
+def _is_card_name(name: str) -> bool:
+    return name.partition("/")[0] in all_cards()
+
+
+def _file_source(path: Path, options: Options) -> Source:
+    arrays = read_file(path)
+    provenance = Provenance(card=str(path), sha256=file_hash(path))
+    spec = given_spec(options)
+    if is_compact(arrays):
+        columns, stored, origin = read_compact(arrays, str(path))
+        origin = replace(origin, sha256=provenance.sha256)
+        return Source(columns, spec or stored, origin, options)
+    return Source(_named(arrays, path), spec, provenance, options)
+
+
+def _named(arrays: dict[str, np.ndarray], path: Path) -> Columns:
+    try:
+        return from_named(arrays)
+    except DataError as problem:
+        raise DataError(f"{path}: {problem}") from problem
+
+
+def _local_source(card: Card, tier: Tier, options: Options, collect: bool) -> Source:
+    path = local_file(card, tier)
+    arrays = read_file(path)
+    if not is_compact(arrays):
+        raise DataError(f"{path} is not a file of this library; collect {card.family} again")
+    columns, _, origin = read_compact(arrays, str(path))
+    digest = file_hash(path)
+    # another processor or simulator version may record other numbers: worth a note, not an error
+    findings = checksum_findings(path, card.checksum(tier, path.name), digest, strict=False)
+    provenance = Provenance(
+        card=f"{card.family}/{tier.name}",
+        version=origin.version,
+        sha256=digest,
+        licence=card.licence,
+        recipe=origin.recipe,
+        notes=origin.notes,
+    )
+    return Source(columns, given_spec(options) or card.spec(tier), provenance, options, findings)
+
+
+def checksum_findings(
+    path: Path, wanted: Checksum | None, sha256: str, strict: bool
+) -> tuple[Finding, ...]:
+    """An error (`strict`) or a note where the published checksum of `path` differs."""
+    if wanted is None:
+        return ()
+    actual = sha256 if wanted.kind == "sha256" else file_hash(path, wanted.kind)
+    if actual == wanted.value:
+        return ()
+    text = f"{path}: {wanted.kind} is {actual}, published is {wanted.value}"
+    if not strict:
+        return (note(f"{text}; the file was recorded on another machine or version"),)
+    return (error(f"{text}. The file is damaged or another version: delete it and fetch again"),)
+
+
+def concatenate(parts: list[Dataset], name: str) -> Dataset:
+    """One dataset from several of one task, in order."""
+    import torch
+
+    from mbrl.types import Transitions
+
+    rows = [part.transitions for part in parts]
+    states = [r.state for r in rows if r.state is not None]
+    fields = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+    joined = Transitions(
+        **{f: torch.cat([getattr(r, f) for r in rows]) for f in fields},
+        state=torch.cat(states) if len(states) == len(rows) else None,
+    )
+    hashes = "+".join(str(part.provenance.sha256) for part in parts)
+    provenance = replace(
+        parts[0].provenance,
+        card=name,
+        sha256=hashes,
+        version=max(part.provenance.version for part in parts),
+        notes=tuple(dict.fromkeys(n for part in parts for n in part.provenance.notes)),
+    )
+    return Dataset(joined, parts[0].spec, provenance)
