@@ -1,5 +1,6 @@
 """Tasks by id: `make("Pendulum-v1")` gives a pure, batched simulator (`mbrl.tasks.base.Task`)."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ from mbrl.tasks.classic import (
     MountainCarContinuous,
     Pendulum,
 )
+from mbrl.tasks.mujoco import MujocoTask
+from mbrl.tasks.mujoco_table import ROBOTS
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
 
 __all__ = ["TASKS", "Step", "Task", "make"]
@@ -27,6 +30,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "Acrobot-v1": Acrobot,
     "CartPoleSwingUp-v0": CartPoleSwingUp,
     "PointMass-v0": PointMass,
+    **{robot: functools.partial(MujocoTask, robot) for robot in ROBOTS},
 }
 
 

@@ -1,0 +1,199 @@
+"""Gymnasium's MuJoCo tasks over explicit state tensors: stepping a row gives what the environment
+would give, bit for bit, in whatever order rows come and on however many threads."""
+
+import importlib.util
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError, unknown_name
+from mbrl.tasks.base import Step
+from mbrl.tasks.common import check_dtype, continuous_action
+from mbrl.tasks.mujoco_table import ROBOTS, Rows
+from mbrl.tasks.references import REFERENCE_RETURNS
+from mbrl.types import Spec
+
+Array = np.ndarray
+
+
+class MujocoTask:
+    """One of gymnasium's MuJoCo environments, version 4 or 5.
+
+    The state [B, K] is float64 whatever `dtype` says: positions, speeds, the constraint solver's
+    warm start, and the few numbers that gymnasium reads from the simulator after a step and that
+    lag behind it by one integrator stage (tip and fingertip positions, contact and constraint
+    forces). With these, resuming from a state is exact. Rows are stepped on `threads` threads of
+    the CPU; observations and rewards come in `dtype` on `device`. Actions beyond the bounds are
+    clipped by the actuators, while the control cost takes them as given, as in gymnasium.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        *,
+        threads: int = 1,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if task_id not in ROBOTS:
+            raise unknown_name("MuJoCo task", task_id, ROBOTS)
+        if threads < 1:
+            raise ConfigError(f"{task_id}: threads must be at least 1, got {threads}")
+        check_dtype(task_id, dtype)
+        import mujoco
+
+        self.device, self.dtype, self.threads = torch.device(device), dtype, threads
+        self._mujoco, self._robot = mujoco, ROBOTS[task_id]
+        self._model = load_model(self._robot.xml)
+        self._data = [mujoco.MjData(self._model) for _ in range(threads)]
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        parts = (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL)
+        self._parts = sum(int(p) for p in (*parts, mujoco.mjtState.mjSTATE_WARMSTART))
+        self._nq, self._nv = int(self._model.nq), int(self._model.nv)
+        self._core = self._nq + 2 * self._nv
+        extra = self._robot.extra
+        self._size = self._core + (len(extra(self._data[0])) if extra else 0)
+        self._dt = float(self._model.opt.timestep) * self._robot.frame_skip
+        low, high = np.array(self._model.actuator_ctrlrange).T
+        self.spec = Spec(
+            task=task_id,
+            obs_dim=self._robot.obs_dim,
+            action_dim=int(self._model.nu),
+            action_low=tuple(low.tolist()),
+            action_high=tuple(high.tolist()),
+            max_episode_steps=self._robot.max_episode_steps,
+            reference_returns=REFERENCE_RETURNS.get(task_id),
+        )
+
+    def reset(self, count: int, generator: torch.Generator) -> Tensor:
+        """States [count, K] from gymnasium's start distribution (other draws, same law)."""
+        start = torch.from_numpy(np.array(self._model.qpos0))
+        q, v = self._robot.start(count, generator, start, self._nv)
+        return self._settle(q, v).to(self.device)
+
+    def observe(self, state: Tensor) -> Tensor:
+        """Observations [B, S] in `dtype`."""
+        return self._robot.observe(self._rows(state.cpu())).to(self.device, self.dtype)
+
+    def step(self, state: Tensor, action: Tensor) -> Step:
+        """`frame_skip` simulator steps for each row; rewards and ends as gymnasium computes them
+        from the simulator, not from the observation."""
+        old = state.to("cpu", torch.float64).contiguous()
+        control = continuous_action(self.spec.task, action, self.spec.action_dim)
+        control = control.detach().to("cpu", torch.float64).contiguous()
+        new = torch.empty_like(old)
+        source, push, target = old.numpy(), control.numpy(), new.numpy()
+        self._in_chunks(len(old), lambda data, i: self._advance(data, source, push, target, i))
+        before, after = self._rows(old), self._rows(new)
+        ended = self._robot.ended(after)
+        reward = self._robot.reward(before, after, control, ended, self._dt)
+        obs = self._robot.observe(after).to(self.device, self.dtype)
+        return Step(
+            new.to(self.device), obs, reward.to(self.device, self.dtype), ended.to(self.device)
+        )
+
+    def state_from_obs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """States with the hidden root coordinates 0; impossible rows (not finite, a speed at its
+        clip of 10, sin and cos off the circle, a quaternion far from unit) hold the start pose.
+
+        Largest next-observation and reward errors of one step from the rebuilt state: see
+        `docs/tasks.md`.
+        """
+        seen = obs.detach().to("cpu", torch.float64)
+        q, v, possible = self._robot.invert(seen)
+        q = torch.where(possible[:, None], q, torch.from_numpy(np.array(self._model.qpos0)))
+        v = torch.where(possible[:, None], v, torch.zeros_like(v))
+        state = self._settle(q, v)
+        if self._robot.restore is not None:
+            extra = self._robot.restore(seen, state[:, self._core :])
+            extra = torch.where(possible[:, None], extra, state[:, self._core :])
+            state = torch.cat([state[:, : self._core], extra], dim=-1)
+        return state.to(self.device), possible.to(self.device)
+
+    def terminates(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
+        """The environment's rule read from `next_obs` alone."""
+        return self._robot.terminates(next_obs)
+
+    def state_from_simulator(self, qpos: Tensor, qvel: Tensor) -> Tensor:
+        """States [B, K] of positions [B, nq] and speeds [B, nv], as gymnasium's `set_state` leaves
+        them after a reset: what logged `infos/qpos` and `infos/qvel` need to become states."""
+        for name, value, size in (("qpos", qpos, self._nq), ("qvel", qvel, self._nv)):
+            if value.ndim != 2 or value.shape[1] != size:
+                raise ConfigError(
+                    f"{self.spec.task}: {name} must be [B, {size}], got {tuple(value.shape)}"
+                )
+        q, v = (value.to("cpu", torch.float64) for value in (qpos, qvel))
+        return self._settle(q, v).to(self.device)
+
+    def _rows(self, state: Tensor) -> Rows:
+        nq, nv = self._nq, self._nv
+        return Rows(state[:, :nq], state[:, nq : nq + nv], state[:, self._core :])
+
+    def _settle(self, q: Tensor, v: Tensor) -> Tensor:
+        """The states of positions and speeds after a fresh forward pass without control."""
+        state = torch.empty((len(q), self._size), dtype=torch.float64)
+        positions, speeds, target = q.numpy(), v.numpy(), state.numpy()
+        self._in_chunks(len(q), lambda data, i: self._place(data, positions, speeds, target, i))
+        return state
+
+    def _place(self, data: Any, q: Array, v: Array, target: Array, i: int) -> None:
+        self._mujoco.mj_resetData(self._model, data)
+        data.qpos[:], data.qvel[:] = q[i], v[i]
+        self._mujoco.mj_forward(self._model, data)
+        self._read(data, target[i])
+
+    def _advance(self, data: Any, source: Array, push: Array, target: Array, i: int) -> None:
+        self._mujoco.mj_setState(self._model, data, source[i, : self._core], self._parts)
+        data.ctrl[:] = push[i]
+        self._mujoco.mj_step(self._model, data, nstep=self._robot.frame_skip)
+        if self._robot.contact_forces:
+            self._mujoco.mj_rnePostConstraint(self._model, data)
+        self._read(data, target[i])
+
+    def _read(self, data: Any, row: Array) -> None:
+        self._mujoco.mj_getState(self._model, data, row[: self._core], self._parts)
+        if self._robot.extra is not None:
+            row[self._core :] = self._robot.extra(data)
+
+    def _in_chunks(self, count: int, work: Callable[[Any, int], None]) -> None:
+        """`work(data, i)` for every row, a contiguous chunk of rows for each thread."""
+
+        def chunk(worker: int) -> None:
+            data = self._data[worker]
+            for i in range(count * worker // self.threads, count * (worker + 1) // self.threads):
+                work(data, i)
+
+        if self._pool is None:
+            chunk(0)
+        else:
+            list(self._pool.map(chunk, range(self.threads)))
+
+
+def load_model(xml: str) -> Any:
+    """The compiled model of one of gymnasium's asset files.
+
+    HalfCheetah's file asks for a total mass through a compiler attribute that MuJoCo 4 deprecates
+    with a line on the terminal at every load; setting the mass afterwards gives the same model.
+    """
+    import mujoco
+
+    found = importlib.util.find_spec("gymnasium")
+    if found is None or found.origin is None:
+        raise ConfigError("the MuJoCo tasks need gymnasium's model files: install gymnasium")
+    path = Path(found.origin).parent / "envs" / "mujoco" / "assets" / xml
+    if not path.is_file():
+        raise ConfigError(f"gymnasium's model file {path} is missing: install gymnasium>=1.1")
+    text = path.read_text()
+    mass = re.search(r'\ssettotalmass="([^"]*)"', text)
+    if mass is None:
+        return mujoco.MjModel.from_xml_string(text)
+    model = mujoco.MjModel.from_xml_string(text.replace(mass.group(0), ""))
+    mujoco.mj_setTotalmass(model, float(mass.group(1)))
+    mujoco.mj_setConst(model, mujoco.MjData(model))
+    return model
