@@ -3,7 +3,7 @@ a temperature. SAC, SAC-N, EDAC, RAVL, MBPO and MOPO are settings of it and of t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,8 @@ from mbrl.errors import ConfigError
 from mbrl.networks import (
     EnsembleMLP,
     SquashedGaussianPolicy,
+    adam,
+    descend,
     ensemble_values,
     minimum_value,
     polyak_update,
@@ -134,11 +136,6 @@ class SoftActorCritic:
     def __init__(
         self, spec: Spec, config: LearnerConfig, device: torch.device, generator: torch.Generator
     ) -> None:
-        if spec.discrete:
-            raise ConfigError(
-                f"task {spec.task!r} has discrete actions and this algorithm needs continuous "
-                "ones; use BC or IQL, which take both"
-            )
         self.spec, self.config = spec, config
         self.actor = SquashedGaussianPolicy(spec, config.hidden, generator=generator)
         width = spec.obs_dim + spec.action_dim
@@ -148,14 +145,19 @@ class SoftActorCritic:
         self.actor, self.critic = self.actor.to(device), self.critic.to(device)
         self.target = target_copy(self.critic)
         log_alpha = torch.tensor(float(config.alpha)).log()
-        self.log_alpha = nn.Parameter(log_alpha.to(device), requires_grad=config.learn_alpha)
+        self.log_alpha = nn.Parameter(log_alpha.to(device))
         entropy = config.target_entropy
         self.target_entropy = -float(spec.action_dim) if entropy is None else entropy
-        fused = {"fused": True}
-        self.optimisers = {
-            "actor": torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr, **fused),
-            "critic": torch.optim.Adam(self.critic.parameters(), lr=config.critic_lr, **fused),
-            "alpha": torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, **fused),
+        self.modules: dict[str, nn.Module] = {
+            "actor": self.actor,
+            "critic": self.critic,
+            "target": self.target,
+            "temperature": nn.ParameterDict({"log_alpha": self.log_alpha}),
+        }
+        self.optimisers: dict[str, torch.optim.Optimizer] = {
+            "actor": adam(self.actor.parameters(), config.actor_lr),
+            "critic": adam(self.critic.parameters(), config.critic_lr),
+            "alpha": adam([self.log_alpha], config.alpha_lr),
         }
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
@@ -179,9 +181,9 @@ class SoftActorCritic:
     def update_policy(self, batch: Batch) -> Metrics:
         assert batch.noise is not None
         action, log_prob = self.actor.sample(batch.obs, batch.noise[0])
-        metrics: Metrics = {}
         if self.config.learn_alpha:
-            self.descend("alpha", temperature_loss(self.log_alpha, log_prob, self.target_entropy))
+            loss = temperature_loss(self.log_alpha, log_prob, self.target_entropy)
+            descend(self.optimisers["alpha"], loss)
         alpha = self.log_alpha.detach().exp()
         x = torch.cat([batch.obs, action], -1)
         if self.config.actor_value == "min":
@@ -189,7 +191,7 @@ class SoftActorCritic:
         else:
             value = ensemble_values(self.critic, x, frozen=True)[0].mean(0)
         loss, metrics = actor_loss(log_prob, value, alpha)
-        self.descend("actor", loss)
+        descend(self.optimisers["actor"], loss)
         return metrics | {"actor/alpha": alpha}
 
     @torch.no_grad()
@@ -209,32 +211,8 @@ class SoftActorCritic:
         q, dq_da = ensemble_values(self.critic, x, gradient_dims)
         eta, huber = self.config.eta, self.config.huber
         loss, metrics = critic_loss(q, target, dq_da if gradient_dims else None, eta, huber)
-        self.descend("critic", loss)
+        descend(self.optimisers["critic"], loss)
         return metrics | {"critic/target": target.mean()}
-
-    def descend(self, name: str, loss: Tensor) -> None:
-        optimiser = self.optimisers[name]
-        parameters = optimiser.param_groups[0]["params"]
-        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            p.grad = gradient
-        optimiser.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        modules = {"actor": self.actor, "critic": self.critic, "target": self.target}
-        return {
-            **{name: module.state_dict() for name, module in modules.items()},
-            "log_alpha": self.log_alpha.detach().clone(),
-            "optimisers": {k: v.state_dict() for k, v in self.optimisers.items()},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("actor", "critic", "target"):
-            getattr(self, name).load_state_dict(state[name])
-        with torch.no_grad():
-            self.log_alpha.copy_(state["log_alpha"])
-        for name, optimiser in self.optimisers.items():
-            optimiser.load_state_dict(state["optimisers"][name])
-
 
 @torch.no_grad()
 def edac_initialisation(

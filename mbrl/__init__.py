@@ -1,7 +1,7 @@
 """The shared core: data types, tasks, networks, estimators, the training loop, checkpoints."""
 
 from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError
-from mbrl.types import Dataset, Provenance, Spec, Transitions
+from mbrl.types import Dataset, Provenance, Spec, Trajectories, Transitions
 
 __all__ = [
     "CheckpointError",
@@ -11,5 +11,6 @@ __all__ = [
     "DivergenceError",
     "Provenance",
     "Spec",
+    "Trajectories",
     "Transitions",
 ]

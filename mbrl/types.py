@@ -151,6 +151,42 @@ class Transitions:
 
 
 @dataclass(frozen=True)
+class Trajectories:
+    """Padded sequences `[B, T, ...]`; rows where `mask` [B, T] is False hold nothing of meaning.
+
+    `obs`, `next_obs` [B, T, S]; `action` [B, T, A] (or [B, T] int64); `reward`, `terminated`,
+    `truncated` [B, T]. `log_probs` may hold `behaviour`, `old`, `proximal` and `reference`
+    [B, T]; `groups` and `segments` hold integer ids [B, T]. Control episodes and token sequences
+    are the same class: a continuous action vector is one token.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    next_obs: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    mask: Tensor
+    log_probs: dict[str, Tensor] = field(default_factory=dict)
+    groups: dict[str, Tensor] = field(default_factory=dict)
+    segments: dict[str, Tensor] = field(default_factory=dict)
+    entropy: Tensor | None = None
+    sum_prob_squared: Tensor | None = None
+    policy_version: Tensor | None = None
+    disagreement: Tensor | None = None
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] int64: steps that happened."""
+        return self.mask.sum(1)
+
+    def transitions(self) -> Transitions:
+        """The masked steps as flat rows, sequence after sequence."""
+        names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+        return Transitions(**{name: getattr(self, name)[self.mask] for name in names})
+
+
+@dataclass(frozen=True)
 class Provenance:
     """Where a dataset came from. `card` is the dataset's name (`family/tier`) or a file path."""
 

@@ -48,11 +48,17 @@ class WorldModel(Protocol):
         *,
         member: Tensor | None = None,
         state: Tensor | None = None,
+        measure: str | None = None,
     ) -> Prediction:
         """Predict B rows from `obs` [B, S] and `action` [B, A] (or [B] int64 where discrete).
 
         `member` [B] int64 chooses the ensemble member of each row (None: the mean, or whatever
         the model has in its place); `state` [B, K] is the simulator state at `obs`, for the
-        models that carry one and ignored by the others.
+        models that carry one and ignored by the others. `measure` names the disagreement
+        measure to report (0 for a model that is not an ensemble).
         """
+        ...
+
+    def disagreement(self, obs: Tensor, action: Tensor, name: str) -> Tensor:
+        """The disagreement measure `name` [B] of B rows."""
         ...

@@ -43,9 +43,20 @@ class TrueDynamics:
         *,
         member: Tensor | None = None,
         state: Tensor | None = None,
+        measure: str | None = None,
     ) -> Prediction:
         """The true next observation, reward, end and state; `member` and `generator` are unused
-        because the tasks are deterministic."""
+        because the tasks are deterministic, and every disagreement `measure` is 0."""
+        step = self._step(obs, action, state)
+        if measure is None:
+            return step
+        return step._replace(disagreement=self.disagreement(obs, action, measure))
+
+    def disagreement(self, obs: Tensor, action: Tensor, name: str) -> Tensor:
+        """Zeros [B]: there is one true answer."""
+        return torch.zeros(len(obs), dtype=obs.dtype, device=obs.device)
+
+    def _step(self, obs: Tensor, action: Tensor, state: Tensor | None) -> Prediction:
         if state is not None:
             reached, next_obs, reward, terminated = self.task.step(state, action)
             return Prediction(next_obs, reward, terminated, state=reached)
@@ -117,11 +128,12 @@ class Interpolated:
         *,
         member: Tensor | None = None,
         state: Tensor | None = None,
+        measure: str | None = None,
     ) -> Prediction:
         """The blend; `valid` is False where the model or the truth has no answer."""
         if self.weight == 1.0:
-            return self.truth.predict(obs, action, generator, state=state)
-        model = self.model.predict(obs, action, generator, member=member)
+            return self.truth.predict(obs, action, generator, state=state, measure=measure)
+        model = self.model.predict(obs, action, generator, member=member, measure=measure)
         next_obs, reward, valid = model.next_obs, model.reward, model.valid
         if self.weight > 0.0:
             truth = self.truth.predict(obs, action, generator)
@@ -133,6 +145,10 @@ class Interpolated:
             return Prediction(next_obs, reward, terminated, valid=valid)
         disagreement = (1.0 - self.weight) * model.disagreement
         return Prediction(next_obs, reward, terminated, disagreement, valid=valid)
+
+    def disagreement(self, obs: Tensor, action: Tensor, name: str) -> Tensor:
+        """(1 - weight) times the model's disagreement [B]."""
+        return (1.0 - self.weight) * self.model.disagreement(obs, action, name)
 
 
 def _all_if_none(valid: Tensor | None, like: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
 """Networks: batched ensembles with their own backward, policies, normaliser, target updates."""
 
 from mbrl.networks.ensemble_mlp import EnsembleMLP, ensemble_values, minimum_value
+from mbrl.networks.optim import adam, descend
 from mbrl.networks.policies import (
     MLP,
     ActionScale,
+    CategoricalPolicy,
     DeterministicPolicy,
     Normaliser,
     SquashedGaussianPolicy,
@@ -14,11 +16,14 @@ from mbrl.networks.targets import polyak_update, target_copy
 __all__ = [
     "MLP",
     "ActionScale",
+    "CategoricalPolicy",
     "DeterministicPolicy",
     "EnsembleMLP",
     "Normaliser",
     "SquashedGaussianPolicy",
     "TanhMeanGaussianPolicy",
+    "adam",
+    "descend",
     "ensemble_values",
     "minimum_value",
     "polyak_update",

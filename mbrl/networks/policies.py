@@ -40,19 +40,19 @@ class ActionScale(nn.Module):
     """The affine map between [-1, 1] and the task's action bounds."""
 
     centre: Tensor
-    half: Tensor
+    half_range: Tensor
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
         self.register_buffer("centre", (high + low) / 2)
-        self.register_buffer("half", (high - low) / 2)
+        self.register_buffer("half_range", (high - low) / 2)
 
     def to_unit(self, action: Tensor) -> Tensor:
-        return (action - self.centre) / self.half
+        return (action - self.centre) / self.half_range
 
     def to_task(self, unit: Tensor) -> Tensor:
-        return unit * self.half + self.centre
+        return unit * self.half_range + self.centre
 
 
 class MLP(nn.Module):
@@ -122,6 +122,12 @@ class SquashedGaussianPolicy(nn.Module):
         pre = torch.atanh(action.clamp(-bound, bound))
         return _squashed_log_prob(pre, (pre - mean) / log_std.exp(), log_std)
 
+    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A sampled action in the task's units."""
+        shape = (*obs.shape[:-1], self.scale.half_range.shape[0])
+        noise = torch.randn(shape, generator=generator, device=obs.device)
+        return self.scale.to_task(self.sample(obs, noise)[0])
+
     def forward(self, obs: Tensor) -> Tensor:
         """The greedy action in the task's units."""
         return self.scale.to_task(torch.tanh(self.distribution(obs)[0]))
@@ -156,6 +162,10 @@ class DeterministicPolicy(nn.Module):
         """The action in the task's units."""
         return self.scale.to_task(self.unit(obs))
 
+    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """The policy has no noise of its own: the action itself."""
+        return self(obs)
+
 
 class TanhMeanGaussianPolicy(nn.Module):
     """N(tanh(f(s)), diag(sigma^2)) with a state-independent learned sigma, as IQL uses."""
@@ -187,9 +197,42 @@ class TanhMeanGaussianPolicy(nn.Module):
         log_std = self.log_std.clamp(*self.log_std_bounds)
         return _gaussian_log_prob((action - self.unit(obs)) / log_std.exp(), log_std)
 
+    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A sampled action in the task's units."""
+        shape = (*obs.shape[:-1], self.log_std.shape[0])
+        noise = torch.randn(shape, generator=generator, device=obs.device)
+        return self.scale.to_task(self.sample(obs, noise)[0])
+
     def forward(self, obs: Tensor) -> Tensor:
         return self.scale.to_task(self.unit(obs))
 
 
 def _gaussian_log_prob(noise: Tensor, log_std: Tensor) -> Tensor:
     return (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+class CategoricalPolicy(nn.Module):
+    """A softmax over discrete actions."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        hidden: Sequence[int] = (256, 256),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.normaliser = Normaliser(spec.obs_dim)
+        self.net = MLP(spec.obs_dim, hidden, spec.num_actions or 0, generator=generator)
+
+    def logits(self, obs: Tensor) -> Tensor:
+        return self.net(self.normaliser(obs))
+
+    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A sampled action [...], int64."""
+        probabilities = torch.softmax(self.logits(obs), -1)
+        return torch.multinomial(probabilities, 1, generator=generator)[..., 0]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The most probable action [...], int64."""
+        return self.logits(obs).argmax(-1)

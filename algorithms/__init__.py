@@ -1,0 +1,62 @@
+"""Algorithms, one file each. `ALGORITHMS` maps every name to its class."""
+
+from pathlib import Path
+from typing import Any
+
+from algorithms.bc import BC, BCConfig
+from algorithms.edac import EDAC, EDACConfig
+from algorithms.iql import IQL, IQLConfig
+from algorithms.mbpo import MBPO, MBPOConfig
+from algorithms.mopo import MOPO, MOPOConfig
+from algorithms.ravl import RAVL, RAVLConfig
+from algorithms.sac import SAC, SACConfig
+from algorithms.sac_n import SACN, SACNConfig
+from algorithms.td3_bc import TD3BC, TD3BCConfig
+from mbrl import agent, checkpoint
+from mbrl.errors import unknown_name
+
+__all__ = [
+    "ALGORITHMS",
+    "BC",
+    "EDAC",
+    "IQL",
+    "MBPO",
+    "MOPO",
+    "RAVL",
+    "SAC",
+    "SACN",
+    "TD3BC",
+    "BCConfig",
+    "EDACConfig",
+    "IQLConfig",
+    "MBPOConfig",
+    "MOPOConfig",
+    "RAVLConfig",
+    "SACConfig",
+    "SACNConfig",
+    "TD3BCConfig",
+    "load",
+]
+
+# name -> (class, config class)
+ALGORITHMS: dict[str, tuple[type, type]] = {
+    "bc": (BC, BCConfig),
+    "td3_bc": (TD3BC, TD3BCConfig),
+    "iql": (IQL, IQLConfig),
+    "sac": (SAC, SACConfig),
+    "sac_n": (SACN, SACNConfig),
+    "edac": (EDAC, EDACConfig),
+    "mbpo": (MBPO, MBPOConfig),
+    "mopo": (MOPO, MOPOConfig),
+    "ravl": (RAVL, RAVLConfig),
+}
+
+
+def load(path: str | Path, device: str = "cpu") -> Any:
+    """Read any agent that `save` or a run's checkpoint wrote."""
+    content = checkpoint.load(path)
+    classes = {cls.__name__: cls for cls, _ in ALGORITHMS.values()}
+    name = content.get("algorithm")
+    if name not in classes:
+        raise unknown_name("algorithm in the checkpoint", str(name), classes)
+    return agent.restore(classes[name], content, device)

@@ -1,0 +1,133 @@
+"""IQL: Offline Reinforcement Learning with Implicit Q-Learning (arXiv 2110.06169).
+
+Differences: no dropout; rewards are used as they are (the authors rescale D4RL's locomotion
+rewards by the range of returns); the order value, policy, critic is the authors'.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algorithms import offline
+from mbrl import agent
+from mbrl.buffer import Batch
+from mbrl.errors import ConfigError
+from mbrl.networks import (
+    MLP,
+    EnsembleMLP,
+    TanhMeanGaussianPolicy,
+    adam,
+    descend,
+    ensemble_values,
+    polyak_update,
+    target_copy,
+)
+from mbrl.training import Metrics
+from mbrl.types import Spec
+
+
+@dataclass(frozen=True)
+class IQLConfig:
+    """Settings of IQL; the defaults are the paper's for locomotion."""
+
+    expectile: float = 0.7  # tau of the value regression
+    temperature: float = 3.0  # beta of the advantage weights
+    max_weight: float = 100.0  # their upper bound
+    hidden: tuple[int, ...] = (256, 256)  # widths of all networks
+    learning_rate: float = 3e-4  # Adam
+    decay_steps: int = 1_000_000  # the actor's rate falls to 0 on a cosine; 0: constant
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # rate of the target average
+    batch_size: int = 256  # rows an update
+    normalise_obs: bool = False  # standardise observations with the data's statistics
+
+    def __post_init__(self) -> None:
+        if not 0 < self.expectile < 1:
+            raise ConfigError(f"expectile is {self.expectile}, it must lie in (0, 1)")
+
+
+def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
+    """Mean of |expectile - 1(u < 0)| u^2 over `difference` u [B] (eq. 4)."""
+    weight = torch.where(difference < 0, 1.0 - expectile, expectile)
+    return (weight * difference.square()).mean()
+
+
+def policy_loss(
+    log_prob: Tensor, advantage: Tensor, temperature: float, max_weight: float
+) -> tuple[Tensor, Metrics]:
+    """-mean min(exp(beta A), bound) log pi(a|s), all [B] (eq. 7)."""
+    weight = (temperature * advantage).exp().clamp_max(max_weight)
+    loss = -(weight * log_prob).mean()
+    return loss, {"actor/loss": loss.detach(), "actor/weight": weight.detach().mean()}
+
+
+class IQL:
+    """Implicit Q-learning."""
+
+    version = 1
+
+    def __init__(
+        self, spec: Spec, config: IQLConfig | None = None, *, device: str = "cpu", seed: int = 0
+    ) -> None:
+        offline.require_continuous(spec, "IQL")
+        self.config: IQLConfig
+        initial = offline.setup(self, spec, config or IQLConfig(), device, seed)
+        hidden, rate = self.config.hidden, self.config.learning_rate
+        width = spec.obs_dim + spec.action_dim
+        self.policy = TanhMeanGaussianPolicy(spec, hidden, generator=initial).to(self.device)
+        self.critic = EnsembleMLP(2, width, hidden, 1, generator=initial).to(self.device)
+        self.value = MLP(spec.obs_dim, hidden, 1, generator=initial).to(self.device)
+        self.critic_target = target_copy(self.critic)
+        self.modules = {
+            "policy": self.policy,
+            "critic": self.critic,
+            "value": self.value,
+            "critic_target": self.critic_target,
+        }
+        self.optimisers = {
+            "policy": adam(self.policy.parameters(), rate),
+            "critic": adam(self.critic.parameters(), rate),
+            "value": adam(self.value.parameters(), rate),
+        }
+
+    act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
+    load = classmethod(agent.load)
+    prepare, next_batch = offline.prepare, offline.next_batch
+    state_dict, load_state_dict = offline.state_dict, offline.load_state_dict
+
+    def update(self, batch: Batch) -> Metrics:
+        c, normalise = self.config, self.policy.normaliser
+        obs, next_obs = normalise(batch.obs), normalise(batch.next_obs)
+        with torch.no_grad():
+            next_value = self.value(next_obs)[:, 0]
+            x = torch.cat([obs, batch.action], -1)
+            q_target = ensemble_values(self.critic_target, x)[0].min(0).values
+        value = self.value(obs)[:, 0]
+        advantage = (q_target - value).detach()
+        value_loss = expectile_loss(q_target - value, c.expectile)
+        descend(self.optimisers["value"], value_loss)
+
+        log_prob = self.policy.log_prob(batch.obs, batch.action)
+        loss, metrics = policy_loss(log_prob, advantage, c.temperature, c.max_weight)
+        self._set_policy_rate()
+        descend(self.optimisers["policy"], loss)
+
+        q, _ = ensemble_values(self.critic, x)
+        target = batch.reward + batch.discount * next_value
+        critic_loss = (q - target).square().mean(1).sum() / 2
+        descend(self.optimisers["critic"], critic_loss)
+        polyak_update(self.critic_target, self.critic, c.tau)
+        return metrics | {
+            "value/loss": value_loss.detach(),
+            "critic/loss": critic_loss.detach(),
+            "critic/q_mean": q.detach().mean(),
+        }
+
+    def _set_policy_rate(self) -> None:
+        c = self.config
+        if c.decay_steps > 0:
+            progress = min(1.0, self.step / c.decay_steps)
+            rate = c.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
+            self.optimisers["policy"].param_groups[0]["lr"] = rate

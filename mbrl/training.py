@@ -1,0 +1,68 @@
+"""The library's single control loop: sample, update, count, tell the callbacks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from mbrl.buffer import Batch
+from mbrl.types import Dataset, Spec, Transitions
+
+Metrics = dict[str, Tensor]
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """What the loop, the evaluation and the checkpoints need of an algorithm."""
+
+    version: int
+    spec: Spec
+    config: Any
+    seed: int
+    step: int
+
+    @property
+    def policy(self) -> nn.Module: ...
+    def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None: ...
+    def next_batch(self) -> Batch: ...
+    def update(self, batch: Batch) -> Metrics: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Callback(Protocol):
+    """Called with the event: "start" (before the first update), "prepare" (progress of what is
+    fitted first), "step" (after each update), "end". `metrics` are detached 0-d tensors."""
+
+    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None: ...
+
+
+class Source(Protocol):
+    """Where an online agent's data comes from."""
+
+    def collect(self, agent: Any) -> bool:
+        """Gather experience for one step; False while the agent should not update yet."""
+        ...
+
+
+class Online(Protocol):
+    """What an algorithm needs beside `Agent` to learn online."""
+
+    def observe(self, data: Transitions) -> None: ...
+
+
+def train(
+    agent: Agent, until: int, callbacks: Sequence[Callback] = (), source: Source | None = None
+) -> None:
+    """Update `agent` until its step counter reads `until`."""
+    for callback in callbacks:
+        callback("start", agent, {})
+    while agent.step < until:
+        metrics: Metrics = {}
+        if source is None or source.collect(agent):
+            metrics = agent.update(agent.next_batch())
+        agent.step += 1
+        for callback in callbacks:
+            callback("step", agent, metrics)
+    for callback in callbacks:
+        callback("end", agent, {})

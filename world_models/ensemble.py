@@ -1,0 +1,357 @@
+"""Probabilistic ensemble dynamics: E Gaussian members as one batched network, fitted with
+per-member early stopping. The switches cover what RAVL, MOPO, MBPO and NEUBAY differ in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mbrl.errors import ConfigError, DataError
+from mbrl.networks import EnsembleMLP, Normaliser
+from mbrl.types import Spec, Transitions
+from world_models.base import Prediction
+from world_models.disagreement import measure as named_measure
+from world_models.fitting import Fit
+
+Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
+Progress = Callable[[dict[str, Tensor]], None]
+
+
+@dataclass(frozen=True)
+class EnsembleConfig:
+    """Settings of the ensemble; the defaults are RAVL's (arXiv 2402.12527, authors' code)."""
+
+    members: int = 7  # networks trained
+    elites: int = 5  # networks kept, by holdout error
+    hidden: tuple[int, ...] = (200, 200, 200, 200)  # widths
+    activation: Literal["silu", "relu", "leaky_relu", "tanh", "gelu"] = "silu"  # hidden layers
+    layer_norm: bool = False  # LayerNorm before each activation
+    init: Literal["truncated", "torch"] = "truncated"  # truncated normal 1/(2 sqrt(fan_in))
+    target: Literal["delta", "standardised"] = "delta"  # units the change is predicted in
+    input_clip: float | None = 10.0  # standardised inputs are cut at +- this
+    log_variance_bounds: Literal["learned", "fixed"] = "learned"  # shared by all members
+    log_variance_min: float = -10.0  # (initial) lower bound
+    log_variance_max: float = 0.5  # (initial) upper bound
+    bound_weight: float = 0.01  # pull on learned bounds
+    bootstrap: Literal["none", "once", "reassigned"] = "once"  # rows of each member
+    holdout_fraction: float = 0.2  # share of rows for early stopping
+    holdout_max: int | None = None  # and at most this many rows
+    learning_rate: float = 1e-3  # Adam
+    weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # per layer (or one)
+    decoupled_decay: bool = False  # AdamW instead of an L2 term
+    batch_size: int = 256  # rows a member an update
+    min_epochs: int = 350  # a stall before this drops the rate once instead of stopping
+    max_epochs: int = 2000  # hard limit
+    patience: int = 5  # epochs without any member improving
+    min_gain: float = 0.01  # relative gain that counts as improving
+    rate_drop: float = 0.3  # factor of that one drop
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.elites <= self.members:
+            raise ConfigError(f"elites is {self.elites}, it must lie in 1..{self.members} (members)")
+        if not 0 < self.holdout_fraction < 1:
+            raise ConfigError(f"holdout_fraction is {self.holdout_fraction}, it must lie in (0, 1)")
+        if len(self.weight_decay) not in (1, len(self.hidden) + 1):
+            raise ConfigError(
+                f"weight_decay has {len(self.weight_decay)} entries; give one, or one for each of "
+                f"the {len(self.hidden) + 1} layers"
+            )
+        if not self.log_variance_min < self.log_variance_max:
+            raise ConfigError(
+                f"log_variance_min is {self.log_variance_min}, it must lie below log_variance_max, "
+                f"{self.log_variance_max}"
+            )
+        if not 1 <= self.max_epochs or self.batch_size < 1 or self.patience < 1:
+            raise ConfigError("max_epochs, batch_size and patience must be at least 1")
+
+
+class EnsembleNetwork(nn.Module):
+    """Members' means and log-variances of [change of obs, reward] in target units."""
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        members: int,
+        config: EnsembleConfig,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.out_dim, self.config = out_dim, config
+        self.mlp = EnsembleMLP(
+            members,
+            in_dim,
+            config.hidden,
+            2 * out_dim,
+            activation=config.activation,
+            layer_norm=config.layer_norm,
+            generator=generator,
+        )
+        if config.init == "truncated":
+            truncated_initialisation(self.mlp, generator)
+        learned = config.log_variance_bounds == "learned"
+        low = torch.full((out_dim,), config.log_variance_min)
+        high = torch.full((out_dim,), config.log_variance_max)
+        self.low = nn.Parameter(low, requires_grad=learned)
+        self.high = nn.Parameter(high, requires_grad=learned)
+
+    def split(self, out: Tensor) -> tuple[Tensor, Tensor]:
+        """Network output [..., 2D] to mean and softly bounded log-variance [..., D]."""
+        mean, log_variance = out.split(self.out_dim, -1)
+        log_variance = self.high - F.softplus(self.high - log_variance)
+        return mean, self.low + F.softplus(log_variance - self.low)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.split(self.mlp(x))
+
+
+@torch.no_grad()
+def truncated_initialisation(mlp: EnsembleMLP, generator: torch.Generator | None) -> None:
+    """Weights from a normal of deviation 1 / (2 sqrt(fan_in)) cut at two deviations; biases 0."""
+    for weight, bias in zip(mlp.weights, mlp.biases, strict=True):
+        std = 0.5 / weight.shape[1] ** 0.5
+        nn.init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
+        bias.zero_()
+
+
+def gaussian_nll(
+    mean: Tensor, log_variance: Tensor, target: Tensor, network: EnsembleNetwork
+) -> Tensor:
+    """sum_e mean_{b,d} [ log var + (y - mu)^2 / var ] + c (sum max - sum min), all [E, B, D].
+
+    Twice the Gaussian negative log-likelihood without its constant, as PETS (arXiv 1805.12114) and
+    its descendants minimise it.
+    """
+    error = (target - mean).square() * torch.exp(-log_variance)
+    loss = (error + log_variance).mean((1, 2)).sum()
+    if network.config.log_variance_bounds == "learned":
+        loss = loss + network.config.bound_weight * (network.high.sum() - network.low.sum())
+    return loss
+
+
+class EnsembleDynamics:
+    """A learned world model: `fit(transitions)`, then `predict`.
+
+    Differences from RAVL's code: the holdout part is not mixed back in after the fit; a
+    disagreement measure looks at the kept members only; members are re-drawn per step as a random
+    balanced assignment instead of independently for each row.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        config: EnsembleConfig | None = None,
+        *,
+        termination: Termination | None = None,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.spec, self.config = spec, config or EnsembleConfig()
+        self.termination, self.seed = termination, seed
+        self._device = torch.device(device)
+        self.inputs = spec.num_actions or spec.action_dim
+        initial = torch.Generator().manual_seed(seed + 17)
+        self.network = self._build(self.config.members, initial)
+        self.obs_normaliser = Normaliser(spec.obs_dim).to(self._device)
+        self.action_normaliser = Normaliser(self.inputs).to(self._device)
+        self.target_scale = Normaliser(spec.obs_dim + 1).to(self._device)
+        self.holdout_mse: Tensor | None = None  # [kept members], target units
+        self._fit: Fit | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def num_members(self) -> int:
+        return self.network.mlp.members
+
+    @property
+    def fitted(self) -> bool:
+        return self.holdout_mse is not None
+
+    def _build(self, members: int, generator: torch.Generator | None) -> EnsembleNetwork:
+        width = self.spec.obs_dim + self.inputs
+        network = EnsembleNetwork(
+            width, self.spec.obs_dim + 1, members, self.config, generator
+        )
+        return network.to(self._device)
+
+    # What the members see and predict.
+
+    def encode(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Standardised, clipped network inputs [B, S + A] (discrete actions one-hot)."""
+        if self.spec.discrete:
+            action = F.one_hot(action.long(), self.inputs).to(obs.dtype)
+        x = torch.cat([self.obs_normaliser(obs), self.action_normaliser(action)], -1)
+        clip = self.config.input_clip
+        return x if clip is None else x.clamp(-clip, clip)
+
+    def targets(self, data: Transitions) -> Tensor:
+        """[N, S + 1]: change of observation and reward, in target units."""
+        y = torch.cat([data.next_obs - data.obs, data.reward[:, None]], -1)
+        return self.target_scale(y)
+
+    def fit(self, data: Transitions, on_progress: Progress | None = None) -> None:
+        """Fit on all rows of `data` except a random holdout; continues an unfinished fit.
+
+        `on_progress` is called after each epoch with `model/epoch`, `model/train_loss` and
+        `model/holdout_mse`. Raises `DataError` for fewer than 3 rows.
+        """
+        if len(data) < 3:
+            raise DataError(f"an ensemble needs at least 3 transitions, the data has {len(data)}")
+        data = data.to(self._device)
+        if self._fit is None:
+            self._fit_normalisers(data)
+            self._fit = Fit(self.network, self.config, len(data), self.seed, self._device)
+        x, y = self.encode(data.obs, data.action), self.targets(data)
+        while not self._fit.finished:
+            metrics = self._fit.epoch(x, y, gaussian_nll)
+            if on_progress is not None:
+                on_progress(metrics)
+        self._keep_elites()
+
+    def _fit_normalisers(self, data: Transitions) -> None:
+        self.obs_normaliser.fit(data.obs)
+        action = data.action
+        if not self.spec.discrete:
+            self.action_normaliser.fit(action)
+        if self.config.target == "standardised":
+            # The next observation is standardised with the observation's statistics, so a change
+            # is only scaled; the reward is standardised in full.
+            reward_std = data.reward.double().std(correction=0)
+            safe = torch.where(reward_std < 1e-12, torch.ones_like(reward_std), reward_std)
+            self.target_scale.mean[-1] = data.reward.double().mean()
+            self.target_scale.std[:-1] = self.obs_normaliser.std
+            self.target_scale.std[-1] = safe
+
+    def _keep_elites(self) -> None:
+        assert self._fit is not None
+        error = self._fit.restore_best()
+        kept = torch.sort(torch.argsort(error)[: self.config.elites]).values
+        network = self._build(len(kept), None)
+        with torch.no_grad():
+            for new, old in zip(
+                network.mlp.parameters(), self.network.mlp.parameters(), strict=True
+            ):
+                new.copy_(old[kept])
+            network.low.copy_(self.network.low)
+            network.high.copy_(self.network.high)
+        self.network = network.requires_grad_(False)
+        self.holdout_mse = error[kept]
+        self._fit = None
+
+    # Predictions.
+
+    @torch.no_grad()
+    def members_predict(
+        self, obs: Tensor, action: Tensor, chunk: int = 1000
+    ) -> tuple[Tensor, Tensor]:
+        """Means and variances [E, B, S + 1] of every kept member, in target units."""
+        x = self.encode(obs, action)
+        size = chunk if x.device.type == "cpu" else len(x)  # small chunks stay in cache
+        parts = [self.network(piece) for piece in torch.split(x, size)]
+        if len(parts) == 1:
+            return parts[0][0], parts[0][1].exp()
+        mean = torch.cat([p[0] for p in parts], 1)
+        return mean, torch.cat([p[1] for p in parts], 1).exp()
+
+    @torch.no_grad()
+    def chosen_predict(
+        self, obs: Tensor, action: Tensor, member: Tensor, chunk: int = 2500
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance [B, S + 1] of the member named for each row, computing only that
+        member (rows grouped by member)."""
+        x = self.encode(obs, action)
+        if x.device.type != "cpu":
+            mean, log_variance = self.network(x)
+            rows = torch.arange(len(x), device=x.device)
+            return mean[member, rows], log_variance[member, rows].exp()
+        out = x.new_empty(len(x), 2 * self.network.out_dim)
+        order = torch.argsort(member)
+        counts = torch.bincount(member, minlength=self.num_members).tolist()
+        for index, rows in enumerate(torch.split(order, counts)):
+            for piece in torch.split(rows, chunk):
+                out[piece] = self.network.mlp.member(x[piece], index)
+        mean, log_variance = self.network.split(out)
+        return mean, log_variance.exp()
+
+    @torch.no_grad()
+    def disagreement(self, obs: Tensor, action: Tensor, name: str) -> Tensor:
+        """The disagreement measure `name` [B], in target units."""
+        return named_measure(name)(*self.members_predict(obs, action))
+
+    @torch.no_grad()
+    def predict(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        generator: torch.Generator,
+        *,
+        member: Tensor | None = None,
+        state: Tensor | None = None,
+        measure: str | None = None,
+    ) -> Prediction:
+        """A sampled step. `member` [B] names the member of each row; None takes the mixture's
+        mean and mean variance. `measure` adds that disagreement."""
+        self._require_fit()
+        level = None
+        if measure is None and member is not None:
+            mean, variance = self.chosen_predict(obs, action, member)
+        else:
+            means, variances = self.members_predict(obs, action)
+            if measure is not None:
+                level = named_measure(measure)(means, variances)
+            if member is None:
+                mean, variance = means.mean(0), variances.mean(0)
+            else:
+                rows = torch.arange(len(obs), device=obs.device)
+                mean, variance = means[member, rows], variances[member, rows]
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+        next_obs, reward = self.decode(obs, mean + variance.sqrt() * noise)
+        ended = self._terminated(obs, action, next_obs)
+        return Prediction(next_obs, reward, ended, disagreement=level)
+
+    def decode(self, obs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Target units [..., S + 1] to next observation [..., S] and reward [...]."""
+        y = self.target_scale.inverse(y)
+        return obs + y[..., :-1], y[..., -1]
+
+    def _terminated(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
+        if self.termination is None:
+            return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
+        return self.termination(obs, action, next_obs)
+
+    def _require_fit(self) -> None:
+        if not self.fitted:
+            raise ConfigError("the world model is not fitted yet; call fit(transitions) first")
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "network": self.network.state_dict(),
+            "members": self.num_members,
+            "obs_normaliser": self.obs_normaliser.state_dict(),
+            "action_normaliser": self.action_normaliser.state_dict(),
+            "target_scale": self.target_scale.state_dict(),
+            "holdout_mse": self.holdout_mse,
+            "fit": None if self._fit is None else self._fit.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["members"] != self.num_members:
+            self.network = self._build(state["members"], None)
+        for name in ("network", "obs_normaliser", "action_normaliser", "target_scale"):
+            getattr(self, name).load_state_dict(state[name])
+        error = state["holdout_mse"]
+        self.holdout_mse = None if error is None else error.to(self._device)
+        if self.fitted:
+            self.network.requires_grad_(False)
+        if state["fit"] is not None:
+            rows = state["fit"]["rows"]
+            self._fit = Fit(self.network, self.config, rows, self.seed, self._device)
+            self._fit.load_state_dict(state["fit"])

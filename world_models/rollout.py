@@ -1,0 +1,150 @@
+"""The one rollout engine: imagined steps from start states under a policy, with a live mask.
+
+RAVL, MOPO, MBPO and their relatives are settings of it (member, horizon, stop, penalty).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from mbrl.types import Trajectories
+from world_models.base import Prediction, WorldModel
+from world_models.disagreement import measure
+
+Policy = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How imagined trajectories are made."""
+
+    horizon: int = 5  # steps at most
+    member: Literal["per_step", "per_rollout", "mean"] = "per_step"  # who predicts a row
+    penalty: str | None = None  # disagreement measure taken off the reward
+    penalty_weight: float = 0.0  # lambda of the penalty
+    stop: str | None = None  # disagreement measure that ends a rollout
+    stop_above: float | None = None  # its threshold; the step that passes it is kept
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise ConfigError(f"horizon is {self.horizon}, it must be at least 1")
+        if self.penalty_weight < 0:
+            raise ConfigError(f"penalty_weight is {self.penalty_weight}, it must be 0 or more")
+        if (self.stop is None) != (self.stop_above is None):
+            raise ConfigError(
+                f"stop is {self.stop!r} and stop_above {self.stop_above!r}; give both or neither"
+            )
+        for name in (self.penalty, self.stop):
+            if name is not None:
+                measure(name)
+
+
+@torch.no_grad()
+def rollout(
+    model: WorldModel,
+    policy: Policy,
+    starts: Tensor,
+    config: RolloutConfig,
+    generator: torch.Generator,
+    states: Tensor | None = None,
+) -> Trajectories:
+    """Roll `policy` (raw observations to task-unit actions) from `starts` [B, S] in `model`.
+
+    A row ends when the model says terminated (its later steps are masked out), when the stop
+    measure passes its threshold (flagged truncated: it bootstraps), when the model cannot predict
+    it (nothing is recorded), or at the horizon (flagged truncated). `states` [B, K] is the
+    simulator state at the starts, for models that carry one.
+    """
+    count, device = starts.shape[0], starts.device
+    record = _Record(count, config.horizon, starts)
+    live = torch.arange(count, device=device)
+    obs, state = starts, states
+    members = _members(model, config, count, generator)
+    for t in range(config.horizon):
+        action = policy(obs, generator)
+        if config.member == "per_step":
+            members = _members(model, config, len(live), generator)
+        guess = model.predict(
+            obs, action, generator, member=members, state=state, measure=config.penalty
+        )
+        reward = guess.reward
+        if config.penalty is not None and config.penalty_weight > 0:
+            assert guess.disagreement is not None
+            reward = reward - config.penalty_weight * guess.disagreement
+        halted = torch.zeros_like(guess.terminated)
+        if config.stop is not None:
+            level = guess.disagreement
+            if config.stop != config.penalty:
+                level = model.disagreement(obs, action, config.stop)
+            assert level is not None and config.stop_above is not None
+            halted = level > config.stop_above
+        truncated = (halted | (t == config.horizon - 1)) & ~guess.terminated
+        valid = guess.valid
+        record.write(t, live, valid, obs, action, reward, guess, truncated)
+        keep = ~(guess.terminated | halted)
+        if valid is not None:
+            keep &= valid
+        # A host sync a step, not an update: dead rows would cost a whole model evaluation each.
+        kept = torch.nonzero(keep).flatten()
+        if len(kept) == len(live):
+            obs, state = guess.next_obs, guess.state
+            continue
+        if len(kept) == 0:
+            break
+        live, obs = live[kept], guess.next_obs[kept]
+        state = None if guess.state is None else guess.state[kept]
+        members = None if members is None else members[kept]
+    return record.trajectories()
+
+
+def _members(
+    model: WorldModel, config: RolloutConfig, count: int, generator: torch.Generator
+) -> Tensor | None:
+    """A member for each row, every member equally often (a random balanced assignment)."""
+    if config.member == "mean" or model.num_members == 1:
+        return None
+    order = torch.randperm(count, generator=generator, device=generator.device)
+    return order % model.num_members
+
+
+class _Record:
+    """Preallocated [B, T, ...] storage that rows are written into as long as they live."""
+
+    def __init__(self, count: int, horizon: int, like: Tensor) -> None:
+        self.shape, self.like = (count, horizon), like
+        self.fields: dict[str, Tensor] = {}
+        self.mask = torch.zeros(self.shape, dtype=torch.bool, device=like.device)
+
+    def write(
+        self,
+        t: int,
+        live: Tensor,
+        valid: Tensor | None,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        guess: Prediction,
+        truncated: Tensor,
+    ) -> None:
+        values = {
+            "obs": obs,
+            "action": action,
+            "reward": reward,
+            "next_obs": guess.next_obs,
+            "terminated": guess.terminated,
+            "truncated": truncated,
+        }
+        if guess.disagreement is not None:
+            values["disagreement"] = guess.disagreement
+        for name, value in values.items():
+            if name not in self.fields:
+                self.fields[name] = value.new_zeros(*self.shape, *value.shape[1:])
+            self.fields[name][live, t] = value
+        self.mask[live, t] = True if valid is None else valid
+
+    def trajectories(self) -> Trajectories:
+        return Trajectories(mask=self.mask, **self.fields)  # type: ignore[arg-type]
