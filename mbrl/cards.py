@@ -70,7 +70,7 @@ class Environment:
 class Tier:
     """One dataset of a family. `missing` is the reason where the tier does not exist; `parts`
     names the tiers that it is concatenated from at load; `file` is relative to the sources and may
-    hold the fields {trajectories} and {split}."""
+    hold the fields {trajectories} and {split}; `trajectories` is how many its authors take."""
 
     name: str
     environment: str
@@ -79,6 +79,7 @@ class Tier:
     missing: str | None = None
     parts: tuple[str, ...] = ()
     steps: int | None = None
+    trajectories: int | None = None
     size: int | None = None
     sha256: str | None = None
     md5: str | None = None

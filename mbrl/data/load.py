@@ -1,34 +1,29 @@
 """`load` gives a verified `Dataset` by name or path; `check` lists everything that is wrong with
 one instead of stopping at the first problem."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from mbrl.cards import Card, Checksum, Tier, all_cards, find_tier
+from mbrl.cards import Card, Tier, all_cards, find_tier
 from mbrl.data.assemble import build
 from mbrl.data.columns import Columns, Options, from_named
 from mbrl.data.compact import is_compact, read_compact
 from mbrl.data.files import SUFFIXES, file_hash, read_file
-from mbrl.data.findings import Finding, error, note
+from mbrl.data.findings import Finding, error
+from mbrl.data.minari import read_minari, read_minari_folder
 from mbrl.data.places import local_file
+from mbrl.data.published import read_d4rl, read_neorl, read_neorl2
+from mbrl.data.source import Source, checksum_findings
 from mbrl.data.specs import given_spec
 from mbrl.data.verify import inspect
 from mbrl.errors import ConfigError, DataError
-from mbrl.types import Dataset, Provenance, Spec
+from mbrl.types import Dataset, Provenance, Transitions
 
-
-@dataclass(frozen=True)
-class Source:
-    """Columns as read, not yet verified, with the spec that is known (None: infer it)."""
-
-    columns: Columns
-    spec: Spec | None
-    provenance: Provenance
-    options: Options
-    findings: tuple[Finding, ...] = ()
+READERS = {"d4rl": read_d4rl, "neorl": read_neorl, "neorl2": read_neorl2}
 
 
 def load(name: str | Path, **options: Any) -> Dataset:
@@ -64,17 +59,26 @@ def _sources(name: str, options: Options, collect: bool = False) -> list[Source]
     path = Path(name).expanduser()
     if path.suffix.lower() in SUFFIXES and (path.is_file() or not _is_card_name(name)):
         return [_file_source(path, options)]
+    folder = next((p for p in (path, path / "data") if (p / "metadata.json").is_file()), None)
+    if folder is not None:
+        return [read_minari_folder(folder, str(path), options)]
     if not _is_card_name(name):
         raise ConfigError(
             f"{name!r} is neither a file ({', '.join(SUFFIXES)}) nor a dataset: families are "
             f"{', '.join(sorted(all_cards()))}, named as family/dataset"
         )
+    if name.startswith("minari/"):  # any id on this machine is read, listed in the card or not
+        return [read_minari(name.removeprefix("minari/"), options)]
     card, tier = find_tier(name)
     if tier.missing is not None:
         raise DataError(f"{name} does not exist: {tier.missing}")
     if tier.parts:
-        return [s for part in tier.parts for s in _sources(f"{card.family}/{part}", options)]
-    return [_local_source(card, tier, options, collect)]
+        return [
+            s for part in tier.parts for s in _sources(f"{card.family}/{part}", options, collect)
+        ]
+    if card.kind == "local":
+        return [_local_source(card, tier, options)]
+    return [READERS[card.kind](card, tier, options, collect)]
 
 
 def _is_card_name(name: str) -> bool:
@@ -99,7 +103,7 @@ def _named(arrays: dict[str, np.ndarray], path: Path) -> Columns:
         raise DataError(f"{path}: {problem}") from problem
 
 
-def _local_source(card: Card, tier: Tier, options: Options, collect: bool) -> Source:
+def _local_source(card: Card, tier: Tier, options: Options) -> Source:
     path = local_file(card, tier)
     arrays = read_file(path)
     if not is_compact(arrays):
@@ -119,27 +123,8 @@ def _local_source(card: Card, tier: Tier, options: Options, collect: bool) -> So
     return Source(columns, given_spec(options) or card.spec(tier), provenance, options, findings)
 
 
-def checksum_findings(
-    path: Path, wanted: Checksum | None, sha256: str, strict: bool
-) -> tuple[Finding, ...]:
-    """An error (`strict`) or a note where the published checksum of `path` differs."""
-    if wanted is None:
-        return ()
-    actual = sha256 if wanted.kind == "sha256" else file_hash(path, wanted.kind)
-    if actual == wanted.value:
-        return ()
-    text = f"{path}: {wanted.kind} is {actual}, published is {wanted.value}"
-    if not strict:
-        return (note(f"{text}; the file was recorded on another machine or version"),)
-    return (error(f"{text}. The file is damaged or another version: delete it and fetch again"),)
-
-
 def concatenate(parts: list[Dataset], name: str) -> Dataset:
     """One dataset from several of one task, in order."""
-    import torch
-
-    from mbrl.types import Transitions
-
     rows = [part.transitions for part in parts]
     states = [r.state for r in rows if r.state is not None]
     fields = ("obs", "action", "reward", "next_obs", "terminated", "truncated")

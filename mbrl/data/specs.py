@@ -42,7 +42,7 @@ def resolve_spec(
         text = f"no spec given: discrete actions 0 to {count - 1}, as found in the data"
         found = Spec(num_actions=count, max_episode_steps=options.horizon, **sizes)
         return found, (text,)
-    low, high = _bound(options.action_low, width), _bound(options.action_high, width)
+    low, high = bound(options.action_low, width), bound(options.action_high, width)
     notes: tuple[str, ...] = ()
     if low is None or high is None:
         if np.abs(action).max() > 1.0 + 1e-5:
@@ -63,7 +63,7 @@ def resolve_spec(
     return found, notes
 
 
-def _bound(value: tuple[float, ...] | float | None, width: int) -> tuple[float, ...] | None:
+def bound(value: tuple[float, ...] | float | None, width: int) -> tuple[float, ...] | None:
     if value is None:
         return None
     if isinstance(value, int | float):
