@@ -102,8 +102,12 @@ class MujocoTask:
         """States with the hidden root coordinates 0; impossible rows (not finite, a speed at its
         clip of 10, sin and cos off the circle, a quaternion far from unit) hold the start pose.
 
-        Largest next-observation and reward errors of one step from the rebuilt state: see
-        `docs/tasks.md`.
+        One step from the rebuilt state, against one from the true state under random actions
+        (float32 observations; largest |error| / (1 + |value|) of an entry, over 3,000 to 6,000
+        rows): InvertedPendulum 1e-7, InvertedDoublePendulum 5e-7, Reacher 2e-7, Swimmer 2e-6,
+        Hopper 8e-7, HalfCheetah 2e-4 (99 in 100 below 4e-6), Walker2d 1e-5, Ant 8e-5 (99 in 100
+        below 3e-6). With float64 observations all are below 3e-9. Rewards agree to 2e-6, except
+        Ant's, which reads a torso position that lags: median error 4e-4, largest 0.09.
         """
         seen = obs.detach().to("cpu", torch.float64)
         q, v, possible = self._robot.invert(seen)
