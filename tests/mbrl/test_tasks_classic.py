@@ -218,3 +218,23 @@ def test_make_explains_what_is_wrong() -> None:
 def test_every_task_is_listed_under_its_own_id() -> None:
     for task_id in TASKS:
         assert make(task_id).spec.task == task_id
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("task_id", OWN)
+def test_steps_agree_on_a_gpu(task_id: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    task, there = (
+        make(task_id, dtype=torch.float64),
+        make(task_id, device="cuda", dtype=torch.float64),
+    )
+    state = task.reset(500, generator)
+    action = random_actions(task, 500, generator)
+    action = action.double() if action.ndim == 2 else action
+    moved = there.step(state.cuda(), action.cuda())
+    for ours, theirs in zip(task.step(state, action), moved, strict=True):
+        assert theirs.device.type == "cuda"
+        torch.testing.assert_close(theirs.cpu(), ours, rtol=1e-12, atol=1e-12)
+    rebuilt, possible = there.state_from_obs(there.observe(state.cuda()))
+    assert possible.all()
+    assert rebuilt.device.type == "cuda"

@@ -74,6 +74,22 @@ def test_a_state_rebuilt_from_observations_agrees(task_id: str) -> None:
     torch.testing.assert_close(got.reward, expected.reward, rtol=1e-5, atol=1e-5)
 
 
+def test_a_mujoco_state_is_carried_beside_the_observation() -> None:
+    """Without it the hidden root position is lost, but not what follows from the observation."""
+    truth, state, obs, action = batch("Hopper-v5", 8)
+    task, generator = make("Hopper-v5"), torch.Generator()
+    for _ in range(5):
+        step = task.step(state, action)
+        carried = truth.predict(obs, action, generator, state=state)
+        assert carried.state is not None and torch.equal(carried.state, step.state)
+        rebuilt = truth.predict(obs, action, generator)
+        assert rebuilt.state is not None
+        assert not torch.equal(rebuilt.state[:, 0], step.state[:, 0])
+        torch.testing.assert_close(rebuilt.next_obs, step.obs, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(rebuilt.reward, step.reward, rtol=1e-4, atol=1e-4)
+        state, obs = step.state, step.obs
+
+
 def test_impossible_rows_are_flagged_and_leave_the_others_alone() -> None:
     truth, _, obs, action = batch("Pendulum-v1", 4)
     clean = truth.predict(obs, action, torch.Generator())
