@@ -31,6 +31,7 @@ class Shifted:
         *,
         member: Tensor | None = None,
         state: Tensor | None = None,
+        measure: str | None = None,
     ) -> Prediction:
         assert state is None
         chosen = torch.zeros(len(obs)) if member is None else member.float()
