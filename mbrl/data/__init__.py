@@ -3,7 +3,7 @@
 from mbrl.data.assemble import from_arrays
 from mbrl.data.compact import save_npz
 from mbrl.data.findings import Finding
-from mbrl.data.load import check, load
+from mbrl.data.loading import check, load
 from mbrl.data.memory import from_dataframe, from_sb3
 from mbrl.data.places import data_home, local_target
 

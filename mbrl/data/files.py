@@ -31,6 +31,8 @@ def reading(path: Path, what: str) -> Iterator[None]:
         ) from problem
     except Exception as problem:
         first = (str(problem).splitlines() or [type(problem).__name__])[0]
+        if "pickle" in first:  # numpy would suggest to load it anyway
+            first = "it holds pickled objects, which are never loaded"
         raise DataError(
             f"{path} is not a readable {what} file ({first}). It may be truncated or of another "
             "kind; fetch or write it again"

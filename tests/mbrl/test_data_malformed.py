@@ -1,0 +1,372 @@
+"""Malformed files of every format: each is refused with a `DataError`, never with a traceback of a
+library and never by loading something. The good file beside each fault must load."""
+
+import io
+import json
+import pickle
+import random
+import zipfile
+from collections import Counter
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mbrl.data import check, from_arrays, load, save_npz
+from mbrl.errors import DataError
+from mbrl.types import Spec
+
+SPEC = Spec("Pendulum-v1", obs_dim=3, action_low=(-2.0,), action_high=(2.0,))
+FORMATS = ("npz", "hdf5", "csv", "parquet", "compact", "neorl", "minari")
+
+
+def good_arrays(rng):
+    """Two to four episodes, T of 3 to 9."""
+    lengths = rng.integers(3, 10, rng.integers(2, 5))
+    chains = [rng.normal(size=(n + 1, 3)) for n in lengths]
+    rows, last = int(lengths.sum()), np.cumsum(lengths) - 1
+    terminated, truncated = np.zeros(rows, bool), np.zeros(rows, bool)
+    terminated[last[::2]], truncated[last[1::2]] = True, True
+    return {
+        "obs": np.concatenate([c[:-1] for c in chains]),
+        "action": rng.uniform(-2, 2, (rows, 1)),
+        "reward": rng.normal(size=rows),
+        "next_obs": np.concatenate([c[1:] for c in chains]),
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+
+
+def bad_value(arrays, rng):
+    name = rng.choice(["obs", "action", "reward", "next_obs"])
+    arrays[name].reshape(-1)[rng.integers(arrays[name].size)] = rng.choice([np.nan, np.inf, 1e60])
+
+
+def missing_key(arrays, rng):
+    del arrays[rng.choice(["obs", "action", "reward"])]
+
+
+def no_flags(arrays, rng):
+    arrays.pop("terminated")
+    if rng.random() < 0.5:
+        arrays.pop("truncated")
+
+
+def merged_done(arrays, rng):
+    arrays["done"] = arrays.pop("terminated") | arrays.pop("truncated")
+
+
+def shuffled_rows(arrays, rng):
+    order = np.roll(np.arange(len(arrays["reward"])), 1)
+    rng.shuffle(order[1:])
+    order = order[::-1] if (np.diff(order) == 1).all() else order
+    for name in arrays:
+        arrays[name] = arrays[name][order]
+
+
+def wrong_next_obs(arrays, rng):
+    inside = np.nonzero(~(arrays["terminated"] | arrays["truncated"]))[0]
+    arrays["next_obs"][rng.choice(inside)] += 0.1
+
+
+def lost_end(arrays, rng):
+    ends = np.nonzero(arrays["terminated"] | arrays["truncated"])[0]
+    row = ends[rng.integers(len(ends) - 1)]
+    arrays["terminated"][row] = arrays["truncated"][row] = False
+
+
+def beyond_bounds(arrays, rng):
+    arrays["action"][rng.integers(len(arrays["action"])), 0] = rng.choice([-2.1, 2.1, 50.0])
+
+
+def bad_flag(arrays, rng):
+    arrays["terminated"] = arrays["terminated"].astype(float)
+    arrays["terminated"][rng.integers(len(arrays["terminated"]))] = rng.choice([2.0, -1.0, 0.5])
+
+
+def text_column(arrays, rng):
+    name = rng.choice(["reward", "terminated"])
+    arrays[name] = arrays[name].astype(str)
+    arrays[name][rng.integers(len(arrays[name]))] = "many"
+
+
+def wrong_dims(arrays, rng):
+    name = rng.choice(["obs", "action"])
+    wider = np.concatenate([arrays[name], arrays[name]], axis=1)
+    arrays[name] = wider
+    if name == "obs":
+        arrays["next_obs"] = np.concatenate([arrays["next_obs"]] * 2, axis=1)
+
+
+def no_rows(arrays, rng):
+    for name in arrays:
+        arrays[name] = arrays[name][:0]
+
+
+def other_length(arrays, rng):
+    name = rng.choice(list(arrays))
+    arrays[name] = arrays[name][: -rng.integers(1, 3)]
+
+
+def three_dimensions(arrays, rng):
+    arrays["obs"] = np.repeat(arrays["obs"][:, None], 2, axis=1)
+
+
+def two_columns(arrays, rng):
+    name = rng.choice(["reward", "terminated"])
+    arrays[name] = np.stack([arrays[name]] * 2, axis=1)
+
+
+def complex_numbers(arrays, rng):
+    arrays["reward"] = arrays["reward"] + 1j
+
+
+IN_TABLES = (bad_value, missing_key, no_flags, merged_done, shuffled_rows, wrong_next_obs, lost_end,
+             beyond_bounds, bad_flag, text_column, wrong_dims, no_rows)  # fmt: skip
+IN_ARRAYS = (*IN_TABLES, other_length, three_dimensions, two_columns, complex_numbers)
+
+
+def write_arrays(path, kind, arrays):
+    if kind == "npz":
+        np.savez_compressed(path, **arrays)
+    elif kind == "hdf5":
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                text = array.dtype.kind == "U"
+                file[name] = array.astype(h5py.string_dtype()) if text else array
+    else:
+        columns = {}
+        for name, array in arrays.items():
+            wide = name in ("obs", "next_obs", "action")
+            parts = {f"{name}_{i}": c for i, c in enumerate(array.T)} if wide else {name: array}
+            columns |= parts
+        frame = pd.DataFrame(columns)
+        frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
+
+
+def write_neorl(path, arrays, rng, broken):
+    """As NeoRL stores it, under the name that `load("neorl/hopper-low")` looks for."""
+    ends = arrays["terminated"] | arrays["truncated"]
+    tile = {"obs": (1, 4), "next_obs": (1, 4), "action": (1, 3)}
+    values = {k: np.tile(arrays[k] / 2, n).astype(np.float32) for k, n in tile.items()}
+    values["reward"] = arrays["reward"][:, None]
+    values["done"] = ends[:, None].astype(np.float32)
+    values["index"] = (np.nonzero(ends)[0][:-1] + 1).astype(np.float32)
+    if broken:
+        fault = rng.choice(["index", "nan", "missing", "bounds", "dims", "next", "text", "length"])
+        if fault == "index":
+            values["index"] = values["index"][::-1] + (1 if len(values["index"]) == 1 else 0)
+        elif fault == "nan":
+            values["reward"][rng.integers(len(values["reward"]))] = np.nan
+        elif fault == "missing":
+            del values[rng.choice(["obs", "action", "reward", "next_obs", "done"])]
+        elif fault == "bounds":
+            values["action"][rng.integers(len(ends)), 1] = 1.5
+        elif fault == "dims":
+            values["obs"], values["next_obs"] = values["obs"][:, 1:], values["next_obs"][:, 1:]
+        elif fault == "next":
+            values["next_obs"] = np.roll(values["next_obs"], 1, axis=0)
+        elif fault == "text":
+            values["done"] = values["done"].astype(str)
+        else:
+            values["reward"] = values["reward"][1:]
+    np.savez(path, **values)
+
+
+def write_minari(folder, arrays, rng, broken):
+    folder.mkdir(exist_ok=True)
+    ends = np.nonzero(arrays["terminated"] | arrays["truncated"])[0] + 1
+    fault = rng.choice(
+        ["leaf", "length", "nan", "middle", "total", "json", "space", "dims", "bounds", "format"]
+    )
+    fault = fault if broken else ""
+    box = {"type": "Box", "shape": [3 + (fault == "dims")], "low": [-9.0] * 3, "high": [9.0] * 3}
+    act = {"type": "Box", "shape": [1], "low": [-2.0], "high": [2.0]}
+    meta = {
+        "total_steps": len(arrays["reward"]) + (fault == "total"),
+        "data_format": "arrows" if fault == "format" else "hdf5",
+        "observation_space": json.dumps({"type": "Text"} if fault == "space" else box),
+        "action_space": json.dumps(act),
+    }
+    text = json.dumps(meta)
+    (folder / "metadata.json").write_text(text[:-9] if fault == "json" else text)
+    chosen = rng.integers(len(ends))
+    with h5py.File(folder / "main_data.hdf5", "w") as file:
+        for number, (a, b) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            obs = np.concatenate([arrays["obs"][a:b], arrays["next_obs"][b - 1 : b]])
+            values = {
+                "observations": obs, "actions": arrays["action"][a:b].copy(),
+                "rewards": arrays["reward"][a:b].copy(),
+                "terminations": arrays["terminated"][a:b].copy(),
+                "truncations": arrays["truncated"][a:b].copy(),
+            }  # fmt: skip
+            if number == chosen:
+                if fault == "leaf":
+                    del values[rng.choice(list(values))]
+                elif fault == "length":
+                    name = rng.choice(list(values))
+                    values[name] = values[name][1:]
+                elif fault == "nan":
+                    values["rewards"][0] = np.nan
+                elif fault == "middle":
+                    values["terminations"][0] = True
+                elif fault == "bounds":
+                    values["actions"][0] = -3.0
+            for name, value in values.items():
+                file[f"episode_{number}/{name}"] = value
+
+
+def break_compact(path, rng):
+    with np.load(path) as loaded:
+        values = {name: loaded[name] for name in loaded.files}
+    fault = rng.choice(
+        ["key", "lengths", "zero", "negative", "float", "flags", "meta", "spec", "nan", "huge",
+         "version", "origin", "bounds", "scalar"]
+    )  # fmt: skip
+    if fault == "key":
+        del values[rng.choice(["obs", "action", "reward", "terminated", "truncated"])]
+    elif fault in ("lengths", "zero", "negative", "huge"):
+        change = {"lengths": 1, "zero": -values["lengths"][0], "negative": -99, "huge": 2**55}
+        values["lengths"][0] += change[fault]
+    elif fault == "float":
+        values["lengths"] = values["lengths"].astype(float)
+    elif fault == "flags":
+        values["terminated"] = values["truncated"] = np.zeros_like(values["terminated"])
+    elif fault == "nan":
+        values["obs"][0, 0] = np.nan
+    elif fault == "bounds":
+        values["action"][0] = 9.0
+    elif fault == "scalar":
+        values["reward"] = np.float32(1.0)
+    else:
+        meta = json.loads(str(values["meta"]))
+        if fault == "spec":
+            meta["spec"]["obs_dim"] = rng.choice([0, 7]).item()
+        elif fault == "version":
+            meta["version"] = 99
+        elif fault == "origin":
+            meta["provenance"] = []
+        values["meta"] = np.array(json.dumps(meta)[: -5 if fault == "meta" else None])
+    np.savez(path, **values)
+
+
+def damage(path, kind, rng):
+    """Faults of the file itself."""
+    content = path.read_bytes()
+    options = ["empty", "page", "noise", "pickle", "cut"]
+    fault = rng.choice(options)
+    if fault == "empty":
+        path.write_bytes(b"")
+    elif fault == "page":
+        path.write_bytes(b"<html><body>404, not here</body></html>\n" * 30)
+    elif fault == "noise":
+        path.write_bytes(rng.bytes(int(rng.integers(1, 3000))))
+    elif fault == "pickle":
+        if kind in ("npz", "compact", "neorl"):
+            pickled_npz(path, rng)
+        else:
+            path.write_bytes(pickle.dumps({"obs": [1.0, 2.0]}))
+    elif kind == "csv":  # whole lines that are missing at the end cannot be noticed
+        lines = content.splitlines(keepends=True)
+        number = int(rng.integers(1, len(lines)))
+        path.write_bytes(b"".join(lines[:number]) + lines[number].rsplit(b",", 2)[0] + b"\n")
+    else:
+        path.write_bytes(content[: int(rng.integers(1, len(content) - 1))])
+
+
+class Bomb:
+    """Unpickling this would be noticed."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a file was unpickled",))
+
+
+def pickled_npz(path, rng):
+    if rng.random() < 0.5:
+        path.write_bytes(pickle.dumps(Bomb()))
+        return
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.array([Bomb()], dtype=object), allow_pickle=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("obs.npy", buffer.getvalue())
+
+
+def make(folder, kind, whole_file, rng, broken):
+    """A file of `kind`, good or with one fault; what to load, and the spec to load it with."""
+    arrays = good_arrays(rng)
+    if kind == "minari":
+        target = folder / "minari"
+        write_minari(target, arrays, rng, broken and not whole_file)
+        if broken and whole_file:
+            damage(target / "main_data.hdf5", kind, rng)
+        return target, None
+    name = "Hopper-v3-low-1000-train-noise.npz"
+    path = folder / (name if kind == "neorl" else f"x.{'npz' if kind == 'compact' else kind}")
+    if kind == "neorl":
+        write_neorl(path, arrays, rng, broken and not whole_file)
+    elif kind == "compact":
+        save_npz(from_arrays(**arrays, spec=SPEC), path)
+        if broken and not whole_file:
+            break_compact(path, rng)
+    else:
+        if broken and not whole_file:
+            faults = IN_ARRAYS if kind in ("npz", "hdf5") else IN_TABLES
+            faults[rng.integers(len(faults))](arrays, rng)
+        write_arrays(path, kind, arrays)
+    if broken and whole_file:
+        damage(path, kind, rng)
+    # a compact file describes its own task, NeoRL's is on the card
+    spec = None if kind in ("compact", "neorl") else SPEC
+    return ("neorl/hopper-low" if kind == "neorl" else path), spec
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGREACH_DATA", str(tmp_path))
+    (tmp_path / "neorl").mkdir()
+    return tmp_path
+
+
+def examine(folder, kind, whole_file, seed, broken):
+    rng = np.random.default_rng(seed)
+    random.seed(seed)
+    place = folder / "neorl" if kind == "neorl" else folder
+    return make(place, kind, whole_file, rng, broken)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_files_without_a_fault_load(folder, kind):
+    for seed in range(5):
+        target, spec = examine(folder, kind, False, seed, broken=False)
+        data = load(target, spec=spec, verify=False, download=False)
+        assert len(data) == len(data.transitions) > 5
+        assert not [f for f in check(target, spec=spec, verify=False) if f.severity == "error"]
+
+
+def test_at_least_two_hundred_malformed_files_are_each_a_data_error(folder):
+    seen = Counter()
+
+    @settings(
+        max_examples=420,
+        derandomize=True,  # the same files in every run
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    @given(kind=st.sampled_from(FORMATS), whole=st.booleans(), seed=st.integers(0, 2**32 - 1))
+    def each(kind, whole, seed):
+        target, spec = examine(folder, kind, whole, seed, broken=True)
+        with pytest.raises(DataError) as caught:
+            load(target, spec=spec, verify=False, download=False)
+        text = str(caught.value)
+        assert type(caught.value) is DataError and len(text) > 20
+        findings = check(target, spec=spec, verify=False, download=False)
+        assert any(f.severity == "error" for f in findings), findings
+        seen[kind] += 1
+
+    each()
+    assert sum(seen.values()) >= 200
+    assert set(seen) == set(FORMATS) and min(seen.values()) >= 15, seen
