@@ -1,0 +1,1 @@
+"""Everything that a person runs: `python -m experiments --help`."""

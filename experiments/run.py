@@ -1,0 +1,267 @@
+"""One training run in one folder: start, resume, and the two commands for it."""
+
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from algorithms import ALGORITHMS
+from experiments.settings import RunSettings, default_steps
+from mbrl import agent as shared
+from mbrl import checkpoint, data, tasks
+from mbrl import config as configs
+from mbrl.callbacks import Checkpointer, Evaluator, Interrupted, Recorder, StopOnSignal
+from mbrl.collector import Collector
+from mbrl.data.fingerprint import fingerprint
+from mbrl.errors import CheckpointError, ConfigError
+from mbrl.progress import Progress
+from mbrl.tasks import Task
+from mbrl.training import train
+from mbrl.types import Dataset, Spec
+
+PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "mujoco", "h5py", "stable-baselines3")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run reports."""
+
+    folder: Path
+    step: int
+    returns: np.ndarray | None  # of the last evaluation
+    score: float | None  # its mean, normalised
+    seconds: float
+
+
+def start(
+    settings: RunSettings, config: Any, folder: Path, *, quiet: bool = False
+) -> Result:
+    """Train from scratch in a new folder. Raises `ConfigError` if it holds a run already."""
+    if (folder / "config.json").exists():
+        raise ConfigError(
+            f"{folder} already holds a run; continue it with `python -m experiments resume "
+            f"{folder}`, or give another folder with --out"
+        )
+    settings = replace(
+        settings, steps=settings.steps or default_steps(settings.algorithm, settings.data)
+    )
+    source = open_source(settings)
+    cls, _ = ALGORITHMS[settings.algorithm]
+    torch.set_num_threads(settings.threads)
+    agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "manifest.json", manifest(settings, source))
+    write_json(folder / "config.json", {"run": asdict(settings), "config": configs.to_dict(config)})
+    return _train(agent, settings, source, folder, None, quiet)
+
+
+def resume(folder: Path, *, quiet: bool = False) -> Result:
+    """Continue the run in `folder` from its checkpoint (or from the start if it has none)."""
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} holds no run: there is no config.json in it")
+    values = json.loads((folder / "config.json").read_text())
+    settings = configs.from_dict(RunSettings, values["run"])
+    source = open_source(settings)
+    cls, config_class = ALGORITHMS[settings.algorithm]
+    torch.set_num_threads(settings.threads)
+    known = json.loads((folder / "manifest.json").read_text())["data"]
+    if known != source.describe():
+        raise CheckpointError(
+            f"the data of {folder} has changed: it was {known}, now it is {source.describe()}"
+        )
+    path = folder / "checkpoint.pt"
+    if not path.exists():
+        config = configs.from_dict(config_class, values["config"])
+        agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
+        return _train(agent, settings, source, folder, {}, quiet)
+    content = checkpoint.load(path)
+    agent = shared.restore(cls, content, settings.device)
+    return _train(agent, settings, source, folder, content, quiet)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The logged data and the task that a run uses; one of the two may be absent."""
+
+    spec: Spec
+    dataset: Dataset | None
+    task: Task | None
+
+    def describe(self) -> dict[str, Any]:
+        if self.dataset is None:
+            return {"task": self.spec.task}
+        known = self.dataset.provenance.to_dict()
+        return {
+            "name": known["card"],
+            "version": known["version"],
+            "licence": known["licence"],
+            "rows": len(self.dataset),
+            "fingerprint": fingerprint(self.dataset),
+        }
+
+
+def open_source(settings: RunSettings) -> Source:
+    """Load what the settings name; every error comes from here, before any work starts."""
+    if settings.online:
+        cls, _ = ALGORITHMS[settings.algorithm]
+        if not hasattr(cls, "learn"):
+            able = [name for name, (c, _) in ALGORITHMS.items() if hasattr(c, "learn")]
+            raise ConfigError(
+                f"{settings.algorithm} does not learn online and {settings.data!r} is a task; give "
+                f"a dataset, or one of the algorithms that do: {', '.join(able)}"
+            )
+        task = tasks.make(settings.data)
+        return Source(task.spec, None, task)
+    dataset = data.load(settings.data)
+    known = dataset.spec.task in tasks.TASKS
+    return Source(dataset.spec, dataset, tasks.make(dataset.spec.task) if known else None)
+
+
+def _train(
+    agent: Any,
+    settings: RunSettings,
+    source: Source,
+    folder: Path,
+    content: dict[str, Any] | None,
+    quiet: bool,
+) -> Result:
+    """Wire the callbacks, put their state back, and run the library's loop."""
+    began = time.perf_counter()
+    steps = settings.steps
+    assert steps is not None
+    parts: dict[str, Callable[[], Any]] = {}
+    progress = Progress(steps)
+    recorder = Recorder(folder, settings.log_every, settings.tensorboard)
+    parts["recorder"] = recorder.state_dict
+    evaluator = None
+    if source.task is not None:
+        every = steps // 10 if settings.eval_every is None else settings.eval_every
+        evaluator = Evaluator(
+            source.task,
+            folder,
+            every=every,
+            episodes=settings.eval_episodes,
+            last=steps,
+            last_episodes=settings.final_episodes,
+            recorder=recorder,
+            progress=progress,
+        )
+        parts["evaluations"] = evaluator.evaluations.state_dict
+    collector = None
+    if source.dataset is None:
+        assert source.task is not None
+        c = agent.config
+        collector = Collector(source.task, envs=c.envs, warmup=c.warmup, seed=settings.seed)
+        parts["collector"] = collector.state_dict
+    if content is not None:
+        kept = content.get("run", {"recorder": {"latest": {}, "events": {}}})
+        recorder.load_state_dict(kept["recorder"], agent.step, content.get("epoch", 0))
+        if evaluator is not None and "evaluations" in kept:
+            evaluator.evaluations.load_state_dict(kept["evaluations"])
+            evaluator.evaluations.save(folder / "evaluations.npz")
+        if collector is not None and "collector" in kept:
+            collector.load_state_dict(kept["collector"])
+    saver = Checkpointer(
+        folder / "checkpoint.pt",
+        every=settings.checkpoint_every,
+        seconds=settings.checkpoint_seconds,
+        parts=parts,
+        epoch=0 if content is None else content.get("epoch", 0),
+    )
+    with StopOnSignal(saver) as stopper:
+        callbacks = [c for c in (recorder, evaluator, saver, stopper) if c is not None]
+        callbacks += [] if quiet else [progress]
+        try:
+            if source.dataset is not None:
+                agent.fit(source.dataset, steps - agent.step, callbacks=callbacks)
+            else:
+                train(agent, steps, callbacks, collector)
+        finally:
+            progress.close()
+    seconds = time.perf_counter() - began
+    returns = score = None
+    if evaluator is not None and evaluator.evaluations.returns:
+        returns = evaluator.evaluations.returns[-1]
+        if agent.spec.reference_returns is not None:
+            score = float(agent.spec.score(returns.mean()))
+    result = Result(folder, agent.step, returns, score, seconds)
+    write_json(folder / "result.json", _summary(result))
+    return result
+
+
+def _summary(result: Result) -> dict[str, Any]:
+    mean = None if result.returns is None else float(result.returns.mean())
+    return {
+        "step": result.step,
+        "seconds_of_last_session": round(result.seconds, 2),
+        "last_return_mean": mean,
+        "last_score": result.score,
+    }
+
+
+def manifest(settings: RunSettings, source: Source) -> dict[str, Any]:
+    """Versions, commit, data and machine: what is needed to make the run again."""
+    cls, _ = ALGORITHMS[settings.algorithm]
+    return {
+        "longreach": _version("longreach"),
+        "commit": _commit(),
+        "algorithm": {"name": settings.algorithm, "version": cls.version},
+        "data": source.describe(),
+        "spec": configs.to_dict(source.spec),
+        "seed": settings.seed,
+        "threads": settings.threads,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "machine": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "device": settings.device,
+        },
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The checkout's commit with `+` for uncommitted changes; None outside a checkout."""
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return None
+    git = ["git", "-C", str(here)]
+    found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run(
+        [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
+    )
+    return (found.stdout.strip() + ("+" if changed.stdout.strip() else "")) or None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def interrupted_message(folder: Path) -> str:
+    return f"stopped and saved; continue with: python -m experiments resume {folder}"
+
+
+__all__ = ["Interrupted", "Result", "interrupted_message", "resume", "start"]

@@ -1,0 +1,111 @@
+"""What a run is: its settings, and presets that give each (algorithm, dataset) the values that
+differ from the algorithm's defaults."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from algorithms import ALGORITHMS
+from mbrl import config as configs
+from mbrl import tasks
+from mbrl.errors import ConfigError, unknown_name
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that decides a run, except the algorithm's own config."""
+
+    algorithm: tyro.conf.Suppress[str]  # name in `python -m experiments list`
+    data: tyro.conf.Suppress[str]  # a dataset, a file, or (to learn online) a task id
+    steps: int | None = None  # updates; None: the preset's
+    seed: int = 0  # seed of weights, batches and model
+    threads: int = 1  # CPU threads; part of what a result depends on
+    device: str = "cpu"  # cpu or cuda
+    eval_every: int | None = None  # updates between evaluations; None: a tenth of the run; 0: none
+    eval_episodes: int = 20  # fixed starts of each
+    final_episodes: int = 100  # fixed starts of the last
+    log_every: int = 100  # updates between rows of metrics.csv
+    checkpoint_every: int = 1000  # updates between checkpoints
+    checkpoint_seconds: float = 60.0  # and at most this long apart
+    tensorboard: bool = True  # write event files
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
+        least = {
+            "steps": 1,
+            "seed": 0,
+            "threads": 1,
+            "eval_every": 0,
+            "eval_episodes": 1,
+            "final_episodes": 1,
+            "log_every": 1,
+            "checkpoint_every": 0,
+        }
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} is {value}, it must be at least {low}")
+        if self.checkpoint_seconds <= 0:
+            raise ConfigError(f"checkpoint_seconds is {self.checkpoint_seconds}, it must be above 0")
+
+    @property
+    def online(self) -> bool:
+        return self.data in tasks.TASKS
+
+
+def preset(algorithm: str, data: str) -> dict[str, Any]:
+    """`{"steps": ..., "config": {...}}` for an algorithm and a dataset: the family's values, then
+    those of the dataset itself. Online tasks have the family `online`; local tiers `local`."""
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    path = PRESETS / f"{algorithm}.toml"
+    if not path.exists():
+        return {"config": {}}
+    content = tomllib.loads(path.read_text())
+    merged: dict[str, Any] = {"config": {}}
+    for name in (family_of(data), data.split("/")[0], data):
+        merged = _merge(merged, content.get(name, {}))
+    return merged
+
+
+def family_of(data: str) -> str:
+    """The preset family: `d4rl`, `neorl`, ..., `online` for a task, else `local`."""
+    if data in tasks.TASKS:
+        return "online"
+    first = data.split("/")[0]
+    return first if first in ("d4rl", "neorl", "neorl2", "minari") else "local"
+
+
+def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(low)
+    for key, value in high.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def preset_config(algorithm: str, data: str) -> Any:
+    """The algorithm's config with the preset's values."""
+    return build_config(algorithm, preset(algorithm, data)["config"])
+
+
+def build_config(algorithm: str, values: dict[str, Any]) -> Any:
+    """A config from nested values over the algorithm's own defaults.
+
+    Defaults of nested parts are those of this algorithm (RAVL's ten critics), not of the part's
+    class, so values are merged into the default config first.
+    """
+    _, config_class = ALGORITHMS[algorithm]
+    return configs.from_dict(config_class, _merge(configs.to_dict(config_class()), values))
+
+
+def default_steps(algorithm: str, data: str) -> int:
+    return int(preset(algorithm, data).get("steps", 1_000_000))

@@ -1,0 +1,248 @@
+"""Callbacks of the training loop: log, evaluate, save, watch for divergence, stop on a signal."""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mbrl import agent as shared
+from mbrl import checkpoint
+from mbrl.errors import DivergenceError
+from mbrl.evaluation import evaluate
+from mbrl.progress import Progress
+from mbrl.records import Evaluations, MetricsFile
+from mbrl.tasks import Task
+from mbrl.training import Agent, Metrics
+
+LIMIT = 1e15  # a metric beyond this is as good as not finite
+
+
+def read(metrics: Metrics) -> dict[str, float]:
+    """All metrics as numbers, with one device transfer."""
+    if not metrics:
+        return {}
+    values = torch.stack([m.detach().reshape(()).double() for m in metrics.values()]).tolist()
+    return dict(zip(metrics, values, strict=True))
+
+
+def check_finite(values: dict[str, float], step: int, unit: str = "update") -> None:
+    """Raise `DivergenceError` that names the quantity and the step."""
+    for name, value in values.items():
+        if not math.isfinite(value) or abs(value) > LIMIT:
+            raise DivergenceError(
+                f"training diverged: {name} is {value} at {unit} {step}. The last good checkpoint "
+                "is untouched; a lower learning rate, more critics or shorter rollouts may help"
+            )
+
+
+class Recorder:
+    """Writes the newest metrics to `metrics.csv` and TensorBoard every `every` steps, checked for
+    divergence; the fit of a world model goes to `model.csv`."""
+
+    def __init__(self, folder: str | Path, every: int = 100, tensorboard: bool = True) -> None:
+        self.folder, self.every = Path(folder), every
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.metrics = MetricsFile(self.folder / "metrics.csv")
+        self.model = MetricsFile(self.folder / "model.csv")
+        self.latest: Metrics = {}
+        self.tensorboard = tensorboard
+        self._writer: Any = None
+        self._began = time.perf_counter()
+        self._mark = (0, self._began)
+
+    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+        if event == "prepare":
+            values = read(metrics)
+            epoch = int(values["model/epoch"])
+            check_finite(values, epoch, "epoch")
+            self.model.append({"epoch": epoch, **self._time(), **values})
+            self._events(values, epoch)
+        elif event == "start":
+            self._mark = (agent.step, time.perf_counter())
+        elif event == "step":
+            self.latest |= metrics
+            if agent.step % self.every == 0 and self.latest:
+                self.write(agent)
+        elif event == "end" and self._writer is not None:
+            self._writer.flush()
+
+    def write(self, agent: Agent) -> None:
+        values = read(self.latest)
+        check_finite(values, agent.step)
+        step, now = agent.step, time.perf_counter()
+        speed = (step - self._mark[0]) / max(1e-9, now - self._mark[1])
+        self._mark = (step, now)
+        self.metrics.append({"step": step, **self._time(), "updates_per_second": speed, **values})
+        self._events(values, step)
+
+    def scalar(self, name: str, value: float, step: int) -> None:
+        self._events({name: value}, step)
+
+    def _time(self) -> dict[str, float]:
+        return {"seconds": round(time.perf_counter() - self._began, 3)}
+
+    def _events(self, values: dict[str, float], step: int) -> None:
+        if not self.tensorboard:
+            return
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.folder / "events"))
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also flushes, so that the event files hold what the state says they hold."""
+        if self._writer is not None:
+            self._writer.flush()
+        files = sorted((self.folder / "events").glob("*"))
+        sizes = {f.name: f.stat().st_size for f in files}
+        return {"latest": dict(self.latest), "events": sizes}
+
+    def load_state_dict(self, state: dict[str, Any], step: int, epoch: int) -> None:
+        """Cut metrics and events back to what they were at the checkpoint."""
+        self.latest = dict(state["latest"])
+        self.metrics.cut("step", step)
+        self.model.cut("epoch", epoch)
+        for file in (self.folder / "events").glob("*"):
+            size = state["events"].get(file.name)
+            if size is None:
+                file.unlink()
+            else:
+                os.truncate(file, size)
+
+
+class Evaluator:
+    """Evaluates in the real task every `every` steps with `episodes` fixed starts, and at step
+    `last` with `last_episodes`."""
+
+    def __init__(
+        self,
+        task: Task,
+        folder: str | Path | None,
+        *,
+        every: int,
+        episodes: int = 20,
+        last: int,
+        last_episodes: int = 100,
+        recorder: Recorder | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.task, self.every, self.episodes = task, every, episodes
+        self.last, self.last_episodes = last, last_episodes
+        self.path = None if folder is None else Path(folder) / "evaluations.npz"
+        self.recorder, self.progress = recorder, progress
+        self.evaluations = Evaluations()
+
+    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+        if event != "step":
+            return
+        final = agent.step == self.last
+        if not final and (self.every == 0 or agent.step % self.every != 0):
+            return
+        returns = evaluate(agent, self.task, self.last_episodes if final else self.episodes)
+        self.evaluations.add(agent.step, returns)
+        mean = float(returns.mean())
+        if self.path is not None:
+            self.evaluations.save(self.path)
+        if self.recorder is not None:
+            self.recorder.scalar("evaluation/return", mean, agent.step)
+        if self.progress is not None:
+            spec = agent.spec
+            scored = f", score {spec.score(mean):.1f}" if spec.reference_returns else ""
+            self.progress.note(f"return {mean:.1f}{scored}")
+
+
+class Checkpointer:
+    """Saves the whole run every `every` steps, every `seconds`, at the end and on request.
+
+    `parts` are the run's other stateful members by name (recorder, evaluator, collector).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        every: int = 1000,
+        seconds: float = 60.0,
+        parts: dict[str, Callable[[], Any]] | None = None,
+        epoch: int = 0,
+    ) -> None:
+        self.path, self.every, self.seconds = Path(path), every, seconds
+        self.parts = parts or {}
+        self._saved = time.monotonic()
+        self._epoch = epoch
+        self._seen: Metrics = {}
+
+    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+        if event == "prepare":
+            self._epoch = int(metrics["model/epoch"])
+        elif event == "step":
+            self._seen |= metrics
+        due = time.monotonic() - self._saved >= self.seconds
+        if event == "step" and self.every and agent.step % self.every == 0:
+            due = True
+        if event == "start" or event == "end":
+            due = True
+        if due:
+            self.save(agent)
+
+    def save(self, agent: Agent) -> None:
+        """Write the checkpoint, unless the newest metrics or any weight are not finite: the last
+        good checkpoint stays."""
+        check_finite(read(self._seen), agent.step)
+        content = shared.content(agent)
+        check_state(content["state"], agent.step)
+        content["epoch"] = self._epoch
+        content["threads"] = torch.get_num_threads()
+        content["run"] = {name: state() for name, state in self.parts.items()}
+        checkpoint.save(self.path, content)
+        self._saved = time.monotonic()
+
+
+def check_state(state: dict[str, Any], step: int) -> None:
+    """Raise `DivergenceError` if a network's weights are not finite."""
+    for name, weights in state.get("modules", {}).items():
+        for key, value in weights.items():
+            if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+                raise DivergenceError(
+                    f"training diverged: {name}.{key} is not finite at update {step}. The last "
+                    "good checkpoint is untouched"
+                )
+
+
+class Interrupted(Exception):
+    """The run was asked to stop and has saved."""
+
+
+class StopOnSignal:
+    """Turns SIGINT and SIGTERM into a save at the next step boundary and `Interrupted`."""
+
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self.checkpointer, self.asked = checkpointer, False
+
+    def __enter__(self) -> "StopOnSignal":
+        self._before = {
+            kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kind, handler in self._before.items():
+            signal.signal(kind, handler)
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt  # the second Ctrl-C does not wait for the step boundary
+        self.asked = True
+
+    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+        if self.asked and event in ("prepare", "step"):
+            self.checkpointer.save(agent)
+            raise Interrupted
