@@ -61,8 +61,6 @@ class TrueDynamics:
             reached, next_obs, reward, terminated = self.task.step(state, action)
             return Prediction(next_obs, reward, terminated, state=reached)
         state, valid = self.task.state_from_obs(obs)
-        # an impossible row is stepped as a copy of a possible one, so that the simulator never
-        # sees what it cannot take
         if bool(valid.all()):
             reached, next_obs, reward, terminated = self.task.step(state, action)
             return Prediction(next_obs, reward, terminated, state=reached, valid=valid)
