@@ -1,0 +1,86 @@
+"""The `data` verb: every subcommand prints what a person needs and leaves with the right status."""
+
+import numpy as np
+import pytest
+
+from experiments.data import data_main
+from mbrl.data import from_arrays, load, local_target, save_npz
+from mbrl.errors import ConfigError, DataError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGREACH_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def arrays(rows=6):
+    obs = np.random.default_rng(0).normal(size=(rows + 1, 3)).astype(np.float32)
+    last = np.arange(rows) == rows - 1
+    return {
+        "obs": obs[:-1],
+        "next_obs": obs[1:].copy(),
+        "action": np.linspace(-1.9, 1.9, rows)[:, None],
+        "reward": np.ones(rows),
+        "terminated": np.zeros(rows, bool),
+        "truncated": last,
+    }
+
+
+def run(capsys, *arguments):
+    status = data_main(list(arguments))
+    return status, capsys.readouterr().out
+
+
+def test_list_and_info(capsys):
+    save_npz(from_arrays(**arrays(), spec="Pendulum-v1"), local_target("pendulum", "medium"))
+    status, text = run(capsys, "list")
+    assert status == 0 and "D4RL" in text and "pendulum" in text
+    _, text = run(capsys, "list", "pendulum")
+    assert "pendulum/medium " in text and "ready" in text
+    assert "collect pendulum --tiers random" in text
+    _, text = run(capsys, "list", "minari")
+    assert "minari download mujoco/hopper/medium-v0" in text
+    _, text = run(capsys, "info", "d4rl/hopper-medium-v2")
+    for part in ("Hopper-v4", "CC-BY-4.0", "3234.3", "sha256", "hopper_medium-v2.hdf5"):
+        assert part in text
+    with pytest.raises(ConfigError, match="hopper-medium-v2"):
+        run(capsys, "info", "d4rl/hoper-medium-v2")
+
+
+def test_check_lists_findings_and_its_status_says_whether_the_data_can_be_used(capsys, home):
+    values = arrays()
+    np.savez(home / "good.npz", **values)
+    status, text = run(capsys, "check", str(home / "good.npz"), "--task", "Pendulum-v1")
+    assert status == 0 and "6 transitions, 1 episodes" in text
+    values["action"][2] = 5.0
+    values["next_obs"][3] += 1.0
+    np.savez(home / "bad.npz", **values)
+    status, text = run(capsys, "check", str(home / "bad.npz"), "--task", "Pendulum-v1")
+    assert status == 1 and text.count("error:") == 2
+    merged = {k: v for k, v in arrays().items() if k not in ("terminated", "truncated")}
+    np.savez(home / "done.npz", **merged, done=arrays()["truncated"])
+    status, text = run(capsys, "check", str(home / "done.npz"), "--task", "Pendulum-v1")
+    assert status == 1 and "merged" in text
+    options = ("--task", "Pendulum-v1", "--done-means", "by-length", "--horizon", "6")
+    assert run(capsys, "check", str(home / "done.npz"), *options)[0] == 0
+
+
+def test_import_writes_a_file_that_loads(capsys, home):
+    np.savez(home / "mine.npz", **arrays())
+    status, text = run(capsys, "import", str(home / "mine.npz"), "--task", "Pendulum-v1")
+    assert status == 0 and "written to" in text
+    data = load(home / "data/imported/mine.npz")
+    assert data.spec.task == "Pendulum-v1" and len(data) == 6
+    with pytest.raises(DataError, match=r"end the name in \.npz"):
+        run(capsys, "import", str(home / "mine.npz"), "--task", "Pendulum-v1", "--out", "x.hdf5")
+
+
+def test_fetch_finds_what_is_here_and_says_how_to_record_what_is_not(capsys):
+    save_npz(from_arrays(**arrays(), spec="Pendulum-v1"), local_target("pendulum", "medium"))
+    status, text = run(capsys, "fetch", "pendulum/medium")
+    assert status == 0 and "medium.npz" in text
+    with pytest.raises(DataError, match="collect cartpole --tiers expert"):
+        run(capsys, "fetch", "cartpole/expert")
