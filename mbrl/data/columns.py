@@ -49,8 +49,13 @@ class Columns:
         """The array called `name`; only after the shapes were verified."""
         value: np.ndarray | None = getattr(self, name)
         if value is None:
-            raise DataError(f"no {name}; found {', '.join(self.found) or 'nothing'}")
+            raise DataError(f"no {name}; found {self.listing()}")
         return value
+
+    def listing(self) -> str:
+        """What the file held, by name, shortened where it held hundreds of things."""
+        more = f" and {len(self.found) - 30} more" if len(self.found) > 30 else ""
+        return ", ".join(self.found[:30]) + more or "nothing"
 
     def with_notes(self, *notes: str) -> "Columns":
         return replace(self, notes=(*self.notes, *notes))

@@ -46,9 +46,11 @@ def _flags(
     if terminated is not None:
         return _without_truncated(columns, terminated, horizon)
     if done is None:
-        found = ", ".join(columns.found)
         return None, [
-            error(f"nothing says where the task ended (terminated or terminals); found: {found}")
+            error(
+                f"nothing says where the task ended (terminated or terminals); found: "
+                f"{columns.listing()}"
+            )
         ]
     return _merged(done, horizon, options)
 

@@ -1,13 +1,16 @@
 """Our own reader of Minari folders (h5py and json; pyarrow for its arrow format): one folder a
 dataset with data/metadata.json and the episodes, T + 1 observations each."""
 
+import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mbrl.cards import spec_of_task
 from mbrl.data.columns import Columns, Options
 from mbrl.data.files import file_hash, reading
 from mbrl.data.places import homes
@@ -43,7 +46,7 @@ def read_minari_folder(data: Path, card: str, options: Options) -> Source:
         episodes = _hdf5_episodes(path)
         sha256 = file_hash(path)
     elif kind == "arrow":
-        episodes, sha256 = _arrow_episodes(data), file_hash(data / "metadata.json")
+        episodes, sha256 = _arrow_episodes(data), _folder_hash(data)
     else:
         raise DataError(f"{data}: data_format {kind!r} is not known; allowed: hdf5, arrow")
     total = meta.get("total_steps")
@@ -59,8 +62,23 @@ def read_minari_folder(data: Path, card: str, options: Options) -> Source:
         card=card, sha256=sha256, licence=str(licence) if licence else "not stated",
         recipe=str(meta.get("algorithm_name") or "") or None,
     )  # fmt: skip
-    spec = given_spec(options) or _spec(card, meta, spaces)
+    spec = given_spec(options)
+    if spec is None:
+        spec = _spec(card, meta, spaces)
+        known = spec_of_task(spec.task)
+        if spec.reference_returns is None and known is not None:
+            spec = replace(spec, reference_returns=known.reference_returns)
+            columns = columns.with_notes(f"scored by this library's returns for {spec.task}")
     return Source(columns, spec, provenance, options)
+
+
+def _folder_hash(data: Path) -> str:
+    """One digest of the names and contents of all files of an arrow dataset."""
+    digest = hashlib.sha256()
+    for path in sorted(data.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(data)} {file_hash(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def _metadata(path: Path) -> dict[str, Any]:

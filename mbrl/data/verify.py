@@ -50,10 +50,9 @@ def inspect(columns: Columns, spec: Spec | None, options: Options) -> Inspection
 
 def _shapes(columns: Columns) -> list[Finding]:
     arrays = columns.arrays()
-    found = ", ".join(columns.found) or "nothing"
     missing = [name for name in ("obs", "action", "reward") if name not in arrays]
     if missing:
-        return [error(f"no {' and no '.join(missing)}; found: {found}")]
+        return [error(f"no {' and no '.join(missing)}; found: {columns.listing()}")]
     findings = []
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":

@@ -8,6 +8,7 @@ import pytest
 import mbrl.cards
 from mbrl.cards import LOCAL_TIERS, all_cards, cards_dir, find_card, find_tier, read_card
 from mbrl.errors import ConfigError
+from mbrl.tasks import TASKS, make
 
 
 def test_every_card_is_complete():
@@ -102,3 +103,16 @@ def test_the_packaged_folder_is_used_before_a_neighbour_called_datasets(tmp_path
 def test_datasets_is_not_an_importable_package():
     folder = Path(__file__).resolve().parents[2] / "datasets"
     assert not list(folder.rglob("*.py"))
+
+
+def test_cards_agree_with_the_tasks_they_name():
+    for card in all_cards().values():
+        for environment in card.environments.values():
+            if environment.task not in TASKS or environment.task_options:
+                continue
+            built, said = make(environment.task).spec, environment.spec()
+            for name in ("obs_dim", "action_dim", "num_actions", "action_low", "action_high"):
+                assert getattr(built, name) == getattr(said, name), (card.family, name)
+            assert built.max_episode_steps == said.max_episode_steps
+            if card.kind == "local":
+                assert built.reference_returns == said.reference_returns, card.family
