@@ -41,13 +41,14 @@ def run_main(arguments: list[str]) -> int:
 def run_command(algorithm: str, data: str, options: list[str]) -> Any:
     """Parse the options of one run over its preset: `.settings`, `.config`, `.out`."""
     _, config_class = ALGORITHMS[algorithm]
-    settings = Annotated[RunSettings, tyro.conf.arg(name="")]
+    flat = tyro.conf.arg(name="")  # --seed, not --settings.seed
+    folder = tyro.conf.arg(help="run folder; None: runs/ALGORITHM/DATA/seed-N")
     kind = dataclasses.make_dataclass(
         "Run",
         [
-            ("settings", settings, RunSettings(algorithm, data)),
-            ("config", config_class, preset_config(algorithm, data)),
-            ("out", Path | None, None),
+            ("settings", Annotated[RunSettings, flat], RunSettings(algorithm, data)),
+            ("config", Annotated[config_class, flat], preset_config(algorithm, data)),
+            ("out", Annotated[Path | None, folder], None),
         ],
         frozen=True,
     )
