@@ -33,7 +33,7 @@ class Progress:
 
     def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
         if event == "prepare":
-            self._show("world model", int(metrics["model/epoch"]), None, self._note(metrics))
+            self.epoch(metrics)
         elif event == "start":
             self._show("updates", agent.step, self.total, "")
         elif event == "step" and agent.step % self.every == 0:
@@ -43,15 +43,17 @@ class Progress:
                 self._show("updates", agent.step, self.total, None)
             self.close()
 
+    def epoch(self, metrics: Metrics) -> None:
+        """Show one epoch of a world model's fit."""
+        note = f"holdout error {float(metrics['model/holdout_mse']):.4g}"
+        self._show("world model", int(metrics["model/epoch"]), None, note)
+
     def note(self, text: str) -> None:
         if "updates" in self.rows:
             self.bar.update(self.rows["updates"], note=text)
 
     def close(self) -> None:
         self.bar.stop()
-
-    def _note(self, metrics: Metrics) -> str:
-        return f"holdout error {float(metrics['model/holdout_mse']):.4g}"
 
     def _show(self, name: str, done: int, total: int | None, note: str | None) -> None:
         if self.bar.disable:
