@@ -2,6 +2,7 @@
 stable-baselines3 through a gymnasium view of a task, searches over linear policies, and the small
 files that hold their weights."""
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mbrl.data.compact import write_npz
+from mbrl.data.compact import write_atomic
 from mbrl.errors import ConfigError
 from mbrl.tasks import Task
 from mbrl.types import Spec, Transitions
@@ -179,7 +180,7 @@ def noisy(policy: Callable[[Tensor], Tensor], spec: Spec, noise: float) -> Behav
 def actor(weights: Weights, spec: Spec, *, sampled: bool) -> Behaviour:
     """The policy of a weights file (`actor_weights`, or `linear` [A, S] of a search); `sampled`
     draws from its distribution, otherwise its mode."""
-    tensors = {name: torch.from_numpy(value) for name, value in weights.items()}
+    tensors = {n: torch.from_numpy(value) for n, value in weights.items() if n != "activation"}
     if "linear" in tensors:
         return noisy(lambda obs: linear_actions(tensors, obs), spec, 0.0)
     layers = sum(name.startswith("w") for name in tensors)
@@ -212,7 +213,9 @@ def linear_actions(tensors: dict[str, Tensor], obs: Tensor) -> Tensor:
 
 def save_weights(weights: Weights, path: Path) -> Path:
     """Write a weights file; equal weights give equal bytes."""
-    return write_npz(path, weights)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **weights)  # type: ignore[arg-type]
+    return write_atomic(path, buffer.getvalue())
 
 
 def load_weights(path: Path) -> Weights:

@@ -1,0 +1,247 @@
+"""The verb `collect`: record the local datasets anew from behaviour policies."""
+
+import dataclasses
+import hashlib
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from torch import Tensor
+
+from experiments.behaviour import (
+    Behaviour,
+    Report,
+    Training,
+    Weights,
+    actor,
+    load_weights,
+    noisy,
+    record,
+    save_weights,
+    train,
+    uniform_actions,
+)
+from mbrl.cards import Card, Tier, all_cards, cards_dir
+from mbrl.data import data_home, from_arrays, save_npz
+from mbrl.errors import ConfigError, DataError, unknown_name
+from mbrl.tasks import Task, make
+from mbrl.tasks.experts import expert
+from mbrl.types import Dataset, Provenance, Transitions
+
+SMALL: dict[str, Any] = {"policy_kwargs": {"net_arch": [64, 64]}}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the tiers of one family are made. `noise` is that of the expert (share of the action
+    range, or probability of a random action); `sampled` says whether the medium policy is sampled
+    or acts by its mode; `narrow` accepts start observations."""
+
+    training: Training | None = None
+    sampled: bool = True
+    noise: float = 0.05
+    narrow: Callable[[Tensor], Tensor] | None = None
+
+
+RECIPES: dict[str, Recipe] = {
+    "pendulum": Recipe(
+        Training("SAC", 4_000, 2_500, {"learning_rate": 1e-3, **SMALL}),
+        narrow=lambda obs: obs[:, 0] < -0.8,  # within 0.64 rad of hanging
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Record the local datasets of a family anew. The same seed gives the same files on the same
+    machine and versions."""
+
+    family: tyro.conf.Positional[str]
+    """A local family: pendulum, cartpole, reacher, ... (`python -m experiments data list`)."""
+    tiers: tuple[str, ...] | None = None
+    """The tiers to record, e.g. random medium; by default all that the family has."""
+    steps: int | None = None
+    """At least this many transitions a tier (whole episodes); by default what the card says.
+    A medium-replay tier holds the whole training run and ignores this."""
+    seed: int = 0
+    """Seed of the episodes, and of the training where there is one."""
+    out: Path | None = None
+    """Folder to write FAMILY/TIER.npz below; by default the data folder ($LONGREACH_DATA)."""
+    retrain: bool = False
+    """Train the behaviour policies anew instead of reading the shipped weights; the new weights go
+    to policies/ below --out."""
+    ship: bool = False
+    """For maintainers: write into the library's own datasets folder and note sizes, returns and
+    checksums in the card."""
+
+
+def collect_main(arguments: list[str]) -> int:
+    command = tyro.cli(Collect, args=arguments, prog="python -m experiments collect")
+    torch.set_num_threads(1)  # sums in one order, so that files can be reproduced
+    collect(command)
+    return 0
+
+
+def collect(command: Collect, console: Console | None = None) -> list[Path]:
+    """Record what `command` asks for; the files written."""
+    console = console or Console()
+    card = local_card(command.family)
+    tiers = chosen(card, command.tiers)
+    if command.steps is not None and command.steps < 1:
+        raise ConfigError(f"--steps {command.steps}: record at least 1 transition")
+    folder = cards_dir() / "local" if command.ship else command.out or data_home()
+    maker = Maker(card, command, folder)
+    paths = []
+    for tier in tiers:
+        with progress(console) as bar:
+            row = bar.add_task(f"{card.family}/{tier.name}", total=maker.total(tier))
+            rows = maker.make(tier, lambda n, bar=bar, row=row: bar.update(row, completed=n))
+        path = folder / card.family / f"{tier.name}.npz"
+        save_npz(maker.dataset(tier, rows), path)
+        paths.append(path)
+        text = described(card, tier, rows)
+        if command.ship:
+            update_card(card.path, tier, len(rows), text, path)
+        size = path.stat().st_size / 1000
+        console.print(f"{card.family}/{tier.name}: {len(rows):,} transitions, {text}")
+        console.print(f"  {path} ({size:,.0f} kB)", highlight=False, soft_wrap=True)
+    return paths
+
+
+def local_card(family: str) -> Card:
+    local = {name: card for name, card in all_cards().items() if card.kind == "local"}
+    if family not in local:
+        raise unknown_name("local dataset family", family, local)
+    return local[family]
+
+
+def chosen(card: Card, names: tuple[str, ...] | None) -> list[Tier]:
+    """The tiers to record; an error for one that cannot be, with the reason."""
+    if names is None:
+        return [t for t in card.tiers.values() if t.missing is None and not t.parts]
+    tiers = [card.tier(name) for name in names]
+    for tier in tiers:
+        if tier.missing is not None:
+            raise DataError(f"{card.family}/{tier.name} does not exist: {tier.missing}")
+        if tier.parts:
+            raise DataError(
+                f"{card.family}/{tier.name} is not recorded: load() concatenates "
+                f"{' and '.join(tier.parts)}. Record those"
+            )
+    return tiers
+
+
+def progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(),
+        TimeElapsedColumn(), TimeRemainingColumn(),
+        console=console, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+class Maker:
+    """The transitions of one family's tiers; a training run serves all tiers that need it."""
+
+    def __init__(self, card: Card, command: Collect, folder: Path) -> None:
+        self.card, self.command, self.folder = card, command, folder
+        self.recipe = RECIPES[card.family]
+        self.run: tuple[Transitions, Weights | None] | None = None
+
+    def task(self, tier: Tier) -> Task:
+        environment = self.card.environment(tier)
+        return make(str(environment.task), **environment.task_options)
+
+    def total(self, tier: Tier) -> int:
+        training = self.recipe.training
+        if tier.name == "medium-replay" and training is not None:
+            return training.steps
+        return self.command.steps or tier.steps or 10_000
+
+    def make(self, tier: Tier, report: Report) -> Transitions:
+        """Record `tier`."""
+        if tier.name == "medium-replay":
+            return self.trained(tier, report)[0]
+        # tiers of one seed differ in their starts
+        seed = zlib.crc32(f"{self.card.family}/{tier.name}/{self.command.seed}".encode())
+        return record(
+            self.task(tier),
+            self.behaviour(tier, report),
+            self.total(tier),
+            torch.Generator().manual_seed(seed),
+            start=self.recipe.narrow if tier.name == "narrow" else None,
+            report=report,
+        )
+
+    def behaviour(self, tier: Tier, report: Report) -> Behaviour:
+        spec = self.card.spec(tier)
+        if tier.name == "random":
+            return uniform_actions(spec)
+        if tier.name == "medium":
+            return actor(self.weights(tier, report), spec, sampled=self.recipe.sampled)
+        noise = 0.0 if tier.name == "narrow" else self.recipe.noise
+        return noisy(expert(spec.task), spec, noise)
+
+    def weights(self, tier: Tier, report: Report) -> Weights:
+        """Those of the medium policy: the shipped ones, or trained."""
+        name = f"policies/{self.card.family}-{tier.name}.npz"
+        shipped = cards_dir() / "local" / name
+        if not self.command.retrain and shipped.is_file():
+            return load_weights(shipped)
+        weights = self.trained(tier, report)[1]
+        if weights is None:
+            raise ConfigError(f"the recipe of {self.card.family}/{tier.name} keeps no policy")
+        save_weights(weights, self.folder / name)
+        return weights
+
+    def trained(self, tier: Tier, report: Report) -> tuple[Transitions, Weights | None]:
+        if self.recipe.training is None:
+            raise ConfigError(f"{self.card.family}/{tier.name} has no training recipe")
+        if self.run is None:
+            training = dataclasses.replace(self.recipe.training, seed=self.command.seed)
+            self.run = train(lambda: self.task(tier), training, report)
+        return self.run
+
+    def dataset(self, tier: Tier, rows: Transitions) -> Dataset:
+        """The verified dataset of the rows of `tier`."""
+        recipe = f"python -m experiments collect {self.card.family} --tiers {tier.name}"
+        recipe += f" --steps {self.total(tier)} --seed {self.command.seed}"
+        provenance = Provenance(
+            card=f"{self.card.family}/{tier.name}",
+            version=self.card.recipe_version,
+            licence=self.card.licence,
+            recipe=recipe,
+        )
+        names = [f.name for f in dataclasses.fields(Transitions)]
+        arrays = {name: getattr(rows, name) for name in names}
+        return from_arrays(**arrays, spec=self.card.spec(tier), provenance=provenance)
+
+
+def described(card: Card, tier: Tier, rows: Transitions) -> str:
+    """The number of episodes recorded, their mean return and its score."""
+    returns = rows.returns()
+    score = float(card.spec(tier).score(returns.mean()))
+    return f"{len(returns)} episodes, mean return {float(returns.mean()):.4g}, score {score:.1f}"
+
+
+def update_card(path: Path, tier: Tier, rows: int, text: str, file: Path) -> None:
+    """Write steps, checksum and what was recorded into the entry of `tier`."""
+    card = path.read_text(encoding="utf-8")
+    about = f"{tier.about.partition('; recorded: ')[0]}; recorded: {text}"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    entry = f'[tiers.{tier.name}]\nabout = "{about}"\nsteps = {rows}\nsha256 = "{digest}"\n'
+    found = re.compile(rf"\[tiers\.{re.escape(tier.name)}\]\n(?:[^\[\n].*\n)*")
+    path.write_text(found.sub(lambda _: entry, card, count=1), encoding="utf-8")
