@@ -4,15 +4,16 @@
 on request, their action gradients, and takes cotangents for both in one shared backward chain.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.errors import unknown_name
+from mbrl.networks import member_major
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -50,7 +51,7 @@ class EnsembleMLP(nn.Module):
         sizes = [in_dim, *hidden, out_dim]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()
-        for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for fan_in, fan_out in itertools.pairwise(sizes):
             bound = 1.0 / math.sqrt(fan_in)
             for shape, target in (
                 ((members, fan_in, fan_out), self.weights),
@@ -65,6 +66,12 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, in] shared by all members, or [E, B, in], to [E, B, out]."""
+        if _member_major(x) and not torch.is_grad_enabled() and not self.layer_norm:
+            return member_major.infer(x, list(self.weights), list(self.biases), self.activation)
+        return self.batched(x)
+
+    def batched(self, x: Tensor) -> Tensor:
+        """`forward` as one product a layer for all members: ordinary autograd on any device."""
         activate = ACTIVATIONS[self.activation]
         h = x.expand(self.members, *x.shape) if x.ndim == 2 else x
         last = len(self.weights) - 1
@@ -78,6 +85,10 @@ class EnsembleMLP(nn.Module):
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """[B, in] through member `index` alone, to [B, out]."""
+        if _member_major(x) and not torch.is_grad_enabled() and not self.layer_norm:
+            weights = [w[index, None] for w in self.weights]
+            biases = [b[index, None] for b in self.biases]
+            return member_major.infer(x, weights, biases, self.activation)[0]
         activate = ACTIVATIONS[self.activation]
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -102,15 +113,28 @@ def ensemble_values(
     """
     if mlp.activation != "relu" or mlp.layer_norm or mlp.out_dim != 1:
         raise ValueError("ensemble_values needs a scalar-output ReLU ensemble without LayerNorm")
+    if len(mlp.weights) < 2:
+        raise ValueError("ensemble_values needs at least one hidden layer")
     weights = [w.detach() if frozen else w for w in mlp.weights]
     biases = [b.detach() if frozen else b for b in mlp.biases]
-    if x.device.type == "cpu" and not torch.compiler.is_compiling():
-        q, gradient = _MemberMajor.apply(x, action_dim, *weights, *biases)
+    if not _member_major(x):
+        return batched_values(x, action_dim, weights, biases)
+    if action_dim > 0:
+        q, gradient = member_major.ValuesAndGradients.apply(x, action_dim, *weights, *biases)
         return q, gradient
-    return _batched_values(x, action_dim, weights, biases)
+    params = [*weights, *biases]
+    if torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in params)):
+        return member_major.Values.apply(x, *params), x.new_empty(0)
+    return member_major.values(x, [p.detach() for p in params]), x.new_empty(0)
 
 
-def _batched_values(
+def _member_major(x: Tensor) -> bool:
+    """Whether to run one member after the other; other devices and compiled code run the batched
+    form."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def batched_values(
     x: Tensor, action_dim: int, weights: list[Tensor], biases: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """The plain batched form: ordinary autograd, static shapes, one kernel per layer."""
@@ -129,176 +153,15 @@ def _batched_values(
     return q, torch.bmm(chain, weights[0][:, -action_dim:].transpose(1, 2))
 
 
-class _MemberMajor(torch.autograd.Function):
-    """One member after the other, so that its activations stay in cache.
-
-    With unit cotangent the backward chain d_l = dq/dz_l serves the value loss and the gradient
-    loss alike. For cotangents g (of q) and G (of dq/da) the weight gradient of layer l is
-    (g h_{l-1} + u_{l-1})^T d_l, where u is the adjoint chain u_0 = [0, G],
-    u_l = (u_{l-1} W_l) * mask_l: one merged product a layer.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, action_dim: int, *params: Tensor) -> tuple[Tensor, Tensor]:
-        depth = len(params) // 2
-        weights, biases = params[:depth], params[depth:]
-        members, batch = weights[0].shape[0], x.shape[0]
-        saves = any(p.requires_grad for p in params) or x.requires_grad
-        hidden = [
-            x.new_empty(members if saves else 1, batch, w.shape[2]) for w in weights[:-1]
-        ]
-        wants_chain = action_dim > 0
-        chain = [torch.empty_like(h) for h in hidden] if wants_chain else []
-        q = x.new_empty(members, batch)
-        gradient = x.new_empty((members, batch, action_dim) if wants_chain else (0,))
-        for e in range(members):
-            slot = e if saves else 0
-            h = x
-            for layer, out in enumerate(hidden):
-                torch.addmm(biases[layer][e], h, weights[layer][e], out=out[slot])
-                h = out[slot].relu_()
-            torch.mv(h, weights[-1][e, :, 0], out=q[e])
-            q[e].add_(biases[-1][e, 0, 0])
-            if wants_chain:
-                _backward_chain(e, slot, weights, hidden, chain)
-                torch.mm(chain[0][slot], weights[0][e, -action_dim:].t(), out=gradient[e])
-        if saves:
-            ctx.save_for_backward(x, *weights, *hidden, *chain)
-        ctx.depth, ctx.action_dim = depth, action_dim
-        ctx.set_materialize_grads(False)
-        return q, gradient
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor | None, big_g: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
-        depth, action_dim = ctx.depth, ctx.action_dim
-        x, *saved = ctx.saved_tensors
-        weights, hidden, chain = saved[:depth], saved[depth : 2 * depth - 1], saved[2 * depth - 1 :]
-        members, batch = weights[0].shape[0], x.shape[0]
-        wants_x, wants_params = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:])
-        if g is None:
-            g = x.new_zeros(members, batch)
-        own_chain = not chain
-        if own_chain:
-            chain = [h.new_empty(1, *h.shape[1:]) for h in hidden]
-        grad_x = torch.zeros_like(x) if wants_x else None
-        grads_w = [torch.empty_like(w) for w in weights] if wants_params else []
-        grads_b = [w.new_empty(members, 1, w.shape[2]) for w in weights] if wants_params else []
-        for e in range(members):
-            slot = 0 if own_chain else e
-            if own_chain:
-                _backward_chain(e, slot, weights, hidden, chain)
-            column = g[e].unsqueeze(1)
-            if grad_x is not None:
-                grad_x.addcmul_(torch.mm(chain[0][slot], weights[0][e].t()), column)
-            if wants_params:
-                u = None if big_g is None or action_dim == 0 else big_g[e]
-                _member_weight_gradients(
-                    e, slot, x, column, u, weights, hidden, chain, grads_w, grads_b
-                )
-        if not wants_params:
-            return grad_x, None, *([None] * (2 * depth))
-        return grad_x, None, *grads_w, *grads_b
-
-
-def _backward_chain(
-    e: int, slot: int, weights: Sequence[Tensor], hidden: Sequence[Tensor], chain: Sequence[Tensor]
-) -> None:
-    """Write d_l = dq/dz_l of member `e` into `chain[l][slot]`, last layer first."""
-    active = hidden[-1][min(e, hidden[-1].shape[0] - 1)]
-    torch.mul(torch.sign(active), weights[-1][e, :, 0], out=chain[-1][slot])
-    for layer in range(len(hidden) - 2, -1, -1):
-        out = chain[layer][slot]
-        torch.mm(chain[layer + 1][slot], weights[layer + 1][e].t(), out=out)
-        h = hidden[layer][min(e, hidden[layer].shape[0] - 1)]
-        torch.ops.aten.threshold_backward.grad_input(out, h, 0.0, grad_input=out)
-
-
-def _member_weight_gradients(
-    e: int,
-    slot: int,
-    x: Tensor,
-    column: Tensor,
-    u: Tensor | None,
-    weights: Sequence[Tensor],
-    hidden: Sequence[Tensor],
-    chain: Sequence[Tensor],
-    grads_w: Sequence[Tensor],
-    grads_b: Sequence[Tensor],
-) -> None:
-    """Parameter gradients of member `e` from the value cotangent `column` [B, 1] and the cotangent
-    `u` [B, A] of dq/da."""
-    last = len(weights) - 1
-    for layer in range(last):
-        below = x if layer == 0 else hidden[layer - 1][e]
-        rows = below * column
-        if u is not None:
-            if layer == 0:
-                rows[:, -u.shape[1] :] += u
-                u = torch.mm(u, weights[0][e, -u.shape[1] :])
-            else:
-                rows += u
-                u = torch.mm(u, weights[layer][e])
-            u = torch.ops.aten.threshold_backward(u, hidden[layer][e], 0.0)
-        torch.mm(rows.t(), chain[layer][slot], out=grads_w[layer][e])
-        torch.mm(column.t(), chain[layer][slot], out=grads_b[layer][e])
-    top = torch.mv(hidden[-1][e].t(), column[:, 0])
-    if u is not None:
-        top = top + u.sum(0)
-    grads_w[last][e, :, 0] = top
-    grads_b[last][e, 0, 0] = column.sum()
-
-
 def minimum_value(mlp: EnsembleMLP, x: Tensor, action_dim: int) -> Tensor:
     """min over members of q(x) [B], differentiable in the last `action_dim` inputs only.
 
     The gradient of a minimum needs the chosen member's rows alone, so the backward chain runs on
     B rows instead of E * B (exact: the other rows have zero cotangent).
     """
-    weights, biases = list(mlp.weights), list(mlp.biases)
-    plain = mlp.activation != "relu" or mlp.layer_norm
-    if plain:
+    if mlp.activation != "relu" or mlp.layer_norm or len(mlp.weights) < 2:
         return mlp(x)[:, :, 0].min(0).values
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if not (_member_major(x) and torch.is_grad_enabled() and x.requires_grad):
         return ensemble_values(mlp, x, frozen=True)[0].min(0).values
-    result: Tensor = _MinimumValue.apply(x, action_dim, *weights, *biases)
+    result: Tensor = member_major.Minimum.apply(x, action_dim, *mlp.weights, *mlp.biases)
     return result
-
-
-class _MinimumValue(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, action_dim: int, *params: Tensor) -> Tensor:
-        depth = len(params) // 2
-        weights, biases = params[:depth], params[depth:]
-        members, batch = weights[0].shape[0], x.shape[0]
-        hidden = [x.new_empty(members, batch, w.shape[2]) for w in weights[:-1]]
-        q = x.new_empty(members, batch)
-        for e in range(members):
-            h = x
-            for layer, out in enumerate(hidden):
-                torch.addmm(biases[layer][e], h, weights[layer][e], out=out[e])
-                h = out[e].relu_()
-            torch.mv(h, weights[-1][e, :, 0], out=q[e])
-            q[e].add_(biases[-1][e, 0, 0])
-        lowest, chosen = q.min(0)
-        gradient = x.new_empty(batch, action_dim)
-        if x.requires_grad:
-            order = torch.argsort(chosen)
-            counts = torch.bincount(chosen, minlength=members).tolist()
-            for e, rows in enumerate(torch.split(order, counts)):
-                if len(rows):
-                    chain = torch.sign(hidden[-1][e, rows]) * weights[-1][e, :, 0]
-                    for layer in range(depth - 3, -1, -1):
-                        chain = torch.mm(chain, weights[layer + 1][e].t())
-                        mask = hidden[layer][e, rows]
-                        chain = torch.ops.aten.threshold_backward(chain, mask, 0.0)
-                    gradient[rows] = torch.mm(chain, weights[0][e, -action_dim:].t())
-        ctx.save_for_backward(gradient)
-        ctx.in_dim, ctx.params = x.shape[1], 2 * depth
-        return lowest
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        (gradient,) = ctx.saved_tensors
-        grad_x = g.new_zeros(g.shape[0], ctx.in_dim)
-        torch.mul(gradient, g.unsqueeze(1), out=grad_x[:, -gradient.shape[1] :])
-        return grad_x, None, *([None] * ctx.params)
