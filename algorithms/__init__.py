@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 # name -> (class, config class)
-ALGORITHMS: dict[str, tuple[type, type]] = {
+ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "bc": (BC, BCConfig),
     "td3_bc": (TD3BC, TD3BCConfig),
     "iql": (IQL, IQLConfig),

@@ -5,10 +5,10 @@ TD3+BC's authors' BC row does), not by likelihood.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from algorithms import offline
 from mbrl import agent
@@ -41,7 +41,7 @@ def cross_entropy(logits: Tensor, logged: Tensor) -> tuple[Tensor, Metrics]:
     return loss, {"actor/bc": loss.detach()}
 
 
-class BC:
+class BC(offline.Offline):
     """Behaviour cloning."""
 
     version = 1
@@ -52,12 +52,13 @@ class BC:
         self.config: BCConfig
         initial = offline.setup(self, spec, config or BCConfig(), device, seed)
         kind = CategoricalPolicy if spec.discrete else DeterministicPolicy
-        self.policy: nn.Module = kind(spec, self.config.hidden, generator=initial).to(self.device)
+        self.policy: CategoricalPolicy | DeterministicPolicy = kind(
+            spec, self.config.hidden, generator=initial
+        ).to(self.device)
         self.modules = {"policy": self.policy}
         self.optimisers = {"policy": adam(self.policy.parameters(), self.config.learning_rate)}
 
     act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    load = classmethod(agent.load)
     prepare, next_batch = offline.prepare, offline.next_batch
     state_dict, load_state_dict = offline.state_dict, offline.load_state_dict
 
@@ -69,3 +70,8 @@ class BC:
             loss, metrics = squared_error(self.policy.unit(batch.obs), batch.action)
         descend(self.optimisers["policy"], loss)
         return metrics
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> "BC":
+        """Read an agent that `save` or a run's checkpoint wrote."""
+        return agent.load(cls, path, device)

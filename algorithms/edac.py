@@ -6,13 +6,13 @@ less work; all learning rates are 3e-4.
 """
 
 from dataclasses import dataclass, field
-
-from torch import nn
+from pathlib import Path
 
 from algorithms import offline
 from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
 from mbrl import agent
 from mbrl.buffer import Batch
+from mbrl.networks import SquashedGaussianPolicy
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -28,7 +28,7 @@ class EDACConfig:
         return self.learner.gamma
 
 
-class EDAC:
+class EDAC(offline.Offline):
     """SAC with a diversified critic ensemble, on logged data alone."""
 
     version = 1
@@ -43,19 +43,21 @@ class EDAC:
         self.modules, self.optimisers = self.learner.modules, self.learner.optimisers
 
     act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    load = classmethod(agent.load)
     prepare = offline.prepare
     state_dict, load_state_dict = offline.state_dict, offline.load_state_dict
 
     @property
-    def policy(self) -> nn.Module:
+    def policy(self) -> SquashedGaussianPolicy:
         return self.learner.actor
 
     def next_batch(self) -> Batch:
-        batch = offline.data_buffer(self).sample(
-            self.config.learner.batch_size, self.generator
-        )
+        batch = offline.data_buffer(self).sample(self.config.learner.batch_size, self.generator)
         return self.learner.draw(batch, self.generator)
 
     def update(self, batch: Batch) -> Metrics:
         return self.learner.update(batch)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> "EDAC":
+        """Read an agent that `save` or a run's checkpoint wrote."""
+        return agent.load(cls, path, device)

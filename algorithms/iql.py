@@ -6,6 +6,7 @@ rewards by the range of returns); the order value, policy, critic is the authors
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ def policy_loss(
     return loss, {"actor/loss": loss.detach(), "actor/weight": weight.detach().mean()}
 
 
-class IQL:
+class IQL(offline.Offline):
     """Implicit Q-learning."""
 
     version = 1
@@ -93,7 +94,6 @@ class IQL:
         }
 
     act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    load = classmethod(agent.load)
     prepare, next_batch = offline.prepare, offline.next_batch
     state_dict, load_state_dict = offline.state_dict, offline.load_state_dict
 
@@ -131,3 +131,8 @@ class IQL:
             progress = min(1.0, self.step / c.decay_steps)
             rate = c.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
             self.optimisers["policy"].param_groups[0]["lr"] = rate
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> "IQL":
+        """Read an agent that `save` or a run's checkpoint wrote."""
+        return agent.load(cls, path, device)

@@ -6,14 +6,13 @@ rollouts is RAVL's, so that the two differ in their critics alone.
 """
 
 from dataclasses import dataclass, field
-
-from torch import nn
+from pathlib import Path
 
 from algorithms import model_based
 from algorithms.model_based import ImaginationConfig
-from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.soft_actor_critic import LearnerConfig
 from mbrl import agent
-from mbrl.buffer import Buffer
+from mbrl.networks import SquashedGaussianPolicy
 from mbrl.types import Spec
 from world_models import EnsembleConfig, WorldModel
 
@@ -31,13 +30,10 @@ class MBPOConfig:
         return self.learner.gamma
 
 
-class MBPO:
+class MBPO(model_based.ModelBased):
     """SAC on short rollouts of a learned world model, without any pessimism about it."""
 
     version = 1
-    learner: SoftActorCritic
-    model: WorldModel
-    imagined: Buffer
 
     def __init__(
         self,
@@ -52,10 +48,14 @@ class MBPO:
         model_based.setup(self, spec, config or MBPOConfig(), device, seed, model)
 
     act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    load = classmethod(agent.load)
     prepare, next_batch, update = model_based.prepare, model_based.next_batch, model_based.update
     state_dict, load_state_dict = model_based.state_dict, model_based.load_state_dict
 
     @property
-    def policy(self) -> nn.Module:
+    def policy(self) -> SquashedGaussianPolicy:
         return self.learner.actor
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> "MBPO":
+        """Read an agent that `save` or a run's checkpoint wrote."""
+        return agent.load(cls, path, device)

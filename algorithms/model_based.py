@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import torch
-
 from algorithms import offline
 from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
 from mbrl import tasks
@@ -38,16 +36,9 @@ class ImaginationConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
 
 
-class ModelBased(Protocol):
-    """The attributes these functions use."""
+class ModelBased(offline.Offline, Protocol):
+    """The attributes these functions use beside those of `offline.Offline`."""
 
-    spec: Spec
-    config: Any
-    device: torch.device
-    seed: int
-    step: int
-    generator: torch.Generator
-    real: Buffer | None
     learner: SoftActorCritic
     model: WorldModel
     imagined: Buffer
@@ -120,9 +111,7 @@ def imagine(self: ModelBased) -> None:
     imagination: ImaginationConfig = self.config.imagination
     starts = offline.data_buffer(self).sample_obs(imagination.starts, self.generator)
     actor = self.learner.actor
-    trajectories = rollout(
-        self.model, actor.explore, starts, imagination.rollout, self.generator
-    )
+    trajectories = rollout(self.model, actor.explore, starts, imagination.rollout, self.generator)
     self.imagined.append(trajectories.transitions())
 
 

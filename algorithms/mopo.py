@@ -6,14 +6,13 @@ model's target units, un-normalised changes of observation and reward, as in the
 """
 
 from dataclasses import dataclass, field
-
-from torch import nn
+from pathlib import Path
 
 from algorithms import model_based
 from algorithms.model_based import ImaginationConfig
-from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.soft_actor_critic import LearnerConfig
 from mbrl import agent
-from mbrl.buffer import Buffer
+from mbrl.networks import SquashedGaussianPolicy
 from mbrl.types import Spec
 from world_models import EnsembleConfig, RolloutConfig, WorldModel
 
@@ -22,24 +21,27 @@ from world_models import EnsembleConfig, RolloutConfig, WorldModel
 class MOPOConfig:
     """Settings of MOPO; penalty weight and horizon are tuned per dataset in the paper."""
 
-    learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(critics=2, hidden=(256, 256), actor_lr=1e-4, alpha_lr=1e-4))
+    learner: LearnerConfig = field(
+        default_factory=lambda: LearnerConfig(
+            critics=2, hidden=(256, 256), actor_lr=1e-4, alpha_lr=1e-4
+        )
+    )
     model: EnsembleConfig = field(default_factory=EnsembleConfig)
-    imagination: ImaginationConfig = field(default_factory=lambda: ImaginationConfig(
+    imagination: ImaginationConfig = field(
+        default_factory=lambda: ImaginationConfig(
             rollout=RolloutConfig(penalty="max_aleatoric", penalty_weight=0.5)
-        ))
+        )
+    )
 
     @property
     def gamma(self) -> float:
         return self.learner.gamma
 
 
-class MOPO:
+class MOPO(model_based.ModelBased):
     """SAC on rollouts whose reward is reduced by the largest predicted deviation."""
 
     version = 1
-    learner: SoftActorCritic
-    model: WorldModel
-    imagined: Buffer
 
     def __init__(
         self,
@@ -54,10 +56,14 @@ class MOPO:
         model_based.setup(self, spec, config or MOPOConfig(), device, seed, model)
 
     act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    load = classmethod(agent.load)
     prepare, next_batch, update = model_based.prepare, model_based.next_batch, model_based.update
     state_dict, load_state_dict = model_based.state_dict, model_based.load_state_dict
 
     @property
-    def policy(self) -> nn.Module:
+    def policy(self) -> SquashedGaussianPolicy:
         return self.learner.actor
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> "MOPO":
+        """Read an agent that `save` or a run's checkpoint wrote."""
+        return agent.load(cls, path, device)

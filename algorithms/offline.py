@@ -10,6 +10,7 @@ from torch import nn
 from mbrl import agent as shared
 from mbrl.buffer import Batch, Buffer
 from mbrl.errors import ConfigError
+from mbrl.networks import Normaliser
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec
 
@@ -17,8 +18,9 @@ DISCRETE_ALGORITHMS = ("BC",)  # those that take discrete actions
 
 
 class Offline(Protocol):
-    """The attributes these functions use."""
+    """The attributes these functions use; algorithm classes derive from it to declare them."""
 
+    version: int
     spec: Spec
     config: Any
     device: torch.device
@@ -56,8 +58,9 @@ def prepare(self: Offline, dataset: Dataset, on_progress: Callable[[Metrics], No
     self.real.append(dataset.transitions)
     if self.step == 0 and getattr(self.config, "normalise_obs", False):
         for module in self.modules.values():
-            if hasattr(module, "normaliser"):
-                module.normaliser.fit(dataset.transitions.obs.to(self.device), eps=1e-3)
+            normaliser = getattr(module, "normaliser", None)
+            if isinstance(normaliser, Normaliser):
+                normaliser.fit(dataset.transitions.obs.to(self.device), eps=1e-3)
 
 
 def next_batch(self: Offline) -> Batch:

@@ -6,13 +6,14 @@ Differences: networks start as `torch.nn.Linear` does; the log-deviation is clip
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-from torch import nn
+from pathlib import Path
+from typing import Any
 
 from algorithms import offline
 from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
 from mbrl import agent
 from mbrl.buffer import Batch, Buffer
+from mbrl.networks import SquashedGaussianPolicy
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics
 from mbrl.types import Dataset, Spec, Transitions
@@ -34,7 +35,7 @@ class SACConfig:
         return self.learner.gamma
 
 
-class SAC:
+class SAC(offline.Offline):
     """Soft actor-critic; `learn(task, steps)` online, `fit(dataset, steps)` on logged data."""
 
     version = 1
@@ -50,10 +51,9 @@ class SAC:
         self.experience: Buffer | None = None
 
     act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    load = classmethod(agent.load)
 
     @property
-    def policy(self) -> nn.Module:
+    def policy(self) -> SquashedGaussianPolicy:
         return self.learner.actor
 
     def learn(
@@ -65,12 +65,10 @@ class SAC:
     def observe(self, data: Transitions) -> None:
         """Add experience (the collector calls this)."""
         if self.experience is None:
-            self.experience = Buffer(self.spec, self.config.capacity, self.gamma, self.device)
+            self.experience = Buffer(
+                self.spec, self.config.capacity, self.config.gamma, self.device
+            )
         self.experience.append(data)
-
-    @property
-    def gamma(self) -> float:
-        return self.config.learner.gamma
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Start from logged data: it becomes the first experience."""
@@ -79,20 +77,25 @@ class SAC:
 
     def next_batch(self) -> Batch:
         self.real = self.experience
-        batch = offline.data_buffer(self).sample(
-            self.config.learner.batch_size, self.generator
-        )
+        batch = offline.data_buffer(self).sample(self.config.learner.batch_size, self.generator)
         return self.learner.draw(batch, self.generator)
 
     def update(self, batch: Batch) -> Metrics:
         return self.learner.update(batch)
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         experience = None if self.experience is None else self.experience.state_dict()
         return offline.state_dict(self) | {"experience": experience}
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         offline.load_state_dict(self, state)
         if state["experience"] is not None:
-            self.experience = Buffer(self.spec, self.config.capacity, self.gamma, self.device)
+            self.experience = Buffer(
+                self.spec, self.config.capacity, self.config.gamma, self.device
+            )
             self.experience.load_state_dict(state["experience"])
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> "SAC":
+        """Read an agent that `save` or a run's checkpoint wrote."""
+        return agent.load(cls, path, device)

@@ -141,7 +141,7 @@ class SoftActorCritic:
         width = spec.obs_dim + spec.action_dim
         self.critic = EnsembleMLP(config.critics, width, config.hidden, 1, generator=generator)
         if config.init == "edac":
-            edac_initialisation(self.actor.net.layers, self.critic, generator)
+            edac_initialisation(list(self.actor.net.layers), self.critic, generator)
         self.actor, self.critic = self.actor.to(device), self.critic.to(device)
         self.target = target_copy(self.critic)
         log_alpha = torch.tensor(float(config.alpha)).log()
@@ -213,6 +213,7 @@ class SoftActorCritic:
         loss, metrics = critic_loss(q, target, dq_da if gradient_dims else None, eta, huber)
         descend(self.optimisers["critic"], loss)
         return metrics | {"critic/target": target.mean()}
+
 
 @torch.no_grad()
 def edac_initialisation(

@@ -4,6 +4,7 @@ Differences: none known from the authors' code; observations are standardised wi
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ def actor_loss(q: Tensor, action: Tensor, logged: Tensor, alpha: float) -> tuple
     return loss, {"actor/loss": loss.detach(), "actor/bc": clone.detach()}
 
 
-class TD3BC:
+class TD3BC(offline.Offline):
     """TD3 with a behaviour-cloning term."""
 
     version = 1
@@ -81,15 +82,12 @@ class TD3BC:
         }
 
     act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    load = classmethod(agent.load)
     prepare = offline.prepare
     state_dict, load_state_dict = offline.state_dict, offline.load_state_dict
 
     def next_batch(self) -> Batch:
         batch = offline.next_batch(self)
-        noise = torch.randn(
-            batch.action.shape, generator=self.generator, device=self.device
-        )
+        noise = torch.randn(batch.action.shape, generator=self.generator, device=self.device)
         return batch._replace(noise=noise[None])
 
     def update(self, batch: Batch) -> Metrics:
@@ -122,3 +120,8 @@ class TD3BC:
         loss, metrics = actor_loss(q, action, batch.action, self.config.alpha)
         descend(self.optimisers["policy"], loss)
         return metrics
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> "TD3BC":
+        """Read an agent that `save` or a run's checkpoint wrote."""
+        return agent.load(cls, path, device)

@@ -40,7 +40,9 @@ class Evaluate:
         task = tasks.make(name)
         mine = (task.spec.obs_dim, task.spec.action_dim, task.spec.num_actions)
         if mine != (agent.spec.obs_dim, agent.spec.action_dim, agent.spec.num_actions):
-            raise ConfigError(f"task {name!r} does not have the observations of {agent.spec.task!r}")
+            raise ConfigError(
+                f"task {name!r} does not have the observations of {agent.spec.task!r}"
+            )
         returns = evaluate(
             agent, task, self.episodes, seed=self.seed, deterministic=not self.stochastic
         )

@@ -24,7 +24,7 @@ from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.progress import Progress
 from mbrl.tasks import Task
-from mbrl.training import train
+from mbrl.training import Callback, train
 from mbrl.types import Dataset, Spec
 
 PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "mujoco", "h5py", "stable-baselines3")
@@ -41,10 +41,14 @@ class Result:
     seconds: float
 
 
-def start(
-    settings: RunSettings, config: Any, folder: Path, *, quiet: bool = False
-) -> Result:
+def start(settings: RunSettings, config: Any, folder: Path, *, quiet: bool = False) -> Result:
     """Train from scratch in a new folder. Raises `ConfigError` if it holds a run already."""
+    create(settings, config, folder)
+    return resume(folder, quiet=quiet)
+
+
+def create(settings: RunSettings, config: Any, folder: Path) -> None:
+    """Check everything and describe the run in a new folder, ready for `resume` to begin it."""
     if (folder / "config.json").exists():
         raise ConfigError(
             f"{folder} already holds a run; continue it with `python -m experiments resume "
@@ -55,12 +59,10 @@ def start(
     )
     source = open_source(settings)
     cls, _ = ALGORITHMS[settings.algorithm]
-    torch.set_num_threads(settings.threads)
-    agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
+    cls(source.spec, config, device=settings.device, seed=settings.seed)  # refuses what cannot be
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "manifest.json", manifest(settings, source))
     write_json(folder / "config.json", {"run": asdict(settings), "config": configs.to_dict(config)})
-    return _train(agent, settings, source, folder, None, quiet)
 
 
 def resume(folder: Path, *, quiet: bool = False) -> Result:
@@ -130,55 +132,37 @@ def _train(
     settings: RunSettings,
     source: Source,
     folder: Path,
-    content: dict[str, Any] | None,
+    content: dict[str, Any],
     quiet: bool,
 ) -> Result:
     """Wire the callbacks, put their state back, and run the library's loop."""
     began = time.perf_counter()
     steps = settings.steps
     assert steps is not None
-    parts: dict[str, Callable[[], Any]] = {}
     progress = Progress(steps)
     recorder = Recorder(folder, settings.log_every, settings.tensorboard)
-    parts["recorder"] = recorder.state_dict
-    evaluator = None
-    if source.task is not None:
-        every = steps // 10 if settings.eval_every is None else settings.eval_every
-        evaluator = Evaluator(
-            source.task,
-            folder,
-            every=every,
-            episodes=settings.eval_episodes,
-            last=steps,
-            last_episodes=settings.final_episodes,
-            recorder=recorder,
-            progress=progress,
-        )
-        parts["evaluations"] = evaluator.evaluations.state_dict
+    evaluator = _evaluator(settings, source, folder, recorder, progress)
     collector = None
     if source.dataset is None:
         assert source.task is not None
         c = agent.config
         collector = Collector(source.task, envs=c.envs, warmup=c.warmup, seed=settings.seed)
+    _put_back(content, agent.step, folder, recorder, evaluator, collector)
+    parts: dict[str, Callable[[], Any]] = {"recorder": recorder.state_dict}
+    if evaluator is not None:
+        parts["evaluations"] = evaluator.evaluations.state_dict
+    if collector is not None:
         parts["collector"] = collector.state_dict
-    if content is not None:
-        kept = content.get("run", {"recorder": {"latest": {}, "events": {}}})
-        recorder.load_state_dict(kept["recorder"], agent.step, content.get("epoch", 0))
-        if evaluator is not None and "evaluations" in kept:
-            evaluator.evaluations.load_state_dict(kept["evaluations"])
-            evaluator.evaluations.save(folder / "evaluations.npz")
-        if collector is not None and "collector" in kept:
-            collector.load_state_dict(kept["collector"])
     saver = Checkpointer(
         folder / "checkpoint.pt",
         every=settings.checkpoint_every,
         seconds=settings.checkpoint_seconds,
         parts=parts,
-        epoch=0 if content is None else content.get("epoch", 0),
+        epoch=content.get("epoch", 0),
     )
     with StopOnSignal(saver) as stopper:
-        callbacks = [c for c in (recorder, evaluator, saver, stopper) if c is not None]
-        callbacks += [] if quiet else [progress]
+        chain = [recorder, evaluator, saver, stopper, None if quiet else progress]
+        callbacks: list[Callback] = [c for c in chain if c is not None]
         try:
             if source.dataset is not None:
                 agent.fit(source.dataset, steps - agent.step, callbacks=callbacks)
@@ -186,15 +170,52 @@ def _train(
                 train(agent, steps, callbacks, collector)
         finally:
             progress.close()
-    seconds = time.perf_counter() - began
     returns = score = None
     if evaluator is not None and evaluator.evaluations.returns:
         returns = evaluator.evaluations.returns[-1]
         if agent.spec.reference_returns is not None:
             score = float(agent.spec.score(returns.mean()))
-    result = Result(folder, agent.step, returns, score, seconds)
+    result = Result(folder, agent.step, returns, score, time.perf_counter() - began)
     write_json(folder / "result.json", _summary(result))
     return result
+
+
+def _evaluator(
+    settings: RunSettings, source: Source, folder: Path, recorder: Recorder, progress: Progress
+) -> Evaluator | None:
+    """None where the data's task is not one of this library."""
+    if source.task is None:
+        return None
+    assert settings.steps is not None
+    every = settings.steps // 10 if settings.eval_every is None else settings.eval_every
+    return Evaluator(
+        source.task,
+        folder,
+        every=every,
+        episodes=settings.eval_episodes,
+        last=settings.steps,
+        last_episodes=settings.final_episodes,
+        recorder=recorder,
+        progress=progress,
+    )
+
+
+def _put_back(
+    content: dict[str, Any],
+    step: int,
+    folder: Path,
+    recorder: Recorder,
+    evaluator: Evaluator | None,
+    collector: Collector | None,
+) -> None:
+    """Return every part of a run to the checkpoint; an empty `content` returns it to the start."""
+    kept = content.get("run", {"recorder": {"latest": {}, "events": {}}})
+    recorder.load_state_dict(kept["recorder"], step, content.get("epoch", 0))
+    if evaluator is not None and "evaluations" in kept:
+        evaluator.evaluations.load_state_dict(kept["evaluations"])
+        evaluator.evaluations.save(folder / "evaluations.npz")
+    if collector is not None and "collector" in kept:
+        collector.load_state_dict(kept["collector"])
 
 
 def _summary(result: Result) -> dict[str, Any]:

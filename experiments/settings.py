@@ -52,7 +52,9 @@ class RunSettings:
             if value is not None and value < low:
                 raise ConfigError(f"{name} is {value}, it must be at least {low}")
         if self.checkpoint_seconds <= 0:
-            raise ConfigError(f"checkpoint_seconds is {self.checkpoint_seconds}, it must be above 0")
+            raise ConfigError(
+                f"checkpoint_seconds is {self.checkpoint_seconds}, it must be above 0"
+            )
 
     @property
     def online(self) -> bool:

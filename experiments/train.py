@@ -66,11 +66,18 @@ class Resume:
     """Continue a run from its checkpoint; it ends exactly where the uninterrupted run would."""
 
     folder: tyro.conf.Positional[Path]  # the run's folder
+    quiet: bool = False  # no progress bar and no summary
 
 
 def resume_main(arguments: list[str]) -> int:
     command = tyro.cli(Resume, args=arguments, prog="python -m experiments resume")
-    with_resume_hint(lambda: show(runs.resume(command.folder)), command.folder)
+
+    def work() -> None:
+        result = runs.resume(command.folder, quiet=command.quiet)
+        if not command.quiet:
+            show(result)
+
+    with_resume_hint(work, command.folder)
     return 0
 
 
@@ -86,5 +93,7 @@ def show(result: runs.Result) -> None:
     console.print(f"{result.step} updates in {result.seconds:.0f} s; run folder {result.folder}")
     if result.returns is not None:
         mean, spread = result.returns.mean(), result.returns.std()
-        text = f"last evaluation: return {mean:.1f} ± {spread:.1f} over {len(result.returns)} starts"
+        text = (
+            f"last evaluation: return {mean:.1f} ± {spread:.1f} over {len(result.returns)} starts"
+        )
         console.print(text + ("" if result.score is None else f", score {result.score:.1f}"))

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mbrl import checkpoint, config as configs
+from mbrl import checkpoint
+from mbrl import config as configs
 from mbrl.collector import Collector
 from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.progress import Progress
@@ -100,9 +101,7 @@ def learn(
     if steps < 0:
         raise ConfigError(f"steps is {steps}, it must be 0 or more")
     if source is None:
-        source = Collector(
-            task, envs=self.config.envs, warmup=self.config.warmup, seed=self.seed
-        )
+        source = Collector(task, envs=self.config.envs, warmup=self.config.warmup, seed=self.seed)
     if callbacks is None:
         callbacks = [Progress(total=self.step + steps)]
     train(self, self.step + steps, callbacks, source)

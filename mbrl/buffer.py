@@ -105,9 +105,7 @@ class Buffer:
         if count <= self.size:
             index = torch.randperm(self.size, generator=generator, device=self.rows.device)[:count]
         else:
-            index = torch.randint(
-                self.size, (count,), generator=generator, device=self.rows.device
-            )
+            index = torch.randint(self.size, (count,), generator=generator, device=self.rows.device)
         return self.rows[index, : self.spec.obs_dim]
 
     def state_dict(self) -> dict[str, Any]:

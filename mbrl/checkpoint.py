@@ -50,5 +50,7 @@ def load(path: str | Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise CheckpointError(f"{path} has checkpoint format {found!r}, this version reads {FORMAT}")
+        raise CheckpointError(
+            f"{path} has checkpoint format {found!r}, this version reads {FORMAT}"
+        )
     return content

@@ -22,6 +22,7 @@ class Collector:
         if task.spec.max_episode_steps is None:
             raise ConfigError(f"task {task.spec.task!r} has no episode limit; give its spec one")
         self.task, self.envs, self.warmup = task, envs, warmup
+        self.limit: int = task.spec.max_episode_steps
         self.generator = torch.Generator(device=task.device).manual_seed(seed + 7_919)
         self.state = task.reset(envs, self.generator)
         self.obs = task.observe(self.state)
@@ -34,8 +35,7 @@ class Collector:
         action = self._action(agent)
         step = self.task.step(self.state, action)
         self.elapsed += 1
-        limit = self.task.spec.max_episode_steps
-        truncated = (self.elapsed >= limit) & ~step.terminated
+        truncated = (self.elapsed >= self.limit) & ~step.terminated
         agent.observe(
             Transitions(self.obs, action, step.reward, step.obs, step.terminated, truncated)
         )

@@ -53,7 +53,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     for option in options:
         if dataclasses.is_dataclass(option) and isinstance(value, dict):
             return from_dict(option, value)  # type: ignore[arg-type]
-    literals = [v for o in options if typing.get_origin(o) is typing.Literal for v in typing.get_args(o)]
+    literals: list[Any] = []
+    for option in options:
+        if typing.get_origin(option) is typing.Literal:
+            literals += typing.get_args(option)
     plain = [o for o in options if isinstance(o, type)]
     if literals and value not in literals and not any(isinstance(value, o) for o in plain):
         raise ConfigError(f"{where} is {value!r}, allowed: {', '.join(map(repr, literals))}")

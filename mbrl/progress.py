@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -29,7 +30,7 @@ class Progress:
             console=console,
             disable=not (console or Console()).is_terminal,
         )
-        self.rows: dict[str, int] = {}
+        self.rows: dict[str, TaskID] = {}
 
     def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
         if event == "prepare":

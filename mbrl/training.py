@@ -1,14 +1,23 @@
 """The library's single control loop: sample, update, count, tell the callbacks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from torch import Tensor, nn
+from torch import Generator, Tensor
+from torch.nn import Parameter
 
 from mbrl.buffer import Batch
 from mbrl.types import Dataset, Spec, Transitions
 
 Metrics = dict[str, Tensor]
+
+
+class Policy(Protocol):
+    """Raw observations [B, S] to actions in the task's units: greedy, and sampled."""
+
+    def __call__(self, obs: Tensor) -> Tensor: ...
+    def explore(self, obs: Tensor, generator: Generator | None) -> Tensor: ...
+    def parameters(self) -> Iterator[Parameter]: ...
 
 
 @runtime_checkable
@@ -22,7 +31,7 @@ class Agent(Protocol):
     step: int
 
     @property
-    def policy(self) -> nn.Module: ...
+    def policy(self) -> Policy: ...
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None: ...
     def next_batch(self) -> Batch: ...
     def update(self, batch: Batch) -> Metrics: ...

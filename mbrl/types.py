@@ -78,7 +78,7 @@ class Spec:
             k: tuple(values[k]) if values.get(k) is not None else None
             for k in ("action_low", "action_high", "reference_returns")
         }
-        return Spec(**{**values, **tuples})  # type: ignore[arg-type]
+        return Spec(**{**values, **tuples})
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,9 @@ class Transitions:
 
     def _map(self, function: Any) -> "Transitions":
         names = self.__dataclass_fields__
-        values = {k: getattr(self, k) for k in names}
-        return Transitions(**{k: None if v is None else function(v) for k, v in values.items()})
+        values: dict[str, Any] = {k: getattr(self, k) for k in names}
+        values = {k: None if v is None else function(v) for k, v in values.items()}
+        return Transitions(**values)
 
 
 @dataclass(frozen=True)

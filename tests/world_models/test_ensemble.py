@@ -1,0 +1,231 @@
+"""The ensemble against slow loops, closed forms and known answers."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from mbrl.errors import ConfigError, DataError
+from mbrl.types import Spec, Transitions
+from world_models import EnsembleConfig, EnsembleDynamics
+from world_models import diagnostics as measures
+from world_models.disagreement import MEASURES
+from world_models.ensemble import gaussian_nll
+
+SMALL = {
+    "members": 4,
+    "elites": 3,
+    "hidden": (16, 16),
+    "weight_decay": (0.0,),
+    "batch_size": 64,
+    "min_epochs": 3,
+    "max_epochs": 8,
+}
+VARIANTS = {
+    "ravl": {},
+    "standardised": {"target": "standardised"},
+    "neubay": {
+        "target": "standardised",
+        "layer_norm": True,
+        "activation": "leaky_relu",
+        "log_variance_bounds": "fixed",
+        "bootstrap": "none",
+        "decoupled_decay": True,
+        "holdout_max": 50,
+        "init": "torch",
+    },
+    "reassigned": {"bootstrap": "reassigned"},
+}
+
+
+def linear_world(rows: int, noise: float = 0.0, seed: int = 0) -> tuple[Spec, Transitions]:
+    """s' = A s + B a (+ noise), r = c . s: a world whose model is known."""
+    g = torch.Generator().manual_seed(seed)
+    spec = Spec("linear", 3, 2, None, (-5.0, 0.0), (5.0, 1.0), 50)
+    obs = torch.randn(rows, 3, generator=g)
+    low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
+    action = low + (high - low) * torch.rand(rows, 2, generator=g)
+    a = torch.tensor([[0.9, 0.1, 0.0], [0.0, 0.8, 0.2], [-0.1, 0.0, 0.95]])
+    b = torch.tensor([[0.05, 0.0], [0.0, 0.3], [0.1, -0.2]])
+    next_obs = obs @ a.T + action @ b.T + noise * torch.randn(rows, 3, generator=g)
+    ends = torch.arange(rows) % 50 == 49
+    return spec, Transitions(
+        obs, action, obs @ torch.tensor([1.0, -1.0, 0.5]), next_obs, torch.zeros(rows) > 1, ends
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fits_a_linear_world(variant: str) -> None:
+    spec, data = linear_world(1500)
+    config = EnsembleConfig(**(SMALL | {"max_epochs": 30, "min_epochs": 10} | VARIANTS[variant]))
+    model = EnsembleDynamics(spec, config, seed=0)
+    epochs = []
+    model.fit(data, lambda m: epochs.append(int(m["model/epoch"])))
+    assert epochs == list(range(1, len(epochs) + 1)) and len(epochs) <= 30
+    assert model.num_members == 3
+    _, test = linear_world(300, seed=9)
+    error = measures.k_step_error(model, test, 3)
+    assert error.median[0] < 0.1 and error.windows == 6 * 48
+    # k-step error by a slow loop over one window at a time
+    scale = test.obs.std(0, correction=0)
+    slow = []
+    for start in [e + i for e in range(0, 300, 50) for i in range(48)]:
+        obs = test.obs[start : start + 1]
+        for t in range(3):
+            mean, _ = model.members_predict(obs, test.action[start + t : start + t + 1])
+            obs, _ = model.decode(obs, mean.mean(0))
+        slow.append(float(((obs - test.next_obs[start + 2]) / scale).square().mean().sqrt()))
+    assert error.median[2] == pytest.approx(np.median(slow), rel=1e-4)
+
+
+def test_holdout_likelihood_equals_a_slow_loop() -> None:
+    spec, data = linear_world(200, noise=0.1)
+    model = EnsembleDynamics(spec, EnsembleConfig(**SMALL), seed=1)
+    model.fit(data)
+    _, test = linear_world(20, noise=0.1, seed=3)
+    got = measures.log_likelihood(model, test)
+    network = model.network
+    x = torch.cat([model.obs_normaliser(test.obs), model.action_normaliser(test.action)], 1).clamp(
+        -10, 10
+    )
+    for e in range(model.num_members):
+        total = 0.0
+        for row in range(20):
+            h = x[row].double().numpy()
+            for layer in range(3):
+                w = network.mlp.weights[layer][e].double().numpy()
+                h = h @ w + network.mlp.biases[layer][e, 0].double().numpy()
+                if layer < 2:
+                    h = h / (1 + np.exp(-h))
+            mean, log_variance = h[:4], h[4:]
+            high, low = network.high.double().numpy(), network.low.double().numpy()
+            log_variance = high - np.log1p(np.exp(high - log_variance))
+            log_variance = low + np.log1p(np.exp(log_variance - low))
+            change = (test.next_obs[row] - test.obs[row]).double().numpy()
+            y = np.append(change, float(test.reward[row]))
+            total += stats.norm.logpdf(y, mean, np.exp(0.5 * log_variance)).sum()
+        assert got[e] == pytest.approx(total / 20, rel=1e-5, abs=1e-5)
+
+
+def test_loss_is_twice_the_likelihood_with_bounds() -> None:
+    spec, _ = linear_world(4)
+    model = EnsembleDynamics(spec, EnsembleConfig(**SMALL))
+    g = torch.Generator().manual_seed(0)
+    mean, log_variance, y = (torch.randn(4, 5, 4, generator=g) for _ in range(3))
+    got = float(gaussian_nll(mean, log_variance, y, model.network))
+    logs = stats.norm.logpdf(y.numpy(), mean.numpy(), np.exp(0.5 * log_variance.numpy()))
+    nll = (-2 * logs - np.log(2 * np.pi)).mean((1, 2)).sum()
+    bounds = 0.01 * (4 * 0.5 - 4 * -10.0)
+    assert got == pytest.approx(nll + bounds, rel=1e-5)
+
+
+def test_noise_is_learned() -> None:
+    """The predicted deviation approaches the true noise of 0.2, and intervals cover."""
+    spec, data = linear_world(4000, noise=0.2)
+    config = EnsembleConfig(**(SMALL | {"max_epochs": 40, "min_epochs": 20}))
+    model = EnsembleDynamics(spec, config, seed=0)
+    model.fit(data)
+    _, test = linear_world(2000, noise=0.2, seed=5)
+    _, variance = model.members_predict(test.obs, test.action)
+    assert variance[..., :3].sqrt().median() == pytest.approx(0.2, rel=0.15)
+    only_obs = measures.calibration(model, test)
+    assert only_obs.error < 0.12
+
+
+def test_members_are_predicted_alone_as_together() -> None:
+    spec, data = linear_world(300)
+    model = EnsembleDynamics(spec, EnsembleConfig(**SMALL))
+    model.fit(data)
+    member = torch.arange(300) % 3
+    together, variance = model.members_predict(data.obs, data.action, chunk=64)
+    mean, alone = model.chosen_predict(data.obs, data.action, member, chunk=32)
+    rows = torch.arange(300)
+    assert torch.allclose(mean, together[member, rows], atol=1e-5)
+    assert torch.allclose(alone, variance[member, rows], rtol=1e-4)
+
+
+def test_early_stopping_keeps_the_best_weights() -> None:
+    spec, data = linear_world(200, noise=0.5)
+    config = EnsembleConfig(**(SMALL | {"max_epochs": 40, "min_epochs": 1, "learning_rate": 0.02}))
+    model = EnsembleDynamics(spec, config, seed=2)
+    errors = []
+    model.fit(data, lambda m: errors.append(float(m["model/holdout_mse"])))
+    assert len(errors) < 40
+    assert float(model.holdout_mse.mean()) <= errors[-1] + 1e-6
+
+
+def test_unfinished_fit_continues_bit_for_bit() -> None:
+    spec, data = linear_world(200, noise=0.1)
+    config = EnsembleConfig(**SMALL)
+    whole = EnsembleDynamics(spec, config, seed=3)
+    whole.fit(data)
+    broken = EnsembleDynamics(spec, config, seed=3)
+    saved = {}
+
+    class Stop(Exception):
+        pass
+
+    def stop(metrics) -> None:
+        if int(metrics["model/epoch"]) == 3:
+            saved.update(broken.state_dict())
+            raise Stop
+
+    with pytest.raises(Stop):
+        broken.fit(data, stop)
+    fresh = EnsembleDynamics(spec, config, seed=3)
+    fresh.load_state_dict(saved)
+    fresh.fit(data)
+    for a, b in zip(whole.network.parameters(), fresh.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_disagreement_measures_by_slow_loops() -> None:
+    g = torch.Generator().manual_seed(0)
+    mean = torch.randn(4, 6, 3, dtype=torch.float64, generator=g)
+    variance = torch.rand(4, 6, 3, dtype=torch.float64, generator=g) + 0.1
+    m, v = mean.numpy(), variance.numpy()
+    for b in range(6):
+        mixture = (v[:, b] + m[:, b] ** 2).mean(0) - m[:, b].mean(0) ** 2
+        kl = 0.0
+        for i in range(4):
+            rest = [j for j in range(4) if j != i]
+            mu = m[rest, b].mean(0)
+            var = (v[rest, b] + m[rest, b] ** 2).mean(0) - mu**2
+            term = np.log(var / v[i, b]) + (v[i, b] + (m[i, b] - mu) ** 2) / var - 1
+            kl += 0.5 * term.sum() / 4
+        expected = {
+            "max_aleatoric": max(np.linalg.norm(np.sqrt(v[e, b])) for e in range(4)),
+            "ensemble_variance": np.linalg.norm(mixture),
+            "ensemble_std": np.linalg.norm(np.sqrt(mixture)),
+            "max_pairwise_difference": max(
+                np.linalg.norm(m[i, b] - m[j, b]) for i in range(4) for j in range(4)
+            ),
+            "leave_one_out_kl": kl,
+            "epistemic_mean": np.sqrt(np.mean([m[:, b, d].var() for d in range(3)])),
+        }
+        assert set(expected) == set(MEASURES)
+        for name, function in MEASURES.items():
+            assert float(function(mean, variance)[b]) == pytest.approx(expected[name]), name
+
+
+def test_clear_errors() -> None:
+    spec, data = linear_world(60)
+    with pytest.raises(ConfigError, match=r"elites is 9.*1\.\.7"):
+        EnsembleConfig(elites=9)
+    with pytest.raises(ConfigError, match="weight_decay has 2 entries"):
+        EnsembleConfig(weight_decay=(1.0, 2.0))
+    with pytest.raises(DataError, match="at least 3"):
+        EnsembleDynamics(spec, EnsembleConfig(**SMALL)).fit(data.select(slice(0, 2)))
+    model = EnsembleDynamics(spec, EnsembleConfig(**SMALL))
+    with pytest.raises(ConfigError, match="not fitted"):
+        model.predict(data.obs, data.action, torch.Generator())
+
+
+def test_tiny_data_and_constant_columns() -> None:
+    """Ten rows, one of them constant: no division by zero, no empty holdout."""
+    spec, data = linear_world(10)
+    data.obs[:, 1], data.next_obs[:, 1] = 3.0, 3.0
+    model = EnsembleDynamics(spec, EnsembleConfig(**(SMALL | {"target": "standardised"})))
+    model.fit(data)
+    guess = model.predict(data.obs, data.action, torch.Generator().manual_seed(0))
+    assert torch.isfinite(guess.next_obs).all() and torch.isfinite(guess.reward).all()
