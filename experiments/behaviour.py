@@ -36,15 +36,10 @@ class Row(NamedTuple):
     state: Tensor
 
 
-def silent(_: int) -> None:
-    """A `Report` that says nothing."""
-
-
 def joined(episodes: list[list[Row]], *, with_state: bool = False) -> Transitions:
     """The rows of episodes, episode after episode; the last row of each ends it."""
     rows = [row for episode in episodes for row in episode]
-    last = torch.zeros(len(rows), dtype=torch.bool)
-    last[torch.tensor([len(episode) for episode in episodes]).cumsum(0) - 1] = True
+    last = torch.tensor([i + 1 == len(e) for e in episodes for i in range(len(e))])
     terminated = torch.tensor([row.terminated for row in rows])
     return Transitions(
         obs=torch.stack([row.obs for row in rows]),
@@ -57,9 +52,6 @@ def joined(episodes: list[list[Row]], *, with_state: bool = False) -> Transition
     )
 
 
-# --- recording -----------------------------------------------------------------------------------
-
-
 def record(
     task: Task,
     behaviour: Behaviour,
@@ -68,7 +60,7 @@ def record(
     *,
     start: Callable[[Tensor], Tensor] | None = None,
     with_state: bool = False,
-    report: Report = silent,
+    report: Report,
 ) -> Transitions:
     """Whole episodes of `behaviour`, at least `steps` transitions in all.
 
@@ -83,11 +75,8 @@ def record(
     count = 0
     while count < steps:
         mean = count / len(episodes) if episodes else horizon
-        batch = run_episodes(
-            task, behaviour, starts(task, max(1, round((steps - count) / mean)), generator, start),
-            generator,
-        )  # fmt: skip
-        for episode in batch:
+        state = starts(task, max(1, round((steps - count) / mean)), generator, start)
+        for episode in run_episodes(task, behaviour, state, generator):
             if count < steps:
                 episodes.append(episode)
                 count += len(episode)
@@ -182,33 +171,36 @@ def actor(weights: Weights, spec: Spec, *, sampled: bool) -> Behaviour:
     draws from its distribution, otherwise its mode."""
     tensors = {n: torch.from_numpy(value) for n, value in weights.items() if n != "activation"}
     if "linear" in tensors:
-        return noisy(lambda obs: linear_actions(tensors, obs), spec, 0.0)
+
+        def linear(obs: Tensor, generator: torch.Generator) -> Tensor:
+            seen = (obs.double() - tensors["mean"]) / tensors["sd"]
+            return (seen @ tensors["linear"].T).to(obs).clamp(*bounds(spec))
+
+        return linear
     layers = sum(name.startswith("w") for name in tensors)
     squash = torch.relu if str(weights["activation"]) == "relu" else torch.tanh
-    low, high = (None, None) if spec.discrete else bounds(spec)
 
-    def act(obs: Tensor, generator: torch.Generator) -> Tensor:
-        hidden = obs
+    def outputs(obs: Tensor) -> Tensor:
         for i in range(layers - 1):
-            hidden = squash(hidden @ tensors[f"w{i}"] + tensors[f"b{i}"])
-        out = hidden @ tensors[f"w{layers - 1}"] + tensors[f"b{layers - 1}"]
-        if spec.discrete:
-            if not sampled:
-                return out.argmax(dim=-1)
-            return torch.multinomial(out.softmax(dim=-1), 1, generator=generator)[:, 0]
-        mean, log_std = out.chunk(2, dim=-1)
+            obs = squash(obs @ tensors[f"w{i}"] + tensors[f"b{i}"])
+        return obs @ tensors[f"w{layers - 1}"] + tensors[f"b{layers - 1}"]
+
+    def discrete(obs: Tensor, generator: torch.Generator) -> Tensor:
+        logits = outputs(obs)
+        if not sampled:
+            return logits.argmax(dim=-1)
+        return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)[:, 0]
+
+    def continuous(obs: Tensor, generator: torch.Generator) -> Tensor:
+        low, high = bounds(spec)
+        out = outputs(obs)
+        mean = out[:, : spec.action_dim].clamp(-tensors["clip"], tensors["clip"])
         if sampled:
             wobble = torch.randn(mean.shape, generator=generator)
-            mean = mean + log_std.clamp(-20, 2).exp() * wobble
+            mean = mean + out[:, spec.action_dim :].clamp(-20, 2).exp() * wobble
         return low + 0.5 * (mean.tanh() + 1) * (high - low)
 
-    return act
-
-
-def linear_actions(tensors: dict[str, Tensor], obs: Tensor) -> Tensor:
-    """Linear actions [B, A] of observations normalised as the search normalised them."""
-    seen = (obs.double() - tensors["mean"]) / tensors["sd"]
-    return (seen @ tensors["linear"].T).to(obs).clamp(-1.0, 1.0)
+    return discrete if spec.discrete else continuous
 
 
 def save_weights(weights: Weights, path: Path) -> Path:
@@ -233,10 +225,10 @@ class TaskEnv(gymnasium.Env):
     buffer holds rescaled actions); `begun` holds the step at which each episode began.
     """
 
-    def __init__(self, task: Task, seed: int = 0) -> None:
+    def __init__(self, task: Task) -> None:
         spec = task.spec
         self.task, self.horizon = task, limit(spec)
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(0)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (spec.obs_dim,), np.float32)
         if spec.discrete:
             self.action_space = gymnasium.spaces.Discrete(int(spec.num_actions or 0))
@@ -281,8 +273,8 @@ class TaskEnv(gymnasium.Env):
 
 @dataclass(frozen=True)
 class Training:
-    """A stable-baselines3 run: `replay` transitions are recorded, and the actor after `medium`
-    steps is the medium policy. `settings` go to the algorithm."""
+    """A stable-baselines3 run of `steps` transitions; the actor after `medium` of them is the
+    medium policy. `settings` go to the algorithm, `envs` is the number of tasks side by side."""
 
     algorithm: str
     steps: int
@@ -292,60 +284,67 @@ class Training:
     seed: int = 0
 
 
-def train(
-    task: Callable[[], Task], training: Training, report: Report = silent
-) -> tuple[Transitions, Weights | None]:
-    """Run `training`; every transition in order (of the starts of the episodes, where several
-    tasks ran), and the weights of the medium policy."""
+class Outcome(NamedTuple):
+    """What a run or search leaves: its policies by tier, and either every transition in order or
+    every candidate in order."""
+
+    policies: dict[str, Weights]
+    replay: Transitions | None = None
+    candidates: tuple[Weights, ...] = ()
+
+
+def train(task: Task, training: Training, report: Report) -> Outcome:
+    """Run `training`; where several tasks ran, episodes are in the order in which they began."""
     import stable_baselines3
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    envs = [TaskEnv(task()) for _ in range(training.envs)]
-    kept: list[Weights] = []
+    envs = [TaskEnv(task) for _ in range(training.envs)]
+    kept: dict[str, Weights] = {}
 
     class Keep(BaseCallback):
         def _on_step(self) -> bool:
             report(self.num_timesteps)
-            # PPO acts with one policy between two updates: the one it had when the count was full
             if training.medium is not None and not kept and self.num_timesteps > training.medium:
-                kept.append(actor_weights(self.model))
+                kept["medium"] = actor_weights(self.model)
             return True
 
     model = getattr(stable_baselines3, training.algorithm)(
         "MlpPolicy",
-        DummyVecEnv([lambda env=env: env for env in envs]),  # type: ignore[misc]
+        DummyVecEnv([lambda env=env: env for env in envs]),
         seed=training.seed,
         device="cpu",
         **training.settings,
     )
     model.learn(training.steps, callback=Keep())
-    if training.medium is not None and not kept:
-        kept.append(actor_weights(model))
     found = [
         (begun, i, episode)
         for i, env in enumerate(envs)
         for begun, episode in zip(env.begun, env.episodes, strict=True)
     ]
     found.sort(key=lambda entry: entry[:2])
-    return joined([episode for *_, episode in found]), kept[0] if kept else None
+    return Outcome(kept, joined([episode for *_, episode in found]))
 
 
 def actor_weights(model: Any) -> Weights:
-    """The actor of a SAC or PPO model as arrays w0 [in, out], b0, ...; the last layer of a SAC
-    actor gives means and log standard deviations before the tanh (state-dependent exploration
-    keeps the means only)."""
+    """The actor of a SAC or PPO model as arrays w0 [in, out], b0, ...
+
+    The last layer of a SAC actor gives means and log standard deviations before the tanh; with
+    state-dependent exploration the means only, which are clipped to +-`clip`.
+    """
     policy = model.policy
     if hasattr(policy, "action_net"):
         layers, heads, activation = policy.mlp_extractor.policy_net, [policy.action_net], "tanh"
+        clip = np.inf
+    elif policy.actor.use_sde:
+        layers, heads, activation = policy.actor.latent_pi, [policy.actor.mu[0]], "relu"
+        clip = policy.actor.clip_mean
     else:
-        layers, heads, activation = policy.actor.latent_pi, [policy.actor.mu], "relu"
-        if not policy.actor.use_sde:
-            heads.append(policy.actor.log_std)
-        else:
-            heads = [policy.actor.mu[0]]
+        actor = policy.actor
+        layers, heads, activation = actor.latent_pi, [actor.mu, actor.log_std], "relu"
+        clip = np.inf
     linear = [layer for layer in layers if isinstance(layer, torch.nn.Linear)]
-    weights: Weights = {"activation": np.array(activation)}
+    weights: Weights = {"activation": np.array(activation), "clip": np.array(clip, np.float32)}
     for i, layer in enumerate(linear):
         weights[f"w{i}"], weights[f"b{i}"] = array(layer.weight.T), array(layer.bias)
     last = len(linear)
@@ -356,3 +355,145 @@ def actor_weights(model: Any) -> Weights:
 
 def array(value: Tensor) -> np.ndarray:
     return value.detach().cpu().numpy().copy()
+
+
+# --- searches over linear policies ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search over linear policies, a clipped matrix times the observation.
+
+    `cross-entropy`: `population` candidates a generation, the `elite` best of which give the next
+    mean and spread. `ars`: augmented random search (Mania et al., "Simple random search provides a
+    competitive approach to reinforcement learning", https://arxiv.org/abs/1803.07055, V2-t), with
+    `population` / 2 directions of which the `elite` best are used, observations normalised, and
+    `alive_bonus` taken off every reward. The mean policy after `medium` iterations is the medium
+    policy; the best of the mean policies, each judged on 8 episodes every `judge` iterations, is
+    the expert.
+    """
+
+    method: str
+    iterations: int
+    medium: int
+    population: int
+    elite: int
+    noise: float
+    step: float = 0.0
+    alive_bonus: float = 0.0
+    judge: int = 1
+    seed: int = 0
+
+
+class Moments:
+    """Running mean and standard deviation of observations, for `ars`."""
+
+    def __init__(self, size: int) -> None:
+        self.count = 0
+        self.mean, self.squares = torch.zeros(size).double(), torch.zeros(size).double()
+
+    def add(self, obs: Tensor) -> None:
+        obs = obs.double()
+        delta = obs.mean(0) - self.mean
+        total = self.count + len(obs)
+        self.squares += (obs - obs.mean(0)).square().sum(0)
+        self.squares += delta.square() * self.count * len(obs) / total
+        self.mean = self.mean + delta * len(obs) / total
+        self.count = total
+
+    def weights(self, linear: Tensor) -> Weights:
+        """What a weights file holds of `linear` [A, S]."""
+        sd = torch.ones_like(self.mean)
+        if self.count > 1:
+            sd = (self.squares / (self.count - 1)).sqrt().clamp(min=1e-6)
+        return {"linear": array(linear), "mean": array(self.mean), "sd": array(sd)}
+
+
+def search(task: Task, settings: Search, report: Report) -> Outcome:
+    """Run a search; `report` is told the iteration."""
+    if settings.method not in ("cross-entropy", "ars"):
+        raise ConfigError(f"search {settings.method!r}: known are cross-entropy and ars")
+    crossed = settings.method == "cross-entropy"  # which leaves the moments as they are
+    generator = torch.Generator().manual_seed(settings.seed)
+    shape = (task.spec.action_dim, task.spec.obs_dim)
+    mean, sd = torch.zeros(shape).double(), torch.full(shape, settings.noise).double()
+    moments = Moments(task.spec.obs_dim)
+    policies: dict[str, Weights] = {}
+    candidates: list[Weights] = []
+    best = -np.inf
+    for iteration in range(1, settings.iterations + 1):
+        half = settings.population // (1 if crossed else 2)
+        delta = torch.randn((half, *shape), generator=generator).double() * sd
+        tried = mean + delta if crossed else torch.cat([mean + delta, mean - delta])
+        candidates += [moments.weights(linear) for linear in tried]
+        now = moments.weights(mean)
+        returns, seen = linear_returns(task, tried, now, generator, settings.alive_bonus)
+        if crossed:
+            chosen = tried[returns.argsort(descending=True)[: settings.elite]]
+            mean, sd = chosen.mean(0), chosen.std(0) + settings.step / iteration
+        else:
+            up, down = returns.chunk(2)
+            top = torch.maximum(up, down).argsort(descending=True)[: settings.elite]
+            spread = torch.cat([up[top], down[top]]).std()
+            slope = ((up - down)[top][:, None, None] * delta[top] / settings.noise).mean(0)
+            mean = mean + settings.step * slope / spread
+            moments.add(seen)
+        now = moments.weights(mean)
+        if iteration == settings.medium:
+            policies["medium"] = now
+        if iteration % settings.judge == 0:
+            score = float(linear_returns(task, mean.expand(8, *shape), now, generator)[0].mean())
+            if score > best:
+                best, policies["expert"] = score, now
+        report(iteration)
+    return Outcome(policies, candidates=tuple(candidates))
+
+
+def linear_returns(
+    task: Task, linear: Tensor, norm: Weights, generator: torch.Generator, bonus: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """One episode of each policy of `linear` [P, A, S]: returns [P] less `bonus` a step, and the
+    observations seen [N, S]."""
+    shift, scale = torch.from_numpy(norm["mean"]), torch.from_numpy(norm["sd"])
+    low, high = bounds(task.spec)
+    state = task.reset(len(linear), generator)
+    obs = task.observe(state)
+    live = torch.arange(len(linear))
+    returns = torch.zeros(len(linear)).double()
+    seen = []
+    for _ in range(limit(task.spec)):
+        seen.append(obs)
+        action = torch.einsum("pas,ps->pa", linear[live], (obs.double() - shift) / scale)
+        step = task.step(state, action.to(obs).clamp(low, high))
+        returns[live] += step.reward.double() - bonus
+        going = ~step.terminated
+        live, state, obs = live[going], step.state[going], step.obs[going]
+        if not len(live):
+            break
+    return returns, torch.cat(seen)
+
+
+def record_candidates(
+    task: Task,
+    candidates: tuple[Weights, ...],
+    steps: int,
+    generator: torch.Generator,
+    *,
+    with_state: bool = False,
+    report: Report,
+) -> Transitions:
+    """One episode each of candidates spread evenly over a search, as many as make `steps`
+    transitions, in the order of the search."""
+    episodes: list[tuple[int, list[Row]]] = []
+    count = 0
+    while count < steps:
+        mean = count / len(episodes) if episodes else limit(task.spec)
+        wanted = min(-(-(steps - count) // int(mean)), len(candidates))
+        for index in np.linspace(0, len(candidates) - 1, wanted).round().astype(int).tolist():
+            behaviour = actor(candidates[index], task.spec, sampled=False)
+            (episode,) = run_episodes(task, behaviour, task.reset(1, generator), generator)
+            episodes.append((index, episode))
+            count += len(episode)
+            report(min(count, steps))
+    episodes.sort(key=lambda entry: entry[0])
+    return joined([episode for _, episode in episodes], with_state=with_state)

@@ -1,6 +1,7 @@
 """The verb `collect`: record the local datasets anew from behaviour policies."""
 
 import dataclasses
+import functools
 import hashlib
 import re
 import zlib
@@ -24,14 +25,18 @@ from torch import Tensor
 
 from experiments.behaviour import (
     Behaviour,
+    Outcome,
     Report,
+    Search,
     Training,
     Weights,
     actor,
     load_weights,
     noisy,
     record,
+    record_candidates,
     save_weights,
+    search,
     train,
     uniform_actions,
 )
@@ -42,25 +47,79 @@ from mbrl.tasks import Task, make
 from mbrl.tasks.experts import expert
 from mbrl.types import Dataset, Provenance, Transitions
 
+Stage = Callable[[str, int], Report]  # a new progress bar: its text and total
+
 SMALL: dict[str, Any] = {"policy_kwargs": {"net_arch": [64, 64]}}
+# Settings of rl-baselines3-zoo, with a constant learning rate and 64 units a layer
+CARTPOLE: dict[str, Any] = {
+    "n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20,
+    "learning_rate": 1e-3,
+}  # fmt: skip
+ACROBOT: dict[str, Any] = {"n_steps": 256, "gae_lambda": 0.94, "n_epochs": 4, "ent_coef": 0.0}
+MOUNTAIN_CAR: dict[str, Any] = {
+    "buffer_size": 50_000, "batch_size": 512, "ent_coef": 0.1, "train_freq": 32,
+    "gradient_steps": 32, "gamma": 0.9999, "tau": 0.01, "learning_starts": 0, "use_sde": True,
+    "policy_kwargs": {"log_std_init": -3.67, "net_arch": [64, 64]},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the tiers of one family are made. `noise` is that of the expert (share of the action
-    range, or probability of a random action); `sampled` says whether the medium policy is sampled
-    or acts by its mode; `narrow` accepts start observations."""
+    """How the tiers of one family are made. `training` gives the medium policy and the replay,
+    where there are any; a search gives the expert too. `sampled` says whether the medium policy is
+    sampled or acts by its mode, `noise` is that of the expert (share of the action range, or
+    probability of a random action), `narrow` accepts the start observations of that tier."""
 
-    training: Training | None = None
+    training: Training | Search | None = None
     sampled: bool = True
     noise: float = 0.05
     narrow: Callable[[Tensor], Tensor] | None = None
+    with_state: bool = False
 
 
 RECIPES: dict[str, Recipe] = {
     "pendulum": Recipe(
         Training("SAC", 4_000, 2_500, {"learning_rate": 1e-3, **SMALL}),
-        narrow=lambda obs: obs[:, 0] < -0.8,  # within 0.64 rad of hanging
+        narrow=lambda obs: obs[:, 0] < -0.8,  # hangs, within 0.64 rad
+    ),
+    "swingup": Recipe(
+        Training("SAC", 10_000, 7_000, {"learning_rate": 1e-3, **SMALL}),
+        narrow=lambda obs: obs[:, 3] > 0,  # leans to one side
+    ),
+    "invertedpendulum": Recipe(
+        Training("SAC", 12_000, settings={"learning_rate": 1e-3, **SMALL}),
+        narrow=lambda obs: obs[:, 1] > 0,  # leans to one side
+    ),
+    "inverteddoublependulum": Recipe(
+        Training("SAC", 15_000, settings={"learning_rate": 1e-3, **SMALL}),
+        narrow=lambda obs: obs[:, 1] > 0,  # the first pole leans to one side
+    ),
+    "reacher": Recipe(
+        Training("SAC", 10_000, 2_500, {"gamma": 0.95, **SMALL}),
+        narrow=lambda obs: (obs[:, 4:6] > 0).all(dim=1),  # the target is in one quadrant
+    ),
+    "cartpole": Recipe(
+        Training("PPO", 8_192, 4_096, CARTPOLE, envs=8),
+        narrow=lambda obs: obs[:, 2] > 0,  # leans to one side
+    ),
+    "acrobot": Recipe(
+        Training("PPO", 65_536, 32_768, ACROBOT, envs=16),
+        narrow=lambda obs: obs[:, 1] > 0,  # the first link hangs to one side
+    ),
+    "mountaincar": Recipe(narrow=lambda obs: obs[:, 0] > -0.45),
+    "mountaincarcontinuous": Recipe(
+        Training("SAC", 25_000, 10_000, MOUNTAIN_CAR),
+        sampled=False,  # its exploration noise depends on the state and is not part of the weights
+        narrow=lambda obs: obs[:, 0] > -0.45,
+    ),
+    # the searches keep the simulator's state: their files are not shipped, so size is no matter
+    "swimmer": Recipe(Search("cross-entropy", 11, 2, 32, 6, noise=1.0, step=0.2), with_state=True),
+    "hopper": Recipe(
+        Search("ars", 70, 15, 16, 4, noise=0.025, step=0.01, alive_bonus=1.0, judge=5),
+        with_state=True,
+    ),
+    "halfcheetah": Recipe(
+        Search("ars", 50, 6, 64, 4, noise=0.03, step=0.02, judge=5), with_state=True
     ),
 }
 
@@ -107,9 +166,8 @@ def collect(command: Collect, console: Console | None = None) -> list[Path]:
     maker = Maker(card, command, folder)
     paths = []
     for tier in tiers:
-        with progress(console) as bar:
-            row = bar.add_task(f"{card.family}/{tier.name}", total=maker.total(tier))
-            rows = maker.make(tier, lambda n, bar=bar, row=row: bar.update(row, completed=n))
+        with progress(console) as bars:
+            rows = maker.make(tier, functools.partial(stage, bars))
         path = folder / card.family / f"{tier.name}.npz"
         save_npz(maker.dataset(tier, rows), path)
         paths.append(path)
@@ -120,6 +178,12 @@ def collect(command: Collect, console: Console | None = None) -> list[Path]:
         console.print(f"{card.family}/{tier.name}: {len(rows):,} transitions, {text}")
         console.print(f"  {path} ({size:,.0f} kB)", highlight=False, soft_wrap=True)
     return paths
+
+
+def stage(bars: Progress, text: str, total: int) -> Report:
+    """A new bar; the callback that moves it."""
+    row = bars.add_task(text, total=total)
+    return lambda done: bars.update(row, completed=done)
 
 
 def local_card(family: str) -> Card:
@@ -154,71 +218,79 @@ def progress(console: Console) -> Progress:
 
 
 class Maker:
-    """The transitions of one family's tiers; a training run serves all tiers that need it."""
+    """The transitions of one family's tiers; one training run serves all tiers that need it."""
 
     def __init__(self, card: Card, command: Collect, folder: Path) -> None:
         self.card, self.command, self.folder = card, command, folder
         self.recipe = RECIPES[card.family]
-        self.run: tuple[Transitions, Weights | None] | None = None
+        self.outcome: Outcome | None = None
+
+    def make(self, tier: Tier, stage: Stage) -> Transitions:
+        """Record `tier`."""
+        name = f"{self.card.family}/{tier.name}"
+        # the tiers of one seed differ in their starts
+        seed = zlib.crc32(f"{name}/{self.command.seed}".encode())
+        generator = torch.Generator().manual_seed(seed)
+        task, steps = self.task(tier), self.steps(tier)
+        options: dict[str, Any] = {"with_state": self.recipe.with_state}
+        if tier.name == "medium-replay":
+            outcome = self.trained(tier, stage)
+            if outcome.replay is not None:
+                return outcome.replay
+            options["report"] = stage(name, steps)
+            return record_candidates(task, outcome.candidates, steps, generator, **options)
+        behaviour = self.behaviour(tier, stage)
+        if tier.name == "narrow":
+            options["start"] = self.recipe.narrow
+        return record(task, behaviour, steps, generator, report=stage(name, steps), **options)
 
     def task(self, tier: Tier) -> Task:
         environment = self.card.environment(tier)
         return make(str(environment.task), **environment.task_options)
 
-    def total(self, tier: Tier) -> int:
-        training = self.recipe.training
-        if tier.name == "medium-replay" and training is not None:
-            return training.steps
+    def steps(self, tier: Tier) -> int:
         return self.command.steps or tier.steps or 10_000
 
-    def make(self, tier: Tier, report: Report) -> Transitions:
-        """Record `tier`."""
-        if tier.name == "medium-replay":
-            return self.trained(tier, report)[0]
-        # tiers of one seed differ in their starts
-        seed = zlib.crc32(f"{self.card.family}/{tier.name}/{self.command.seed}".encode())
-        return record(
-            self.task(tier),
-            self.behaviour(tier, report),
-            self.total(tier),
-            torch.Generator().manual_seed(seed),
-            start=self.recipe.narrow if tier.name == "narrow" else None,
-            report=report,
-        )
-
-    def behaviour(self, tier: Tier, report: Report) -> Behaviour:
+    def behaviour(self, tier: Tier, stage: Stage) -> Behaviour:
         spec = self.card.spec(tier)
         if tier.name == "random":
             return uniform_actions(spec)
         if tier.name == "medium":
-            return actor(self.weights(tier, report), spec, sampled=self.recipe.sampled)
+            return actor(self.weights(tier, stage), spec, sampled=self.recipe.sampled)
         noise = 0.0 if tier.name == "narrow" else self.recipe.noise
-        return noisy(expert(spec.task), spec, noise)
+        if not isinstance(self.recipe.training, Search):
+            return noisy(expert(spec.task), spec, noise)
+        best = actor(self.weights(self.card.tier("expert"), stage), spec, sampled=False)
+        return noisy(lambda obs: best(obs, torch.Generator()), spec, noise)
 
-    def weights(self, tier: Tier, report: Report) -> Weights:
-        """Those of the medium policy: the shipped ones, or trained."""
+    def weights(self, tier: Tier, stage: Stage) -> Weights:
+        """Those of the medium or expert policy: the shipped ones, or trained."""
         name = f"policies/{self.card.family}-{tier.name}.npz"
         shipped = cards_dir() / "local" / name
         if not self.command.retrain and shipped.is_file():
             return load_weights(shipped)
-        weights = self.trained(tier, report)[1]
-        if weights is None:
-            raise ConfigError(f"the recipe of {self.card.family}/{tier.name} keeps no policy")
+        weights = self.trained(tier, stage).policies[tier.name]
         save_weights(weights, self.folder / name)
         return weights
 
-    def trained(self, tier: Tier, report: Report) -> tuple[Transitions, Weights | None]:
-        if self.recipe.training is None:
+    def trained(self, tier: Tier, stage: Stage) -> Outcome:
+        training = self.recipe.training
+        if training is None:
             raise ConfigError(f"{self.card.family}/{tier.name} has no training recipe")
-        if self.run is None:
-            training = dataclasses.replace(self.recipe.training, seed=self.command.seed)
-            self.run = train(lambda: self.task(tier), training, report)
-        return self.run
+        if self.outcome is None:
+            training = dataclasses.replace(training, seed=self.command.seed)
+            if isinstance(training, Search):
+                report = stage(f"{training.method} search", training.iterations)
+                self.outcome = search(self.task(tier), training, report)
+            else:
+                report = stage(f"training {training.algorithm}", training.steps)
+                self.outcome = train(self.task(tier), training, report)
+        return self.outcome
 
     def dataset(self, tier: Tier, rows: Transitions) -> Dataset:
         """The verified dataset of the rows of `tier`."""
         recipe = f"python -m experiments collect {self.card.family} --tiers {tier.name}"
-        recipe += f" --steps {self.total(tier)} --seed {self.command.seed}"
+        recipe += f" --steps {self.steps(tier)} --seed {self.command.seed}"
         provenance = Provenance(
             card=f"{self.card.family}/{tier.name}",
             version=self.card.recipe_version,
