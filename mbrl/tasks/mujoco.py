@@ -5,6 +5,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.tasks.base import Step
 from mbrl.tasks.common import check_dtype, continuous_action
-from mbrl.tasks.mujoco_table import ROBOTS, Rows
+from mbrl.tasks.mujoco_table import ROBOTS, Robot, Rows, ant_extra_v5, usable
 from mbrl.tasks.references import REFERENCE_RETURNS
 from mbrl.types import Spec
 
@@ -31,6 +32,10 @@ class MujocoTask:
     forces). With these, resuming from a state is exact. Rows are stepped on `threads` threads of
     the CPU; observations and rewards come in `dtype` on `device`. Actions beyond the bounds are
     clipped by the actuators, while the control cost takes them as given, as in gymnasium.
+
+    Two of gymnasium's options change what is observed, and `spec.obs_dim` with it:
+    `exclude_current_positions_from_observation=False` puts the root's x (Swimmer, Ant: x and y)
+    first, `use_contact_forces=True` (Ant-v4) appends the contact forces and charges for them.
     """
 
     def __init__(
@@ -38,6 +43,8 @@ class MujocoTask:
         task_id: str,
         *,
         threads: int = 1,
+        exclude_current_positions_from_observation: bool = True,
+        use_contact_forces: bool = False,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -50,6 +57,10 @@ class MujocoTask:
 
         self.device, self.dtype, self.threads = torch.device(device), dtype, threads
         self._mujoco, self._robot = mujoco, ROBOTS[task_id]
+        if use_contact_forces:
+            self._robot = with_contact_forces(task_id, self._robot)
+        if not exclude_current_positions_from_observation:
+            self._robot = with_positions(task_id, self._robot)
         self._model = load_model(self._robot.xml)
         self._data = [mujoco.MjData(self._model) for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -177,6 +188,59 @@ class MujocoTask:
             chunk(0)
         else:
             list(self._pool.map(chunk, range(self.threads)))
+
+
+ROOTS = {"Swimmer": 2, "Hopper": 1, "HalfCheetah": 1, "Walker2d": 1, "Ant": 2}  # hidden entries
+
+
+def with_positions(task_id: str, robot: Robot) -> Robot:
+    """`robot` with the root's position in front of its observation."""
+    hidden = ROOTS.get(task_id.split("-")[0])
+    if hidden is None:
+        raise ConfigError(
+            f"{task_id} has no exclude_current_positions_from_observation: only "
+            f"{', '.join(ROOTS)} hide the position of their root"
+        )
+
+    def observe(rows: Rows) -> Tensor:
+        return torch.cat([rows.q[:, :hidden], robot.observe(rows)], dim=-1)
+
+    def invert(obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, v, possible = robot.invert(obs[:, hidden:])
+        return torch.cat([obs[:, :hidden], q[:, hidden:]], dim=-1), v, possible & usable(obs)
+
+    restore = robot.restore
+    return replace(
+        robot,
+        obs_dim=robot.obs_dim + hidden,
+        observe=observe,
+        invert=invert,
+        terminates=lambda obs: robot.terminates(obs[:, hidden:]),
+        restore=restore and (lambda obs, extra: restore(obs[:, hidden:], extra)),
+    )
+
+
+def with_contact_forces(task_id: str, robot: Robot) -> Robot:
+    """Ant-v4 with the clipped contact forces of all 14 bodies, and their cost."""
+    if task_id != "Ant-v4":
+        raise ConfigError(f"{task_id} has no use_contact_forces: only Ant-v4 has")
+
+    def observe(rows: Rows) -> Tensor:
+        return torch.cat([robot.observe(rows), rows.extra[:, 2:].clamp(-1.0, 1.0)], dim=-1)
+
+    def reward(old: Rows, new: Rows, action: Tensor, ended: Tensor, dt: float) -> Tensor:
+        cost = 5e-4 * new.extra[:, 2:].clamp(-1.0, 1.0).square().sum(dim=-1)
+        return robot.reward(old, new, action, ended, dt) - cost
+
+    return replace(
+        robot,
+        obs_dim=robot.obs_dim + 84,
+        observe=observe,
+        reward=reward,
+        extra=ant_extra_v5,
+        restore=lambda obs, extra: torch.cat([extra[:, :2], obs[:, 27:]], dim=-1),
+        contact_forces=True,
+    )
 
 
 def load_model(xml: str) -> Any:
