@@ -108,12 +108,12 @@ RECIPES: dict[str, Recipe] = {
     ),
     "mountaincar": Recipe(narrow=lambda obs: obs[:, 0] > -0.45),
     "mountaincarcontinuous": Recipe(
-        Training("SAC", 25_000, 10_000, MOUNTAIN_CAR),
+        Training("SAC", 20_000, 10_000, MOUNTAIN_CAR),
         sampled=False,  # its exploration noise depends on the state and is not part of the weights
         narrow=lambda obs: obs[:, 0] > -0.45,
     ),
     # the searches keep the simulator's state: their files are not shipped, so size is no matter
-    "swimmer": Recipe(Search("cross-entropy", 11, 2, 32, 6, noise=1.0, step=0.2), with_state=True),
+    "swimmer": Recipe(Search("cross-entropy", 9, 2, 32, 6, noise=1.0, step=0.2), with_state=True),
     "hopper": Recipe(
         Search("ars", 70, 15, 16, 4, noise=0.025, step=0.01, alive_bonus=1.0, judge=5),
         with_state=True,
