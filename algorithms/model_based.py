@@ -4,7 +4,7 @@ learner. Their classes take these functions over by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from algorithms import offline
 from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
@@ -36,8 +36,8 @@ class ImaginationConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
 
 
-class ModelBased(offline.Offline, Protocol):
-    """The attributes these functions use beside those of `offline.Offline`."""
+class ModelBased(offline.Offline):
+    """The attributes these functions use; algorithm classes derive from it to declare them."""
 
     learner: SoftActorCritic
     model: WorldModel

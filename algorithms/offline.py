@@ -2,7 +2,7 @@
 the data buffer, batches and state."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from mbrl.types import Dataset, Spec
 DISCRETE_ALGORITHMS = ("BC",)  # those that take discrete actions
 
 
-class Offline(Protocol):
+class Offline:
     """The attributes these functions use; algorithm classes derive from it to declare them."""
 
     version: int

@@ -17,6 +17,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "collect": ("collect", "record the local datasets anew from behaviour policies"),
     "model": ("model", "fit a world model, or inspect how good one is"),
     "list": ("listing", "the algorithms, tasks and datasets there are"),
+    "table": ("table", "run the missing cells of a table and print it"),
+    "crosscheck": ("crosscheck", "compare SAC with the one of stable-baselines3"),
     "bench": ("bench", "measure speed beside the machine's matrix-product rate and peers"),
 }
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -25,13 +25,22 @@ def finished(folder: Path) -> bool:
     return bool(json.loads(result.read_text())["step"] >= steps)
 
 
-def run_all(folders: Sequence[Path], workers: int, title: str = "runs") -> dict[Path, str]:
+def run_all(
+    folders: Sequence[Path],
+    workers: int,
+    title: str = "runs",
+    on_finished: Callable[[Path], None] = lambda folder: None,
+) -> dict[Path, str]:
     """Finish the runs in `folders` (made by `run.create`), at most `workers` at a time.
 
     Returns the error text of each run that failed; the others are not disturbed. Ctrl-C stops all
-    of them at their next step with everything saved, and raises `Interrupted`.
+    of them at their next step with everything saved, and raises `Interrupted`. `on_finished` is
+    told of each run as it ends, and at once of those that had ended before.
     """
     waiting = [f for f in folders if not finished(f)]
+    for folder in folders:
+        if folder not in waiting:
+            on_finished(folder)
     running: dict[Path, subprocess.Popen[bytes]] = {}
     failed: dict[Path, str] = {}
     totals = {f: json.loads((f / "config.json").read_text())["run"]["steps"] for f in folders}
@@ -47,7 +56,9 @@ def run_all(folders: Sequence[Path], workers: int, title: str = "runs") -> dict[
                 for folder, process in list(running.items()):
                     if process.poll() is not None:
                         del running[folder]
-                        if process.returncode != 0:
+                        if process.returncode == 0:
+                            on_finished(folder)
+                        else:
                             failed[folder] = (folder / "log.txt").read_text()[-2000:]
                 steps = {f: totals[f] if finished(f) else _steps_done(f) for f in folders}
                 done = sum(map(finished, folders))

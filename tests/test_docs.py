@@ -1,0 +1,99 @@
+"""Every code block of the README and of docs/ runs: Python as it stands, command lines with a
+budget of seconds."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+# What keeps a documented command to seconds; None: too long or needs the network.
+SHORT: dict[str, list[str] | None] = {
+    "quickstart": ["--steps", "20", "--seeds", "0"],
+    "run": ["--steps", "20"],
+    "bench": ["--quick", "--no-peers"],
+    "collect": None,
+    "crosscheck": ["--seeds", "1", "--steps", "300"],
+    "data fetch": None,
+    "model fit": ["--max-epochs", "2"],
+}
+SETUP = ("make ", "git ", "pip ", "cd ", "source ", "python3 -m venv", "python -m pip")
+
+
+def blocks(kinds: tuple[str, ...]) -> list:
+    found = []
+    for page in PAGES:
+        for index, (kind, text) in enumerate(BLOCK.findall(page.read_text())):
+            if kind in kinds:
+                found.append(pytest.param(text, id=f"{page.stem}-{index}"))
+    return found
+
+
+def test_every_block_has_a_known_kind() -> None:
+    for page in PAGES:
+        kinds = {kind for kind, _ in BLOCK.findall(page.read_text())}
+        assert kinds <= {"python", "sh", "text", "toml", "json"}, page
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "LONGREACH_DATA": str(folder / "data")}
+
+
+@pytest.mark.parametrize("text", blocks(("python",)))
+def test_python_block(text: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path),
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def shortened(words: list[str]) -> list[str] | None:
+    for name, extra in SHORT.items():
+        if words[: len(name.split())] == name.split():
+            if extra is None:
+                return None
+            kept = list(words)
+            for option in [e for e in extra if e.startswith("--")]:
+                while option in kept:  # the documented value gives way to the short one
+                    at = kept.index(option)
+                    end = at + 1
+                    while end < len(kept) and not kept[end].startswith("--"):
+                        end += 1
+                    del kept[at:end]
+            return kept + extra
+    return words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", blocks(("sh",)))
+def test_command_block(text: str, tmp_path: Path) -> None:
+    """The commands of one block, in order, in one folder; set-up commands are CI's own."""
+    lines = text.replace("\\\n", " ").splitlines()
+    for line in (line.split("  #")[0].strip() for line in lines):
+        if not line or line.startswith(("#", *SETUP)):
+            continue
+        assert line.startswith("python -m experiments"), line
+        words = shortened(shlex.split(line)[3:])
+        if words is None:
+            continue
+        done = subprocess.run(
+            [sys.executable, "-m", "experiments", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=environment(tmp_path),
+            timeout=300,
+        )
+        assert done.returncode == 0, line + "\n" + done.stdout + done.stderr
