@@ -87,7 +87,7 @@ RECIPES: dict[str, Recipe] = {
         narrow=lambda obs: obs[:, 3] > 0,  # leans to one side
     ),
     "invertedpendulum": Recipe(
-        Training("SAC", 12_000, settings={"learning_rate": 1e-3, **SMALL}),
+        Training("SAC", 16_000, settings=SMALL),
         narrow=lambda obs: obs[:, 1] > 0,  # leans to one side
     ),
     "inverteddoublependulum": Recipe(
@@ -223,6 +223,7 @@ class Maker:
     def __init__(self, card: Card, command: Collect, folder: Path) -> None:
         self.card, self.command, self.folder = card, command, folder
         self.recipe = RECIPES[card.family]
+        self.replay = command.tiers is None or "medium-replay" in command.tiers
         self.outcome: Outcome | None = None
 
     def make(self, tier: Tier, stage: Stage) -> Transitions:
@@ -283,6 +284,8 @@ class Maker:
                 report = stage(f"{training.method} search", training.iterations)
                 self.outcome = search(self.task(tier), training, report)
             else:
+                if not self.replay and training.medium is not None:  # the rest is of no use
+                    training = dataclasses.replace(training, steps=training.medium + 1)
                 report = stage(f"training {training.algorithm}", training.steps)
                 self.outcome = train(self.task(tier), training, report)
         return self.outcome
