@@ -18,6 +18,7 @@ from world_models.fitting import Fit
 
 Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 Progress = Callable[[dict[str, Tensor]], None]
+CHUNK = 1000  # rows that predictions on a CPU take at a time, so that activations stay in cache
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ class EnsembleConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.elites <= self.members:
-            raise ConfigError(f"elites is {self.elites}, it must lie in 1..{self.members} (members)")
+            raise ConfigError(
+                f"elites is {self.elites}, it must lie in 1..{self.members} (members)"
+            )
         if not 0 < self.holdout_fraction < 1:
             raise ConfigError(f"holdout_fraction is {self.holdout_fraction}, it must lie in (0, 1)")
         if len(self.weight_decay) not in (1, len(self.hidden) + 1):
@@ -64,7 +67,7 @@ class EnsembleConfig:
                 f"log_variance_min is {self.log_variance_min}, it must lie below log_variance_max, "
                 f"{self.log_variance_max}"
             )
-        if not 1 <= self.max_epochs or self.batch_size < 1 or self.patience < 1:
+        if self.max_epochs < 1 or self.batch_size < 1 or self.patience < 1:
             raise ConfigError("max_epochs, batch_size and patience must be at least 1")
 
 
@@ -106,6 +109,14 @@ class EnsembleNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.split(self.mlp(x))
+
+    def moments(self, out: Tensor) -> tuple[Tensor, Tensor]:
+        """Network output [..., 2D] to mean and variance [..., D]: the exponential of `split`'s
+        log-variance is exp(low) + exp(high) sigmoid(s - high), one special function instead of
+        three."""
+        mean, log_variance = out.split(self.out_dim, -1)
+        share = torch.sigmoid(log_variance - self.high)
+        return mean, torch.addcmul(self.low.exp(), self.high.exp(), share)
 
 
 @torch.no_grad()
@@ -248,36 +259,53 @@ class EnsembleDynamics:
 
     @torch.no_grad()
     def members_predict(
-        self, obs: Tensor, action: Tensor, chunk: int = 1000
+        self, obs: Tensor, action: Tensor, chunk: int = CHUNK
     ) -> tuple[Tensor, Tensor]:
         """Means and variances [E, B, S + 1] of every kept member, in target units."""
-        x = self.encode(obs, action)
-        size = chunk if x.device.type == "cpu" else len(x)  # small chunks stay in cache
-        parts = [self.network(piece) for piece in torch.split(x, size)]
-        if len(parts) == 1:
-            return parts[0][0], parts[0][1].exp()
-        mean = torch.cat([p[0] for p in parts], 1)
-        return mean, torch.cat([p[1] for p in parts], 1).exp()
+        mean = obs.new_empty(self.num_members, len(obs), self.network.out_dim)
+        variance = torch.empty_like(mean)
+        for part in _chunks(len(obs), chunk, self._device):
+            guess = self.network.moments(self.network.mlp(self.encode(obs[part], action[part])))
+            mean[:, part], variance[:, part] = guess
+        return mean, variance
 
     @torch.no_grad()
     def chosen_predict(
-        self, obs: Tensor, action: Tensor, member: Tensor, chunk: int = 2500
+        self, obs: Tensor, action: Tensor, member: Tensor, chunk: int = CHUNK
     ) -> tuple[Tensor, Tensor]:
         """Mean and variance [B, S + 1] of the member named for each row, computing only that
         member (rows grouped by member)."""
-        x = self.encode(obs, action)
-        if x.device.type != "cpu":
-            mean, log_variance = self.network(x)
-            rows = torch.arange(len(x), device=x.device)
-            return mean[member, rows], log_variance[member, rows].exp()
-        out = x.new_empty(len(x), 2 * self.network.out_dim)
+        if self._device.type != "cpu":
+            return _pick(*self.members_predict(obs, action), member)
+        mean = obs.new_empty(len(obs), self.network.out_dim)
+        variance = torch.empty_like(mean)
         order = torch.argsort(member)
         counts = torch.bincount(member, minlength=self.num_members).tolist()
-        for index, rows in enumerate(torch.split(order, counts)):
-            for piece in torch.split(rows, chunk):
-                out[piece] = self.network.mlp.member(x[piece], index)
-        mean, log_variance = self.network.split(out)
-        return mean, log_variance.exp()
+        for index, group in enumerate(torch.split(order, counts)):
+            for rows in torch.split(group, chunk):
+                x = self.encode(obs.index_select(0, rows), action.index_select(0, rows))
+                guess = self.network.moments(self.network.mlp.member(x, index))
+                mean.index_copy_(0, rows, guess[0])
+                variance.index_copy_(0, rows, guess[1])
+        return mean, variance
+
+    def _measured_predict(
+        self, obs: Tensor, action: Tensor, member: Tensor | None, measure: str | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Mean and variance [B, S + 1] of the member named for each row (None: of the mixture),
+        and the disagreement of all kept members, a chunk of rows after the other."""
+        mean = obs.new_empty(len(obs), self.network.out_dim)
+        variance = torch.empty_like(mean)
+        level = None if measure is None else obs.new_empty(len(obs))
+        for part in _chunks(len(obs), CHUNK, self._device):
+            means, variances = self.members_predict(obs[part], action[part])
+            if level is not None and measure is not None:
+                level[part] = named_measure(measure)(means, variances)
+            if member is None:
+                mean[part], variance[part] = means.mean(0), variances.mean(0)
+            else:
+                mean[part], variance[part] = _pick(means, variances, member[part])
+        return mean, variance, level
 
     @torch.no_grad()
     def disagreement(self, obs: Tensor, action: Tensor, name: str) -> Tensor:
@@ -302,14 +330,7 @@ class EnsembleDynamics:
         if measure is None and member is not None:
             mean, variance = self.chosen_predict(obs, action, member)
         else:
-            means, variances = self.members_predict(obs, action)
-            if measure is not None:
-                level = named_measure(measure)(means, variances)
-            if member is None:
-                mean, variance = means.mean(0), variances.mean(0)
-            else:
-                rows = torch.arange(len(obs), device=obs.device)
-                mean, variance = means[member, rows], variances[member, rows]
+            mean, variance, level = self._measured_predict(obs, action, member, measure)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         next_obs, reward = self.decode(obs, mean + variance.sqrt() * noise)
         ended = self._terminated(obs, action, next_obs)
@@ -355,3 +376,15 @@ class EnsembleDynamics:
             rows = state["fit"]["rows"]
             self._fit = Fit(self.network, self.config, rows, self.seed, self._device)
             self._fit.load_state_dict(state["fit"])
+
+
+def _chunks(count: int, size: int, device: torch.device) -> list[slice]:
+    """Row ranges that cover `count` rows; a single one off the CPU."""
+    size = size if device.type == "cpu" else max(count, 1)
+    return [slice(at, at + size) for at in range(0, count, size)]
+
+
+def _pick(means: Tensor, variances: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
+    """Row b of member[b], [B, D] from [E, B, D]."""
+    index = member[None, :, None].expand(1, -1, means.shape[2])
+    return means.gather(0, index)[0], variances.gather(0, index)[0]

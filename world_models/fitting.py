@@ -135,7 +135,9 @@ class Fit:
 def _optimiser(network: Any, config: Any) -> torch.optim.Optimizer:
     """Adam with the L2 weight of each layer (weights only), or AdamW."""
     depth = len(network.mlp.weights)
-    decay = config.weight_decay if len(config.weight_decay) == depth else config.weight_decay * depth
+    decay = config.weight_decay
+    if len(decay) != depth:
+        decay = decay * depth
     groups = [
         {"params": [weight], "weight_decay": decay[layer]}
         for layer, weight in enumerate(network.mlp.weights)

@@ -16,6 +16,7 @@ from world_models.base import Prediction, WorldModel
 from world_models.disagreement import measure
 
 Policy = Callable[[Tensor, torch.Generator], Tensor]
+CHUNK = 1000  # rows that a policy on a CPU takes at a time, so that activations stay in cache
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def rollout(
     obs, state = starts, states
     members = _members(model, config, count, generator)
     for t in range(config.horizon):
-        action = policy(obs, generator)
+        action = _act(policy, obs, generator)
         if config.member == "per_step":
             members = _members(model, config, len(live), generator)
         guess = model.predict(
@@ -111,6 +112,12 @@ def _members(
     return order % model.num_members
 
 
+def _act(policy: Policy, obs: Tensor, generator: torch.Generator) -> Tensor:
+    if obs.device.type != "cpu" or len(obs) <= CHUNK:
+        return policy(obs, generator)
+    return torch.cat([policy(part, generator) for part in torch.split(obs, CHUNK)])
+
+
 class _Record:
     """Preallocated [B, T, ...] storage that rows are written into as long as they live."""
 
@@ -140,11 +147,12 @@ class _Record:
         }
         if guess.disagreement is not None:
             values["disagreement"] = guess.disagreement
+        rows = slice(None) if len(live) == self.shape[0] else live  # a copy beats a scatter
         for name, value in values.items():
             if name not in self.fields:
                 self.fields[name] = value.new_zeros(*self.shape, *value.shape[1:])
-            self.fields[name][live, t] = value
-        self.mask[live, t] = True if valid is None else valid
+            self.fields[name][rows, t] = value
+        self.mask[rows, t] = True if valid is None else valid
 
     def trajectories(self) -> Trajectories:
         return Trajectories(mask=self.mask, **self.fields)  # type: ignore[arg-type]

@@ -69,17 +69,10 @@ def _activations(x: Tensor, e: int, weights: Layers, biases: Layers, hidden: Lay
         h = torch.addmm(bias[e], h, weight[e], out=out[e]).relu_()
 
 
-def _backward_chain(
-    e: int, column: Tensor | None, weights: Layers, hidden: Layers, chain: Layers
-) -> None:
-    """Write d_l = dq/dz_l of member `e`, times the cotangent `column` [B, 1] where given, into
-    `chain[l][e]`, last layer first."""
-    d, h, head = chain[-1][e], hidden[-1][e], weights[-1][e]
-    if column is None:
-        _threshold_backward(head.expand_as(h), h, 0.0, grad_input=d)
-    else:
-        torch.mul(column, head, out=d)
-        _threshold_backward(d, h, 0.0, grad_input=d)
+def _unit_chain(e: int, weights: Layers, hidden: Layers, chain: Layers) -> None:
+    """Write d_l = dq/dz_l of member `e` into `chain[l][e]`, last layer first."""
+    d, h = chain[-1][e], hidden[-1][e]
+    _threshold_backward(weights[-1][e].expand_as(h), h, 0.0, grad_input=d)
     for layer in range(len(hidden) - 2, -1, -1):
         out = chain[layer][e]
         torch.mm(d, weights[layer + 1][e].t(), out=out)
@@ -90,6 +83,13 @@ def _stack(like: Tensor, members: int, params: Sequence[Tensor]) -> list[Tensor]
     """Uninitialised [members, B, width] for each hidden layer."""
     depth = len(params) // 2
     return [like.new_empty(members, like.shape[0], w.shape[2]) for w in params[: depth - 1]]
+
+
+def _buffers(like: Tensor, params: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Three [B, width] buffers for each hidden layer; layers of one width share theirs."""
+    widths = [w.shape[2] for w in params[: len(params) // 2 - 1]]
+    kinds = {n: [like.new_empty(like.shape[0], n) for _ in range(3)] for n in widths}
+    return [kinds[n] for n in widths]
 
 
 class Values(torch.autograd.Function):
@@ -111,28 +111,47 @@ class Values(torch.autograd.Function):
         depth = (len(saved) + 1) // 3
         params = saved[: 2 * depth]
         weights, _ = _split(params)
-        members = len(weights[0])
         hidden = [h.unbind(0) for h in saved[2 * depth :]]
-        chain = [[c[0]] * members for c in _stack(x, 1, params)]
         wants_params = any(ctx.needs_input_grad[1:])
         grad_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         grads = [torch.empty_like(p) for p in params] if wants_params else []
-        grads_w, grads_b = _split(grads) if wants_params else ([], [])
+        split = _split(grads) if wants_params else None
+        buffers = _buffers(x, params)
         for e, row in enumerate(g.contiguous().unbind(0)):
-            _backward_chain(e, row.unsqueeze(1), weights, hidden, chain)
-            if grad_x is not None:
-                grad_x.addmm_(chain[0][e], weights[0][e].t())
-            if not wants_params:
-                continue
-            for layer, d in enumerate(chain):
-                below = x if layer == 0 else hidden[layer - 1][e]
-                torch.mm(below.t(), d[e], out=grads_w[layer][e])
-                torch.sum(d[e], 0, keepdim=True, out=grads_b[layer][e])
-            torch.mv(hidden[-1][e].t(), row, out=grads_w[-1][e])
+            _value_gradients(e, x, row, weights, hidden, buffers, grad_x, split)
         if not wants_params:
             return grad_x, *([None] * (2 * depth))
         torch.sum(g, 1, out=grads[-1][:, 0, 0])
         return grad_x, *grads
+
+
+def _value_gradients(
+    e: int,
+    x: Tensor,
+    g: Tensor,
+    weights: Layers,
+    hidden: Layers,
+    buffers: Sequence[Sequence[Tensor]],
+    grad_x: Tensor | None,
+    grads: tuple[Layers, Layers] | None,
+) -> None:
+    """Gradients of member `e` from the cotangent `g` [B] of q, layer by layer down, so that each
+    g dq/dz_l is used while it is in cache; that in `x` is added to `grad_x`."""
+    last = len(hidden) - 1
+    d = torch.mul(g.unsqueeze(1), weights[-1][e], out=buffers[last][0])
+    for layer in range(last, -1, -1):
+        if layer < last:
+            out = buffers[layer][(last - layer) % 2]
+            d = torch.mm(d, weights[layer + 1][e].t(), out=out)
+        _threshold_backward(d, hidden[layer][e], 0.0, grad_input=d)
+        if grads is not None:
+            below = x if layer == 0 else hidden[layer - 1][e]
+            torch.mm(below.t(), d, out=grads[0][layer][e])
+            torch.sum(d, 0, keepdim=True, out=grads[1][layer][e])
+    if grads is not None:
+        torch.mv(hidden[-1][e].t(), g, out=grads[0][-1][e])
+    if grad_x is not None:
+        grad_x.addmm_(d, weights[0][e].t())
 
 
 class ValuesAndGradients(torch.autograd.Function):
@@ -153,7 +172,7 @@ class ValuesAndGradients(torch.autograd.Function):
         for e, (row, out) in enumerate(zip(q.unbind(0), gradient.unbind(0), strict=True)):
             _activations(x, e, weights, biases, slots)
             torch.addmv(biases[-1][e][0], slots[-1][e], weights[-1][e], out=row)
-            _backward_chain(e, None, weights, slots, links)
+            _unit_chain(e, weights, slots, links)
             torch.mm(links[0][e], weights[0][e][-action_dim:].t(), out=out)
         ctx.save_for_backward(x, *params, *hidden, *chain)
         ctx.action_dim, ctx.depth = action_dim, len(weights)
@@ -176,52 +195,49 @@ class ValuesAndGradients(torch.autograd.Function):
         wants_params = any(ctx.needs_input_grad[2:])
         grad_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         grads = [torch.empty_like(p) for p in params] if wants_params else []
-        buffers = [b[0] for b in _stack(x, 1, params)] if wants_params else []
+        grads_w, grads_b = _split(grads) if wants_params else ([], [])
+        buffers = _buffers(x, params)
         for e, row in enumerate(g.unbind(0)):
             if grad_x is not None:
                 rows = torch.mm(chain[0][e], weights[0][e].t())
                 grad_x.addcmul_(rows, row.unsqueeze(1))
             if wants_params:
-                adjoint = _adjoint_chain(e, x, row, big_g[e], weights, hidden, buffers)
-                _merged_gradients(e, row, adjoint, chain, *_split(grads))
+                _merged_gradients(
+                    e, x, row, big_g[e], weights, hidden, chain, buffers, grads_w, grads_b
+                )
         if not wants_params:
             return grad_x, None, *([None] * (2 * depth))
         torch.sum(g, 1, out=grads[-1][:, 0, 0])
         return grad_x, None, *grads
 
 
-def _adjoint_chain(
+def _merged_gradients(
     e: int,
     x: Tensor,
     g: Tensor,
     big_g: Tensor,
     weights: Layers,
     hidden: Layers,
-    buffers: Sequence[Tensor],
-) -> list[Tensor]:
-    """The rows g h_{l-1} + u_{l-1} of every layer; the head's are summed over the batch."""
-    column = g.unsqueeze(1)
-    rows = x * column
-    rows[:, -big_g.shape[1] :] += big_g
-    merged, u = [rows], torch.mm(big_g, weights[0][e][-big_g.shape[1] :])
-    for layer, h in enumerate(hidden):
-        below = h[e]
-        if layer > 0:
-            u = torch.mm(u, weights[layer][e], out=buffers[layer])
-        _threshold_backward(u, below, 0.0, grad_input=u)
-        if layer < len(hidden) - 1:
-            merged.append(torch.addcmul(u, below, column))
-    merged.append(torch.mv(hidden[-1][e].t(), g).add_(u.sum(0)))
-    return merged
-
-
-def _merged_gradients(
-    e: int, g: Tensor, rows: Sequence[Tensor], chain: Layers, grads_w: Layers, grads_b: Layers
+    chain: Layers,
+    buffers: Sequence[Sequence[Tensor]],
+    grads_w: Layers,
+    grads_b: Layers,
 ) -> None:
-    for layer, d in enumerate(chain):
-        torch.mm(rows[layer].t(), d[e], out=grads_w[layer][e])
+    """Parameter gradients of member `e` from the cotangents `g` [B] of q and `big_g` [B, A] of
+    dq/da, layer by layer up, so that each adjoint is used while it is in cache."""
+    actions, column = big_g.shape[1], g.unsqueeze(1)
+    rows = x * column
+    rows[:, -actions:] += big_g
+    u, below = big_g, weights[0][e][-actions:]
+    for layer, (d, h) in enumerate(zip(chain, hidden, strict=True)):
+        torch.mm(rows.t(), d[e], out=grads_w[layer][e])
         torch.mv(d[e].t(), g, out=grads_b[layer][e][0])
-    grads_w[-1][e].copy_(rows[-1])
+        u = torch.mm(u, below, out=buffers[layer][layer % 2])
+        _threshold_backward(u, h[e], 0.0, grad_input=u)
+        if layer < len(hidden) - 1:
+            rows = torch.addcmul(u, h[e], column, out=buffers[layer][2])
+            below = weights[layer + 1][e]
+    torch.mv(hidden[-1][e].t(), g, out=grads_w[-1][e]).add_(u.sum(0))
 
 
 class Minimum(torch.autograd.Function):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mbrl.networks import EnsembleMLP, ensemble_values, minimum_value
 from mbrl.networks.ensemble_mlp import ACTIVATIONS, batched_values
+from world_models.ensemble import EnsembleConfig, EnsembleNetwork
 
 ACTIONS = 3
 SIZES = [
@@ -182,3 +183,12 @@ def test_what_is_not_supported_says_so():
         ensemble_values(EnsembleMLP(2, 3, (4,), 2), torch.zeros(1, 3))
     with pytest.raises(ValueError, match="hidden layer"):
         ensemble_values(EnsembleMLP(2, 3, (), 1), torch.zeros(1, 3))
+
+
+def test_variance_of_a_prediction_is_the_exponential_of_the_bounded_log_variance():
+    network = EnsembleNetwork(4, 3, 2, EnsembleConfig(log_variance_max=0.5)).double()
+    out = torch.linspace(-60, 60, 606, dtype=torch.float64).reshape(1, 101, 6)
+    mean, variance = network.moments(out)
+    wanted_mean, log_variance = network.split(out)
+    close(mean, wanted_mean)
+    torch.testing.assert_close(variance, log_variance.exp(), rtol=1e-7, atol=0)
