@@ -23,6 +23,8 @@ Behaviour = Callable[[Tensor, torch.Generator], Tensor]
 Report = Callable[[int], None]  # called with the number of transitions so far
 Weights = dict[str, np.ndarray]
 
+BATCH = 10  # episodes recorded side by side
+
 
 class Row(NamedTuple):
     """One transition of one task: tensors without a batch dimension, and two flags."""
@@ -62,7 +64,8 @@ def record(
     with_state: bool = False,
     report: Report,
 ) -> Transitions:
-    """Whole episodes of `behaviour`, at least `steps` transitions in all.
+    """Whole episodes of `behaviour`, at least `steps` transitions in all; a longer recording begins
+    with the shorter one.
 
     Batches of episodes run side by side, each to its own end, and follow one another in the
     order in which they were started, so that short episodes are not over-represented. `start`
@@ -70,12 +73,10 @@ def record(
     """
     if steps < 1:
         raise ConfigError(f"steps is {steps}; record at least 1 transition")
-    horizon = limit(task.spec)
     episodes: list[list[Row]] = []
     count = 0
     while count < steps:
-        mean = count / len(episodes) if episodes else horizon
-        state = starts(task, max(1, round((steps - count) / mean)), generator, start)
+        state = starts(task, BATCH, generator, start)
         for episode in run_episodes(task, behaviour, state, generator):
             if count < steps:
                 episodes.append(episode)

@@ -62,7 +62,7 @@ def test_a_recorded_tier_is_loaded_instead_of_the_shipped_one(tmp_path):
     data = load("pendulum/random")
     assert len(data) == 400  # whole episodes
     assert data.provenance.recipe == (
-        "python -m experiments collect pendulum --tiers random --steps 300 --seed 0"
+        "python -m experiments collect pendulum --tiers random --steps 400 --seed 0"
     )
 
 
@@ -135,6 +135,17 @@ def test_time_limits_truncate():
     )
     assert torch.nonzero(rows.truncated).flatten().tolist() == [199, 399]
     assert not bool(rows.terminated.any())
+
+
+def test_a_longer_recording_begins_with_the_shorter_one():
+    task = make("CartPole-v1")
+    short, long = (
+        behaviour.record(
+            task, behaviour.uniform_actions(task.spec), steps, generator(), report=ignore
+        )
+        for steps in (200, 900)
+    )
+    assert torch.equal(long.obs[: len(short)], short.obs)
 
 
 def test_noise_stays_in_the_bounds_and_slips_as_often_as_said():
