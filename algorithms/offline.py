@@ -35,7 +35,7 @@ class Offline:
 def setup(self: Any, spec: Spec, config: Any, device: str, seed: int) -> torch.Generator:
     """Set the shared attributes; returns the generator for initial weights."""
     self.spec, self.config, self.seed, self.step = spec, config, seed, 0
-    self.device = torch.device(device)
+    self.device = shared.resolve_device(device)
     initial, self.generator = shared.generators(seed, self.device)
     self.real = None
     self.modules, self.optimisers = {}, {}

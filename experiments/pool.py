@@ -44,10 +44,11 @@ def run_all(
     running: dict[Path, subprocess.Popen[bytes]] = {}
     failed: dict[Path, str] = {}
     totals = {f: json.loads((f / "config.json").read_text())["run"]["steps"] for f in folders}
+    ended = {f: totals[f] for f in folders if f not in waiting}
     columns = ("{task.description}", BarColumn(), "{task.fields[done]}/{task.fields[count]} runs")
     shown = [TextColumn(c) if isinstance(c, str) else c for c in columns]
     with Progress(*shown, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task(title, total=sum(totals.values()), done=0, count=len(folders))
+        task = bar.add_task(title, total=sum(totals.values()), done=len(ended), count=len(folders))
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
@@ -56,15 +57,14 @@ def run_all(
                 for folder, process in list(running.items()):
                     if process.poll() is not None:
                         del running[folder]
+                        ended[folder] = totals[folder]
                         if process.returncode == 0:
                             on_finished(folder)
                         else:
                             failed[folder] = (folder / "log.txt").read_text()[-2000:]
-                steps = {f: totals[f] if finished(f) else _steps_done(f) for f in folders}
-                done = sum(map(finished, folders))
-                bar.update(task, completed=sum(steps.values()), done=done)
+                done = sum(ended.values()) + sum(map(_steps_done, running))
+                bar.update(task, completed=done, done=len(ended))
                 time.sleep(0.5)
-            bar.update(task, done=sum(map(finished, folders)))
         except KeyboardInterrupt:
             for process in running.values():
                 process.terminate()

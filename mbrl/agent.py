@@ -167,6 +167,20 @@ def restore(cls: type[A], values: dict[str, Any], device: str = "cpu") -> A:
     return agent
 
 
+def resolve_device(name: str) -> torch.device:
+    """The torch device called `name`; `ConfigError` where there is none on this machine."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device is {name!r}; allowed: cpu, cuda, cuda:N, mps") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device is {name!r}, but torch sees {torch.cuda.device_count()} CUDA devices here; "
+            "use cpu, or install a CUDA build of torch"
+        )
+    return device
+
+
 def generators(seed: int, device: torch.device) -> tuple[torch.Generator, torch.Generator]:
     """One generator for initial weights (always on the CPU, so that they do not depend on the
     device) and one for everything drawn while training."""

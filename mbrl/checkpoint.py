@@ -2,7 +2,6 @@
 code."""
 
 import os
-import pickle
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -43,10 +42,11 @@ def load(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"no checkpoint at {path}; give the path of a checkpoint.pt file")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError, OSError) as error:
+    except Exception as error:  # the unpickler meets damaged bytes with almost any exception
+        reason = (str(error).splitlines() or [""])[0]
         raise CheckpointError(
-            f"{path} is not a readable checkpoint ({type(error).__name__}: "
-            f"{str(error).splitlines()[0]}); it may be cut off or come from another program"
+            f"{path} is not a readable checkpoint ({type(error).__name__}: {reason}); it may be "
+            "cut off or come from another program"
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__

@@ -186,3 +186,54 @@ def test_a_changed_dataset_is_refused(data_file, pendulum, tmp_path: Path) -> No
     save_npz(pendulum.with_transitions(changed), other)
     with pytest.raises(Exception, match="has changed"):
         runs.resume(tmp_path / "run", quiet=True)
+
+
+def test_an_online_run_in_mujoco_resumes_exactly(tmp_path: Path) -> None:
+    """The collector's state holds the simulator's whole integration state."""
+    values = CONFIGS["sac"] | {"envs": 2, "warmup": 10}
+    config = build_config("sac", values)
+    chosen = RunSettings(
+        "sac",
+        "Hopper-v5",
+        steps=STEPS,
+        eval_every=20,
+        eval_episodes=2,
+        final_episodes=3,
+        log_every=5,
+        checkpoint_every=7,
+        tensorboard=False,
+    )
+    runs.start(chosen, config, tmp_path / "whole", quiet=True)
+    folder, cls = tmp_path / "killed", ALGORITHMS["sac"][0]
+    killed_after(folder, lambda: runs.start(chosen, config, folder, quiet=True), cls, "update", 17)
+    runs.resume(folder, quiet=True)
+    assert_same_runs(tmp_path / "whole", folder)
+
+
+def test_tensorboard_events_are_cut_back(data_file: str, tmp_path: Path) -> None:
+    """After a kill and a resume, no step is in the event files twice."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = build_config("bc", CONFIGS["bc"])
+    chosen = settings("bc", data_file, tensorboard=True)
+    folder = tmp_path / "run"
+    start = lambda: runs.start(chosen, config, folder, quiet=True)  # noqa: E731
+    killed_after(folder, start, ALGORITHMS["bc"][0], "update", 33)
+    runs.resume(folder, quiet=True)
+    steps: list[int] = []
+    for file in sorted((folder / "events").glob("*")):
+        events = EventAccumulator(str(file)).Reload()
+        if "actor/bc" in events.Tags()["scalars"]:
+            steps += [e.step for e in events.Scalars("actor/bc")]
+    assert sorted(steps) == list(range(5, STEPS + 1, 5))
+
+
+def test_a_finished_run_is_not_run_again(data_file: str, tmp_path: Path) -> None:
+    config = build_config("bc", CONFIGS["bc"])
+    chosen = settings("bc", data_file)
+    runs.start(chosen, config, tmp_path / "run", quiet=True)
+    before = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
+    runs.resume(tmp_path / "run", quiet=True)
+    assert_same(before, checkpoint.load(tmp_path / "run" / "checkpoint.pt"))
+    with pytest.raises(Exception, match="already holds a run"):
+        runs.start(chosen, config, tmp_path / "run", quiet=True)

@@ -1,0 +1,69 @@
+"""50 updates with a fixed seed, against recorded numbers: a refactor must not move them. A file
+changes only together with the algorithm's `version`; WRITE_GOLDEN=1 writes them anew."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from algorithms import ALGORITHMS
+from experiments.settings import build_config
+from mbrl.types import Dataset
+
+GOLDEN = Path(__file__).parent / "golden"
+LEARNER = {"hidden": [16, 16], "batch_size": 32, "critics": 3}
+MODEL_BASED = {
+    "learner": LEARNER,
+    "model": {
+        "members": 3,
+        "elites": 2,
+        "hidden": [16],
+        "weight_decay": [1e-5],
+        "batch_size": 64,
+        "min_epochs": 2,
+        "max_epochs": 4,
+    },
+    "imagination": {"starts": 64, "every": 20, "rollout": {"horizon": 3}},
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bc": {"hidden": [16]},
+    "td3_bc": {"hidden": [16]},
+    "iql": {"hidden": [16]},
+    "sac": {"learner": LEARNER, "capacity": 1000},
+    "sac_n": {"learner": LEARNER},
+    "edac": {"learner": LEARNER | {"eta": 1.0}},
+    "mbpo": MODEL_BASED,
+    "mopo": MODEL_BASED,
+    "ravl": MODEL_BASED,
+}
+
+
+def measured(name: str, data: Dataset) -> dict[str, Any]:
+    cls, _ = ALGORITHMS[name]
+    agent = cls(data.spec, build_config(name, CONFIGS[name]), seed=7)
+    seen: dict[str, float] = {}
+
+    def log(event: str, agent: Any, metrics: dict[str, torch.Tensor]) -> None:
+        if event == "step":
+            seen.update({k: float(v) for k, v in metrics.items()})
+
+    agent.fit(data, 50, callbacks=[log])
+    action, _ = agent.act(data.transitions.obs[:4])
+    return {"version": cls.version, "metrics": seen, "actions": action.flatten().tolist()}
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_golden(name: str, pendulum: Dataset) -> None:
+    file, got = GOLDEN / f"{name}.json", measured(name, pendulum)
+    if os.environ.get("WRITE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(got, indent=1) + "\n")
+    kept = json.loads(file.read_text())
+    assert got["version"] == kept["version"], "a new version needs a new golden file"
+    assert got["metrics"].keys() == kept["metrics"].keys()
+    for key, value in kept["metrics"].items():
+        assert got["metrics"][key] == pytest.approx(value, rel=2e-3, abs=2e-4), key
+    assert got["actions"] == pytest.approx(kept["actions"], rel=2e-3, abs=2e-3)

@@ -1,0 +1,91 @@
+"""Commands as a new user types them: help, good runs, and bad input that stops before any work."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.__main__ import VERBS, main
+
+
+def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).parent.parent.parent)
+    return subprocess.run(
+        [sys.executable, "-m", "experiments", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": root},
+    )
+
+
+def test_usage_names_every_verb(capsys) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert all(verb in text for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_every_verb_has_help(verb: str, capsys) -> None:
+    try:
+        status = main([verb, "--help"])
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    assert status == 0
+    assert len(capsys.readouterr().out) > 60
+
+
+BAD = [
+    (["rnu"], "unknown command 'rnu': did you mean 'run'"),
+    (["run", "ravk", "pendulum/medium"], "did you mean 'ravl'"),
+    (["run", "ravl", "pendulum/mediun"], "did you mean 'medium'"),
+    (["run", "ravl", "pendulun/medium"], "pendulum"),
+    (["run", "edac", "CartPole-v1"], "does not learn online"),
+    (["run", "edac", "cartpole/medium"], "needs continuous actions"),
+    (["run", "edac", "missing.npz"], "missing.npz does not exist"),
+    (["run", "edac", "pendulum/medium", "--learner.critics", "0"], "critics is 0"),
+    (["run", "edac", "pendulum/medium", "--steps", "0"], "steps is 0"),
+    (["run", "edac", "pendulum/medium", "--learner.gamma", "1.5"], "gamma is 1.5"),
+    (["run", "iql", "pendulum/medium", "--expectile", "2"], "expectile is 2"),
+    (["run", "ravl", "pendulum/medium", "--imagination.real-ratio", "2"], "real_ratio is 2"),
+    (["run", "ravl", "pendulum/medium", "--device", "tpu"], "device"),
+    (["resume", "nowhere"], "holds no run"),
+    (["evaluate", "nowhere"], "no checkpoint"),
+    (["model", "fiit"], "did you mean 'fit'"),
+    (["table", "locl"], "did you mean 'local'"),
+    (["data", "info", "pendulum/nothing"], "unknown pendulum dataset"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda v: " ".join(v)[:40])
+def test_bad_input_stops_at_once(arguments, message, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(arguments)
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    text = capsys.readouterr()
+    assert status == 2
+    assert message in " ".join((text.out + text.err).replace("│", " ").split())
+    assert "Traceback" not in text.err
+    assert not list(tmp_path.glob("runs/**/checkpoint.pt"))
+
+
+def test_run_evaluate_inspect(tmp_path: Path) -> None:
+    options = ["--steps", "20", "--out", "run", "--model.max-epochs", "2", "--imagination.starts"]
+    done = call("run", "ravl", "pendulum/medium-replay", *options, "50", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "last evaluation: return" in done.stdout and "score" in done.stdout
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["data"]["name"] == "pendulum/medium-replay"
+    assert len(manifest["data"]["fingerprint"]) == 64
+    done = call("evaluate", "run", "--episodes", "3", cwd=tmp_path)
+    assert done.returncode == 0 and "over 3 starts" in done.stdout, done.stderr
+    done = call("model", "inspect", "run", "--steps", "5", cwd=tmp_path)
+    assert done.returncode == 0 and "5-step error" in done.stdout, done.stderr
+    assert (tmp_path / "run" / "inspect.png").stat().st_size > 10_000
+    again = call("run", "ravl", "pendulum/medium-replay", "--out", "run", cwd=tmp_path)
+    assert again.returncode == 2 and "already holds a run" in again.stderr
