@@ -224,7 +224,7 @@ class Maker:
         self.card, self.command, self.folder = card, command, folder
         self.recipe = RECIPES[card.family]
         self.replay = command.tiers is None or "medium-replay" in command.tiers
-        self.outcome: Outcome | None = None
+        self.outcome: Outcome | None = None  # of the training run
 
     def make(self, tier: Tier, stage: Stage) -> Transitions:
         """Record `tier`."""
@@ -265,11 +265,11 @@ class Maker:
         return noisy(lambda obs: best(obs, torch.Generator()), spec, noise)
 
     def weights(self, tier: Tier, stage: Stage) -> Weights:
-        """Those of the medium or expert policy: the shipped ones, or trained."""
+        """Those of the medium or expert policy: shipped, kept by an earlier call, or trained."""
         name = f"policies/{self.card.family}-{tier.name}.npz"
-        shipped = cards_dir() / "local" / name
-        if not self.command.retrain and shipped.is_file():
-            return load_weights(shipped)
+        for known in (cards_dir() / "local" / name, self.folder / name):
+            if known.is_file() and not self.command.retrain:
+                return load_weights(known)
         weights = self.trained(tier, stage).policies[tier.name]
         save_weights(weights, self.folder / name)
         return weights

