@@ -2,6 +2,7 @@
 `datasets` alone."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -42,6 +43,8 @@ def environment(folder: Path, with_datasets: bool) -> Path:
     with or without a package that is called `datasets` as Hugging Face's is."""
     venv.create(folder, with_pip=True)
     site = next(folder.glob("lib/python*/site-packages"))
+    for bundled in site.glob("setuptools*"):  # older than the build needs, and first in line
+        shutil.rmtree(bundled)
     (site / "shared.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     if with_datasets:
         (site / "datasets").mkdir()
