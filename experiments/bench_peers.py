@@ -107,7 +107,8 @@ class Running:
     def __init__(self, name: str, workload: str, home: Path) -> None:
         python = environment(name, home)
         variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        self.errors = tempfile.TemporaryFile("w+")  # a pipe that nobody reads could fill up
+        # A file, as a pipe that nobody reads could fill up; it is gone when this object is.
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [str(python), "-I", __file__, name, workload],  # mbrl-lib is called mbrl, too
             stdin=subprocess.PIPE,
