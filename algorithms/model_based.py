@@ -81,7 +81,7 @@ def termination_rule(spec: Spec, choice: str) -> Termination | None:
             "imagination.termination to 'never' if it does not end, or give the algorithm a model "
             "that has one: model=EnsembleDynamics(spec, termination=function)"
         )
-    return tasks.make(spec.task).terminates
+    return tasks.make_for(spec).terminates
 
 
 def prepare(self: Any, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:

@@ -37,7 +37,7 @@ class Evaluate:
             raise ConfigError(
                 f"the agent's task is {name!r}, which this library does not have; give --task"
             )
-        task = tasks.make(name)
+        task = tasks.make_for(agent.spec) if self.task is None else tasks.make(name)
         mine = (task.spec.obs_dim, task.spec.action_dim, task.spec.num_actions)
         if mine != (agent.spec.obs_dim, agent.spec.action_dim, agent.spec.num_actions):
             raise ConfigError(

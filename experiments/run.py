@@ -124,7 +124,7 @@ def open_source(settings: RunSettings) -> Source:
         return Source(task.spec, None, task)
     dataset = data.load(settings.data)
     known = dataset.spec.task in tasks.TASKS
-    return Source(dataset.spec, dataset, tasks.make(dataset.spec.task) if known else None)
+    return Source(dataset.spec, dataset, tasks.make_for(dataset.spec) if known else None)
 
 
 def _train(

@@ -63,6 +63,7 @@ class Environment:
             action_high=self.action_high,
             max_episode_steps=self.horizon,
             reference_returns=reference or self.reference_returns,
+            task_options=self.task_options,
         )
 
 

@@ -19,6 +19,7 @@ class Spec:
     number of discrete actions, or None where actions are continuous in
     [`action_low`, `action_high`] (one bound per component, in the task's own units).
     `reference_returns` is (random, expert): the undiscounted returns that score 0 and 100.
+    `task_options` are the keyword arguments that make the task match its data.
     """
 
     task: str
@@ -29,6 +30,7 @@ class Spec:
     action_high: tuple[float, ...] = ()
     max_episode_steps: int | None = None
     reference_returns: tuple[float, float] | None = None
+    task_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.obs_dim < 1 or self.action_dim < 1:

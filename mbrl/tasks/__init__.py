@@ -19,8 +19,9 @@ from mbrl.tasks.classic import (
 from mbrl.tasks.mujoco import MujocoTask
 from mbrl.tasks.mujoco_table import ROBOTS
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
+from mbrl.types import Spec
 
-__all__ = ["TASKS", "Step", "Task", "make"]
+__all__ = ["TASKS", "Step", "Task", "make", "make_for"]
 
 TASKS: dict[str, Callable[..., Task]] = {
     "Pendulum-v1": Pendulum,
@@ -53,3 +54,8 @@ def make(
             f"allowed: {', '.join(allowed) or 'none'}"
         )
     return constructor(device=device, dtype=dtype, **options)
+
+
+def make_for(spec: Spec, *, device: torch.device | str = "cpu") -> Task:
+    """The task that `spec` describes, with the options that make it match the spec's data."""
+    return make(spec.task, device=device, **spec.task_options)

@@ -1,5 +1,6 @@
 """Options that change what a MuJoCo task shows, against gymnasium with the same options."""
 
+import json
 import warnings
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from mbrl.cards import all_cards
+from mbrl.cards import all_cards, find_tier
 from mbrl.errors import ConfigError
-from mbrl.tasks import make
+from mbrl.tasks import make, make_for
+from mbrl.types import Spec
 
 POSITIONS = {"exclude_current_positions_from_observation": False}
 FORCES = {"use_contact_forces": True}
@@ -72,3 +74,12 @@ def test_every_card_makes_its_task() -> None:
 def test_options_that_a_task_lacks(task_id: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         make(task_id, **options)
+
+
+def test_a_spec_carries_its_options_to_the_task() -> None:
+    """NeoRL's Hopper shows the root position; the spec keeps that through a checkpoint."""
+    card, tier = find_tier("neorl/hopper-low")
+    spec = Spec.from_dict(json.loads(json.dumps(card.spec(tier).to_dict())))
+    assert make_for(spec).spec.obs_dim == spec.obs_dim == 12
+    card, tier = find_tier("d4rl/hopper-medium-v2")
+    assert make_for(card.spec(tier)).spec.obs_dim == 11

@@ -171,7 +171,7 @@ def test_the_constructor_explains_what_is_wrong() -> None:
         MujocoTask("Hopper-v6")
     with pytest.raises(ConfigError, match="threads must be at least 1"):
         make("Hopper-v5", threads=0)
-    with pytest.raises(ConfigError, match="allowed: .*threads"):
+    with pytest.raises(ConfigError, match=r"allowed: .*threads"):
         make("Hopper-v5", frame_skip=2)
     with pytest.raises(ConfigError, match="qpos must be"):
         MujocoTask("Hopper-v5").state_from_simulator(torch.zeros(1, 5), torch.zeros(1, 6))
