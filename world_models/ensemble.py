@@ -186,9 +186,7 @@ class EnsembleDynamics:
 
     def _build(self, members: int, generator: torch.Generator | None) -> EnsembleNetwork:
         width = self.spec.obs_dim + self.inputs
-        network = EnsembleNetwork(
-            width, self.spec.obs_dim + 1, members, self.config, generator
-        )
+        network = EnsembleNetwork(width, self.spec.obs_dim + 1, members, self.config, generator)
         return network.to(self._device)
 
     # What the members see and predict.

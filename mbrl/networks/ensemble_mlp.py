@@ -92,7 +92,7 @@ class EnsembleMLP(nn.Module):
         activate = ACTIVATIONS[self.activation]
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.addmm(bias[index], x, weight[index])
+            x = torch.addmm(bias[index, 0], x, weight[index])
             if layer < last:
                 if self.layer_norm:
                     scale, shift = self.scales[layer][index, 0], self.shifts[layer][index, 0]

@@ -30,7 +30,8 @@ def infer(
     out = x.new_empty(members, batch, weights[-1].shape[2])
     buffers = [x.new_empty(batch, w.shape[2]) for w in weights[:-1]]
     inputs = x.unbind(0) if x.ndim == 3 else [x] * members
-    for h, target, *layers in zip(inputs, out, *weights, *biases, strict=True):
+    vectors = [b[:, 0] for b in biases]
+    for h, target, *layers in zip(inputs, out, *weights, *vectors, strict=True):
         pairs = list(zip(layers[: len(weights)], layers[len(weights) :], strict=True))
         for (weight, bias), buffer in zip(pairs, buffers, strict=False):
             h = activate(torch.addmm(bias, h, weight, out=buffer))
@@ -51,7 +52,8 @@ def _split(params: Sequence[Tensor]) -> tuple[Layers, Layers]:
     depth = len(params) // 2
     weights = [w.unbind(0) for w in params[: depth - 1]]
     weights.append(params[depth - 1][:, :, 0].unbind(0))
-    return weights, [b.unbind(0) for b in params[depth:]]
+    # A bias that is a vector goes into the product's own pass; a [1, out] one is copied first.
+    return weights, [b[:, 0].unbind(0) for b in params[depth:]]
 
 
 def _forward(x: Tensor, weights: Layers, biases: Layers, hidden: Layers) -> Tensor:
@@ -59,7 +61,7 @@ def _forward(x: Tensor, weights: Layers, biases: Layers, hidden: Layers) -> Tens
     q = x.new_empty(len(weights[0]), x.shape[0])
     for e, row in enumerate(q.unbind(0)):
         _activations(x, e, weights, biases, hidden)
-        torch.addmv(biases[-1][e][0], hidden[-1][e], weights[-1][e], out=row)
+        torch.addmv(biases[-1][e], hidden[-1][e], weights[-1][e], out=row)
     return q
 
 
@@ -147,7 +149,7 @@ def _value_gradients(
         if grads is not None:
             below = x if layer == 0 else hidden[layer - 1][e]
             torch.mm(below.t(), d, out=grads[0][layer][e])
-            torch.sum(d, 0, keepdim=True, out=grads[1][layer][e])
+            torch.sum(d, 0, out=grads[1][layer][e])
     if grads is not None:
         torch.mv(hidden[-1][e].t(), g, out=grads[0][-1][e])
     if grad_x is not None:
@@ -171,7 +173,7 @@ class ValuesAndGradients(torch.autograd.Function):
         q, gradient = x.new_empty(members, batch), x.new_empty(members, batch, action_dim)
         for e, (row, out) in enumerate(zip(q.unbind(0), gradient.unbind(0), strict=True)):
             _activations(x, e, weights, biases, slots)
-            torch.addmv(biases[-1][e][0], slots[-1][e], weights[-1][e], out=row)
+            torch.addmv(biases[-1][e], slots[-1][e], weights[-1][e], out=row)
             _unit_chain(e, weights, slots, links)
             torch.mm(links[0][e], weights[0][e][-action_dim:].t(), out=out)
         ctx.save_for_backward(x, *params, *hidden, *chain)
@@ -231,7 +233,7 @@ def _merged_gradients(
     u, below = big_g, weights[0][e][-actions:]
     for layer, (d, h) in enumerate(zip(chain, hidden, strict=True)):
         torch.mm(rows.t(), d[e], out=grads_w[layer][e])
-        torch.mv(d[e].t(), g, out=grads_b[layer][e][0])
+        torch.mv(d[e].t(), g, out=grads_b[layer][e])
         u = torch.mm(u, below, out=buffers[layer][layer % 2])
         _threshold_backward(u, h[e], 0.0, grad_input=u)
         if layer < len(hidden) - 1:

@@ -124,9 +124,9 @@ class SquashedGaussianPolicy(nn.Module):
 
     def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
         """A sampled action in the task's units."""
-        shape = (*obs.shape[:-1], self.scale.half_range.shape[0])
-        noise = torch.randn(shape, generator=generator, device=obs.device)
-        return self.scale.to_task(self.sample(obs, noise)[0])
+        mean, log_std = self.distribution(obs)
+        noise = torch.randn(mean.shape, generator=generator, device=obs.device)
+        return self.scale.to_task(torch.tanh(mean + log_std.exp() * noise))
 
     def forward(self, obs: Tensor) -> Tensor:
         """The greedy action in the task's units."""
