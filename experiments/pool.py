@@ -4,6 +4,7 @@ checkpoint when it is started again."""
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ def run_all(
     shown = [TextColumn(c) if isinstance(c, str) else c for c in columns]
     with Progress(*shown, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(title, total=sum(totals.values()), done=len(ended), count=len(folders))
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
@@ -71,6 +73,8 @@ def run_all(
             for process in running.values():
                 process.wait()
             raise Interrupted("stopped; every run is saved: the same command continues") from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return failed
 
 

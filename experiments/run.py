@@ -1,5 +1,6 @@
 """One training run in one folder: start, resume, and the two commands for it."""
 
+import fcntl
 import json
 import platform
 import subprocess
@@ -69,6 +70,17 @@ def resume(folder: Path, *, quiet: bool = False) -> Result:
     """Continue the run in `folder` from its checkpoint (or from the start if it has none)."""
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} holds no run: there is no config.json in it")
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system frees it when we die
+        except OSError:
+            raise CheckpointError(
+                f"another process is training in {folder}; wait for it, or stop it first"
+            ) from None
+        return _resume(folder, quiet)
+
+
+def _resume(folder: Path, quiet: bool) -> Result:
     values = json.loads((folder / "config.json").read_text())
     settings = configs.from_dict(RunSettings, values["run"])
     source = open_source(settings)

@@ -13,6 +13,7 @@ from experiments import pool
 from experiments import run as runs
 from experiments.settings import RunSettings, build_config
 from mbrl.data import save_npz
+from mbrl.errors import CheckpointError
 
 
 @pytest.fixture
@@ -66,6 +67,8 @@ def test_ctrl_c_stops_and_saves_all(folders: list[Path], tmp_path: Path) -> None
     while not all((f / "checkpoint.pt").exists() for f in folders[:2]):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    with pytest.raises(CheckpointError, match="another process is training"):
+        runs.resume(folders[0])
+    process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert "the same command continues" in errors
