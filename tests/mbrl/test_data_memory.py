@@ -190,12 +190,12 @@ def test_local_tiers_load_by_name_and_medium_expert_is_concatenated(tmp_path, mo
     assert both.spec.reference_returns == (-1228.1, -138.8)  # the card's, not the file's
     assert both.transitions.episodes()[3] == (16, 21)
     assert check("pendulum/medium-expert") == []
-    with pytest.raises(DataError, match="collect pendulum --tiers narrow"):
-        load("pendulum/narrow")
+    with pytest.raises(DataError, match="collect hopper --tiers random"):
+        load("hopper/random")
     with pytest.raises(DataError, match="no natural medium policy"):
         load("invertedpendulum/medium")
-    with pytest.raises(DataError, match="collect cartpole --tiers medium"):
-        load("cartpole/medium-expert")
+    with pytest.raises(DataError, match="collect hopper --tiers medium"):
+        load("hopper/medium-expert")
 
 
 def test_a_local_file_of_another_task_is_refused(tmp_path, monkeypatch):

@@ -112,7 +112,7 @@ def test_loss_is_twice_the_likelihood_with_bounds() -> None:
     model = EnsembleDynamics(spec, EnsembleConfig(**SMALL))
     g = torch.Generator().manual_seed(0)
     mean, log_variance, y = (torch.randn(4, 5, 4, generator=g) for _ in range(3))
-    got = float(gaussian_nll(mean, log_variance, y, model.network))
+    got = float(gaussian_nll(mean, log_variance, y, model.network).detach())
     logs = stats.norm.logpdf(y.numpy(), mean.numpy(), np.exp(0.5 * log_variance.numpy()))
     nll = (-2 * logs - np.log(2 * np.pi)).mean((1, 2)).sum()
     bounds = 0.01 * (4 * 0.5 - 4 * -10.0)
