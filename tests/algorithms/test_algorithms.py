@@ -17,37 +17,14 @@ from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
 from mbrl.types import Dataset, Spec, Transitions
-
-SMALL_LEARNER = {"hidden": [16, 16], "batch_size": 16, "critics": 3}
-MODEL_BASED = {
-    "learner": SMALL_LEARNER,
-    "model": {
-        "members": 3,
-        "elites": 2,
-        "hidden": [16],
-        "weight_decay": [1e-5],
-        "batch_size": 64,
-        "min_epochs": 2,
-        "max_epochs": 4,
-    },
-    "imagination": {"starts": 32, "every": 10, "retain": 2, "rollout": {"horizon": 3}},
-}
-MODEL_BASED["imagination"]["termination"] = "never"
-CONFIGS: dict[str, dict[str, Any]] = {
-    "bc": {"hidden": [16]},
-    "td3_bc": {"hidden": [16]},
-    "iql": {"hidden": [16]},
-    "sac": {"learner": SMALL_LEARNER, "capacity": 1000, "warmup": 20},
-    "sac_n": {"learner": SMALL_LEARNER},
-    "edac": {"learner": SMALL_LEARNER},
-    "mbpo": MODEL_BASED,
-    "mopo": MODEL_BASED,
-    "ravl": MODEL_BASED,
-}
+from tests.small import CONFIGS, MODEL
 
 
 def build(name: str, spec: Spec, seed: int = 0) -> Any:
-    return ALGORITHMS[name][0](spec, build_config(name, CONFIGS[name]), seed=seed)
+    values = dict(CONFIGS[name])
+    if "imagination" in values:
+        values["imagination"] = values["imagination"] | {"termination": "never"}
+    return ALGORITHMS[name][0](spec, build_config(name, values), seed=seed)
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
@@ -185,7 +162,7 @@ LEARNING["sac_n"] = {"learner": FAST}
 LEARNING["edac"] = {"learner": FAST}
 ONE_STEP = {
     "learner": FAST,
-    "model": MODEL_BASED["model"] | {"max_epochs": 30, "min_epochs": 15, "hidden": [32]},
+    "model": MODEL | {"max_epochs": 30, "min_epochs": 15, "hidden": [32]},
     "imagination": {
         "starts": 200,
         "every": 50,

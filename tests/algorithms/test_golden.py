@@ -12,33 +12,9 @@ import torch
 from algorithms import ALGORITHMS
 from experiments.settings import build_config
 from mbrl.types import Dataset
+from tests.small import CONFIGS
 
 GOLDEN = Path(__file__).parent / "golden"
-LEARNER = {"hidden": [16, 16], "batch_size": 32, "critics": 3}
-MODEL_BASED = {
-    "learner": LEARNER,
-    "model": {
-        "members": 3,
-        "elites": 2,
-        "hidden": [16],
-        "weight_decay": [1e-5],
-        "batch_size": 64,
-        "min_epochs": 2,
-        "max_epochs": 4,
-    },
-    "imagination": {"starts": 64, "every": 20, "rollout": {"horizon": 3}},
-}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "bc": {"hidden": [16]},
-    "td3_bc": {"hidden": [16]},
-    "iql": {"hidden": [16]},
-    "sac": {"learner": LEARNER, "capacity": 1000},
-    "sac_n": {"learner": LEARNER},
-    "edac": {"learner": LEARNER | {"eta": 1.0}},
-    "mbpo": MODEL_BASED,
-    "mopo": MODEL_BASED,
-    "ravl": MODEL_BASED,
-}
 
 
 def measured(name: str, data: Dataset) -> dict[str, Any]:

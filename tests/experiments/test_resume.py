@@ -20,35 +20,9 @@ from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
 from mbrl.data import save_npz
 from mbrl.records import TIME_COLUMNS, MetricsFile
+from tests.small import CONFIGS
 from world_models.fitting import Fit
 
-SMALL_LEARNER = {"hidden": [16, 16], "batch_size": 16, "critics": 3}
-SMALL_MODEL = {
-    "members": 3,
-    "elites": 2,
-    "hidden": [16],
-    "weight_decay": [1e-5],
-    "batch_size": 64,
-    "min_epochs": 2,
-    "max_epochs": 6,
-}
-SMALL_IMAGINATION = {"starts": 32, "every": 10, "retain": 2, "rollout": {"horizon": 3}}
-MODEL_BASED = {
-    "learner": SMALL_LEARNER,
-    "model": SMALL_MODEL,
-    "imagination": SMALL_IMAGINATION,
-}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "bc": {"hidden": [16]},
-    "td3_bc": {"hidden": [16]},
-    "iql": {"hidden": [16]},
-    "sac": {"learner": SMALL_LEARNER, "capacity": 500, "warmup": 20},
-    "sac_n": {"learner": SMALL_LEARNER},
-    "edac": {"learner": SMALL_LEARNER},
-    "mbpo": MODEL_BASED,
-    "mopo": MODEL_BASED,
-    "ravl": MODEL_BASED,
-}
 STEPS = 45
 
 
