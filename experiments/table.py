@@ -109,8 +109,8 @@ def markdown(name: str, plan: dict[str, Any], cells: dict[tuple[str, str, int], 
 def _cell(last: np.ndarray, wanted: int) -> str:
     if len(last) == 0:
         return "not run"
-    spread = last.std(ddof=1) if len(last) > 1 else 0.0
-    text = f"{last.mean():.1f} ± {spread:.1f}"
+    spread = f" ± {last.std(ddof=1):.1f}" if len(last) > 1 else ""
+    text = f"{last.mean():.1f}{spread}"
     return text if len(last) == wanted else f"{text} ({len(last)} of {wanted})"
 
 
