@@ -1,7 +1,6 @@
 """The verb `model`: fit an ensemble world model on a dataset, or inspect how good one is."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import figures
+from experiments.fits import saving
 from experiments.settings import preset_config
 from mbrl import checkpoint, data
 from mbrl import config as configs
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError, ConfigError, unknown_name
 from mbrl.progress import Progress
-from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models import diagnostics as measures
@@ -77,17 +76,6 @@ class Fit:
             "seed": self.seed,
             "test_share": self.test_share,
         }
-
-
-def saving(show: Callable[[Metrics], None], save: Callable[[], None], every: int = 10) -> Callable:
-    """Progress that also saves every `every` epochs."""
-
-    def on_progress(metrics: Metrics) -> None:
-        show(metrics)
-        if int(metrics["model/epoch"]) % every == 0:
-            save()
-
-    return on_progress
 
 
 @dataclass(frozen=True)

@@ -1,99 +1,195 @@
-"""Many runs side by side on this machine: one single-threaded process each, restarted from its
-checkpoint when it is started again."""
+"""Many jobs side by side, on this machine's processes or on Ray: one thread each, retried from
+their checkpoints when a process dies."""
 
-import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from experiments import jobs
 from mbrl.callbacks import Interrupted
-from mbrl.records import MetricsFile
+from mbrl.errors import ConfigError
+
+PATIENCE = 5  # deaths in a row without a newer checkpoint before a job counts as failed
+Name = Literal["local", "ray"]
 
 
-def finished(folder: Path) -> bool:
-    """Whether the run in `folder` has reached its last step."""
-    result, config = folder / "result.json", folder / "config.json"
-    if not result.exists() or not config.exists():
+@dataclass(frozen=True)
+class Ended:
+    """How a job's process ended: `died` if it was killed, else with its exit `status`."""
+
+    status: int
+    died: bool
+    text: str = ""  # the end of its log
+
+
+class Launcher(Protocol):
+    """Where jobs run."""
+
+    workers: int
+
+    def start(self, folder: Path) -> Any: ...
+    def poll(self, handle: Any) -> Ended | None: ...
+    def stop(self, handles: Sequence[Any]) -> None:
+        """Let the jobs save and end, and wait for it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Local:
+    """One process of this machine for each job."""
+
+    def __init__(self, workers: int) -> None:
+        if workers < 1:
+            raise ConfigError(f"workers is {workers}, it must be at least 1")
+        self.workers = workers
+
+    def start(self, folder: Path) -> tuple[Path, "subprocess.Popen[bytes]"]:
+        command = [sys.executable, "-m", "experiments", "resume", str(folder), "--quiet"]
+        # A session of its own, so that Ctrl-C reaches this process alone, which then stops all.
+        with (folder / "log.txt").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+        return folder, process
+
+    def poll(self, handle: tuple[Path, "subprocess.Popen[bytes]"]) -> Ended | None:
+        folder, process = handle
+        status = process.poll()
+        if status is None:
+            return None
+        text = (folder / "log.txt").read_text(errors="replace")[-2000:]
+        return Ended(status, status < 0, text)
+
+    def stop(self, handles: Sequence[tuple[Path, "subprocess.Popen[bytes]"]]) -> None:
+        for _, process in handles:
+            process.terminate()
+        for _, process in handles:
+            process.wait()
+
+    def close(self) -> None:
+        pass
+
+
+def launcher(name: Name, workers: int, address: str | None = None) -> Launcher:
+    """`local`, or `ray` on a running cluster's `address` (None: one on this machine)."""
+    if name == "ray":
+        from experiments.ray_pool import Ray
+
+        return Ray(workers, address)
+    return Local(workers)
+
+
+@dataclass
+class _Attempts:
+    """Deaths of a job since its checkpoint last moved."""
+
+    checkpoint: float = -1.0
+    deaths: int = 0
+
+    def another(self, folder: Path) -> bool:
+        """Count one more death; whether it is worth another attempt."""
+        files = [folder / "checkpoint.pt", folder / "model.pt"]
+        newest = max((f.stat().st_mtime for f in files if f.exists()), default=-1.0)
+        self.deaths = 1 if newest > self.checkpoint else self.deaths + 1
+        self.checkpoint = newest
+        return self.deaths < PATIENCE
+
+
+@dataclass
+class _Board:
+    """What waits, runs and has ended."""
+
+    waiting: list[Path]
+    running: dict[Path, Any] = field(default_factory=dict)
+    ended: set[Path] = field(default_factory=set)
+    failed: dict[Path, str] = field(default_factory=dict)
+    attempts: dict[Path, _Attempts] = field(default_factory=dict)
+
+    def next_ready(self) -> Path | None:
+        """The first waiting job whose model is there; those whose model failed fail too."""
+        for folder in list(self.waiting):
+            first = jobs.needs(folder)
+            if first is None or first in self.ended or jobs.finished(first):
+                self.waiting.remove(folder)
+                return folder
+            if first in self.failed:
+                self.waiting.remove(folder)
+                self.failed[folder] = f"its world model failed: {first}"
+            elif first not in self.waiting and first not in self.running:
+                self.waiting.remove(folder)
+                self.failed[folder] = f"its world model {first} is not fitted and not in this call"
+        return None
+
+    def settle(self, folder: Path, end: Ended) -> bool:
+        """Book the end of a job; True if it is finished."""
+        del self.running[folder]
+        if end.status == 0 and not end.died:
+            self.ended.add(folder)
+            return True
+        if end.died and self.attempts.setdefault(folder, _Attempts()).another(folder):
+            self.waiting.insert(0, folder)
+        else:
+            self.failed[folder] = end.text or f"it was killed {PATIENCE} times in a row"
         return False
-    steps = json.loads(config.read_text())["run"]["steps"]
-    return bool(json.loads(result.read_text())["step"] >= steps)
 
 
 def run_all(
     folders: Sequence[Path],
-    workers: int,
+    where: Launcher | int,
     title: str = "runs",
     on_finished: Callable[[Path], None] = lambda folder: None,
 ) -> dict[Path, str]:
-    """Finish the runs in `folders` (made by `run.create`), at most `workers` at a time.
+    """Finish the jobs in `folders`, at most `where.workers` at a time (a number means that many
+    local processes), each after the fit that it needs.
 
-    Returns the error text of each run that failed; the others are not disturbed. Ctrl-C stops all
-    of them at their next step with everything saved, and raises `Interrupted`. `on_finished` is
-    told of each run as it ends, and at once of those that had ended before.
+    Returns the error text of each job that failed; the others are not disturbed. A job whose
+    process is killed is continued from its checkpoint. Ctrl-C stops all of them at their next step
+    with everything saved, and raises `Interrupted`. `on_finished` is told of each job as it ends,
+    and at once of those that had ended before.
     """
-    waiting = [f for f in folders if not finished(f)]
-    for folder in folders:
-        if folder not in waiting:
-            on_finished(folder)
-    running: dict[Path, subprocess.Popen[bytes]] = {}
-    failed: dict[Path, str] = {}
-    totals = {f: json.loads((f / "config.json").read_text())["run"]["steps"] for f in folders}
-    ended = {f: totals[f] for f in folders if f not in waiting}
+    launcher = Local(where) if isinstance(where, int) else where
+    before = [f for f in folders if jobs.finished(f)]
+    for known in before:
+        on_finished(known)
+    board = _Board([f for f in folders if f not in set(before)], ended=set(before))
+    sizes = {f: jobs.size(f) for f in folders}
     columns = ("{task.description}", BarColumn(), "{task.fields[done]}/{task.fields[count]} runs")
     shown = [TextColumn(c) if isinstance(c, str) else c for c in columns]
     with Progress(*shown, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task(title, total=sum(totals.values()), done=len(ended), count=len(folders))
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+        task = bar.add_task(title, total=sum(sizes.values()), done=len(before), count=len(folders))
+        handler = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
         try:
-            while waiting or running:
-                while waiting and len(running) < workers:
-                    folder = waiting.pop(0)
-                    running[folder] = _start(folder)
-                for folder, process in list(running.items()):
-                    if process.poll() is not None:
-                        del running[folder]
-                        ended[folder] = totals[folder]
-                        if process.returncode == 0:
-                            on_finished(folder)
-                        else:
-                            failed[folder] = (folder / "log.txt").read_text()[-2000:]
-                done = sum(ended.values()) + sum(map(_steps_done, running))
-                bar.update(task, completed=done, done=len(ended))
-                time.sleep(0.5)
+            while board.waiting or board.running:
+                while len(board.running) < launcher.workers:
+                    ready = board.next_ready()
+                    if ready is None:
+                        break
+                    board.running[ready] = launcher.start(ready)
+                for folder, handle in list(board.running.items()):
+                    end = launcher.poll(handle)
+                    if end is not None and board.settle(folder, end):
+                        on_finished(folder)
+                over = board.ended | set(board.failed)
+                part = sum(sizes[f] for f in over) + sum(map(jobs.done, board.running))
+                bar.update(task, completed=part, done=len(over))
+                time.sleep(0.3)
         except KeyboardInterrupt:
-            for process in running.values():
-                process.terminate()
-            for process in running.values():
-                process.wait()
+            launcher.stop(list(board.running.values()))
             raise Interrupted("stopped; every run is saved: the same command continues") from None
         finally:
-            signal.signal(signal.SIGTERM, before)
-    return failed
-
-
-def _start(folder: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "experiments", "resume", str(folder), "--quiet"]
-    # A session of its own, so that Ctrl-C reaches this process alone, which then stops the runs.
-    with (folder / "log.txt").open("ab") as log:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-
-
-def _steps_done(folder: Path) -> int:
-    """The step of the newest row of the run's metrics."""
-    with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-        return int(MetricsFile(folder / "metrics.csv").rows()[-1]["step"])
-    return 0
+            signal.signal(signal.SIGTERM, handler)
+    return board.failed

@@ -1,4 +1,4 @@
-"""Records: one small JSON file for each finished run of a table, from which tables are printed."""
+"""Records: one small JSON file for each finished cell of a table, from which tables are printed."""
 
 import json
 from pathlib import Path
@@ -6,71 +6,92 @@ from typing import Any
 
 import numpy as np
 
-from mbrl.cards import find_tier
+from experiments import folders
 from mbrl.records import Evaluations
 
 RECORDS = Path(__file__).parent / "records"
 LIMIT = 8_000  # bytes of one record
+TIMES = ("seconds", "model_seconds")  # what another run of the same cell may differ in
+CIRCUMSTANCES = (*TIMES, "commit", "packages", "processor")
 
 
-def key(algorithm: str, version: int, config: dict, data: str, seed: int, steps: int) -> dict:
-    """What decides a cell: a record with the same key need not be made again."""
-    card, _ = find_tier(data)
-    return {
-        "algorithm": algorithm,
-        "version": version,
-        "config": config,
-        "data": data,
-        "recipe_version": card.recipe_version,
-        "seed": seed,
-        "steps": steps,
-        "threads": 1,
-    }
-
-
-def path(table: str, algorithm: str, data: str, seed: int) -> Path:
-    return RECORDS / table / algorithm / data.replace("/", "-") / f"{seed}.json"
-
-
-def read(file: Path, wanted: dict) -> dict[str, Any] | None:
-    """The record in `file` if it is the one of the key `wanted`."""
+def read(file: Path, key: dict[str, Any]) -> dict[str, Any] | None:
+    """The record in `file` if it is the one of `key`: then its job need not be done again."""
     if not file.exists():
         return None
     record: dict[str, Any] = json.loads(file.read_text())
-    return record if record["key"] == wanted else None
+    return record if record["key"] == json.loads(json.dumps(key)) else None
 
 
-def write(file: Path, wanted: dict, folder: Path) -> dict[str, Any]:
-    """Make the record of the finished run in `folder`."""
-    evaluations = Evaluations.load(folder / "evaluations.npz")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    result = json.loads((folder / "result.json").read_text())
-    spec = manifest["spec"]
-    record = {
-        "key": wanted,
-        "fingerprint": manifest["data"]["fingerprint"],
-        "rows": manifest["data"]["rows"],
-        "task": spec["task"],
-        "reference_returns": spec["reference_returns"],
-        "packages": manifest["packages"],
-        "commit": manifest["commit"],
-        "seconds_of_last_session": result["seconds_of_last_session"],
-        "steps": evaluations.steps,
-        "mean_returns": [round(float(r.mean()), 4) for r in evaluations.returns],
-        "last_returns": [round(float(v), 3) for v in evaluations.returns[-1]],
-    }
-    text = json.dumps(record) + "\n"
-    if len(text) > LIMIT:
-        record["last_returns"] = [float(f"{v:.4g}") for v in evaluations.returns[-1]]
-        text = json.dumps(record) + "\n"
+def write(file: Path, key: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make the record of the finished job in `folder`."""
+    record = of_run(key, folder) if "algorithm" in key else of_study(key, folder)
+    text = json.dumps(record, separators=(",", ":")) + "\n"
+    if len(text) > LIMIT and "returns" in record:
+        record["returns"] = [_rounded(r, 4) for r in record["returns"]]
+        text = json.dumps(record, separators=(",", ":")) + "\n"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     return record
 
 
+def of_study(key: dict[str, Any], folder: Path) -> dict[str, Any]:
+    result = folders.read_json(folder / "result.json")
+    curves = {name: _rounded(v, 5) for name, v in result["curves"].items()}
+    return {"key": key, "values": result["values"], "curves": curves, "seconds": result["seconds"]}
+
+
+def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Configuration, data, versions and every episode's return of every evaluation."""
+    manifest = folders.read_json(folder / "manifest.json")
+    settings = folders.read_json(folder / "config.json")["run"]
+    result = folders.read_json(folder / "result.json")
+    evaluations, spec = Evaluations.load(folder / "evaluations.npz"), manifest["spec"]
+    record: dict[str, Any] = {
+        "key": key,
+        "fingerprint": manifest["data"]["fingerprint"],
+        "rows": manifest["data"]["rows"],
+        "task": spec["task"],
+        "reference_returns": spec["reference_returns"],
+        "packages": manifest["packages"],
+        "processor": manifest["machine"]["processor"],
+        "commit": manifest["commit"],
+        "seconds": result["seconds_of_last_session"],
+        "steps": evaluations.steps,
+        "means": [float(f"{r.mean():.7g}") for r in evaluations.returns],
+        "returns": [_rounded(r, 6) for r in evaluations.returns],
+    }
+    if (folder / "selection.json").exists():
+        record["selection"] = folders.read_json(folder / "selection.json")
+    if settings["model"] is not None:
+        fit = folders.read_json(Path(settings["model"]) / "result.json")
+        record["model_seconds"] = fit["seconds"]
+    return record
+
+
+def _rounded(values: Any, digits: int) -> list[float]:
+    return [float(f"{v:.{digits}g}") for v in np.asarray(values, dtype=float).tolist()]
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two records agree in all but time and circumstances."""
+    rest = [{k: v for k, v in r.items() if k not in CIRCUMSTANCES} for r in (a, b)]
+    return json.dumps(rest[0], sort_keys=True) == json.dumps(rest[1], sort_keys=True)
+
+
 def scores(record: dict[str, Any]) -> np.ndarray:
-    """Normalised score of the mean return of each evaluation, in order."""
+    """Normalised score of the mean return of each evaluation, in order; the mean return itself
+    where the data have no reference returns."""
+    means = np.array(record["means"])
+    if record["reference_returns"] is None:
+        return means
     low, high = record["reference_returns"]
-    means = np.array(record["mean_returns"])
     result: np.ndarray = 100.0 * (means - low) / (high - low)
     return result
+
+
+def selected_score(record: dict[str, Any]) -> float:
+    """Score of the evaluation at the step that fitted Q evaluation chose; NaN without a choice."""
+    if "selection" not in record:
+        return float("nan")
+    return float(scores(record)[record["steps"].index(record["selection"]["chosen"])])

@@ -1,6 +1,5 @@
 """One training run in one folder: start, resume, and the two commands for it."""
 
-import fcntl
 import json
 import platform
 import subprocess
@@ -15,11 +14,20 @@ import numpy as np
 import torch
 
 from algorithms import ALGORITHMS
+from experiments import fits, folders, selection
+from experiments.folders import write_json
 from experiments.settings import RunSettings, default_steps
 from mbrl import agent as shared
 from mbrl import checkpoint, data, tasks
 from mbrl import config as configs
-from mbrl.callbacks import Checkpointer, Evaluator, Interrupted, Recorder, StopOnSignal
+from mbrl.callbacks import (
+    Checkpointer,
+    Evaluator,
+    Interrupted,
+    PolicyKeeper,
+    Recorder,
+    StopOnSignal,
+)
 from mbrl.collector import Collector
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError, ConfigError
@@ -61,6 +69,8 @@ def create(settings: RunSettings, config: Any, folder: Path) -> None:
     source = open_source(settings)
     cls, _ = ALGORITHMS[settings.algorithm]
     cls(source.spec, config, device=settings.device, seed=settings.seed)  # refuses what cannot be
+    if settings.model is not None:
+        fits.require_match(Path(settings.model), settings, config)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "manifest.json", manifest(settings, source))
     write_json(folder / "config.json", {"run": asdict(settings), "config": configs.to_dict(config)})
@@ -70,13 +80,7 @@ def resume(folder: Path, *, quiet: bool = False) -> Result:
     """Continue the run in `folder` from its checkpoint (or from the start if it has none)."""
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} holds no run: there is no config.json in it")
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system frees it when we die
-        except OSError:
-            raise CheckpointError(
-                f"another process is training in {folder}; wait for it, or stop it first"
-            ) from None
+    with folders.locked(folder):
         return _resume(folder, quiet)
 
 
@@ -95,6 +99,8 @@ def _resume(folder: Path, quiet: bool) -> Result:
     if not path.exists():
         config = configs.from_dict(config_class, values["config"])
         agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
+        if settings.model is not None:
+            agent.model.load_state_dict(fits.load(Path(settings.model)))
         return _train(agent, settings, source, folder, {}, quiet)
     content = checkpoint.load(path)
     agent = shared.restore(cls, content, settings.device)
@@ -159,6 +165,10 @@ def _train(
         assert source.task is not None
         c = agent.config
         collector = Collector(source.task, envs=c.envs, warmup=c.warmup, seed=settings.seed)
+    # Every second evaluation: a policy is kept only where its score is known.
+    every = 2 * evaluation_interval(settings)
+    keeper = PolicyKeeper(folder / "policies", every=every, last=steps)
+    keeper.cut(agent.step)
     _put_back(content, agent.step, folder, recorder, evaluator, collector)
     parts: dict[str, Callable[[], Any]] = {"recorder": recorder.state_dict}
     if evaluator is not None:
@@ -173,7 +183,7 @@ def _train(
         epoch=content.get("epoch", 0),
     )
     with StopOnSignal(saver) as stopper:
-        chain = [recorder, evaluator, saver, stopper, None if quiet else progress]
+        chain = [recorder, evaluator, keeper, saver, stopper, None if quiet else progress]
         callbacks: list[Callback] = [c for c in chain if c is not None]
         try:
             if source.dataset is not None:
@@ -187,7 +197,10 @@ def _train(
         returns = evaluator.evaluations.returns[-1]
         if agent.spec.reference_returns is not None:
             score = float(agent.spec.score(returns.mean()))
-    result = Result(folder, agent.step, returns, score, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    if settings.fqe_steps > 0 and source.dataset is not None:
+        selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
+    result = Result(folder, agent.step, returns, score, seconds)
     write_json(folder / "result.json", _summary(result))
     return result
 
@@ -199,17 +212,22 @@ def _evaluator(
     if source.task is None:
         return None
     assert settings.steps is not None
-    every = settings.steps // 10 if settings.eval_every is None else settings.eval_every
     return Evaluator(
         source.task,
         folder,
-        every=every,
+        every=evaluation_interval(settings),
         episodes=settings.eval_episodes,
         last=settings.steps,
         last_episodes=settings.final_episodes,
         recorder=recorder,
         progress=progress,
     )
+
+
+def evaluation_interval(settings: RunSettings) -> int:
+    """Updates between two evaluations; 0: none but the last."""
+    assert settings.steps is not None
+    return settings.steps // 10 if settings.eval_every is None else settings.eval_every
 
 
 def _put_back(
@@ -287,10 +305,6 @@ def _processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
     except (OSError, StopIteration):
         return platform.processor()
-
-
-def write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, default=str) + "\n")
 
 
 def interrupted_message(folder: Path) -> str:

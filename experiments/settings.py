@@ -33,6 +33,8 @@ class RunSettings:
     checkpoint_every: int = 1000  # updates between checkpoints
     checkpoint_seconds: float = 60.0  # and at most this long apart
     tensorboard: bool = True  # write event files
+    fqe_steps: int = 0  # updates of the fitted Q evaluation that chooses among checkpoints; 0: none
+    model: str | None = None  # folder of a world model fitted with the same data, config and seed
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
@@ -46,6 +48,7 @@ class RunSettings:
             "final_episodes": 1,
             "log_every": 1,
             "checkpoint_every": 0,
+            "fqe_steps": 0,
         }
         for name, low in least.items():
             value = getattr(self, name)
@@ -72,7 +75,7 @@ def preset(algorithm: str, data: str) -> dict[str, Any]:
     content = tomllib.loads(path.read_text())
     merged: dict[str, Any] = {"config": {}}
     for name in (family_of(data), data.split("/")[0], data):
-        merged = _merge(merged, content.get(name, {}))
+        merged = merge(merged, content.get(name, {}))
     return merged
 
 
@@ -84,11 +87,11 @@ def family_of(data: str) -> str:
     return first if first in ("d4rl", "neorl", "neorl2", "minari") else "local"
 
 
-def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     merged = dict(low)
     for key, value in high.items():
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _merge(merged[key], value)
+            merged[key] = merge(merged[key], value)
         else:
             merged[key] = value
     return merged
@@ -106,7 +109,7 @@ def build_config(algorithm: str, values: dict[str, Any]) -> Any:
     class, so values are merged into the default config first.
     """
     _, config_class = ALGORITHMS[algorithm]
-    return configs.from_dict(config_class, _merge(configs.to_dict(config_class()), values))
+    return configs.from_dict(config_class, merge(configs.to_dict(config_class()), values))
 
 
 def default_steps(algorithm: str, data: str) -> int:

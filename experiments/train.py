@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 
 from algorithms import ALGORITHMS
+from experiments import jobs
 from experiments import run as runs
 from experiments.settings import RunSettings, preset_config
 from mbrl.callbacks import Interrupted
@@ -63,7 +64,8 @@ def default_folder(settings: RunSettings) -> Path:
 
 @dataclass(frozen=True)
 class Resume:
-    """Continue a run from its checkpoint; it ends exactly where the uninterrupted run would."""
+    """Continue a run from its checkpoint; it ends exactly where the uninterrupted run would. Also a
+    world model's fit or a study that a table began."""
 
     folder: tyro.conf.Positional[Path]  # the run's folder
     quiet: bool = False  # no progress bar and no summary
@@ -73,8 +75,8 @@ def resume_main(arguments: list[str]) -> int:
     command = tyro.cli(Resume, args=arguments, prog="python -m experiments resume")
 
     def work() -> None:
-        result = runs.resume(command.folder, quiet=command.quiet)
-        if not command.quiet:
+        result = jobs.resume(command.folder, quiet=command.quiet)
+        if result is not None and not command.quiet:
             show(result)
 
     with_resume_hint(work, command.folder)

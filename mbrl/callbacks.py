@@ -159,6 +159,30 @@ class Evaluator:
             self.progress.note(f"return {mean:.1f}{scored}")
 
 
+class PolicyKeeper:
+    """Keeps the policy's weights in `folder`/STEP.pt every `every` steps and at `last`, so that
+    the checkpoints of a run can be compared afterwards."""
+
+    def __init__(self, folder: str | Path, *, every: int, last: int) -> None:
+        self.folder, self.every, self.last = Path(folder), every, last
+
+    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+        due = agent.step == self.last or (self.every > 0 and agent.step % self.every == 0)
+        if event == "step" and due:
+            weights = agent.policy.state_dict()
+            checkpoint.save(self.folder / f"{agent.step}.pt", {"policy": weights})
+
+    def steps(self) -> list[int]:
+        """The steps whose policy is kept, in order."""
+        return sorted(int(file.stem) for file in self.folder.glob("*.pt"))
+
+    def cut(self, step: int) -> None:
+        """Drop the policies of later steps."""
+        for later in self.steps():
+            if later > step:
+                (self.folder / f"{later}.pt").unlink()
+
+
 class Checkpointer:
     """Saves the whole run every `every` steps, every `seconds`, at the end and on request.
 

@@ -49,6 +49,10 @@ class Progress:
         note = f"holdout error {float(metrics['model/holdout_mse']):.4g}"
         self._show("world model", int(metrics["model/epoch"]), None, note)
 
+    def count(self, name: str, done: int, total: int) -> None:
+        """Show `done` of `total` on a row of its own."""
+        self._show(name, done, total, None)
+
     def note(self, text: str) -> None:
         if "updates" in self.rows:
             self.bar.update(self.rows["updates"], note=text)

@@ -40,16 +40,16 @@ def folders(pendulum, tmp_path: Path) -> list[Path]:
 def test_all_finish_and_one_failure_is_isolated(folders: list[Path]) -> None:
     (folders[1] / "checkpoint.pt").write_bytes(b"broken")
     ended: list[Path] = []
-    failed = pool.run_all(folders, workers=2, on_finished=ended.append)
+    failed = pool.run_all(folders, where=2, on_finished=ended.append)
     assert set(failed) == {folders[1]} and "not a readable checkpoint" in failed[folders[1]]
     assert sorted(ended) == [folders[0], folders[2]]
     (folders[1] / "checkpoint.pt").unlink()
     ended.clear()
     began = time.perf_counter()
-    assert pool.run_all(folders, workers=2, on_finished=ended.append) == {}
+    assert pool.run_all(folders, where=2, on_finished=ended.append) == {}
     assert sorted(ended) == folders
     began = time.perf_counter()
-    pool.run_all(folders, workers=2)
+    pool.run_all(folders, where=2)
     assert time.perf_counter() - began < 1
 
 

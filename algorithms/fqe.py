@@ -1,0 +1,314 @@
+"""FQE: the values of given policies from logged data alone, all policies in one fit.
+
+Batch Policy Learning under Constraints (arXiv 1903.08738); used to choose between policies as in
+Hyperparameter Selection for Offline Reinforcement Learning (arXiv 2007.09055). Differences: single
+updates against an averaged target instead of a regression an iteration; targets are clipped.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from mbrl import agent
+from mbrl.buffer import Buffer
+from mbrl.errors import ConfigError, DataError, DivergenceError
+from mbrl.networks import (
+    ActionScale,
+    EnsembleMLP,
+    Normaliser,
+    adam,
+    descend,
+    ensemble_values,
+    polyak_update,
+    target_copy,
+)
+from mbrl.training import Agent, Metrics
+from mbrl.types import Dataset, Spec, Transitions
+
+Policy = Callable[[Tensor], Tensor]  # raw observations [B, S] to actions in the task's units
+
+DIVERGED = 1e4  # a TD error beyond this many deviations of the data's returns says nothing
+CHUNK = 65_536  # observations a policy is asked for at a time
+
+
+@dataclass(frozen=True)
+class FQEConfig:
+    """Settings of fitted Q evaluation.
+
+    The averaged target follows the Bellman operator at rate tau, so that about
+    exp(-tau (1 - gamma) steps) of the distance to the fixed point is left at the end: 0.7 % with
+    these defaults, 60 % with the tau of 0.005 that is customary in learning.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)  # widths of each policy's critic
+    learning_rate: float = 1e-3  # Adam
+    steps: int = 10_000  # updates
+    batch_size: int = 256  # rows an update, the same ones for all policies
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.05  # rate of the target average
+    clip: bool = True  # keep targets within what the data's rewards allow (`return_range`)
+    report_every: int = 100  # updates between two checks for divergence and progress reports
+    seed: int = 0  # of the initial weights and the batches
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "report_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        if not self.hidden or min(self.hidden) < 1:
+            raise ConfigError(f"hidden is {self.hidden}, it needs at least one width, each 1 or up")
+        if not self.learning_rate > 0:
+            raise ConfigError(f"learning_rate is {self.learning_rate}, it must be positive")
+        if not 0 <= self.gamma < 1:
+            raise ConfigError(
+                f"gamma is {self.gamma}, it must lie in [0, 1): an episode may go on after a "
+                "truncation, so undiscounted values need not exist"
+            )
+        if not 0 < self.tau <= 1:
+            raise ConfigError(f"tau is {self.tau}, it must lie in (0, 1]")
+
+
+@dataclass(frozen=True)
+class FQEResult:
+    """What `evaluate_policies` found of K policies, float64, in the task's units of reward.
+
+    `values` [K]: mean discounted value over the data's episode starts; `start_values`
+    [K, episodes]: the value at each of them. Over the last tenth of the updates: `td_errors` [K],
+    the root mean square TD error, and `out_of_range` [K], the share of targets beyond the possible
+    returns before the clip. A large share where the value itself is not at the edge of that range
+    marks a policy whose actions the data do not support: its value is an extrapolation.
+    """
+
+    values: np.ndarray
+    start_values: np.ndarray
+    td_errors: np.ndarray
+    out_of_range: np.ndarray
+
+
+def evaluate_policies(
+    policies: Sequence[Agent | Policy],
+    dataset: Dataset,
+    config: FQEConfig | None = None,
+    *,
+    device: str = "cpu",
+    on_progress: Callable[[Metrics], None] | None = None,
+) -> FQEResult:
+    """Values of the greedy actions of K policies: agents of this library, or functions of raw
+    observations [B, S] on `device` to actions [B, A] in the task's units ([B] int64 if discrete).
+
+    The values are discounted and without an episode limit: a truncated row is bootstrapped, a
+    terminated one is not. Policies meet the same initial weights and batches, so each value is what
+    a fit of that policy alone gives, and a difference of values is one of policies. `on_progress`
+    gets 0-d tensors every `report_every` updates. Raises `ConfigError` for policies that do not
+    fit the task, `DataError` for actions that are not finite or a dataset without rows, and
+    `DivergenceError` for a fit that diverged.
+    """
+    config = config or FQEConfig()
+    fit = FQE(policies, dataset, config, device=device)
+    first_kept = config.steps - max(1, config.steps // 10)
+    sums = torch.zeros(2, len(policies), dtype=torch.float64, device=fit.place)
+    for step in range(1, config.steps + 1):
+        squared, outside = fit.update()
+        if step > first_kept:
+            sums += torch.stack([squared, outside])
+        if step % config.report_every == 0 or step == config.steps:
+            fit.check(squared, step)
+            if on_progress is not None:
+                on_progress(fit.metrics(squared, outside, step))
+    start_values = fit.start_values().double().cpu().numpy()
+    means = (sums / (config.steps - first_kept)).cpu().numpy()
+    return FQEResult(start_values.mean(1), start_values, np.sqrt(means[0]), means[1])
+
+
+def select(values: ArrayLike) -> int:
+    """Index of the largest of `values` [K], the first one of equals."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0 or np.isnan(array).any():
+        raise ConfigError(f"values must be [K] numbers with K at least 1, got {array.tolist()}")
+    return int(array.argmax())
+
+
+def return_range(reward: Tensor, terminated: Tensor, gamma: float) -> tuple[float, float]:
+    """Lowest and highest discounted return that rewards within those seen [N] can add up to, over
+    all lengths of an episode where the data have terminations, without end otherwise.
+
+    The true values lie inside if the data show the range of rewards, and then a clip moves no
+    target away from the truth.
+    """
+    low, high = float(reward.min()), float(reward.max())
+    ends = bool(terminated.any())
+    return (
+        low if ends and low > 0 else low / (1 - gamma),
+        high if ends and high < 0 else high / (1 - gamma),
+    )
+
+
+def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
+    """Mean and standard deviation (1 where it is 0) of the discounted return from each row on;
+    after a truncation the mean reward goes on for ever."""
+    from scipy.signal import lfilter  # here, as it takes a second to import
+
+    reward = data.reward.double().cpu().numpy()
+    endless = reward.mean() / (1 - gamma)
+    parts = []
+    for first, stop in data.episodes():
+        tail = 0.0 if data.terminated[stop - 1] else endless
+        backwards = np.concatenate([[tail], reward[first:stop][::-1]])
+        parts.append(lfilter([1.0], [1.0, -gamma], backwards)[1:])
+    returns = np.concatenate(parts)
+    scale = float(returns.std())
+    return float(returns.mean()), scale if scale > 1e-8 * abs(endless) else 1.0
+
+
+def policy_actions(
+    policies: Sequence[Agent | Policy], obs: Tensor, spec: Spec, place: torch.device
+) -> Tensor:
+    """Greedy actions of K policies at raw `obs` [N, S]: [N, K, A] in [-1, 1], or [N, K] int64 where
+    discrete."""
+    shape = (len(obs),) if spec.discrete else (len(obs), spec.action_dim)
+    scale = None if spec.discrete else ActionScale(spec).to(place)
+    columns = []
+    for k, policy in enumerate(policies):
+        if isinstance(policy, Agent):
+            network: Policy = policy.policy
+            inputs = obs.float().to(next(policy.policy.parameters()).device)
+        elif callable(policy):
+            network, inputs = policy, obs.float()
+        else:
+            raise ConfigError(
+                f"policy {k} is a {type(policy).__name__}; give an agent of this library or a "
+                "function of observations"
+            )
+        with torch.no_grad():
+            action = torch.cat([network(part).to(place) for part in inputs.split(CHUNK)])
+        if tuple(action.shape) != shape:
+            raise ConfigError(
+                f"policy {k} gives actions of shape {tuple(action.shape)} for {len(obs)} "
+                f"observations, task {spec.task!r} needs {shape}"
+            )
+        if not bool(torch.isfinite(action).all()):
+            raise DataError(f"policy {k} gives actions that are not finite; has its fit diverged?")
+        if scale is not None:
+            columns.append(scale.to_unit(action.float()).clamp(-1, 1))
+            continue
+        low, high = int(action.min()), int(action.max())
+        if low < 0 or high >= (spec.num_actions or 0):
+            raise ConfigError(
+                f"policy {k} gives actions {low} to {high}, task {spec.task!r} has 0 to "
+                f"{(spec.num_actions or 0) - 1}"
+            )
+        columns.append(action.long())
+    return torch.stack(columns, 1)
+
+
+class FQE:
+    """The fit behind `evaluate_policies`: member k of the critic belongs to policy k.
+
+    Next and start actions are computed once, so that an update runs no policy. A critic's output f
+    stands for Q = centre + scale f with the moments of the data's returns. Targets are formed in
+    the task's units, so this is exact at terminated rows too, where rewards shifted by a constant
+    would pay or fine an early end.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[Agent | Policy],
+        dataset: Dataset,
+        config: FQEConfig,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        if len(policies) == 0:
+            raise ConfigError("policies is empty; give at least one agent or function")
+        if len(dataset) == 0:
+            raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
+        self.config, self.spec = config, dataset.spec
+        self.place = agent.resolve_device(device)
+        initial, self.generator = agent.generators(config.seed, self.place)
+        data = dataset.transitions.to(self.place)
+        first_rows = torch.tensor([first for first, _ in data.episodes()], device=self.place)
+        starts = data.obs[first_rows].float()
+        self.next_action = policy_actions(policies, data.next_obs, self.spec, self.place)
+        self.start_action = policy_actions(policies, starts, self.spec, self.place).transpose(0, 1)
+
+        normalise = Normaliser(self.spec.obs_dim).to(self.place)
+        normalise.fit(data.obs, eps=1e-3)
+        self.start = normalise(starts)
+        data = replace(data, obs=normalise(data.obs), next_obs=normalise(data.next_obs))
+        self.buffer = Buffer(self.spec, len(data), config.gamma, self.place)
+        self.buffer.append(data)
+        self.range = return_range(data.reward, data.terminated, config.gamma)
+        self.centre, self.scale = return_moments(data, config.gamma)
+
+        width = self.spec.obs_dim + (0 if self.spec.discrete else self.spec.action_dim)
+        outputs = self.spec.num_actions or 1
+        shared = EnsembleMLP(1, width, config.hidden, outputs, generator=initial)
+        self.critic = EnsembleMLP(len(policies), width, config.hidden, outputs)
+        with torch.no_grad():
+            for parameter, first in zip(self.critic.parameters(), shared.parameters(), strict=True):
+                parameter.copy_(first)
+        self.critic.to(self.place)
+        self.critic_target = target_copy(self.critic)
+        self.optimiser = adam(self.critic.parameters(), config.learning_rate)
+
+    def update(self) -> tuple[Tensor, Tensor]:
+        """One descent step on a fresh batch; returns each policy's mean squared TD error [K] in
+        the task's units and its share of targets out of range [K]."""
+        c = self.config
+        index = torch.randint(
+            len(self.buffer), (c.batch_size,), generator=self.generator, device=self.place
+        )
+        batch = self.buffer.batch(self.buffer.gather(index))
+        next_action = self.next_action.index_select(0, index).transpose(0, 1)
+        with torch.no_grad():
+            f = self._outputs(self.critic_target, batch.next_obs, next_action)
+            target = batch.reward + batch.discount * (self.centre + self.scale * f)
+            bounded = target.clamp(*self.range)
+            outside = (bounded != target).float().mean(1)
+            target = ((bounded if c.clip else target) - self.centre) / self.scale
+        squared = (self._outputs(self.critic, batch.obs, batch.action) - target).square().mean(1)
+        descend(self.optimiser, squared.sum())
+        polyak_update(self.critic_target, self.critic, c.tau)
+        return squared.detach() * self.scale**2, outside
+
+    def _outputs(self, critic: EnsembleMLP, obs: Tensor, action: Tensor) -> Tensor:
+        """f [K, B] at normalised `obs` [B, S] and logged actions ([B, A], or [B] if discrete), or
+        those of each policy ([K, B, A], or [K, B])."""
+        if self.spec.discrete:
+            f = critic(obs)
+            return f.gather(2, action.expand(f.shape[:2])[:, :, None])[:, :, 0]
+        if action.ndim == 2:
+            return ensemble_values(critic, torch.cat([obs, action], -1))[0]
+        x = torch.cat([obs.expand(len(action), *obs.shape), action], -1)
+        values: Tensor = critic(x)[:, :, 0]
+        return values
+
+    @torch.no_grad()
+    def start_values(self) -> Tensor:
+        """Q(s_0, pi_k(s_0)) [K, episodes] of the averaged critic, which has less of the last
+        batches' noise."""
+        f = self._outputs(self.critic_target, self.start, self.start_action)
+        return self.centre + self.scale * f
+
+    def metrics(self, squared: Tensor, outside: Tensor, step: int) -> Metrics:
+        """What a progress report holds; errors and shares are means over the policies."""
+        values = self.start_values().mean(1)
+        return {
+            "fqe/update": torch.tensor(step),
+            "fqe/td_error": squared.mean().sqrt(),
+            "fqe/out_of_range": outside.mean(),
+        } | {f"fqe/value_{k}": value for k, value in enumerate(values)}
+
+    def check(self, squared: Tensor, step: int) -> None:
+        """Raise `DivergenceError` where a policy's mean squared TD error [K] is beyond use."""
+        bad = ~(squared <= (DIVERGED * self.scale) ** 2)
+        if bool(bad.any()):
+            k = int(bad.nonzero()[0])
+            raise DivergenceError(
+                f"fitted Q evaluation diverged: the TD error of policy {k} is "
+                f"{float(squared[k].sqrt()):.4g} at update {step}, the data's returns vary by "
+                f"{self.scale:.4g}; use clip=True or a lower learning_rate or tau"
+            )

@@ -1,0 +1,126 @@
+"""A world model fitted once in a folder of its own, for all runs that use the same one: runs on the
+same data with the same model config and seed. Such a run ends where one with its own fit does."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments import folders
+from experiments.settings import RunSettings
+from mbrl import checkpoint, data
+from mbrl import config as configs
+from mbrl.callbacks import read
+from mbrl.data.fingerprint import fingerprint
+from mbrl.errors import CheckpointError
+from mbrl.training import Metrics
+from world_models import EnsembleConfig, EnsembleDynamics
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Everything that decides a fit, except the model's config."""
+
+    data: str  # a dataset or a file
+    seed: int = 0  # of weights, holdout and batches
+    threads: int = 1  # CPU threads
+
+
+def create(settings: FitSettings, config: EnsembleConfig, folder: Path) -> None:
+    """Describe the fit in a new folder, ready for `resume`."""
+    dataset = data.load(settings.data)
+    EnsembleDynamics(dataset.spec, config)  # refuses what cannot be
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {"fit": asdict(settings), "config": configs.to_dict(config)}
+    folders.write_json(folder / "config.json", described)
+
+
+def shared(settings: FitSettings, config: EnsembleConfig, data_mark: str, home: Path) -> Path:
+    """The folder under `home` of the fit that all such runs share, made if it is not there;
+    `data_mark` is the fingerprint of the data."""
+    text = json.dumps([asdict(settings), configs.to_dict(config), data_mark], sort_keys=True)
+    name = f"{settings.data.replace('/', '-')}-{settings.seed}"
+    folder = (home / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}").resolve()
+    if not (folder / "config.json").exists():
+        create(settings, config, folder)
+    return folder
+
+
+def resume(folder: Path) -> None:
+    """Fit the model described in `folder`, or continue the fit."""
+    with folders.locked(folder):
+        _resume(folder)
+
+
+def _resume(folder: Path) -> None:
+    began = time.perf_counter()
+    values = folders.read_json(folder / "config.json")
+    settings = configs.from_dict(FitSettings, values["fit"])
+    torch.set_num_threads(settings.threads)
+    dataset = data.load(settings.data)
+    config = configs.from_dict(EnsembleConfig, values["config"])
+    model = EnsembleDynamics(dataset.spec, config, seed=settings.seed)
+    described = values | {"fingerprint": fingerprint(dataset)}
+    path, before = folder / "model.pt", 0.0
+    if path.exists():
+        content = checkpoint.load(path)
+        if content["description"] != described:
+            raise CheckpointError(f"the data of {folder} has changed since its fit was begun")
+        model.load_state_dict(content["model"])
+        before = content["seconds"]
+
+    def save() -> None:
+        seconds = before + time.perf_counter() - began
+        content = {"description": described, "model": model.state_dict(), "seconds": seconds}
+        checkpoint.save(path, content)
+
+    if not model.fitted:
+        model.fit(dataset.transitions, saving(lambda metrics: None, save))
+    save()
+    assert model.holdout_mse is not None
+    result = {
+        "seconds": round(before + time.perf_counter() - began, 2),
+        "holdout_mse": [float(e) for e in model.holdout_mse],
+    }
+    folders.write_json(folder / "result.json", result)
+
+
+def saving(show: Callable[[Metrics], None], save: Callable[[], None], every: int = 10) -> Callable:
+    """Progress of a fit that also saves every `every` epochs."""
+
+    def on_progress(metrics: Metrics) -> None:
+        show(metrics)
+        if int(read(metrics)["model/epoch"]) % every == 0:
+            save()
+
+    return on_progress
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """State of the finished model in `folder`. Raises `CheckpointError` if it is not finished."""
+    if not (folder / "result.json").exists():
+        raise CheckpointError(
+            f"the world model in {folder} is not fitted; finish it with `python -m experiments "
+            f"resume {folder}`"
+        )
+    state: dict[str, Any] = checkpoint.load(folder / "model.pt")["model"]
+    return state
+
+
+def require_match(folder: Path, settings: RunSettings, config: Any) -> None:
+    """Raise `CheckpointError` unless the fit in `folder` is the one that the run would make."""
+    values = folders.read_json(folder / "config.json")
+    wanted = {
+        "fit": asdict(FitSettings(settings.data, settings.seed, settings.threads)),
+        "config": configs.to_dict(config.model),
+    }
+    if values != wanted:
+        raise CheckpointError(
+            f"the world model in {folder} is of other data, seed, threads or config; the run needs "
+            f"{wanted}, the folder has {values}"
+        )

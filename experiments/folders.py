@@ -1,0 +1,35 @@
+"""Job folders: a description in config.json, an outcome in result.json, one process at a time."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mbrl.errors import CheckpointError
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` in one step, so that a reader never meets half a file."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=2, default=str) + "\n")
+    os.replace(partial, path)
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process. Raises `CheckpointError` while another one works in it."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system frees it when we die
+        except OSError:
+            raise CheckpointError(
+                f"another process is training in {folder}; wait for it, or stop it first"
+            ) from None
+        yield

@@ -1,0 +1,72 @@
+"""A job is a folder whose config.json says what to do: a training `run`, a world model's `fit`, or
+a `study`. Any of them is begun and continued with `resume`."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from experiments import fits, folders, studies
+from experiments import run as runs
+from mbrl.errors import CheckpointError
+from mbrl.records import MetricsFile
+
+SHORT = 500  # what a fit or a study counts in a progress bar that counts updates
+
+
+def resume(folder: Path, *, quiet: bool = False) -> runs.Result | None:
+    """Finish the job in `folder`; a run's result, None for the others."""
+    kind = kind_of(folder)
+    if kind == "fit":
+        fits.resume(folder)
+    elif kind == "study":
+        studies.resume(folder)
+    else:
+        return runs.resume(folder, quiet=quiet)
+    return None
+
+
+def kind_of(folder: Path) -> str:
+    """`run`, `fit` or `study`. Raises `CheckpointError` where there is no job."""
+    file = folder / "config.json"
+    values = folders.read_json(file) if file.is_file() else {}
+    for kind in ("run", "fit", "study"):
+        if kind in values:
+            return kind
+    raise CheckpointError(f"{folder} holds no run: there is no config.json of one in it")
+
+
+def finished(folder: Path) -> bool:
+    """Whether nothing is left to do."""
+    if not (folder / "result.json").exists() or not (folder / "config.json").exists():
+        return False
+    if kind_of(folder) != "run":
+        return True
+    settings, result = _settings(folder), folders.read_json(folder / "result.json")
+    chosen = (folder / "selection.json").exists() or not settings.get("fqe_steps")
+    return bool(result["step"] >= settings["steps"] and chosen)
+
+
+def needs(folder: Path) -> Path | None:
+    """The job that must be finished before this one: the fit whose model a run uses."""
+    if kind_of(folder) != "run":
+        return None
+    model = _settings(folder).get("model")
+    return None if model is None else Path(model)
+
+
+def size(folder: Path) -> int:
+    """How much of a progress bar the job is: the updates of a run."""
+    return int(_settings(folder)["steps"]) if kind_of(folder) == "run" else SHORT
+
+
+def done(folder: Path) -> int:
+    """How much of `size` is behind a job that is at work."""
+    if kind_of(folder) == "run":
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+            return int(MetricsFile(folder / "metrics.csv").rows()[-1]["step"])
+    return 0
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = folders.read_json(folder / "config.json")["run"]
+    return settings

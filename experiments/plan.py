@@ -1,0 +1,236 @@
+"""Tables as files: a TOML file in experiments/tables says which cells a table has."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from algorithms import ALGORITHMS
+from experiments import studies
+from experiments.settings import build_config, default_steps, merge, preset
+from mbrl import config as configs
+from mbrl.cards import find_tier
+from mbrl.errors import ConfigError, unknown_name
+
+TABLES = Path(__file__).parent / "tables"
+KEYS = {"title", "note", "datasets", "algorithms", "columns", "seeds", "steps", "fqe_steps"}
+KEYS |= {"blocks", "sweep", "study", "rows", "metrics", "published", "reference"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """An algorithm, perhaps with settings of its own; in a table of a study a measured quantity."""
+
+    label: str
+    algorithm: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A dataset at a budget, or the settings of a study."""
+
+    label: str
+    data: str = ""
+    steps: int | None = None  # None: the preset's
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        return self.label.replace("/", "-").replace(" ", "-")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that are shown together."""
+
+    title: str
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One finished job of a table: what it is (`key`), and where its record stands (`path`,
+    relative to the table's folder)."""
+
+    row: Row
+    column: Column
+    seed: int
+    key: dict[str, Any]
+    path: Path
+
+    def folder(self, data_mark: str | None) -> Path:
+        """Job folder, relative to the table's; another key or other data never meet it."""
+        text = json.dumps([self.key, data_mark], sort_keys=True)
+        return self.path.with_suffix("") / hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    title: str
+    note: str
+    blocks: tuple[Block, ...]
+    seeds: tuple[int, ...]
+    fqe_steps: int
+    study: str | None
+    metrics: tuple[str, ...]  # of a study
+    published: tuple[str, ...]  # files in datasets/published
+    reference: str | None  # the column that the others are compared with
+
+    def cells(self, block: Block) -> Iterator[Cell]:
+        """Cells of a block, seed by seed, so that an unfinished table has whole seeds."""
+        for seed in self.seeds:
+            for row in block.rows:
+                if self.study is not None:
+                    yield self._measurement(row, seed)
+                    continue
+                for column in block.columns:
+                    yield self._run(row, column, seed)
+
+    def _run(self, row: Row, column: Column, seed: int) -> Cell:
+        cls, _ = ALGORITHMS[column.algorithm]
+        steps = row.steps or default_steps(column.algorithm, row.data)
+        key = {
+            "algorithm": column.algorithm,
+            "version": cls.version,
+            "config": configs.to_dict(config_of(column, row.data)),
+            "data": row.data,
+            "recipe_version": find_tier(row.data)[0].recipe_version,
+            "seed": seed,
+            "steps": steps,
+            "fqe_steps": self.fqe_steps,
+            "threads": 1,
+        }
+        name = column.label.replace("/", "-").replace(" ", "-")
+        return Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
+
+    def _measurement(self, row: Row, seed: int) -> Cell:
+        assert self.study is not None
+        key = {
+            "study": self.study,
+            "version": studies.module(self.study).VERSION,
+            "settings": studies.settings_of(self.study, row.settings),
+            "seed": seed,
+            "threads": 1,
+        }
+        path = Path(self.study) / row.folder / f"{seed}.json"
+        return Cell(row, Column(self.study), seed, key, path)
+
+
+def config_of(column: Column, data: str) -> Any:
+    """The config of a column's algorithm on a dataset: its preset, then the column's settings."""
+    values = merge(preset(column.algorithm, data)["config"], column.config)
+    return build_config(column.algorithm, values)
+
+
+def names() -> list[str]:
+    return sorted(file.stem for file in TABLES.glob("*.toml"))
+
+
+def load(name: str) -> Plan:
+    """Read and check a table's file. Raises `ConfigError` that names what is wrong in it."""
+    file = Path(name) if name.endswith(".toml") else TABLES / f"{name}.toml"
+    if not file.exists():
+        raise unknown_name("table", name, names())
+    try:
+        values = tomllib.loads(file.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from None
+    try:
+        return _plan(file.stem, values)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _plan(name: str, values: dict[str, Any]) -> Plan:
+    for key in values:
+        if key not in KEYS:
+            raise unknown_name("key", key, sorted(KEYS))
+    if not values.get("seeds"):
+        raise ConfigError("seeds is missing; give a list such as seeds = [0, 1, 2]")
+    study = values.get("study")
+    blocks = [_study_block(values)] if study else _run_blocks(values)
+    reference = values.get("reference")
+    columns = [c.label for c in blocks[0].columns]
+    if reference is not None and reference not in columns:
+        raise unknown_name("reference column", reference, columns)
+    return Plan(
+        name,
+        values.get("title", name),
+        values.get("note", ""),
+        tuple(blocks),
+        tuple(values["seeds"]),
+        values.get("fqe_steps", 0),
+        study,
+        tuple(values.get("metrics", ())),
+        tuple(values.get("published", ())),
+        reference,
+    )
+
+
+def _study_block(values: dict[str, Any]) -> Block:
+    if not values.get("rows") or not values.get("metrics"):
+        raise ConfigError("a table of a study needs rows (label and settings) and metrics")
+    rows = [
+        Row(r["label"], settings={k: v for k, v in r.items() if k != "label"})
+        for r in values["rows"]
+    ]
+    for row in rows:
+        studies.settings_of(values["study"], row.settings)
+    return Block("", tuple(rows), tuple(Column(m) for m in values["metrics"]))
+
+
+def _run_blocks(values: dict[str, Any]) -> list[Block]:
+    columns = _columns(values)
+    steps = values.get("steps")
+    blocks = [Block("", _rows(values.get("datasets", []), steps, ""), columns)]
+    for block in values.get("blocks", []):
+        own = _columns(block) if {"algorithms", "columns"} & block.keys() else columns
+        budget = block.get("steps", steps)
+        mark = "" if budget == steps else f"@{budget}"
+        blocks.append(Block(block["title"], _rows(block["datasets"], budget, mark), own))
+    for block in blocks:
+        for row in block.rows:
+            find_tier(row.data)
+    return blocks
+
+
+def _rows(datasets: list[str], steps: int | None, mark: str) -> tuple[Row, ...]:
+    return tuple(Row(f"{data}{mark}", data, steps) for data in datasets)
+
+
+def _columns(values: dict[str, Any]) -> tuple[Column, ...]:
+    """From `algorithms` (names), `columns` (label, algorithm, config) or `sweep` (algorithm, knob,
+    values)."""
+    found = [Column(a, a) for a in values.get("algorithms", [])]
+    found += [
+        Column(c.get("label", c["algorithm"]), c["algorithm"], c.get("config", {}))
+        for c in values.get("columns", [])
+    ]
+    if "sweep" in values:
+        sweep = values["sweep"]
+        for value in sweep["values"]:
+            label = f"{sweep['algorithm']} {sweep['knob'].split('.')[-1]}={value}"
+            found.append(Column(label, sweep["algorithm"], nested(sweep["knob"], value)))
+    if not found:
+        raise ConfigError("there are no columns; give algorithms, columns or sweep")
+    for column in found:
+        if column.algorithm not in ALGORITHMS:
+            raise unknown_name("algorithm", column.algorithm, ALGORITHMS)
+    labels = [c.label for c in found]
+    if len(set(labels)) < len(labels):
+        raise ConfigError(f"two columns have the same label among {labels}; give each its own")
+    return tuple(found)
+
+
+def nested(knob: str, value: Any) -> dict[str, Any]:
+    """{"a": {"b": value}} of the knob "a.b"."""
+    for part in reversed(knob.split(".")):
+        value = {part: value}
+    result: dict[str, Any] = value
+    return result

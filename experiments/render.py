@@ -1,0 +1,203 @@
+"""A table's numbers as Markdown, CSV, LaTeX and HTML."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from experiments.plan import Column
+from experiments.summary import BlockSummary, Entry, Summary
+from mbrl import statistics
+
+Cell = Callable[[Entry, int], str]
+
+
+def write(found: Summary, folder: Path) -> list[Path]:
+    """Write all forms of the table into `folder`; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {"table.md": markdown(found), "table.csv": comma_separated(found)}
+    texts["table.tex"] = latex(found)
+    files = []
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        files.append(folder / name)
+    return files
+
+
+def caption(found: Summary) -> str:
+    """What the numbers are: metric, seeds, budget, threads."""
+    plan = found.plan
+    seeds = ", ".join(map(str, plan.seeds))
+    if plan.study is not None:
+        return f"{plan.title}. Mean ± standard deviation over seeds {seeds}. {plan.note}".strip()
+    return (
+        f"{plan.title}. Normalised score of the last evaluation (greedy policy, 100 fixed starts), "
+        f"mean ± standard deviation over seeds {seeds}; one thread. {plan.note}"
+    ).strip()
+
+
+def text_of(entry: Entry, wanted: int) -> str:
+    """Mean ± standard deviation; with fewer seeds than wanted it says so."""
+    if not entry.last:
+        return "no data" if entry.missing else "not run"
+    last = np.array(entry.last)
+    spread = f" ± {last.std(ddof=1):.1f}" if len(last) > 1 else ""
+    mark = "" if len(last) == wanted else f" ({len(last)} of {wanted})"
+    changed = " *" if entry.changed else ""
+    return f"{last.mean():.1f}{spread}{mark}{changed}"
+
+
+def published_text(entry: Entry) -> str:
+    return "; ".join(f"{p.mean:g}" for p in entry.published)
+
+
+def markdown(found: Summary) -> str:
+    parts = [caption(found), ""]
+    for block in found.blocks:
+        if block.block.title:
+            parts += [f"**{block.block.title}**", ""]
+        parts += [*_markdown_rows(block, found), ""]
+        if found.plan.study is None:
+            parts += [*_markdown_totals(block, found), ""]
+    parts += _remarks(found)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _markdown_rows(block: BlockSummary, found: Summary) -> list[str]:
+    columns = block.block.columns
+    head = "settings" if found.plan.study else "dataset"
+    lines = [f"| {head} | " + " | ".join(c.label for c in columns) + " |"]
+    lines.append("|---|" + "---|" * len(columns))
+    for row in block.block.rows:
+        cells = []
+        for column in columns:
+            entry = block.entry(row, column)
+            other = f" [{published_text(entry)}]" if entry.published else ""
+            cells.append(text_of(entry, len(found.plan.seeds)) + other)
+        lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
+    return lines
+
+
+AGGREGATES = ("mean, last", "IQM, last [95 %]", "mean, best", "mean, chosen offline", "seconds")
+
+
+def aggregates(block: BlockSummary, column: Column) -> dict[str, str]:
+    """Over all rows; empty until every row has a finished seed."""
+    if not block.complete(column):
+        return dict.fromkeys(AGGREGATES, "")
+    last = block.scores(column)
+    middle = statistics.confidence_interval(last, statistics.iqm)
+    selected = block.scores(column, "selected")
+    chosen = "" if any(np.isnan(s).any() for s in selected) else f"{statistics.mean(selected):.1f}"
+    seconds = np.mean([s for row in block.block.rows for s in block.entry(row, column).seconds])
+    low, high = middle.low, middle.high
+    around = "" if np.isnan(low) else f" [{low:.1f}, {high:.1f}]"
+    values = (
+        f"{statistics.mean(last):.1f}",
+        f"{middle.estimate:.1f}{around}",
+        f"{statistics.mean(block.scores(column, 'best')):.1f}",
+        chosen,
+        f"{seconds:.0f}",
+    )
+    return dict(zip(AGGREGATES, values, strict=True))
+
+
+def _markdown_totals(block: BlockSummary, found: Summary) -> list[str]:
+    columns = block.block.columns
+    totals = [aggregates(block, column) for column in columns]
+    lines = ["| over all datasets | " + " | ".join(c.label for c in columns) + " |"]
+    lines.append("|---|" + "---|" * len(columns))
+    for name in AGGREGATES:
+        lines.append(f"| {name} | " + " | ".join(t[name] for t in totals) + " |")
+    return lines
+
+
+def _remarks(found: Summary) -> list[str]:
+    """Absent data and how to get them, changed data, shared fits, sources of published scores."""
+    entries = [e for b in found.blocks for e in b.entries.values()]
+    lines = sorted({e.missing for e in entries if e.missing})
+    if any(e.changed for e in entries):
+        lines.append("\\* the data here have another checksum than those of the record.")
+    sources = sorted({(p.source, p.mark) for e in entries for p in e.published})
+    lines += [f"In brackets: {source} ({mark})." for source, mark in sources]
+    fits = {
+        (r["key"]["data"], r["key"]["seed"], r["model_seconds"])
+        for e in entries
+        for r in e.records
+        if "model_seconds" in r
+    }
+    if fits:
+        mean = np.mean([seconds for _, _, seconds in fits])
+        lines.append(
+            f"A world model is fitted once for each dataset and seed and shared by the algorithms "
+            f"that use the same one: {mean:.0f} s each, not in the seconds above."
+        )
+    return lines
+
+
+COLUMNS = (
+    "block", "row", "column", "seeds", "steps", "mean", "sd", "low", "high", "best", "selected",
+    "seconds", "published", "published_source", "published_mark",
+)  # fmt: skip
+
+
+def comma_separated(found: Summary) -> str:
+    """One line a row and column, with everything that is known of it."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for block in found.blocks:
+        for row in block.block.rows:
+            for column in block.block.columns:
+                entry = block.entry(row, column)
+                values = {"block": block.block.title, "row": row.label, "column": column.label}
+                writer.writerow(values | _numbers(entry))
+    return text.getvalue()
+
+
+def _numbers(entry: Entry) -> dict[str, object]:
+    first = entry.published[0] if entry.published else None
+    values: dict[str, object] = {"seeds": " ".join(map(str, entry.seeds))}
+    if first is not None:
+        values |= {"published": first.mean, "published_source": first.source}
+        values["published_mark"] = first.mark
+    if not entry.last:
+        return values
+    last, around = np.array(entry.last), entry.interval
+    values |= {"mean": f"{last.mean():.6g}", "seconds": f"{np.mean(entry.seconds):.4g}"}
+    if len(last) > 1:
+        values |= {"sd": f"{last.std(ddof=1):.6g}", "low": f"{around.low:.6g}"}
+        values["high"] = f"{around.high:.6g}"
+    if entry.best:
+        values |= {"steps": entry.records[0]["key"]["steps"], "best": f"{np.mean(entry.best):.6g}"}
+        if not np.isnan(entry.selected).any():
+            values["selected"] = f"{np.mean(entry.selected):.6g}"
+    return values
+
+
+def latex(found: Summary) -> str:
+    """A booktabs table for each block."""
+    lines = []
+    for block in found.blocks:
+        columns = block.block.columns
+        lines += [
+            "\\begin{table}",
+            f"\\caption{{{_escape(caption(found))} {_escape(block.block.title)}}}",
+            "\\begin{tabular}{l" + "r" * len(columns) + "}",
+            "\\toprule",
+            " & ".join(["", *(_escape(c.label) for c in columns)]) + " \\\\",
+            "\\midrule",
+        ]
+        for row in block.block.rows:
+            cells = [text_of(block.entry(row, c), len(found.plan.seeds)) for c in columns]
+            lines.append(" & ".join(map(_escape, [row.label, *cells])) + " \\\\")
+        lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
+    return "\n".join(lines)
+
+
+def _escape(text: str) -> str:
+    for plain, escaped in (("_", "\\_"), ("%", "\\%"), ("&", "\\&"), ("±", "$\\pm$"), ("#", "\\#")):
+        text = text.replace(plain, escaped)
+    return text

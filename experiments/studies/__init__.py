@@ -1,0 +1,62 @@
+"""Experiments that are not an algorithm on a dataset: functions of settings and a seed that return
+numbers. A table gives each of them rows of settings; a cell is one call in a job folder."""
+
+import importlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments import folders
+from mbrl.errors import unknown_name
+
+# name -> what it measures; the module of that name in this package has `measure`
+STUDIES: dict[str, str] = {
+    "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Numbers by name, and curves by name (each a list of numbers of its own length)."""
+
+    values: dict[str, float]
+    curves: dict[str, list[float]]
+
+
+def module(name: str) -> Any:
+    """The module of a study: `VERSION`, `DEFAULTS` and `measure(settings, seed, folder)`, which
+    finds in the job's own `folder` again what it wrote there before a crash."""
+    if name not in STUDIES:
+        raise unknown_name("study", name, STUDIES)
+    return importlib.import_module(f"experiments.studies.{name}")
+
+
+def settings_of(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The study's defaults with `values` over them; an unknown one is an error."""
+    defaults: dict[str, Any] = module(name).DEFAULTS
+    for key in values:
+        if key not in defaults:
+            raise unknown_name(f"setting of {name}", key, defaults)
+    return defaults | values
+
+
+def create(name: str, settings: dict[str, Any], seed: int, folder: Path) -> None:
+    """Describe the call in a new folder, ready for `resume`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {"study": name, "settings": settings_of(name, settings), "seed": seed, "threads": 1}
+    folders.write_json(folder / "config.json", described)
+
+
+def resume(folder: Path) -> None:
+    """Make the measurement described in `folder`."""
+    with folders.locked(folder):
+        values = folders.read_json(folder / "config.json")
+        torch.set_num_threads(values["threads"])
+        began = time.perf_counter()
+        found: Outcome = module(values["study"]).measure(values["settings"], values["seed"], folder)
+        seconds = round(time.perf_counter() - began, 2)
+        result = {"values": found.values, "curves": found.curves, "seconds": seconds}
+        folders.write_json(folder / "result.json", result)
