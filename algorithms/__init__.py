@@ -3,12 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+from algorithms.awac import AWAC, AWACConfig
 from algorithms.bc import BC, BCConfig
+from algorithms.cql import CQL, CQLConfig
+from algorithms.crr import CRR, CRRConfig
+from algorithms.discrete_cql import DiscreteCQL, DiscreteCQLConfig
+from algorithms.discrete_iql import DiscreteIQL
+from algorithms.discrete_sac_n import DiscreteSACN, DiscreteSACNConfig
 from algorithms.edac import EDAC, EDACConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.mbpo import MBPO, MBPOConfig
 from algorithms.mopo import MOPO, MOPOConfig
 from algorithms.ravl import RAVL, RAVLConfig
+from algorithms.rebrac import ReBRAC, ReBRACConfig
 from algorithms.sac import SAC, SACConfig
 from algorithms.sac_n import SACN, SACNConfig
 from algorithms.td3_bc import TD3BC, TD3BCConfig
@@ -17,7 +24,10 @@ from mbrl.errors import unknown_name
 
 __all__ = [
     "ALGORITHMS",
+    "AWAC",
     "BC",
+    "CQL",
+    "CRR",
     "EDAC",
     "IQL",
     "MBPO",
@@ -26,12 +36,22 @@ __all__ = [
     "SAC",
     "SACN",
     "TD3BC",
+    "AWACConfig",
     "BCConfig",
+    "CQLConfig",
+    "CRRConfig",
+    "DiscreteCQL",
+    "DiscreteCQLConfig",
+    "DiscreteIQL",
+    "DiscreteSACN",
+    "DiscreteSACNConfig",
     "EDACConfig",
     "IQLConfig",
     "MBPOConfig",
     "MOPOConfig",
     "RAVLConfig",
+    "ReBRAC",
+    "ReBRACConfig",
     "SACConfig",
     "SACNConfig",
     "TD3BCConfig",
@@ -42,13 +62,20 @@ __all__ = [
 ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "bc": (BC, BCConfig),
     "td3_bc": (TD3BC, TD3BCConfig),
+    "rebrac": (ReBRAC, ReBRACConfig),
     "iql": (IQL, IQLConfig),
+    "awac": (AWAC, AWACConfig),
+    "crr": (CRR, CRRConfig),
+    "cql": (CQL, CQLConfig),
     "sac": (SAC, SACConfig),
     "sac_n": (SACN, SACNConfig),
     "edac": (EDAC, EDACConfig),
     "mbpo": (MBPO, MBPOConfig),
     "mopo": (MOPO, MOPOConfig),
     "ravl": (RAVL, RAVLConfig),
+    "discrete_cql": (DiscreteCQL, DiscreteCQLConfig),
+    "discrete_iql": (DiscreteIQL, IQLConfig),
+    "discrete_sac_n": (DiscreteSACN, DiscreteSACNConfig),
 }
 
 

@@ -5,15 +5,13 @@ TD3+BC's authors' BC row does), not by likelihood.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms import offline
-from mbrl import agent
 from mbrl.buffer import Batch
-from mbrl.networks import CategoricalPolicy, DeterministicPolicy, adam, descend
+from mbrl.networks import CategoricalPolicy, DeterministicPolicy, descend
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -45,22 +43,18 @@ class BC(offline.Offline):
     """Behaviour cloning."""
 
     version = 1
+    action_kinds = ("continuous", "discrete")
 
     def __init__(
         self, spec: Spec, config: BCConfig | None = None, *, device: str = "cpu", seed: int = 0
     ) -> None:
         self.config: BCConfig
-        initial = offline.setup(self, spec, config or BCConfig(), device, seed)
+        initial = self.setup(spec, config or BCConfig(), device, seed)
         kind = CategoricalPolicy if spec.discrete else DeterministicPolicy
         self.policy: CategoricalPolicy | DeterministicPolicy = kind(
             spec, self.config.hidden, generator=initial
         ).to(self.device)
-        self.modules = {"policy": self.policy}
-        self.optimisers = {"policy": adam(self.policy.parameters(), self.config.learning_rate)}
-
-    act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    prepare, next_batch = offline.prepare, offline.next_batch
-    state_dict, load_state_dict = offline.state_dict, offline.load_state_dict
+        self.own(self.config.learning_rate, {"policy": self.policy})
 
     def update(self, batch: Batch) -> Metrics:
         if isinstance(self.policy, CategoricalPolicy):
@@ -70,8 +64,3 @@ class BC(offline.Offline):
             loss, metrics = squared_error(self.policy.unit(batch.obs), batch.action)
         descend(self.optimisers["policy"], loss)
         return metrics
-
-    @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> "BC":
-        """Read an agent that `save` or a run's checkpoint wrote."""
-        return agent.load(cls, path, device)

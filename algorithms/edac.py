@@ -6,29 +6,20 @@ less work; all learning rates are 3e-4.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from algorithms import offline
-from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
-from mbrl import agent
-from mbrl.buffer import Batch
-from mbrl.networks import SquashedGaussianPolicy
-from mbrl.training import Metrics
+from algorithms.soft_actor_critic import LearnerConfig
 from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class EDACConfig:
+class EDACConfig(offline.SoftConfig):
     """Settings of EDAC; N = 10 and eta = 1 are the authors' for HalfCheetah and Walker2d."""
 
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(critics=10, eta=1.0))
 
-    @property
-    def gamma(self) -> float:
-        return self.learner.gamma
 
-
-class EDAC(offline.Offline):
+class EDAC(offline.SoftOffline):
     """SAC with a diversified critic ensemble, on logged data alone."""
 
     version = 1
@@ -36,28 +27,5 @@ class EDAC(offline.Offline):
     def __init__(
         self, spec: Spec, config: EDACConfig | None = None, *, device: str = "cpu", seed: int = 0
     ) -> None:
-        offline.require_continuous(spec, type(self).__name__)
         self.config: EDACConfig
-        initial = offline.setup(self, spec, config or EDACConfig(), device, seed)
-        self.learner = SoftActorCritic(spec, self.config.learner, self.device, initial)
-        self.modules, self.optimisers = self.learner.modules, self.learner.optimisers
-
-    act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    prepare = offline.prepare
-    state_dict, load_state_dict = offline.state_dict, offline.load_state_dict
-
-    @property
-    def policy(self) -> SquashedGaussianPolicy:
-        return self.learner.actor
-
-    def next_batch(self) -> Batch:
-        batch = offline.data_buffer(self).sample(self.config.learner.batch_size, self.generator)
-        return self.learner.draw(batch, self.generator)
-
-    def update(self, batch: Batch) -> Metrics:
-        return self.learner.update(batch)
-
-    @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> "EDAC":
-        """Read an agent that `save` or a run's checkpoint wrote."""
-        return agent.load(cls, path, device)
+        super().__init__(spec, config or EDACConfig(), device, seed)

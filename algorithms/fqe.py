@@ -64,8 +64,7 @@ class FQEConfig:
             raise ConfigError(f"learning_rate is {self.learning_rate}, it must be positive")
         if not 0 <= self.gamma < 1:
             raise ConfigError(
-                f"gamma is {self.gamma}, it must lie in [0, 1): an episode may go on after a "
-                "truncation, so undiscounted values need not exist"
+                f"gamma is {self.gamma}, it must lie in [0, 1): values have no episode limit"
             )
         if not 0 < self.tau <= 1:
             raise ConfigError(f"tau is {self.tau}, it must lie in (0, 1]")
@@ -107,9 +106,9 @@ def evaluate_policies(
     `DivergenceError` for a fit that diverged.
     """
     config = config or FQEConfig()
-    fit = FQE(policies, dataset, config, device=device)
+    fit = FQE(policies, dataset, config, device)
     first_kept = config.steps - max(1, config.steps // 10)
-    sums = torch.zeros(2, len(policies), dtype=torch.float64, device=fit.place)
+    sums = torch.zeros(2, len(policies), device=fit.place)
     for step in range(1, config.steps + 1):
         squared, outside = fit.update()
         if step > first_kept:
@@ -118,8 +117,8 @@ def evaluate_policies(
             fit.check(squared, step)
             if on_progress is not None:
                 on_progress(fit.metrics(squared, outside, step))
-    start_values = fit.start_values().double().cpu().numpy()
-    means = (sums / (config.steps - first_kept)).cpu().numpy()
+    start_values = fit.start_values().cpu().double().numpy()
+    means = (sums / (config.steps - first_kept)).cpu().double().numpy()
     return FQEResult(start_values.mean(1), start_values, np.sqrt(means[0]), means[1])
 
 
@@ -140,10 +139,8 @@ def return_range(reward: Tensor, terminated: Tensor, gamma: float) -> tuple[floa
     """
     low, high = float(reward.min()), float(reward.max())
     ends = bool(terminated.any())
-    return (
-        low if ends and low > 0 else low / (1 - gamma),
-        high if ends and high < 0 else high / (1 - gamma),
-    )
+    lowest = low if ends and low > 0 else low / (1 - gamma)
+    return lowest, high if ends and high < 0 else high / (1 - gamma)
 
 
 def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
@@ -151,7 +148,7 @@ def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
     after a truncation the mean reward goes on for ever."""
     from scipy.signal import lfilter  # here, as it takes a second to import
 
-    reward = data.reward.double().cpu().numpy()
+    reward = data.reward.cpu().double().numpy()
     endless = reward.mean() / (1 - gamma)
     parts = []
     for first, stop in data.episodes():
@@ -178,10 +175,8 @@ def policy_actions(
         elif callable(policy):
             network, inputs = policy, obs.float()
         else:
-            raise ConfigError(
-                f"policy {k} is a {type(policy).__name__}; give an agent of this library or a "
-                "function of observations"
-            )
+            kind = type(policy).__name__
+            raise ConfigError(f"policy {k} is of type {kind}; give an agent or a function")
         with torch.no_grad():
             action = torch.cat([network(part).to(place) for part in inputs.split(CHUNK)])
         if tuple(action.shape) != shape:
@@ -194,11 +189,10 @@ def policy_actions(
         if scale is not None:
             columns.append(scale.to_unit(action.float()).clamp(-1, 1))
             continue
-        low, high = int(action.min()), int(action.max())
-        if low < 0 or high >= (spec.num_actions or 0):
+        low, high, last = int(action.min()), int(action.max()), (spec.num_actions or 0) - 1
+        if low < 0 or high > last:
             raise ConfigError(
-                f"policy {k} gives actions {low} to {high}, task {spec.task!r} has 0 to "
-                f"{(spec.num_actions or 0) - 1}"
+                f"policy {k} gives actions {low} to {high}, task {spec.task!r} has 0 to {last}"
             )
         columns.append(action.long())
     return torch.stack(columns, 1)
@@ -214,12 +208,7 @@ class FQE:
     """
 
     def __init__(
-        self,
-        policies: Sequence[Agent | Policy],
-        dataset: Dataset,
-        config: FQEConfig,
-        *,
-        device: str = "cpu",
+        self, policies: Sequence[Agent | Policy], dataset: Dataset, config: FQEConfig, device: str
     ) -> None:
         if len(policies) == 0:
             raise ConfigError("policies is empty; give at least one agent or function")
@@ -246,7 +235,7 @@ class FQE:
         width = self.spec.obs_dim + (0 if self.spec.discrete else self.spec.action_dim)
         outputs = self.spec.num_actions or 1
         shared = EnsembleMLP(1, width, config.hidden, outputs, generator=initial)
-        self.critic = EnsembleMLP(len(policies), width, config.hidden, outputs)
+        self.critic = EnsembleMLP(len(policies), width, config.hidden, outputs, generator=initial)
         with torch.no_grad():
             for parameter, first in zip(self.critic.parameters(), shared.parameters(), strict=True):
                 parameter.copy_(first)
@@ -283,8 +272,7 @@ class FQE:
         if action.ndim == 2:
             return ensemble_values(critic, torch.cat([obs, action], -1))[0]
         x = torch.cat([obs.expand(len(action), *obs.shape), action], -1)
-        values: Tensor = critic(x)[:, :, 0]
-        return values
+        return critic(x)[:, :, 0]
 
     @torch.no_grad()
     def start_values(self) -> Tensor:
@@ -295,12 +283,9 @@ class FQE:
 
     def metrics(self, squared: Tensor, outside: Tensor, step: int) -> Metrics:
         """What a progress report holds; errors and shares are means over the policies."""
-        values = self.start_values().mean(1)
-        return {
-            "fqe/update": torch.tensor(step),
-            "fqe/td_error": squared.mean().sqrt(),
-            "fqe/out_of_range": outside.mean(),
-        } | {f"fqe/value_{k}": value for k, value in enumerate(values)}
+        found = {f"fqe/value_{k}": value for k, value in enumerate(self.start_values().mean(1))}
+        found["fqe/update"] = torch.tensor(step, device=self.place)
+        return found | {"fqe/td_error": squared.mean().sqrt(), "fqe/out_of_range": outside.mean()}
 
     def check(self, squared: Tensor, step: int) -> None:
         """Raise `DivergenceError` where a policy's mean squared TD error [K] is beyond use."""

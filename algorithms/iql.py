@@ -6,25 +6,16 @@ rewards by the range of returns); the order value, policy, critic is the authors
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from algorithms import offline
-from mbrl import agent
+from algorithms.advantage_weighted import exponential_weight, weighted_cloning
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.networks import (
-    MLP,
-    EnsembleMLP,
-    TanhMeanGaussianPolicy,
-    adam,
-    descend,
-    ensemble_values,
-    polyak_update,
-    target_copy,
-)
+from mbrl.networks import MLP, TanhMeanGaussianPolicy, descend, polyak_update, target_copy
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -59,62 +50,48 @@ def policy_loss(
     log_prob: Tensor, advantage: Tensor, temperature: float, max_weight: float
 ) -> tuple[Tensor, Metrics]:
     """-mean min(exp(beta A), bound) log pi(a|s), all [B] (eq. 7)."""
-    weight = (temperature * advantage).exp().clamp_max(max_weight)
-    loss = -(weight * log_prob).mean()
-    return loss, {"actor/loss": loss.detach(), "actor/weight": weight.detach().mean()}
+    return weighted_cloning(log_prob, exponential_weight(advantage, temperature, max_weight))
 
 
 class IQL(offline.Offline):
     """Implicit Q-learning."""
 
     version = 1
+    policy_class: Any = TanhMeanGaussianPolicy
 
     def __init__(
         self, spec: Spec, config: IQLConfig | None = None, *, device: str = "cpu", seed: int = 0
     ) -> None:
-        offline.require_continuous(spec, "IQL")
         self.config: IQLConfig
-        initial = offline.setup(self, spec, config or IQLConfig(), device, seed)
-        hidden, rate = self.config.hidden, self.config.learning_rate
-        width = spec.obs_dim + spec.action_dim
-        self.policy = TanhMeanGaussianPolicy(spec, hidden, generator=initial).to(self.device)
-        self.critic = EnsembleMLP(2, width, hidden, 1, generator=initial).to(self.device)
+        initial = self.setup(spec, config or IQLConfig(), device, seed)
+        hidden = self.config.hidden
+        self.policy = self.policy_class(spec, hidden, generator=initial).to(self.device)
+        self.critic = offline.critics(spec, 2, hidden, initial).to(self.device)
         self.value = MLP(spec.obs_dim, hidden, 1, generator=initial).to(self.device)
         self.critic_target = target_copy(self.critic)
-        self.modules = {
-            "policy": self.policy,
-            "critic": self.critic,
-            "value": self.value,
-            "critic_target": self.critic_target,
-        }
-        self.optimisers = {
-            "policy": adam(self.policy.parameters(), rate),
-            "critic": adam(self.critic.parameters(), rate),
-            "value": adam(self.value.parameters(), rate),
-        }
-
-    act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    prepare, next_batch = offline.prepare, offline.next_batch
-    state_dict, load_state_dict = offline.state_dict, offline.load_state_dict
+        self.own(
+            self.config.learning_rate,
+            {"policy": self.policy, "critic": self.critic, "value": self.value},
+            critic_target=self.critic_target,
+        )
 
     def update(self, batch: Batch) -> Metrics:
         c, normalise = self.config, self.policy.normaliser
         obs, next_obs = normalise(batch.obs), normalise(batch.next_obs)
         with torch.no_grad():
             next_value = self.value(next_obs)[:, 0]
-            x = torch.cat([obs, batch.action], -1)
-            q_target = ensemble_values(self.critic_target, x)[0].min(0).values
+            q_target = offline.q_values(self.critic_target, obs, batch.action).min(0).values
         value = self.value(obs)[:, 0]
         advantage = (q_target - value).detach()
         value_loss = expectile_loss(q_target - value, c.expectile)
         descend(self.optimisers["value"], value_loss)
 
-        log_prob = self.policy.log_prob(batch.obs, batch.action)
+        log_prob = self.log_prob(batch)
         loss, metrics = policy_loss(log_prob, advantage, c.temperature, c.max_weight)
         self._set_policy_rate()
         descend(self.optimisers["policy"], loss)
 
-        q, _ = ensemble_values(self.critic, x)
+        q = offline.q_values(self.critic, obs, batch.action)
         target = batch.reward + batch.discount * next_value
         critic_loss = (q - target).square().mean(1).sum() / 2
         descend(self.optimisers["critic"], critic_loss)
@@ -125,14 +102,14 @@ class IQL(offline.Offline):
             "critic/q_mean": q.detach().mean(),
         }
 
+    def log_prob(self, batch: Batch) -> Tensor:
+        """log pi(a|s) [B] of the logged actions."""
+        log_prob: Tensor = self.policy.log_prob(batch.obs, batch.action)
+        return log_prob
+
     def _set_policy_rate(self) -> None:
         c = self.config
         if c.decay_steps > 0:
             progress = min(1.0, self.step / c.decay_steps)
             rate = c.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
             self.optimisers["policy"].param_groups[0]["lr"] = rate
-
-    @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> "IQL":
-        """Read an agent that `save` or a run's checkpoint wrote."""
-        return agent.load(cls, path, device)

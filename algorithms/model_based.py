@@ -1,13 +1,12 @@
 """What RAVL, MBPO and MOPO share: an ensemble world model, imagined rollouts that are refreshed as
 the policy moves, batches of real and imagined rows in an exact ratio, and the soft actor-critic
-learner. Their classes take these functions over by name."""
+learner."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from algorithms import offline
-from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
 from mbrl import tasks
 from mbrl.buffer import Batch, Buffer, sample_mixed
 from mbrl.errors import ConfigError
@@ -36,39 +35,76 @@ class ImaginationConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
 
 
-class ModelBased(offline.Offline):
-    """The attributes these functions use; algorithm classes derive from it to declare them."""
+@dataclass(frozen=True)
+class ModelBasedConfig(offline.SoftConfig):
+    """The settings of an algorithm that imagines."""
 
-    learner: SoftActorCritic
-    model: WorldModel
-    imagined: Buffer
+    model: EnsembleConfig = field(default_factory=EnsembleConfig)
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
 
 
-def setup(
-    self: Any,
-    spec: Spec,
-    config: Any,
-    device: str,
-    seed: int,
-    model: WorldModel | None,
-) -> None:
-    """Set the shared attributes. `model` replaces the learned ensemble (the true dynamics, a
-    mixture, one that is fitted already)."""
-    offline.require_continuous(spec, type(self).__name__)
-    initial = offline.setup(self, spec, config, device, seed)
-    learner: LearnerConfig = config.learner
-    imagination: ImaginationConfig = config.imagination
-    self.learner = SoftActorCritic(spec, learner, self.device, initial)
-    self.modules, self.optimisers = self.learner.modules, self.learner.optimisers
-    if model is None:
-        rule = termination_rule(spec, imagination.termination)
-        model_config: EnsembleConfig = config.model
-        model = EnsembleDynamics(
-            spec, model_config, termination=rule, device=self.device, seed=seed
+class ModelBased(offline.SoftOffline):
+    """A soft actor-critic learner on real and imagined rows. `model` replaces the learned ensemble
+    (the true dynamics, a mixture, one that is fitted already)."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        config: ModelBasedConfig,
+        model: WorldModel | None,
+        device: str,
+        seed: int,
+    ) -> None:
+        super().__init__(spec, config, device, seed)
+        imagination = config.imagination
+        if model is None:
+            rule = termination_rule(spec, imagination.termination)
+            model = EnsembleDynamics(
+                spec, config.model, termination=rule, device=self.device, seed=seed
+            )
+        self.model = model
+        rows = imagination.starts * imagination.rollout.horizon * imagination.retain
+        self.imagined = Buffer(spec, rows, config.gamma, self.device)
+
+    def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
+        """Put the data on the device and fit the world model, continuing an unfinished fit."""
+        super().prepare(dataset, on_progress)
+        if isinstance(self.model, EnsembleDynamics) and not self.model.fitted:
+            self.model.fit(dataset.transitions, on_progress)
+
+    def next_batch(self) -> Batch:
+        """Refresh the imagined rows when due, then a mixed batch with its random draws."""
+        imagination: ImaginationConfig = self.config.imagination
+        if self.step % imagination.every == 0 and imagination.real_ratio < 1:
+            self.imagine()
+        rows = sample_mixed(
+            self.data_buffer(),
+            self.imagined,
+            self.config.learner.batch_size,
+            imagination.real_ratio,
+            self.generator,
         )
-    self.model = model
-    rows = imagination.starts * imagination.rollout.horizon * imagination.retain
-    self.imagined = Buffer(spec, rows, learner.gamma, self.device)
+        return self.learner.draw(self.imagined.batch(rows), self.generator)
+
+    def imagine(self) -> None:
+        """Roll the current policy out in the model from states of the data."""
+        imagination: ImaginationConfig = self.config.imagination
+        starts = self.data_buffer().sample_obs(imagination.starts, self.generator)
+        explore = self.learner.actor.explore
+        trajectories = rollout(self.model, explore, starts, imagination.rollout, self.generator)
+        self.imagined.append(trajectories.transitions())
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict() | {"imagined": self.imagined.state_dict()}
+        if isinstance(self.model, EnsembleDynamics):
+            state["model"] = self.model.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.imagined.load_state_dict(state["imagined"])
+        if isinstance(self.model, EnsembleDynamics):
+            self.model.load_state_dict(state["model"])
 
 
 def termination_rule(spec: Spec, choice: str) -> Termination | None:
@@ -82,52 +118,3 @@ def termination_rule(spec: Spec, choice: str) -> Termination | None:
             "that has one: model=EnsembleDynamics(spec, termination=function)"
         )
     return tasks.make_for(spec).terminates
-
-
-def prepare(self: Any, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
-    """Put the data on the device and fit the world model, continuing an unfinished fit."""
-    offline.prepare(self, dataset, on_progress)
-    if isinstance(self.model, EnsembleDynamics) and not self.model.fitted:
-        self.model.fit(dataset.transitions, on_progress)
-
-
-def next_batch(self: ModelBased) -> Batch:
-    """Refresh the imagined rows when due, then a mixed batch with its random draws."""
-    imagination: ImaginationConfig = self.config.imagination
-    if self.step % imagination.every == 0 and imagination.real_ratio < 1:
-        imagine(self)
-    rows = sample_mixed(
-        offline.data_buffer(self),
-        self.imagined,
-        self.config.learner.batch_size,
-        imagination.real_ratio,
-        self.generator,
-    )
-    return self.learner.draw(self.imagined.batch(rows), self.generator)
-
-
-def imagine(self: ModelBased) -> None:
-    """Roll the current policy out in the model from states of the data."""
-    imagination: ImaginationConfig = self.config.imagination
-    starts = offline.data_buffer(self).sample_obs(imagination.starts, self.generator)
-    actor = self.learner.actor
-    trajectories = rollout(self.model, actor.explore, starts, imagination.rollout, self.generator)
-    self.imagined.append(trajectories.transitions())
-
-
-def update(self: ModelBased, batch: Batch) -> Metrics:
-    return self.learner.update(batch)
-
-
-def state_dict(self: Any) -> dict[str, Any]:
-    state = offline.state_dict(self) | {"imagined": self.imagined.state_dict()}
-    if isinstance(self.model, EnsembleDynamics):
-        state["model"] = self.model.state_dict()
-    return state
-
-
-def load_state_dict(self: Any, state: dict[str, Any]) -> None:
-    offline.load_state_dict(self, state)
-    self.imagined.load_state_dict(state["imagined"])
-    if isinstance(self.model, EnsembleDynamics):
-        self.model.load_state_dict(state["model"])

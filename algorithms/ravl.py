@@ -7,31 +7,21 @@ replacement where the data has enough of them.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from algorithms import model_based
-from algorithms.model_based import ImaginationConfig
+from algorithms.model_based import ModelBased, ModelBasedConfig
 from algorithms.soft_actor_critic import LearnerConfig
-from mbrl import agent
-from mbrl.networks import SquashedGaussianPolicy
 from mbrl.types import Spec
-from world_models import EnsembleConfig, WorldModel
+from world_models import WorldModel
 
 
 @dataclass(frozen=True)
-class RAVLConfig:
+class RAVLConfig(ModelBasedConfig):
     """Settings of RAVL; the defaults are the authors' (their code gives no per-dataset ones)."""
 
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(critics=10, eta=1.0))
-    model: EnsembleConfig = field(default_factory=EnsembleConfig)
-    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
-
-    @property
-    def gamma(self) -> float:
-        return self.learner.gamma
 
 
-class RAVL(model_based.ModelBased):
+class RAVL(ModelBased):
     """Reach-aware value learning: EDAC on short rollouts of a learned world model."""
 
     version = 1
@@ -46,17 +36,4 @@ class RAVL(model_based.ModelBased):
         seed: int = 0,
     ) -> None:
         self.config: RAVLConfig
-        model_based.setup(self, spec, config or RAVLConfig(), device, seed, model)
-
-    act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-    prepare, next_batch, update = model_based.prepare, model_based.next_batch, model_based.update
-    state_dict, load_state_dict = model_based.state_dict, model_based.load_state_dict
-
-    @property
-    def policy(self) -> SquashedGaussianPolicy:
-        return self.learner.actor
-
-    @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> "RAVL":
-        """Read an agent that `save` or a run's checkpoint wrote."""
-        return agent.load(cls, path, device)
+        super().__init__(spec, config or RAVLConfig(), model, device, seed)

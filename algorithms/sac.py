@@ -6,21 +6,19 @@ Differences: networks start as `torch.nn.Linear` does; the log-deviation is clip
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from algorithms import offline
-from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.soft_actor_critic import LearnerConfig
 from mbrl import agent
 from mbrl.buffer import Batch, Buffer
-from mbrl.networks import SquashedGaussianPolicy
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics
 from mbrl.types import Dataset, Spec, Transitions
 
 
 @dataclass(frozen=True)
-class SACConfig:
+class SACConfig(offline.SoftConfig):
     """Settings of SAC."""
 
     learner: LearnerConfig = field(
@@ -30,12 +28,8 @@ class SACConfig:
     warmup: int = 100  # uniform random steps before the first update
     envs: int = 1  # parallel tasks; each loop step advances all of them once
 
-    @property
-    def gamma(self) -> float:
-        return self.learner.gamma
 
-
-class SAC(offline.Offline):
+class SAC(offline.SoftOffline):
     """Soft actor-critic; `learn(task, steps)` online, `fit(dataset, steps)` on logged data."""
 
     version = 1
@@ -43,18 +37,9 @@ class SAC(offline.Offline):
     def __init__(
         self, spec: Spec, config: SACConfig | None = None, *, device: str = "cpu", seed: int = 0
     ) -> None:
-        offline.require_continuous(spec, type(self).__name__)
         self.config: SACConfig
-        initial = offline.setup(self, spec, config or SACConfig(), device, seed)
-        self.learner = SoftActorCritic(spec, self.config.learner, self.device, initial)
-        self.modules, self.optimisers = self.learner.modules, self.learner.optimisers
+        super().__init__(spec, config or SACConfig(), device, seed)
         self.experience: Buffer | None = None
-
-    act, predict, fit, save = agent.act, agent.predict, agent.fit, agent.save
-
-    @property
-    def policy(self) -> SquashedGaussianPolicy:
-        return self.learner.actor
 
     def learn(
         self, task: Task, steps: int, *, callbacks: Sequence[Callback] | None = None
@@ -77,25 +62,16 @@ class SAC(offline.Offline):
 
     def next_batch(self) -> Batch:
         self.real = self.experience
-        batch = offline.data_buffer(self).sample(self.config.learner.batch_size, self.generator)
-        return self.learner.draw(batch, self.generator)
-
-    def update(self, batch: Batch) -> Metrics:
-        return self.learner.update(batch)
+        return super().next_batch()
 
     def state_dict(self) -> dict[str, Any]:
         experience = None if self.experience is None else self.experience.state_dict()
-        return offline.state_dict(self) | {"experience": experience}
+        return super().state_dict() | {"experience": experience}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        offline.load_state_dict(self, state)
+        super().load_state_dict(state)
         if state["experience"] is not None:
             self.experience = Buffer(
                 self.spec, self.config.capacity, self.config.gamma, self.device
             )
             self.experience.load_state_dict(state["experience"])
-
-    @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> "SAC":
-        """Read an agent that `save` or a run's checkpoint wrote."""
-        return agent.load(cls, path, device)

@@ -1,5 +1,5 @@
 """The learner that the SAC family shares: a squashed-Gaussian actor, a batched critic ensemble and
-a temperature. SAC, SAC-N, EDAC, RAVL, MBPO and MOPO are settings of it and of their data."""
+a temperature. SAC, SAC-N, EDAC, CQL, RAVL, MBPO and MOPO are settings of it and of their data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -18,6 +18,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "model": ("model", "fit a world model, or inspect how good one is"),
     "list": ("listing", "the algorithms, tasks and datasets there are"),
     "table": ("table", "run the missing cells of a table and print it"),
+    "sweep": ("sweep", "train every combination of algorithms, datasets, seeds and settings"),
+    "search": ("search", "search settings with Optuna, by an offline score"),
     "crosscheck": ("crosscheck", "compare SAC with the one of stable-baselines3"),
     "bench": ("bench", "measure speed beside the machine's matrix-product rate and peers"),
 }

@@ -1,5 +1,8 @@
 """Figures: one style, readable in grey and by colour-blind eyes."""
 
+import csv
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,17 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from mbrl.statistics import Interval, Profile, confidence_interval
+from mbrl.statistics import mean as statistic_mean
 from world_models.diagnostics import Calibration, KStepError
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # Okabe and Ito
+# Okabe and Ito's colours; with markers and dashes beside them no figure needs colour to be read.
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000"),
+    *("#7f7f7f", "#882255"),
+)
+MARKERS = "osD^vP*Xh"
+DASHES = ("-", "--", "-.", (0, (4, 1, 1, 1, 1, 1)), ":")
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -54,28 +65,165 @@ def model_inspection(
         plt.close(figure)
 
 
-def learning_curves(
-    curves: dict[str, tuple[np.ndarray, np.ndarray]], title: str, path: Path
-) -> None:
-    """Mean score over seeds with the range of the seeds; `curves` maps a name to steps [K] and
-    scores [seeds, K]. The data stand beside the figure as CSV."""
+@dataclass(frozen=True)
+class Curve:
+    """Values [K] at `x` [K] with their intervals; NaN bounds where there are none."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def curve(x: np.ndarray, values: np.ndarray) -> Curve:
+    """Mean over seeds of `values` [seeds, K] with its 95 % interval (Student's t)."""
+    found = [confidence_interval(column, statistic_mean) for column in values.T]
+    rows = np.array(found).T
+    return Curve(x, rows[0], rows[1], rows[2])
+
+
+def learning_curves(panels: dict[str, dict[str, Curve]], path: Path, unit: str = "updates") -> None:
+    """A panel a dataset, a line an algorithm: mean score over seeds with its 95 % interval."""
+    names = sorted({name for curves in panels.values() for name in curves}, key=_first_seen(panels))
+    columns = min(4, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    size = (6, 4) if len(panels) == 1 else (3.1 * columns, 2.5 * rows + 0.6)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6, 3.8))
-        lines = ["name,step,mean,low,high"]
-        markers = "osD^vP"
-        for index, (name, (steps, scores)) in enumerate(curves.items()):
-            colour, mean = COLOURS[index % len(COLOURS)], scores.mean(0)
-            low, high = scores.min(0), scores.max(0)
-            axes.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
-            axes.plot(steps, mean, color=colour, marker=markers[index % 6], ms=4, label=name)
-            lines += [
-                f"{name},{s},{m:.6g},{lo:.6g},{hi:.6g}"
-                for s, m, lo, hi in zip(steps, mean, low, high, strict=True)
-            ]
-        axes.axhline(100, color="#666666", ls="--", lw=1)
-        axes.set(xlabel="updates", ylabel="normalised score", title=title)
-        axes.legend(frameon=False)
+        figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False)
+        for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
+            for name in names:
+                if name in curves:
+                    _line(axes, names.index(name), name, curves[name])
+            axes.axhline(100, color="#666666", ls=":", lw=1)
+            _limit(axes, np.concatenate([c.mean for c in curves.values()]))
+            axes.set_title(title, fontsize=9)
+            axes.tick_params(labelsize=8)
+        for axes in list(grid.flat)[len(panels) :]:
+            axes.set_visible(False)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("normalised score", fontsize=9)
+        for axes in grid[-1]:
+            axes.set_xlabel(unit, fontsize=9)
+        _shared_legend(figure, grid.flat[0], len(names))
+        figure.savefig(path)
+        plt.close(figure)
+    rows_of = [
+        (title, name, x, m, lo, hi)
+        for title, curves in panels.items()
+        for name, c in curves.items()
+        for x, m, lo, hi in zip(c.x, c.mean, c.low, c.high, strict=True)
+    ]
+    _data(path, ("panel", "name", "x", "mean", "low", "high"), rows_of)
+
+
+def profiles(found: dict[str, Profile], title: str, path: Path) -> None:
+    """Share of runs above each score, one line an algorithm, with 95 % bands."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(6.4, 4.2))
+        for index, (name, p) in enumerate(found.items()):
+            every = max(1, len(p.thresholds) // 8)
+            _line(axes, index, name, Curve(p.thresholds, p.estimate, p.low, p.high), every)
+        axes.set(xlabel="normalised score", ylabel="share of runs above", ylim=(-0.02, 1.02))
+        axes.set_title(title, fontsize=10)
+        _shared_legend(figure, axes, len(found))
+        figure.savefig(path)
+        plt.close(figure)
+    rows = [
+        (name, x, m, lo, hi)
+        for name, p in found.items()
+        for x, m, lo, hi in zip(p.thresholds, p.estimate, p.low, p.high, strict=True)
+    ]
+    _data(path, ("name", "score", "share", "low", "high"), rows)
+
+
+def intervals(panels: dict[str, dict[str, Interval]], path: Path) -> None:
+    """A panel a statistic: each algorithm's estimate as a point with its interval."""
+    names = list(next(iter(panels.values())))
+    with plt.rc_context(STYLE):
+        height = 0.32 * len(names) + 1.1
+        figure, grid = plt.subplots(
+            1, len(panels), figsize=(3.4 * len(panels) + 0.8, height), sharey=True, squeeze=False
+        )
+        for axes, (title, found) in zip(grid[0], panels.items(), strict=True):
+            for row, name in enumerate(names):
+                at, colour = found[name], COLOURS[row % len(COLOURS)]
+                axes.plot([at.low, at.high], [row, row], color=colour, lw=5, alpha=0.45)
+                axes.plot(at.estimate, row, color="black", marker="|", ms=12, mew=2)
+            axes.set_title(title, fontsize=10)
+            axes.set_xlabel("normalised score", fontsize=9)
+        grid[0, 0].set_yticks(range(len(names)), names)
+        grid[0, 0].invert_yaxis()
         figure.tight_layout()
         figure.savefig(path)
         plt.close(figure)
-        path.with_suffix(".csv").write_text("\n".join(lines) + "\n")
+    rows = [(t, n, *interval) for t, found in panels.items() for n, interval in found.items()]
+    _data(path, ("statistic", "name", "estimate", "low", "high"), rows)
+
+
+def against_knob(curves: dict[str, Curve], knob: str, path: Path, ylabel: str) -> None:
+    """Score (or another quantity) against the values of one setting, one line a dataset."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(6, 4))
+        for index, (name, c) in enumerate(curves.items()):
+            _line(axes, index, name, c)
+        xs = np.concatenate([c.x for c in curves.values()])
+        if xs.min() > 0 and xs.max() / xs.min() >= 20:
+            axes.set_xscale("log")
+        axes.set(xlabel=knob, ylabel=ylabel)
+        _shared_legend(figure, axes, len(curves))
+        figure.savefig(path)
+        plt.close(figure)
+    rows = [
+        (name, x, m, lo, hi)
+        for name, c in curves.items()
+        for x, m, lo, hi in zip(c.x, c.mean, c.low, c.high, strict=True)
+    ]
+    _data(path, ("name", knob, "mean", "low", "high"), rows)
+
+
+def _line(axes: Any, index: int, name: str, c: Curve, every: int = 1) -> None:
+    """One line with its band; colour, marker and dashes all tell it from the others."""
+    colour = COLOURS[index % len(COLOURS)]
+    axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.13, lw=0)
+    axes.plot(
+        c.x,
+        c.mean,
+        color=colour,
+        marker=MARKERS[index % len(MARKERS)],
+        ls=DASHES[index % len(DASHES)],
+        ms=4,
+        lw=1.4,
+        markevery=every,
+        label=name,
+    )
+
+
+def _limit(axes: Any, means: np.ndarray) -> None:
+    """Let the means fill the panel: intervals of few seeds may leave it."""
+    low, high = min(0.0, float(means.min())), max(100.0, float(means.max()))
+    margin = 0.08 * (high - low)
+    axes.set_ylim(low - margin, high + margin)
+
+
+def _shared_legend(figure: Any, axes: Any, count: int) -> None:
+    """Below the panels, so that it never covers a line."""
+    columns = min(count, 5)
+    inches = 0.25 * math.ceil(count / columns) + 0.1
+    bottom = inches / figure.get_figheight()
+    figure.tight_layout(rect=(0, bottom, 1, 1))
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncol=columns, frameon=False, fontsize=9)
+
+
+def _first_seen(panels: dict[str, dict[str, Curve]]) -> Any:
+    order = [name for curves in panels.values() for name in curves]
+    return order.index
+
+
+def _data(path: Path, head: tuple[str, ...], rows: list[tuple]) -> None:
+    """The figure's data beside it."""
+    with path.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(head)
+        for row in rows:
+            writer.writerow([v if isinstance(v, str) else f"{v:.6g}" for v in row])

@@ -70,17 +70,25 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Knob:
+    """One setting, and its value in each column."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     name: str
     title: str
-    note: str
     blocks: tuple[Block, ...]
     seeds: tuple[int, ...]
-    fqe_steps: int
-    study: str | None
-    metrics: tuple[str, ...]  # of a study
-    published: tuple[str, ...]  # files in datasets/published
-    reference: str | None  # the column that the others are compared with
+    note: str = ""
+    fqe_steps: int = 0
+    study: str | None = None
+    published: tuple[str, ...] = ()  # files in datasets/published
+    reference: str | None = None  # the column that the others are compared with
+    knob: Knob | None = None  # of a sweep over one numeric setting
 
     def cells(self, block: Block) -> Iterator[Cell]:
         """Cells of a block, seed by seed, so that an unfinished table has whole seeds."""
@@ -162,15 +170,22 @@ def _plan(name: str, values: dict[str, Any]) -> Plan:
     return Plan(
         name,
         values.get("title", name),
-        values.get("note", ""),
         tuple(blocks),
         tuple(values["seeds"]),
-        values.get("fqe_steps", 0),
-        study,
-        tuple(values.get("metrics", ())),
-        tuple(values.get("published", ())),
-        reference,
+        note=values.get("note", ""),
+        fqe_steps=values.get("fqe_steps", 0),
+        study=study,
+        published=tuple(values.get("published", ())),
+        reference=reference,
+        knob=_knob(values),
     )
+
+
+def _knob(values: dict[str, Any]) -> Knob | None:
+    sweep = values.get("sweep")
+    if sweep is None or not all(isinstance(v, int | float) for v in sweep["values"]):
+        return None
+    return Knob(sweep["knob"], tuple(sweep["values"]))
 
 
 def _study_block(values: dict[str, Any]) -> Block:

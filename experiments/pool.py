@@ -17,6 +17,7 @@ from experiments import jobs
 from mbrl.callbacks import Interrupted
 from mbrl.errors import ConfigError
 
+PAUSE = 0.2  # seconds between two looks
 PATIENCE = 5  # deaths in a row without a newer checkpoint before a job counts as failed
 Name = Literal["local", "ray"]
 
@@ -186,7 +187,7 @@ def run_all(
                 over = board.ended | set(board.failed)
                 part = sum(sizes[f] for f in over) + sum(map(jobs.done, board.running))
                 bar.update(task, completed=part, done=len(over))
-                time.sleep(0.3)
+                time.sleep(PAUSE)
         except KeyboardInterrupt:
             launcher.stop(list(board.running.values()))
             raise Interrupted("stopped; every run is saved: the same command continues") from None

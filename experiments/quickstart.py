@@ -63,20 +63,21 @@ class Quickstart:
     def _report(self, dataset: Dataset, folders: dict[tuple[str, int], Path], out: Path) -> None:
         spec, console = dataset.spec, Console()
         scores: dict[str, np.ndarray] = {}
-        curves: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        curves: dict[str, figures.Curve] = {}
         columns = ["algorithm", *(f"seed {s}" for s in self.seeds), "mean", "seconds a run"]
         table = Table(*columns, title=f"{self.data} ({len(dataset)} transitions): last score")
         for algorithm in ALGORITHMS:
             mine = [folders[algorithm, seed] for seed in self.seeds]
             found = [Evaluations.load(folder / "evaluations.npz") for folder in mine]
             curve = np.array([[spec.score(r.mean()) for r in e.returns] for e in found])
-            scores[algorithm], curves[algorithm] = curve[:, -1], (np.array(found[0].steps), curve)
+            scores[algorithm] = curve[:, -1]
+            curves[algorithm] = figures.curve(np.array(found[0].steps), curve)
             seconds = [json.loads((f / "result.json").read_text()) for f in mine]
             longest = max(s["seconds_of_last_session"] for s in seconds)
             values = [f"{v:.1f}" for v in curve[:, -1]]
             table.add_row(algorithm, *values, f"{curve[:, -1].mean():.1f}", f"{longest:.0f}")
         console.print(table)
-        steps = int(curves["ravl"][0][-1])
+        steps = int(curves["ravl"].x[-1])
         low, high = spec.reference_returns or (0.0, 1.0)
         console.print(
             f"{steps} updates, last evaluation, 100 fixed starts in {spec.task}; score 0 is a "
@@ -88,7 +89,7 @@ class Quickstart:
             f"{error.median[0]:.4f} after one step, {error.median[-1]:.4f} after "
             f"{len(error.median)}"
         )
-        figures.learning_curves(curves, self.data, out / "scores.png")
+        figures.learning_curves({self.data: curves}, out / "scores.png")
         numbers = {
             "data": self.data,
             "transitions": len(dataset),

@@ -9,7 +9,9 @@ import numpy as np
 from experiments import folders
 from mbrl.records import Evaluations
 
-RECORDS = Path(__file__).parent / "records"
+HERE = Path(__file__).resolve().parent
+# A checkout's own folder; an installed package keeps records where it is used.
+RECORDS = HERE / "records" if (HERE.parent / "pyproject.toml").exists() else Path("records")
 LIMIT = 8_000  # bytes of one record
 TIMES = ("seconds", "model_seconds")  # what another run of the same cell may differ in
 CIRCUMSTANCES = (*TIMES, "commit", "packages", "processor")

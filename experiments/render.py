@@ -1,8 +1,7 @@
-"""A table's numbers as Markdown, CSV, LaTeX and HTML."""
+"""A table's numbers as Markdown, CSV and LaTeX."""
 
 import csv
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,9 @@ from experiments.plan import Column
 from experiments.summary import BlockSummary, Entry, Summary
 from mbrl import statistics
 
-Cell = Callable[[Entry, int], str]
-
 
 def write(found: Summary, folder: Path) -> list[Path]:
     """Write all forms of the table into `folder`; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {"table.md": markdown(found), "table.csv": comma_separated(found)}
     texts["table.tex"] = latex(found)
     files = []
@@ -27,14 +23,17 @@ def write(found: Summary, folder: Path) -> list[Path]:
 
 
 def caption(found: Summary) -> str:
+    return f"{found.plan.title}. {meaning(found)}"
+
+
+def meaning(found: Summary) -> str:
     """What the numbers are: metric, seeds, budget, threads."""
-    plan = found.plan
-    seeds = ", ".join(map(str, plan.seeds))
+    plan, seeds = found.plan, ", ".join(map(str, found.plan.seeds))
     if plan.study is not None:
-        return f"{plan.title}. Mean ± standard deviation over seeds {seeds}. {plan.note}".strip()
+        return f"Mean ± standard deviation over seeds {seeds}. {plan.note}".strip()
     return (
-        f"{plan.title}. Normalised score of the last evaluation (greedy policy, 100 fixed starts), "
-        f"mean ± standard deviation over seeds {seeds}; one thread. {plan.note}"
+        "Normalised score of the last evaluation (greedy policy, 100 fixed starts), mean ± "
+        f"standard deviation over seeds {seeds}; one thread. {plan.note}"
     ).strip()
 
 
@@ -50,7 +49,7 @@ def text_of(entry: Entry, wanted: int) -> str:
 
 
 def published_text(entry: Entry) -> str:
-    return "; ".join(f"{p.mean:g}" for p in entry.published)
+    return "; ".join(f"{p.mean:.1f} {p.letter}" for p in entry.published)
 
 
 def markdown(found: Summary) -> str:
@@ -59,9 +58,9 @@ def markdown(found: Summary) -> str:
         if block.block.title:
             parts += [f"**{block.block.title}**", ""]
         parts += [*_markdown_rows(block, found), ""]
-        if found.plan.study is None:
+        if found.plan.study is None and any(block.complete(c) for c in block.block.columns):
             parts += [*_markdown_totals(block, found), ""]
-    parts += _remarks(found)
+    parts += remarks(found)
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -104,24 +103,57 @@ def aggregates(block: BlockSummary, column: Column) -> dict[str, str]:
     return dict(zip(AGGREGATES, values, strict=True))
 
 
+def comparisons(block: BlockSummary, found: Summary) -> dict[str, dict[str, str]]:
+    """Each complete column against the reference, over all rows; empty without one."""
+    columns = [c for c in block.block.columns if block.complete(c)]
+    scores = {c.label: block.scores(c) for c in columns}
+    reference = found.plan.reference
+    if reference not in scores or len(scores) < 2:
+        return {}
+    if any(len(seeds) < 2 for rows in scores.values() for seeds in rows):
+        return {}
+    texts: dict[str, dict[str, str]] = {}
+    for name, result in statistics.paired_comparison(scores, reference).items():
+        d, better = result.difference, statistics.probability_of_improvement
+        chance = better(scores[name], scores[reference])
+        difference = f"{d.estimate:.1f} [{d.low:.1f}, {d.high:.1f}]"
+        texts[name] = {
+            f"mean less that of {reference} [95 %]": difference,
+            "p (Holm)": f"{result.adjusted_p_value:.3f}",
+            f"chance to beat {reference} [95 %]": (
+                f"{chance.estimate:.2f} [{chance.low:.2f}, {chance.high:.2f}]"
+            ),
+        }
+    return texts
+
+
+def totals(block: BlockSummary, found: Summary) -> list[tuple[str, list[str]]]:
+    """Name and one text a column of everything that is told over all rows."""
+    columns = block.block.columns
+    parts = [aggregates(block, column) for column in columns]
+    rows = [(name, [p[name] for p in parts]) for name in AGGREGATES]
+    against = comparisons(block, found)
+    for name in next(iter(against.values()), {}):
+        rows.append((name, [against.get(c.label, {}).get(name, "") for c in columns]))
+    return rows
+
+
 def _markdown_totals(block: BlockSummary, found: Summary) -> list[str]:
     columns = block.block.columns
-    totals = [aggregates(block, column) for column in columns]
     lines = ["| over all datasets | " + " | ".join(c.label for c in columns) + " |"]
     lines.append("|---|" + "---|" * len(columns))
-    for name in AGGREGATES:
-        lines.append(f"| {name} | " + " | ".join(t[name] for t in totals) + " |")
+    lines += [f"| {name} | " + " | ".join(texts) + " |" for name, texts in totals(block, found)]
     return lines
 
 
-def _remarks(found: Summary) -> list[str]:
+def remarks(found: Summary) -> list[str]:
     """Absent data and how to get them, changed data, shared fits, sources of published scores."""
     entries = [e for b in found.blocks for e in b.entries.values()]
-    lines = sorted({e.missing for e in entries if e.missing})
+    lines = sorted({e.missing for e in entries if e.missing and not e.last})
     if any(e.changed for e in entries):
         lines.append("\\* the data here have another checksum than those of the record.")
-    sources = sorted({(p.source, p.mark) for e in entries for p in e.published})
-    lines += [f"In brackets: {source} ({mark})." for source, mark in sources]
+    sources = sorted({(p.letter, p.source, p.mark) for e in entries for p in e.published})
+    lines += [f"In brackets, {letter}: {source}; {mark}." for letter, source, mark in sources]
     fits = {
         (r["key"]["data"], r["key"]["seed"], r["model_seconds"])
         for e in entries

@@ -23,6 +23,7 @@ class Published:
     spread: float | None
     source: str
     mark: str
+    letter: str  # of the source, in the table
 
 
 @dataclass
@@ -69,15 +70,17 @@ class Summary:
     blocks: tuple[BlockSummary, ...]
 
 
-def collect(plan: Plan, marks: dict[str, str], missing: dict[str, str]) -> Summary:
-    """Read all records of `plan`. `marks` are the fingerprints of the data that are here."""
-    figures = [published(name) for name in plan.published]
+def collect(plan: Plan, home: Path, marks: dict[str, str], missing: dict[str, str]) -> Summary:
+    """Read all records of `plan` under `home`. `marks` are the fingerprints of the data that are
+    here, `missing` says why others are not."""
+    letters = "abcdefgh"
+    figures = [published(n, letter) for n, letter in zip(plan.published, letters, strict=False)]
     blocks = []
     for block in plan.blocks:
         labels = [(row.label, column.label) for row in block.rows for column in block.columns]
         entries = {label: Entry() for label in labels}
         for cell in plan.cells(block):
-            record = records.read(records.RECORDS / plan.name / cell.path, cell.key)
+            record = records.read(home / cell.path, cell.key)
             if plan.study is not None:
                 _add_values(entries, block, cell.row, cell.seed, record)
                 continue
@@ -132,7 +135,7 @@ def _add_values(
         entry.records.append(record)
 
 
-def published(name: str) -> dict[tuple[str, str], Published]:
+def published(name: str, letter: str) -> dict[tuple[str, str], Published]:
     """Scores of datasets/published/NAME.toml by (algorithm, dataset)."""
     file: Path = cards_dir() / "published" / f"{name}.toml"
     if not file.exists():
@@ -143,5 +146,7 @@ def published(name: str) -> dict[tuple[str, str], Published]:
     for algorithm, scores in values["scores"].items():
         for data, score in scores.items():
             mean, spread = score if isinstance(score, list) else (score, None)
-            found[algorithm, data] = Published(mean, spread, values["source"], values["mark"])
+            found[algorithm, data] = Published(
+                mean, spread, values["source"], values["mark"], letter
+            )
     return found

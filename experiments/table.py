@@ -3,20 +3,31 @@ write the table and its figures."""
 
 import random
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tyro
 from rich.console import Console
 
-from experiments import fits, jobs, plan, pool, records, render, studies, summary
+from experiments import (
+    fits,
+    jobs,
+    page,
+    plan,
+    pool,
+    records,
+    render,
+    studies,
+    summary,
+    table_figures,
+)
 from experiments import run as runs
 from experiments.plan import Cell, Plan
 from experiments.settings import RunSettings
 from mbrl import data
 from mbrl.data.fingerprint import fingerprint
-from mbrl.errors import ConfigError, DataError
+from mbrl.errors import ConfigError, DataError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -30,90 +41,123 @@ class Table:
     address: str | None = None  # of a running Ray cluster; None: one on this machine
     folder: Path = Path("runs/tables")  # where the run folders go; for Ray a shared folder
     seeds: int | None = None  # do only the first so many seeds
+    only: tuple[str, ...] = ()  # do only these columns; none named: all
     strict: bool = False  # do cells again whose data have another checksum now
     check: int = 0  # do so many recorded cells again, drawn at random, and compare
 
     def main(self) -> int:
         table, console = plan.load(self.name), Console()
-        cells = [c for block in table.blocks for c in table.cells(block)]
-        with console.status("reading the data"):
-            marks, missing = fingerprints(cells)
+        home = records.RECORDS / table.name
         if self.check > 0:
-            return self._check(table, cells, marks, console)
+            return check(table, home, self.check, pool.Local(self.workers), console)
         if self.run:
-            self._run(table, cells, marks, console)
-        found = summary.collect(table, marks, missing)
-        written = render.write(found, records.RECORDS / table.name)
-        console.print(render.markdown(found), markup=False, highlight=False, soft_wrap=True)
-        console.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)
+            where = pool.launcher(self.launcher, self.workers, self.address)
+            chosen = choose(table, self.seeds, self.only)
+            try:
+                finish(table, home, self.folder / table.name, where, chosen, strict=self.strict)
+            finally:
+                where.close()
+        show(table, home, console)
         return 0
 
-    def _run(self, table: Plan, cells: list[Cell], marks: dict[str, str], console: Console) -> None:
-        """Do what is not recorded: block after block, in each a seed of all cells first."""
-        seeds = table.seeds[: self.seeds]
-        todo = []
-        for cell in cells:
-            record = recorded(table, cell)
-            changed = record is not None and marks.get(cell.row.data) != record.get("fingerprint")
-            if cell.seed in seeds and (record is None or (self.strict and changed)):
-                todo.append(cell)
-        home = self.folder / table.name
-        with console.status(f"describing {len(todo)} jobs"):
-            folders = describe_all(table, todo, marks, home)
 
-        def finished(folder: Path) -> None:
-            if folder in folders:
-                cell = folders[folder]
-                records.write(records.RECORDS / table.name / cell.path, cell.key, folder)
-
-        launcher = pool.launcher(self.launcher, self.workers, self.address)
-        try:
-            failed = pool.run_all(with_fits(folders), launcher, table.name, finished)
-        finally:
-            launcher.close()
-        for folder, text in failed.items():
-            Console(stderr=True).print(f"{folder} failed:\n{text}", markup=False)
-
-    def _check(
-        self, table: Plan, cells: list[Cell], marks: dict[str, str], console: Console
-    ) -> int:
-        """Do recorded cells again, from nothing, and compare the records."""
-        known = [c for c in cells if recorded(table, c) is not None]
-        if not known:
-            raise ConfigError(f"table {table.name!r} has no records to check yet")
-        chosen = random.sample(known, min(self.check, len(known)))
-        equal = 0
-        with tempfile.TemporaryDirectory() as home:
-            folders = describe_all(table, chosen, marks, Path(home))
-            failed = pool.run_all(with_fits(folders), self.workers, "check")
-            for folder, cell in folders.items():
-                verdict = f"failed: {failed.get(folder)}"
-                if folder not in failed:
-                    new = records.write(folder / "record.json", cell.key, folder)
-                    old = recorded(table, cell)
-                    assert old is not None
-                    verdict = "identical" if records.same(old, new) else "DIFFERENT"
-                equal += verdict == "identical"
-                name = f"{cell.column.label}, {cell.row.label}, seed {cell.seed}"
-                console.print(f"{name}: {verdict}", markup=False)
-        console.print(f"{equal} of {len(folders)} cells identical")
-        return 0 if equal == len(folders) else 1
+def show(table: Plan, home: Path, console: Console) -> None:
+    """Write the table from the records under `home`, and print it."""
+    marks, missing = fingerprints(all_cells(table))
+    found = summary.collect(table, home, marks, missing)
+    home.mkdir(parents=True, exist_ok=True)
+    figures = table_figures.draw(found, home)
+    (home / "table.html").write_text(page.html(found, figures))
+    written = [*render.write(found, home), home / "table.html", *figures]
+    console.print(render.markdown(found), markup=False, highlight=False, soft_wrap=True)
+    console.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)
 
 
-def fingerprints(cells: list[Cell]) -> tuple[dict[str, str], dict[str, str]]:
+def all_cells(table: Plan) -> list[Cell]:
+    """Block after block, in each a seed of all cells first: what is unfinished has whole seeds."""
+    return [cell for block in table.blocks for cell in table.cells(block)]
+
+
+def choose(table: Plan, seeds: int | None, only: Sequence[str]) -> list[Cell]:
+    """The cells of the first `seeds` seeds and of the columns `only`; None and empty: all."""
+    labels = {c.column.label for c in all_cells(table)}
+    for label in only:
+        if label not in labels:
+            raise unknown_name("column", label, labels)
+    wanted = table.seeds[:seeds]
+    cells = [c for c in all_cells(table) if c.seed in wanted]
+    return [c for c in cells if not only or c.column.label in only]
+
+
+def finish(
+    table: Plan,
+    home: Path,
+    folder: Path,
+    where: pool.Launcher,
+    cells: Sequence[Cell],
+    *,
+    strict: bool = False,
+) -> None:
+    """Do those of `cells` that have no record under `home`, in job folders under `folder`.
+    `strict`: also those whose data have changed. Failures are printed; the others go on."""
+    marks, _ = fingerprints(cells)
+    todo = []
+    for cell in cells:
+        record = records.read(home / cell.path, cell.key)
+        changed = record is not None and marks.get(cell.row.data) != record.get("fingerprint")
+        if record is None or (strict and changed):
+            todo.append(cell)
+    with Console().status(f"describing {len(todo)} jobs"):
+        described = describe_all(table, todo, marks, folder)
+
+    def finished(folder: Path) -> None:
+        if folder in described:
+            cell = described[folder]
+            records.write(home / cell.path, cell.key, folder)
+
+    failed = pool.run_all(with_fits(described), where, table.name, finished)
+    for broken, text in failed.items():
+        Console(stderr=True).print(f"{broken} failed:\n{text}", markup=False)
+
+
+def check(table: Plan, home: Path, count: int, where: pool.Launcher, console: Console) -> int:
+    """Do `count` recorded cells again, from nothing, and compare the records; 0 if all agree."""
+    cells = all_cells(table)
+    marks, _ = fingerprints(cells)
+    known = [c for c in cells if records.read(home / c.path, c.key) is not None]
+    if not known:
+        raise ConfigError(f"table {table.name!r} has no records to check yet")
+    chosen = random.sample(known, min(count, len(known)))
+    equal = 0
+    with tempfile.TemporaryDirectory() as place:
+        described = describe_all(table, chosen, marks, Path(place))
+        failed = pool.run_all(with_fits(described), where, "check")
+        for folder, cell in described.items():
+            verdict = f"failed: {failed.get(folder)}"
+            if folder not in failed:
+                new = records.write(folder / "record.json", cell.key, folder)
+                old = records.read(home / cell.path, cell.key)
+                assert old is not None
+                verdict = "identical" if records.same(old, new) else "DIFFERENT"
+            equal += verdict == "identical"
+            name = f"{cell.column.label}, {cell.row.label}, seed {cell.seed}"
+            console.print(f"{name}: {verdict}", markup=False)
+    console.print(f"{equal} of {len(described)} cells identical")
+    return 0 if equal == len(described) else 1
+
+
+def fingerprints(cells: Sequence[Cell]) -> tuple[dict[str, str], dict[str, str]]:
     """Fingerprint of each dataset that is here, and the reason for each that is not."""
     marks: dict[str, str] = {}
     missing: dict[str, str] = {}
     for name in sorted({c.row.data for c in cells if c.row.data}):
         try:
             marks[name] = fingerprint(data.load(name))
-        except DataError as error:
-            missing[name] = str(error)
+        except DataError:
+            missing[name] = (
+                f"{name} is not here: `python -m experiments data fetch {name}` gets it."
+            )
     return marks, missing
-
-
-def recorded(table: Plan, cell: Cell) -> dict[str, Any] | None:
-    return records.read(records.RECORDS / table.name / cell.path, cell.key)
 
 
 def describe_all(

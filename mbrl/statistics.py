@@ -125,7 +125,20 @@ def confidence_interval(
     Welch and Satterthwaite's degrees of freedom for the mean over tasks. The interval of one task's
     mean is the classical one. NaN where a task has a single run.
 
-    COVERAGE
+    Coverage in percent at confidence 0.95 and 3 / 5 / 10 seeds, of the plain percentile interval in
+    brackets; 2,000 tables of tasks with different means and spreads, standard error 0.5:
+
+        normal scores           1 task, mean    94 / 95 / 95   (73 / 83 / 90)
+                                1 task, iqm     96 / 97 / 97   (75 / 90 / 94)
+                                12 tasks, mean  95 / 95 / 96   (87 / 90 / 94)
+                                12 tasks, iqm   96 / 95 / 95   (88 / 91 / 92)
+                                12, median      93 / 92 / 94   (85 / 91 / 95)
+        log-normal, sigma 0.8   1 task, mean    87 / 87 / 88   (67 / 77 / 84)
+                                12 tasks, iqm   97 / 96 / 95   (88 / 91 / 93)
+        a fifth of runs fails   1 task, mean    51 / 67 / 88   (46 / 66 / 87)
+                                1 task, iqm     96 / 97 / 98   (73 / 89 / 92)
+
+    No interval of a mean knows of failures that did not happen to be drawn.
     """
     table = _table(scores)
     values = _drawn(table, statistic, confidence, draws, seed)
@@ -169,9 +182,9 @@ def performance_profile(
     band (arXiv 2108.13264). NaN bands where a task has a single run.
 
     The share p of n runs has the bootstrap variance p (1 - p) / n; here p counts half a run more
-    on either side, since n runs beyond a threshold do not prove that all would be.
-
-    PROFILE
+    on either side, since n runs beyond a threshold do not prove that all would be. Coverage at
+    confidence 0.95 and 3 to 10 seeds: 94 to 97 % for 12 tasks (percentile bootstrap: 85 to 93 %),
+    75 to 100 % for one task (0 to 97 %).
     """
     _check_confidence(confidence)
     table, levels = _table(scores), np.asarray(thresholds, dtype=np.float64)
@@ -196,8 +209,8 @@ def probability_of_improvement(a: Scores, b: Scores, *, confidence: float = 0.95
     The interval is Student's t with DeLong's variance of each task's U. A task where one algorithm
     wins every comparison shows no variance; it gets the largest that its probability p allows,
     p (1 - p) / min(n, m), half a comparison from the edge. NaN where a task has a single run.
-
-    IMPROVEMENT
+    Coverage at confidence 0.95 and 3 to 10 seeds: 93 to 100 % for 12 tasks; 73 to 100 % for one
+    task, lowest near p = 0.85 (percentile bootstrap: 92 to 95 and 56 to 94 %).
     """
     _check_confidence(confidence)
     first, second = _same_tasks({"a": a, "b": b}).values()
@@ -227,14 +240,15 @@ def paired_comparison(
     The tested quantity is the mean over tasks of the difference of mean scores, with Welch's t
     test stratified by task: a task's variance is the sum of both algorithms' variances over seeds,
     degrees of freedom are Welch and Satterthwaite's. So only seeds count as replication: the
-    statement is about these tasks, and each algorithm may have seeds of its own number. Runs of
-    two algorithms under one seed are not paired, because they share nothing but the number. A rank
-    test over (task, seed) pairs would count tasks as replications of each other, and one over task
-    means would ask for many tasks.
+    statement is about these tasks, and numbers of seeds may differ. Runs of two algorithms are not
+    paired by seed: they share little but the number, and where they share more the test errs on the
+    safe side. A rank test over (task, seed) pairs would take tasks for replications of each other,
+    one over task means needs many tasks. Under no difference p < 0.05 came up in 3 to 5 % of tables
+    with 3 to 10 seeds and 1 or 12 tasks (2 to 5 % for log-normal scores, sigma 0.8).
 
-    TEST p-values are adjusted by Holm's method. They and
-    the intervals are NaN where a task has a single run, p-values also where no seed makes a
-    difference. Raises `ConfigError` for an unknown reference or different numbers of tasks.
+    p-values are adjusted by Holm's method. They and the intervals are NaN where a task has a single
+    run, p-values and effects also where all seeds score the same. Raises `ConfigError` for an
+    unknown reference or different numbers of tasks.
     """
     _check_confidence(confidence)
     if reference not in scores:
@@ -277,7 +291,8 @@ def rank_correlation(x: ArrayLike, y: ArrayLike, *, confidence: float = 0.95) ->
     Pearson, Kendall and Spearman Correlations, 2000).
 
     A perfect order is taken as half way to the next lower correlation, so that it has an interval
-    too. RANK NaN limits for N < 4; all NaN where x or y is constant.
+    too. Coverage at confidence 0.95, normal pairs: 95 to 99 % for N = 5 to 20. The limits are NaN
+    for N < 4, all three numbers where `x` or `y` is constant.
     """
     _check_confidence(confidence)
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)

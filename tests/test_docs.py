@@ -23,6 +23,9 @@ SHORT: dict[str, list[str] | None] = {
     "crosscheck": ["--seeds", "1", "--steps", "300"],
     "data fetch": None,
     "model fit": ["--max-epochs", "2"],
+    "table": None,  # hours; tests/experiments/test_table.py runs small ones
+    "sweep": ["--steps", "20", "--seeds", "0"],
+    "search": ["--steps", "20", "--trials", "2"],
 }
 SETUP = ("make ", "git ", "pip ", "cd ", "source ", "python3 -m venv", "python -m pip")
 

@@ -17,7 +17,7 @@ from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
 from mbrl.types import Dataset, Spec, Transitions
-from tests.small import CONFIGS, MODEL
+from tests.small import CONFIGS, MODEL, suited, takes
 
 
 def build(name: str, spec: Spec, seed: int = 0) -> Any:
@@ -28,28 +28,31 @@ def build(name: str, spec: Spec, seed: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_update_save_load_continue(name: str, pendulum: Dataset, tmp_path) -> None:
+def test_update_save_load_continue(
+    name: str, pendulum: Dataset, cartpole: Dataset, tmp_path
+) -> None:
     """Updates are finite; a loaded copy acts the same and continues bit for bit."""
-    agent = build(name, pendulum.spec)
+    data = suited(name, pendulum, cartpole)
+    agent = build(name, data.spec)
     logged: dict[str, float] = {}
 
     def log(event: str, agent: Any, metrics: dict[str, torch.Tensor]) -> None:
         logged.update({k: float(v) for k, v in metrics.items()})
 
-    agent.fit(pendulum, 12, callbacks=[log])
+    agent.fit(data, 12, callbacks=[log])
     assert agent.step == 12
     assert logged and all(np.isfinite(v) for v in logged.values())
     agent.save(tmp_path / "agent.pt")
     again = algorithms.load(tmp_path / "agent.pt")
-    obs = pendulum.transitions.obs[:7]
+    obs = data.transitions.obs[:7]
     assert torch.equal(agent.act(obs)[0], again.act(obs)[0])
     for copy in (agent, again):
-        copy.fit(pendulum, 11, callbacks=[])
+        copy.fit(data, 11, callbacks=[])
     for a, b in zip(agent.policy.parameters(), again.policy.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", [n for n in ALGORITHMS if takes(n, "continuous")])
 def test_act_shapes_kinds_and_bounds(name: str) -> None:
     """Arrays give arrays, tensors tensors, one gives one; actions are in the task's units."""
     spec = Spec("wide", 3, 2, None, (-2.0, 0.0), (4.0, 0.5), 10)
@@ -74,11 +77,12 @@ def test_act_shapes_kinds_and_bounds(name: str) -> None:
     "name",
     [n if n in ("edac", "iql") else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS],
 )
-def test_compiled_update_equals_eager(name: str, pendulum: Dataset) -> None:
+def test_compiled_update_equals_eager(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
     """Graph capture (backend "eager") takes the plain batched forms; the numbers agree."""
-    agents = [build(name, pendulum.spec) for _ in range(2)]
+    data = suited(name, pendulum, cartpole)
+    agents = [build(name, data.spec) for _ in range(2)]
     for agent in agents:
-        agent.prepare(pendulum, lambda metrics: None)
+        agent.prepare(data, lambda metrics: None)
     torch._dynamo.reset()
     compiled = torch.compile(agents[1].update, backend="eager")
     for _ in range(2):
@@ -92,15 +96,25 @@ def test_compiled_update_equals_eager(name: str, pendulum: Dataset) -> None:
         assert torch.allclose(value, second[key], atol=1e-5), key
 
 
-def test_discrete_actions(cartpole: Dataset, tmp_path) -> None:
-    agent = build("bc", cartpole.spec)
-    agent.fit(cartpole, 30, callbacks=[])
-    action, _ = agent.act(cartpole.transitions.obs[:9])
-    assert action.dtype == torch.int64 and set(action.tolist()) <= {0, 1}
-    for name in ALGORITHMS:
-        if name != "bc":
-            with pytest.raises(ConfigError, match="algorithms that take them: BC"):
-                build(name, cartpole.spec)
+@pytest.mark.parametrize("name", [n for n in ALGORITHMS if takes(n, "discrete")])
+def test_discrete_actions(name: str, cartpole: Dataset) -> None:
+    agent = build(name, cartpole.spec)
+    agent.fit(cartpole, 5, callbacks=[])
+    for deterministic in (True, False):
+        action, _ = agent.act(cartpole.transitions.obs[:9], deterministic=deterministic)
+        assert action.dtype == torch.int64 and set(action.tolist()) <= {0, 1}
+    one, state = agent.act(np.zeros(4))
+    assert isinstance(one, np.ndarray) and one.shape == () and state is None
+
+
+def test_the_other_kind_of_actions_is_refused(pendulum: Dataset, cartpole: Dataset) -> None:
+    """The error names the algorithms that would do."""
+    for kind, spec in (("continuous", pendulum.spec), ("discrete", cartpole.spec)):
+        able = [n for n in ALGORITHMS if takes(n, kind)]
+        assert "bc" in able and len(able) >= 4
+        for name in set(ALGORITHMS) - set(able):
+            with pytest.raises(ConfigError, match=f"take them: {', '.join(able)}$"):
+                build(name, spec)
 
 
 def test_wrong_uses_are_named(pendulum: Dataset, cartpole: Dataset, tmp_path) -> None:
@@ -157,7 +171,12 @@ LEARNING: dict[str, dict[str, Any]] = {
     "td3_bc": {"hidden": [32], "learning_rate": 3e-3, "alpha": 10.0, "normalise_obs": False},
     "iql": {"hidden": [32], "learning_rate": 3e-3, "temperature": 10.0},
 }
+LEARNING["rebrac"] = LEARNING["td3_bc"] | {"actor_bc": 0.1, "batch_size": 64}
+del LEARNING["rebrac"]["alpha"]
+LEARNING["awac"] = {"hidden": [32], "learning_rate": 3e-3, "temperature": 0.1}
+LEARNING["crr"] = {"hidden": [32], "learning_rate": 3e-3, "filter": "binary", "baseline": "max"}
 FAST = {"hidden": [32], "batch_size": 64, "actor_lr": 3e-3, "critic_lr": 3e-3, "alpha_lr": 3e-3}
+LEARNING["cql"] = {"learner": FAST, "weight": 0.2}
 LEARNING["sac_n"] = {"learner": FAST}
 LEARNING["edac"] = {"learner": FAST}
 ONE_STEP = {

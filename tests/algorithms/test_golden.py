@@ -12,7 +12,7 @@ import torch
 from algorithms import ALGORITHMS
 from experiments.settings import build_config
 from mbrl.types import Dataset
-from tests.small import CONFIGS
+from tests.small import CONFIGS, suited
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -32,8 +32,8 @@ def measured(name: str, data: Dataset) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_golden(name: str, pendulum: Dataset) -> None:
-    file, got = GOLDEN / f"{name}.json", measured(name, pendulum)
+def test_golden(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
+    file, got = GOLDEN / f"{name}.json", measured(name, suited(name, pendulum, cartpole))
     if os.environ.get("WRITE_GOLDEN"):
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(got, indent=1) + "\n")

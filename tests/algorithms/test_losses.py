@@ -15,8 +15,8 @@ from algorithms.soft_actor_critic import (
     soft_target,
     temperature_loss,
 )
+from algorithms.td3 import td3_target
 from algorithms.td3_bc import actor_loss as td3_actor_loss
-from algorithms.td3_bc import td3_target
 from mbrl.networks import SquashedGaussianPolicy
 from mbrl.types import Spec
 

@@ -55,7 +55,7 @@ BAD = [
     (["resume", "nowhere"], "holds no run"),
     (["evaluate", "nowhere"], "no checkpoint"),
     (["model", "fiit"], "did you mean 'fit'"),
-    (["table", "locl"], "did you mean 'local'"),
+    (["table", "clasic"], "did you mean 'classic'"),
     (["data", "info", "pendulum/nothing"], "unknown pendulum dataset"),
 ]
 

@@ -20,7 +20,7 @@ from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
 from mbrl.data import save_npz
 from mbrl.records import TIME_COLUMNS, MetricsFile
-from tests.small import CONFIGS
+from tests.small import CONFIGS, suited
 from world_models.fitting import Fit
 
 STEPS = 45
@@ -34,6 +34,13 @@ def test_every_algorithm_is_covered() -> None:
 def data_file(pendulum, tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("data") / "pendulum.npz"
     save_npz(pendulum, path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def discrete_file(cartpole, tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("data") / "cartpole.npz"
+    save_npz(cartpole, path)
     return str(path)
 
 
@@ -104,9 +111,11 @@ def assert_same_runs(first: Path, second: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
-def test_killed_at_several_steps(algorithm: str, data_file: str, tmp_path: Path) -> None:
+def test_killed_at_several_steps(
+    algorithm: str, data_file: str, discrete_file: str, tmp_path: Path
+) -> None:
     config = build_config(algorithm, CONFIGS[algorithm])
-    chosen = settings(algorithm, data_file)
+    chosen = settings(algorithm, suited(algorithm, data_file, discrete_file))
     runs.start(chosen, config, tmp_path / "whole", quiet=True)
     folder, cls = tmp_path / "killed", ALGORITHMS[algorithm][0]
     draw = random.Random(algorithm)

@@ -1,0 +1,101 @@
+"""What AWAC and CRR share: critics that learn the policy's own values, and a policy that clones the
+logged actions with weights from their advantages."""
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from algorithms import offline
+from mbrl.buffer import Batch
+from mbrl.networks import TanhMeanGaussianPolicy, descend, polyak_update, target_copy
+from mbrl.training import Metrics
+from mbrl.types import Spec
+
+
+def advantages(q: Tensor, sampled_q: Tensor, baseline: Literal["mean", "max"] = "mean") -> Tensor:
+    """A(s, a) = min_n Q_n(s, a) - baseline over k of min_n Q_n(s, a_k), [B], from `q` [N, B] of the
+    logged actions and `sampled_q` [N, K, B] of the policy's.
+
+    Critic Regularized Regression (arXiv 2006.15134), table 1: the mean or the largest of K samples.
+    """
+    values = sampled_q.min(0).values
+    state_value = values.mean(0) if baseline == "mean" else values.max(0).values
+    return q.min(0).values - state_value
+
+
+def exponential_weight(advantage: Tensor, scale: float, bound: float) -> Tensor:
+    """min(exp(scale * A), bound), [B]."""
+    return (scale * advantage).exp().clamp_max(bound)
+
+
+def weighted_cloning(log_prob: Tensor, weight: Tensor) -> tuple[Tensor, Metrics]:
+    """-mean weight log pi(a|s), both [B]; no gradient flows into the weight."""
+    weight = weight.detach()
+    loss = -(weight * log_prob).mean()
+    return loss, {"actor/loss": loss.detach(), "actor/weight": weight.mean()}
+
+
+class AdvantageWeighted(offline.Offline):
+    """Critics of the policy's values and advantage-weighted cloning. A class built on it defines
+    `weight`."""
+
+    baseline: Literal["mean", "max"] = "mean"
+    samples = 1
+
+    def __init__(self, spec: Spec, config: Any, device: str, seed: int) -> None:
+        initial = self.setup(spec, config, device, seed)
+        hidden = config.hidden
+        self.policy = TanhMeanGaussianPolicy(spec, hidden, generator=initial).to(self.device)
+        self.critic = offline.critics(spec, config.critics, hidden, initial).to(self.device)
+        self.critic_target = target_copy(self.critic)
+        self.own(
+            config.learning_rate,
+            {"policy": self.policy, "critic": self.critic},
+            critic_target=self.critic_target,
+        )
+
+    def next_batch(self) -> Batch:
+        """A uniform batch with the draws of one next action and of `samples` actions a state."""
+        batch = super().next_batch()
+        shape = (1 + self.samples, *batch.action.shape)
+        noise = torch.randn(shape, generator=self.generator, device=self.device)
+        return batch._replace(noise=noise)
+
+    def update(self, batch: Batch) -> Metrics:
+        metrics = self.update_critic(batch) | self.update_policy(batch)
+        polyak_update(self.critic_target, self.critic, self.config.tau)
+        return metrics
+
+    def update_critic(self, batch: Batch) -> Metrics:
+        assert batch.noise is not None
+        normalise = self.policy.normaliser
+        with torch.no_grad():
+            action, _ = self.policy.sample(batch.next_obs, batch.noise[0])
+            next_q = offline.q_values(self.critic_target, normalise(batch.next_obs), action)
+            target = batch.reward + batch.discount * next_q.min(0).values
+        q = offline.q_values(self.critic, normalise(batch.obs), batch.action)
+        loss = (q - target).square().mean(1).sum()
+        descend(self.optimisers["critic"], loss)
+        return {"critic/loss": loss.detach(), "critic/q_mean": q.detach().mean()}
+
+    def update_policy(self, batch: Batch) -> Metrics:
+        advantage = self.advantage(batch)
+        log_prob = self.policy.log_prob(batch.obs, batch.action)
+        loss, metrics = weighted_cloning(log_prob, self.weight(advantage))
+        descend(self.optimisers["policy"], loss)
+        return metrics | {"actor/advantage": advantage.mean()}
+
+    @torch.no_grad()
+    def advantage(self, batch: Batch) -> Tensor:
+        """Advantages [B] of the logged actions; they and the samples are valued in one call."""
+        assert batch.noise is not None
+        sampled, _ = self.policy.sample(batch.obs, batch.noise[1:])
+        actions = torch.cat([batch.action[None], sampled])
+        q = offline.sampled_q_values(self.critic, self.policy.normaliser(batch.obs), actions)
+        return advantages(q[:, 0], q[:, 1:], self.baseline)
+
+    @abstractmethod
+    def weight(self, advantage: Tensor) -> Tensor:
+        """Weights [B] of the logged actions."""

@@ -1,0 +1,56 @@
+"""AWAC: Accelerating Online Reinforcement Learning with Offline Datasets (arXiv 2006.09359), on
+logged data.
+
+Differences from the authors' code: no online phase and no pre-training; two hidden layers of 256
+and 256 rows an update (theirs: policies of four layers, 1024 rows), no weight decay; the policy's
+log-deviation is clipped to [-5, 2] (theirs: squashed into [-6, 0]), its samples to the action
+bounds. As in their code the weights are normalised over the batch; the paper's update leaves the
+normaliser out.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algorithms.advantage_weighted import AdvantageWeighted
+from mbrl.errors import ConfigError
+from mbrl.types import Spec
+
+
+@dataclass(frozen=True)
+class AWACConfig:
+    """Settings of AWAC."""
+
+    temperature: float = 1.0  # lambda of the advantage weights
+    critics: int = 2  # their minimum is the value
+    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
+    learning_rate: float = 3e-4  # Adam, policy and critics
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # rate of the target average
+    batch_size: int = 256  # rows an update
+    normalise_obs: bool = False  # standardise observations with the data's statistics
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature is {self.temperature}, it must be above 0")
+
+
+def softmax_weight(advantage: Tensor, temperature: float) -> Tensor:
+    """exp(A / lambda) over its batch mean, [B]: B times a softmax over the batch."""
+    return len(advantage) * torch.softmax(advantage / temperature, 0)
+
+
+class AWAC(AdvantageWeighted):
+    """Advantage-weighted actor-critic."""
+
+    version = 1
+
+    def __init__(
+        self, spec: Spec, config: AWACConfig | None = None, *, device: str = "cpu", seed: int = 0
+    ) -> None:
+        self.config: AWACConfig
+        super().__init__(spec, config or AWACConfig(), device, seed)
+
+    def weight(self, advantage: Tensor) -> Tensor:
+        return softmax_weight(advantage, self.config.temperature)

@@ -1,0 +1,64 @@
+"""CRR: Critic Regularized Regression (arXiv 2006.15134), with scalar critics.
+
+Differences: critics predict the mean return (the paper: a distribution over it); targets follow by
+an exponential average (the implementation in Acme: copied every 100 updates) and the next action
+comes from the policy itself, not from a target policy; the policy is a Gaussian around a tanh mean;
+actions are the policy's own, not resampled by their values when acting.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from algorithms.advantage_weighted import AdvantageWeighted, exponential_weight
+from mbrl.errors import ConfigError
+from mbrl.types import Spec
+
+
+@dataclass(frozen=True)
+class CRRConfig:
+    """Settings of CRR; `exp` with `mean` and `binary` with `max` are the paper's main forms."""
+
+    filter: Literal["exp", "binary"] = "exp"  # min(exp(A / beta), bound), or 1 where A > 0
+    baseline: Literal["mean", "max"] = "mean"  # what A subtracts: mean or largest sampled value
+    samples: int = 4  # m, the policy's actions that are valued a state
+    beta: float = 1.0  # temperature of the exponential filter
+    max_weight: float = 20.0  # its upper bound
+    critics: int = 1  # with more, their minimum is the value
+    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
+    learning_rate: float = 3e-4  # Adam, policy and critics
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # rate of the target average
+    batch_size: int = 256  # rows an update
+    normalise_obs: bool = False  # standardise observations with the data's statistics
+
+    def __post_init__(self) -> None:
+        if self.beta <= 0:
+            raise ConfigError(f"beta is {self.beta}, it must be above 0")
+        if self.samples < 1:
+            raise ConfigError(f"samples is {self.samples}, it must be at least 1")
+
+
+def binary_weight(advantage: Tensor) -> Tensor:
+    """1 where the advantage [B] is above 0, else 0 (eq. 3)."""
+    return (advantage > 0).to(advantage.dtype)
+
+
+class CRR(AdvantageWeighted):
+    """Critic-regularised regression."""
+
+    version = 1
+
+    def __init__(
+        self, spec: Spec, config: CRRConfig | None = None, *, device: str = "cpu", seed: int = 0
+    ) -> None:
+        self.config: CRRConfig
+        super().__init__(spec, config or CRRConfig(), device, seed)
+        self.baseline, self.samples = self.config.baseline, self.config.samples
+
+    def weight(self, advantage: Tensor) -> Tensor:
+        """Equations 3 and 4."""
+        if self.config.filter == "binary":
+            return binary_weight(advantage)
+        return exponential_weight(advantage, 1 / self.config.beta, self.config.max_weight)

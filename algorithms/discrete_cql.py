@@ -1,0 +1,105 @@
+"""CQL(H) for discrete actions: Conservative Q-Learning for Offline Reinforcement Learning
+(arXiv 2006.04779) on double DQN (arXiv 1509.06461).
+
+Differences: expected values (the authors: quantile regression); the target network follows by an
+exponential average (d3rlpy's: copied every 8000 updates); squared error unless `huber` is set.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from algorithms import offline
+from algorithms.soft_actor_critic import critic_loss
+from mbrl.buffer import Batch
+from mbrl.networks import EnsembleMLP, Normaliser, adam, descend, polyak_update, target_copy
+from mbrl.training import Metrics
+from mbrl.types import Spec
+
+
+@dataclass(frozen=True)
+class DiscreteCQLConfig:
+    """Settings of discrete CQL."""
+
+    weight: float = 1.0  # alpha of the conservative term (the authors on Atari: 1 or 4)
+    critics: int = 1  # with more: greedy in their mean, valued by their minimum
+    hidden: tuple[int, ...] = (256, 256)  # widths of the critics
+    learning_rate: float = 3e-4  # Adam
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # rate of the target average
+    batch_size: int = 256  # rows an update
+    huber: float | None = None  # Huber threshold of the critic loss; None: squared
+    normalise_obs: bool = False  # standardise observations with the data's statistics
+
+
+def double_q_values(online: Tensor, target: Tensor) -> Tensor:
+    """Values [N, B] that the `target` critics [N, B, A] give the action that is best in the mean of
+    the `online` ones [N, B, A]."""
+    return offline.chosen(target, online.mean(0).argmax(-1))
+
+
+def conservative_gap(q: Tensor, data_q: Tensor) -> Tensor:
+    """Batch mean of log sum_a exp Q_n(s, a) - Q_n(s, a_logged), [N], for `q` [N, B, A] and `data_q`
+    [N, B]: CQL(H) with the sum over all actions."""
+    return (torch.logsumexp(q, -1) - data_q).mean(1)
+
+
+class GreedyPolicy(nn.Module):
+    """The action that is best in the mean of the critics."""
+
+    def __init__(self, spec: Spec, critic: EnsembleMLP) -> None:
+        super().__init__()
+        self.normaliser, self.critic = Normaliser(spec.obs_dim), critic
+
+    def values(self, obs: Tensor) -> Tensor:
+        """Q_n(s, a) [N, B, actions] at raw observations [B, S]."""
+        values: Tensor = self.critic(self.normaliser(obs))
+        return values
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The greedy action [B], int64."""
+        return self.values(obs).mean(0).argmax(-1)
+
+    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """The policy has no noise of its own: the action itself."""
+        return self(obs)
+
+
+class DiscreteCQL(offline.Offline):
+    """Double DQN whose values are pressed down on all actions and up on logged ones."""
+
+    version = 1
+    action_kinds = ("discrete",)
+
+    def __init__(
+        self,
+        spec: Spec,
+        config: DiscreteCQLConfig | None = None,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.config: DiscreteCQLConfig
+        initial = self.setup(spec, config or DiscreteCQLConfig(), device, seed)
+        critic = offline.critics(spec, self.config.critics, self.config.hidden, initial)
+        self.policy = GreedyPolicy(spec, critic).to(self.device)
+        self.critic_target = target_copy(self.policy.critic)
+        self.modules = {"policy": self.policy, "critic_target": self.critic_target}
+        self.optimisers = {
+            "critic": adam(self.policy.critic.parameters(), self.config.learning_rate)
+        }
+
+    def update(self, batch: Batch) -> Metrics:
+        c, policy = self.config, self.policy
+        with torch.no_grad():
+            next_obs = policy.normaliser(batch.next_obs)
+            next_q = double_q_values(policy.critic(next_obs), self.critic_target(next_obs))
+            target = batch.reward + batch.discount * next_q.min(0).values
+        q = policy.values(batch.obs)
+        data_q = offline.chosen(q, batch.action)
+        loss, metrics = critic_loss(data_q, target, None, 0.0, c.huber)
+        gap = conservative_gap(q, data_q)
+        descend(self.optimisers["critic"], loss + c.weight * gap.sum())
+        polyak_update(self.critic_target, policy.critic, c.tau)
+        return metrics | {"critic/target": target.mean(), "critic/gap": gap.detach().mean()}

@@ -1,0 +1,116 @@
+"""SAC-N for discrete actions: Soft Actor-Critic for Discrete Action Settings (arXiv 1910.07207)
+with the minimum of N critics (arXiv 2110.01548), on logged data.
+
+Differences: the target entropy is half of the largest one (1910.07207: 0.98 of it, which keeps two
+actions near 0.58 and 0.42); the temperature is updated before the policy; the minimum over critics
+is taken action by action. The entropy in the target is positive here, so its bonus raises the
+values, their differences and with them the learned temperature: over many updates both can run off
+(`entropy_in_target=False` leaves it out).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from algorithms import offline
+from algorithms.soft_actor_critic import actor_loss, critic_loss, soft_target, temperature_loss
+from mbrl.buffer import Batch
+from mbrl.errors import ConfigError
+from mbrl.networks import CategoricalPolicy, descend, polyak_update, target_copy
+from mbrl.training import Metrics
+from mbrl.types import Spec
+
+
+@dataclass(frozen=True)
+class DiscreteSACNConfig:
+    """Settings of discrete SAC-N."""
+
+    critics: int = 10  # N, independent critics
+    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
+    learning_rate: float = 3e-4  # Adam, policy, critics and log temperature
+    alpha: float = 1.0  # initial temperature
+    learn_alpha: bool = True  # adapt it towards the target entropy
+    entropy_fraction: float = 0.5  # target entropy over log(number of actions)
+    entropy_in_target: bool = True  # subtract alpha log pi in the critics' target
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # rate of the target average
+    batch_size: int = 256  # rows an update
+    normalise_obs: bool = False  # standardise observations with the data's statistics
+
+    def __post_init__(self) -> None:
+        if self.critics < 1:
+            raise ConfigError(f"critics is {self.critics}, it must be at least 1")
+        if self.alpha <= 0:
+            raise ConfigError(f"alpha is {self.alpha}, it must be above 0")
+        if not 0 <= self.entropy_fraction <= 1:
+            raise ConfigError(f"entropy_fraction is {self.entropy_fraction}, it must lie in [0, 1]")
+
+
+def expectations(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_a pi(a|s) Q(s, a) and sum_a pi(a|s) log pi(a|s), both [B], from `logits` and `values`
+    [B, A]: what stands in the place of samples (arXiv 1910.07207)."""
+    log_pi = torch.log_softmax(logits, -1)
+    pi = log_pi.exp()
+    return (pi * values).sum(-1), (pi * log_pi).sum(-1)
+
+
+class DiscreteSACN(offline.Offline):
+    """SAC with N critics and exact expectations over discrete actions."""
+
+    version = 1
+    action_kinds = ("discrete",)
+
+    def __init__(
+        self,
+        spec: Spec,
+        config: DiscreteSACNConfig | None = None,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.config: DiscreteSACNConfig
+        initial = self.setup(spec, config or DiscreteSACNConfig(), device, seed)
+        c = self.config
+        self.policy = CategoricalPolicy(spec, c.hidden, generator=initial).to(self.device)
+        self.critic = offline.critics(spec, c.critics, c.hidden, initial).to(self.device)
+        self.critic_target = target_copy(self.critic)
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(c.alpha), device=self.device))
+        temperature = nn.ParameterDict({"log_alpha": self.log_alpha})
+        self.target_entropy = c.entropy_fraction * math.log(spec.num_actions or 1)
+        self.own(
+            c.learning_rate,
+            {"policy": self.policy, "critic": self.critic, "temperature": temperature},
+            critic_target=self.critic_target,
+        )
+
+    def update(self, batch: Batch) -> Metrics:
+        metrics = self.update_policy(batch) | self.update_critic(batch)
+        polyak_update(self.critic_target, self.critic, self.config.tau)
+        return metrics
+
+    def update_policy(self, batch: Batch) -> Metrics:
+        with torch.no_grad():
+            values = self.critic(self.policy.normaliser(batch.obs)).min(0).values
+        value, log_prob = expectations(self.policy.logits(batch.obs), values)
+        if self.config.learn_alpha:
+            loss = temperature_loss(self.log_alpha, log_prob, self.target_entropy)
+            descend(self.optimisers["temperature"], loss)
+        alpha = self.log_alpha.detach().exp()
+        loss, metrics = actor_loss(log_prob, value, alpha)
+        descend(self.optimisers["policy"], loss)
+        return metrics | {"actor/alpha": alpha}
+
+    def update_critic(self, batch: Batch) -> Metrics:
+        normalise = self.policy.normaliser
+        with torch.no_grad():
+            values = self.critic_target(normalise(batch.next_obs)).min(0).values
+            value, log_prob = expectations(self.policy.logits(batch.next_obs), values)
+            entropy = log_prob if self.config.entropy_in_target else None
+            alpha = self.log_alpha.exp()
+            target = soft_target(batch.reward, batch.discount, value[None], entropy, alpha)
+        q = offline.q_values(self.critic, normalise(batch.obs), batch.action)
+        loss, metrics = critic_loss(q, target, None, 0.0, None)
+        descend(self.optimisers["critic"], loss)
+        return metrics | {"critic/target": target.mean()}

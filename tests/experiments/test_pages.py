@@ -1,0 +1,85 @@
+"""Figures and the page of a table: every number drawn stands beside it, styles never repeat."""
+
+import csv
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments import figures, page, plan, summary, table_figures
+from mbrl.statistics import Interval
+from tests.experiments.test_table import SMALL, written_records
+
+
+def test_the_band_is_students_interval() -> None:
+    values = np.random.default_rng(0).normal(size=(5, 2))
+    found = figures.curve(np.array([1, 2]), values)
+    low, high = stats.t.interval(0.95, 4, values.mean(0), stats.sem(values))
+    # The bootstrap's standard error carries Monte-Carlo noise of about 1 %.
+    assert found.low == pytest.approx(low, abs=0.05) and found.high == pytest.approx(high, abs=0.05)
+    alone = figures.curve(np.array([1]), values[:1, :1])
+    assert np.isnan(alone.low).all() and alone.mean == values[0, 0]
+
+
+def test_no_two_of_nine_lines_look_alike() -> None:
+    """Nor do they without colour: markers alone tell nine lines apart."""
+    kinds = [figures.MARKERS[i % len(figures.MARKERS)] for i in range(9)]
+    assert len(set(kinds)) == 9 and len(set(figures.COLOURS)) >= 9
+
+
+def test_data_stand_beside_each_figure(tmp_path: Path) -> None:
+    curve = figures.Curve(*(np.array([1.0, 2.0]) + i for i in range(4)))
+    figures.learning_curves({"a": {"x": curve, "y": curve}}, tmp_path / "curves.png")
+    figures.against_knob({"a": curve}, "eta", tmp_path / "knob.png", "score")
+    figures.intervals({"mean": {"x": Interval(1.0, 0.5, 1.5)}}, tmp_path / "intervals.png")
+    rows = list(csv.reader((tmp_path / "curves.csv").open()))
+    assert rows[0] == ["panel", "name", "x", "mean", "low", "high"] and len(rows) == 5
+    assert rows[1] == ["a", "x", "1", "2", "3", "4"]
+    assert list(csv.reader((tmp_path / "knob.csv").open()))[2] == ["a", "2", "3", "4", "5"]
+    text = (tmp_path / "intervals.csv").read_text()
+    assert text.splitlines()[1] == "mean,x,1,0.5,1.5"
+    assert all((tmp_path / f"{n}.png").stat().st_size > 3000 for n in ("curves", "knob"))
+
+
+class Reader(HTMLParser):
+    """Checks that tags close and collects cells and pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+        self.pictures: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        if tag == "img":
+            self.pictures.append(dict(attrs)["src"])
+        if tag == "td":
+            self.cells.append("")
+        if tag not in ("meta", "img", "wbr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "td" in self.open:
+            self.cells[-1] += data
+
+
+def test_the_page_holds_the_numbers_and_the_figures(tmp_path: Path) -> None:
+    text = SMALL.replace('"Small"', '"A <b> & c"')
+    (tmp_path / "small.toml").write_text(text)
+    small = plan.load(str(tmp_path / "small.toml"))
+    written_records(small, tmp_path)
+    found = summary.collect(small, tmp_path, {}, {})
+    files = table_figures.draw(found, tmp_path)
+    assert {f.name for f in files} == {"curves.png", "curves-2.png"}
+    reader = Reader()
+    content = page.html(found, files)
+    reader.feed(content)
+    assert reader.open == [] and "A &lt;b&gt; &amp; c" in content
+    assert reader.cells[0] == "21.0 ± 1.4best 61.0 · chosen 61.0"
+    assert reader.pictures == ["curves.png", "curves-2.png"]
+    assert "by seed 0: 20.0, 1: 22.0" in content and "20 updates, 3 s a run" in content

@@ -1,0 +1,118 @@
+"""Sweeps without a file, and the search of settings: what is parsed, run, chosen and continued."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import pool, records, search, sweep
+from mbrl.errors import ConfigError
+from tests.experiments.test_table import Here
+
+
+def test_knobs_and_their_values() -> None:
+    assert sweep.parse_knob("learner.eta=0.5,1") == ("learner.eta", [0.5, 1])
+    assert sweep.parse_knob("hidden=[8],[64,64]") == ("hidden", [[8], [64, 64]])
+    assert sweep.parse_knob("model.target=raw,standardised")[1] == ["raw", "standardised"]
+    with pytest.raises(ConfigError, match="'eta' is not KNOB=VALUE"):
+        sweep.parse_knob("eta")
+
+
+def test_every_combination_is_a_column() -> None:
+    made = sweep.Sweep(
+        ("edac", "sac_n"), ("pendulum/expert",), set=("learner.critics=2,5", "learner.gamma=0.9")
+    )._plan()
+    labels = [c.label for c in made.blocks[0].columns]
+    assert labels == [
+        *(f"edac critics={n} gamma=0.9" for n in (2, 5)),
+        *(f"sac_n critics={n} gamma=0.9" for n in (2, 5)),
+    ]
+    with pytest.raises(ConfigError, match="edax"):
+        sweep.Sweep(("edax",), ("pendulum/expert",))._plan()
+    with pytest.raises(ConfigError, match="critcs"):
+        sweep.Sweep(("edac",), ("pendulum/expert",), set=("learner.critcs=2",))._plan()
+
+
+def test_a_sweep_writes_its_table_and_figure(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(pool, "launcher", lambda *a: Here())
+    options = ["--algorithms", "bc", "--data", "pendulum/expert", "--steps", "20"]
+    out = ["--set", "learning_rate=0.001,0.1", "--out", str(tmp_path / "s")]
+    assert sweep.sweep_main([*options, *out]) == 0
+    rows = list(csv.DictReader((tmp_path / "s" / "table.csv").open()))
+    assert [r["column"] for r in rows] == ["bc learning_rate=0.001", "bc learning_rate=0.1"]
+    knob = list(csv.DictReader((tmp_path / "s" / "knob.csv").open()))
+    assert [float(r["learning_rate"]) for r in knob] == [0.001, 0.1]
+    assert [float(r["mean"]) for r in knob] == pytest.approx([float(r["mean"]) for r in rows], 1e-4)
+    assert (tmp_path / "s" / "knob.png").stat().st_size > 5000
+
+
+class Trial:
+    """Records what was asked of Optuna."""
+
+    def __getattr__(self, name: str):
+        return lambda *a, **k: (name, a, k)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("gamma=0.9:0.99", ("suggest_float", ("gamma", 0.9, 0.99), {"log": False})),
+        ("a.eta=log:0.1:10", ("suggest_float", ("a.eta", 0.1, 10.0), {"log": True})),
+        ("n=int:2:20", ("suggest_int", ("n", 2, 20), {})),
+        ("h=[8],[16]", ("suggest_categorical", ("h", ["[8]", "[16]"]), {})),
+    ],
+)
+def test_ranges(text: str, asked: tuple) -> None:
+    assert search.parse_range(text)(Trial()) == asked
+
+
+@pytest.mark.parametrize("text", ["gamma", "gamma=1:0", "gamma=log:0:1", "gamma=exp:1:2", "g=a:b"])
+def test_wrong_ranges_are_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=text.split("=")[0]):
+        search.parse_range(text)
+
+
+def test_a_search_is_continued_and_keeps_its_objective(tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(pool, "launcher", lambda *a: Here())
+    values = {"steps": 10, "fqe_steps": 5, "workers": 1, "out": tmp_path / "found"}
+    knobs = ("learning_rate=log:1e-4:1e-1", "hidden=[8],[8,8]")
+    search.Search("bc", "pendulum/expert", knobs, trials=2, **values).main()
+    search.Search("bc", "pendulum/expert", knobs, trials=3, **values).main()
+    printed = capsys.readouterr().out
+    assert "3 trials" in printed and "the data alone decide" in " ".join(printed.split())
+    rows = list(csv.DictReader((tmp_path / "found" / "trials.csv").open()))
+    assert sorted(int(r["trial"]) for r in rows) == [0, 1, 2]
+    objective = [float(r["fqe"]) for r in rows]
+    assert objective == sorted(objective, reverse=True)
+    files = (tmp_path / "found").glob("trial-*/*/0.json")
+    best = [max(_record(f)["selection"]["values"]) for f in files]
+    assert sorted(best, reverse=True) == pytest.approx(objective)
+    with pytest.raises(ConfigError, match="give another --out"):
+        search.Search("bc", "pendulum/expert", knobs, objective="score", **values).main()
+
+
+def _record(file: Path) -> dict:
+    import json
+
+    return json.loads(file.read_text())
+
+
+def test_an_unfinished_trial_is_finished_first(tmp_path, monkeypatch) -> None:
+    optuna = pytest.importorskip("optuna")
+    monkeypatch.setattr(pool, "launcher", lambda *a: Here())
+    values = {"steps": 10, "objective": "score", "workers": 1, "out": tmp_path / "found"}
+    command = search.Search("bc", "pendulum/expert", ("gamma=0.8:0.9",), trials=1, **values)
+    study = command._study()
+    trial = study.ask()
+    wanted = trial.suggest_float("gamma", 0.8, 0.9)
+    command.main()
+    (done,) = optuna.load_study(
+        study_name="search", storage=f"sqlite:///{tmp_path / 'found' / 'search.db'}"
+    ).trials
+    assert done.params == {"gamma": wanted} and math.isfinite(done.value)
+    record = _record(next((tmp_path / "found").glob("trial-0/*/0.json")))
+    assert record["key"]["config"]["gamma"] == wanted
+    assert done.value == pytest.approx(float(np.asarray(records.scores(record))[-1]))
