@@ -181,6 +181,36 @@ def against_knob(curves: dict[str, Curve], knob: str, path: Path, ylabel: str) -
     _data(path, ("name", knob, "mean", "low", "high"), rows)
 
 
+def scatter(
+    panels: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]],
+    xlabel: str,
+    ylabel: str,
+    path: Path,
+) -> None:
+    """A panel a title, a marker a name: x [N] against y [N]."""
+    with plt.rc_context(STYLE):
+        size = (3.4 * len(panels), 3.6)
+        figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+        for axes, (title, groups) in zip(grid[0], panels.items(), strict=True):
+            for index, (name, (x, y)) in enumerate(groups.items()):
+                colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+                axes.scatter(x, y, s=22, color=colour, marker=marker, alpha=0.8, lw=0, label=name)
+            axes.set_title(title, fontsize=10)
+            axes.set_xlabel(xlabel, fontsize=9)
+            axes.tick_params(labelsize=8)
+        grid[0, 0].set_ylabel(ylabel, fontsize=9)
+        _shared_legend(figure, grid[0, 0], max(len(groups) for groups in panels.values()))
+        figure.savefig(path)
+        plt.close(figure)
+    rows = [
+        (title, name, a, b)
+        for title, groups in panels.items()
+        for name, (x, y) in groups.items()
+        for a, b in zip(x, y, strict=True)
+    ]
+    _data(path, ("panel", "name", "x", "y"), rows)
+
+
 def _line(axes: Any, index: int, name: str, c: Curve, every: int = 1) -> None:
     """One line with its band; colour, marker and dashes all tell it from the others."""
     colour = COLOURS[index % len(COLOURS)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import figures, records
+from experiments import figures, records, studies
 from experiments.figures import Curve
 from experiments.plan import Column
 from experiments.summary import BlockSummary, Entry, Summary
@@ -16,7 +16,7 @@ LEVELS = np.linspace(-20, 120, 57)  # scores of a performance profile
 def draw(found: Summary, folder: Path) -> list[Path]:
     """Draw what the finished cells allow into `folder`; returns the files."""
     if found.plan.study is not None:
-        return []
+        return _study(found, folder)
     files = []
     for number, block in enumerate(found.blocks):
         mark = "" if number == 0 else f"-{number + 1}"
@@ -29,6 +29,17 @@ def draw(found: Summary, folder: Path) -> list[Path]:
             files += _aggregates(block, columns, folder, mark)
     if found.plan.knob is not None:
         files += _knob(found, folder)
+    return files
+
+
+def _study(found: Summary, folder: Path) -> list[Path]:
+    """What the study itself draws from the records of each row."""
+    assert found.plan.study is not None
+    block = found.blocks[0]
+    first = block.block.columns[0]
+    rows = {row.label: block.entry(row, first).records for row in block.block.rows}
+    done = {label: known for label, known in rows.items() if known}
+    files: list[Path] = studies.module(found.plan.study).draw(done, folder) if done else []
     return files
 
 

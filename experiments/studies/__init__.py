@@ -27,8 +27,9 @@ class Outcome:
 
 
 def module(name: str) -> Any:
-    """The module of a study: `VERSION`, `DEFAULTS` and `measure(settings, seed, folder)`, which
-    finds in the job's own `folder` again what it wrote there before a crash."""
+    """The module of a study: `VERSION`, `DEFAULTS`, `measure(settings, seed, folder)`, which finds
+    in the job's own `folder` again what it wrote there before a crash, and `draw(rows, folder)`,
+    which draws the records of each row of a table and returns the files."""
     if name not in STUDIES:
         raise unknown_name("study", name, STUDIES)
     return importlib.import_module(f"experiments.studies.{name}")

@@ -8,8 +8,8 @@ import numpy as np
 
 import algorithms
 from algorithms.fqe import FQEConfig, evaluate_policies, select
+from experiments import figures, selection
 from experiments import run as runs
-from experiments import selection
 from experiments.settings import RunSettings, preset_config
 from experiments.studies import Outcome
 from mbrl import data
@@ -61,6 +61,23 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         },
         {"fqe_value": values.tolist(), "score": scores.tolist()},
     )
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path) -> list[Path]:
+    """Fitted-Q value against score, a panel a dataset, a point a policy, a marker a seed."""
+    panels = {
+        label: {
+            f"seed {record['key']['seed']}": (
+                np.array(record["curves"]["fqe_value"]),
+                np.array(record["curves"]["score"]),
+            )
+            for record in found
+        }
+        for label, found in rows.items()
+    }
+    path = folder / "ranking.png"
+    figures.scatter(panels, "fitted-Q value (discounted)", "normalised score", path)
+    return [path]
 
 
 def _policies(

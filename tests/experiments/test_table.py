@@ -12,7 +12,19 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from experiments import fits, jobs, plan, pool, records, render, selection, studies, summary, table
+from experiments import (
+    fits,
+    jobs,
+    plan,
+    pool,
+    records,
+    render,
+    selection,
+    studies,
+    summary,
+    table,
+    table_figures,
+)
 from experiments import run as runs
 from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
@@ -268,3 +280,28 @@ def test_settings_of_a_study_are_checked(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="'up'"):
         plan.load(str(tmp_path / "wrong.toml"))
+
+
+def test_a_table_of_a_study(tmp_path: Path, monkeypatch) -> None:
+    """Two tiny trainings through the whole study: ranks, regret, records and the figure."""
+    text = (
+        'study = "fqe_ranking"\nmetrics = ["rank_correlation", "regret"]\nseeds = [0]\n'
+        '[[rows]]\nlabel = "expert"\ndata = "pendulum/expert"\nalgorithms = ["bc", "td3_bc"]\n'
+        "steps = 20\nepisodes = 2\nupdates = 20\n"
+    )
+    (tmp_path / "ranks.toml").write_text(text)
+    ranks = plan.load(str(tmp_path / "ranks.toml"))
+    finish(ranks, tmp_path)
+    (file,) = (tmp_path / "records").rglob("*.json")
+    record = json.loads(file.read_text())
+    curves = record["curves"]
+    assert len(curves["score"]) == len(curves["fqe_value"]) == 10
+    wanted = stats.spearmanr(curves["fqe_value"], curves["score"]).statistic
+    assert record["values"]["rank_correlation"] == pytest.approx(wanted, abs=1e-3)
+    chosen = int(np.argmax(curves["fqe_value"]))
+    regret = max(curves["score"]) - curves["score"][chosen]
+    assert record["values"]["regret"] == pytest.approx(regret, abs=0.01)
+    found = summary.collect(ranks, tmp_path / "records", {}, {})
+    assert "| expert | " in render.markdown(found)
+    (figure,) = table_figures.draw(found, tmp_path)
+    assert len(list(csv.reader(figure.with_suffix(".csv").open()))) == 11
