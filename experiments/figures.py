@@ -107,13 +107,13 @@ def learning_curves(panels: dict[str, dict[str, Curve]], path: Path, unit: str =
         _shared_legend(figure, grid.flat[0], len(names))
         figure.savefig(path)
         plt.close(figure)
-    rows_of = [
-        (title, name, x, m, lo, hi)
+    points = [
+        (title, *point)
         for title, curves in panels.items()
         for name, c in curves.items()
-        for x, m, lo, hi in zip(c.x, c.mean, c.low, c.high, strict=True)
+        for point in _points(name, c)
     ]
-    _data(path, ("panel", "name", "x", "mean", "low", "high"), rows_of)
+    _data(path, ("panel", "name", "x", "mean", "low", "high"), points)
 
 
 def profiles(found: dict[str, Profile], title: str, path: Path) -> None:
@@ -122,18 +122,14 @@ def profiles(found: dict[str, Profile], title: str, path: Path) -> None:
         figure, axes = plt.subplots(figsize=(6.4, 4.2))
         for index, (name, p) in enumerate(found.items()):
             every = max(1, len(p.thresholds) // 8)
-            _line(axes, index, name, Curve(p.thresholds, p.estimate, p.low, p.high), every)
+            _line(axes, index, name, Curve(*p), every)
         axes.set(xlabel="normalised score", ylabel="share of runs above", ylim=(-0.02, 1.02))
         axes.set_title(title, fontsize=10)
         _shared_legend(figure, axes, len(found))
         figure.savefig(path)
         plt.close(figure)
-    rows = [
-        (name, x, m, lo, hi)
-        for name, p in found.items()
-        for x, m, lo, hi in zip(p.thresholds, p.estimate, p.low, p.high, strict=True)
-    ]
-    _data(path, ("name", "score", "share", "low", "high"), rows)
+    points = [row for name, p in found.items() for row in _points(name, Curve(*p))]
+    _data(path, ("name", "score", "share", "low", "high"), points)
 
 
 def intervals(panels: dict[str, dict[str, Interval]], path: Path) -> None:
@@ -173,12 +169,8 @@ def against_knob(curves: dict[str, Curve], knob: str, path: Path, ylabel: str) -
         _shared_legend(figure, axes, len(curves))
         figure.savefig(path)
         plt.close(figure)
-    rows = [
-        (name, x, m, lo, hi)
-        for name, c in curves.items()
-        for x, m, lo, hi in zip(c.x, c.mean, c.low, c.high, strict=True)
-    ]
-    _data(path, ("name", knob, "mean", "low", "high"), rows)
+    points = [row for name, c in curves.items() for row in _points(name, c)]
+    _data(path, ("name", knob, "mean", "low", "high"), points)
 
 
 def scatter(
@@ -248,6 +240,10 @@ def _shared_legend(figure: Any, axes: Any, count: int) -> None:
 def _first_seen(panels: dict[str, dict[str, Curve]]) -> Any:
     order = [name for curves in panels.values() for name in curves]
     return order.index
+
+
+def _points(name: str, c: Curve) -> list[tuple]:
+    return [(name, *values) for values in zip(c.x, c.mean, c.low, c.high, strict=True)]
 
 
 def _data(path: Path, head: tuple[str, ...], rows: list[tuple]) -> None:
