@@ -16,10 +16,10 @@ from typing import Any, Literal
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from algorithms import ALGORITHMS
 from experiments.bench_peers import PEERS, PeerError, Running, Step, window
+from experiments.grid import grid
 from experiments.settings import build_config
 from mbrl.callbacks import Checkpointer, Recorder
 from mbrl.networks import SquashedGaussianPolicy
@@ -331,7 +331,7 @@ WORKLOADS: dict[Name, Workload] = {
 
 
 def show(record: dict[str, Any], console: Console) -> None:
-    table = Table(
+    table = grid(
         "workload", "who", "rate", "GFLOP/s before, after", "rate / GFLOP/s", "aim", "ours is"
     )
     for name, found in record["workloads"].items():

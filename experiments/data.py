@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from rich.progress import TransferSpeedColumn as Speed
 from rich.table import Table
 
+from experiments.grid import grid
 from mbrl.cards import Card, Tier, all_cards, find_card, find_tier
 from mbrl.data import Finding, check, data_home, load, save_npz
 from mbrl.data.places import find_file, homes, local_file
@@ -176,12 +177,12 @@ def list_datasets(family: str | None = None, console: Console | None = None) -> 
     console = console or Console()
     if family is not None:
         card = find_card(family)
-        table = Table("dataset", "on this machine", title=escape(card.title))
+        table = grid("dataset", "on this machine", title=escape(card.title))
         for tier in card.tiers.values():
             table.add_row(f"{card.family}/{tier.name}", escape(status(card, tier)))
         console.print(table)
         return
-    table = Table("family", "what it is", "datasets", "on this machine", title="datasets")
+    table = grid("family", "what it is", "datasets", "on this machine", title="datasets")
     for card in all_cards().values():
         tiers = [t for t in card.tiers.values() if t.missing is None]
         ready = [t.name for t in tiers if status(card, t).startswith("ready")]

@@ -9,7 +9,9 @@ import tyro
 from rich.console import Console
 
 import algorithms
-from mbrl import tasks
+from experiments import folders, selection
+from experiments.grid import grid
+from mbrl import data, tasks
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.evaluation import START_SEED, evaluate
 
@@ -25,8 +27,11 @@ class Evaluate:
     task: str | None = None  # another task than the one of the data's card
     threads: int = 1  # CPU threads
     out: Path | None = None  # write the returns to this .npz
+    fqe_steps: int = 0  # instead: value the run's kept policies from its data, with so many updates
 
     def main(self) -> int:
+        if self.fqe_steps > 0:
+            return self._offline()
         path = self.path / "checkpoint.pt" if self.path.is_dir() else self.path
         if not path.exists():
             raise CheckpointError(f"no checkpoint at {path}; give a run folder or a checkpoint")
@@ -57,6 +62,25 @@ class Evaluate:
             console.print(f"score {score:.1f} (0 is a return of {low}, 100 of {high})")
         if self.out is not None:
             np.savez(self.out, returns=returns, seed=self.seed)
+        return 0
+
+    def _offline(self) -> int:
+        """Fitted Q evaluation of the policies that a run kept, and the choice among them."""
+        if not (self.path / "policies").is_dir():
+            raise CheckpointError(
+                f"{self.path} is no run folder with kept policies; give the folder of an offline run"
+            )
+        torch.set_num_threads(self.threads)
+        agent = algorithms.load(self.path / "checkpoint.pt")
+        dataset = data.load(folders.read_json(self.path / "config.json")["run"]["data"])
+        found = selection.select(self.path, agent, dataset, self.fqe_steps)
+        table = grid("update", "value from the data", "TD error", title=str(self.path))
+        rows = zip(found["steps"], found["values"], found["td_errors"], strict=True)
+        for step, value, error in rows:
+            mark = " (chosen)" if step == found["chosen"] else ""
+            table.add_row(f"{step}{mark}", f"{value:.5g}", f"{error:.3g}")
+        Console().print(table)
+        print(f"discounted, without an episode limit; {self.fqe_steps} updates, no task was used")
         return 0
 
 

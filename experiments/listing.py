@@ -1,10 +1,10 @@
 """The verb `list`: algorithms, tasks and datasets."""
 
 from rich.console import Console
-from rich.table import Table
 
 from algorithms import ALGORITHMS
 from experiments.data import DataList
+from experiments.grid import grid
 from mbrl import tasks
 
 
@@ -13,12 +13,12 @@ def list_main(arguments: list[str]) -> int:
         print("usage: python -m experiments list\n\nThe algorithms, tasks and datasets there are.")
         return 0
     console = Console()
-    table = Table("algorithm", "what it is", "learns", title="algorithms")
+    table = grid("algorithm", "what it is", "learns", title="algorithms")
     for name, (cls, _) in ALGORITHMS.items():
         online = "online, offline" if hasattr(cls, "learn") else "offline"
         table.add_row(name, (cls.__doc__ or "").strip().splitlines()[0], online)
     console.print(table)
-    table = Table("task", "observations", "actions", "limit", title="tasks")
+    table = grid("task", "observations", "actions", "limit", title="tasks")
     for name in tasks.TASKS:
         spec = tasks.make(name).spec
         actions = f"{spec.num_actions} discrete" if spec.discrete else f"{spec.action_dim}"

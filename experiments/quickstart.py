@@ -8,10 +8,10 @@ import numpy as np
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from experiments import figures, pool
 from experiments import run as runs
+from experiments.grid import grid
 from experiments.settings import RunSettings, preset_config
 from mbrl import data
 from mbrl.records import Evaluations
@@ -65,7 +65,7 @@ class Quickstart:
         scores: dict[str, np.ndarray] = {}
         curves: dict[str, figures.Curve] = {}
         columns = ["algorithm", *(f"seed {s}" for s in self.seeds), "mean", "seconds a run"]
-        table = Table(*columns, title=f"{self.data} ({len(dataset)} transitions): last score")
+        table = grid(*columns, title=f"{self.data} ({len(dataset)} transitions): last score")
         for algorithm in ALGORITHMS:
             mine = [folders[algorithm, seed] for seed in self.seeds]
             found = [Evaluations.load(folder / "evaluations.npz") for folder in mine]

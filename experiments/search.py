@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 from rich.console import Console
-from rich.table import Table as Grid
 
 from algorithms import ALGORITHMS
 from experiments import plan, pool, records, table
+from experiments.grid import grid
 from experiments.plan import Block, Column, Plan, Row
 from experiments.settings import merge
 from experiments.sweep import parse_knob
@@ -162,13 +162,12 @@ class Search:
                 found = [t.params[n] for n in names]
                 writer.writerow([t.number, *found, t.value, t.user_attrs["score"]])
         console = Console()
-        grid = Grid(title=f"{self.algorithm} on {self.data}: {len(done)} trials")
-        for name in ("trial", *names, f"objective ({self.objective})", "last score"):
-            grid.add_column(name)
+        heads = ("trial", *names, f"objective ({self.objective})", "last score")
+        shown = grid(*heads, title=f"{self.algorithm} on {self.data}: {len(done)} trials")
         for t in done[:10]:
             values = [str(t.params[n]) for n in names]
-            grid.add_row(str(t.number), *values, f"{t.value:.5g}", f"{t.user_attrs['score']:.1f}")
-        console.print(grid)
+            shown.add_row(str(t.number), *values, f"{t.value:.5g}", f"{t.user_attrs['score']:.1f}")
+        console.print(shown)
         console.print(f"objective: {MEANING[self.objective]}")
         console.print(f"all trials: {self.out / 'trials.csv'}", soft_wrap=True)
 

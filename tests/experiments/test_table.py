@@ -26,6 +26,7 @@ from experiments import (
     table_figures,
 )
 from experiments import run as runs
+from experiments.evaluate import evaluate_main
 from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
 from mbrl.errors import CheckpointError, ConfigError
@@ -256,7 +257,7 @@ def test_a_shared_fit_gives_the_run_that_an_own_fit_gives(tmp_path: Path) -> Non
         runs.create(wrong, config, tmp_path / "wrong")
 
 
-def test_offline_choice_is_among_the_kept_policies(tmp_path: Path) -> None:
+def test_offline_choice_is_among_the_kept_policies(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "run"
     chosen = RunSettings("bc", "pendulum/expert", steps=20, tensorboard=False, fqe_steps=5)
     runs.start(chosen, build_config("bc", CONFIGS["bc"]), folder, quiet=True)
@@ -266,6 +267,10 @@ def test_offline_choice_is_among_the_kept_policies(tmp_path: Path) -> None:
     from algorithms import load
 
     agent = load(folder / "checkpoint.pt")
+    assert evaluate_main([str(folder), "--fqe-steps", "5"]) == 0
+    assert f"{result['chosen']} (chosen)" in capsys.readouterr().out
+    with pytest.raises(CheckpointError, match="no run folder with kept policies"):
+        evaluate_main([str(tmp_path), "--fqe-steps", "5"])
     _, policies = selection.kept_policies(folder, agent)
     for mine, kept in zip(agent.policy.parameters(), policies[-1].parameters(), strict=True):
         assert bool((mine == kept).all())
