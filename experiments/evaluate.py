@@ -68,7 +68,7 @@ class Evaluate:
         """Fitted Q evaluation of the policies that a run kept, and the choice among them."""
         if not (self.path / "policies").is_dir():
             raise CheckpointError(
-                f"{self.path} is no run folder with kept policies; give the folder of an offline run"
+                f"{self.path} is no run folder with kept policies; give that of an offline run"
             )
         torch.set_num_threads(self.threads)
         agent = algorithms.load(self.path / "checkpoint.pt")
