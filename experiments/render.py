@@ -38,12 +38,12 @@ def meaning(found: Summary) -> str:
 
 
 def text_of(entry: Entry, wanted: int) -> str:
-    """Mean ± standard deviation; with fewer seeds than wanted it says so."""
+    """Mean ± standard deviation; with fewer seeds than wanted their number."""
     if not entry.last:
         return "no data" if entry.missing else "not run"
     last = np.array(entry.last)
     spread = f" ± {last.std(ddof=1):.1f}" if len(last) > 1 else ""
-    mark = "" if len(last) == wanted else f" ({len(last)} of {wanted})"
+    mark = "" if len(last) == wanted else f" ({len(last)})"
     changed = " *" if entry.changed else ""
     return f"{last.mean():.1f}{spread}{mark}{changed}"
 
@@ -150,6 +150,9 @@ def remarks(found: Summary) -> list[str]:
     """Absent data and how to get them, changed data, shared fits, sources of published scores."""
     entries = [e for b in found.blocks for e in b.entries.values()]
     lines = sorted({e.missing for e in entries if e.missing and not e.last})
+    wanted = len(found.plan.seeds)
+    if any(0 < len(e.last) < wanted for e in entries):
+        lines.append(f"In parentheses: the finished seeds where they are not {wanted} yet.")
     if any(e.changed for e in entries):
         lines.append("\\* the data here have another checksum than those of the record.")
     sources = sorted({(p.letter, p.source, p.mark) for e in entries for p in e.published})
