@@ -50,7 +50,8 @@ def html(found: Summary, figures: Sequence[Path]) -> str:
         if block.block.title:
             parts.append(f"<h2>{escape(block.block.title)}</h2>")
         parts.append(_rows(block, found))
-        if found.plan.study is None and any(block.complete(c) for c in block.block.columns):
+        complete = any(block.complete(c) for c in block.block.columns)
+        if found.plan.study is None and complete and len(block.block.rows) > 1:
             parts += ["<h2>Over all datasets</h2>", _totals(block, found)]
     parts += [f"<p>{escape(line)}</p>" for line in render.remarks(found)]
     for file in figures:
