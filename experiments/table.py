@@ -48,11 +48,11 @@ class Table:
     def main(self) -> int:
         table, console = plan.load(self.name), Console()
         home = records.RECORDS / table.name
+        chosen = choose(table, self.seeds, self.only)
         if self.check > 0:
-            return check(table, home, self.check, pool.Local(self.workers), console)
+            return check(table, home, chosen, self.check, pool.Local(self.workers), console)
         if self.run:
             where = pool.launcher(self.launcher, self.workers, self.address)
-            chosen = choose(table, self.seeds, self.only)
             try:
                 finish(table, home, self.folder / table.name, where, chosen, strict=self.strict)
             finally:

@@ -78,6 +78,7 @@ def finish(what: plan.Plan, tmp_path: Path, **options: bool) -> None:
 
 def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path) -> None:
     finish(small, tmp_path)
+    records_at, cells = tmp_path / "records", table.all_cells(small)
     files = sorted((tmp_path / "records").rglob("*.json"))
     assert len(files) == 6 and all(f.stat().st_size < records.LIMIT for f in files)
     before = {f: f.stat().st_mtime_ns for f in files}
@@ -90,13 +91,13 @@ def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path
     finish(small, tmp_path)
     assert records.same(known, json.loads(lost.read_text()))
     assert {f for f in files if f.stat().st_mtime_ns != before[f]} == {lost}
-    assert table.check(small, tmp_path / "records", 1, Here(), Console(quiet=True)) == 0
+    assert table.check(small, records_at, cells, 1, Here(), Console(quiet=True)) == 0
     record = json.loads(lost.read_text())
     record["means"][-1] += 1.0
     lost.write_text(json.dumps(record))
     for other in files[1:]:
         other.unlink()
-    assert table.check(small, tmp_path / "records", 1, Here(), Console(quiet=True)) == 1
+    assert table.check(small, records_at, cells, 1, Here(), Console(quiet=True)) == 1
 
 
 def test_a_record_of_another_key_is_not_reused(small, tmp_path: Path) -> None:
