@@ -120,9 +120,15 @@ def finish(
         Console(stderr=True).print(f"{broken} failed:\n{text}", markup=False)
 
 
-def check(table: Plan, home: Path, count: int, where: pool.Launcher, console: Console) -> int:
-    """Do `count` recorded cells again, from nothing, and compare the records; 0 if all agree."""
-    cells = all_cells(table)
+def check(
+    table: Plan,
+    home: Path,
+    cells: Sequence[Cell],
+    count: int,
+    where: pool.Launcher,
+    console: Console,
+) -> int:
+    """Do `count` of the recorded cells again, from nothing, and compare; 0 if all agree."""
     marks, _ = fingerprints(cells)
     known = [c for c in cells if records.read(home / c.path, c.key) is not None]
     if not known:
