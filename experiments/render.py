@@ -42,10 +42,11 @@ def text_of(entry: Entry, wanted: int) -> str:
     if not entry.last:
         return "no data" if entry.missing else "not run"
     last = np.array(entry.last)
-    spread = f" ± {last.std(ddof=1):.1f}" if len(last) > 1 else ""
+    digits = ".1f" if entry.best else ".3g"  # scores, or what a study measured
+    spread = f" ± {last.std(ddof=1):{digits}}" if len(last) > 1 else ""
     mark = "" if len(last) == wanted else f" ({len(last)})"
     changed = " *" if entry.changed else ""
-    return f"{last.mean():.1f}{spread}{mark}{changed}"
+    return f"{last.mean():{digits}}{spread}{mark}{changed}"
 
 
 def published_text(entry: Entry) -> str:
