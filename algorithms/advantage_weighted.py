@@ -2,7 +2,8 @@
 logged actions with weights from their advantages."""
 
 from abc import abstractmethod
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +38,19 @@ def weighted_cloning(log_prob: Tensor, weight: Tensor) -> tuple[Tensor, Metrics]
     return loss, {"actor/loss": loss.detach(), "actor/weight": weight.mean()}
 
 
+@dataclass(frozen=True)
+class AdvantageWeightedConfig:
+    """The settings that AWAC and CRR share."""
+
+    critics: int = 2  # their minimum is the value
+    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
+    learning_rate: float = 3e-4  # Adam, policy and critics
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # rate of the target average
+    batch_size: int = 256  # rows an update
+    normalise_obs: bool = False  # standardise observations with the data's statistics
+
+
 class AdvantageWeighted(offline.Offline):
     """Critics of the policy's values and advantage-weighted cloning. A class built on it defines
     `weight`."""
@@ -44,7 +58,7 @@ class AdvantageWeighted(offline.Offline):
     baseline: Literal["mean", "max"] = "mean"
     samples = 1
 
-    def __init__(self, spec: Spec, config: Any, device: str, seed: int) -> None:
+    def __init__(self, spec: Spec, config: AdvantageWeightedConfig, device: str, seed: int) -> None:
         initial = self.setup(spec, config, device, seed)
         hidden = config.hidden
         self.policy = TanhMeanGaussianPolicy(spec, hidden, generator=initial).to(self.device)

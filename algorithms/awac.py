@@ -13,23 +13,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithms.advantage_weighted import AdvantageWeighted
+from algorithms.advantage_weighted import AdvantageWeighted, AdvantageWeightedConfig
 from mbrl.errors import ConfigError
 from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class AWACConfig:
+class AWACConfig(AdvantageWeightedConfig):
     """Settings of AWAC."""
 
     temperature: float = 1.0  # lambda of the advantage weights
-    critics: int = 2  # their minimum is the value
-    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
-    learning_rate: float = 3e-4  # Adam, policy and critics
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    batch_size: int = 256  # rows an update
-    normalise_obs: bool = False  # standardise observations with the data's statistics
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:

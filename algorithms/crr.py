@@ -11,13 +11,17 @@ from typing import Literal
 
 from torch import Tensor
 
-from algorithms.advantage_weighted import AdvantageWeighted, exponential_weight
+from algorithms.advantage_weighted import (
+    AdvantageWeighted,
+    AdvantageWeightedConfig,
+    exponential_weight,
+)
 from mbrl.errors import ConfigError
 from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class CRRConfig:
+class CRRConfig(AdvantageWeightedConfig):
     """Settings of CRR; `exp` with `mean` and `binary` with `max` are the paper's main forms."""
 
     filter: Literal["exp", "binary"] = "exp"  # min(exp(A / beta), bound), or 1 where A > 0
@@ -26,12 +30,6 @@ class CRRConfig:
     beta: float = 1.0  # temperature of the exponential filter
     max_weight: float = 20.0  # its upper bound
     critics: int = 1  # with more, their minimum is the value
-    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
-    learning_rate: float = 3e-4  # Adam, policy and critics
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    batch_size: int = 256  # rows an update
-    normalise_obs: bool = False  # standardise observations with the data's statistics
 
     def __post_init__(self) -> None:
         if self.beta <= 0:

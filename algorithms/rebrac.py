@@ -20,7 +20,7 @@ from mbrl.types import Spec, Transitions
 
 
 @dataclass(frozen=True)
-class ReBRACConfig:
+class ReBRACConfig(td3.TD3Config):
     """Settings of ReBRAC. The authors choose the two penalties per dataset; the defaults are those
     that stand most often in their Gym-MuJoCo settings."""
 
@@ -30,13 +30,7 @@ class ReBRACConfig:
     layer_norm: bool = True  # in the critics
     hidden: tuple[int, ...] = (256, 256, 256)  # widths of policy and critics
     learning_rate: float = 1e-3  # Adam, policy and critics
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    policy_noise: float = 0.2  # deviation of the target action's noise
-    noise_clip: float = 0.5  # and its bound
-    policy_every: int = 2  # policy and targets are updated every this many critic updates
     batch_size: int = 1024  # rows an update
-    normalise_obs: bool = False  # standardise observations with the data's statistics
 
 
 def cloning_penalty(action: Tensor, logged: Tensor) -> Tensor:

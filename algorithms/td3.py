@@ -3,7 +3,7 @@ updates of TD3 (Addressing Function Approximation Error in Actor-Critic Methods,
 arXiv 1802.09477)."""
 
 from abc import abstractmethod
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,6 +15,21 @@ from mbrl.training import Metrics
 from mbrl.types import Spec
 
 
+@dataclass(frozen=True)
+class TD3Config:
+    """The settings that TD3+BC and ReBRAC share."""
+
+    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
+    learning_rate: float = 3e-4  # Adam, policy and critics
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # rate of the target average
+    policy_noise: float = 0.2  # deviation of the target action's noise
+    noise_clip: float = 0.5  # and its bound
+    policy_every: int = 2  # policy and targets are updated every this many critic updates
+    batch_size: int = 256  # rows an update
+    normalise_obs: bool = False  # standardise observations with the data's statistics
+
+
 def td3_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
     """r + discount min_n Q_n(s', a') [B] from `next_q` [N, B]."""
     return reward + discount * next_q.min(0).values
@@ -24,7 +39,7 @@ class TD3(offline.Offline):
     """TD3 on logged data. A class built on it defines `policy_loss`."""
 
     def __init__(
-        self, spec: Spec, config: Any, device: str, seed: int, *, layer_norm: bool = False
+        self, spec: Spec, config: TD3Config, device: str, seed: int, *, layer_norm: bool = False
     ) -> None:
         initial = self.setup(spec, config, device, seed)
         hidden = config.hidden

@@ -13,18 +13,10 @@ from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class TD3BCConfig:
+class TD3BCConfig(td3.TD3Config):
     """Settings of TD3+BC; the defaults are the paper's."""
 
     alpha: float = 2.5  # weight of the value term against cloning
-    hidden: tuple[int, ...] = (256, 256)  # widths of actor and critics
-    learning_rate: float = 3e-4  # Adam, actor and critics
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    policy_noise: float = 0.2  # deviation of the target action's noise
-    noise_clip: float = 0.5  # and its bound
-    policy_every: int = 2  # actor and targets are updated every this many critic updates
-    batch_size: int = 256  # rows an update
     normalise_obs: bool = True  # standardise observations with the data's statistics
 
 
