@@ -80,6 +80,6 @@ def test_the_page_holds_the_numbers_and_the_figures(tmp_path: Path) -> None:
     content = page.html(found, files)
     reader.feed(content)
     assert reader.open == [] and "A &lt;b&gt; &amp; c" in content
-    assert reader.cells[0] == "21.0 ± 1.4best 61.0 · chosen 61.0"
+    assert reader.cells[0] == "21.0 ± 1.4best 61.0 · chosen 51.0"
     assert reader.pictures == ["curves.png", "curves-2.png"]
     assert "by seed 0: 20.0, 1: 22.0" in content and "20 updates, 3 s a run" in content
