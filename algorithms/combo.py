@@ -17,7 +17,7 @@ from algorithms.model_based import ImaginationConfig, ModelBased, ModelBasedConf
 from algorithms.soft_actor_critic import LearnerConfig, critic_loss
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.networks import descend, polyak_update
+from mbrl.networks import descend
 from mbrl.training import Metrics
 from mbrl.types import Spec
 from world_models import WorldModel
@@ -76,11 +76,7 @@ class COMBO(ModelBased):
         return with_action_noise(super().next_batch(), self.config.samples, self.generator)
 
     def update_learner(self, batch: Batch) -> Metrics:
-        learner = self.learner
-        metrics = learner.update_policy(batch)
-        metrics |= self.update_critic(batch, learner.value_target(batch))
-        polyak_update(learner.target, learner.critic, learner.config.tau)
-        return metrics
+        return self.learner.update(batch, critic=self.update_critic)
 
     def update_critic(self, batch: Batch, target: Tensor) -> Metrics:
         c, critic = self.config, self.learner.critic

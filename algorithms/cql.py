@@ -15,7 +15,7 @@ from algorithms import offline
 from algorithms.soft_actor_critic import LearnerConfig, critic_loss
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.networks import SquashedGaussianPolicy, adam, descend, polyak_update
+from mbrl.networks import SquashedGaussianPolicy, adam, descend
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -115,11 +115,7 @@ class CQL(offline.SoftOffline):
         return with_action_noise(super().next_batch(), self.config.samples, self.generator)
 
     def update(self, batch: Batch) -> Metrics:
-        learner = self.learner
-        metrics = learner.update_policy(batch)
-        metrics |= self.update_critic(batch, learner.value_target(batch))
-        polyak_update(learner.target, learner.critic, learner.config.tau)
-        return metrics
+        return self.learner.update(batch, critic=self.update_critic)
 
     def update_critic(self, batch: Batch, target: Tensor) -> Metrics:
         c = self.config

@@ -16,7 +16,7 @@ from algorithms.model_based import ModelBased, ModelBasedConfig, require_ensembl
 from algorithms.soft_actor_critic import LearnerConfig
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.networks import ensemble_values, polyak_update
+from mbrl.networks import ensemble_values
 from mbrl.training import Metrics
 from mbrl.types import Spec
 from world_models import WorldModel
@@ -97,11 +97,10 @@ class MOBILE(ModelBased):
         return torch.randn(shape, generator=self.generator, device=self.device)
 
     def update_learner(self, batch: Batch) -> Metrics:
-        learner, penalty = self.learner, self.penalty
-        metrics = learner.update_policy(batch)
-        target = learner.value_target(batch, self.config.penalty_weight * penalty)
-        if self.config.clamp_target_at_zero:
-            target = target.clamp_min(0.0)
-        metrics |= learner.update_critic(batch, target)
-        polyak_update(learner.target, learner.critic, learner.config.tau)
-        return metrics | {"critic/inconsistency": penalty.mean()}
+        metrics = self.learner.update(batch, target=self.penalised_target)
+        return metrics | {"critic/inconsistency": self.penalty.mean()}
+
+    def penalised_target(self, batch: Batch, metrics: Metrics) -> Tensor:
+        """The learner's target [B], lowered by the weighted inconsistency."""
+        target = self.learner.value_target(batch, self.config.penalty_weight * self.penalty)
+        return target.clamp_min(0.0) if self.config.clamp_target_at_zero else target

@@ -1,7 +1,7 @@
 """The learner that the SAC family shares: a squashed-Gaussian actor, a batched critic ensemble and
 a temperature. SAC, SAC-N, EDAC, CQL, RAVL, MBPO and MOPO are settings of it and of their data."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -171,10 +171,19 @@ class SoftActorCritic:
             subset = order[: config.target_min_of]
         return batch._replace(noise=noise, subset=subset)
 
-    def update(self, batch: Batch, reward_penalty: Tensor | None = None) -> Metrics:
-        """One step of temperature, actor, critics and target, in that order."""
+    def update(
+        self,
+        batch: Batch,
+        *,
+        target: Callable[[Batch, Metrics], Tensor] | None = None,
+        critic: Callable[[Batch, Tensor], Metrics] | None = None,
+    ) -> Metrics:
+        """One step of temperature, actor, critics and target, in that order. An algorithm may have
+        a `target` of its own, from the batch and the metrics of the policy's step, and a step of
+        the `critic` of its own, from the batch and the target."""
         metrics = self.update_policy(batch)
-        metrics |= self.update_critic(batch, self.value_target(batch, reward_penalty))
+        goal = self.value_target(batch) if target is None else target(batch, metrics)
+        metrics |= (critic or self.update_critic)(batch, goal)
         polyak_update(self.target, self.critic, self.config.tau)
         return metrics
 

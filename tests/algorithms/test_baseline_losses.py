@@ -19,6 +19,7 @@ from algorithms.discrete_sac_n import expectations
 from algorithms.rebrac import actor_loss, cloning_penalty, with_next_actions
 from experiments.settings import build_config
 from mbrl.types import Dataset, Spec, Transitions
+from tests.algorithms.slow import slow_soft_maximum, slow_value
 
 D = torch.float64
 
@@ -79,28 +80,11 @@ def test_cql_step_against_an_independent_loop(pendulum: Dataset) -> None:
     agent = prepared("cql", pendulum, learner=learner, samples=4, weight=5.0)
     batch = agent.next_batch()
     target = agent.learner.value_target(batch)
-    critic, actor, noise = agent.learner.critic, agent.learner.actor, batch.noise.double()
-    gaps = []
+    learner, gaps = agent.learner, []
     for n in range(2):
         for b in range(8):
-            terms = []
-            for k in range(12):
-                if k < 4:
-                    action = 2 * stats.norm.cdf(noise[2 + k, b].numpy()) - 1
-                    density = -math.log(2.0)
-                else:
-                    # M pairs of (observation, next observation) follow the uniform draws
-                    source = batch.obs if k % 2 == 0 else batch.next_obs
-                    mean, log_std = actor.distribution(source[b])
-                    mean, std = mean.detach().double().numpy(), log_std.detach().exp().numpy()
-                    pre = mean + std * noise[2 + k, b].numpy()
-                    action = np.tanh(pre)
-                    logs = stats.norm.logpdf(pre, mean, std) - np.log(1 - action**2)
-                    density = float(logs.sum())
-                x = torch.cat([batch.obs[b], torch.tensor(action, dtype=torch.float32)])
-                terms.append(float(critic.member(x[None], n).detach()) - density)
-            x = torch.cat([batch.obs[b], batch.action[b]])
-            gaps.append(special.logsumexp(terms) - float(critic.member(x[None], n).detach()))
+            logged = slow_value(learner.critic, n, batch.obs[b], batch.action[b])
+            gaps.append(slow_soft_maximum(learner, batch, n, b, 4) - logged)
     metrics = agent.update_critic(batch, target)
     assert float(metrics["critic/gap"]) == pytest.approx(np.mean(gaps), rel=1e-4)
 
