@@ -59,8 +59,9 @@ def detector(found: Summary) -> list[str]:
     leads = [r["lead"] for r in blown if np.isfinite(r.get("lead", np.nan))]
     if leads:
         lines.append(
-            f"In the {len(leads)} of them whose return fell later or before, the alarm came a "
-            f"median of {np.median(leads):.0f} updates before the fall."
+            f"In the {len(leads)} of them whose return fell, the alarm came before the fall by a "
+            f"median of {np.median(leads):.0f} updates ({min(leads):.0f} to {max(leads):.0f}; "
+            f"below 0: after it)."
         )
     return lines
 

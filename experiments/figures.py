@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,21 @@ def curve(x: np.ndarray, values: np.ndarray) -> Curve:
     found = [confidence_interval(column, statistic_mean) for column in values.T]
     rows = np.array(found).T
     return Curve(x, rows[0], rows[1], rows[2])
+
+
+def by_label(
+    rows: dict[str, list[dict[str, Any]]],
+    x: Callable[[dict[str, Any]], Sequence[float] | np.ndarray],
+    y: Callable[[dict[str, Any]], Sequence[float] | np.ndarray],
+) -> dict[str, dict[str, Curve]]:
+    """The curve of each row's records, one a seed: a panel for what stands before the first comma
+    of a row's label, a line for what stands after it. `x` and `y` tell the points of a record."""
+    panels: dict[str, dict[str, Curve]] = {}
+    for label, records in rows.items():
+        panel, line = label.split(", ", 1)
+        values = np.array([y(record) for record in records])
+        panels.setdefault(panel, {})[line] = curve(np.array(x(records[0])), values)
+    return panels
 
 
 def learning_curves(panels: dict[str, dict[str, Curve]], path: Path, unit: str = "updates") -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ class Row:
 
     @property
     def folder(self) -> str:
-        return self.label.replace("/", "-").replace(" ", "-")
+        return re.sub(r"[^A-Za-z0-9._=+-]+", "-", self.label).strip("-")
 
 
 @dataclass(frozen=True)

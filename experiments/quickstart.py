@@ -49,9 +49,8 @@ class Quickstart:
             for seed in self.seeds
         }
         for (algorithm, seed), folder in folders.items():
-            if not (folder / "config.json").exists():
-                settings = RunSettings(algorithm, name, steps=self.steps, seed=seed)
-                runs.create(settings, preset_config(algorithm, name), folder)
+            settings = RunSettings(algorithm, name, steps=self.steps, seed=seed)
+            runs.ensure(settings, preset_config(algorithm, name), folder)
         failed = pool.run_all(list(folders.values()), self.workers, f"{self.data}")
         for folder, text in failed.items():
             Console(stderr=True).print(f"[red]{folder} failed[/red]\n{text}")

@@ -76,6 +76,12 @@ def create(settings: RunSettings, config: Any, folder: Path) -> None:
     write_json(folder / "config.json", {"run": asdict(settings), "config": configs.to_dict(config)})
 
 
+def ensure(settings: RunSettings, config: Any, folder: Path) -> None:
+    """`create`, unless the folder holds a run: then it stays as it was described."""
+    if not (folder / "config.json").exists():
+        create(settings, config, folder)
+
+
 def resume(folder: Path, *, quiet: bool = False) -> Result:
     """Continue the run in `folder` from its checkpoint (or from the start if it has none)."""
     if not (folder / "config.json").is_file():

@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-import algorithms
 from experiments import figures
-from experiments import run as runs
-from experiments.settings import RunSettings, build_config, merge, preset
-from experiments.studies import Outcome
+from experiments.studies import Outcome, learned
 from mbrl import data, tasks
 from mbrl.evaluation import evaluate
 
@@ -33,21 +30,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     the mean score over the other values, `worst` the least of them. Scores are normalised as those
     of the task as logged.
     """
-    run = folder / "run"
-    if not (run / "config.json").exists():
-        name, where = settings["algorithm"], settings["data"]
-        config = build_config(name, merge(preset(name, where)["config"], settings["config"]))
-        described = RunSettings(
-            name,
-            where,
-            steps=settings["steps"],
-            seed=seed,
-            final_episodes=settings["episodes"],
-            tensorboard=False,
-        )
-        runs.create(described, config, run)
-    runs.resume(run, quiet=True)
-    agent, spec = algorithms.load(run / "checkpoint.pt"), data.load(settings["data"]).spec
+    agent = learned.agent(settings, learned.config(settings), seed, folder / "run")
+    spec = data.load(settings["data"]).spec
     scores = []
     for value in settings["values"]:
         task = tasks.make(spec.task, **{settings["option"]: value})
@@ -61,14 +45,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Score against the task's option: a panel for what stands before the comma of a row's label, a
-    line for what stands after it."""
-    panels: dict[str, dict[str, figures.Curve]] = {}
-    for label, records in rows.items():
-        panel, line = label.split(", ", 1)
-        values = np.array(records[0]["curves"]["value"])
-        scores = np.array([r["curves"]["score"] for r in records])
-        panels.setdefault(panel, {})[line] = figures.curve(values, scores)
+    """Score against the task's option."""
+    panels = figures.by_label(rows, lambda r: r["curves"]["value"], lambda r: r["curves"]["score"])
     path = folder / f"adaptation{mark}.png"
     figures.curves(panels, "value of the option", "normalised score", path, top=100)
     return [path]

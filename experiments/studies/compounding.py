@@ -103,14 +103,10 @@ def _ranks(model: EnsembleDynamics, test: Transitions, seed: int) -> float:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Median error against steps, both logarithmic: a panel for what stands before the comma of a
-    row's label, a line for what stands after it."""
-    panels: dict[str, dict[str, figures.Curve]] = {}
-    for label, records in rows.items():
-        panel, line = label.split(", ", 1)
-        steps = np.array(records[0]["curves"]["step"])
-        values = np.log10(np.array([r["curves"]["median"] for r in records]))
-        panels.setdefault(panel, {})[line] = figures.curve(np.log10(steps), values)
+    """Median error against steps, both logarithmic."""
+    panels = figures.by_label(
+        rows, lambda r: np.log10(r["curves"]["step"]), lambda r: np.log10(r["curves"]["median"])
+    )
     path = folder / f"compounding{mark}.png"
     figures.curves(panels, "log10 of steps", "log10 of the error / deviation", path)
     return [path]

@@ -25,7 +25,6 @@ from experiments.studies.plane import LIMIT, SQUARE, Plane
 from mbrl.buffer import Batch
 from mbrl.callbacks import read
 from mbrl.errors import ConfigError, unknown_name
-from mbrl.networks import polyak_update
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Provenance, Transitions
 from world_models import RolloutConfig, TrueDynamics
@@ -89,21 +88,23 @@ class PatchedRAVL(RAVL):
 
     def patched(self, world: Plane, kind: str) -> "PatchedRAVL":
         self.world, self.kind = world, kind
+        self.share = torch.zeros(())
         return self
 
-    def update(self, batch: Batch) -> Metrics:
+    def update_learner(self, batch: Batch) -> Metrics:
         if self.kind == "none":
-            return super().update(batch)
-        found, self.diagnosis = self.diagnosis, {}
-        metrics = self.learner.update_policy(batch)
-        target = self.learner.value_target(batch)
+            return super().update_learner(batch)
+        metrics = self.learner.update(batch, target=self.patched_target)
+        return metrics | {"patched": self.share}
+
+    def patched_target(self, batch: Batch, metrics: Metrics) -> Tensor:
+        """The learner's target [B], of the chosen rows with the exact value."""
         chosen = self._chosen(batch)
+        self.share = chosen.double().mean()
         # The entropy bonus that goes with the value: the policy's own, now and later.
         bonus = metrics["actor/alpha"] * metrics["actor/entropy"] / (1 - self.config.gamma)
         exact = batch.reward + batch.discount * (self.world.value(batch.next_obs) + bonus)
-        metrics |= self.learner.update_critic(batch, torch.where(chosen, exact, target))
-        polyak_update(self.learner.target, self.learner.critic, self.config.learner.tau)
-        return metrics | found | {"patched": chosen.double().mean()}
+        return torch.where(chosen, exact, self.learner.value_target(batch))
 
     def _chosen(self, batch: Batch) -> Tensor:
         """[B] bool: as many rows as lie in the edge set, chosen by `kind`."""
@@ -248,16 +249,12 @@ def _curves(looks: list[dict[str, float]]) -> dict[str, list[float]]:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Mean value at start states against updates: a panel for what stands before the comma of a
-    row's label, a line for what stands after it. Where all panels are values of one setting, the
+    """Mean value at start states against updates. Where all panels are values of one setting, the
     last third's value against that setting too."""
-    panels: dict[str, dict[str, figures.Curve]] = {}
+    panels = figures.by_label(rows, lambda r: r["curves"]["step"], lambda r: r["curves"]["q"])
     knobs: dict[str, dict[float, list[float]]] = {}
     for label, records in rows.items():
         panel, line = label.split(", ", 1)
-        steps = np.array(records[0]["curves"]["step"])
-        values = np.array([r["curves"]["q"] for r in records])
-        panels.setdefault(panel, {})[line] = figures.curve(steps, values)
         if " = " in panel:
             at = float(panel.split(" = ")[1])
             knobs.setdefault(line, {})[at] = [r["values"]["q"] for r in records]

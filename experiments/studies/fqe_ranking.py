@@ -84,17 +84,16 @@ def _policies(
     name: str, settings: dict[str, Any], seed: int, folder: Path
 ) -> tuple[list[int], list[Any], dict[int, float]]:
     """Steps and policies that a run kept, and the mean return by step."""
-    if not (folder / "config.json").exists():
-        run = RunSettings(
-            name,
-            settings["data"],
-            steps=settings["steps"],
-            seed=seed,
-            eval_episodes=settings["episodes"],
-            final_episodes=settings["episodes"],
-            tensorboard=False,
-        )
-        runs.create(run, preset_config(name, settings["data"]), folder)
+    run = RunSettings(
+        name,
+        settings["data"],
+        steps=settings["steps"],
+        seed=seed,
+        eval_episodes=settings["episodes"],
+        final_episodes=settings["episodes"],
+        tensorboard=False,
+    )
+    runs.ensure(run, preset_config(name, settings["data"]), folder)
     runs.resume(folder, quiet=True)
     agent = algorithms.load(folder / "checkpoint.pt")
     steps, policies = selection.kept_policies(folder, agent)

@@ -8,12 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import algorithms
 from algorithms.neubay import NEUBAY
 from experiments import figures, history
-from experiments import run as runs
-from experiments.settings import RunSettings, build_config, merge, preset
-from experiments.studies import Outcome
+from experiments.studies import Outcome, learned
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
@@ -40,24 +37,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     discounted return from there in the task, `imagined` that in the model without a threshold, all
     with the entropy bonus; `gap` is `q` less `earned`.
     """
-    run = folder / "run"
-    if not (run / "config.json").exists():
-        name, where = settings["algorithm"], settings["data"]
-        config = build_config(name, merge(preset(name, where)["config"], settings["config"]))
-        described = RunSettings(
-            name,
-            where,
-            steps=settings["steps"],
-            seed=seed,
-            final_episodes=settings["episodes"],
-            log_every=max(1, min(20, settings["steps"] // 20)),
-            tensorboard=False,
-        )
-        runs.create(described, config, run)
-    runs.resume(run, quiet=True)
-    agent, dataset = algorithms.load(run / "checkpoint.pt"), data.load(settings["data"])
-    if not isinstance(agent, NEUBAY):
+    if settings["algorithm"] != "neubay":
         raise ConfigError(f"algorithm is {settings['algorithm']!r}; the study needs neubay")
+    run, dataset = folder / "run", data.load(settings["data"])
+    often = min(20, settings["steps"] // 20)
+    agent: NEUBAY = learned.agent(settings, learned.config(settings), seed, run, often)
     agent.prepare(dataset, lambda metrics: None)
     evaluations = Evaluations.load(run / "evaluations.npz")
     scores = [float(dataset.spec.score(r.mean())) for r in evaluations.returns]
@@ -124,15 +108,11 @@ def discounted(found: Trajectories, gamma: float, bonus: float) -> Tensor:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Score against updates: a panel for what stands before the comma of a row's label, a line for
-    what stands after it; and length, gap and score of every row beside each other."""
-    panels: dict[str, dict[str, figures.Curve]] = {}
+    """Score against updates; and length, gap and score of every row beside each other."""
+    panels = figures.by_label(rows, lambda r: r["curves"]["step"], lambda r: r["curves"]["score"])
     points: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for label, records in rows.items():
         panel, line = label.split(", ", 1)
-        steps = np.array(records[0]["curves"]["step"])
-        scores = np.array([r["curves"]["score"] for r in records])
-        panels.setdefault(panel, {})[line] = figures.curve(steps, scores)
         length = np.array([r["values"]["length"] for r in records])
         for name in ("gap", "score"):
             values = np.array([r["values"][name] for r in records])

@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from scipy import stats
 
-import algorithms
 from algorithms import diagnosis
 from algorithms.model_based import ModelBased
 from experiments import figures, history
-from experiments import run as runs
-from experiments.settings import RunSettings, build_config, merge, preset
-from experiments.studies import Outcome
+from experiments.settings import merge
+from experiments.studies import Outcome, learned
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
@@ -47,20 +45,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     `outside` the share of rollouts that end outside; `pearson` and `spearman` the correlation of
     MOPO's penalty with the critics' spread on the last policy's rollouts (NaN without a model).
     """
-    run = folder / "run"
-    if not (run / "config.json").exists():
-        described = RunSettings(
-            settings["algorithm"],
-            settings["data"],
-            steps=settings["steps"],
-            seed=seed,
-            final_episodes=settings["episodes"],
-            log_every=max(1, min(100, settings["steps"] // LOOKS)),
-            tensorboard=False,
-        )
-        runs.create(described, _config(settings), run)
-    runs.resume(run, quiet=True)
-    agent, dataset = algorithms.load(run / "checkpoint.pt"), data.load(settings["data"])
+    run, dataset = folder / "run", data.load(settings["data"])
+    often = min(100, settings["steps"] // LOOKS)
+    agent: ModelBased = learned.agent(settings, _config(settings), seed, run, often)
     values = _in_the_task(agent, dataset) | _correlations(agent, dataset)
     evaluations = Evaluations.load(run / "evaluations.npz")
     returns = [float(r.mean()) for r in evaluations.returns]
@@ -86,12 +73,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 def _config(settings: dict[str, Any]) -> Any:
-    name, where = settings["algorithm"], settings["data"]
-    often = {"imagination": {"diagnose": max(1, settings["steps"] // LOOKS)}}
-    values = merge(preset(name, where)["config"], settings["config"])
-    if not hasattr(build_config(name, values), "imagination"):
+    if not hasattr(learned.config(settings), "imagination"):
+        name = settings["algorithm"]
         raise ConfigError(f"algorithm is {name!r}; the study needs one that imagines, such as ravl")
-    return build_config(name, merge(often, values))
+    often = {"imagination": {"diagnose": max(1, settings["steps"] // LOOKS)}}
+    return learned.config(settings | {"config": merge(often, settings["config"])})
 
 
 def fell(steps: list[int], returns: list[float]) -> float:
@@ -142,20 +128,13 @@ def _correlations(agent: ModelBased, dataset: Dataset) -> dict[str, float]:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Score, and value less what the policy earns in the model, against updates: a panel for what
-    stands before the comma of a row's label, a line for what stands after it; the last score
+    """Score, and value less what the policy earns in the model, against updates; the last score
     against a setting where all lines end in its values."""
-    scores: dict[str, dict[str, figures.Curve]] = {}
-    gaps: dict[str, dict[str, figures.Curve]] = {}
+    scores = figures.by_label(rows, lambda r: r["curves"]["step"], lambda r: r["curves"]["score"])
+    gaps = figures.by_label(rows, lambda r: r["curves"]["at"], _gap)
     knobs: dict[str, dict[float, list[float]]] = {}
     for label, records in rows.items():
         panel, line = label.split(", ", 1)
-        for panels, x, names in ((scores, "step", ("score",)), (gaps, "at", ("q", "monte_carlo"))):
-            curves = [r["curves"] for r in records]
-            y = np.array([np.array(c[names[0]]) for c in curves])
-            if len(names) > 1:
-                y = y - np.array([c[names[1]] for c in curves])
-            panels.setdefault(panel, {})[line] = figures.curve(np.array(curves[0][x]), y)
         if " = " in line:
             name, value = line.rsplit(" = ", 1)
             last = [r["values"]["score"] for r in records]
@@ -172,3 +151,8 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         knob = next(iter(knobs)).rsplit(" ", 1)[1]
         figures.against_knob(lines, knob, files[-1], "normalised score")
     return files
+
+
+def _gap(record: dict[str, Any]) -> np.ndarray:
+    curves = record["curves"]
+    return np.array(curves["q"]) - np.array(curves["monte_carlo"])

@@ -162,11 +162,16 @@ def test_a_table_of_two_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert known.blocks[0].entries["k = 1, a", "q"].last
 
 
-def test_two_rows_with_one_label_must_agree() -> None:
+@pytest.mark.parametrize("other", ["a, b", "a b"])
+def test_two_rows_with_one_folder_must_agree(other: str) -> None:
     values = {"study": "edge_of_reach", "metrics": ["q"], "seeds": [0]}
-    rows = [{"label": "a, b"}, {"label": "a, b", "critics": 3}]
-    with pytest.raises(ConfigError, match="a, b"):
+    rows = [{"label": "a, b"}, {"label": other, "critics": 3}]
+    with pytest.raises(ConfigError, match=other):
         plan._plan("x", values | {"rows": rows})
+
+
+def test_a_row_has_a_plain_folder() -> None:
+    assert plan.Row("bump (far), η = 0.1").folder == "bump-far-=-0.1"
 
 
 def test_sensitivity_is_counted_over_all_blocks() -> None:
@@ -181,11 +186,12 @@ def test_sensitivity_is_counted_over_all_blocks() -> None:
         plan.Plan("x", "x", (block,), conclusions=("detector",)),
         (summary.BlockSummary(block, {("r", "q"): entry}),),
     )
-    first, second, _ = conclusions.lines(known)
+    first, second, third = conclusions.lines(known)
     assert "Of 2 runs that blew up, the detector found 1: 0.50 [0.09, 0.91]" in first
     z = 1.959964
     low = (1 + z * z / 6 - z * math.sqrt(z * z / 36)) / (1 + z * z / 3)
     assert f"it passed 3: 1.00 [{low:.2f}, 1.00]" in second
+    assert "In the 2 of them whose return fell, the alarm came before the fall" in third
 
 
 def test_when_a_return_fell() -> None:

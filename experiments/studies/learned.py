@@ -1,0 +1,35 @@
+"""The training run that several studies begin with."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import algorithms
+from experiments import run as runs
+from experiments.settings import RunSettings, build_config, merge, preset
+
+
+def config(settings: dict[str, Any]) -> Any:
+    """The preset of the study's `algorithm` on its `data`, with its `config` over it."""
+    name, where = settings["algorithm"], settings["data"]
+    return build_config(name, merge(preset(name, where)["config"], settings["config"]))
+
+
+def agent(
+    settings: dict[str, Any], chosen: Any, seed: int, folder: Path, log_every: int | None = None
+) -> Any:
+    """The agent that a study's `algorithm`, `data`, `steps` and `episodes` (of the last evaluation)
+    describe, trained with the config `chosen` in `folder`, where a run that stopped goes on."""
+    described = RunSettings(
+        settings["algorithm"],
+        settings["data"],
+        steps=settings["steps"],
+        seed=seed,
+        final_episodes=settings["episodes"],
+        tensorboard=False,
+    )
+    if log_every is not None:
+        described = replace(described, log_every=max(1, log_every))
+    runs.ensure(described, chosen, folder)
+    runs.resume(folder, quiet=True)
+    return algorithms.load(folder / "checkpoint.pt")
