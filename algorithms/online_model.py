@@ -1,42 +1,34 @@
 """What PETS, MBPO and COPlanner share when they learn online: the experience, the world model that
 is fitted to it anew every so many steps, and for the latter two the loop around it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from algorithms.model_based import ModelBased, ModelBasedConfig
-from mbrl import agent
+from algorithms.online import GatheringConfig, Online, transitions
 from mbrl.buffer import Batch, Buffer
 from mbrl.errors import ConfigError
-from mbrl.networks import ActionScale
-from mbrl.tasks import Task
-from mbrl.training import Callback, Metrics
+from mbrl.training import Metrics
 from mbrl.types import Spec, Transitions
 from world_models import EnsembleDynamics, RolloutConfig, WorldModel
 
 
 @dataclass(frozen=True)
-class OnlineConfig:
+class OnlineConfig(GatheringConfig):
     """How experience is gathered, and how the model follows it."""
 
-    envs: int = 1  # parallel tasks; each loop step advances all of them once
     warmup: int = 5000  # uniform random rows before the first fit of the model
-    capacity: int = 1_000_000  # rows of experience kept
     refit_every: int = 250  # loop steps between refits of the model
     refit_epochs: int = 20  # passes over the experience a refit makes at most
 
     def __post_init__(self) -> None:
-        least = {"envs": 1, "warmup": 3, "refit_every": 1, "refit_epochs": 1}
+        super().__post_init__()
+        least = {"warmup": 3, "refit_every": 1, "refit_epochs": 1}
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
-        if self.capacity < self.warmup:
-            raise ConfigError(
-                f"capacity is {self.capacity}, below the warmup of {self.warmup} rows"
-            )
 
 
 @dataclass(frozen=True)
@@ -69,37 +61,6 @@ class OnlineModelBasedConfig(ModelBasedConfig):
 
     online: DynaConfig = field(default_factory=DynaConfig)
 
-    @property
-    def envs(self) -> int:
-        return self.online.envs
-
-    @property
-    def warmup(self) -> int:
-        return self.online.warmup
-
-
-def new_experience(
-    spec: Spec, config: OnlineConfig, gamma: float, device: torch.device, before: Buffer | None
-) -> Buffer:
-    """An empty buffer, or one that begins with the rows of `before` (logged data)."""
-    buffer = Buffer(spec, config.capacity, gamma, device)
-    if before is not None:
-        buffer.append(transitions(before))
-    return buffer
-
-
-def transitions(buffer: Buffer) -> Transitions:
-    """A buffer's rows, actions in the task's units; without the episodes' boundaries, which a
-    buffer does not keep."""
-    batch = buffer.batch(buffer.rows[: buffer.size])
-    action = batch.action
-    if not buffer.spec.discrete:
-        action = ActionScale(buffer.spec).to(action.device).to_task(action)
-    ended = batch.discount == 0
-    return Transitions(
-        batch.obs, action, batch.reward, batch.next_obs, ended, torch.zeros_like(ended)
-    )
-
 
 def follow(model: WorldModel, experience: Buffer, config: OnlineConfig, step: int) -> bool:
     """Fit the model to all experience where loop step `step` is due, and tell whether it was: from
@@ -127,7 +88,7 @@ def resized(buffer: Buffer, capacity: int) -> Buffer:
     return new
 
 
-class OnlineModelBased(ModelBased):
+class OnlineModelBased(Online, ModelBased):
     """A learner on imagined rows that also learns online, in the way of MBPO: act, add to the
     experience, refit the model when due and imagine from the experience, update several times."""
 
@@ -140,28 +101,13 @@ class OnlineModelBased(ModelBased):
         seed: int,
     ) -> None:
         super().__init__(spec, config, model, device, seed)
-        self.experience: Buffer | None = None
+        self.updates_per_step = config.online.updates_per_step
         self.refreshed = -1  # the step that last imagined; one of them starts with its updates
 
-    @property
-    def updates_per_step(self) -> int:
-        count: int = self.config.online.updates_per_step
-        return count
-
-    def learn(self, task: Task, steps: int, *, callbacks: Sequence[Callback] | None = None) -> Self:
-        """Interact with `task` for `steps` steps of each parallel copy."""
-        return agent.learn(self, task, steps, callbacks=callbacks)
-
     def observe(self, data: Transitions) -> None:
-        """Add experience (the collector calls this), and let the model follow it when due. Logged
-        data that the agent was fitted to are the first experience."""
-        config = self.config.online
-        if self.experience is None:
-            gamma = self.config.gamma
-            self.experience = new_experience(self.spec, config, gamma, self.device, self.real)
-            self.real = self.experience
-        self.experience.append(data)
-        follow(self.learned or self.model, self.experience, config, self.step)
+        """Add experience, and let the model follow it when due."""
+        super().observe(data)
+        follow(self.learned or self.model, self.data_buffer(), self.config.online, self.step)
 
     def refresh(self) -> None:
         """Online, imagine anew at the steps at which the model follows the experience."""
@@ -194,15 +140,8 @@ class OnlineModelBased(ModelBased):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        experience = None if self.experience is None else self.experience.state_dict()
-        mine = {"experience": experience, "imagined_capacity": self.imagined.capacity}
-        return super().state_dict() | mine
+        return super().state_dict() | {"imagined_capacity": self.imagined.capacity}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.imagined = resized(self.imagined, state["imagined_capacity"])
         super().load_state_dict(state)
-        if state["experience"] is not None:
-            config, gamma = self.config.online, self.config.gamma
-            self.experience = new_experience(self.spec, config, gamma, self.device, None)
-            self.experience.load_state_dict(state["experience"])
-            self.real = self.experience

@@ -5,22 +5,20 @@ Differences: rewards are predicted by the model (the paper: given); the model ke
 all members see all data but for their bootstrap; the plan's mean is acted upon, without noise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from algorithms import offline, online_model
 from algorithms.model_based import termination_rule
-from algorithms.online_model import OnlineConfig
-from mbrl import agent
-from mbrl.buffer import Batch, Buffer
+from algorithms.online import Online
+from algorithms.online_model import OnlineConfig, follow
+from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import ActionScale
-from mbrl.tasks import Task
-from mbrl.training import Callback, Metrics
+from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics, WorldModel
 
@@ -69,14 +67,6 @@ class PETSConfig:
     )
     termination: Literal["task", "never"] = "task"  # where imagined episodes end
     gamma: float = 0.99  # of offline evaluation; plans have planner.discount
-
-    @property
-    def envs(self) -> int:
-        return self.online.envs
-
-    @property
-    def warmup(self) -> int:
-        return self.online.warmup
 
 
 def refitted(
@@ -198,12 +188,11 @@ class CrossEntropyPlanner(nn.Module):
             self.model.load_state_dict(state)
 
 
-class PETS(offline.Offline):
+class PETS(Online):
     """Planning in a learned ensemble. Nothing but the model is learned, so updates are empty:
     `fit` fits the model to logged data, whatever its `steps`; `learn` acts, and refits it."""
 
     version = 1
-    updates_per_step = 1
 
     def __init__(
         self,
@@ -225,27 +214,15 @@ class PETS(offline.Offline):
         planner = CrossEntropyPlanner(spec, model, self.config.planner, seed)
         self.policy = planner.to(self.device)
         self.modules, self.optimisers = {"policy": self.policy}, {}
-        self.experience: Buffer | None = None
 
     @property
     def learned(self) -> EnsembleDynamics | None:
         return self.model if isinstance(self.model, EnsembleDynamics) else None
 
-    def learn(
-        self, task: Task, steps: int, *, callbacks: Sequence[Callback] | None = None
-    ) -> "PETS":
-        """Plan and act in `task` for `steps` steps of each parallel copy."""
-        return agent.learn(self, task, steps, callbacks=callbacks)
-
     def observe(self, data: Transitions) -> None:
-        """Add experience (the collector calls this), and let the model follow it when due."""
-        if self.experience is None:
-            self.experience = online_model.new_experience(
-                self.spec, self.config.online, self.config.gamma, self.device, self.real
-            )
-            self.real = self.experience
-        self.experience.append(data)
-        online_model.follow(self.model, self.experience, self.config.online, self.step)
+        """Add experience, and let the model follow it when due."""
+        super().observe(data)
+        follow(self.model, self.data_buffer(), self.config.online, self.step)
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Fit the world model, continuing an unfinished fit."""
@@ -262,16 +239,3 @@ class PETS(offline.Offline):
         if self.learned is None or self.learned.holdout_mse is None:
             return {}
         return {"model/holdout_mse": self.learned.holdout_mse.mean()}
-
-    def state_dict(self) -> dict[str, Any]:
-        experience = None if self.experience is None else self.experience.state_dict()
-        return super().state_dict() | {"experience": experience}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if state["experience"] is not None:
-            self.experience = online_model.new_experience(
-                self.spec, self.config.online, self.config.gamma, self.device, None
-            )
-            self.experience.load_state_dict(state["experience"])
-            self.real = self.experience

@@ -169,8 +169,7 @@ def _train(
     collector = None
     if source.dataset is None:
         assert source.task is not None
-        c = agent.config
-        collector = Collector(source.task, envs=c.envs, warmup=c.warmup, seed=settings.seed)
+        collector = agent.collector(source.task)
     # Every second evaluation: a policy is kept only where its score is known.
     every = 2 * evaluation_interval(settings)
     keeper = PolicyKeeper(folder / "policies", every=every, last=steps)

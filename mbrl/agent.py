@@ -13,10 +13,8 @@ from torch import Tensor
 
 from mbrl import checkpoint
 from mbrl import config as configs
-from mbrl.collector import Collector
 from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.progress import Progress
-from mbrl.tasks import Task
 from mbrl.training import Agent, Callback, Metrics, Stateful, train
 from mbrl.types import Dataset, Spec
 
@@ -102,26 +100,6 @@ def fit(
 
     self.prepare(dataset, on_progress)
     train(self, self.step + steps, callbacks)
-    return self
-
-
-def learn(
-    self: A,
-    task: Task,
-    steps: int,
-    *,
-    callbacks: Sequence[Callback] | None = None,
-    source: Collector | None = None,
-) -> A:
-    """Train online for `steps` further loop steps, with a collector of its own unless given one
-    (a resumed run gives its own, with its state)."""
-    if steps < 0:
-        raise ConfigError(f"steps is {steps}, it must be 0 or more")
-    if source is None:
-        source = Collector(task, envs=self.config.envs, warmup=self.config.warmup, seed=self.seed)
-    if callbacks is None:
-        callbacks = [Progress(total=self.step + steps)]
-    train(self, self.step + steps, callbacks, source)
     return self
 
 
