@@ -2,7 +2,8 @@
 
 Batch Policy Learning under Constraints (arXiv 1903.08738); used to choose between policies as in
 Hyperparameter Selection for Offline Reinforcement Learning (arXiv 2007.09055). Differences: single
-updates against an averaged target instead of a regression an iteration; targets are clipped.
+updates against an averaged target instead of a regression an iteration; targets are clipped. A
+policy with memory acts upon the logged history, its critic is one of the observation all the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,10 +27,10 @@ from mbrl.networks import (
     polyak_update,
     target_copy,
 )
-from mbrl.training import Agent, Metrics
+from mbrl.training import Agent, Metrics, Stateful
 from mbrl.types import Dataset, Spec, Transitions
 
-Policy = Callable[[Tensor], Tensor]  # raw observations [B, S] to actions in the task's units
+Policy = Callable[[Tensor], Tensor] | Stateful  # raw obs [B, S] to actions in the task's units
 
 DIVERGED = 1e4  # a TD error beyond this many deviations of the data's returns says nothing
 CHUNK = 65_536  # observations a policy is asked for at a time
@@ -95,8 +96,9 @@ def evaluate_policies(
     device: str = "cpu",
     on_progress: Callable[[Metrics], None] | None = None,
 ) -> FQEResult:
-    """Values of the greedy actions of K policies: agents of this library, or functions of raw
-    observations [B, S] on `device` to actions [B, A] in the task's units ([B] int64 if discrete).
+    """Values of the greedy actions of K policies: agents of this library, their policies, or
+    functions of raw observations [B, S] on `device` to actions [B, A] in the task's units ([B]
+    int64 if discrete). Those with memory act upon the history that is logged.
 
     The values are discounted and without an episode limit: a truncated row is bootstrapped, a
     terminated one is not. Policies meet the same initial weights and batches, so each value is what
@@ -160,28 +162,48 @@ def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
     return float(returns.mean()), scale if scale > 1e-8 * abs(endless) else 1.0
 
 
+@torch.no_grad()
+def greedy_actions(policy: Policy, data: Transitions, starts: Tensor) -> Tensor:
+    """Actions at every `next_obs` of `data`, then at the rows `starts` [E], where episodes begin:
+    [N + E, A] in the task's units, or [N + E] where discrete."""
+    if not isinstance(policy, Stateful):
+        places = (data.next_obs.float(), data.obs[starts].float())
+        return torch.cat([policy(part) for obs in places for part in obs.split(CHUNK)])
+    # Longest episodes first: those that still run are the first ones, at every step.
+    length = torch.cat([starts[1:], starts.new_tensor([len(data)])]) - starts
+    order = length.argsort(descending=True)
+    action, state = policy.proceed(data.obs[starts[order]].float(), None, None)
+    found = action.new_zeros(len(data) + len(starts), *action.shape[1:])
+    found[len(data) + order] = action
+    for t in range(int(length.max())):
+        rows = starts[order[: int((length > t).sum())]] + t
+        state = policy.heard(state[: len(rows)], data.reward[rows], data.action[rows])
+        action, state = policy.proceed(data.next_obs[rows].float(), state, None)
+        found[rows] = action
+    return found
+
+
 def policy_actions(
-    policies: Sequence[Agent | Policy], obs: Tensor, spec: Spec, place: torch.device
+    policies: Sequence[Agent | Policy], data: Transitions, starts: Tensor, spec: Spec
 ) -> Tensor:
-    """Greedy actions of K policies at raw `obs` [N, S]: [N, K, A] in [-1, 1], or [N, K] int64 where
-    discrete."""
-    shape = (len(obs),) if spec.discrete else (len(obs), spec.action_dim)
+    """Greedy actions of K policies as `greedy_actions` has them, on the data's device: [N + E, K,
+    A] in [-1, 1], or [N + E, K] int64 where discrete."""
+    place, count = data.obs.device, len(data) + len(starts)
+    shape = (count,) if spec.discrete else (count, spec.action_dim)
     scale = None if spec.discrete else ActionScale(spec).to(place)
     columns = []
     for k, policy in enumerate(policies):
         if isinstance(policy, Agent):
-            network: Policy = policy.policy
-            inputs = obs.float().to(next(policy.policy.parameters()).device)
-        elif callable(policy):
-            network, inputs = policy, obs.float()
+            there = next(policy.policy.parameters()).device
+            action = greedy_actions(policy.policy, data.to(there), starts.to(there)).to(place)
+        elif callable(policy) or isinstance(policy, Stateful):
+            action = greedy_actions(policy, data, starts).to(place)
         else:
             kind = type(policy).__name__
             raise ConfigError(f"policy {k} is of type {kind}; give an agent or a function")
-        with torch.no_grad():
-            action = torch.cat([network(part).to(place) for part in inputs.split(CHUNK)])
         if tuple(action.shape) != shape:
             raise ConfigError(
-                f"policy {k} gives actions of shape {tuple(action.shape)} for {len(obs)} "
+                f"policy {k} gives actions of shape {tuple(action.shape)} for {count} "
                 f"observations, task {spec.task!r} needs {shape}"
             )
         if not bool(torch.isfinite(action).all()):
@@ -220,8 +242,9 @@ class FQE:
         data = dataset.transitions.to(self.place)
         first_rows = torch.tensor([first for first, _ in data.episodes()], device=self.place)
         starts = data.obs[first_rows].float()
-        self.next_action = policy_actions(policies, data.next_obs, self.spec, self.place)
-        self.start_action = policy_actions(policies, starts, self.spec, self.place).transpose(0, 1)
+        actions = policy_actions(policies, data, first_rows, self.spec)
+        self.next_action, start_action = actions.split([len(data), len(starts)])
+        self.start_action = start_action.transpose(0, 1)
 
         normalise = Normaliser(self.spec.obs_dim).to(self.place)
         normalise.fit(data.obs, eps=1e-3)

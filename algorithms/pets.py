@@ -176,8 +176,8 @@ class CrossEntropyPlanner(nn.Module):
         """The action of a fresh plan, with its draws from `generator`."""
         return self.proceed(obs, None, generator)[0]
 
-    def heard(self, state: Tensor, reward: Tensor) -> Tensor:
-        """The plan, which no reward changes."""
+    def heard(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
+        """The plan, which neither reward nor action changes."""
         return state
 
     def get_extra_state(self) -> Any:

@@ -145,9 +145,12 @@ class RecurrentPolicy(nn.Module):
             [memory, action, obs.new_zeros(len(obs), 1)], 1
         )
 
-    def heard(self, state: Tensor, reward: Tensor) -> Tensor:
-        """The carried state with the step's `reward` [B] in it."""
-        return torch.cat([state[:, :-1], reward[:, None].to(state)], 1)
+    def heard(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
+        """The carried state with the step's `reward` [B] in it, and with `action` [B, A], in the
+        task's units, in place of the policy's own."""
+        memory, own, _ = state.split([self.encoder.state_size, self.spec.action_dim, 1], 1)
+        taken = own if action is None else self.scale.to_unit(action.to(state))
+        return self.carried(memory, taken, reward.to(state))
 
     def carried(self, memory: Tensor, action: Tensor, reward: Tensor) -> Tensor:
         """What is carried [B, M] after `action` [B, A] in [-1, 1] and its `reward` [B]."""

@@ -33,7 +33,7 @@ from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.progress import Progress
 from mbrl.tasks import Task
-from mbrl.training import Callback, Metrics, Stateful, train
+from mbrl.training import Callback, Metrics, train
 from mbrl.types import Dataset, Spec
 
 PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "mujoco", "h5py", "stable-baselines3")
@@ -204,7 +204,7 @@ def _train(
         if agent.spec.reference_returns is not None:
             score = float(agent.spec.score(returns.mean()))
     seconds = time.perf_counter() - began
-    choosing = settings.fqe_steps > 0 and not isinstance(agent.policy, Stateful)
+    choosing = settings.fqe_steps > 0 and selection.chooses(agent)
     if choosing and source.dataset is not None:
         selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
     result = Result(folder, agent.step, returns, score, seconds)

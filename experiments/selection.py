@@ -7,11 +7,12 @@ from typing import Any
 
 from algorithms.fqe import FQEConfig, evaluate_policies
 from algorithms.fqe import select as best
+from algorithms.pets import PETS
 from experiments import folders
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.progress import Progress
-from mbrl.training import Agent, Metrics, Stateful
+from mbrl.training import Agent, Metrics
 from mbrl.types import Dataset
 
 TAU = 0.1  # twice the usual rate: values are to settle within few updates
@@ -28,16 +29,20 @@ def kept_policies(folder: Path, agent: Agent) -> tuple[list[int], list[Any]]:
     return steps, policies
 
 
+def chooses(agent: Agent) -> bool:
+    """Whether an agent's kept policies differ: those of a planner do not."""
+    return not isinstance(agent, PETS)
+
+
 def select(
     folder: Path, agent: Agent, dataset: Dataset, updates: int, *, quiet: bool = False
 ) -> dict[str, Any]:
     """Evaluate every kept policy of the run with `updates` updates and write the values and the
-    chosen step to `selection.json`. Raises `ConfigError` for policies with memory or plans, which
-    are no functions of the observation."""
-    if isinstance(agent.policy, Stateful):
+    chosen step to `selection.json`. Raises `ConfigError` for an agent that learns no policy."""
+    if not chooses(agent):
         raise ConfigError(
-            f"fitted Q evaluation needs a policy of the observation alone; that of "
-            f"{type(agent).__name__} carries something from step to step: leave fqe_steps at 0"
+            f"{type(agent).__name__} plans and learns no policy, so that its kept policies are all "
+            "the same: leave fqe_steps at 0"
         )
     steps, policies = kept_policies(folder, agent)
     gamma = agent.config.gamma

@@ -37,8 +37,9 @@ class Stateful(Protocol):
         back at the next step; rows of zeros, or None, begin an episode."""
         ...
 
-    def heard(self, state: Tensor, reward: Tensor) -> Tensor:
-        """The state after the step's `reward` [B] is known."""
+    def heard(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
+        """The state after the step's `reward` [B] is known, and, where another `action` [B, A] in
+        the task's units was taken than the policy's own, after that one."""
         ...
 
 

@@ -9,12 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms import BC, TD3BC, BCConfig, TD3BCConfig
-from algorithms.fqe import FQEConfig, evaluate_policies, return_moments, return_range, select
+from algorithms import BC, NEUBAY, TD3BC, BCConfig, TD3BCConfig
+from algorithms.fqe import (
+    FQEConfig,
+    evaluate_policies,
+    greedy_actions,
+    return_moments,
+    return_range,
+    select,
+)
+from experiments.settings import build_config
 from mbrl import statistics
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.tasks import make
 from mbrl.types import Dataset, Spec, Transitions
+from tests.small import CONFIGS
 
 SMALL = FQEConfig(hidden=(16, 16), steps=60, batch_size=32)
 
@@ -177,6 +186,67 @@ def test_ranking_follows_true_returns() -> None:
     returns = [true_return(policy) for policy in policies]
     assert statistics.rank_correlation(result.values, returns).estimate > 0.9
     assert select(result.values) == len(gains) - 1
+
+
+class Opposite:
+    """Begins with action 0 and then takes the action that was not taken the step before."""
+
+    def proceed(
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        generator: torch.Generator | None,
+        *,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        state = torch.ones(len(obs), 1) if state is None else state
+        return 1 - state[:, 0].long(), state
+
+    def heard(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
+        assert action is not None
+        return action[:, None].float()
+
+
+def test_value_of_a_policy_with_memory() -> None:
+    """One state, two actions that pay 1 and -1/2, logged at random in episodes of several lengths:
+    acting against the action before alternates, whatever the data did."""
+    generator, gamma = torch.Generator().manual_seed(0), 0.8
+    lengths = torch.randint(1, 9, (200,), generator=generator)
+    ends, rows = lengths.cumsum(0) - 1, int(lengths.sum())
+    action = torch.randint(2, (rows,), generator=generator)
+    truncated = torch.zeros(rows, dtype=torch.bool)
+    truncated[ends] = True
+    same = torch.ones(rows, 1)
+    reward = torch.tensor([1.0, -0.5])[action]
+    data = Transitions(same, action, reward, same, torch.zeros_like(truncated), truncated)
+    spec = Spec("one", 1, 1, 2, max_episode_steps=8)
+    config = FQEConfig(hidden=(16,), steps=1_500, batch_size=64, gamma=gamma)
+    policies = [Opposite(), lambda obs: torch.zeros(len(obs), dtype=torch.long)]
+    found = evaluate_policies(policies, Dataset(data, spec), config)
+    assert found.values == pytest.approx([(1 - 0.5 * gamma) / (1 - gamma**2), 5.0], abs=0.02)
+
+
+@torch.no_grad()
+def test_actions_of_a_memory_step_by_step(pendulum: Dataset) -> None:
+    """One episode after the other, with the logged action and reward in the carried state."""
+    policy = NEUBAY(pendulum.spec, build_config("neubay", CONFIGS["neubay"]), seed=1).policy
+    rows = pendulum.transitions
+    data = rows.select(slice(0, 80))
+    cuts = torch.tensor([4, 33, 36, 79])
+    data = dataclasses.replace(data, truncated=torch.zeros(80, dtype=torch.bool))
+    data.truncated[cuts] = True
+    starts = torch.tensor([first for first, _ in data.episodes()])
+    assert starts.tolist() == [0, 5, 34, 37]
+    found = greedy_actions(policy, data, starts)
+    for e, (first, stop) in enumerate(data.episodes()):
+        action, state = policy.proceed(data.obs[first : first + 1], None, None)
+        torch.testing.assert_close(found[80 + e], action[0], rtol=1e-4, atol=1e-5)
+        for t in range(first, stop):
+            memory = state[:, : policy.encoder.state_size]
+            known = data.action[t : t + 1] / 2.0  # Pendulum's torque reaches 2
+            state = torch.cat([memory, known, data.reward[t : t + 1, None]], 1)
+            action, state = policy.proceed(data.next_obs[t : t + 1], state, None)
+            torch.testing.assert_close(found[t], action[0], rtol=1e-4, atol=1e-5)
 
 
 def test_units_of_reward_are_undone(cartpole: Dataset, pendulum: Dataset) -> None:
