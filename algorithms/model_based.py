@@ -84,6 +84,7 @@ class ModelBased(offline.SoftOffline):
         rows = imagination.starts * imagination.rollout.horizon * imagination.retain
         self.imagined = Buffer(spec, rows, config.gamma, self.device)
         self.diagnosis: Metrics = {}  # waits for the update that reports it
+        self.alpha = torch.zeros((), device=self.device)  # the temperature that values remember
 
     @property
     def learned(self) -> EnsembleDynamics | None:
@@ -128,7 +129,9 @@ class ModelBased(offline.SoftOffline):
 
     def update(self, batch: Batch) -> Metrics:
         found, self.diagnosis = self.diagnosis, {}
-        return self.update_learner(batch) | found
+        metrics = self.update_learner(batch)
+        self.alpha = diagnosis.remembered(self.alpha, self.learner)
+        return metrics | found
 
     def update_learner(self, batch: Batch) -> Metrics:
         """One step of the learner; an algorithm with losses of its own defines its own."""
@@ -154,6 +157,7 @@ class ModelBased(offline.SoftOffline):
             self.model,
             real.sample(states, generator).obs,
             (reward.min(), reward.max()),
+            self.alpha,
             generator,
         )
 
@@ -171,7 +175,8 @@ class ModelBased(offline.SoftOffline):
         return int(count * self.config.imagination.real_ratio)
 
     def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict() | {"imagined": self.imagined.state_dict()}
+        state = super().state_dict()
+        state |= {"imagined": self.imagined.state_dict(), "alpha": self.alpha}
         if self.learned is not None:
             state["model"] = self.learned.state_dict()
         return state
@@ -179,6 +184,8 @@ class ModelBased(offline.SoftOffline):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.imagined.load_state_dict(state["imagined"])
+        known = state.get("alpha", self.learner.log_alpha.detach().exp())  # not in old checkpoints
+        self.alpha = known.to(self.device)
         if self.learned is not None:
             self.learned.load_state_dict(state["model"])
 

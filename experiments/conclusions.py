@@ -14,21 +14,22 @@ Record = dict[str, Any]
 
 
 def certified(found: Summary) -> list[str]:
-    """For rows with `q`, `bound` and `slope`: in how many seeds the value is above what can be, and
-    whether it still grows."""
+    """For rows with `q`, `bound`, `lag_bound` and `slope`: in how many seeds the value is above
+    what can be, and whether it still grows."""
     lines = []
     for block in found.blocks:
         for label, records in _rows(block).items():
             values = [r["values"] for r in records]
-            if not values or not {"q", "bound", "slope"} <= values[0].keys():
+            if not values or not {"q", "bound", "lag_bound", "slope"} <= values[0].keys():
                 continue
             above = sum(v["q"] > v["bound"] for v in values)
+            lag = sum(v["q"] > v["lag_bound"] for v in values)
             slope = np.array([v["slope"] for v in values])
             at = statistics.confidence_interval(slope, statistics.mean)
             around = "" if np.isnan(at.low) else f" [{at.low:.2f}, {at.high:.2f}]"
             lines.append(
-                f"{label}: value above the bound in {above} of {len(values)} seeds, growing by "
-                f"{at.estimate:.2f}{around} per 1,000 updates."
+                f"{label}: value above the bound in {above} of {len(values)} seeds, above the "
+                f"lagging bound in {lag}, growing by {at.estimate:.2f}{around} per 1,000 updates."
             )
     return lines
 

@@ -43,8 +43,9 @@ def test_soft_return_has_its_closed_form() -> None:
     obs = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     rewards = (torch.tensor(0.0), torch.tensor(2.0))
     found = diagnosis.soft_return(
-        agent, Steady(spec), obs, torch.zeros(2, 2), rewards, torch.Generator().manual_seed(0)
-    )
+        agent, Steady(spec), obs, torch.zeros(2, 2), rewards, torch.tensor(1.0),
+        torch.Generator().manual_seed(0),
+    )  # fmt: skip
     np.testing.assert_allclose(found.numpy(), [1 / (1 - 0.9), 1.0], rtol=1e-6)
     cut = diagnosis.soft_return(
         agent,
@@ -52,6 +53,7 @@ def test_soft_return_has_its_closed_form() -> None:
         obs,
         torch.zeros(2, 2),
         (torch.tensor(0.0), torch.tensor(0.5)),
+        torch.tensor(1.0),
         torch.Generator().manual_seed(0),
     )
     np.testing.assert_allclose(cut.numpy(), [5.0, 0.5], rtol=1e-6)
@@ -65,7 +67,7 @@ def test_soft_return_pays_for_entropy_after_the_first_step() -> None:
     draws = 400
     found = diagnosis.soft_return(
         agent, Steady(spec), obs.expand(draws, 2), torch.zeros(draws, 2), rewards,
-        torch.Generator().manual_seed(0),
+        torch.tensor(0.5), torch.Generator().manual_seed(0),
     )  # fmt: skip
     noise = torch.randn(200_000, 2, generator=torch.Generator().manual_seed(1))
     _, log_prob = agent.actor.sample(obs.expand(len(noise), 2), noise)
@@ -73,6 +75,21 @@ def test_soft_return_pays_for_entropy_after_the_first_step() -> None:
     expected = 1 / 0.1 + 0.9 / 0.1 * 0.5 * entropy
     error = float(found.std()) / math.sqrt(draws)
     assert float(found.mean()) == pytest.approx(expected, abs=4 * error)
+
+
+def test_the_temperature_that_values_remember() -> None:
+    """The entropy bonus of one endless state, learned by averaged exact targets while the
+    temperature falls: what it is worth is the remembered temperature over 1 - gamma."""
+    agent = learner(PointMass().spec, gamma=0.9, tau=0.05)
+    value, found = 0.0, torch.zeros(())
+    for step in range(300):
+        alpha = math.exp(-step / 50)
+        with torch.no_grad():
+            agent.log_alpha.fill_(math.log(alpha))
+        found = diagnosis.remembered(found, agent)
+        value += 0.05 * (alpha * 1.7 + 0.9 * value - value)
+    assert float(found) * 1.7 / 0.1 == pytest.approx(value, rel=1e-4)
+    assert float(found) > 10 * alpha
 
 
 @torch.no_grad()

@@ -116,7 +116,7 @@ def test_settings_that_cannot_be() -> None:
 
 TABLE = """
 study = "edge_of_reach"
-metrics = ["q", "bound", "slope"]
+metrics = ["q", "bound", "lag_bound", "slope"]
 seeds = [0]
 conclusions = ["certified", "detector"]
 settings = {updates = 48}
@@ -160,6 +160,25 @@ def test_a_table_of_two_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert (home / name).exists() and (home / name).with_suffix(".csv").exists()
     known = summary.collect(found, home, {}, {})
     assert known.blocks[0].entries["k = 1, a", "q"].last
+
+
+def test_the_lagging_bound_in_closed_form() -> None:
+    """At one temperature the target average closes tau (1 - gamma) of the gap to the bound at each
+    update; with a clock the bound itself is reached, 30 steps of it at the start."""
+    alpha, paid = torch.tensor(0.5), 1.0 + 0.5 * math.log(4)
+    world = Plane(SETTINGS | {"reward": "bump"}, 0.99)
+    found = torch.tensor([3.0], dtype=torch.double)
+    for _ in range(700):
+        found = edge_of_reach.followed(found, alpha, world)
+    bound = paid / 0.01
+    left = (1 - 0.005 * 0.01) ** 700
+    assert float(found) == pytest.approx(bound + left * (3.0 - bound), rel=1e-6)
+    world = Plane(SETTINGS | {"reward": "bump", "clock": True}, 0.99)
+    found = torch.zeros(30, dtype=torch.double)
+    for _ in range(20_000):
+        found = edge_of_reach.followed(found, alpha, world)
+    expected = [paid * (1 - 0.99**n) / 0.01 for n in range(30, 0, -1)]
+    assert found.numpy() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("other", ["a, b", "a b"])
