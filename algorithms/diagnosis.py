@@ -66,7 +66,7 @@ def value_metrics(
     model: WorldModel,
     obs: Tensor,
     rewards: tuple[Tensor, Tensor],
-    alpha: Tensor,
+    memory: Tensor,
     generator: torch.Generator,
     *,
     cut: bool = True,
@@ -74,18 +74,18 @@ def value_metrics(
     """Mean value at data states `obs` [B, S] against what the policy earns from there in the
     model, and the excess as a share of the value range: that of the rewards (with 0, the reward
     after an end) and entropy bonuses, over 1 - gamma. `rewards` are the least and the largest
-    reward of the data, to which imagined ones are cut unless told otherwise; `alpha` is the
-    temperature that pays for entropy (`remembered`)."""
-    config = learner.config
+    reward of the data, to which imagined ones are cut unless told otherwise; `memory` [2] is what
+    values remember of earlier temperatures (`remembered`)."""
+    config, alpha = learner.config, learner.log_alpha.exp()
     noise = torch.randn(len(obs), learner.spec.action_dim, generator=generator, device=obs.device)
-    action, _ = learner.actor.sample(obs, noise)
+    action, log_prob = learner.actor.sample(obs, noise)
+    today = alpha * (-log_prob).clamp(*entropies(learner)).mean()
     q = ensemble_values(learner.critic, torch.cat([obs, action], -1))[0].min(0).values.double()
     bounds = rewards if cut else (rewards[0] - math.inf, rewards[1] + math.inf)
-    earned = soft_return(learner, model, obs, action, bounds, alpha, generator)
+    earned = soft_return(learner, model, obs, action, bounds, memory[1] - today, generator)
     low, high = rewards[0].clamp_max(0), rewards[1].clamp_min(0)
     least, most = entropies(learner)
-    now = learner.log_alpha.exp()
-    span = (high - low + now * (most - least)) / (1 - config.gamma)
+    span = (high - low + torch.maximum(alpha, memory[0]) * (most - least)) / (1 - config.gamma)
     return {
         "value/q": q.mean(),
         "value/monte_carlo": earned.mean(),
@@ -101,15 +101,15 @@ def soft_return(
     obs: Tensor,
     action: Tensor,
     rewards: tuple[Tensor, Tensor],
-    alpha: Tensor,
+    extra: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
     """Discounted return [B] of taking `action` [B, A] (in [-1, 1]) at `obs` [B, S] and following
-    the sampled policy in the model, with the entropy bonus of later steps at temperature `alpha`
-    where the critic's target has it. Rewards are cut to the bounds `rewards` and entropies to
+    the sampled policy in the model, with the entropy bonus of later steps, and `extra` on it, where
+    the critic's target has it. Rewards are cut to the bounds `rewards` and entropies to
     `entropies`; what follows after the discount falls to `LEFT` is the mean of the last `TAIL`
     steps for ever."""
-    gamma = learner.config.gamma
+    gamma, alpha = learner.config.gamma, learner.log_alpha.exp()
     steps = max(1, math.ceil(math.log(LEFT) / math.log(gamma))) if gamma > 0 else 1
     scale = learner.actor.scale
     centre, spread = obs.mean(0), obs.std(0, correction=0).clamp_min(1e-6)
@@ -133,20 +133,23 @@ def soft_return(
         noise = torch.randn(action.shape, generator=generator, device=obs.device)
         action, log_prob = learner.actor.sample(obs, noise)
         if learner.config.entropy_in_target:
-            bonus = alpha * (-log_prob).clamp(*entropies(learner)).double()
+            bonus = (alpha * (-log_prob).clamp(*entropies(learner)) + extra).double()
     return total + gamma**steps / (1 - gamma) * tail * live
 
 
-def remembered(before: Tensor, learner: SoftActorCritic) -> Tensor:
-    """The temperature in the values after an update, from that `before` it (0 in new ones).
+def remembered(before: Tensor, metrics: Metrics, learner: SoftActorCritic) -> Tensor:
+    """The temperature and the mean entropy bonus of a step [2] in the values after an update with
+    these `metrics`, from those `before` it (0 in new values).
 
     Values that fit their targets exactly follow alpha H / (1 - gamma) at the target average's rate
     times 1 - gamma: with 0.005 and 0.99 over some 20,000 updates, in which a learned temperature
-    may fall a hundredfold. Their bonus is no overestimation, though today's alpha does not pay it.
+    may fall a hundredfold. Such an old bonus is no overestimation, though no step pays it now.
     """
     config = learner.config
+    entropy = metrics["actor/entropy"].clamp(*entropies(learner))
     rate = config.tau * (1 - config.gamma)
-    return torch.lerp(before, learner.log_alpha.detach().exp(), rate)
+    alpha = metrics["actor/alpha"]
+    return torch.lerp(before, torch.stack([alpha, alpha * entropy]), rate)
 
 
 def entropies(learner: SoftActorCritic) -> tuple[float, float]:

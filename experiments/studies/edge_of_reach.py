@@ -60,8 +60,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     coordinate after 30 greedy steps, `edge` the share of end states that only ends of rollouts
     reach, `auroc` how well the critics' spread tells these from trained states, `patched` the share
     of targets that were replaced. `excess` is by how much of the value range the last values at
-    start states lie above what the policy earns from there (with the entropy bonus at the
-    temperature that values remember), `blew_up` whether that is more than a quarter, `alarm` the
+    start states lie above what the policy earns from there (with as much entropy bonus as
+    values remember), `blew_up` whether that is more than a quarter, `alarm` the
     update of the detector's alarm (NaN: none).
     """
     world, agent = build(settings, seed)
@@ -84,7 +84,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     rewards = (torch.tensor(world.lowest), torch.tensor(world.highest))
     generator = torch.Generator().manual_seed(0)
     found = value_metrics(
-        agent.learner, agent.model, starts(world), rewards, agent.alpha, generator, cut=False
+        agent.learner, agent.model, starts(world), rewards, agent.memory, generator, cut=False
     )
     values = {
         "excess": float(found["value/excess"]),

@@ -39,7 +39,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
     `q` is the mean value at data states after the last update, `earned` the mean discounted return
     of the policy from there in the real task, both with the entropy bonus of the critic's target
-    (at the temperature that values remember: `diagnosis.remembered`);
+    (as much of it as values remember: `diagnosis.remembered`);
     `excess` their difference over the value range, `blew_up` whether it is above a quarter;
     `alarm` the update of the detector's alarm, which sees the model and not the task (NaN: none),
     `lead` by how many updates it came before the return fell (NaN where one of them is missing);
@@ -104,7 +104,7 @@ def _in_the_task(agent: ModelBased, dataset: Dataset) -> dict[str, float]:
         truth,
         obs[valid][:STATES],
         (reward.min(), reward.max()),
-        agent.alpha,
+        agent.memory,
         generator,
         cut=False,
     )

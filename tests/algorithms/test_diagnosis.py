@@ -43,7 +43,7 @@ def test_soft_return_has_its_closed_form() -> None:
     obs = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     rewards = (torch.tensor(0.0), torch.tensor(2.0))
     found = diagnosis.soft_return(
-        agent, Steady(spec), obs, torch.zeros(2, 2), rewards, torch.tensor(1.0),
+        agent, Steady(spec), obs, torch.zeros(2, 2), rewards, torch.tensor(0.0),
         torch.Generator().manual_seed(0),
     )  # fmt: skip
     np.testing.assert_allclose(found.numpy(), [1 / (1 - 0.9), 1.0], rtol=1e-6)
@@ -53,7 +53,7 @@ def test_soft_return_has_its_closed_form() -> None:
         obs,
         torch.zeros(2, 2),
         (torch.tensor(0.0), torch.tensor(0.5)),
-        torch.tensor(1.0),
+        torch.tensor(0.0),
         torch.Generator().manual_seed(0),
     )
     np.testing.assert_allclose(cut.numpy(), [5.0, 0.5], rtol=1e-6)
@@ -67,29 +67,28 @@ def test_soft_return_pays_for_entropy_after_the_first_step() -> None:
     draws = 400
     found = diagnosis.soft_return(
         agent, Steady(spec), obs.expand(draws, 2), torch.zeros(draws, 2), rewards,
-        torch.tensor(0.5), torch.Generator().manual_seed(0),
+        torch.tensor(0.3), torch.Generator().manual_seed(0),
     )  # fmt: skip
     noise = torch.randn(200_000, 2, generator=torch.Generator().manual_seed(1))
     _, log_prob = agent.actor.sample(obs.expand(len(noise), 2), noise)
     entropy = -float(log_prob.clamp_min(-2 * math.log(2)).mean().detach())
-    expected = 1 / 0.1 + 0.9 / 0.1 * 0.5 * entropy
+    expected = 1 / 0.1 + 0.9 / 0.1 * (0.5 * entropy + 0.3)
     error = float(found.std()) / math.sqrt(draws)
     assert float(found.mean()) == pytest.approx(expected, abs=4 * error)
 
 
-def test_the_temperature_that_values_remember() -> None:
-    """The entropy bonus of one endless state, learned by averaged exact targets while the
-    temperature falls: what it is worth is the remembered temperature over 1 - gamma."""
+def test_the_bonus_that_values_remember() -> None:
+    """The value of one endless state that pays for entropy alone, learned by averaged exact targets
+    while temperature and entropy fall: it is the remembered bonus over 1 - gamma."""
     agent = learner(PointMass().spec, gamma=0.9, tau=0.05)
-    value, found = 0.0, torch.zeros(())
+    value, found = 0.0, torch.zeros(2)
     for step in range(300):
-        alpha = math.exp(-step / 50)
-        with torch.no_grad():
-            agent.log_alpha.fill_(math.log(alpha))
-        found = diagnosis.remembered(found, agent)
-        value += 0.05 * (alpha * 1.7 + 0.9 * value - value)
-    assert float(found) * 1.7 / 0.1 == pytest.approx(value, rel=1e-4)
-    assert float(found) > 10 * alpha
+        alpha, entropy = math.exp(-step / 50), 1.2 - step / 100
+        metrics = {"actor/alpha": torch.tensor(alpha), "actor/entropy": torch.tensor(entropy)}
+        found = diagnosis.remembered(found, metrics, agent)
+        value += 0.05 * (alpha * entropy + 0.9 * value - value)
+    assert float(found[1]) / 0.1 == pytest.approx(value, rel=1e-4)
+    assert float(found[0]) > 10 * alpha
 
 
 @torch.no_grad()
