@@ -42,7 +42,7 @@ class Row:
 
     @property
     def folder(self) -> str:
-        return re.sub(r"[^A-Za-z0-9._=+-]+", "-", self.label).strip("-")
+        return re.sub(r"[^A-Za-z0-9._=+@-]+", "-", self.label).strip("-")
 
 
 @dataclass(frozen=True)

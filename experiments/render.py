@@ -132,9 +132,10 @@ def comparisons(block: BlockSummary, found: Summary) -> dict[str, dict[str, str]
         d, better = result.difference, statistics.probability_of_improvement
         chance = better(scores[name], scores[reference])
         difference = f"{d.estimate:.1f} [{d.low:.1f}, {d.high:.1f}]"
+        p = result.adjusted_p_value
         texts[name] = {
             f"mean less that of {reference} [95 %]": difference,
-            "p (Holm)": f"{result.adjusted_p_value:.3f}",
+            "p (Holm)": "under 0.001" if p < 0.001 else f"{p:.3f}",
             f"chance to beat {reference} [95 %]": (
                 f"{chance.estimate:.2f} [{chance.low:.2f}, {chance.high:.2f}]"
             ),

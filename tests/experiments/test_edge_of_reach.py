@@ -191,6 +191,7 @@ def test_two_rows_with_one_folder_must_agree(other: str) -> None:
 
 def test_a_row_has_a_plain_folder() -> None:
     assert plan.Row("bump (far), η = 0.1").folder == "bump-far-=-0.1"
+    assert plan.Row("pendulum/expert@50000").folder == "pendulum-expert@50000"
 
 
 def test_sensitivity_is_counted_over_all_blocks() -> None:
