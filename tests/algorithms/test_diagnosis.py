@@ -1,6 +1,7 @@
 """The detector: what it measures against slow loops and closed forms, and when it raises alarm."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,6 +146,14 @@ def test_a_diagnosed_run_is_the_run_that_it_would_be_without(every: int) -> None
         agent.fit(dataset, 12, callbacks=[])
         weights.append(torch.cat([p.flatten() for p in agent.policy.parameters()]))
     assert torch.equal(*weights)
+
+
+def test_what_values_remember_is_in_the_checkpoint(tmp_path: Path) -> None:
+    dataset = data.load("pendulum/medium-replay")
+    agent = RAVL(dataset.spec, configs.from_dict(RAVLConfig, CONFIGS["ravl"]), seed=1)
+    agent.fit(dataset, 3, callbacks=[]).save(tmp_path / "agent.pt")
+    assert (agent.memory > 0).all()
+    assert torch.equal(RAVL.load(tmp_path / "agent.pt").memory, agent.memory)
 
 
 def test_true_and_mixed_dynamics_as_a_setting() -> None:
