@@ -78,11 +78,10 @@ def value_metrics(
     values remember of earlier temperatures (`remembered`)."""
     config, alpha = learner.config, learner.log_alpha.exp()
     noise = torch.randn(len(obs), learner.spec.action_dim, generator=generator, device=obs.device)
-    action, log_prob = learner.actor.sample(obs, noise)
-    today = alpha * (-log_prob).clamp(*entropies(learner)).mean()
+    action, _ = learner.actor.sample(obs, noise)
     q = ensemble_values(learner.critic, torch.cat([obs, action], -1))[0].min(0).values.double()
     bounds = rewards if cut else (rewards[0] - math.inf, rewards[1] + math.inf)
-    earned = soft_return(learner, model, obs, action, bounds, memory[1] - today, generator)
+    earned = soft_return(learner, model, obs, action, bounds, memory[1], generator)
     low, high = rewards[0].clamp_max(0), rewards[1].clamp_min(0)
     least, most = entropies(learner)
     span = (high - low + torch.maximum(alpha, memory[0]) * (most - least)) / (1 - config.gamma)
@@ -101,28 +100,28 @@ def soft_return(
     obs: Tensor,
     action: Tensor,
     rewards: tuple[Tensor, Tensor],
-    extra: Tensor,
+    bonus: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
     """Discounted return [B] of taking `action` [B, A] (in [-1, 1]) at `obs` [B, S] and following
-    the sampled policy in the model, with the entropy bonus of later steps, and `extra` on it, where
-    the critic's target has it. Rewards are cut to the bounds `rewards` and entropies to
-    `entropies`; what follows after the discount falls to `LEFT` is the mean of the last `TAIL`
-    steps for ever."""
-    gamma, alpha = learner.config.gamma, learner.log_alpha.exp()
+    the sampled policy in the model, with `bonus` at every later step where the critic's target pays
+    for entropy. (What the policy's own entropy would pay far from the data, where it may be as
+    narrow as it likes, is no matter of its values.) Rewards are cut to the bounds `rewards`; what
+    follows after the discount falls to `LEFT` is the mean of the last `TAIL` steps for ever."""
+    gamma = learner.config.gamma
     steps = max(1, math.ceil(math.log(LEFT) / math.log(gamma))) if gamma > 0 else 1
     scale = learner.actor.scale
     centre, spread = obs.mean(0), obs.std(0, correction=0).clamp_min(1e-6)
     live = torch.ones(len(obs), dtype=torch.double, device=obs.device)
     total, tail = torch.zeros_like(live), torch.zeros_like(live)
-    bonus = torch.zeros_like(live)
+    later = bonus.double() if learner.config.entropy_in_target else 0.0
     for t in range(steps):
         member = None
         if model.num_members > 1:
             order = torch.randperm(len(obs), generator=generator, device=obs.device)
             member = order % model.num_members
         step = model.predict(obs, scale.to_task(action), generator, member=member)
-        gained = live * (step.reward.clamp(*rewards).double() + bonus)
+        gained = live * (step.reward.clamp(*rewards).double() + (later if t > 0 else 0.0))
         total += gamma**t * gained
         if t >= steps - TAIL:
             tail += gained / min(TAIL, steps)
@@ -131,9 +130,7 @@ def soft_return(
         obs = torch.where(stays[:, None], step.next_obs, obs)
         live = live * stays
         noise = torch.randn(action.shape, generator=generator, device=obs.device)
-        action, log_prob = learner.actor.sample(obs, noise)
-        if learner.config.entropy_in_target:
-            bonus = (alpha * (-log_prob).clamp(*entropies(learner)) + extra).double()
+        action, _ = learner.actor.sample(obs, noise)
     return total + gamma**steps / (1 - gamma) * tail * live
 
 
@@ -153,8 +150,8 @@ def remembered(before: Tensor, metrics: Metrics, learner: SoftActorCritic) -> Te
 
 
 def entropies(learner: SoftActorCritic) -> tuple[float, float]:
-    """The entropies that a policy is given credit for: from the target to that of uniform actions.
-    Far from the data a policy may be as narrow as it likes, which is no fault of its values."""
+    """The entropies that a policy is given credit for: from the target to that of uniform
+    actions."""
     most = learner.spec.action_dim * math.log(2)
     return min(learner.target_entropy, most), most
 
