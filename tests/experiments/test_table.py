@@ -368,6 +368,8 @@ def test_the_cost_is_told_from_recorded_cells(tmp_path: Path) -> None:
     ]
     text = cost.sentence(cells, tmp_path, 2)
     assert "3 cells to do" in text and "about 15 s each" in text and "1 are of a kind" in text
+    # those of an unknown kind are taken to cost as much as the others: 3 x 15 s / 2, 1,000 times
+    assert "about 15 s each and 6.2 h in all" in cost.sentence(1000 * cells, tmp_path, 2)
     assert cost.sentence(cells[2:], tmp_path, 2).startswith("1 cells to do; 1 are")
 
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import signal
+from scipy import signal, special, stats
 
 from mbrl.networks.memory import LRULayer, MemoryEncoder
 from mbrl.networks.scan import linear_scan
@@ -71,6 +71,30 @@ def test_a_tape_is_its_sequences_step_by_step(kind) -> None:
             h, state = encoder.step(x[None], state)
             expected.append(h)
     torch.testing.assert_close(tape, torch.cat(expected), rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_a_linear_recurrent_unit_in_complex_numbers() -> None:
+    """h_t = lambda h + gamma B u with lambda = exp(-exp(nu) + i exp(theta)); Re(C h) + D u; GELU,
+    gate and residual: equations of the paper in numpy, a step after the other."""
+    layer = LRULayer(6, 4, generator=torch.Generator().manual_seed(2)).double()
+    x = torch.randn(9, 6, dtype=torch.double, generator=torch.Generator().manual_seed(3))
+    first = torch.zeros(9, dtype=torch.bool)
+    first[0] = True
+    p = {name: value.numpy() for name, value in layer.state_dict().items()}
+    mean, sd = x.numpy().mean(1, keepdims=True), x.numpy().std(1, keepdims=True)
+    u = (x.numpy() - mean) / np.sqrt(sd**2 + 1e-5) * p["norm.weight"] + p["norm.bias"]
+    decay = np.exp(-np.exp(p["nu"]) + 1j * np.exp(p["theta"]))
+    into = np.exp(p["scale"]) * (p["into_real"] + 1j * p["into_imag"])
+    out = p["out_real"] + 1j * p["out_imag"]
+    h, expected = np.zeros(4, dtype=complex), []
+    for t in range(9):
+        h = decay * h + u[t] @ into
+        y = (h @ out).real + p["skip"] * u[t]
+        y = y * stats.norm.cdf(y)
+        gate = special.expit(y @ p["gate.weight"].T + p["gate.bias"])
+        expected.append(x[t].numpy() + (y @ p["value.weight"].T + p["value.bias"]) * gate)
+    np.testing.assert_allclose(layer(x, first).numpy(), expected, rtol=1e-9)
 
 
 def test_memory_reaches_back_and_a_markov_encoder_does_not() -> None:

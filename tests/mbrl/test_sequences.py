@@ -74,6 +74,15 @@ def test_the_oldest_leave_first_and_the_rest_stay_whole() -> None:
         assert buffer.size == len(taken)
 
 
+def test_episodes_that_just_fit_all_stay() -> None:
+    buffer = SequenceBuffer(SPEC, 12, 0.9)
+    for number in range(3):
+        buffer.append(*episode(number, 3))
+    assert list(buffer.episodes) == [(0, 4), (4, 4), (8, 4)]
+    buffer.append(*episode(3, 3))
+    assert list(buffer.episodes) == [(4, 4), (8, 4), (0, 4)]
+
+
 def test_state_comes_back_and_goes_on_the_same() -> None:
     first, second = SequenceBuffer(SPEC, 40, 0.9), SequenceBuffer(SPEC, 40, 0.9)
     for number in range(8):
