@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from algorithms.recurrent_actor_critic import RecurrentActorCritic
 from algorithms.soft_actor_critic import SoftActorCritic
 from mbrl.networks import ensemble_values
 from mbrl.training import Metrics
@@ -21,6 +22,7 @@ POINTS = 1000  # trained states, and ends of rollouts, that are looked at
 LEFT = 0.05  # discount at which a Monte-Carlo return stops
 TAIL = 20  # steps whose mean stands for what comes after
 FAR = 1e3  # deviations of the data beyond which a model's rollout has left for good
+Learner = SoftActorCritic | RecurrentActorCritic
 # Excess, as a share of the value range, that two diagnoses in a row must pass.
 ALARM = 0.1
 
@@ -30,11 +32,16 @@ def edge_metrics(learner: SoftActorCritic, trained: Tensor, ends: Tensor) -> Met
     """Share of `ends` [B, S] that are outside the `trained` states [M, S], and at both the critics'
     spread (standard deviation), effective penalty (mean less minimum) and value (minimum) of the
     greedy action. Where no end is outside, all of them stand for the edge."""
-    mask = outside(ends, trained)
+    q_trained, q_ends = (greedy_values(learner, states) for states in (trained, ends))
+    return spread_metrics(outside(ends, trained), q_trained, q_ends)
+
+
+def spread_metrics(mask: Tensor, q_trained: Tensor, q_ends: Tensor) -> Metrics:
+    """`edge_metrics` from which ends are outside, `mask` [B], and the critics' values [N, M] at
+    trained states and [N, B] at ends."""
     edge = torch.where(mask.any(), mask.double(), torch.ones_like(mask, dtype=torch.double))
     metrics = {"reach/outside": mask.double().mean()}
-    for name, states in (("inside", trained), ("edge", ends)):
-        q = greedy_values(learner, states)
+    for name, q in (("inside", q_trained), ("edge", q_ends)):
         weight = edge / edge.sum() if name == "edge" else None
         low = q.min(0).values
         for quantity, level in (
@@ -72,19 +79,27 @@ def value_metrics(
     cut: bool = True,
 ) -> Metrics:
     """Mean value at data states `obs` [B, S] against what the policy earns from there in the
-    model, and the excess as a share of the value range: that of the rewards (with 0, the reward
-    after an end) and entropy bonuses, over 1 - gamma. `rewards` are the least and the largest
-    reward of the data, to which imagined ones are cut unless told otherwise; `memory` [2] is what
-    values remember of earlier temperatures (`remembered`)."""
-    config, alpha = learner.config, learner.log_alpha.exp()
+    model. `rewards` are the least and the largest reward of the data, to which imagined ones are
+    cut unless told otherwise; `memory` [2] is what values remember of earlier temperatures
+    (`remembered`)."""
     noise = torch.randn(len(obs), learner.spec.action_dim, generator=generator, device=obs.device)
     action, _ = learner.actor.sample(obs, noise)
     q = ensemble_values(learner.critic, torch.cat([obs, action], -1))[0].min(0).values.double()
     bounds = rewards if cut else (rewards[0] - math.inf, rewards[1] + math.inf)
     earned = soft_return(learner, model, obs, action, bounds, memory[1], generator)
+    return excess_metrics(learner, q, earned, rewards, memory)
+
+
+def excess_metrics(
+    learner: Learner, q: Tensor, earned: Tensor, rewards: tuple[Tensor, Tensor], memory: Tensor
+) -> Metrics:
+    """Means of values `q` [B] and of what is `earned` [B], and the excess as a share of the value
+    range: that of the rewards (with 0, the reward after an end) and entropy bonuses, over
+    1 - gamma."""
     low, high = rewards[0].clamp_max(0), rewards[1].clamp_min(0)
     least, most = entropies(learner)
-    span = (high - low + torch.maximum(alpha, memory[0]) * (most - least)) / (1 - config.gamma)
+    alpha = torch.maximum(learner.log_alpha.detach().exp(), memory[0])
+    span = (high - low + alpha * (most - least)) / (1 - learner.config.gamma)
     return {
         "value/q": q.mean(),
         "value/monte_carlo": earned.mean(),
@@ -109,7 +124,7 @@ def soft_return(
     narrow as it likes, is no matter of its values.) Rewards are cut to the bounds `rewards`; what
     follows after the discount falls to `LEFT` is the mean of the last `TAIL` steps for ever."""
     gamma = learner.config.gamma
-    steps = max(1, math.ceil(math.log(LEFT) / math.log(gamma))) if gamma > 0 else 1
+    steps = horizon(gamma)
     scale = learner.actor.scale
     centre, spread = obs.mean(0), obs.std(0, correction=0).clamp_min(1e-6)
     live = torch.ones(len(obs), dtype=torch.double, device=obs.device)
@@ -134,7 +149,12 @@ def soft_return(
     return total + gamma**steps / (1 - gamma) * tail * live
 
 
-def remembered(before: Tensor, metrics: Metrics, learner: SoftActorCritic) -> Tensor:
+def horizon(gamma: float) -> int:
+    """Steps after which the discount is at most `LEFT`."""
+    return max(1, math.ceil(math.log(LEFT) / math.log(gamma))) if gamma > 0 else 1
+
+
+def remembered(before: Tensor, metrics: Metrics, learner: Learner) -> Tensor:
     """The temperature and the mean entropy bonus of a step [2] in the values after an update with
     these `metrics`, from those `before` it (0 in new values).
 
@@ -149,7 +169,7 @@ def remembered(before: Tensor, metrics: Metrics, learner: SoftActorCritic) -> Te
     return torch.lerp(before, torch.stack([alpha, alpha * entropy]), rate)
 
 
-def entropies(learner: SoftActorCritic) -> tuple[float, float]:
+def entropies(learner: Learner) -> tuple[float, float]:
     """The entropies that a policy is given credit for: from the target to that of uniform
     actions."""
     most = learner.spec.action_dim * math.log(2)

@@ -84,7 +84,7 @@ class ModelBased(offline.SoftOffline):
         rows = imagination.starts * imagination.rollout.horizon * imagination.retain
         self.imagined = Buffer(spec, rows, config.gamma, self.device)
         self.diagnosis: Metrics = {}  # waits for the update that reports it
-        self.memory = torch.zeros(2, device=self.device)  # of temperatures, in the values
+        self.remembered = torch.zeros(2, device=self.device)  # of temperatures, in the values
 
     @property
     def learned(self) -> EnsembleDynamics | None:
@@ -130,7 +130,7 @@ class ModelBased(offline.SoftOffline):
     def update(self, batch: Batch) -> Metrics:
         found, self.diagnosis = self.diagnosis, {}
         metrics = self.update_learner(batch)
-        self.memory = diagnosis.remembered(self.memory, metrics, self.learner)
+        self.remembered = diagnosis.remembered(self.remembered, metrics, self.learner)
         return metrics | found
 
     def update_learner(self, batch: Batch) -> Metrics:
@@ -157,7 +157,7 @@ class ModelBased(offline.SoftOffline):
             self.model,
             real.sample(states, generator).obs,
             (reward.min(), reward.max()),
-            self.memory,
+            self.remembered,
             generator,
         )
 
@@ -176,7 +176,7 @@ class ModelBased(offline.SoftOffline):
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        state |= {"imagined": self.imagined.state_dict(), "memory": self.memory}
+        state |= {"imagined": self.imagined.state_dict(), "remembered": self.remembered}
         if self.learned is not None:
             state["model"] = self.learned.state_dict()
         return state
@@ -184,7 +184,8 @@ class ModelBased(offline.SoftOffline):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.imagined.load_state_dict(state["imagined"])
-        self.memory = state.get("memory", self.memory).to(self.device)  # not in old checkpoints
+        known = state.get("remembered", self.remembered)  # not in old checkpoints
+        self.remembered = known.to(self.device)
         if self.learned is not None:
             self.learned.load_state_dict(state["model"])
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from algorithms import diagnosis, recurrent_diagnosis
 from algorithms.model_based import termination_rule
 from algorithms.offline import Offline
 from algorithms.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
@@ -44,6 +45,7 @@ class HistoryRollouts:
     updates_per_row: float = 0.05  # updates a stored transition, prefixes included
     capacity: int = 40_000_000  # positions of the sequence buffer
     termination: Literal["task", "never"] = "task"  # where imagined episodes end
+    diagnose: int = 1000  # updates between diagnoses of reach and values; 0: none
 
     def __post_init__(self) -> None:
         if not 0 < self.zeta <= 1:
@@ -53,6 +55,8 @@ class HistoryRollouts:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
         if self.cap is not None and self.cap < 1:
             raise ConfigError(f"cap is {self.cap}, it must be at least 1, or None")
+        if self.diagnose < 0:
+            raise ConfigError(f"diagnose is {self.diagnose}, it must be 0 (never) or more")
         if self.penalty < 0 or self.updates_per_row <= 0:
             raise ConfigError(
                 f"penalty is {self.penalty} (0 or more), updates_per_row {self.updates_per_row} "
@@ -134,6 +138,7 @@ class NEUBAY(Offline):
         self.levels: Tensor | None = None  # [2]: threshold, mean disagreement of the data
         self.due = 0  # updates until the next collection
         self.collected: Metrics = {}  # waits for the update that reports it
+        self.remembered = torch.zeros(2, device=self.device)  # of temperatures, in the values
 
     @property
     def learned(self) -> EnsembleDynamics | None:
@@ -184,13 +189,27 @@ class NEUBAY(Offline):
         if self.due <= 0:
             self.collect()
         self.due -= 1
+        if self.config.rollouts.diagnose > 0 and self.step % self.config.rollouts.diagnose == 0:
+            self.collected |= self.diagnose()
         tape = self.sequences.sample(self.config.learner.tape, self.generator)
         return self.learner.draw(tape, self.generator)
 
     def update(self, batch: Tape) -> Metrics:  # type: ignore[override]
         self.learner.set_rates(self.step)
         found, self.collected = self.collected, {}
-        return self.learner.update(batch) | found
+        metrics = self.learner.update(batch)
+        self.remembered = diagnosis.remembered(self.remembered, metrics, self.learner)
+        return metrics | found
+
+    def diagnose(self) -> Metrics:
+        """Reach and values of the current critics, from random draws of their own, so that a
+        diagnosed run is the run that it would be without."""
+        assert self.recorded is not None
+        generator = torch.Generator(self.device).manual_seed(self.seed + 1_000_003 * self.step)
+        found = recurrent_diagnosis.diagnose(
+            self.learner, self.model, self.recorded, self.sequences, self.remembered, generator
+        )
+        return {"value/at": torch.tensor(float(self.step)), **found}
 
     # Collection.
 
@@ -341,6 +360,7 @@ class NEUBAY(Offline):
             "sequences": self.sequences.state_dict(),
             "levels": self.levels,
             "due": self.due,
+            "remembered": self.remembered,
         }
         if self.learned is not None:
             state["model"] = self.learned.state_dict()
@@ -351,6 +371,9 @@ class NEUBAY(Offline):
         self.sequences.load_state_dict(state["sequences"])
         self.levels = None if state["levels"] is None else state["levels"].to(self.device)
         self.due = state["due"]
+        self.remembered = state.get("remembered", self.remembered).to(
+            self.device
+        )  # not in old checkpoints
         if self.learned is not None:
             self.learned.load_state_dict(state["model"])
 

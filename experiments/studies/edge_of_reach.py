@@ -84,7 +84,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     rewards = (torch.tensor(world.lowest), torch.tensor(world.highest))
     generator = torch.Generator().manual_seed(0)
     found = value_metrics(
-        agent.learner, agent.model, starts(world), rewards, agent.memory, generator, cut=False
+        agent.learner, agent.model, starts(world), rewards, agent.remembered, generator, cut=False
     )
     values = {
         "excess": float(found["value/excess"]),

@@ -104,7 +104,7 @@ def _in_the_task(agent: ModelBased, dataset: Dataset) -> dict[str, float]:
         truth,
         obs[valid][:STATES],
         (reward.min(), reward.max()),
-        agent.memory,
+        agent.remembered,
         generator,
         cut=False,
     )

@@ -146,8 +146,8 @@ def test_what_values_remember_is_in_the_checkpoint(tmp_path: Path) -> None:
     dataset = data.load("pendulum/medium-replay")
     agent = RAVL(dataset.spec, configs.from_dict(RAVLConfig, CONFIGS["ravl"]), seed=1)
     agent.fit(dataset, 3, callbacks=[]).save(tmp_path / "agent.pt")
-    assert (agent.memory > 0).all()
-    assert torch.equal(RAVL.load(tmp_path / "agent.pt").memory, agent.memory)
+    assert (agent.remembered > 0).all()
+    assert torch.equal(RAVL.load(tmp_path / "agent.pt").remembered, agent.remembered)
 
 
 def test_true_and_mixed_dynamics_as_a_setting() -> None:

@@ -20,8 +20,9 @@ GOLDEN = Path(__file__).parent / "golden"
 def measured(name: str, data: Dataset) -> dict[str, Any]:
     cls, _ = ALGORITHMS[name]
     values = CONFIGS[name]
-    if "imagination" in values:  # what a diagnosis reports beside is no part of the algorithm
-        values = merge(values, {"imagination": {"diagnose": 0}})
+    for part in ("imagination", "rollouts"):
+        if part in values:  # what a diagnosis reports beside is no part of the algorithm
+            values = merge(values, {part: {"diagnose": 0}})
     agent = cls(data.spec, build_config(name, values), seed=7)
     seen: dict[str, float] = {}
 
