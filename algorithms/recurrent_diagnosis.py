@@ -11,6 +11,8 @@ from mbrl.types import Trajectories
 from world_models import RolloutConfig, WorldModel, rollout
 from world_models.reach import outside
 
+POSITIONS = 4000  # of the tape whose ends are looked at: an episode has but one
+
 
 @torch.no_grad()
 def diagnose(
@@ -24,7 +26,7 @@ def diagnose(
     """Where the episodes that `sequences` holds end, what the critics say there, and mean values at
     histories of the data (`recorded`) against what the policy earns from there in the model, each
     history in one member. `memory` [2] is what values remember of earlier temperatures."""
-    metrics = reach(learner, sequences.sample(diagnosis.POINTS, generator), generator)
+    metrics = reach(learner, sequences.sample(POSITIONS, generator), generator)
     tape = recorded.sample(diagnosis.STATES, generator)
     kept = torch.nonzero(tape.mask).flatten()
     q = values(learner, tape, generator)[:, kept].mean(0).double()
