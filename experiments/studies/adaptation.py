@@ -12,11 +12,9 @@ from mbrl import data, tasks
 from mbrl.evaluation import evaluate
 
 VERSION = 1
-DEFAULTS: dict[str, Any] = {
+DEFAULTS = learned.DEFAULTS | {
     "data": "swingup/medium-replay",
     "algorithm": "neubay",
-    "config": {},  # settings over the preset's
-    "steps": 5000,  # updates
     "option": "half_length",  # of the task
     "values": [0.25, 0.35, 0.5, 0.7, 1.0],  # that the agent is evaluated at
     "episodes": 50,  # fixed starts at each

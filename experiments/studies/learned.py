@@ -8,6 +8,13 @@ import algorithms
 from experiments import run as runs
 from experiments.settings import RunSettings, build_config, merge, preset
 
+# Settings of every study that begins with a run, beside its `data` and `algorithm`.
+DEFAULTS: dict[str, Any] = {
+    "config": {},  # settings over the preset's
+    "steps": 5000,  # updates
+    "episodes": 100,  # fixed starts of the last evaluation
+}
+
 
 def config(settings: dict[str, Any]) -> Any:
     """The preset of the study's `algorithm` on its `data`, with its `config` over it."""

@@ -21,13 +21,7 @@ from mbrl.types import Dataset
 from world_models import RolloutConfig, TrueDynamics, rollout
 
 VERSION = 1
-DEFAULTS: dict[str, Any] = {
-    "data": "pendulum/expert",
-    "algorithm": "ravl",
-    "config": {},  # settings over the preset's
-    "steps": 5000,  # updates
-    "episodes": 100,  # fixed starts of the last evaluation
-}
+DEFAULTS = learned.DEFAULTS | {"data": "pendulum/expert", "algorithm": "ravl"}
 LOOKS = 20  # diagnoses of a run, as its refreshes allow
 STATES = 500  # data states whose value is compared, and starts of rollouts that are looked at
 QUARTER = 0.25  # of the value range: an excess beyond it is a blow-up
