@@ -29,8 +29,9 @@ def diagnose(
     metrics = reach(learner, sequences.sample(POSITIONS, generator), generator)
     tape = recorded.sample(diagnosis.STATES, generator)
     kept = torch.nonzero(tape.mask).flatten()
-    q = values(learner, tape, generator)[:, kept].mean(0).double()
-    reward = recorded.rows[:, learner.spec.obs_dim + learner.spec.action_dim]
+    q = values(learner, tape, sampled(learner, tape, generator))[:, kept].mean(0).double()
+    steps = recorded.rows[recorded.rows[:, -1] == 0]  # without the positions after the last step
+    reward = steps[:, learner.spec.obs_dim + learner.spec.action_dim]
     rewards = (reward.min(), reward.max())
     found = imagine(learner, model, tape, kept, generator)
     earned = soft_return(found, rewards, memory[1], learner.config.gamma)
@@ -45,16 +46,21 @@ def reach(learner: RecurrentActorCritic, tape: Tape, generator: torch.Generator)
     ends[-1] = False  # the tape is cut there
     if not bool(ends.any()):
         return {"reach/outside": torch.zeros((), device=ends.device)}
-    q, obs = values(learner, tape, generator), tape.x[:, : learner.spec.obs_dim]
+    q = values(learner, tape, sampled(learner, tape, generator))
+    obs = tape.x[:, : learner.spec.obs_dim]
     mask = outside(obs[ends], obs[tape.mask])
     return diagnosis.spread_metrics(mask, q[:, tape.mask], q[:, ends])
 
 
-def values(learner: RecurrentActorCritic, tape: Tape, generator: torch.Generator) -> Tensor:
-    """Every head's value [N, T] of a sampled action at every position of a tape."""
+def sampled(learner: RecurrentActorCritic, tape: Tape, generator: torch.Generator) -> Tensor:
+    """The policy's sampled actions [T, A] in [-1, 1] at every position of a tape."""
     shape = (len(tape.x), learner.spec.action_dim)
     noise = torch.randn(shape, generator=generator, device=tape.x.device)
-    action, _ = learner.sample(tape, noise)
+    return learner.sample(tape, noise)[0]
+
+
+def values(learner: RecurrentActorCritic, tape: Tape, action: Tensor) -> Tensor:
+    """Every head's value [N, T] of `action` [T, A] at every position of a tape."""
     return learner.critic.values(learner.critic.encoder(tape.x, tape.first), action)
 
 

@@ -6,27 +6,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from algorithms import recurrent_diagnosis
 from algorithms.neubay import NEUBAY
 from experiments import figures, history
 from experiments.studies import Outcome, learned
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
-from mbrl.types import Trajectories
-from world_models import RolloutConfig, TrueDynamics, rollout
+from world_models import TrueDynamics
 
 VERSION = 1
-DEFAULTS: dict[str, Any] = {
-    "data": "swingup/medium-replay",
-    "algorithm": "neubay",
-    "config": {},  # settings over the preset's
-    "steps": 5000,  # updates
-    "episodes": 100,  # fixed starts of the last evaluation
-}
+DEFAULTS = learned.DEFAULTS | {"data": "swingup/medium-replay", "algorithm": "neubay"}
 HISTORIES = 100  # that values are compared at
-LEFT = 0.05  # discount after which a compared return ends, if the task does not first
+POSITIONS = 2000  # of the tape that they are drawn from
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
@@ -35,7 +28,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     `length` is the median length of rollouts over the last third of the collections, `threshold`
     the disagreement that stopped them; `q` the mean value at the histories, `earned` the mean
     discounted return from there in the task, `imagined` that in the model without a threshold, all
-    with the entropy bonus; `gap` is `q` less `earned`.
+    with as much entropy bonus as values remember; `gap` is `q` less `earned`.
     """
     if settings["algorithm"] != "neubay":
         raise ConfigError(f"algorithm is {settings['algorithm']!r}; the study needs neubay")
@@ -47,8 +40,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     scores = [float(dataset.spec.score(r.mean())) for r in evaluations.returns]
     logged = history.metrics(run)
     lengths = logged["rollout/length_median"][1]
-    entropy = float(logged["actor/entropy"][1][-1])
-    values = values_at_histories(agent, entropy)
+    values = values_at_histories(agent)
     return Outcome(
         values
         | {
@@ -61,50 +53,25 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 @torch.no_grad()
-def values_at_histories(agent: NEUBAY, entropy: float) -> dict[str, float]:
-    """Means over `HISTORIES` random histories of the data; `entropy` is the policy's, a step."""
-    agent.generator.manual_seed(0)
-    starts, times, limits = agent._histories(HISTORIES)
-    some = limits > 0
-    starts, times, limits = starts[some], times[some], limits[some]
+def values_at_histories(agent: NEUBAY) -> dict[str, float]:
+    """Means over `HISTORIES` random histories of the data."""
     assert agent.recorded is not None
-    obs = agent.recorded.rows[starts + times, : agent.spec.obs_dim]
-    carried = agent.carried(starts, times)
-    action, _ = agent.policy.proceed(obs, carried, agent.generator, deterministic=False)
-    q = _values(agent, starts, times, agent.policy.scale.to_unit(action))
-    gamma = agent.config.gamma
-    horizon = min(int(limits.max()), int(np.ceil(np.log(LEFT) / np.log(gamma))))
-    bonus = float(agent.learner.log_alpha.exp()) * entropy
-    truth = TrueDynamics(tasks.make_for(agent.spec))
+    learner, generator = agent.learner, torch.Generator().manual_seed(0)
+    tape = agent.recorded.sample(POSITIONS, generator)
+    steps = torch.nonzero(tape.mask).flatten()
+    rows = steps[torch.randperm(len(steps), generator=generator)[:HISTORIES]]
+    action = recurrent_diagnosis.sampled(learner, tape, generator)
+    q = float(recurrent_diagnosis.values(learner, tape, action)[:, rows].mean())
+    endless = torch.tensor(torch.inf)
     earned = {}
+    truth = TrueDynamics(tasks.make_for(agent.spec))
     for name, model in (("earned", truth), ("imagined", agent.model)):
-        config = RolloutConfig(horizon=horizon, member="per_rollout")
-        found = rollout(
-            model, agent.policy, obs, config, agent.generator, memory=carried, limits=limits
+        found = recurrent_diagnosis.imagine(learner, model, tape, rows, generator)
+        returns = recurrent_diagnosis.soft_return(
+            found, (-endless, endless), agent.remembered[1], agent.config.gamma
         )
-        earned[name] = float(discounted(found, gamma, bonus).mean())
-    mean = float(q.mean())
-    return {"q": mean, **earned, "gap": mean - earned["earned"]}
-
-
-def _values(agent: NEUBAY, starts: Tensor, times: Tensor, action: Tensor) -> Tensor:
-    """Mean over heads of Q(history, action) [B], each history run through the critic's encoder."""
-    assert agent.recorded is not None
-    values = []
-    for start, time, chosen in zip(starts.tolist(), times.tolist(), action, strict=True):
-        index = torch.arange(start, start + time + 1)
-        tape = agent.recorded.tape(index, index == start)
-        features = agent.learner.critic.encoder(tape.x, tape.first)[-1:]
-        values.append(agent.learner.critic.values(features, chosen[None]).mean())
-    return torch.stack(values)
-
-
-def discounted(found: Trajectories, gamma: float, bonus: float) -> Tensor:
-    """Discounted reward [B] of trajectories, with `bonus` at every step but the first."""
-    weight = gamma ** torch.arange(found.mask.shape[1], dtype=torch.double)
-    extra = torch.full_like(weight, bonus)
-    extra[0] = 0.0
-    return (weight * (found.reward.double() + extra) * found.mask).sum(1)
+        earned[name] = float(returns.mean())
+    return {"q": q, **earned, "gap": q - earned["earned"]}
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:

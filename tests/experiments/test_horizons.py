@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import algorithms
+from algorithms import recurrent_diagnosis
 from experiments.studies import horizons
 from mbrl import data
 from mbrl.types import Trajectories
@@ -25,12 +26,14 @@ def test_discounted_returns_by_hand() -> None:
         action=torch.zeros(2, 3, 1),
         reward=torch.tensor([[1.0, 2.0, 3.0], [5.0, 9.0, 9.0]]),
         next_obs=torch.zeros(2, 3, 1),
-        terminated=torch.zeros(2, 3, dtype=torch.bool),
+        terminated=torch.tensor([[False, False, True], [True, False, False]]),
         truncated=torch.zeros(2, 3, dtype=torch.bool),
         mask=mask,
     )
     expected = [1 + 0.5 * (2 + 10) + 0.25 * (3 + 10), 5]
-    np.testing.assert_allclose(horizons.discounted(found, 0.5, 10.0).numpy(), expected)
+    endless = torch.tensor(torch.inf)
+    got = recurrent_diagnosis.soft_return(found, (-endless, endless), torch.tensor(10.0), 0.5)
+    np.testing.assert_allclose(got.numpy(), expected)
 
 
 def test_a_tiny_run_and_its_values(tmp_path: Path) -> None:
@@ -45,8 +48,8 @@ def test_a_tiny_run_and_its_values(tmp_path: Path) -> None:
     assert again == found
     agent = algorithms.load(tmp_path / "run" / "checkpoint.pt")
     agent.prepare(data.load("pendulum/medium-replay"), lambda metrics: None)
-    starts, times = torch.tensor([0, 0]), torch.tensor([0, 3])
-    q = horizons._values(agent, starts, times, torch.zeros(2, 1))
+    tape = agent.recorded.tape(torch.arange(4), torch.arange(4) == 0)
+    q = recurrent_diagnosis.values(agent.learner, tape, torch.zeros(4, 1)).mean(0)[[0, 3]]
     rows = agent.recorded.rows
     x = torch.zeros(4, agent.spec.obs_dim + 2)
     x[:, :3] = rows[:4, :3]
