@@ -72,6 +72,23 @@ def test_soft_return_pays_a_bonus_after_the_first_step() -> None:
     np.testing.assert_allclose(found.numpy(), [(1 + 0.9 * 0.3) / 0.1, 1.0], rtol=1e-6)
 
 
+@torch.no_grad()
+def test_imagined_rewards_are_cut_and_those_of_the_task_are_not() -> None:
+    """A model that pays 1 for ever where the data paid half of that; the range of values is that of
+    the rewards and of entropies at the larger of today's and the remembered temperature."""
+    spec = PointMass().spec
+    agent = learner(spec, gamma=0.9, alpha=0.01)
+    obs, rewards = torch.ones(4, 2), (torch.tensor(-1.0), torch.tensor(0.5))
+    for cut, paid in ((True, 0.5), (False, 1.0)):
+        found = diagnosis.value_metrics(
+            agent, Steady(spec), obs, rewards, torch.tensor([0.3, 0.0]),
+            torch.Generator().manual_seed(0), cut=cut,
+        )  # fmt: skip
+        assert float(found["value/monte_carlo"]) == pytest.approx(paid / 0.1, rel=1e-5)
+        span = (1.5 + 0.3 * (2 * math.log(2) + 2)) / 0.1
+        assert float(found["value/range"]) == pytest.approx(span, rel=1e-5)
+
+
 def test_the_bonus_that_values_remember() -> None:
     """The value of one endless state that pays for entropy alone, learned by averaged exact targets
     while temperature and entropy fall: it is the remembered bonus over 1 - gamma."""

@@ -9,6 +9,7 @@ import torch
 from algorithms import NEUBAY, diagnosis, recurrent_diagnosis
 from experiments.settings import build_config, merge
 from mbrl import data
+from mbrl.sequences import SequenceBuffer
 from tests.small import CONFIGS
 from world_models import Prediction
 
@@ -112,3 +113,36 @@ def test_a_diagnosed_run_is_the_run_that_it_would_be_without(tmp_path) -> None:
     made.save(tmp_path / "agent.pt")
     assert torch.equal(NEUBAY.load(tmp_path / "agent.pt").remembered, made.remembered)
     assert (made.remembered[0] > 0).all()
+
+
+def episodes(made: NEUBAY) -> SequenceBuffer:
+    """Six episodes of 8 steps with rewards -2 to -5; every other one ends by the task's rule."""
+    buffer = SequenceBuffer(made.spec, 54, made.config.gamma)
+    generator = torch.Generator().manual_seed(6)
+    for number in range(6):
+        ended = (torch.arange(8) == 7) & (number % 2 == 0)
+        reward = torch.linspace(-2.0, -5.0, 8)
+        obs = torch.rand(9, made.spec.obs_dim, generator=generator)
+        buffer.append(obs, torch.zeros(8, 1), reward, ended, torch.ones(8, dtype=torch.bool))
+    return buffer
+
+
+def test_an_episode_that_ended_is_not_bootstrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, seen = agent(), {}
+    buffer = episodes(made)
+    index = torch.arange(55).clamp_max(53)
+    tape = buffer.tape(index, index % 9 == 0)
+    monkeypatch.setattr(
+        diagnosis, "spread_metrics", lambda mask, trained, ends: seen.update(ends=ends) or {}
+    )
+    recurrent_diagnosis.reach(made.learner, tape, torch.Generator().manual_seed(5))
+    assert seen["ends"].shape[1] == 3
+
+
+def test_rewards_are_cut_to_those_of_recorded_steps() -> None:
+    """A model that pays 3 is paid the data's -2: what follows an episode is no reward of 0."""
+    made, generator = agent(), torch.Generator().manual_seed(7)
+    buffer, nothing = episodes(made), torch.zeros(2)
+    found = recurrent_diagnosis.diagnose(made.learner, Steady(), buffer, buffer, nothing, generator)
+    endless = -2 / (1 - made.config.gamma)
+    assert float(found["value/monte_carlo"]) == pytest.approx(endless, rel=1e-4)

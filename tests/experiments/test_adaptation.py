@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import algorithms
-from experiments.studies import adaptation
+from experiments.studies import adaptation, learned
 from mbrl import data, tasks
 from mbrl.evaluation import evaluate
 
@@ -28,3 +28,12 @@ def test_scores_are_those_of_the_changed_tasks(tmp_path: Path) -> None:
     record = {"values": found.values, "curves": found.curves}
     (file,) = adaptation.draw({"half length (m), memory": [record]}, tmp_path, "")
     assert file.exists() and file.with_suffix(".csv").exists()
+
+
+def test_settings_reach_the_run() -> None:
+    settings = {
+        "algorithm": "neubay",
+        "data": "pendulum/expert",
+        "config": {"learner": {"tape": 64}},
+    }
+    assert learned.config(settings).learner.tape == 64
