@@ -1,0 +1,146 @@
+"""Feynman-Kac correctors against products, powers and tilts of Gaussians in closed form."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from tests.world_models.samplers import gaussian
+from world_models.samplers import FeynmanKac, edm_levels, systematic
+
+PRECISION = torch.linalg.inv(gaussian.COVARIANCE)
+OTHER_MEAN, OTHER_VARIANCE, WIDE = torch.tensor([0.0, 0.5, 1.5]).double(), 0.5, 4.0
+TILTED, PULL = 1.0, 4.0  # r(x) = -PULL / 2 (x_0 - TILTED)^2
+LEVELS = edm_levels(150, sigma_max=4.0, sigma_min=0.02)
+
+
+def other(x: Tensor, sigma: Tensor) -> Tensor:
+    share = OTHER_VARIANCE / (OTHER_VARIANCE + sigma.square()[:, None])
+    return OTHER_MEAN + share * (x - OTHER_MEAN)
+
+
+def wide(x: Tensor, sigma: Tensor) -> Tensor:
+    return OTHER_MEAN + WIDE / (WIDE + sigma.square()[:, None]) * (x - OTHER_MEAN)
+
+
+def reward(x: Tensor) -> Tensor:
+    return -0.5 * PULL * (x[:, 0] - TILTED).square()
+
+
+def gauss(precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
+    covariance = torch.linalg.inv(precision)
+    return covariance @ linear, covariance
+
+
+def law(name: str, sigma: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of the law asked for, of data noised to `sigma` (tilt aside)."""
+    eye = torch.eye(3).double()
+    own = torch.linalg.inv(gaussian.COVARIANCE + sigma**2 * eye)
+    if name == "annealed":
+        return gauss(2 * own, 2 * own @ gaussian.MEAN)
+    if name == "flattened":
+        return gauss(0.7 * own, 0.7 * own @ gaussian.MEAN)
+    if name == "tilted":
+        pull = torch.zeros(3, 3).double()
+        pull[0, 0] = 2 * PULL / (1 + sigma**2)  # the tilt of 2, as it grows
+        return gauss(own + pull, own @ gaussian.MEAN + pull[0] * TILTED)
+    a, b, variance = (1.0, 1.0, OTHER_VARIANCE) if name == "product" else (1.3, -0.3, WIDE)
+    theirs = eye / (variance + sigma**2)
+    return gauss(a * own + b * theirs, a * own @ gaussian.MEAN + b * theirs @ OTHER_MEAN)
+
+
+SETTINGS = {
+    "annealed": FeynmanKac(exponent=2.0),
+    "flattened": FeynmanKac(exponent=0.7),
+    "product": FeynmanKac(experts=((other, 1.0),)),
+    "guided": FeynmanKac(exponent=1.3, experts=((wide, -0.3),)),
+    "tilted": FeynmanKac(reward=reward, tilt=2.0),
+}
+RUNS, PARTICLES = 6, 1500
+
+
+def moments(name: str, corrected: bool) -> Tensor:
+    """Weighted first and second moments [RUNS, 3 + 9], each run from its own noise. Particles
+    begin at the exact law of the first level, so that the process alone is looked at."""
+    sampler = dataclasses.replace(SETTINGS[name], corrected=corrected)
+    mean, covariance = law(name, LEVELS[0])
+    root = torch.linalg.cholesky(covariance)
+    rows = []
+    for run in range(RUNS):
+        generator = torch.Generator().manual_seed(run)
+        z = torch.randn(PARTICLES, 3, generator=generator, dtype=torch.double)
+        x = (mean + z @ root.T) * sampler.total**0.5  # which the sampler divides by
+        found = sampler.particles(gaussian.denoise, x, LEVELS, generator)
+        w = found.log_weights.exp()
+        assert float(w.sum()) == pytest.approx(1.0)
+        first = (w[:, None] * found.x).sum(0)
+        rows.append(torch.cat([first, ((w[:, None] * found.x).T @ found.x).flatten()]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_weighted_moments_are_those_of_the_law(name: str) -> None:
+    mean, covariance = law(name)
+    exact = torch.cat([mean, (covariance + torch.outer(mean, mean)).flatten()])
+    found = moments(name, corrected=True)
+    error = found.std(0) / RUNS**0.5
+    assert ((found.mean(0) - exact).abs() < 4.5 * error + 0.012).all()
+
+
+@pytest.mark.parametrize("name", ["annealed", "product", "tilted"])
+def test_without_weights_the_guided_process_is_biased(name: str) -> None:
+    mean, covariance = law(name)
+    exact = torch.cat([mean, (covariance + torch.outer(mean, mean)).flatten()])
+    found = moments(name, corrected=False)
+    error = found.std(0) / RUNS**0.5
+    away = ((found.mean(0) - exact).abs() / error).max()
+    assert away > 8
+
+
+def test_one_law_with_exponent_1_needs_no_weights() -> None:
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
+    found = FeynmanKac().particles(gaussian.denoise, x, LEVELS, torch.Generator())
+    assert torch.allclose(found.log_weights.exp(), torch.full((50,), 0.02).double())
+    assert found.effective == pytest.approx(50)
+
+
+def test_systematic_resampling_keeps_to_the_weights() -> None:
+    weights = torch.tensor([0.5, 0.26, 0.2, 0.04, 0.0]).double()
+    total: Counter[int] = Counter()
+    for seed in range(400):
+        generator = torch.Generator().manual_seed(seed)
+        drawn = Counter(systematic(weights.log(), generator).tolist())
+        assert all(abs(drawn[i] - 5 * float(w)) < 1 for i, w in enumerate(weights))
+        total += drawn
+    for i, w in enumerate(weights.tolist()):
+        assert total[i] / 2000 == pytest.approx(w, abs=0.03)
+
+
+def test_samples_are_drawn_from_the_particles() -> None:
+    x = 4.0 * torch.randn(300, 3, generator=torch.Generator().manual_seed(0)).double()
+    sampler = SETTINGS["product"]
+    generators = [torch.Generator().manual_seed(7) for _ in range(2)]
+    found = sampler(gaussian.denoise, x, LEVELS, generators[0])
+    particles = sampler.particles(gaussian.denoise, x, LEVELS, generators[1])
+    chosen = systematic(particles.log_weights, generators[1])
+    assert torch.equal(found, particles.x[chosen])
+    assert sampler.evaluations(10) == 20
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"exponent": 0.0},
+        {"experts": ((other, -1.0),)},
+        {"noise": 0.0},
+        {"resample_below": 1.5},
+        {"tilt": 1.0},
+        {"reward": reward},
+    ],
+)
+def test_impossible_settings(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        FeynmanKac(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,44 @@
+"""Samplers of diffusion models behind one signature; see `base.Sampler`."""
+
+from world_models.samplers.base import Before, Denoiser, Sampler, check_levels, edm_levels
+from world_models.samplers.exponential import DEIS, DPMSolverPP
+from world_models.samplers.feynman_kac import FeynmanKac, Particles, systematic
+from world_models.samplers.one_step import DDIM, Churn, Euler, Heun
+from world_models.samplers.plan import Choice, Plan, Schedule, SearchConfig, search, uniform_plan
+from world_models.samplers.time_shift import TimeShift
+
+# By the name that a configuration gives; those that need more than numbers are built in Python.
+SAMPLERS = {
+    "euler": Euler,
+    "heun": Heun,
+    "churn": Churn,
+    "ddim": DDIM,
+    "dpm_solver_pp": DPMSolverPP,
+    "deis": DEIS,
+    "time_shift": TimeShift,
+}
+
+__all__ = [
+    "DDIM",
+    "DEIS",
+    "SAMPLERS",
+    "Before",
+    "Choice",
+    "Churn",
+    "DPMSolverPP",
+    "Denoiser",
+    "Euler",
+    "FeynmanKac",
+    "Heun",
+    "Particles",
+    "Plan",
+    "Sampler",
+    "Schedule",
+    "SearchConfig",
+    "TimeShift",
+    "check_levels",
+    "edm_levels",
+    "search",
+    "systematic",
+    "uniform_plan",
+]

@@ -1,0 +1,164 @@
+"""Feynman-Kac correctors: particles that follow a guided, annealed or product diffusion, weighted
+so that what they represent at the end is exactly the law asked for."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from world_models.samplers.base import Before, Denoiser, at, check_levels, normal
+
+Reward = Callable[[Tensor], Tensor]  # x [B, ...] to r(x) [B], differentiable
+
+
+class Particles(NamedTuple):
+    """`x` [B, ...] and `log_weights` [B], whose exponentials sum to 1."""
+
+    x: Tensor
+    log_weights: Tensor
+
+    @property
+    def effective(self) -> float:
+        """The effective sample size 1 / sum w^2."""
+        return float(1.0 / self.log_weights.exp().square().sum())
+
+
+@dataclass(frozen=True)
+class FeynmanKac:
+    """Sequential Monte Carlo towards p(x)^exponent prod_i p_i(x)^(b_i) exp(tilt r(x)), up to a
+    constant (Feynman-Kac Correctors in Diffusion, arXiv 2503.02819, here variance-exploding).
+
+    With time running as -sigma^2, l_i = log p_i at the present level, L = sum b_i l_i and m the
+    present tilt, particles follow dx = ((1 + z) / 2 grad L + z / 2 m grad r) dt + sqrt(z) dW with
+    z = `noise`, and d log w = (|grad L|^2 - sum b_i |grad l_i|^2) / 2 dt + r dm + m / 2 grad L .
+    grad r dt: no Laplacian is needed. The tilt grows from 0 to `tilt` as 1 / (1 + sigma^2). One law
+    with exponent b is annealing, several with 1 are a product, (1 - w, w) is classifier-free
+    guidance.
+
+    Not a sampler of the data's law: exact for the law above as steps and particles grow. The
+    particles of one call depend on each other through resampling. Where exponents do not sum to 1
+    the weights work at every level, high noise included, so a start at a lower sigma_0 is less
+    noisy.
+    """
+
+    exponent: float = 1.0  # of the law whose denoiser is given to the call
+    experts: tuple[tuple[Denoiser, float], ...] = ()  # more denoisers, with their exponents
+    reward: Reward | None = None  # r
+    tilt: float = 0.0  # weight of r at the end
+    noise: float = 1.0  # z, above 0: without noise copies of a particle would stay together
+    corrected: bool = True  # False: the guided process alone, without weights
+    resample_below: float = 0.5  # share of the particles that the effective number falls to
+
+    def __post_init__(self) -> None:
+        if self.total <= 0:
+            raise ConfigError(
+                f"the exponents sum to {self.total}, which must be above 0: the law would have no "
+                "start at high noise"
+            )
+        if self.noise <= 0 or not 0 <= self.resample_below <= 1:
+            raise ConfigError(
+                f"noise is {self.noise} (above 0), resample_below {self.resample_below} (0 to 1)"
+            )
+        if (self.reward is None) != (self.tilt == 0.0):
+            raise ConfigError(f"tilt is {self.tilt} and reward {self.reward}; give both or neither")
+
+    @property
+    def total(self) -> float:
+        return self.exponent + sum(b for _, b in self.experts)
+
+    def evaluations(self, steps: int) -> int:
+        return steps * (1 + len(self.experts))
+
+    def __call__(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigmas: Sequence[float],
+        generator: torch.Generator,
+        *,
+        before: Before | None = None,
+    ) -> Tensor:
+        """As many samples as `x` has rows, drawn from the weighted particles."""
+        found = self.particles(denoise, x, sigmas, generator, before=before)
+        if not self.corrected:
+            return found.x
+        return found.x[systematic(found.log_weights, generator)]
+
+    def particles(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigmas: Sequence[float],
+        generator: torch.Generator,
+        *,
+        before: Before | None = None,
+    ) -> Particles:
+        """The weighted particles, from `x` [B, ...] ~ N(0, sigma_0^2)."""
+        check_levels(sigmas)
+        laws = [(denoise, self.exponent), *self.experts]
+        x = x / math.sqrt(self.total)  # N(0, sigma^2)^b is N(0, sigma^2 / b)
+        even = -math.log(len(x))
+        log_weights = x.new_full((len(x),), even)
+        for n, (now, then) in enumerate(pairwise(sigmas)):
+            if before is not None:
+                x = before(x, n, sigmas)
+            x, gained = self._step(laws, x, now, then, generator)
+            if self.corrected:
+                log_weights = torch.log_softmax(log_weights + gained, 0)
+                particles = Particles(x, log_weights)
+                if then > 0 and particles.effective < self.resample_below * len(x):
+                    x = x[systematic(log_weights, generator)]
+                    log_weights = torch.full_like(log_weights, even)
+        return Particles(x, log_weights)
+
+    def _step(
+        self,
+        laws: Sequence[tuple[Denoiser, float]],
+        x: Tensor,
+        now: float,
+        then: float,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """The particles after a step, and what their log-weights gain [B]."""
+        dt = now**2 - then**2
+        total, squares = torch.zeros_like(x), x.new_zeros(len(x))
+        for law, exponent in laws:
+            score = (law(x, at(x, now)) - x) / now**2
+            total = total + exponent * score
+            squares = squares + exponent * _dot(score, score)
+        drift = 0.5 * (1.0 + self.noise) * total
+        gained = 0.5 * (_dot(total, total) - squares) * dt
+        if self.reward is not None:
+            here, later = (self.tilt / (1.0 + sigma**2) for sigma in (now, then))
+            value, slope = _with_gradient(self.reward, x)
+            drift = drift + 0.5 * self.noise * here * slope
+            gained = gained + value * (later - here) + 0.5 * here * _dot(total, slope) * dt
+        x = x + drift * dt + math.sqrt(self.noise * dt) * normal(x, generator)
+        return x, gained
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).flatten(1).sum(1)
+
+
+def _with_gradient(reward: Reward, x: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        value = reward(x)
+        (slope,) = torch.autograd.grad(value.sum(), x)
+    return value.detach(), slope
+
+
+def systematic(log_weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Indices [B] of a systematic resampling: each particle appears floor or ceil of B w times."""
+    count = len(log_weights)
+    device, dtype = log_weights.device, torch.double
+    start = torch.rand((), generator=generator, device=device, dtype=dtype)
+    points = (torch.arange(count, device=device, dtype=dtype) + start) / count
+    edges = torch.softmax(log_weights.double(), 0).cumsum(0)
+    return torch.searchsorted(edges, points).clamp_max(count - 1)

@@ -1,0 +1,148 @@
+"""Samplers that look at the present level alone: Euler, Heun, EDM's churn, DDIM."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from world_models.samplers.base import Before, Denoiser, at, march, normal
+
+
+def euler_step(denoise: Denoiser, x: Tensor, now: float, then: float) -> Tensor:
+    """x + (sigma' - sigma) (x - D) / sigma, in the form that is exact at sigma' = 0."""
+    return torch.lerp(denoise(x, at(x, now)), x, then / now)
+
+
+def heun_step(denoise: Denoiser, x: Tensor, now: float, then: float) -> Tensor:
+    """The trapezoidal rule on dx/dsigma = (x - D) / sigma; Euler's where it would end at 0."""
+    if then == 0:
+        return euler_step(denoise, x, now, then)
+    slope = (x - denoise(x, at(x, now))) / now
+    guess = x + (then - now) * slope
+    slope = slope + (guess - denoise(guess, at(x, then))) / then
+    return x + 0.5 * (then - now) * slope
+
+
+@dataclass(frozen=True)
+class Euler:
+    """First order, one evaluation a step."""
+
+    def __call__(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigmas: Sequence[float],
+        generator: torch.Generator,
+        *,
+        before: Before | None = None,
+    ) -> Tensor:
+        return march(lambda x, _, a, b: euler_step(denoise, x, a, b), x, sigmas, before)
+
+    def evaluations(self, steps: int) -> int:
+        return steps
+
+
+@dataclass(frozen=True)
+class Heun:
+    """Second order, two evaluations a step (EDM, arXiv 2206.00364, algorithm 1)."""
+
+    def __call__(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigmas: Sequence[float],
+        generator: torch.Generator,
+        *,
+        before: Before | None = None,
+    ) -> Tensor:
+        return march(lambda x, _, a, b: heun_step(denoise, x, a, b), x, sigmas, before)
+
+    def evaluations(self, steps: int) -> int:
+        return 2 * steps - 1
+
+
+@dataclass(frozen=True)
+class Churn:
+    """Noise is added before each of Heun's steps (EDM, arXiv 2206.00364, algorithm 2). The defaults
+    are those of policy-guided diffusion's code, whose Euler part starts from the x without the new
+    noise; here it starts from the one with it, as in the paper."""
+
+    amount: float = 80.0  # over all steps; a step's share is at most sqrt(2) - 1
+    low: float = 0.05  # levels between low and high are churned
+    high: float = 50.0
+    noise: float = 1.003  # deviation of the new noise against its due
+
+    def __post_init__(self) -> None:
+        if self.amount < 0 or self.noise < 0 or not 0 <= self.low <= self.high:
+            raise ConfigError(
+                f"churn has amount {self.amount}, noise {self.noise}, low {self.low} and high "
+                f"{self.high}; none may be negative, and low must not exceed high"
+            )
+
+    def raised(self, sigma: float, steps: int) -> float:
+        """The level that the new noise leads to."""
+        share = min(self.amount / steps, math.sqrt(2.0) - 1.0)
+        return sigma * (1.0 + share) if self.low <= sigma <= self.high else sigma
+
+    def __call__(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigmas: Sequence[float],
+        generator: torch.Generator,
+        *,
+        before: Before | None = None,
+    ) -> Tensor:
+        steps = len(sigmas) - 1
+
+        def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
+            above = self.raised(now, steps)
+            if above > now:
+                extra = math.sqrt(above**2 - now**2) * self.noise
+                x = x + extra * normal(x, generator)
+            return heun_step(denoise, x, above, then)
+
+        return march(step, x, sigmas, before)
+
+    def evaluations(self, steps: int) -> int:
+        return 2 * steps - 1
+
+
+@dataclass(frozen=True)
+class DDIM:
+    """Denoising Diffusion Implicit Models (arXiv 2010.02502, eq. 12 and 16). With eta 0 it is
+    Euler's method, with eta 1 the ancestral sampler of DDPM."""
+
+    eta: float = 0.0  # share of fresh noise, 0 to 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eta <= 1:
+            raise ConfigError(f"eta is {self.eta}, it must lie in [0, 1]")
+
+    def deviation(self, now: float, then: float) -> float:
+        """Of the fresh noise, in the scale of x. The paper's sigma_t at alpha_bar =
+        1 / (1 + sigma^2), divided by sqrt(alpha_bar) of the next level, reduces to this."""
+        return self.eta * then * math.sqrt(1.0 - (then / now) ** 2)
+
+    def __call__(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigmas: Sequence[float],
+        generator: torch.Generator,
+        *,
+        before: Before | None = None,
+    ) -> Tensor:
+        def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
+            fresh = self.deviation(now, then)
+            kept = math.sqrt(then**2 - fresh**2)
+            x = torch.lerp(denoise(x, at(x, now)), x, kept / now)
+            return x + fresh * normal(x, generator) if fresh > 0 else x
+
+        return march(step, x, sigmas, before)
+
+    def evaluations(self, steps: int) -> int:
+        return steps

@@ -1,0 +1,75 @@
+"""The time-shift sampler: the denoiser is told the level that a sample's variance speaks for."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from world_models.samplers.base import Before, Denoiser, at, march, normal
+from world_models.samplers.one_step import DDIM
+
+
+@dataclass(frozen=True)
+class TimeShift:
+    """DDIM whose denoiser is called at a level near the due one (Alleviating Exposure Bias in
+    Diffusion Models through Sampling with Shifted Time Steps, arXiv 2305.15583, algorithm 3).
+
+    After a step to level n, each sample's variance over its entries is compared with
+    `data_variance` + sigma_m^2 for the levels m within `window` // 2 steps of n; the nearest is
+    what the next call is told, until the levels reach `cutoff`. With window 0 it is DDIM.
+
+    Differences: levels are those of x_0 + sigma n, so the paper's 1 - alpha_bar becomes the
+    variance of the data plus sigma^2; the candidates are the levels of this run, not of training.
+    """
+
+    window: int = 4  # levels around the due one, half on each side
+    cutoff: float = 0.5  # no shift below this level
+    data_variance: float = 1.0  # of the entries of one clean sample
+    eta: float = 0.0  # share of fresh noise, as in DDIM
+
+    def __post_init__(self) -> None:
+        if self.window < 0 or self.cutoff < 0 or self.data_variance < 0:
+            raise ConfigError(
+                f"window is {self.window}, cutoff {self.cutoff}, data_variance "
+                f"{self.data_variance}; none may be negative"
+            )
+        DDIM(self.eta)
+
+    def told(self, x: Tensor, n: int, sigmas: Sequence[float]) -> Tensor:
+        """The level [B] that the denoiser is called with at step n."""
+        half = self.window // 2
+        if n == 0 or half == 0 or sigmas[n] <= self.cutoff:
+            return at(x, sigmas[n])
+        near = [s for s in sigmas[max(0, n - half) : n + half + 1] if s > 0]
+        levels = torch.tensor(near, dtype=x.dtype, device=x.device)
+        variance = x.flatten(1).var(1, correction=0)
+        away = (variance[:, None] - (self.data_variance + levels.square())).abs()
+        return levels[away.argmin(1)]
+
+    def __call__(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigmas: Sequence[float],
+        generator: torch.Generator,
+        *,
+        before: Before | None = None,
+    ) -> Tensor:
+        ddim = DDIM(self.eta)
+
+        def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
+            level = self.told(x, n, sigmas)
+            # A network that predicts noise has x and the level told; its noise takes the step.
+            shape = (-1, *[1] * (x.ndim - 1))
+            noise = (x - denoise(x, level)) / level.view(shape)
+            fresh = ddim.deviation(now, then)
+            x = x + (math.sqrt(then**2 - fresh**2) - now) * noise
+            return x + fresh * normal(x, generator) if fresh > 0 else x
+
+        return march(step, x, sigmas, before)
+
+    def evaluations(self, steps: int) -> int:
+        return steps
