@@ -1,16 +1,22 @@
-"""World models: learned ensembles, the true dynamics, and rollouts from them."""
+"""World models: learned ensembles, the true dynamics, rollouts from them, and generators of whole
+trajectories."""
 
 from world_models.base import Prediction, WorldModel
 from world_models.ensemble import EnsembleConfig, EnsembleDynamics
+from world_models.guidance import PolicyGuidance
 from world_models.rollout import RolloutConfig, rollout
+from world_models.trajectory_diffusion import DiffusionConfig, TrajectoryDiffusion
 from world_models.true_dynamics import Interpolated, TrueDynamics
 
 __all__ = [
+    "DiffusionConfig",
     "EnsembleConfig",
     "EnsembleDynamics",
     "Interpolated",
+    "PolicyGuidance",
     "Prediction",
     "RolloutConfig",
+    "TrajectoryDiffusion",
     "TrueDynamics",
     "WorldModel",
     "rollout",

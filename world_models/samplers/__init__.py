@@ -1,5 +1,7 @@
 """Samplers of diffusion models behind one signature; see `base.Sampler`."""
 
+from collections.abc import Callable
+
 from world_models.samplers.base import Before, Denoiser, Sampler, check_levels, edm_levels
 from world_models.samplers.exponential import DEIS, DPMSolverPP
 from world_models.samplers.feynman_kac import FeynmanKac, Particles, systematic
@@ -8,7 +10,7 @@ from world_models.samplers.plan import Choice, Plan, Schedule, SearchConfig, sea
 from world_models.samplers.time_shift import TimeShift
 
 # By the name that a configuration gives; those that need more than numbers are built in Python.
-SAMPLERS = {
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "euler": Euler,
     "heun": Heun,
     "churn": Churn,

@@ -1,0 +1,112 @@
+"""Windows of tokens and back."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError, DataError
+from mbrl.types import Spec, Transitions
+from world_models.windows import Tokens, window_starts
+
+SPEC = Spec("toy", 2, 1, action_low=(-2.0,), action_high=(4.0,))
+
+
+def episodes(*lengths: tuple[int, bool]) -> Transitions:
+    """Episodes of so many steps that end the task or are cut; obs tell row and episode."""
+    rows, terminated, truncated = [], [], []
+    for index, (length, ends) in enumerate(lengths):
+        for t in range(length):
+            rows.append([float(t), float(index)])
+            terminated.append(ends and t == length - 1)
+            truncated.append(not ends and t == length - 1)
+    obs = torch.tensor(rows)
+    n = len(obs)
+    return Transitions(
+        obs=obs,
+        action=torch.linspace(-1.5, 3.5, n)[:, None],
+        reward=torch.arange(n).float() / 10,
+        next_obs=obs + torch.tensor([1.0, 0.0]),
+        terminated=torch.tensor(terminated),
+        truncated=torch.tensor(truncated),
+    )
+
+
+def tokens(data: Transitions) -> Tokens:
+    made = Tokens(SPEC)
+    made.normaliser.fit(made.raw(data))
+    return made
+
+
+def test_starts_keep_to_episodes_and_reach_the_tasks_ends() -> None:
+    data = episodes((10, False), (3, True), (11, True), (5, False))
+    # 0..9 cut; 10..12 too short; 13..23 ends, so its last five are a window too; 24..28.
+    assert window_starts(data, 5, 4).tolist() == [0, 4, 13, 17, 19, 24]
+    assert window_starts(data, 5, 3).tolist() == [0, 3, 13, 16, 19, 24]
+    assert window_starts(data, 11, 4).tolist() == [13]
+
+
+def test_starts_say_when_no_episode_is_long_enough() -> None:
+    with pytest.raises(DataError, match="no episode has 12 steps, the longest has 11"):
+        window_starts(episodes((11, True), (4, False)), 12, 1)
+    with pytest.raises(ConfigError, match="length is 1"):
+        window_starts(episodes((11, True)), 1, 1)
+
+
+def test_tokens_are_standardised_and_come_back() -> None:
+    data = episodes((12, False))
+    made = tokens(data)
+    standard = made.normaliser(made.raw(data))
+    assert torch.allclose(standard.mean(0), torch.zeros(5), atol=1e-6)
+    varying = standard.std(0, correction=0)
+    assert torch.allclose(varying[[0, 2, 3]], torch.ones(3), atol=1e-6)
+    back = made.trajectories(standard[None])
+    assert back.obs.shape == (1, 12, 2) and back.mask.sum() == 11
+    rows = back.transitions()
+    assert torch.allclose(rows.obs, data.obs[:11], atol=1e-5)
+    assert torch.allclose(rows.action, data.action[:11], atol=1e-4)
+    assert torch.allclose(rows.reward, data.reward[:11], atol=1e-6)
+    assert torch.allclose(rows.next_obs, data.next_obs[:11], atol=1e-5)
+    assert rows.truncated.tolist() == [False] * 10 + [True] and not rows.terminated.any()
+    assert torch.allclose(made.observations(standard), data.obs, atol=1e-5)
+    unit = (data.action - 1.0) / 3.0
+    assert torch.allclose(made.unit_actions(standard), unit, atol=1e-5)
+
+
+def test_actions_at_the_bounds_stay_finite() -> None:
+    data = episodes((4, False))
+    data = Transitions(**{**vars(data), "action": torch.tensor([[-2.0], [4.0], [9.0], [1.0]])})
+    raw = Tokens(SPEC).raw(data)[:, 2]
+    limit = math.atanh(0.999)
+    assert raw.tolist() == pytest.approx([-limit, limit, limit, 0.0], abs=1e-3)
+
+
+def window(*ended: float) -> Tensor:
+    raw = torch.zeros(1, len(ended), 5)
+    raw[0, :, 0] = torch.arange(len(ended)).float()
+    raw[0, :, 4] = torch.tensor(ended)
+    return raw
+
+
+def test_the_end_of_the_task_ends_the_window() -> None:
+    made = Tokens(SPEC)  # an identity before it is fitted
+    found = made.trajectories(window(0.1, 0.2, 0.7, 0.9, 0.0))
+    assert found.mask[0].tolist() == [True, True, True, False, False]
+    assert found.terminated[0].tolist() == [False, False, True, False, False]
+    assert not found.truncated.any()
+    found = made.trajectories(window(0.0, 0.0, 0.0, 0.6))
+    assert found.mask[0].tolist() == [True] * 4
+    assert found.terminated[0].tolist() == [False, False, False, True]
+    assert not found.truncated.any()  # the step before leads on to the last
+    assert found.next_obs[0, :, 0].tolist() == [1.0, 2.0, 3.0, 3.0]
+    found = made.trajectories(window(0.0, 0.0, 0.0, 0.4))
+    assert found.mask[0].tolist() == [True, True, True, False]
+    assert found.truncated[0].tolist() == [False, False, True, False]
+    rows = found.transitions()
+    assert rows.episodes() == [(0, 3)]
+
+
+def test_discrete_actions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="discrete actions"):
+        Tokens(Spec("toy", 2, num_actions=3))

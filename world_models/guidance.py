@@ -1,0 +1,115 @@
+"""Guidance of generated windows towards a policy: the update of policy-guided diffusion
+(arXiv 2404.06356), and the one that a score of the product law would have."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from mbrl.training import Stateful
+from world_models.samplers.base import Before, Denoiser
+from world_models.windows import Tokens
+
+
+def log_prob(policy: Any, obs: Tensor, action: Tensor) -> Tensor:
+    """log pi(a|s) [...] at raw `obs` [..., S] and `action` [..., A] in [-1, 1]; that of
+    N(pi(s), 1) for a deterministic policy. Raises `ConfigError` for one that has neither."""
+    if isinstance(policy, Stateful):
+        raise ConfigError(
+            f"{type(policy).__name__} carries a memory or a plan; guidance needs the policy of a "
+            "Markov agent"
+        )
+    if hasattr(policy, "log_prob"):
+        found: Tensor = policy.log_prob(obs, action)
+        return found
+    if hasattr(policy, "unit"):
+        away = action - policy.unit(obs)
+        return -0.5 * (away.square() + math.log(2 * math.pi)).sum(-1)
+    raise ConfigError(
+        f"{type(policy).__name__} has no density of continuous actions to be guided by"
+    )
+
+
+@dataclass(frozen=True)
+class PolicyGuidance:
+    """Moves the actions of a window uphill in sum_t log pi(a_t | s_t), towards
+    p(tau) prod_t pi(a_t | s_t)^weight.
+
+    `paper`: before step n of N, actions move by weight (1 - n / N + cosine sin(pi (n + 1) / N)) g,
+    and not before the last step; g is the gradient, divided by its norm over the whole window with
+    `normalise`. Neither sigma nor the step is in it, so it does not sample that law exactly.
+    `score`: the denoiser becomes D + sigma^2 / (1 + sigma^2) weight g. With `denoised` that is the
+    score which reads the policy's density at D(x), 1 / (1 + sigma^2) being the slope of D for data
+    of deviation 1; at low noise it is sigma^2 weight g, which at high noise would leap out of all
+    bounds: the noised law of a product is far flatter than the policy. Not exact either;
+    `samplers.FeynmanKac` with `log_likelihood` as reward is.
+
+    The gradient goes through the actions alone; observations are those of x or, with `denoised`,
+    of D(x). Difference from the authors' code: the small number that guards the division is in the
+    denominator, so no gradient gives no move.
+    """
+
+    policy: Any
+    weight: float = 1.0  # lambda
+    mode: Literal["paper", "score"] = "paper"
+    normalise: bool = True  # divide the gradient by its norm over a window (paper alone)
+    cosine: float = 0.3  # beta of the schedule (paper alone)
+    denoised: bool = False  # look at D(x) instead of x
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise ConfigError(f"weight is {self.weight}, it must be 0 or more")
+
+    def schedule(self, n: int, steps: int) -> float:
+        """What the gradient counts before step n of `steps`."""
+        if n >= steps - 1:
+            return 0.0
+        wave = math.sin(math.pi * (n + 1) / steps)
+        return self.weight * (1.0 - n / steps + self.cosine * wave)
+
+    def log_likelihood(self, tokens: Tokens, x: Tensor) -> Tensor:
+        """sum_t log pi(a_t | s_t) [B] of standardised windows [B, L, F], differentiable."""
+        obs, action = tokens.observations(x), tokens.unit_actions(x)
+        return log_prob(self.policy, obs, action).sum(-1)
+
+    def gradient(self, tokens: Tokens, x: Tensor) -> Tensor:
+        """Of `log_likelihood` with respect to the action slots [B, L, A] alone."""
+        part = tokens.actions
+        with torch.enable_grad():
+            action = x[..., part].detach().requires_grad_()
+            whole = torch.cat([x[..., : part.start], action, x[..., part.stop :]], -1)
+            value = self.log_likelihood(tokens, whole).sum()
+            (found,) = torch.autograd.grad(value, action)
+        return found
+
+    def attach(self, tokens: Tokens, denoise: Denoiser) -> tuple[Denoiser, Before | None]:
+        """The denoiser and the move before each step of a guided sampler."""
+        part = tokens.actions
+        if self.weight == 0:
+            return denoise, None
+
+        def score(x: Tensor, sigma: Tensor) -> Tensor:
+            found = denoise(x, sigma)
+            g = self.gradient(tokens, found if self.denoised else x)
+            found = found.clone()
+            variance = sigma.square()[:, None, None]
+            found[..., part] += self.weight * variance / (1.0 + variance) * g
+            return found
+
+        def before(x: Tensor, n: int, sigmas: Sequence[float]) -> Tensor:
+            size = self.schedule(n, len(sigmas) - 1)
+            if size == 0.0:
+                return x
+            at = denoise(x, x.new_full((len(x),), sigmas[n])) if self.denoised else x
+            g = self.gradient(tokens, at)
+            if self.normalise:
+                g = g / g.flatten(1).norm(dim=1).clamp_min(1e-8)[:, None, None]
+            x = x.clone()
+            x[..., part] += size * g
+            return x
+
+        return (score, None) if self.mode == "score" else (denoise, before)

@@ -1,0 +1,111 @@
+"""Pieces of episodes as rows of numbers for a generator of trajectories, and back: a token is
+[observation, atanh(action), reward, terminated], standardised."""
+
+import torch
+from torch import Tensor, nn
+
+from mbrl.errors import ConfigError, DataError
+from mbrl.networks import ActionScale, Normaliser
+from mbrl.types import Spec, Trajectories, Transitions
+
+
+class Tokens(nn.Module):
+    """The map between steps in the task's units and standardised tokens [..., S + A + 2]."""
+
+    def __init__(self, spec: Spec, action_bound: float = 0.999) -> None:
+        super().__init__()
+        if spec.discrete:
+            raise ConfigError(
+                f"task {spec.task!r} has discrete actions; a trajectory diffusion needs continuous "
+                "ones"
+            )
+        self.spec, self.action_bound = spec, action_bound
+        self.scale, self.normaliser = (
+            ActionScale(spec),
+            Normaliser(spec.obs_dim + spec.action_dim + 2),
+        )
+
+    @property
+    def size(self) -> int:
+        return self.spec.obs_dim + self.spec.action_dim + 2
+
+    @property
+    def actions(self) -> slice:
+        """Where a token has the action."""
+        return slice(self.spec.obs_dim, self.spec.obs_dim + self.spec.action_dim)
+
+    def raw(self, data: Transitions) -> Tensor:
+        """Tokens [N, S + A + 2] before they are standardised; actions are cut at +-`action_bound`
+        in [-1, 1] so that atanh is finite."""
+        unit = self.scale.to_unit(data.action).clamp(-self.action_bound, self.action_bound)
+        rest = torch.stack([data.reward, data.terminated.to(data.reward.dtype)], -1)
+        return torch.cat([data.obs, torch.atanh(unit), rest], -1)
+
+    def observations(self, tokens: Tensor) -> Tensor:
+        """Raw observations [..., S] of standardised tokens."""
+        s = self.spec.obs_dim
+        return tokens[..., :s] * self.normaliser.std[:s] + self.normaliser.mean[:s]
+
+    def unit_actions(self, tokens: Tensor) -> Tensor:
+        """Actions [..., A] in (-1, 1) of standardised tokens."""
+        part = self.actions
+        return torch.tanh(
+            tokens[..., part] * self.normaliser.std[part] + self.normaliser.mean[part]
+        )
+
+    def trajectories(self, tokens: Tensor) -> Trajectories:
+        """Windows [B, L, S + A + 2] as `Trajectories` [B, L, ...].
+
+        Next observations are those of the next token, so the last token is no step, unless it says
+        that the task ends there (its next observation is its own then, and never bootstraps).
+        Nothing after the first such token counts. A window that does not end is truncated at its
+        last step.
+        """
+        raw = self.normaliser.inverse(tokens)
+        s = self.spec.obs_dim
+        obs, said = raw[..., :s], raw[..., -1] > 0.5
+        over = said.int().cumsum(1) - said.int() > 0
+        last = torch.zeros_like(said)
+        last[:, -1] = True
+        mask = ~over & (~last | said)
+        terminated = said & mask
+        ends = torch.zeros_like(said)
+        if tokens.shape[1] > 1:
+            ends[:, -2] = True
+        ends &= ~said[:, -1:]
+        return Trajectories(
+            obs=obs,
+            action=self.scale.to_task(self.unit_actions(tokens)),
+            reward=raw[..., -2],
+            next_obs=torch.cat([obs[:, 1:], obs[:, -1:]], 1),
+            terminated=terminated,
+            truncated=ends & mask & ~terminated,
+            mask=mask,
+        )
+
+
+def window_starts(data: Transitions, length: int, stride: int) -> Tensor:
+    """Rows [N] at which windows of `length` steps begin: every `stride`-th row of an episode, and
+    the row whose window ends with the task's end; none crosses the end of an episode. Raises
+    `DataError` where no episode is long enough.
+
+    Difference from policy-guided diffusion's code: the stride is counted in each episode rather
+    than over all rows, and windows that end at a time limit are kept, because a time limit is not
+    part of a token.
+    """
+    if length < 2 or stride < 1:
+        raise ConfigError(f"length is {length} (2 or more), stride {stride} (1 or more)")
+    found: list[int] = []
+    for begin, end in data.episodes():
+        last = end - length
+        starts = list(range(begin, last + 1, stride))
+        if last >= begin and starts[-1] != last and bool(data.terminated[end - 1]):
+            starts.append(last)
+        found += starts
+    if not found:
+        longest = max((end - begin for begin, end in data.episodes()), default=0)
+        raise DataError(
+            f"no episode has {length} steps, the longest has {longest}; fit with length "
+            f"{longest} or less"
+        )
+    return torch.tensor(found)
