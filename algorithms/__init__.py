@@ -20,6 +20,7 @@ from algorithms.mopo import MOPO, MOPOConfig
 from algorithms.morel import MOReL, MOReLConfig
 from algorithms.neubay import NEUBAY, NEUBAYConfig
 from algorithms.pets import PETS, PETSConfig
+from algorithms.pgd import PGD, PGDConfig
 from algorithms.rambo import RAMBO, RAMBOConfig
 from algorithms.ravl import RAVL, RAVLConfig
 from algorithms.rebrac import ReBRAC, ReBRACConfig
@@ -43,6 +44,7 @@ __all__ = [
     "MOPO",
     "NEUBAY",
     "PETS",
+    "PGD",
     "RAMBO",
     "RAVL",
     "SAC",
@@ -69,6 +71,7 @@ __all__ = [
     "MOReLConfig",
     "NEUBAYConfig",
     "PETSConfig",
+    "PGDConfig",
     "RAMBOConfig",
     "RAVLConfig",
     "ReBRAC",
@@ -95,6 +98,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "mopo": (MOPO, MOPOConfig),
     "ravl": (RAVL, RAVLConfig),
     "neubay": (NEUBAY, NEUBAYConfig),
+    "pgd": (PGD, PGDConfig),
     "morel": (MOReL, MOReLConfig),
     "combo": (COMBO, COMBOConfig),
     "rambo": (RAMBO, RAMBOConfig),

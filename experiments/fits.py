@@ -19,7 +19,7 @@ from mbrl.callbacks import read
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError
 from mbrl.training import Metrics
-from world_models import EnsembleConfig, EnsembleDynamics
+from world_models import DiffusionConfig, EnsembleConfig, EnsembleDynamics, TrajectoryDiffusion
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,35 @@ class FitSettings:
     threads: int = 1  # CPU threads
 
 
-def create(settings: FitSettings, config: EnsembleConfig, folder: Path) -> None:
+ModelConfig = EnsembleConfig | DiffusionConfig
+MODELS: dict[str, tuple[Any, Any]] = {  # kind of model: class, config class
+    "ensemble": (EnsembleDynamics, EnsembleConfig),
+    "diffusion": (TrajectoryDiffusion, DiffusionConfig),
+}
+
+
+def described(settings: FitSettings, config: ModelConfig) -> dict[str, Any]:
+    """What `config.json` of a fit's folder says; an ensemble's has no kind."""
+    values = {"fit": asdict(settings), "config": configs.to_dict(config)}
+    return values if isinstance(config, EnsembleConfig) else values | {"kind": "diffusion"}
+
+
+def create(settings: FitSettings, config: ModelConfig, folder: Path) -> None:
     """Describe the fit in a new folder, ready for `resume`."""
-    dataset = data.load(settings.data)
-    EnsembleDynamics(dataset.spec, config)  # refuses what cannot be
+    values = described(settings, config)
+    cls, _ = MODELS[values.get("kind", "ensemble")]
+    cls(data.load(settings.data).spec, config)  # refuses what cannot be
     folder.mkdir(parents=True, exist_ok=True)
-    described = {"fit": asdict(settings), "config": configs.to_dict(config)}
-    folders.write_json(folder / "config.json", described)
+    folders.write_json(folder / "config.json", values)
 
 
-def shared(settings: FitSettings, config: EnsembleConfig, data_mark: str, home: Path) -> Path:
+def shared(settings: FitSettings, config: ModelConfig, data_mark: str, home: Path) -> Path:
     """The folder under `home` of the fit that all such runs share, made if it is not there;
     `data_mark` is the fingerprint of the data."""
-    text = json.dumps([asdict(settings), configs.to_dict(config), data_mark], sort_keys=True)
+    parts = [asdict(settings), configs.to_dict(config), data_mark]
+    if not isinstance(config, EnsembleConfig):
+        parts.append("diffusion")
+    text = json.dumps(parts, sort_keys=True)
     name = f"{settings.data.replace('/', '-')}-{settings.seed}"
     folder = (home / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}").resolve()
     if not (folder / "config.json").exists():
@@ -63,30 +79,30 @@ def _resume(folder: Path) -> None:
     settings = configs.from_dict(FitSettings, values["fit"])
     torch.set_num_threads(settings.threads)
     dataset = data.load(settings.data)
-    config = configs.from_dict(EnsembleConfig, values["config"])
-    model = EnsembleDynamics(dataset.spec, config, seed=settings.seed)
-    described = values | {"fingerprint": fingerprint(dataset)}
+    cls, config_class = MODELS[values.get("kind", "ensemble")]
+    config = configs.from_dict(config_class, values["config"])
+    model = cls(dataset.spec, config, seed=settings.seed)
+    known = values | {"fingerprint": fingerprint(dataset)}
     path, before = folder / "model.pt", 0.0
     if path.exists():
         content = checkpoint.load(path)
-        if content["description"] != described:
+        if content["description"] != known:
             raise CheckpointError(f"the data of {folder} has changed since its fit was begun")
         model.load_state_dict(content["model"])
         before = content["seconds"]
 
     def save() -> None:
         seconds = before + time.perf_counter() - began
-        content = {"description": described, "model": model.state_dict(), "seconds": seconds}
+        content = {"description": known, "model": model.state_dict(), "seconds": seconds}
         checkpoint.save(path, content)
 
     if not model.fitted:
         model.fit(dataset.transitions, saving(lambda metrics: None, save))
     save()
-    assert model.holdout_mse is not None
-    result = {
-        "seconds": round(before + time.perf_counter() - began, 2),
-        "holdout_mse": [float(e) for e in model.holdout_mse],
-    }
+    result: dict[str, Any] = {"seconds": round(before + time.perf_counter() - began, 2)}
+    if isinstance(model, EnsembleDynamics):
+        assert model.holdout_mse is not None
+        result["holdout_mse"] = [float(e) for e in model.holdout_mse]
     folders.write_json(folder / "result.json", result)
 
 
@@ -115,10 +131,7 @@ def load(folder: Path) -> dict[str, Any]:
 def require_match(folder: Path, settings: RunSettings, config: Any) -> None:
     """Raise `CheckpointError` unless the fit in `folder` is the one that the run would make."""
     values = folders.read_json(folder / "config.json")
-    wanted = {
-        "fit": asdict(FitSettings(settings.data, settings.seed, settings.threads)),
-        "config": configs.to_dict(config.model),
-    }
+    wanted = described(FitSettings(settings.data, settings.seed, settings.threads), config.model)
     if values != wanted:
         raise CheckpointError(
             f"the world model in {folder} is of other data, seed, threads or config; the run needs "

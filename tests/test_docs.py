@@ -17,6 +17,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What keeps a documented command to seconds; None: too long or needs the network.
 SHORT: dict[str, list[str] | None] = {
     "quickstart": ["--steps", "20", "--seeds", "0"],
+    "run pgd": ["--steps", "20", "--model.updates", "20", "--generation.windows", "32"],
     "run": ["--steps", "20"],
     "bench": ["--quick", "--no-peers"],
     "collect": None,

@@ -84,9 +84,9 @@ class TrajectoryDiffusion:
     """A generator of windows: `fit(transitions)`, then `sample(count, generator)`.
 
     Differences from the authors' code: windows end where the task ends and nothing after that
-    counts; the budget is a number of updates rather than of epochs; the averaged weights
-    reach back over at most about a tenth of the updates so far, so that a short fit is not held
-    back by its first weights.
+    counts, and a task that ends nowhere in the data ends in no window; the budget is a number of
+    updates rather than of epochs; the averaged weights reach back over at most about a tenth of
+    the updates so far, so that a short fit is not held back by its first weights.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class TrajectoryDiffusion:
         raw = self.tokens.raw(data)
         if self.updates == 0:
             index = train[:, None] + torch.arange(self.config.length, device=self._device)
-            self.tokens.normaliser.fit(raw[index].flatten(0, 1))
+            self.tokens.fit(raw[index].flatten(0, 1))
         rows = self.tokens.normaliser(raw)
         epoch = max(1, len(train) // self.config.batch_size)
         total, count = torch.zeros((), device=self._device), 0

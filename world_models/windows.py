@@ -10,7 +10,11 @@ from mbrl.types import Spec, Trajectories, Transitions
 
 
 class Tokens(nn.Module):
-    """The map between steps in the task's units and standardised tokens [..., S + A + 2]."""
+    """The map between steps in the task's units and standardised tokens [..., S + A + 2]. What is
+    the same in all of the data (in most tasks that none of them ends) is so in what is generated.
+    """
+
+    varies: Tensor
 
     def __init__(self, spec: Spec, action_bound: float = 0.999) -> None:
         super().__init__()
@@ -20,10 +24,13 @@ class Tokens(nn.Module):
                 "ones"
             )
         self.spec, self.action_bound = spec, action_bound
-        self.scale, self.normaliser = (
-            ActionScale(spec),
-            Normaliser(spec.obs_dim + spec.action_dim + 2),
-        )
+        self.scale, self.normaliser = ActionScale(spec), Normaliser(self.size)
+        self.register_buffer("varies", torch.ones(self.size, dtype=torch.bool))
+
+    def fit(self, raw: Tensor) -> None:
+        """Take mean, deviation and what varies from raw tokens [N, S + A + 2]."""
+        self.normaliser.fit(raw)
+        self.varies.copy_(raw.double().std(0, correction=0) >= 1e-12)
 
     @property
     def size(self) -> int:
@@ -61,7 +68,7 @@ class Tokens(nn.Module):
         Nothing after the first such token counts. A window that does not end is truncated at its
         last step.
         """
-        raw = self.normaliser.inverse(tokens)
+        raw = torch.where(self.varies, self.normaliser.inverse(tokens), self.normaliser.mean)
         s = self.spec.obs_dim
         obs, said = raw[..., :s], raw[..., -1] > 0.5
         over = said.int().cumsum(1) - said.int() > 0

@@ -35,7 +35,7 @@ def episodes(*lengths: tuple[int, bool]) -> Transitions:
 
 def tokens(data: Transitions) -> Tokens:
     made = Tokens(SPEC)
-    made.normaliser.fit(made.raw(data))
+    made.fit(made.raw(data))
     return made
 
 
@@ -105,6 +105,15 @@ def test_the_end_of_the_task_ends_the_window() -> None:
     assert found.truncated[0].tolist() == [False, False, True, False]
     rows = found.transitions()
     assert rows.episodes() == [(0, 3)]
+
+
+def test_what_never_varies_in_the_data_never_varies() -> None:
+    data = episodes((12, False))  # one episode: its number and the end of the task are constant
+    made = tokens(data)
+    noise = 5.0 * torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
+    found = made.trajectories(noise)
+    assert not found.terminated.any() and found.mask.sum() == 15
+    assert (found.obs[..., 1] == 0).all() and found.obs[..., 0].std() > 1
 
 
 def test_discrete_actions_are_refused() -> None:

@@ -1,0 +1,123 @@
+"""PGD: what its batches hold, when it generates, and its learners."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import algorithms
+from algorithms import PGD, TD3BC, TD3BCConfig
+from algorithms.pgd import LEARNERS
+from experiments import fits, run
+from experiments.settings import RunSettings, build_config, merge
+from mbrl.errors import ConfigError
+from mbrl.types import Dataset, Transitions
+from tests.small import CONFIGS
+from world_models import PolicyGuidance
+
+SMALL = {"batch_size": 32, "hidden": [16]}
+
+
+def agent(data: Dataset, **changes: Any) -> PGD:
+    values = merge(CONFIGS["pgd"], {"td3_bc": SMALL} | changes)
+    return PGD(data.spec, build_config("pgd", values), seed=3)
+
+
+def test_batches_hold_real_and_generated_rows_in_the_ratio(pendulum: Dataset) -> None:
+    made = agent(pendulum, generation={"real_ratio": 0.25})
+    made.prepare(pendulum, lambda metrics: None)
+    rows = {tuple(row) for row in pendulum.transitions.obs.tolist()}
+    for _ in range(3):
+        batch = made.next_batch()
+        known = [tuple(row) in rows for row in batch.obs.tolist()]
+        assert known == [True] * 8 + [False] * 24
+        made.step += 1
+    assert made.steps is not None and len(made.steps) >= 16 * 3
+
+
+def test_the_first_generation_is_not_guided_and_later_ones_are(pendulum: Dataset) -> None:
+    made = agent(pendulum, generation={"every": 4, "weight": 0.7, "mode": "score"})
+    seen: list[tuple[int, PolicyGuidance | None]] = []
+    kept = made.model.sample
+
+    def sample(count: int, generator: torch.Generator, **rest: Any) -> Any:
+        assert count == 16
+        seen.append((made.step, rest["guidance"]))
+        return kept(count, generator, **rest)
+
+    made.model.sample = sample  # type: ignore[method-assign]
+    logged: list[set[str]] = []
+    made.fit(pendulum, 9, callbacks=[lambda event, agent, metrics: logged.append(set(metrics))])
+    assert [step for step, _ in seen] == [0, 4, 8]
+    assert seen[0][1] is None
+    for _, guidance in seen[1:]:
+        assert guidance is not None and guidance.policy is made.policy
+        assert guidance.weight == 0.7 and guidance.mode == "score"
+    assert "generated/log_prob" in logged[-2]  # of the ninth update; the last event is the end
+
+
+def test_on_real_rows_alone_it_is_its_learner(pendulum: Dataset) -> None:
+    made = agent(pendulum, generation={"real_ratio": 1.0})
+    made.fit(pendulum, 6, callbacks=[])
+    plain = TD3BC(pendulum.spec, TD3BCConfig(hidden=(16,), batch_size=32), seed=3)
+    plain.fit(pendulum, 6, callbacks=[])
+    for a, b in zip(made.policy.parameters(), plain.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_learner_goes_on_from_a_checkpoint(
+    name: str, pendulum: Dataset, tmp_path: Path
+) -> None:
+    config = {"learner": name, name: CONFIGS[name]}
+    made = PGD(pendulum.spec, build_config("pgd", merge(CONFIGS["pgd"], config)), seed=1)
+    made.fit(pendulum, 13, callbacks=[])
+    assert made.config.gamma == made.learner.config.gamma
+    made.save(tmp_path / "agent.pt")
+    again = algorithms.load(tmp_path / "agent.pt")
+    for copy in (made, again):
+        copy.fit(pendulum, 9, callbacks=[])
+    for a, b in zip(made.policy.parameters(), again.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(made.steps.obs, again.steps.obs)  # type: ignore[union-attr]
+
+
+def test_a_normaliser_is_fitted_once(pendulum: Dataset, tmp_path: Path) -> None:
+    made = agent(pendulum)
+    made.fit(pendulum, 2, callbacks=[])
+    made.save(tmp_path / "agent.pt")
+    again = algorithms.load(tmp_path / "agent.pt")
+    mean = again.policy.normaliser.mean.clone()
+    assert mean.abs().sum() > 0
+    moved = Transitions(**{**vars(pendulum.transitions), "obs": pendulum.transitions.obs + 5.0})
+    again.prepare(pendulum.with_transitions(moved), lambda metrics: None)
+    assert torch.equal(again.policy.normaliser.mean, mean)
+
+
+def test_runs_share_a_generator(tmp_path: Path) -> None:
+    """A run on a generator that was fitted in a folder of its own ends where one with its own fit
+    does, and the folder is made once."""
+    config = build_config("pgd", CONFIGS["pgd"])
+    settings = fits.FitSettings("pendulum/medium", 2)
+    folder = fits.shared(settings, config.model, "mark", tmp_path / "fits")
+    assert folder == fits.shared(settings, config.model, "mark", tmp_path / "fits")
+    fits.resume(folder)
+    policies = []
+    for name, model in (("own", None), ("shared", str(folder))):
+        values = RunSettings(
+            "pgd", "pendulum/medium", steps=12, seed=2, final_episodes=2, eval_every=0, model=model
+        )
+        run.start(values, config, tmp_path / name, quiet=True)
+        found = algorithms.load(tmp_path / name / "checkpoint.pt")
+        policies.append(list(found.policy.parameters()))
+    for a, b in zip(*policies, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "generation", [{"windows": 0}, {"real_ratio": 1.5}, {"weight": -1.0}, {"mode": "other"}]
+)
+def test_impossible_settings(generation: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        build_config("pgd", {"generation": generation})
