@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 from world_models.samplers.base import Before, Denoiser, Sampler, check_levels, edm_levels
+from world_models.samplers.budget_forcing import BudgetForcing, denoiser_of_flow
 from world_models.samplers.exponential import DEIS, DPMSolverPP
 from world_models.samplers.feynman_kac import FeynmanKac, Particles, systematic
 from world_models.samplers.one_step import DDIM, Churn, Euler, Heun
 from world_models.samplers.plan import Choice, Plan, Schedule, SearchConfig, search, uniform_plan
 from world_models.samplers.time_shift import TimeShift
+from world_models.samplers.tree import DiffusionTree
 
 # By the name that a configuration gives; those that need more than numbers are built in Python.
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
@@ -25,10 +27,12 @@ __all__ = [
     "DEIS",
     "SAMPLERS",
     "Before",
+    "BudgetForcing",
     "Choice",
     "Churn",
     "DPMSolverPP",
     "Denoiser",
+    "DiffusionTree",
     "Euler",
     "FeynmanKac",
     "Heun",
@@ -39,6 +43,7 @@ __all__ = [
     "SearchConfig",
     "TimeShift",
     "check_levels",
+    "denoiser_of_flow",
     "edm_levels",
     "search",
     "systematic",

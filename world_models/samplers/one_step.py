@@ -26,6 +26,21 @@ def heun_step(denoise: Denoiser, x: Tensor, now: float, then: float) -> Tensor:
     return x + 0.5 * (then - now) * slope
 
 
+def fresh_noise(now: float, then: float, eta: float) -> float:
+    """Deviation, in the scale of x, of the noise that DDIM draws anew. The paper's sigma_t at
+    alpha_bar = 1 / (1 + sigma^2), divided by sqrt(alpha_bar) of the next level, reduces to this."""
+    return eta * then * math.sqrt(1.0 - (then / now) ** 2)
+
+
+def stochastic_step(
+    x: Tensor, denoised: Tensor, now: float, then: float, eta: float, generator: torch.Generator
+) -> Tensor:
+    """DDIM's step from x, whose denoised form is known."""
+    fresh = fresh_noise(now, then, eta)
+    x = torch.lerp(denoised, x, math.sqrt(then**2 - fresh**2) / now)
+    return x + fresh * normal(x, generator) if fresh > 0 else x
+
+
 @dataclass(frozen=True)
 class Euler:
     """First order, one evaluation a step."""
@@ -122,11 +137,6 @@ class DDIM:
         if not 0 <= self.eta <= 1:
             raise ConfigError(f"eta is {self.eta}, it must lie in [0, 1]")
 
-    def deviation(self, now: float, then: float) -> float:
-        """Of the fresh noise, in the scale of x. The paper's sigma_t at alpha_bar =
-        1 / (1 + sigma^2), divided by sqrt(alpha_bar) of the next level, reduces to this."""
-        return self.eta * then * math.sqrt(1.0 - (then / now) ** 2)
-
     def __call__(
         self,
         denoise: Denoiser,
@@ -137,10 +147,7 @@ class DDIM:
         before: Before | None = None,
     ) -> Tensor:
         def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
-            fresh = self.deviation(now, then)
-            kept = math.sqrt(then**2 - fresh**2)
-            x = torch.lerp(denoise(x, at(x, now)), x, kept / now)
-            return x + fresh * normal(x, generator) if fresh > 0 else x
+            return stochastic_step(x, denoise(x, at(x, now)), now, then, self.eta, generator)
 
         return march(step, x, sigmas, before)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError
 from world_models.samplers.base import Before, Denoiser, at, march, normal
-from world_models.samplers.one_step import DDIM
+from world_models.samplers.one_step import DDIM, fresh_noise
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,12 @@ class TimeShift:
         *,
         before: Before | None = None,
     ) -> Tensor:
-        ddim = DDIM(self.eta)
-
         def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
             level = self.told(x, n, sigmas)
             # A network that predicts noise has x and the level told; its noise takes the step.
             shape = (-1, *[1] * (x.ndim - 1))
             noise = (x - denoise(x, level)) / level.view(shape)
-            fresh = ddim.deviation(now, then)
+            fresh = fresh_noise(now, then, self.eta)
             x = x + (math.sqrt(then**2 - fresh**2) - now) * noise
             return x + fresh * normal(x, generator) if fresh > 0 else x
 

@@ -1,0 +1,113 @@
+"""Search at sampling time for a reward: flows turned into denoisers and stochastic paths, and
+rollover budget forcing over the steps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from world_models.samplers.base import Before, Denoiser, at, march
+from world_models.samplers.feynman_kac import Reward
+from world_models.samplers.one_step import stochastic_step
+
+Velocity = Callable[[Tensor, Tensor], Tensor]  # y [B, ...], time [B] in (0, 1] to dy/dt
+
+
+def denoiser_of_flow(velocity: Velocity) -> Denoiser:
+    """The denoiser of a flow y_t = (1 - t) noise + t x_0 with velocity E[x_0 - noise | y_t].
+
+    With sigma = (1 - t) / t the flow's y is t (x_0 + sigma noise), and E[x_0 | y_t] = y_t + (1 - t)
+    times the velocity. Every sampler here can so follow the flow, the stochastic ones turn it into
+    an SDE (Inference-Time Scaling for Flow Models via Stochastic Generation and Rollover Budget
+    Forcing, arXiv 2503.19385, section 4), and since a variance-preserving path is another scaling
+    of the same x and sigma, its interpolant conversion is the choice of levels alone.
+    """
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        time = 1.0 / (1.0 + sigma)
+        t = time.view(-1, *[1] * (x.ndim - 1))
+        return t * x + (1.0 - t) * velocity(t * x, time)
+
+    return denoise
+
+
+@dataclass(frozen=True)
+class BudgetForcing:
+    """Rollover budget forcing (arXiv 2503.19385, algorithm 1): at each step a sample tries up to
+    `quota` stochastic continuations; the first whose denoised look-ahead has a higher reward than
+    the present one's is taken and the tries it saved go to the next step, else the best of them.
+
+    A search for high reward, not a sampler of a law: with a constant reward it is DDIM with `eta`.
+    """
+
+    reward: Reward  # of clean samples [B, ...], [B]; only its values are used
+    quota: int = 4  # tries a step, on average at most
+    eta: float = 1.0  # share of fresh noise in a try, above 0
+
+    def __post_init__(self) -> None:
+        if self.quota < 1:
+            raise ConfigError(f"quota is {self.quota}, it must be at least 1")
+        if not 0 < self.eta <= 1:
+            raise ConfigError(f"eta is {self.eta}, it must lie in (0, 1]: tries must differ")
+
+    def evaluations(self, steps: int) -> int:
+        """At most, for each sample: one for the start and one for every try."""
+        return 1 + self.quota * (steps - 1)
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigmas: Sequence[float],
+        generator: torch.Generator,
+        *,
+        before: Before | None = None,
+    ) -> Tensor:
+        denoised: Tensor | None = None
+        best = x.new_zeros(len(x))
+        left = torch.zeros(len(x), dtype=torch.long, device=x.device)
+
+        def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
+            nonlocal denoised, best, left
+            if denoised is None or before is not None:
+                denoised = denoise(x, at(x, now))
+                best = self.reward(denoised)
+            if then == 0:
+                return denoised
+            left = left + self.quota
+            x, denoised, best, left = self._try(
+                denoise, x, denoised, best, left, (now, then), generator
+            )
+            return x
+
+        return march(step, x, sigmas, before)
+
+    def _try(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        denoised: Tensor,
+        present: Tensor,
+        left: Tensor,
+        levels: tuple[float, float],
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The continuation of every sample, its look-ahead and reward, and the tries left over."""
+        taken, ahead = torch.empty_like(x), torch.empty_like(x)
+        value, left = torch.full_like(present, -torch.inf), left.clone()
+        trying = torch.arange(len(x), device=x.device)
+        while len(trying):
+            now, then = levels
+            guess = stochastic_step(x[trying], denoised[trying], now, then, self.eta, generator)
+            look = denoise(guess, at(guess, then))
+            found = self.reward(look)
+            left[trying] -= 1
+            better = found > value[trying]
+            rows = trying[better]
+            taken[rows], ahead[rows], value[rows] = guess[better], look[better], found[better]
+            going = (value[trying] <= present[trying]) & (left[trying] > 0)
+            trying = trying[going]
+        return taken, ahead, value, left
