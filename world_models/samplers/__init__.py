@@ -4,8 +4,16 @@ from collections.abc import Callable
 
 from world_models.samplers.base import Before, Denoiser, Sampler, check_levels, edm_levels
 from world_models.samplers.budget_forcing import BudgetForcing, denoiser_of_flow
+from world_models.samplers.consistency import (
+    Consistency,
+    DistillationConfig,
+    consistency_function,
+    distil,
+)
 from world_models.samplers.exponential import DEIS, DPMSolverPP
 from world_models.samplers.feynman_kac import FeynmanKac, Particles, systematic
+from world_models.samplers.minority import LevelConfig, MinorityGuidance, fit_levels, minority_score
+from world_models.samplers.mmd import finetune_by_mmd, mmd_squared, radial_kernel
 from world_models.samplers.one_step import DDIM, Churn, Euler, Heun
 from world_models.samplers.plan import Choice, Plan, Schedule, SearchConfig, search, uniform_plan
 from world_models.samplers.time_shift import TimeShift
@@ -30,12 +38,16 @@ __all__ = [
     "BudgetForcing",
     "Choice",
     "Churn",
+    "Consistency",
     "DPMSolverPP",
     "Denoiser",
     "DiffusionTree",
+    "DistillationConfig",
     "Euler",
     "FeynmanKac",
     "Heun",
+    "LevelConfig",
+    "MinorityGuidance",
     "Particles",
     "Plan",
     "Sampler",
@@ -43,8 +55,15 @@ __all__ = [
     "SearchConfig",
     "TimeShift",
     "check_levels",
+    "consistency_function",
     "denoiser_of_flow",
+    "distil",
     "edm_levels",
+    "finetune_by_mmd",
+    "fit_levels",
+    "minority_score",
+    "mmd_squared",
+    "radial_kernel",
     "search",
     "systematic",
     "uniform_plan",

@@ -21,7 +21,7 @@ def denoiser_of_flow(velocity: Velocity) -> Denoiser:
     With sigma = (1 - t) / t the flow's y is t (x_0 + sigma noise), and E[x_0 | y_t] = y_t + (1 - t)
     times the velocity. Every sampler here can so follow the flow, the stochastic ones turn it into
     an SDE (Inference-Time Scaling for Flow Models via Stochastic Generation and Rollover Budget
-    Forcing, arXiv 2503.19385, section 4), and since a variance-preserving path is another scaling
+    Forcing, arXiv 2503.19385), and since a variance-preserving path is another scaling
     of the same x and sigma, its interpolant conversion is the choice of levels alone.
     """
 
@@ -35,7 +35,7 @@ def denoiser_of_flow(velocity: Velocity) -> Denoiser:
 
 @dataclass(frozen=True)
 class BudgetForcing:
-    """Rollover budget forcing (arXiv 2503.19385, algorithm 1): at each step a sample tries up to
+    """Rollover budget forcing (arXiv 2503.19385): at each step a sample tries up to
     `quota` stochastic continuations; the first whose denoised look-ahead has a higher reward than
     the present one's is taken and the tries it saved go to the next step, else the best of them.
 

@@ -89,7 +89,7 @@ Measure = Callable[[Schedule], float]  # smaller is better
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """Settings of the search S^3 (arXiv 2312.07243, algorithm 1)."""
+    """Settings of the search S^3 (arXiv 2312.07243)."""
 
     rounds: int = 4  # of measuring, fitting and breeding
     population: int = 24  # schedules measured a round

@@ -15,7 +15,7 @@ from world_models.samplers.one_step import DDIM, fresh_noise
 @dataclass(frozen=True)
 class TimeShift:
     """DDIM whose denoiser is called at a level near the due one (Alleviating Exposure Bias in
-    Diffusion Models through Sampling with Shifted Time Steps, arXiv 2305.15583, algorithm 3).
+    Diffusion Models through Sampling with Shifted Time Steps, arXiv 2305.15583).
 
     After a step to level n, each sample's variance over its entries is compared with
     `data_variance` + sigma_m^2 for the levels m within `window` // 2 steps of n; the nearest is

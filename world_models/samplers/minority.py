@@ -1,0 +1,110 @@
+"""Minority guidance: samples of a wanted rarity, by a classifier that knows noise and how unlike
+its neighbours a sample is."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from mbrl.networks import MLP
+from world_models.samplers.base import Denoiser, at, normal
+
+
+@torch.no_grad()
+def minority_score(
+    denoise: Denoiser, x: Tensor, sigma: float, generator: torch.Generator, repeats: int = 8
+) -> Tensor:
+    """E |x - D(x + sigma n; sigma)| [B], mean over `repeats` draws of the noise: large where the
+    denoiser pulls a clean sample x [B, ...] towards something more common (Don't Play Favorites:
+    Minority Guidance for Diffusion Models, arXiv 2301.12334, with the Euclidean distance)."""
+    if repeats < 1 or sigma <= 0:
+        raise ConfigError(f"repeats is {repeats} (1 or more), sigma {sigma} (above 0)")
+    total = x.new_zeros(len(x))
+    for _ in range(repeats):
+        back = denoise(x + sigma * normal(x, generator), at(x, sigma))
+        total += (x - back).flatten(1).norm(dim=1)
+    return total / repeats
+
+
+@dataclass(frozen=True)
+class LevelConfig:
+    """Settings of the classifier of minority levels."""
+
+    levels: int = 10  # L: quantile classes of the score, 0 the most common
+    hidden: tuple[int, ...] = (128, 128)  # widths
+    updates: int = 2000  # gradient steps
+    batch_size: int = 256  # samples an update
+    learning_rate: float = 1e-3  # Adam
+    noise_mean: float = -0.5  # of log sigma in training
+    noise_std: float = 1.5  # and its deviation
+
+    def __post_init__(self) -> None:
+        for name in ("levels", "updates", "batch_size"):
+            if getattr(self, name) < (2 if name == "levels" else 1):
+                raise ConfigError(f"{name} is {getattr(self, name)}, which is too small")
+
+
+class LevelClassifier:
+    """p(level | x at noise sigma) of noisy samples."""
+
+    def __init__(self, network: MLP, scale: float, levels: int) -> None:
+        self.network, self.scale, self.levels = network, scale, levels
+
+    def logits(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """[B, levels] for x [B, ...] at sigma [B]."""
+        inside = x.flatten(1) / (self.scale**2 + sigma.square()).sqrt()[:, None]
+        out: Tensor = self.network(torch.cat([inside, sigma.log()[:, None] / 4.0], 1))
+        return out
+
+
+def fit_levels(
+    x: Tensor, score: Tensor, config: LevelConfig, generator: torch.Generator
+) -> LevelClassifier:
+    """Cut `score` [N] of clean samples `x` [N, ...] into quantile levels and learn to tell them
+    from noisy samples."""
+    ranks = score.argsort().argsort()
+    level = (ranks * config.levels) // len(score)
+    flat = x.flatten(1)
+    network = MLP(flat.shape[1] + 1, config.hidden, config.levels, generator=generator).to(x)
+    classifier = LevelClassifier(network, float(x.std(correction=0)), config.levels)
+    optimiser = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+    for _ in range(config.updates):
+        rows = torch.randint(len(x), (config.batch_size,), generator=generator)
+        draw = torch.randn(len(rows), generator=generator, dtype=x.dtype)
+        sigma = (config.noise_mean + config.noise_std * draw).exp()
+        noisy = flat[rows] + sigma[:, None] * normal(flat[rows], generator)
+        loss = F.cross_entropy(classifier.logits(noisy, sigma), level[rows])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    network.requires_grad_(False)
+    return classifier
+
+
+@dataclass(frozen=True)
+class MinorityGuidance:
+    """Turns a denoiser of p(x) into one of p(x) p(level | x)^weight, up to a constant: with weight
+    1 and an exact classifier of p(x | level), for the classifier knows noise (arXiv 2301.12334)."""
+
+    classifier: LevelClassifier
+    level: int  # wanted, 0 the most common
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.level < self.classifier.levels:
+            raise ConfigError(
+                f"level is {self.level}, it must lie in 0..{self.classifier.levels - 1}"
+            )
+
+    def attach(self, denoise: Denoiser) -> Denoiser:
+        def guided(x: Tensor, sigma: Tensor) -> Tensor:
+            with torch.enable_grad():
+                leaf = x.detach().requires_grad_()
+                chosen = self.classifier.logits(leaf, sigma).log_softmax(1)[:, self.level]
+                (slope,) = torch.autograd.grad(chosen.sum(), leaf)
+            factor = self.weight * sigma.square().view(-1, *[1] * (x.ndim - 1))
+            return denoise(x, sigma) + factor * slope
+
+        return guided
