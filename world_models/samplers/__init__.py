@@ -10,6 +10,7 @@ from world_models.samplers.consistency import (
     consistency_function,
     distil,
 )
+from world_models.samplers.discrete import Process, TauLeaping, learn_few_steps
 from world_models.samplers.exponential import DEIS, DPMSolverPP
 from world_models.samplers.feynman_kac import FeynmanKac, Particles, systematic
 from world_models.samplers.minority import LevelConfig, MinorityGuidance, fit_levels, minority_score
@@ -50,9 +51,11 @@ __all__ = [
     "MinorityGuidance",
     "Particles",
     "Plan",
+    "Process",
     "Sampler",
     "Schedule",
     "SearchConfig",
+    "TauLeaping",
     "TimeShift",
     "check_levels",
     "consistency_function",
@@ -61,6 +64,7 @@ __all__ = [
     "edm_levels",
     "finetune_by_mmd",
     "fit_levels",
+    "learn_few_steps",
     "minority_score",
     "mmd_squared",
     "radial_kernel",

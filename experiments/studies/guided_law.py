@@ -1,0 +1,183 @@
+"""Guidance in a world where the law it aims at is known: windows of a linear process with Gaussian
+behaviour, a Gaussian policy, and the Gaussian that is their product (policy-guided diffusion,
+arXiv 2404.06356)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments import figures
+from experiments.studies import Outcome
+from mbrl.errors import ConfigError
+from mbrl.types import Spec
+from world_models import PolicyGuidance
+from world_models.samplers import SAMPLERS, FeynmanKac, edm_levels
+from world_models.windows import Tokens
+
+VERSION = 1
+DEFAULTS: dict[str, Any] = {
+    "mode": "paper",  # or score, or corrected: Feynman-Kac correctors
+    "normalise": False,  # divide the gradient by its norm over a window (paper alone)
+    "denoised": False,  # take the gradient at the denoised window
+    "sampler": "churn",  # of the library's, with its own settings (corrected has its own)
+    "steps": 64,  # noise levels
+    "samples": 5000,
+}
+WEIGHTS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+LENGTH = 8  # steps of a window
+DECAY, GAIN, SPREAD = 0.8, -0.3, 0.4  # s' = DECAY s + u; behaviour u ~ N(GAIN s, SPREAD^2)
+TARGET = (0.5, -0.2, 0.6)  # policy u ~ N(0.5 - 0.2 s, 0.6^2)
+BOUND = 100.0  # an entry beyond it, some hundred deviations, has nothing to do with the law
+SPEC = Spec("linear", 1, 1, action_low=(-1.0,), action_high=(1.0,))
+
+
+class LinearTokens(Tokens):
+    """Tokens [s, u, 0, 0] as they are: no squash, no scale."""
+
+    def unit_actions(self, tokens: Tensor) -> Tensor:
+        return tokens[..., self.actions]
+
+
+class LinearPolicy:
+    """The target policy."""
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        offset, gain, deviation = TARGET
+        return -0.5 * ((action - offset - gain * obs) / deviation).square().sum(-1)
+
+
+class LinearWorld:
+    """The law of the behaviour's windows [L, 4], its denoiser, and its product with the policy."""
+
+    def __init__(self) -> None:
+        columns = []
+        for index in range(1 + LENGTH):
+            noise = torch.zeros(1 + LENGTH).double()
+            noise[index] = 1.0
+            s, rows = noise[0], []
+            for t in range(LENGTH):
+                u = GAIN * s + SPREAD * noise[1 + t]
+                rows += [s, u, torch.zeros_like(s), torch.zeros_like(s)]
+                s = DECAY * s + u
+            columns.append(torch.stack(rows))
+        matrix = torch.stack(columns, 1)
+        self.covariance = matrix @ matrix.T
+        values, self.vectors = torch.linalg.eigh(self.covariance)
+        self.values = values.clamp_min(0)
+
+    def denoise(self, x: Tensor, sigma: Tensor) -> Tensor:
+        share = self.values / (self.values + sigma.square()[:, None])
+        return ((x.flatten(1) @ self.vectors * share) @ self.vectors.T).view_as(x)
+
+    def product(self, weight: float) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of behaviour times policy^weight, by conditioning on the policy's
+        residual being 0, a step after the other."""
+        offset, gain, deviation = TARGET
+        mean, covariance = torch.zeros(4 * LENGTH).double(), self.covariance.clone()
+        for t in range(LENGTH if weight > 0 else 0):
+            h = torch.zeros(4 * LENGTH).double()
+            h[4 * t + 1], h[4 * t] = 1.0, -gain
+            k = covariance @ h / (h @ covariance @ h + deviation**2 / weight)
+            mean = mean + k * (offset - h @ mean)
+            covariance = covariance - torch.outer(k, h @ covariance)
+        return mean, covariance
+
+
+def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
+    """For every weight: `mean`, that of the actions, and `exact`, the product's; `bias`, the
+    largest error of the mean of an action in its exact deviations; `spread`, the mean over steps
+    of an action's deviation over its exact one; `dynamics`, the root mean square of s' - 0.8 s - u,
+    which is 0 in the data. All but `exact` are NaN where samples left all bounds. The values are
+    those at weight 1."""
+    check(settings)
+    world = LinearWorld()
+    curves: dict[str, list[float]] = {"weight": list(WEIGHTS)}
+    for weight in WEIGHTS:
+        generator = torch.Generator().manual_seed(seed)
+        x, w = samples(world, settings, weight, generator)
+        mean, covariance = world.product(weight)
+        exact, deviation = mean[1::4], covariance.diagonal()[1::4].sqrt()
+        u = x[..., 1]
+        found = w @ u
+        spread = (w @ (u - found).square()).sqrt()
+        slip = x[:, 1:, 0] - DECAY * x[:, :-1, 0] - x[:, :-1, 1]
+        numbers = {
+            "mean": found.mean(),
+            "exact": exact.mean(),
+            "bias": ((found - exact) / deviation).abs().max(),
+            "spread": (spread / deviation).mean(),
+            "dynamics": (w @ slip.square()).mean().sqrt(),
+        }
+        for name, value in numbers.items():
+            if name != "exact" and not float(x.abs().max()) < BOUND:
+                value = torch.tensor(torch.nan)
+            curves.setdefault(name, []).append(float(f"{float(value):.4g}"))
+    at = WEIGHTS.index(1.0)
+    return Outcome({n: c[at] for n, c in curves.items() if n != "weight"}, curves)
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raise `ConfigError` for settings that cannot be."""
+    if settings["mode"] not in ("paper", "score", "corrected"):
+        raise ConfigError(f"mode is {settings['mode']!r}, allowed: paper, score, corrected")
+    if settings["sampler"] not in SAMPLERS:
+        raise ConfigError(f"sampler is {settings['sampler']!r}, allowed: {', '.join(SAMPLERS)}")
+    for name in ("steps", "samples"):
+        if settings[name] < 1:
+            raise ConfigError(f"{name} is {settings[name]}, it must be at least 1")
+
+
+def samples(
+    world: LinearWorld, settings: dict[str, Any], weight: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Windows [N, L, 4] and their weights [N]."""
+    tokens = LinearTokens(SPEC).double()
+    levels = edm_levels(settings["steps"], sigma_max=10.0, sigma_min=0.01)
+    shape = (settings["samples"], LENGTH, 4)
+    x = levels[0] * torch.randn(shape, generator=generator, dtype=torch.double)
+    mode: Literal["paper", "score"] = "score" if settings["mode"] == "score" else "paper"
+    guidance = PolicyGuidance(
+        LinearPolicy(), weight, mode, settings["normalise"], denoised=settings["denoised"]
+    )
+    if settings["mode"] == "corrected":
+
+        def reward(x: Tensor) -> Tensor:
+            return guidance.log_likelihood(tokens, x)
+
+        corrected = FeynmanKac(reward=reward if weight > 0 else None, tilt=weight)
+        found, log_weights = corrected.particles(world.denoise, x, levels, generator)
+        return found, log_weights.exp()
+    law, before = guidance.attach(tokens, world.denoise)
+    found = SAMPLERS[settings["sampler"]]()(law, x, levels, generator, before=before)
+    return found, found.new_full((len(found),), 1.0 / len(found))
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+    """Mean of the actions against the weight beside the exact one, and the two errors."""
+    files = []
+    for name, title in (
+        ("mean", "mean of the actions"),
+        ("bias", "error of the mean / deviation"),
+        ("spread", "deviation / exact deviation"),
+    ):
+        panels = figures.by_label(rows, _column("weight"), _column(name))
+        if name == "mean":
+            some = next(iter(rows.values()))[0]["curves"]
+            none = np.full(len(WEIGHTS), np.nan)
+            exact = figures.Curve(np.array(WEIGHTS), np.array(some["exact"]), none, none)
+            panels = {panel: {**lines, "exact": exact} for panel, lines in panels.items()}
+        files.append(folder / f"guided-{name}{mark}.png")
+        figures.curves(panels, "weight of the policy", title, files[-1])
+    return files
+
+
+def _column(name: str) -> Callable[[dict[str, Any]], list[float]]:
+    def column(record: dict[str, Any]) -> list[float]:
+        found: list[float] = record["curves"][name]
+        return found
+
+    return column

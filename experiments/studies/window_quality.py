@@ -1,0 +1,206 @@
+"""Generated windows against imagined rollouts: how well they obey the task's dynamics, and how much
+of them the target policy would do (claims P1, P2, P3 and P5 of policy-guided diffusion,
+arXiv 2404.06356)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments import figures, fits
+from experiments.settings import preset_config
+from experiments.studies import Outcome, learned
+from experiments.studies.penalty_calibration import CIRCLES, on_circles
+from mbrl import config as configs
+from mbrl import data, tasks
+from mbrl.errors import ConfigError
+from mbrl.tasks.base import Task
+from mbrl.types import Dataset, Trajectories
+from world_models import (
+    DiffusionConfig,
+    EnsembleDynamics,
+    PolicyGuidance,
+    RolloutConfig,
+    TrajectoryDiffusion,
+    rollout,
+)
+from world_models.guidance import log_prob
+
+VERSION = 1
+DEFAULTS: dict[str, Any] = learned.DEFAULTS | {
+    "data": "swingup/medium-replay",
+    "algorithm": "td3_bc",  # the target policy
+    "source": "diffusion",  # or ensemble
+    "length": 32,  # observations of a window
+    "model": {},  # settings over those of the source's preset
+    "windows": 1000,  # of each weight
+}
+WEIGHTS = {"diffusion": (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), "ensemble": (0.0, 0.25, 0.5, 0.75, 1.0)}
+HEADLINE = 1.0  # the weight whose numbers are the values
+
+
+def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
+    """Train the target policy and a clone of the data's, fit the source, and make windows at each
+    weight: lambda of the guidance, or the share of the target policy's action in what a rollout
+    does (the rest is the clone's).
+
+    `log_prob` is the mean over steps of log N(a; pi(s), 1) of the target policy, `behaviour` that
+    of the clone, actions in [-1, 1]. Errors are mean squares in standard deviations of the data's
+    observations: `one_step` of every next observation given the generated step before it, `open`
+    of the observations given only the first one and the actions. `possible` is the share of steps
+    at states that the task has (angles put on their circles).
+    """
+    check(settings)
+    dataset = data.load(settings["data"])
+    task = tasks.make_for(dataset.spec)
+    policy = learned.agent(settings, learned.config(settings), seed, folder / "run").policy
+    clones = settings | {"algorithm": "bc", "config": {}}
+    clone = learned.agent(clones, learned.config(clones), seed, folder / "clone").policy
+    make = source(settings, dataset, policy, clone, seed, folder / "model")
+    scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
+    curves: dict[str, list[float]] = {"weight": list(WEIGHTS[settings["source"]])}
+    by_step: dict[str, list[float]] = {}
+    for weight in curves["weight"]:
+        found = make(weight, torch.Generator().manual_seed(seed))
+        numbers, along = quality(found, task, scale, policy, clone)
+        for name, value in numbers.items():
+            curves.setdefault(name, []).append(rounded(value))
+        if weight == HEADLINE:
+            by_step = {name: [rounded(v) for v in values] for name, values in along.items()}
+    at = curves["weight"].index(HEADLINE)
+    values = {name: column[at] for name, column in curves.items() if name != "weight"}
+    return Outcome(values, curves | by_step)
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raise `ConfigError` for settings that cannot be."""
+    if settings["source"] not in WEIGHTS:
+        raise ConfigError(f"source is {settings['source']!r}, allowed: {', '.join(WEIGHTS)}")
+    if settings["length"] < 2 or settings["windows"] < 1:
+        raise ConfigError(
+            f"length is {settings['length']} (2 or more), windows {settings['windows']} (1 or more)"
+        )
+
+
+def rounded(value: float) -> float:
+    return float(f"{float(value):.4g}")
+
+
+Make = Callable[[float, torch.Generator], Trajectories]
+
+
+def source(
+    settings: dict[str, Any],
+    dataset: Dataset,
+    policy: Any,
+    clone: Any,
+    seed: int,
+    folder: Path,
+) -> Make:
+    """The fitted generator or ensemble as a function from weight to windows."""
+    diffusion = settings["source"] == "diffusion"
+    name = "pgd" if diffusion else "mbpo"
+    base = configs.to_dict(preset_config(name, settings["data"]).model) | settings["model"]
+    config: Any
+    if diffusion:
+        config = configs.from_dict(DiffusionConfig, base | {"length": settings["length"]})
+    else:
+        config = configs.from_dict(type(preset_config(name, settings["data"]).model), base)
+    if not (folder / "config.json").exists():
+        fits.create(fits.FitSettings(settings["data"], seed), config, folder)
+    fits.resume(folder)
+    count = settings["windows"]
+    if diffusion:
+        generator_of_windows = TrajectoryDiffusion(dataset.spec, config, seed=seed)
+        generator_of_windows.load_state_dict(fits.load(folder))
+
+        def guided(weight: float, generator: torch.Generator) -> Trajectories:
+            guidance = PolicyGuidance(policy, weight)
+            return generator_of_windows.sample(count, generator, guidance=guidance)
+
+        return guided
+    rule = tasks.make_for(dataset.spec).terminates
+    model = EnsembleDynamics(dataset.spec, config, termination=rule, seed=seed)
+    model.load_state_dict(fits.load(folder))
+    obs = dataset.transitions.obs
+
+    def rolled(weight: float, generator: torch.Generator) -> Trajectories:
+        starts = obs[torch.randint(len(obs), (count,), generator=generator)]
+
+        def act(at: Tensor, generator: torch.Generator) -> Tensor:
+            return weight * policy(at) + (1.0 - weight) * clone(at)
+
+        steps = RolloutConfig(horizon=settings["length"] - 1)
+        return rollout(model, act, starts, steps, generator)
+
+    return rolled
+
+
+@torch.no_grad()
+def quality(
+    found: Trajectories, task: Task, scale: Tensor, policy: Any, clone: Any
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """The numbers of `measure`, and both errors at every step."""
+    circles = CIRCLES.get(task.spec.task, ())
+    count, length = found.mask.shape
+    obs = on_circles(found.obs.flatten(0, 1), circles)
+    action = found.action.flatten(0, 1)
+    state, valid = task.state_from_obs(obs)
+    mask = found.mask & valid.view(count, length)
+    rows = mask.flatten()
+    after = torch.zeros_like(obs)
+    after[rows] = task.step(state[rows], action[rows]).obs.to(obs.dtype)
+    one = ((found.next_obs - after.view_as(found.next_obs)) / scale).square().mean(-1)
+    opened = open_loop(found, task, state.view(count, length, -1)[:, 0], scale)
+    opened = torch.where(found.mask & mask[:, :1], opened, torch.nan)
+    unit = policy.scale.to_unit(found.action)
+    names = {
+        "log_prob": log_prob(policy, found.obs, unit)[found.mask].mean(),
+        "behaviour": log_prob(clone, found.obs, unit)[found.mask].mean(),
+        "one_step": one[mask].mean(),
+        "open": opened.nanmean(),
+        "possible": mask.sum() / found.mask.sum().clamp_min(1),
+        "reward": found.reward[found.mask].mean(),
+    }
+    along = {
+        "step": [float(t + 1) for t in range(length)],
+        "one_step_at": torch.where(mask, one, torch.nan).nanmean(0).tolist(),
+        "open_at": opened.nanmean(0).tolist(),
+    }
+    return {name: float(value) for name, value in names.items()}, along
+
+
+def open_loop(found: Trajectories, task: Task, state: Tensor, scale: Tensor) -> Tensor:
+    """Mean square error [B, T] of the next observations when the task is led from its state at the
+    first observation by the actions alone."""
+    errors = []
+    for t in range(found.mask.shape[1]):
+        step = task.step(state, found.action[:, t])
+        state = step.state
+        errors.append(((found.next_obs[:, t] - step.obs) / scale).square().mean(-1))
+    return torch.stack(errors, 1)
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+    """Errors against the target policy's likelihood, and along the steps of a window."""
+    files = []
+    for name, title in (("one_step", "one-step error"), ("open", "open-loop error")):
+        panels = figures.by_label(rows, lambda r: r["curves"]["log_prob"], _log_of(name))
+        files.append(folder / f"windows-{name}{mark}.png")
+        figures.curves(panels, "log-likelihood of the policy", f"log10 of {title}", files[-1])
+    for name, title in (("one_step_at", "one-step error"), ("open_at", "open-loop error")):
+        panels = figures.by_label(rows, lambda r: r["curves"]["step"], _log_of(name))
+        files.append(folder / f"windows-{name.replace('_', '-')}{mark}.png")
+        figures.curves(panels, "step", f"log10 of {title}", files[-1])
+    return files
+
+
+def _log_of(name: str) -> Callable[[dict[str, Any]], list[float]]:
+    def column(record: dict[str, Any]) -> list[float]:
+        values = torch.tensor(record["curves"][name], dtype=torch.double)
+        found: list[float] = values.clamp_min(1e-12).log10().tolist()
+        return found
+
+    return column

@@ -1,0 +1,197 @@
+"""Samplers of discrete diffusions, and few steps that are learned from many: coefficients of the
+jumps and the levels at which they are made."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import torch
+from scipy import optimize
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from world_models.samplers.base import check_levels
+
+# x [B, L] int64 and a level to p_s(x with position i set to v) / p_s(x), [B, L, K]
+Scores = Callable[[Tensor, float], Tensor]
+
+
+@dataclass(frozen=True)
+class Process:
+    """Forward corruption of tokens 0..V-1, each by itself, at level s (the integral of the rate):
+    `uniform` replaces a token by a uniform one with probability 1 - e^-s; `masked` by the mask,
+    which is token V (Discrete Diffusion Modeling by Estimating the Ratios of the Data Distribution,
+    arXiv 2310.16834)."""
+
+    tokens: int  # V
+    kind: Literal["uniform", "masked"] = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.tokens < 2:
+            raise ConfigError(f"tokens is {self.tokens}, it must be at least 2")
+
+    @property
+    def states(self) -> int:
+        """K: V, or V + 1 with a mask."""
+        return self.tokens + (self.kind == "masked")
+
+    def kernel(self, level: float) -> Tensor:
+        """Probability [K, K] of each state (column) after corruption by `level` from each (row)."""
+        kept = math.exp(-level)
+        change = torch.zeros(self.states, self.states, dtype=torch.double)
+        if self.kind == "uniform":
+            change[:] = 1.0 / self.tokens
+        else:
+            change[:, -1] = 1.0
+        return kept * torch.eye(self.states, dtype=torch.double) + (1.0 - kept) * change
+
+    def rates(self, x: Tensor, scores: Tensor) -> Tensor:
+        """Reverse jump rates [B, L, K] per unit of level, 0 at the present state."""
+        if self.kind == "uniform":
+            rates = scores / self.tokens
+        else:
+            rates = scores * (x == self.tokens)[..., None]
+        return rates.scatter(-1, x[..., None], 0.0)
+
+    def start(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+        """Fully corrupted tokens."""
+        if self.kind == "masked":
+            return torch.full(shape, self.tokens)
+        return torch.randint(self.tokens, shape, generator=generator)
+
+
+def jump_probabilities(
+    process: Process, x: Tensor, scores: Tensor, now: float, then: float, coefficient: float = 1.0
+) -> Tensor:
+    """Law [B, L, K] of every position after an Euler step whose rates are scaled by `coefficient`;
+    positions jump independently. Where jumps are due with more than probability 1, they share it.
+    At level 0 nothing stays a mask."""
+    jumps = coefficient * (now - then) * process.rates(x, scores)
+    total = jumps.sum(-1, keepdim=True)
+    if process.kind == "masked" and then == 0:
+        total = torch.where((x == process.tokens)[..., None], total, total.clamp_min(1.0))
+        jumps = jumps / total.clamp_min(1e-12)
+    else:
+        jumps = jumps / total.clamp_min(1.0)
+    stay = (1.0 - jumps.sum(-1, keepdim=True)).clamp_min(0.0)
+    return jumps.scatter_add(-1, x[..., None], stay)
+
+
+def drawn(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+    """One state [B, L] of each law [B, L, K]."""
+    flat = probabilities.flatten(0, 1)
+    return torch.multinomial(flat, 1, generator=generator).view(probabilities.shape[:2])
+
+
+@dataclass(frozen=True)
+class TauLeaping:
+    """Euler steps of the reverse jump process, all positions at once, each step with a
+    coefficient (none: 1). Without coefficients it comes to sample the data's law as steps grow."""
+
+    process: Process
+    coefficients: tuple[float, ...] | None = None
+
+    def __call__(
+        self, scores: Scores, x: Tensor, levels: Sequence[float], generator: torch.Generator
+    ) -> Tensor:
+        """Samples [B, L] at the last level from `x` [B, L] at the first."""
+        return self.path(scores, x, levels, generator)[-1]
+
+    def path(
+        self, scores: Scores, x: Tensor, levels: Sequence[float], generator: torch.Generator
+    ) -> Tensor:
+        """The states at every level, [levels, B, L]."""
+        check_levels(levels)
+        steps = len(levels) - 1
+        factors = self.coefficients or (1.0,) * steps
+        if len(factors) != steps:
+            raise ConfigError(f"there are {len(factors)} coefficients for {steps} steps")
+        states = [x]
+        for (now, then), factor in zip(pairwise(levels), factors, strict=True):
+            law = jump_probabilities(self.process, x, scores(x, now), now, then, factor)
+            x = drawn(law, generator)
+            states.append(x)
+        return torch.stack(states)
+
+
+class Learned(NamedTuple):
+    """A sampler of few steps, its levels, and the mean negative log-likelihood that each of its
+    steps gives to the teacher's transitions."""
+
+    sampler: TauLeaping
+    levels: tuple[float, ...]
+    losses: tuple[float, ...]
+
+
+def step_loss(
+    process: Process, scores: Scores, paths: Tensor, levels: Sequence[float], a: int, b: int
+) -> Callable[[float], float]:
+    """Mean over paths of -log p(x at level b | x at level a) of one Euler step, by coefficient."""
+    x, after = paths[a], paths[b]
+    found = scores(x, levels[a])
+
+    def loss(coefficient: float) -> float:
+        law = jump_probabilities(process, x, found, levels[a], levels[b], coefficient)
+        chosen = law.gather(-1, after[..., None])[..., 0]
+        return float(-chosen.clamp_min(1e-12).log().sum(1).mean())
+
+    return loss
+
+
+def learn_few_steps(
+    process: Process,
+    scores: Scores,
+    paths: Tensor,
+    levels: Sequence[float],
+    steps: int,
+    *,
+    schedule: bool = False,
+) -> Learned:
+    """Learnable sampler distillation (arXiv 2509.19962): a student of `steps` steps, a coefficient
+    each, from `paths` [levels, B, L] of a teacher with many. `schedule` (LSD+) also chooses the
+    student's levels among the teacher's; without it they are evenly spread over them.
+
+    Each coefficient is the one under which a step of the student makes the teacher's transition
+    between the same two levels most likely; the sum of the losses bounds the divergence of the
+    samples. Differences: the authors align scores along the student's own path by gradient steps,
+    and learn levels so too; with likelihoods the steps part, so that each coefficient is a search
+    on a line and the levels a shortest path.
+    """
+    last = len(levels) - 1
+    if not 1 <= steps <= last:
+        raise ConfigError(f"steps is {steps}, it must lie in 1..{last} (of the teacher)")
+
+    def best(a: int, b: int) -> tuple[float, float]:
+        loss = step_loss(process, scores, paths, levels, a, b)
+        found = optimize.minimize_scalar(
+            lambda log: loss(math.exp(log)), bounds=(-2.0, 2.0), method="bounded"
+        )
+        return math.exp(float(found.x)), float(found.fun)
+
+    if schedule:
+        edges = {(a, b): best(a, b) for a in range(last) for b in range(a + 1, last + 1)}
+        nodes = shortest({edge: loss for edge, (_, loss) in edges.items()}, last, steps)
+    else:
+        nodes = [round(k * last / steps) for k in range(steps + 1)]
+        edges = {(a, b): best(a, b) for a, b in pairwise(nodes)}
+    chosen = [edges[edge] for edge in pairwise(nodes)]
+    sampler = TauLeaping(process, tuple(coefficient for coefficient, _ in chosen))
+    return Learned(
+        sampler, tuple(levels[n] for n in nodes), tuple(float(loss) for _, loss in chosen)
+    )
+
+
+def shortest(costs: dict[tuple[int, int], float], last: int, steps: int) -> list[int]:
+    """The nodes of the cheapest way from 0 to `last` in exactly `steps` steps."""
+    reached: dict[int, tuple[float, list[int]]] = {0: (0.0, [0])}
+    for _ in range(steps):
+        after: dict[int, tuple[float, list[int]]] = {}
+        for (a, b), cost in costs.items():
+            if a in reached:
+                total = reached[a][0] + cost
+                if b not in after or total < after[b][0]:
+                    after[b] = (total, [*reached[a][1], b])
+        reached = after
+    return reached[last][1]
