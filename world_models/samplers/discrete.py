@@ -1,6 +1,7 @@
 """Samplers of discrete diffusions, and few steps that are learned from many: coefficients of the
 jumps and the levels at which they are made."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,18 +66,16 @@ class Process:
 def jump_probabilities(
     process: Process, x: Tensor, scores: Tensor, now: float, then: float, coefficient: float = 1.0
 ) -> Tensor:
-    """Law [B, L, K] of every position after an Euler step whose rates are scaled by `coefficient`;
-    positions jump independently. Where jumps are due with more than probability 1, they share it.
-    At level 0 nothing stays a mask."""
-    jumps = coefficient * (now - then) * process.rates(x, scores)
-    total = jumps.sum(-1, keepdim=True)
+    """Law [B, L, K] of every position after a step from level `now` to `then`, with rates as they
+    are at the start of it, scaled by `coefficient`: a position stays with probability exp(-rates),
+    and else jumps once, independently of the others. At level 0 nothing stays a mask."""
+    rates = coefficient * (now - then) * process.rates(x, scores)
+    total = rates.sum(-1, keepdim=True)
+    leaves = -torch.expm1(-total)
     if process.kind == "masked" and then == 0:
-        total = torch.where((x == process.tokens)[..., None], total, total.clamp_min(1.0))
-        jumps = jumps / total.clamp_min(1e-12)
-    else:
-        jumps = jumps / total.clamp_min(1.0)
-    stay = (1.0 - jumps.sum(-1, keepdim=True)).clamp_min(0.0)
-    return jumps.scatter_add(-1, x[..., None], stay)
+        leaves = torch.where((x == process.tokens)[..., None], 1.0, leaves)
+    jumps = rates * (leaves / total.clamp_min(1e-300))
+    return jumps.scatter_add(-1, x[..., None], 1.0 - leaves)
 
 
 def drawn(probabilities: Tensor, generator: torch.Generator) -> Tensor:
@@ -87,7 +86,7 @@ def drawn(probabilities: Tensor, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class TauLeaping:
-    """Euler steps of the reverse jump process, all positions at once, each step with a
+    """First-order steps of the reverse jump process, all positions at once, each step with a
     coefficient (none: 1). Without coefficients it comes to sample the data's law as steps grow."""
 
     process: Process
@@ -128,7 +127,7 @@ class Learned(NamedTuple):
 def step_loss(
     process: Process, scores: Scores, paths: Tensor, levels: Sequence[float], a: int, b: int
 ) -> Callable[[float], float]:
-    """Mean over paths of -log p(x at level b | x at level a) of one Euler step, by coefficient."""
+    """Mean over paths of -log p(x at level b | x at level a) of one step, by its coefficient."""
     x, after = paths[a], paths[b]
     found = scores(x, levels[a])
 
@@ -140,58 +139,62 @@ def step_loss(
     return loss
 
 
+Judge = Callable[[TauLeaping, tuple[float, ...]], float]  # of a sampler on levels; less is better
+
+
 def learn_few_steps(
     process: Process,
     scores: Scores,
     paths: Tensor,
     levels: Sequence[float],
     steps: int,
-    *,
-    schedule: bool = False,
+    judge: Judge | None = None,
 ) -> Learned:
     """Learnable sampler distillation (arXiv 2509.19962): a student of `steps` steps, a coefficient
-    each, from `paths` [levels, B, L] of a teacher with many. `schedule` (LSD+) also chooses the
-    student's levels among the teacher's; without it they are evenly spread over them.
+    each, from `paths` [levels, B, L] of a teacher with many. With a `judge` its levels are learned
+    too (LSD+): each moves along the teacher's, coefficients with it, as long as the judge's number
+    falls; without one they are spread evenly over the teacher's.
 
-    Each coefficient is the one under which a step of the student makes the teacher's transition
-    between the same two levels most likely; the sum of the losses bounds the divergence of the
-    samples. Differences: the authors align scores along the student's own path by gradient steps,
-    and learn levels so too; with likelihoods the steps part, so that each coefficient is a search
-    on a line and the levels a shortest path.
+    A coefficient is the one under which a step of the student makes the teacher's transition
+    between the same two levels most likely. Differences: the authors align scores along the
+    student's own path, and move levels, by gradients; with likelihoods the steps part, so that each
+    coefficient is a search on a line.
     """
     last = len(levels) - 1
     if not 1 <= steps <= last:
         raise ConfigError(f"steps is {steps}, it must lie in 1..{last} (of the teacher)")
+    known: dict[tuple[int, int], tuple[float, float]] = {}
 
-    def best(a: int, b: int) -> tuple[float, float]:
-        loss = step_loss(process, scores, paths, levels, a, b)
-        found = optimize.minimize_scalar(
-            lambda log: loss(math.exp(log)), bounds=(-2.0, 2.0), method="bounded"
-        )
-        return math.exp(float(found.x)), float(found.fun)
+    def student(nodes: Sequence[int]) -> Learned:
+        for a, b in pairwise(nodes):
+            if (a, b) not in known:
+                loss = step_loss(process, scores, paths, levels, a, b)
+                known[a, b] = best_coefficient(loss)
+        chosen = [known[edge] for edge in pairwise(nodes)]
+        sampler = TauLeaping(process, tuple(coefficient for coefficient, _ in chosen))
+        return Learned(sampler, tuple(levels[n] for n in nodes), tuple(c for _, c in chosen))
 
-    if schedule:
-        edges = {(a, b): best(a, b) for a in range(last) for b in range(a + 1, last + 1)}
-        nodes = shortest({edge: loss for edge, (_, loss) in edges.items()}, last, steps)
-    else:
-        nodes = [round(k * last / steps) for k in range(steps + 1)]
-        edges = {(a, b): best(a, b) for a, b in pairwise(nodes)}
-    chosen = [edges[edge] for edge in pairwise(nodes)]
-    sampler = TauLeaping(process, tuple(coefficient for coefficient, _ in chosen))
-    return Learned(
-        sampler, tuple(levels[n] for n in nodes), tuple(float(loss) for _, loss in chosen)
+    nodes = [round(k * last / steps) for k in range(steps + 1)]
+    found = student(nodes)
+    if judge is None:
+        return found
+    value, moved = judge(found.sampler, found.levels), True
+    while moved:
+        moved = False
+        for k, by in itertools.product(range(1, steps), (-1, 1)):
+            tried = [n + by * (index == k) for index, n in enumerate(nodes)]
+            if not tried[k - 1] < tried[k] < tried[k + 1]:
+                continue
+            other = student(tried)
+            worth = judge(other.sampler, other.levels)
+            if worth < value:
+                nodes, found, value, moved = tried, other, worth, True
+    return found
+
+
+def best_coefficient(loss: Callable[[float], float]) -> tuple[float, float]:
+    """The coefficient between e^-2 and e^2 of least loss, and this loss."""
+    found = optimize.minimize_scalar(
+        lambda log: loss(math.exp(log)), bounds=(-2.0, 2.0), method="bounded"
     )
-
-
-def shortest(costs: dict[tuple[int, int], float], last: int, steps: int) -> list[int]:
-    """The nodes of the cheapest way from 0 to `last` in exactly `steps` steps."""
-    reached: dict[int, tuple[float, list[int]]] = {0: (0.0, [0])}
-    for _ in range(steps):
-        after: dict[int, tuple[float, list[int]]] = {}
-        for (a, b), cost in costs.items():
-            if a in reached:
-                total = reached[a][0] + cost
-                if b not in after or total < after[b][0]:
-                    after[b] = (total, [*reached[a][1], b])
-        reached = after
-    return reached[last][1]
+    return math.exp(float(found.x)), float(found.fun)
