@@ -2,7 +2,6 @@
 behaviour, a Gaussian policy, and the Gaussian that is their product (policy-guided diffusion,
 arXiv 2404.06356)."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,7 +163,13 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         ("bias", "error of the mean / deviation"),
         ("spread", "deviation / exact deviation"),
     ):
-        panels = figures.by_label(rows, _column("weight"), _column(name))
+        panels: dict[str, dict[str, figures.Curve]] = {}
+        for label, records in rows.items():
+            panel, line = label.split(", ", 1)
+            values = np.array([record["curves"][name] for record in records])
+            kept = np.isfinite(values).all(0)
+            found = figures.curve(np.array(WEIGHTS)[kept], values[:, kept])
+            panels.setdefault(panel, {})[line] = found
         if name == "mean":
             some = next(iter(rows.values()))[0]["curves"]
             none = np.full(len(WEIGHTS), np.nan)
@@ -173,11 +178,3 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         files.append(folder / f"guided-{name}{mark}.png")
         figures.curves(panels, "weight of the policy", title, files[-1])
     return files
-
-
-def _column(name: str) -> Callable[[dict[str, Any]], list[float]]:
-    def column(record: dict[str, Any]) -> list[float]:
-        found: list[float] = record["curves"][name]
-        return found
-
-    return column
