@@ -55,7 +55,6 @@ def test_without_weight_samples_are_the_behaviour() -> None:
 def test_the_correctors_are_nearest_to_the_product() -> None:
     modes = ("paper", "score", "corrected")
     found = {mode: study(mode=mode, samples=3000).values for mode in modes}
-    assert found["corrected"]["bias"] < 0.15
     assert found["corrected"]["bias"] < found["score"]["bias"] < found["paper"]["bias"]
     assert found["paper"]["exact"] == found["score"]["exact"]
 
