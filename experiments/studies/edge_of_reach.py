@@ -90,7 +90,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         "excess": float(found["value/excess"]),
         "blew_up": float(found["value/excess"] > QUARTER),
     }
-    return Outcome(values | _summary(world, looks, diagnoses), _curves(looks))
+    return Outcome(values | _summary(world, looks, diagnoses), _curves(looks, diagnoses))
 
 
 KINDS = ("value", "reach")
@@ -270,9 +270,16 @@ def _summary(
     }
 
 
-def _curves(looks: list[dict[str, float]]) -> dict[str, list[float]]:
+def _curves(
+    looks: list[dict[str, float]], diagnoses: list[dict[str, float]]
+) -> dict[str, list[float]]:
+    """What was seen at every look, and, under names of its own, at every diagnosis."""
     names = ("step", "q", "q_max", "alpha", "lag_bound", "return", "norm", "edge")
-    return {name: [e[name] for e in looks] for name in names}
+    own = {"at": "value/at", "value": "value/q", "earned": "value/monte_carlo"}
+    return {name: [e[name] for e in looks] for name in names} | {
+        name: [d[known] for d in diagnoses]
+        for name, known in (own | {"excess": "value/excess"}).items()
+    }
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:

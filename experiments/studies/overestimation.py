@@ -63,6 +63,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
             "at": [row["value/at"] for row in seen],
             "q": [row["value/q"] for row in seen],
             "monte_carlo": [row["value/monte_carlo"] for row in seen],
+            "excess": [row["value/excess"] for row in seen],
         },
     )
 
