@@ -89,13 +89,25 @@ def by_label(
     y: Callable[[dict[str, Any]], Sequence[float] | np.ndarray],
 ) -> dict[str, dict[str, Curve]]:
     """The curve of each row's records, one a seed: a panel for what stands before the first comma
-    of a row's label, a line for what stands after it. `x` and `y` tell the points of a record."""
+    of a row's label, a line for what stands after it. `x` and `y` tell the points of a record;
+    those that are no number in one of them are left out."""
     panels: dict[str, dict[str, Curve]] = {}
     for label, records in rows.items():
         panel, line = label.split(", ", 1)
         values = np.array([y(record) for record in records])
-        panels.setdefault(panel, {})[line] = curve(np.array(x(records[0])), values)
+        kept = np.isfinite(values).all(0)
+        panels.setdefault(panel, {})[line] = curve(np.array(x(records[0]))[kept], values[:, kept])
     return panels
+
+
+def column(name: str) -> Callable[[dict[str, Any]], list[float]]:
+    """The curve of that name of a record."""
+
+    def found(record: dict[str, Any]) -> list[float]:
+        values: list[float] = record["curves"][name]
+        return values
+
+    return found
 
 
 def learning_curves(panels: dict[str, dict[str, Curve]], path: Path, unit: str = "updates") -> None:

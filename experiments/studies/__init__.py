@@ -22,6 +22,7 @@ STUDIES: dict[str, str] = {
     "horizons": "NEUBAY's rollout lengths, and its values against what is earned in the task",
     "overestimation": "values of a run on data against what its policy earns in the task",
     "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
+    "window_quality": "generated windows and imagined rollouts against the task and its policies",
     "penalty_calibration": "how well penalties rank a world model's true one-step errors",
 }
 

@@ -163,13 +163,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         ("bias", "error of the mean / deviation"),
         ("spread", "deviation / exact deviation"),
     ):
-        panels: dict[str, dict[str, figures.Curve]] = {}
-        for label, records in rows.items():
-            panel, line = label.split(", ", 1)
-            values = np.array([record["curves"][name] for record in records])
-            kept = np.isfinite(values).all(0)
-            found = figures.curve(np.array(WEIGHTS)[kept], values[:, kept])
-            panels.setdefault(panel, {})[line] = found
+        panels = figures.by_label(rows, figures.column("weight"), figures.column(name))
         if name == "mean":
             some = next(iter(rows.values()))[0]["curves"]
             none = np.full(len(WEIGHTS), np.nan)

@@ -187,20 +187,20 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
     """Errors against the target policy's likelihood, and along the steps of a window."""
     files = []
     for name, title in (("one_step", "one-step error"), ("open", "open-loop error")):
-        panels = figures.by_label(rows, lambda r: r["curves"]["log_prob"], _log_of(name))
+        panels = figures.by_label(rows, figures.column("log_prob"), _log_of(name))
         files.append(folder / f"windows-{name}{mark}.png")
         figures.curves(panels, "log-likelihood of the policy", f"log10 of {title}", files[-1])
     for name, title in (("one_step_at", "one-step error"), ("open_at", "open-loop error")):
-        panels = figures.by_label(rows, lambda r: r["curves"]["step"], _log_of(name))
+        panels = figures.by_label(rows, figures.column("step"), _log_of(name))
         files.append(folder / f"windows-{name.replace('_', '-')}{mark}.png")
         figures.curves(panels, "step", f"log10 of {title}", files[-1])
     return files
 
 
 def _log_of(name: str) -> Callable[[dict[str, Any]], list[float]]:
-    def column(record: dict[str, Any]) -> list[float]:
+    def found(record: dict[str, Any]) -> list[float]:
         values = torch.tensor(record["curves"][name], dtype=torch.double)
-        found: list[float] = values.clamp_min(1e-12).log10().tolist()
-        return found
+        logs: list[float] = values.clamp_min(1e-12).log10().tolist()
+        return logs
 
-    return column
+    return found
