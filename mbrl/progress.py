@@ -46,7 +46,12 @@ class Progress:
 
     def epoch(self, metrics: Metrics) -> None:
         """Show one epoch of a world model's fit."""
-        note = f"holdout error {float(metrics['model/holdout_mse']):.4g}"
+        note = ""
+        for name in ("holdout_mse", "holdout_loss", "train_loss"):
+            if f"model/{name}" in metrics:
+                title = "holdout error" if name == "holdout_mse" else name.replace("_", " ")
+                note = f"{title} {float(metrics[f'model/{name}']):.4g}"
+                break
         self._show("world model", int(metrics["model/epoch"]), None, note)
 
     def count(self, name: str, done: int, total: int) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import algorithms
 from algorithms import PGD, TD3BC, TD3BCConfig
@@ -12,6 +13,7 @@ from algorithms.pgd import LEARNERS
 from experiments import fits, run
 from experiments.settings import RunSettings, build_config, merge
 from mbrl.errors import ConfigError
+from mbrl.progress import Progress
 from mbrl.types import Dataset, Transitions
 from tests.small import CONFIGS
 from world_models import PolicyGuidance
@@ -55,6 +57,18 @@ def test_the_first_generation_is_not_guided_and_later_ones_are(pendulum: Dataset
         assert guidance is not None and guidance.policy is made.policy
         assert guidance.weight == 0.7 and guidance.mode == "score"
     assert "generated/log_prob" in logged[-2]  # of the ninth update; the last event is the end
+
+
+@pytest.mark.parametrize("held", [0.0, 0.4])
+def test_progress_is_shown_while_the_generator_is_fitted(
+    held: float, pendulum: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With held-out windows or without any."""
+    made = agent(pendulum, model={"holdout_fraction": held})
+    bar = Progress(2, console=Console(force_terminal=True, width=200))
+    made.fit(pendulum, 2, callbacks=[bar])
+    printed = capsys.readouterr().out
+    assert ("holdout loss" in printed) == (held > 0) and "loss" in printed
 
 
 def test_on_real_rows_alone_it_is_its_learner(pendulum: Dataset) -> None:
