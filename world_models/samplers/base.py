@@ -3,6 +3,7 @@ EDM (Elucidating the Design Space of Diffusion-Based Generative Models, arXiv 22
 x = x_0 + sigma n, and the denoiser is the mean of x_0 given x."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -73,14 +74,36 @@ def at(x: Tensor, sigma: float) -> Tensor:
     return x.new_full((len(x),), sigma)
 
 
-def march(step: Step, x: Tensor, sigmas: Sequence[float], before: Before | None) -> Tensor:
-    """All steps, one after the other."""
-    check_levels(sigmas)
-    for n, (now, then) in enumerate(pairwise(sigmas)):
-        if before is not None:
-            x = before(x, n, sigmas)
-        x = step(x, n, now, then)
-    return x
+class Marching(ABC):
+    """A sampler that is a step, repeated from level to level."""
+
+    @abstractmethod
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
+        """The step of one march; what it remembers of earlier steps is its own."""
+
+    def __call__(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigmas: Sequence[float],
+        generator: torch.Generator,
+        *,
+        before: Before | None = None,
+    ) -> Tensor:
+        """As `Sampler` has it."""
+        check_levels(sigmas)
+        step = self.stepper(denoise, sigmas, generator)
+        for n, (now, then) in enumerate(pairwise(sigmas)):
+            if before is not None:
+                x = before(x, n, sigmas)
+            x = step(x, n, now, then)
+        return x
+
+    def evaluations(self, steps: int) -> int:
+        """One a step, unless a sampler says otherwise."""
+        return steps
 
 
 def normal(x: Tensor, generator: torch.Generator) -> Tensor:

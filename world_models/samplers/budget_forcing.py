@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
-from world_models.samplers.base import Before, Denoiser, at, march
+from world_models.samplers.base import Denoiser, Marching, Step, at
 from world_models.samplers.feynman_kac import Reward
 from world_models.samplers.one_step import stochastic_step
 
@@ -34,7 +34,7 @@ def denoiser_of_flow(velocity: Velocity) -> Denoiser:
 
 
 @dataclass(frozen=True)
-class BudgetForcing:
+class BudgetForcing(Marching):
     """Rollover budget forcing (arXiv 2503.19385): at each step a sample tries up to
     `quota` stochastic continuations; the first whose denoised look-ahead has a higher reward than
     the present one's is taken and the tries it saved go to the next step, else the best of them.
@@ -56,34 +56,29 @@ class BudgetForcing:
         """At most, for each sample: one for the start and one for every try."""
         return 1 + self.quota * (steps - 1)
 
-    @torch.no_grad()
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
-        denoised: Tensor | None = None
-        best = x.new_zeros(len(x))
-        left = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
+        given: Tensor | None = None  # what the step before handed on
+        denoised, best, left = torch.empty(0), torch.empty(0), torch.empty(0)
 
+        @torch.no_grad()
         def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
-            nonlocal denoised, best, left
-            if denoised is None or before is not None:
+            nonlocal given, denoised, best, left
+            if given is None:
+                left = torch.zeros(len(x), dtype=torch.long, device=x.device)
+            if x is not given:  # the first, or moved since
                 denoised = denoise(x, at(x, now))
                 best = self.reward(denoised)
             if then == 0:
                 return denoised
-            left = left + self.quota
-            x, denoised, best, left = self._try(
-                denoise, x, denoised, best, left, (now, then), generator
+            levels, left = (now, then), left + self.quota
+            given, denoised, best, left = self._try(
+                denoise, x, denoised, best, left, levels, generator
             )
-            return x
+            return given
 
-        return march(step, x, sigmas, before)
+        return step
 
     def _try(
         self,

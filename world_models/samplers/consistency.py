@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mbrl.errors import ConfigError
 from mbrl.networks import polyak_update
-from world_models.samplers.base import Before, Denoiser, at, march, normal
+from world_models.samplers.base import Denoiser, Marching, Step, at, normal
 from world_models.samplers.one_step import heun_step, stochastic_step
 
 M = TypeVar("M", bound=nn.Module)
@@ -122,27 +122,18 @@ def distil(
 
 
 @dataclass(frozen=True)
-class Consistency:
+class Consistency(Marching):
     """The sampler of a consistency function, which takes the denoiser's place: x_0 = f(x), then
     noise of the next level on it, and again (Consistency Models, arXiv 2303.01469, algorithm 1).
 
     Given a plain denoiser instead it samples another law: each step forgets its noise.
     """
 
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
         def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
             clean = denoise(x, at(x, now))
             return clean + then * normal(x, generator) if then > 0 else clean
 
-        return march(step, x, sigmas, before)
-
-    def evaluations(self, steps: int) -> int:
-        return steps
+        return step

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
-from world_models.samplers.base import Before, Denoiser, at, march
+from world_models.samplers.base import Denoiser, Marching, Step, at
 
 Prediction = Literal["noise", "data"]
 Variable = Literal["rho", "lambda", "time"]
@@ -97,17 +97,10 @@ def runge_kutta_step(
 
 
 def _in_order(
-    denoise: Denoiser,
-    x: Tensor,
-    sigmas: Sequence[float],
-    before: Before | None,
-    order: int,
-    prediction: Prediction,
-    name: Variable,
-    start: Start,
-) -> Tensor:
-    """Multistep over all levels. Until there are `order` evaluations, steps are of the order that
-    is possible, or Runge and Kutta's."""
+    denoise: Denoiser, order: int, prediction: Prediction, name: Variable, start: Start
+) -> Step:
+    """The step of a multistep method. Until there are `order` evaluations, steps are of the order
+    that is possible, or Runge and Kutta's."""
     past: deque[tuple[float, Tensor, Tensor]] = deque(maxlen=order)
 
     def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
@@ -117,7 +110,7 @@ def _in_order(
             return runge_kutta_step(denoise, x, denoised, now, then)
         return multistep(x, past, then, prediction, name)
 
-    return march(step, x, sigmas, before)
+    return step
 
 
 def _evaluations(steps: int, order: int, start: Start) -> int:
@@ -125,7 +118,7 @@ def _evaluations(steps: int, order: int, start: Start) -> int:
 
 
 @dataclass(frozen=True)
-class DEIS:
+class DEIS(Marching):
     """Diffusion Exponential Integrator Sampler (Fast Sampling of Diffusion Models with Exponential
     Integrator, arXiv 2204.13902): the noise is extrapolated by a polynomial of degree `degree`
     through the last evaluations. Degree 0 is DDIM.
@@ -142,24 +135,18 @@ class DEIS:
         if not 0 <= self.degree <= 3:
             raise ConfigError(f"degree is {self.degree}, it must lie in 0..3")
 
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
         order, name = self.degree + 1, self.variable
-        return _in_order(denoise, x, sigmas, before, order, "noise", name, self.start)
+        return _in_order(denoise, order, "noise", name, self.start)
 
     def evaluations(self, steps: int) -> int:
         return _evaluations(steps, self.degree + 1, self.start)
 
 
 @dataclass(frozen=True)
-class DPMSolverPP:
+class DPMSolverPP(Marching):
     """DPM-Solver++ (arXiv 2211.01095): the denoised data are extrapolated in log sigma.
 
     Order 2 is the paper's 2M (algorithm 2): D + (D - D before) / (2 r) with r the ratio of the log
@@ -174,17 +161,11 @@ class DPMSolverPP:
         if not 1 <= self.order <= 3:
             raise ConfigError(f"order is {self.order}, it must lie in 1..3")
 
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
         if self.order != 2:
-            return _in_order(denoise, x, sigmas, before, self.order, "data", "lambda", self.start)
+            return _in_order(denoise, self.order, "data", "lambda", self.start)
         last: tuple[float, Tensor] | None = None
 
         def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
@@ -201,7 +182,7 @@ class DPMSolverPP:
             guess = denoised + (denoised - before_now[1]) / (2.0 * ratio)
             return torch.lerp(guess, x, then / now)
 
-        return march(step, x, sigmas, before)
+        return step
 
     def evaluations(self, steps: int) -> int:
         return _evaluations(steps, self.order, self.start)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
-from world_models.samplers.base import Before, Denoiser, at, march, normal
+from world_models.samplers.base import Denoiser, Marching, Step, at, normal
 
 
 def euler_step(denoise: Denoiser, x: Tensor, now: float, then: float) -> Tensor:
@@ -42,45 +42,30 @@ def stochastic_step(
 
 
 @dataclass(frozen=True)
-class Euler:
+class Euler(Marching):
     """First order, one evaluation a step."""
 
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
-        return march(lambda x, _, a, b: euler_step(denoise, x, a, b), x, sigmas, before)
-
-    def evaluations(self, steps: int) -> int:
-        return steps
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
+        return lambda x, _, now, then: euler_step(denoise, x, now, then)
 
 
 @dataclass(frozen=True)
-class Heun:
+class Heun(Marching):
     """Second order, two evaluations a step (EDM, arXiv 2206.00364, algorithm 1)."""
 
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
-        return march(lambda x, _, a, b: heun_step(denoise, x, a, b), x, sigmas, before)
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
+        return lambda x, _, now, then: heun_step(denoise, x, now, then)
 
     def evaluations(self, steps: int) -> int:
         return 2 * steps - 1
 
 
 @dataclass(frozen=True)
-class Churn:
+class Churn(Marching):
     """Noise is added before each of Heun's steps (EDM, arXiv 2206.00364, algorithm 2). The defaults
     are those of policy-guided diffusion's code, whose Euler part starts from the x without the new
     noise; here it starts from the one with it, as in the paper."""
@@ -102,15 +87,9 @@ class Churn:
         share = min(self.amount / steps, math.sqrt(2.0) - 1.0)
         return sigma * (1.0 + share) if self.low <= sigma <= self.high else sigma
 
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
         steps = len(sigmas) - 1
 
         def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
@@ -120,14 +99,14 @@ class Churn:
                 x = x + extra * normal(x, generator)
             return heun_step(denoise, x, above, then)
 
-        return march(step, x, sigmas, before)
+        return step
 
     def evaluations(self, steps: int) -> int:
         return 2 * steps - 1
 
 
 @dataclass(frozen=True)
-class DDIM:
+class DDIM(Marching):
     """Denoising Diffusion Implicit Models (arXiv 2010.02502, eq. 12 and 16). With eta 0 it is
     Euler's method, with eta 1 the ancestral sampler of DDPM."""
 
@@ -137,19 +116,10 @@ class DDIM:
         if not 0 <= self.eta <= 1:
             raise ConfigError(f"eta is {self.eta}, it must lie in [0, 1]")
 
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
         def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
             return stochastic_step(x, denoise(x, at(x, now)), now, then, self.eta, generator)
 
-        return march(step, x, sigmas, before)
-
-    def evaluations(self, steps: int) -> int:
-        return steps
+        return step

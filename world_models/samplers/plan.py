@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError
 from mbrl.networks import MLP
-from world_models.samplers.base import Before, Denoiser, at, edm_levels, march
+from world_models.samplers.base import Denoiser, Marching, Step, at, edm_levels
 from world_models.samplers.exponential import Prediction, Variable, multistep
 
 HIGHEST = 4  # order of a step
@@ -33,22 +33,16 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Marching):
     """A multistep sampler with a choice for each step (A Unified Sampling Framework for Solver
     Searching of Diffusion Probabilistic Models, arXiv 2312.07243). DDIM, DEIS and DPM-Solver++ of
     any order are plans whose choices are all alike."""
 
     choices: tuple[Choice, ...]
 
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
         if len(sigmas) - 1 != len(self.choices):
             raise ConfigError(
                 f"the plan has {len(self.choices)} steps, the levels have {len(sigmas) - 1}"
@@ -61,10 +55,7 @@ class Plan:
             seen = list(past)[: choice.order]
             return multistep(x, seen, then, choice.prediction, choice.variable)
 
-        return march(step, x, sigmas, before)
-
-    def evaluations(self, steps: int) -> int:
-        return steps
+        return step
 
 
 def uniform_plan(steps: int, choice: Choice) -> Plan:

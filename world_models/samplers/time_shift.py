@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
-from world_models.samplers.base import Before, Denoiser, at, march, normal
+from world_models.samplers.base import Denoiser, Marching, Step, at, normal
 from world_models.samplers.one_step import DDIM, fresh_noise
 
 
 @dataclass(frozen=True)
-class TimeShift:
+class TimeShift(Marching):
     """DDIM whose denoiser is called at a level near the due one (Alleviating Exposure Bias in
     Diffusion Models through Sampling with Shifted Time Steps, arXiv 2305.15583).
 
@@ -49,15 +49,9 @@ class TimeShift:
         away = (variance[:, None] - (self.data_variance + levels.square())).abs()
         return levels[away.argmin(1)]
 
-    def __call__(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigmas: Sequence[float],
-        generator: torch.Generator,
-        *,
-        before: Before | None = None,
-    ) -> Tensor:
+    def stepper(
+        self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
+    ) -> Step:
         def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
             level = self.told(x, n, sigmas)
             # A network that predicts noise has x and the level told; its noise takes the step.
@@ -67,7 +61,4 @@ class TimeShift:
             x = x + (math.sqrt(then**2 - fresh**2) - now) * noise
             return x + fresh * normal(x, generator) if fresh > 0 else x
 
-        return march(step, x, sigmas, before)
-
-    def evaluations(self, steps: int) -> int:
-        return steps
+        return step
