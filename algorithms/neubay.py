@@ -371,9 +371,8 @@ class NEUBAY(Offline):
         self.sequences.load_state_dict(state["sequences"])
         self.levels = None if state["levels"] is None else state["levels"].to(self.device)
         self.due = state["due"]
-        self.remembered = state.get("remembered", self.remembered).to(
-            self.device
-        )  # not in old checkpoints
+        known = state.get("remembered", self.remembered)  # not in old checkpoints
+        self.remembered = known.to(self.device)
         if self.learned is not None:
             self.learned.load_state_dict(state["model"])
 

@@ -49,8 +49,9 @@ class DiffusionConfig:
 
     def __post_init__(self) -> None:
         for name in ("length", "stride", "updates", "batch_size", "ema_every", "steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+            least = 2 if name == "length" else 1
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {least}")
         for name in ("holdout_fraction", "warmup", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must lie in [0, 1)")
@@ -141,8 +142,7 @@ class TrajectoryDiffusion:
         train, held = self.split(data)
         raw = self.tokens.raw(data)
         if self.updates == 0:
-            index = train[:, None] + torch.arange(self.config.length, device=self._device)
-            self.tokens.fit(raw[index].flatten(0, 1))
+            self.tokens.fit(self.gather(raw, train).flatten(0, 1))
         rows = self.tokens.normaliser(raw)
         epoch = max(1, len(train) // self.config.batch_size)
         total, count = torch.zeros((), device=self._device), 0
@@ -179,7 +179,11 @@ class TrajectoryDiffusion:
         draw = torch.randint(
             len(starts), (c.batch_size,), generator=self.generator, device=self._device
         )
-        return rows[starts[draw][:, None] + torch.arange(c.length, device=self._device)]
+        return self.gather(rows, starts[draw])
+
+    def gather(self, rows: Tensor, starts: Tensor) -> Tensor:
+        """The windows [B, L, F] that begin at `starts` [B]."""
+        return rows[starts[:, None] + torch.arange(self.config.length, device=self._device)]
 
     def update(self, windows: Tensor) -> Tensor:
         """One gradient step; its loss."""
@@ -210,9 +214,7 @@ class TrajectoryDiffusion:
         """The loss of the averaged weights on held-out windows, with the same noise each time."""
         generator = torch.Generator(self._device).manual_seed(self.seed + 53)
         some = torch.randperm(len(starts), generator=generator, device=self._device)[:HELD]
-        windows = rows[
-            starts[some][:, None] + torch.arange(self.config.length, device=self._device)
-        ]
+        windows = self.gather(rows, starts[some])
         return denoising_loss(self.average, windows, *self._noise(windows, generator))
 
     # Samples.

@@ -48,17 +48,17 @@ class Tokens(nn.Module):
         rest = torch.stack([data.reward, data.terminated.to(data.reward.dtype)], -1)
         return torch.cat([data.obs, torch.atanh(unit), rest], -1)
 
+    def restored(self, tokens: Tensor) -> Tensor:
+        """Raw tokens [..., S + A + 2] of standardised ones."""
+        return torch.where(self.varies, self.normaliser.inverse(tokens), self.normaliser.mean)
+
     def observations(self, tokens: Tensor) -> Tensor:
         """Raw observations [..., S] of standardised tokens."""
-        s = self.spec.obs_dim
-        return tokens[..., :s] * self.normaliser.std[:s] + self.normaliser.mean[:s]
+        return self.restored(tokens)[..., : self.spec.obs_dim]
 
     def unit_actions(self, tokens: Tensor) -> Tensor:
         """Actions [..., A] in (-1, 1) of standardised tokens."""
-        part = self.actions
-        return torch.tanh(
-            tokens[..., part] * self.normaliser.std[part] + self.normaliser.mean[part]
-        )
+        return torch.tanh(self.restored(tokens)[..., self.actions])
 
     def trajectories(self, tokens: Tensor) -> Trajectories:
         """Windows [B, L, S + A + 2] as `Trajectories` [B, L, ...].
@@ -68,7 +68,7 @@ class Tokens(nn.Module):
         Nothing after the first such token counts. A window that does not end is truncated at its
         last step.
         """
-        raw = torch.where(self.varies, self.normaliser.inverse(tokens), self.normaliser.mean)
+        raw = self.restored(tokens)
         s = self.spec.obs_dim
         obs, said = raw[..., :s], raw[..., -1] > 0.5
         over = said.int().cumsum(1) - said.int() > 0

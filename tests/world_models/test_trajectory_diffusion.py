@@ -210,7 +210,7 @@ def test_what_cannot_be_sampled_is_said() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"length": 0},
+        {"length": 1},
         {"ema": 1.0},
         {"sampler": "nothing"},
         {"sigma_min": 100.0},

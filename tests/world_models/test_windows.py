@@ -114,6 +114,7 @@ def test_what_never_varies_in_the_data_never_varies() -> None:
     found = made.trajectories(noise)
     assert not found.terminated.any() and found.mask.sum() == 15
     assert (found.obs[..., 1] == 0).all() and found.obs[..., 0].std() > 1
+    assert torch.equal(made.observations(noise), found.obs)  # what a policy is asked at
 
 
 def test_discrete_actions_are_refused() -> None:
