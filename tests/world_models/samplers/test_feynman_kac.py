@@ -107,6 +107,20 @@ def test_one_law_with_exponent_1_needs_no_weights() -> None:
     assert found.effective == pytest.approx(50)
 
 
+def test_particles_begin_at_the_law_that_noise_has_under_all_exponents() -> None:
+    """N(0, sigma^2)^b is N(0, sigma^2 / b): here b is 2.5."""
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)).double()
+    seen: list[Tensor] = []
+
+    def before(x: Tensor, n: int, sigmas: object) -> Tensor:
+        seen.append(x)
+        return x
+
+    sampler = FeynmanKac(exponent=1.5, experts=((other, 1.0),))
+    sampler.particles(gaussian.denoise, x, LEVELS, torch.Generator(), before=before)
+    assert torch.allclose(seen[0], x / 2.5**0.5) and len(seen) == 150
+
+
 def test_systematic_resampling_keeps_to_the_weights() -> None:
     weights = torch.tensor([0.5, 0.26, 0.2, 0.04, 0.0]).double()
     total: Counter[int] = Counter()

@@ -132,6 +132,12 @@ def test_tries_that_are_saved_roll_over_and_no_more() -> None:
         return total
 
     assert tries(lambda x: x[:, 0] * 0) == 6 * (1 + quota * (steps - 1))  # never better: all
+    # Better at once in the first step alone: what it saved is tried in the second.
+    once = iter([0.0, 1.0] + [0.0] * 1000)
+    total = 0
+    sampler = BudgetForcing(lambda x: x[:, 0] * 0 + next(once), quota)
+    sampler(counted, noise(1), LEVELS, torch.Generator().manual_seed(0))
+    assert total == 1 + quota * (steps - 1)
     growing = iter(range(10_000))
     assert tries(lambda x: x[:, 0] * 0 + next(growing)) == 6 * steps  # always better: one a step
 
