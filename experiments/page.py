@@ -1,5 +1,6 @@
 """A table as one HTML page that needs nothing but the figures beside it."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -56,7 +57,7 @@ def html(found: Summary, figures: Sequence[Path]) -> str:
     told = [*conclusions.lines(found), *render.remarks(found)]
     parts += [f"<p>{escape(line)}</p>" for line in told]
     for file in figures:
-        name = file.stem.replace("-", ", block ")
+        name = re.sub(r"-(\d+)$", r", block \1", file.stem).replace("-", " ")
         parts.append(
             f'<h2>{escape(name.capitalize())}</h2><div class="scroll" tabindex="0"><img src="'
             f'{file.name}" alt="{escape(name)}; its data: {file.stem}.csv"></div>'

@@ -55,10 +55,15 @@ def text_of(entry: Entry, wanted: int) -> str:
         return "no data" if entry.missing else "not run"
     last = np.array(entry.last)
     digits = ".1f" if entry.best else ".3g"  # scores, or what a study measured
-    spread = f" ± {last.std(ddof=1):{digits}}" if len(last) > 1 else ""
+    spread = f" ± {deviation(last):{digits}}" if len(last) > 1 else ""
     mark = "" if len(last) == wanted else f" ({len(last)})"
     changed = " *" if entry.changed else ""
     return f"{last.mean():{digits}}{spread}{mark}{changed}"
+
+
+def deviation(values: np.ndarray) -> float:
+    """The sample's standard deviation, without the rounding error of equal numbers."""
+    return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
 
 
 def published_text(entry: Entry) -> str:
@@ -218,7 +223,7 @@ def _numbers(entry: Entry) -> dict[str, object]:
     last, around = np.array(entry.last), entry.interval
     values |= {"mean": f"{last.mean():.6g}", "seconds": f"{np.mean(entry.seconds):.4g}"}
     if len(last) > 1:
-        values |= {"sd": f"{last.std(ddof=1):.6g}", "low": f"{around.low:.6g}"}
+        values |= {"sd": f"{deviation(last):.6g}", "low": f"{around.low:.6g}"}
         values["high"] = f"{around.high:.6g}"
     if entry.best:
         values |= {"steps": entry.records[0]["key"]["steps"], "best": f"{np.mean(entry.best):.6g}"}

@@ -1,6 +1,7 @@
 """Figures and the page of a table: every number drawn stands beside it, styles never repeat."""
 
 import csv
+import statistics
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import figures, page, plan, summary, table_figures
+from experiments import figures, page, plan, render, summary, table_figures
 from mbrl.statistics import Interval
 from tests.experiments.test_table import SMALL, written_records
 
@@ -82,4 +83,14 @@ def test_the_page_holds_the_numbers_and_the_figures(tmp_path: Path) -> None:
     assert reader.open == [] and "A &lt;b&gt; &amp; c" in content
     assert reader.cells[0] == "21.0 ± 1.4best 61.0 · chosen 51.0"
     assert reader.pictures == ["curves.png", "curves-2.png"]
+    assert "<h2>Curves, block 2</h2>" in content
+    other = page.html(found, [tmp_path / "guided-mean.png", tmp_path / "guided-mean-2.png"])
+    assert "<h2>Guided mean</h2>" in other and "<h2>Guided mean, block 2</h2>" in other
     assert "by seed 0: 20.0, 1: 22.0" in content and "20 updates, 3 s a run" in content
+
+
+def test_equal_numbers_have_no_deviation() -> None:
+    """Whose mean is rounded, so that each seems to lie off it."""
+    equal, apart = np.array([0.09467] * 3), np.array([1.0, 2.0, 4.0])
+    assert equal.std(ddof=1) > 0 and render.deviation(equal) == 0.0
+    assert render.deviation(apart) == pytest.approx(statistics.stdev(apart))
