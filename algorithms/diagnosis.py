@@ -23,8 +23,9 @@ LEFT = 0.05  # discount at which a Monte-Carlo return stops
 TAIL = 20  # steps whose mean stands for what comes after
 FAR = 1e3  # deviations of the data beyond which a model's rollout has left for good
 Learner = SoftActorCritic | RecurrentActorCritic
-# Excess, as a share of the value range, that two diagnoses in a row must pass.
+# Excess, as a share of the value range, that two diagnoses in a row must pass to raise the alarm.
 ALARM = 0.1
+CALM = 2  # diagnoses in a row that withdraw it
 
 
 @torch.no_grad()
@@ -178,7 +179,7 @@ def entropies(learner: Learner) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a run is in danger, from which update on, and why in a sentence."""
+    """Whether a run is in danger now, since which update, and why in a sentence."""
 
     danger: bool
     since: int | None
@@ -189,16 +190,21 @@ def verdict(rows: Sequence[Mapping[str, float]], alarm: float = ALARM) -> Verdic
     """Judge a run from its logged metrics: rows with `value/...` and `reach/...`, oldest first
     (rows without them are passed over, a diagnosis that is logged again counts once). The alarm is
     raised at the second of two diagnoses in a row whose excess is above `alarm` if values rose
-    between them, and not withdrawn. (Values that exceed and fall follow a falling temperature.)
+    between them. It is withdrawn at the second in a row whose excess is not above it or whose value
+    is not above the one before. (Values of an untrained policy exceed what it earns until it has
+    learned; values that exceed and fall follow a falling temperature.)
     """
     known = {r["value/at"]: r for r in rows if not math.isnan(r.get("value/at", math.nan))}
     found = list(known.values())
     if not found:
         return Verdict(False, None, "This run holds no diagnosis of its values.")
-    since = None
+    since, calm = None, 0
     for before, now in itertools.pairwise(found):
-        both = min(before["value/excess"], now["value/excess"]) > alarm
-        if since is None and both and now["value/q"] > before["value/q"]:
+        rising = now["value/q"] > before["value/q"]
+        calm = 0 if rising and now["value/excess"] > alarm else calm + 1
+        if calm >= CALM:
+            since = None
+        elif since is None and calm == 0 and before["value/excess"] > alarm:
             since = int(now["value/at"])
     last = found[-1]
     facts = (

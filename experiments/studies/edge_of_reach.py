@@ -29,7 +29,7 @@ from mbrl.training import Metrics
 from mbrl.types import Dataset, Provenance, Transitions
 from world_models import RolloutConfig, TrueDynamics
 
-VERSION = 2
+VERSION = 3
 DEFAULTS: dict[str, Any] = {
     "reward": "zero",  # of the point mass
     "centre": [9.0, 9.0],  # of the bump or the distance; (9, 9) is at the very edge for k = 10
@@ -62,7 +62,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     of targets that were replaced. `excess` is by how much of the value range the last values at
     start states lie above what the policy earns from there (with as much entropy bonus as
     values remember), `blew_up` whether that is more than a quarter, `alarm` the
-    update of the detector's alarm (NaN: none).
+    update since which the detector's alarm stands at the end (NaN: it does not).
     """
     world, agent = build(settings, seed)
     agent.prepare(starting_data(world, seed), lambda metrics: None)

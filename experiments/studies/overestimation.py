@@ -35,7 +35,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     of the policy from there in the real task, both with the entropy bonus of the critic's target
     (as much of it as values remember: `diagnosis.remembered`);
     `excess` their difference over the value range, `blew_up` whether it is above a quarter;
-    `alarm` the update of the detector's alarm, which sees the model and not the task (NaN: none),
+    `alarm` the update since which the detector's alarm, which sees the model and not the task,
+    stands at the end (NaN: it does not),
     `lead` by how many updates it came before the return fell (NaN where one of them is missing);
     `outside` the share of rollouts that end outside; `pearson` and `spearman` the correlation of
     MOPO's penalty with the critics' spread on the last policy's rollouts (NaN without a model).

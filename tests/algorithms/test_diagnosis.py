@@ -131,10 +131,27 @@ def rows(excess: list[float], q: list[float]) -> list[dict[str, float]]:
 def test_alarm_needs_two_in_a_row_and_rising_values() -> None:
     assert diagnosis.verdict(rows([0.0, 0.5, 0.0, 0.5], [0, 1, 2, 3])).since is None
     assert diagnosis.verdict(rows([0.0, 0.5, 0.5, 0.0], [0, 2, 1, 0])).since is None
-    found = diagnosis.verdict(rows([0.0, 0.5, 0.5, 0.0], [0, 1, 2, 0]))
+    found = diagnosis.verdict(rows([0.0, 0.5, 0.5, 0.0], [0, 1, 2, 3]))
     assert found.danger and found.since == 200
     assert "20.0 % of rollouts end where no trained transition starts" in found.sentence
     assert "values are higher there than inside" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("excess", "q", "since"),
+    [
+        ([0.5, 0.5, 0.0, 0.0], [0, 1, 2, 3], None),  # healed
+        ([0.5, 0.5, 0.5, 0.5], [0, 2, 1, 0], None),  # too high, but falling
+        ([0.5, 0.5, 0.0, 0.5], [0, 1, 2, 3], 100),  # one calm diagnosis is not enough
+        ([0.5, 0.5, 0.5, 0.0], [0, 2, 1, 2], None),  # two reasons to be calm count alike
+        ([0.5, 0.5, 0.0, 0.0, 0.5, 0.5], [0, 1, 2, 3, 4, 5], 500),  # in danger again
+    ],
+)
+def test_the_alarm_is_withdrawn_after_two_calm_diagnoses(
+    excess: list[float], q: list[float], since: int | None
+) -> None:
+    found = diagnosis.verdict(rows(excess, q))
+    assert found.since == since and found.danger == (since is not None)
 
 
 def test_a_diagnosis_that_is_logged_again_counts_once() -> None:
