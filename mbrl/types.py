@@ -159,8 +159,11 @@ class Trajectories:
 
     `obs`, `next_obs` [B, T, S]; `action` [B, T, A] (or [B, T] int64); `reward`, `terminated`,
     `truncated` [B, T]. `log_probs` may hold `behaviour`, `old`, `proximal` and `reference`
-    [B, T]; `groups` and `segments` hold integer ids [B, T]. Control episodes and token sequences
-    are the same class: a continuous action vector is one token.
+    [B, T]; `groups` (which steps are compared: "prompt", "state") and `segments` (parts of one
+    sequence, numbered from 0: "turn") hold integer ids [B, T] below B T; `signals` holds what other
+    parts measured, numbers [B, T] (one of a whole sequence stands at each of its steps): "value",
+    further rewards. Control episodes and token sequences are the same class: a continuous action
+    vector is one token.
     """
 
     obs: Tensor
@@ -173,6 +176,7 @@ class Trajectories:
     log_probs: dict[str, Tensor] = field(default_factory=dict)
     groups: dict[str, Tensor] = field(default_factory=dict)
     segments: dict[str, Tensor] = field(default_factory=dict)
+    signals: dict[str, Tensor] = field(default_factory=dict)
     entropy: Tensor | None = None
     sum_prob_squared: Tensor | None = None
     policy_version: Tensor | None = None

@@ -1,0 +1,135 @@
+"""Credit: from rewards at steps to what every step is held responsible for."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mbrl.networks.scan import linear_scan
+from mbrl.policy_gradient.groups import first_steps, segment, sequence
+from mbrl.policy_gradient.option import Option
+from mbrl.types import Trajectories
+
+
+@dataclass(frozen=True)
+class Credit(Option):
+    """(reward [B, T], trajectories) to values [B, T], and which steps stand for one value each."""
+
+    def units(self, t: Trajectories) -> Tensor:
+        """[B, T] bool: one step for each value that is counted in a group's statistics."""
+        return t.mask
+
+    @abstractmethod
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Outcome(Credit):
+    """The sequence's whole reward at each of its steps."""
+
+    def units(self, t: Trajectories) -> Tensor:
+        return first_steps(sequence(t))
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        return sequence(t).sum(reward)
+
+
+@dataclass(frozen=True)
+class ReturnToGo(Credit):
+    """Discounted rewards from a step on; with `segment` from the step's segment on (its whole
+    reward, then gamma times the next one's), alike at all steps of a segment."""
+
+    gamma: float = 1.0
+    segment: str | None = None
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"segments.{self.segment}",) if self.segment else ()
+
+    def units(self, t: Trajectories) -> Tensor:
+        return first_steps(segment(t, self.segment)) if self.segment else t.mask
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        # What is discounted is the way from one unit to the next, not the gaps between steps.
+        starts = self.units(t)
+        discount = torch.where(later(starts), self.gamma, 1.0).to(reward.dtype)
+        value = discounted_sum(torch.where(t.mask, reward, torch.zeros_like(reward)), discount)
+        if self.segment is None:
+            return value
+        part = segment(t, self.segment)
+        return part.sum(torch.where(starts, value, torch.zeros_like(value)))
+
+
+@dataclass(frozen=True)
+class SegmentReward(Credit):
+    """The reward of the step's own segment, alike at all its steps."""
+
+    segment: str = "turn"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"segments.{self.segment}",)
+
+    def units(self, t: Trajectories) -> Tensor:
+        return first_steps(segment(t, self.segment))
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        return segment(t, self.segment).sum(reward)
+
+
+@dataclass(frozen=True)
+class GAE(Credit):
+    """Generalised advantage estimates of `signals.value`, "High-Dimensional Continuous Control
+    Using Generalized Advantage Estimation", arXiv 1506.02438, equation 16. A sequence that was cut
+    off continues with `signals.next_value` where that is given; one that ended with 0."""
+
+    gamma: float = 0.99
+    lam: float = 0.95
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.value",)
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        value, after = t.signals["value"], next_values(t)
+        discount = self.gamma * (~t.terminated).to(reward.dtype)
+        return gae(reward, value, after, discount, t.mask, t.truncated, self.lam)
+
+
+def gae(
+    r_t: Tensor,
+    v_tm1: Tensor,
+    v_t: Tensor,
+    discount_t: Tensor,
+    mask: Tensor,
+    truncated: Tensor,
+    lam: float,
+) -> Tensor:
+    """Advantages [B, T]: sums of temporal-difference errors r_t + discount_t v_t - v_tm1, each
+    weighted by the discounts and `lam` on the way to it. Steps outside `mask` are passed over; a
+    sum ends with its episode (discount 0, or `truncated`), so that a row may hold several."""
+    zero = torch.zeros_like(r_t)
+    delta = torch.where(mask, r_t + discount_t * v_t - v_tm1, zero)
+    carry = torch.where(mask, lam * discount_t * ~truncated, torch.ones_like(r_t))
+    return discounted_sum(delta, carry)
+
+
+def next_values(t: Trajectories) -> Tensor:
+    """[B, T]: the value after every step. That of the next step in the mask, or 0 after the last
+    one, unless `signals.next_value` says it."""
+    if "next_value" in t.signals:
+        return t.signals["next_value"]
+    value = torch.where(t.mask, t.signals["value"], torch.zeros_like(t.signals["value"]))
+    gap = (~t.mask).to(value.dtype)
+    shifted = torch.cat([value[:, 1:], torch.zeros_like(value[:, :1])], 1)
+    passed = torch.cat([gap[:, 1:], torch.zeros_like(gap[:, :1])], 1)
+    return discounted_sum(shifted, passed)
+
+
+def discounted_sum(value: Tensor, discount: Tensor) -> Tensor:
+    """s_t = value_t + discount_t s_{t+1} along the rows of [B, T], 0 after the last."""
+    back = linear_scan(discount.flip(1).transpose(0, 1), value.flip(1).transpose(0, 1))
+    return back.transpose(0, 1).flip(1)
+
+
+def later(starts: Tensor) -> Tensor:
+    """[B, T] bool: whether the next position is one of `starts`."""
+    return torch.cat([starts[:, 1:], torch.zeros_like(starts[:, :1])], 1)

@@ -1,0 +1,51 @@
+"""What the options of every axis have in common."""
+
+from abc import ABC
+from dataclasses import dataclass, fields
+
+from mbrl.errors import ConfigError
+from mbrl.types import Trajectories
+
+CURRENT_ENTROPY = "the current policy's entropy"  # a need that is an argument, not a field
+
+
+@dataclass(frozen=True)
+class Option(ABC):  # noqa: B024 (each axis adds its own signature)
+    """One choice on one axis of the objective: a pure function with its settings.
+
+    `needs` names the fields of `Trajectories` that it reads beside `reward` and `mask`, such as
+    `entropy`, `log_probs.reference`, `signals.value`, `groups.prompt`, `segments.turn`.
+    """
+
+    def needs(self) -> tuple[str, ...]:
+        return ()
+
+    def __str__(self) -> str:
+        """The name with the settings that are not the default."""
+        changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
+        inside = ", ".join(f"{f.name}={getattr(self, f.name)!s}" for f in changed)
+        return f"{type(self).__name__}({inside})" if inside else type(self).__name__
+
+
+def missing(option: Option, t: Trajectories) -> list[str]:
+    """What `option` needs and `t` lacks."""
+    lacking = []
+    for need in option.needs():
+        if need == CURRENT_ENTROPY:
+            continue
+        name, _, key = need.partition(".")
+        value = getattr(t, name)
+        if value is None or (key and key not in value):
+            lacking.append(need)
+    return lacking
+
+
+def check_key(key: tuple[str, ...], t: Trajectories) -> None:
+    """Raises `ConfigError` for a grouping key that `t` does not have."""
+    for name in key:
+        if name not in t.groups and name not in t.segments:
+            known = sorted([*t.groups, *t.segments])
+            raise ConfigError(
+                f"the grouping key {name!r} is not in the trajectories, which have {known}; "
+                "put its ids [B, T] into `groups` or `segments`"
+            )

@@ -1,0 +1,159 @@
+"""A recipe: one choice on every axis of the objective, with where it comes from."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import baselines, gates, modulation, ratios, selection
+from mbrl.policy_gradient.aggregation import Aggregation, TokenMean
+from mbrl.policy_gradient.baselines import Baseline
+from mbrl.policy_gradient.credit import Credit, Outcome
+from mbrl.policy_gradient.gates import Clip, Gate
+from mbrl.policy_gradient.modulation import Modulation
+from mbrl.policy_gradient.option import CURRENT_ENTROPY, Option, check_key, missing
+from mbrl.policy_gradient.ratios import Ratio, Token
+from mbrl.policy_gradient.regularisers import Regulariser
+from mbrl.policy_gradient.rejection import Rejection
+from mbrl.policy_gradient.rewards import Given, Reward
+from mbrl.policy_gradient.scales import Scale, Std
+from mbrl.policy_gradient.selection import Selection
+from mbrl.policy_gradient.step_size import StepSize
+from mbrl.types import Trajectories
+
+Mark = Literal["verified", "secondary", "reconstructed"]
+TOKEN_SCALE = 0.05  # a clip range above it is meant for ratios of single steps
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of an advantage: `weight` (credit of the reward - baseline) / scale, in the groups
+    of `key` (none: the whole batch)."""
+
+    reward: Reward = Given()
+    credit: Credit = Outcome()
+    baseline: Baseline = baselines.Mean()
+    scale: Scale = Std()
+    key: tuple[str, ...] = ("prompt",)
+    weight: float = 1.0
+
+    def options(self) -> tuple[Option, ...]:
+        return (self.reward, self.credit, self.baseline, self.scale)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An objective. Its advantage is the sum of `terms`, then changed by `modulation`; `sampling`
+    leaves sequences out before the terms are taken, `selection` after. The loss is what
+    `aggregation` makes of minus the `gate`'s gains, weighted by `selection` and `rejection`, plus
+    `regularisers`, times `step_size`.
+
+    `mark`: "verified" against the authors' code or page, "secondary" from another source, or
+    "reconstructed" from the abstract with every assumption listed. `parts`: what it needs that is
+    learned or kept beside it (a critic, a tracker). Raises `ConfigError` where choices contradict
+    each other.
+    """
+
+    name: str
+    title: str
+    arxiv: str | None = None
+    mark: Mark = "verified"
+    terms: tuple[Term, ...] = (Term(),)
+    sampling: tuple[Selection, ...] = ()
+    modulation: tuple[Modulation, ...] = ()
+    selection: tuple[Selection, ...] = ()
+    ratio: Ratio = Token()
+    rejection: tuple[Rejection, ...] = ()
+    gate: Gate = Clip()
+    aggregation: Aggregation = TokenMean()
+    regularisers: tuple[Regulariser, ...] = ()
+    step_size: StepSize | None = None
+    parts: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
+            raise ConfigError(f"recipe name {self.name!r}: lower case, digits and _ only")
+        if not self.terms:
+            raise ConfigError(
+                f"recipe {self.name}: terms is empty, an advantage needs at least one"
+            )
+        if self.mark == "reconstructed" and not self.assumptions:
+            raise ConfigError(
+                f"recipe {self.name}: a reconstructed recipe lists its assumptions; give "
+                "`assumptions`"
+            )
+        for reason in contradictions(self):
+            raise ConfigError(f"recipe {self.name}: {reason}")
+
+    def options(self) -> Iterator[Option]:
+        for term in self.terms:
+            yield from term.options()
+        yield from (*self.sampling, *self.modulation, *self.selection, self.ratio)
+        yield from (*self.rejection, self.gate, self.aggregation, *self.regularisers)
+        if self.step_size is not None:
+            yield self.step_size
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The fields that its options read, each once, in order."""
+        return tuple(dict.fromkeys(need for o in self.options() for need in o.needs()))
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether the current policy's entropy [B, T] is an argument of its loss."""
+        return CURRENT_ENTROPY in self.needs
+
+    def check(self, t: Trajectories) -> None:
+        """Raises `ConfigError` that names what the recipe needs and `t` does not have."""
+        for term in self.terms:
+            check_key(term.key, t)
+        lacking = {need for option in self.options() for need in missing(option, t)}
+        if lacking:
+            raise ConfigError(
+                f"recipe {self.name} needs {', '.join(sorted(lacking))}, which the trajectories do "
+                f"not have; it is for: {', '.join(self.parts) or 'data with these fields'}"
+            )
+
+
+def contradictions(recipe: Recipe) -> Iterator[str]:
+    """Choices that undo each other, as sentences."""
+    optimal = (baselines.LeastVariance, baselines.TokenOptimal)
+    kinds = [term.baseline for term in recipe.terms]
+    if any(isinstance(b, optimal) for b in kinds) and any(
+        isinstance(m, modulation.Whiten) for m in recipe.modulation
+    ):
+        yield "a baseline of least variance loses that when a mean is subtracted later; drop Whiten"
+    if any(isinstance(b, baselines.LeaveOneOut) for b in kinds) and any(
+        isinstance(s, selection.NonZero) for s in recipe.selection
+    ):
+        yield "dropping the pivot belongs to the median, not to leave-one-out"
+    for term in recipe.terms:
+        learned = isinstance(term.baseline, baselines.Recorded) and term.baseline.name == "value"
+        if learned and "state" in term.key:
+            yield "groups by state and a critic are two baselines for the same thing; choose one"
+    yield from _clip_contradictions(recipe)
+
+
+def _clip_contradictions(recipe: Recipe) -> Iterator[str]:
+    gate, ratio = recipe.gate, recipe.ratio
+    if not isinstance(gate, Clip):
+        return
+    whole = isinstance(ratio, ratios.Geometric) and ratio.segment is None
+    if whole and max(gate.low, gate.high) > TOKEN_SCALE:
+        yield (
+            f"the clip range ({gate.low}, {gate.high}) is for ratios of single steps; geometric "
+            "means over sequences move by some 1e-4, as in 3e-4 and 4e-4"
+        )
+    if isinstance(ratio, Token) and 0 < max(gate.low, gate.high) < TOKEN_SCALE / 10:
+        yield (
+            f"the clip range ({gate.low}, {gate.high}) is for geometric means over sequences; "
+            "ratios of single steps take some 0.2"
+        )
+
+
+def unclipped(recipe: Recipe) -> bool:
+    """Whether no ratio enters, so that the loss is a plain policy gradient."""
+    return isinstance(recipe.gate, gates.LogLikelihood)

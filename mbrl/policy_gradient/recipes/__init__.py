@@ -1,0 +1,15 @@
+"""The table of recipes: every paper's objective by name."""
+
+from mbrl.errors import unknown_name
+from mbrl.policy_gradient.recipe import Recipe
+from mbrl.policy_gradient.recipes.base import BASE
+
+TABLES = {"base": BASE}
+RECIPES: dict[str, Recipe] = {r.name: r for table in TABLES.values() for r in table}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of that name. Raises `ConfigError` with the nearest names if there is none."""
+    if name not in RECIPES:
+        raise unknown_name("recipe", name, RECIPES)
+    return RECIPES[name]

@@ -1,0 +1,106 @@
+"""Rejection: weights without gradients for steps that another policy (or engine) sampled."""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mbrl.policy_gradient.groups import exp, sequence
+from mbrl.policy_gradient.option import Option
+from mbrl.policy_gradient.ratios import log_difference
+from mbrl.types import Trajectories
+
+LEVELS = ("token", "sequence", "geometric")
+
+
+@dataclass(frozen=True)
+class Rejection(Option):
+    """(current log-probs [B, T], advantages [B, T], trajectories) to weights [B, T]."""
+
+    @abstractmethod
+    def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Mismatch(Rejection):
+    """Between the policy `numerator` (None: the current one) and `denominator`, at a `level`: of
+    every step, or the product or the geometric mean over the sequence."""
+
+    level: str = "token"
+    numerator: str | None = "old"
+    denominator: str = "behaviour"
+
+    def needs(self) -> tuple[str, ...]:
+        names = (self.numerator, self.denominator)
+        return tuple(f"log_probs.{name}" for name in names if name)
+
+    def log_ratio(self, log_prob: Tensor, t: Trajectories) -> Tensor:
+        above = log_prob.detach() if self.numerator is None else t.log_probs[self.numerator]
+        log_ratio = log_difference(above, t.log_probs[self.denominator], t.mask)
+        if self.level == "token":
+            return log_ratio
+        rows = sequence(t)
+        return rows.sum(log_ratio) if self.level == "sequence" else rows.mean(log_ratio)
+
+
+@dataclass(frozen=True)
+class Truncated(Mismatch):
+    """min(ratio, cap): truncated importance sampling."""
+
+    cap: float = 2.0
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
+        return exp(self.log_ratio(log_prob, t).clamp_max(math.log(self.cap)))
+
+
+@dataclass(frozen=True)
+class Masked(Mismatch):
+    """The ratio where it lies in [low, high], else 0: masked importance sampling."""
+
+    low: float = 0.0
+    high: float = 3.0
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
+        ratio = exp(self.log_ratio(log_prob, t))
+        return torch.where((ratio >= self.low) & (ratio <= self.high), ratio, 0.0)
+
+
+@dataclass(frozen=True)
+class Band(Mismatch):
+    """1 where the ratio lies in [low, high], else 0. With level "geometric" a rejection of
+    sequences."""
+
+    low: float = 0.999
+    high: float = 1.001
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
+        ratio = exp(self.log_ratio(log_prob, t))
+        return ((ratio >= self.low) & (ratio <= self.high)).to(ratio.dtype)
+
+
+@dataclass(frozen=True)
+class Veto(Mismatch):
+    """0 for a sequence with any step whose ratio is below `least`."""
+
+    least: float = 1e-4
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
+        lowest = sequence(t).min(self.log_ratio(log_prob, t))
+        return (lowest >= math.log(self.least)).to(log_prob.dtype)
+
+
+@dataclass(frozen=True)
+class OffPolicySequenceMask(Rejection):
+    """0 for a sequence with A < 0 whose log-probs fell by more than `delta` a step since `old`:
+    DeepSeek-V3.2."""
+
+    delta: float = 0.1
+
+    def needs(self) -> tuple[str, ...]:
+        return ("log_probs.old",)
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
+        fell = sequence(t).mean(log_difference(t.log_probs["old"], log_prob.detach(), t.mask))
+        return (~((advantage < 0) & (fell > self.delta))).to(log_prob.dtype)

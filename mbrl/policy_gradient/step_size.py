@@ -1,0 +1,61 @@
+"""Step sizes: one factor for the whole loss, from how far the data are from the policy."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mbrl.policy_gradient.groups import LARGEST
+from mbrl.policy_gradient.option import Option
+from mbrl.policy_gradient.ratios import log_difference
+from mbrl.types import Trajectories
+
+
+@dataclass(frozen=True)
+class StepSize(Option):
+    """(log-ratios [B, T] and current log-probs [B, T], neither with a gradient, advantages [B, T],
+    trajectories) to a scalar."""
+
+    @abstractmethod
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Constant(StepSize):
+    """The same factor always."""
+
+    factor: float = 1.0
+
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        return log_ratio.new_tensor(self.factor)
+
+
+@dataclass(frozen=True)
+class EffectiveSamples(StepSize):
+    """min(1, share of effective samples) to the `power`, the share that of the sequences' weights
+    pi / `denominator`: (sum w)^2 / (B sum w^2)."""
+
+    power: float = 0.5
+    denominator: str = "behaviour"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"log_probs.{self.denominator}",)
+
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        log_w = log_difference(log_prob, t.log_probs[self.denominator], t.mask).sum(1)
+        return effective_share(log_w, t.mask.any(1)).clamp_max(1) ** self.power
+
+
+def effective_share(log_w: Tensor, where: Tensor) -> Tensor:
+    """(sum w)^2 / (n sum w^2) of the n weights e^`log_w` [B] `where` is True, in logarithms."""
+    log_w = torch.where(where, log_w, torch.full_like(log_w, -torch.inf))
+    log_n = where.sum().clamp_min(1).to(log_w.dtype).log()
+    share = 2 * log_w.logsumexp(0) - (2 * log_w).logsumexp(0) - log_n
+    return share.clamp(-LARGEST, 0).exp()

@@ -1,0 +1,34 @@
+"""Every recipe against an implementation with loops: loss and gradient, on random batches with
+gaps, turns and edge groups (all right, all wrong, one alone)."""
+
+import pytest
+import torch
+
+from mbrl.policy_gradient import RECIPES, estimate, loss
+from tests.mbrl.policy_gradient import cases, slow_base
+
+SLOW = slow_base.SLOW
+
+
+def test_every_recipe_has_a_slow_implementation() -> None:
+    assert set(RECIPES) == set(SLOW)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3, 1.5])
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_loss_and_gradient_equal_the_slow_ones(name: str, spread: float) -> None:
+    for seed in range(3):
+        t, log_prob, entropy = cases.batch(seed, spread)
+        found, _ = loss(RECIPES[name], log_prob, t, estimate(RECIPES[name], t), entropy)
+        expected = SLOW[name](cases.sequences(t, log_prob, entropy))
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+        for variable in (log_prob, entropy):
+            given, wanted = (
+                torch.autograd.grad(
+                    value, variable, retain_graph=True, allow_unused=True, materialize_grads=True
+                )[0]
+                if value.requires_grad
+                else torch.zeros_like(variable)
+                for value in (found, expected)
+            )
+            torch.testing.assert_close(given, wanted, rtol=1e-8, atol=1e-11)
