@@ -133,7 +133,7 @@ def optimal_token_baseline(batch: list[Sequence]) -> Tensor:
             for step in s.steps:
                 so_far += 1 - 2 * math.exp(step.log_probs["old"]) + step.sum_prob_squared
                 norms[i, step.at] = so_far
-        for i, s in enumerate(group):
+        for s in group:
             s.advantage = []
             for step, value in zip(s.steps, returns(s), strict=True):
                 above = below = 0.0
@@ -261,7 +261,7 @@ def off_policy_mask_grpo(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     weights = []
     for s in batch:
-        fell = statistics.fmean(x.log_probs["old"] - float(x.log_prob) for x in s.steps)
+        fell = statistics.fmean(x.log_probs["old"] - float(x.log_prob.detach()) for x in s.steps)
         weights.append(0.0 if s.advantage[0] < 0 and fell > 0.1 else 1.0)
     kept = sequence_mean(weigh(gains(batch, plain), alike(batch, weights)))
     return -kept + 0.001 * sequence_mean(gains(batch, lambda r, a, step: r * k3(step)))
