@@ -42,6 +42,16 @@ class Mean(Baseline):
 
 
 @dataclass(frozen=True)
+class ShiftedMean(Baseline):
+    """The group's mean plus `shift`; below 0 it favours what is good over what is bad."""
+
+    shift: float = -0.1
+
+    def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
+        return group.mean(value) + self.shift
+
+
+@dataclass(frozen=True)
 class LeaveOneOut(Baseline):
     """The mean of the others in the group; 0 for a group of one. "Buy 4 REINFORCE Samples, Get a
     Baseline for Free!" (Kool et al., 2019)."""

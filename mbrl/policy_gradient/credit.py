@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mbrl.networks.scan import linear_scan
-from mbrl.policy_gradient.groups import first_steps, segment, sequence
+from mbrl.policy_gradient.groups import first_steps, group, nodes, segment, sequence
 from mbrl.policy_gradient.option import Option
 from mbrl.types import Trajectories
 
@@ -133,3 +133,32 @@ def discounted_sum(value: Tensor, discount: Tensor) -> Tensor:
 def later(starts: Tensor) -> Tensor:
     """[B, T] bool: whether the next position is one of `starts`."""
     return torch.cat([starts[:, 1:], torch.zeros_like(starts[:, :1])], 1)
+
+
+@dataclass(frozen=True)
+class TreeDifference(Credit):
+    """Of every node of a tree of sequences its value, the mean reward of the sequences through it,
+    less that of the node before it (of the first node: of all sequences of the prompt). Nodes are
+    `groups.node`, one id wherever sequences share steps."""
+
+    node: str = "node"
+    key: tuple[str, ...] = ("prompt",)
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"groups.{self.node}", *(f"groups.{name}" for name in self.key))
+
+    def units(self, t: Trajectories) -> Tensor:
+        return first_steps(nodes(t, self.node))
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        total, starts = sequence(t).sum(reward), self.units(t)
+        value = group(t, (self.node,), starts).mean(total)
+        root = group(t, self.key, first_steps(sequence(t))).mean(total)
+        # The value at the step before, carried over the gaps between steps.
+        kept = torch.where(t.mask, value, torch.zeros_like(value))
+        carry = (~t.mask).to(value.dtype)
+        last = discounted_sum(kept.flip(1), carry.flip(1)).flip(1)
+        before = torch.cat([torch.zeros_like(last[:, :1]), last[:, :-1]], 1)
+        before = torch.where(first_steps(sequence(t)), root, before)
+        gain = torch.where(starts, value - before, torch.zeros_like(value))
+        return nodes(t, self.node).sum(gain)

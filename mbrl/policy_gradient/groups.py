@@ -121,3 +121,10 @@ def by_sign(advantage: Tensor, positive: float, negative: float) -> Tensor:
     """`positive` where an advantage is above 0, else `negative`."""
     above = (advantage > 0).to(advantage.dtype)
     return positive * above + negative * (1 - above)
+
+
+def nodes(t: Trajectories, name: str) -> Group:
+    """The steps of a sequence that have one id of `t.groups[name]` together, for every sequence."""
+    rows = torch.arange(len(t.mask), device=t.mask.device)[:, None]
+    part = t.groups[name]
+    return Group(torch.unique(rows * (part.max() + 1) + part, return_inverse=True)[1], t.mask)

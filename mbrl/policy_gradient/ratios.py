@@ -79,3 +79,18 @@ def log_difference(above: Tensor, below: Tensor, mask: Tensor) -> Tensor:
     infinities, whose gradient would be NaN)."""
     zero = torch.zeros_like(above)
     return torch.where(mask, above, zero) - torch.where(mask, below, zero)
+
+
+@dataclass(frozen=True)
+class PrefixMinimum(Ratio):
+    """Of every step its own ratio times the smallest one before it in the sequence, without a
+    gradient through the latter; an empty minimum is 1. Stands for the product of all ratios up to
+    the step, which is the exact weight and has a variance that grows with the length."""
+
+    def __call__(self, log_prob: Tensor, t: Trajectories) -> Tensor:
+        own = self.steps(log_prob, t)
+        seen = torch.where(t.mask, own.detach(), torch.full_like(own, torch.inf))
+        before = torch.cat([torch.full_like(seen[:, :1], torch.inf), seen[:, :-1]], 1)
+        least = before.cummin(1).values
+        least = torch.where(least.isinf(), torch.zeros_like(least), least)
+        return torch.where(t.mask, own + least, torch.zeros_like(own))

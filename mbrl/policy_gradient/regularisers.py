@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mbrl.policy_gradient.groups import exp
+from mbrl.policy_gradient.groups import by_sign, exp, sequence
 from mbrl.policy_gradient.option import CURRENT_ENTROPY, Option
 from mbrl.policy_gradient.ratios import log_difference
+from mbrl.policy_gradient.rewards import outcome
 from mbrl.types import Trajectories
 
 
@@ -71,3 +72,68 @@ class EntropyBonus(Regulariser):
     ) -> Tensor:
         assert entropy is not None
         return -self.weight * torch.where(t.mask, entropy, torch.zeros_like(entropy))
+
+
+@dataclass(frozen=True)
+class SquaredRatio(Regulariser):
+    """`weight` / 2 (log pi - log old)^2 of the whole sequence, shared over its steps (so that a sum
+    over steps gives it once)."""
+
+    weight: float = 0.1
+
+    def needs(self) -> tuple[str, ...]:
+        return ("log_probs.old",)
+
+    def __call__(
+        self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        rows = sequence(t)
+        moved = rows.sum(log_difference(log_prob, t.log_probs["old"], t.mask))
+        return self.weight / 2 * moved**2 / rows.size().to(moved.dtype)
+
+
+@dataclass(frozen=True)
+class ExpertMargin(Regulariser):
+    """`weight` |A| leaky(-y (log pi - log expert)) with y 1 for right sequences and -1 for wrong
+    ones: right answers are to become likelier than the expert makes them, wrong ones less likely,
+    and what is on its side already is pushed by `slope` only. "Controllable Exploration in
+    Hybrid-Policy RLVR for Multi-Modal Reasoning"."""
+
+    weight: float = 1.0
+    slope: float = 0.5
+
+    def needs(self) -> tuple[str, ...]:
+        return ("log_probs.expert",)
+
+    def __call__(
+        self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        right = by_sign(outcome(t), 1.0, -1.0)
+        margin = -right * log_difference(log_prob, t.log_probs["expert"], t.mask)
+        return self.weight * advantage.abs() * nn.functional.leaky_relu(margin, self.slope)
+
+
+@dataclass(frozen=True)
+class EntropyBand(Regulariser):
+    """Less `weight` (H - beta P), where P is `kappa` for steps whose entropy lies outside `low` to
+    `high` times the mean entropy of earlier updates at that turn, `signals.entropy_history`.
+    "EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning"."""
+
+    weight: float = 0.001
+    beta: float = 1.0
+    kappa: float = 0.1
+    low: float = 0.8
+    high: float = 1.2
+
+    def needs(self) -> tuple[str, ...]:
+        return (CURRENT_ENTROPY, "signals.entropy_history")
+
+    def __call__(
+        self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        assert entropy is not None
+        past = t.signals["entropy_history"]
+        outside = (entropy < self.low * past) | (entropy > self.high * past)
+        penalty = self.kappa * (outside & t.mask).to(entropy.dtype)
+        held = torch.where(t.mask, entropy, torch.zeros_like(entropy))
+        return -self.weight * (held - self.beta * penalty)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.groups import exp, sequence
+from mbrl.policy_gradient.groups import exp, first_steps, segment, sequence
 from mbrl.policy_gradient.option import Option
 from mbrl.policy_gradient.ratios import log_difference
 from mbrl.types import Trajectories
@@ -104,3 +104,24 @@ class OffPolicySequenceMask(Rejection):
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         fell = sequence(t).mean(log_difference(t.log_probs["old"], log_prob.detach(), t.mask))
         return (~((advantage < 0) & (fell > self.delta))).to(log_prob.dtype)
+
+
+@dataclass(frozen=True)
+class LaterSegments(Rejection):
+    """The product of ratios `numerator` over `denominator` in all later segments of the sequence:
+    what the updates of these have changed since the data were drawn."""
+
+    segment: str = "turn"
+    numerator: str = "proximal"
+    denominator: str = "old"
+
+    def needs(self) -> tuple[str, ...]:
+        names = (f"log_probs.{self.numerator}", f"log_probs.{self.denominator}")
+        return (*names, f"segments.{self.segment}")
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
+        moved = log_difference(t.log_probs[self.numerator], t.log_probs[self.denominator], t.mask)
+        on = moved.flip(1).cumsum(1).flip(1)  # from each step on
+        starts = first_steps(segment(t, self.segment))
+        here = segment(t, self.segment).sum(torch.where(starts, on, torch.zeros_like(on)))
+        return exp(here - segment(t, self.segment).sum(moved))

@@ -50,3 +50,15 @@ def at_last(value: Tensor, t: Trajectories) -> Tensor:
     at = torch.arange(t.mask.shape[1], device=t.mask.device).expand_as(t.mask)
     last = sequence(t).max(at.to(value.dtype))
     return torch.where(t.mask & (at == last), value, torch.zeros_like(value))
+
+
+@dataclass(frozen=True)
+class Affine(Reward):
+    """`scale` times the whole reward of the sequence plus `shift`, at its last step: with 2 and -1
+    right and wrong are 1 and -1."""
+
+    scale: float = 2.0
+    shift: float = -1.0
+
+    def __call__(self, t: Trajectories) -> Tensor:
+        return at_last(self.scale * outcome(t) + self.shift, t)

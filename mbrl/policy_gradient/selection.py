@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.groups import first_steps, group, sequence
+from mbrl.policy_gradient.groups import Group, first_steps, group, sequence
 from mbrl.policy_gradient.option import Option
 from mbrl.policy_gradient.rewards import outcome
 from mbrl.types import Trajectories
@@ -115,3 +115,112 @@ def top(value: Tensor, mask: Tensor, share: float) -> Tensor:
     rank = torch.argsort(torch.argsort(flat, descending=True, stable=True))
     wanted = torch.ceil(share * mask.sum() - 1e-9)
     return ((rank < wanted).view_as(mask) & mask).to(value.dtype)
+
+
+@dataclass(frozen=True)
+class LargestVariance(Selection):
+    """Keeps ceil(`share` n) of a group's n sequences: that many of the best and of the worst whose
+    rewards vary most. "Learning More with Less: A Dynamic Dual-Level Down-Sampling Framework for
+    Efficient Policy Optimization"."""
+
+    share: float = 0.5
+    key: tuple[str, ...] = ("prompt",)
+
+    def needs(self) -> tuple[str, ...]:
+        return tuple(f"groups.{name}" for name in self.key)
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        rows = group(t, self.key, first_steps(sequence(t)))
+        value = outcome(t)
+        value = value - rows.mean(value)  # sums of squares lose nothing to a large mean
+        rank, size = rows.rank(value), rows.size().long()
+        keep = torch.ceil(self.share * size - 1e-9).long()
+        # The unit of rank i stands for the choice of the i best and the keep - i worst.
+        at = torch.where(rows.units, rank, 0)
+        low, high = (keep - at).clamp_min(0), size - at
+        total = [ranked_sum(rows, value**p, rank, low, high) for p in (1, 2)]
+        count = keep.to(value.dtype)
+        spread = total[1] / count - (total[0] / count) ** 2
+        spread = torch.where(rows.units & (at <= keep), spread, -torch.inf)
+        # The smallest choice among equals, so that rounding does not decide.
+        best = spread >= rows.max(spread) - 1e-12
+        tops = rows.min(torch.where(best, at, torch.iinfo(torch.int64).max).to(value.dtype))
+        chosen = (rank < keep - tops) | (rank >= size - tops)
+        return sequence(t).max((chosen & rows.units).to(advantage.dtype))
+
+
+@dataclass(frozen=True)
+class TopGain(Selection):
+    """Keeps the `share` of all steps with the largest |A| times entropy."""
+
+    share: float = 0.5
+
+    def needs(self) -> tuple[str, ...]:
+        return ("entropy",)
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        assert t.entropy is not None
+        return top(advantage.abs() * t.entropy, t.mask, self.share)
+
+
+@dataclass(frozen=True)
+class Balanced(Selection):
+    """Keeps `size` sequences of a group, half of them right (reward above 0) and half wrong as far
+    as there are enough, drawn by `signals.uniform` of their first steps."""
+
+    size: int = 4
+    key: tuple[str, ...] = ("prompt",)
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.uniform", *(f"groups.{name}" for name in self.key))
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        first = first_steps(sequence(t))
+        right = outcome(t) > 0
+        draw = torch.where(first, t.signals["uniform"], torch.zeros_like(advantage))
+        kept = torch.zeros_like(first)
+        for mine, other in ((right, ~right), (~right, right)):
+            side = group(t, self.key, first & mine)
+            # As many as half, and what the other side cannot fill.
+            room = (self.size - group(t, self.key, first).count(other & first)).clamp_min(
+                self.size // 2
+            )
+            kept |= first & mine & (side.rank(draw) < room)
+        return sequence(t).max(kept.to(advantage.dtype))
+
+
+def ranked_sum(rows: Group, value: Tensor, rank: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """[B, T]: the sum of the group's units' `value` whose rank is below `low` or at least
+    `high`."""
+    place = torch.where(rows.units, rows.ids, rows.ids.numel())
+    order = torch.argsort(rank.flatten(), stable=True)
+    order = order[torch.argsort(place.flatten()[order], stable=True)]
+    sums = value.flatten()[order].cumsum(0)
+    sums = torch.cat([sums.new_zeros(1), sums])
+    sizes = torch.bincount(place.flatten(), minlength=rows.ids.numel() + 1)
+    start = (sizes.cumsum(0) - sizes)[rows.ids]
+    size = sizes[rows.ids]
+
+    def up_to(count: Tensor) -> Tensor:
+        return sums[start + count.clamp_min(0).minimum(size)] - sums[start]
+
+    return up_to(low) + up_to(size) - up_to(high)
+
+
+@dataclass(frozen=True)
+class DropSurplus(Selection):
+    """Leaves out wrong sequences (reward 0 or less) beyond as many as are right in the group, drawn
+    by `signals.uniform` of their first steps."""
+
+    key: tuple[str, ...] = ("prompt",)
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.uniform", *(f"groups.{name}" for name in self.key))
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        first, right = first_steps(sequence(t)), outcome(t) > 0
+        draw = torch.where(first, t.signals["uniform"], torch.zeros_like(advantage))
+        wrong = group(t, self.key, first & ~right)
+        room = group(t, self.key, first).count(right & first)
+        kept = first & (right | (wrong.rank(draw) < room))
+        return sequence(t).max(kept.to(advantage.dtype))

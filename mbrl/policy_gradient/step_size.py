@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.groups import LARGEST
+from mbrl.policy_gradient.gates import bounds
+from mbrl.policy_gradient.groups import LARGEST, exp
 from mbrl.policy_gradient.option import Option
 from mbrl.policy_gradient.ratios import log_difference
 from mbrl.types import Trajectories
@@ -59,3 +60,22 @@ def effective_share(log_w: Tensor, where: Tensor) -> Tensor:
     log_n = where.sum().clamp_min(1).to(log_w.dtype).log()
     share = 2 * log_w.logsumexp(0) - (2 * log_w).logsumexp(0) - log_n
     return share.clamp(-LARGEST, 0).exp()
+
+
+@dataclass(frozen=True)
+class ClippingBias(StepSize):
+    """1 over the larger of 1 and |C|, C the sum of r A over steps that PPO's range (1 - low, 1 +
+    high) clips, over all steps: strongly off-policy batches take smaller steps."""
+
+    low: float = 0.2
+    high: float = 0.2
+
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        low, high = bounds(self.low, self.high)
+        clipped = ((advantage > 0) & (log_ratio > high)) | ((advantage < 0) & (log_ratio < low))
+        lost = torch.where(
+            clipped & t.mask, exp(log_ratio) * advantage, torch.zeros_like(advantage)
+        )
+        return 1 / (lost.sum() / t.mask.sum().clamp_min(1)).abs().clamp_min(1)

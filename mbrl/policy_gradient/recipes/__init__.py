@@ -3,8 +3,10 @@
 from mbrl.errors import unknown_name
 from mbrl.policy_gradient.recipe import Recipe
 from mbrl.policy_gradient.recipes.base import BASE
+from mbrl.policy_gradient.recipes.clipping import CLIPPING
+from mbrl.policy_gradient.recipes.off_policy import OFF_POLICY
 
-TABLES = {"base": BASE}
+TABLES = {"base": BASE, "off_policy": OFF_POLICY, "clipping": CLIPPING}
 RECIPES: dict[str, Recipe] = {r.name: r for table in TABLES.values() for r in table}
 
 

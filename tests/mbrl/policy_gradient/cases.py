@@ -21,6 +21,7 @@ class Step:
 
     at: int
     turn: int
+    segments: dict[str, int]
     log_prob: Tensor  # of the current policy, with gradient
     entropy_now: Tensor
     reward: float
@@ -100,6 +101,10 @@ def batch(seed: int, spread: float = 0.3) -> tuple[Trajectories, Tensor, Tensor]
     )
     log_prob = (base + spread * normal(rows, STEPS)).clamp_max(-0.01) + junk
     entropy = 2 * uniform(rows, STEPS)
+    signals["entropy_history"] = 2 * uniform(rows, STEPS)
+    branch = torch.randint(0, 2, (rows, 1), generator=g)
+    t.groups["node"] = (prompt[:, None] * TURNS + turn) * 2 + branch
+    t.segments["decode"] = torch.randint(0, 3, (rows, STEPS), generator=g)
     return t, log_prob.requires_grad_(), entropy.requires_grad_()
 
 
@@ -112,6 +117,7 @@ def sequences(t: Trajectories, log_prob: Tensor, entropy: Tensor) -> list[Sequen
             Step(
                 at=i,
                 turn=int(t.segments["turn"][b, i]),
+                segments={k: int(v[b, i]) for k, v in t.segments.items()},
                 log_prob=log_prob[b, i],
                 entropy_now=entropy[b, i],
                 reward=float(t.reward[b, i]),

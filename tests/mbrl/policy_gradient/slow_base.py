@@ -59,7 +59,8 @@ def remax(batch: list[Sequence]) -> Tensor:
     return -sequence_sum(log_likelihood(batch))
 
 
-def ppo(batch: list[Sequence]) -> Tensor:
+def advantages_of_a_critic(batch: list[Sequence]) -> None:
+    """Generalised advantage estimates, whitened over the steps of the batch."""
     gamma, lam = 0.99, 0.95
     for s in batch:
         s.advantage = [0.0] * len(s)
@@ -75,6 +76,10 @@ def ppo(batch: list[Sequence]) -> Tensor:
     mean, std = statistics.fmean(flat), statistics.stdev(flat)
     for s in batch:
         s.advantage = [(a - mean) / (std + 1e-8) for a in s.advantage]
+
+
+def ppo(batch: list[Sequence]) -> Tensor:
+    advantages_of_a_critic(batch)
     return -token_mean(gains(batch, plain))
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from mbrl.policy_gradient import RECIPES, estimate, loss
-from tests.mbrl.policy_gradient import cases, slow_base
+from tests.mbrl.policy_gradient import cases, slow_base, slow_clipping, slow_off_policy
 
-SLOW = slow_base.SLOW
+SLOW = slow_base.SLOW | slow_off_policy.SLOW | slow_clipping.SLOW
 
 
 def test_every_recipe_has_a_slow_implementation() -> None:

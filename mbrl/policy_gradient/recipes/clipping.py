@@ -1,0 +1,96 @@
+"""Recipes whose change is a gate, an entropy term, the aggregation or which data are kept."""
+
+from mbrl.policy_gradient import (
+    aggregation,
+    baselines,
+    gates,
+    masks,
+    modulation,
+    regularisers,
+    rewards,
+    scales,
+    selection,
+)
+from mbrl.policy_gradient.credit import TreeDifference
+from mbrl.policy_gradient.recipe import Recipe, Term
+
+ENTROPY = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
+
+CLIPPING = (
+    Recipe("clip_cov", ENTROPY, "2505.22617", gate=masks.CovarianceClip()),
+    Recipe("kl_cov", ENTROPY, "2505.22617", gate=masks.CovariancePenalty()),
+    Recipe(
+        "epo",
+        "EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning",
+        "2509.22576",
+        regularisers=(regularisers.EntropyBand(),),
+        parts=("mean entropies of earlier updates at every turn",),
+    ),
+    Recipe(
+        "aepo",
+        "Agentic Entropy-Balanced Policy Optimization",
+        "2510.14545",
+        mark="reconstructed",
+        modulation=(modulation.EntropyGrowth(0.1),),
+        gate=masks.GradientPreservingClip(),
+        parts=("rollouts that branch where entropy is high",),
+        assumptions=(
+            "entropy enters the advantage as a deviation from the batch's mean, weight 0.1",
+            "the fifth of steps with the largest entropy keeps its gradient",
+        ),
+    ),
+    Recipe(
+        "arpo",
+        "Agentic Reinforced Policy Optimization",
+        "2507.19849",
+        mark="reconstructed",
+        modulation=(modulation.SharedPrefix(),),
+        parts=("rollouts that branch after tool calls",),
+        assumptions=("the hard attribution: shared steps get the mean over their branches",),
+        differences=("the soft attribution is the recipe grpo",),
+    ),
+    Recipe(
+        "balanced_aggregation",
+        "Balanced Aggregation: Understanding and Fixing Aggregation Bias in GRPO",
+        mark="secondary",
+        aggregation=aggregation.SignBalanced(),
+        differences=("shares are taken over the batch",),
+    ),
+    Recipe(
+        "d3s",
+        "Learning More with Less: A Dynamic Dual-Level Down-Sampling Framework for Efficient "
+        "Policy Optimization",
+        mark="reconstructed",
+        selection=(selection.LargestVariance(0.5), selection.TopGain(0.5)),
+        assumptions=(
+            "half of the sequences and half of all steps, without the schedule",
+            "denominators are those of all samples",
+        ),
+    ),
+    Recipe(
+        "reinforce_ada",
+        "Reinforce-Ada: An Adaptive Sampling Framework for Reinforce-Style LLM Training",
+        "2510.04996",
+        selection=(selection.Balanced(4),),
+        parts=("rounds of sampling until both kinds of answers are there",),
+        differences=("denominators are those of all samples",),
+    ),
+    Recipe(
+        "rose",
+        "Reinforced Efficient Reasoning via Semantically Diverse Exploration",
+        mark="reconstructed",
+        terms=(Term(credit=TreeDifference(), baseline=baselines.Zero(), scale=scales.One()),),
+        aggregation=aggregation.SequenceSum(length=1024.0),
+        parts=("rollouts that branch where answers diverge",),
+        assumptions=("no term for length",),
+    ),
+    Recipe(
+        "otr",
+        "One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient",
+        mark="reconstructed",
+        terms=(Term(rewards.Affine(1.1, -0.1), baseline=baselines.Zero(), scale=scales.One()),),
+        gate=gates.LogLikelihood(),
+        parts=("tokens sampled at every position of a teacher's text",),
+        assumptions=("a wrong token earns -0.1", "every sampled token is a sequence of one step"),
+    ),
+)

@@ -1,0 +1,278 @@
+"""Recipes whose change is the importance ratio, or how data of another policy are corrected for."""
+
+from mbrl.policy_gradient import (
+    aggregation,
+    baselines,
+    gates,
+    masks,
+    modulation,
+    ratios,
+    regularisers,
+    rejection,
+    rewards,
+    scales,
+    selection,
+    step_size,
+)
+from mbrl.policy_gradient.credit import GAE
+from mbrl.policy_gradient.recipe import Recipe, Term
+
+CENTRED = Term(scale=scales.One())
+CRITIC = Term(credit=GAE(), baseline=baselines.Zero(), scale=scales.One(), key=())
+MYTHS = (
+    "Group-Relative REINFORCE Is Secretly an Off-Policy Algorithm: Demystifying Some Myths About "
+    "GRPO and Its Friends"
+)
+STABILIZED = (
+    "ST-PPO: Stabilized Off-Policy Proximal Policy Optimization for Multi-Turn Agents Training"
+)
+TURN_RATIO = ratios.Geometric(segment="turn")
+BIAS = "the norm of the clipping bias is its absolute value, and no step is made larger by it"
+DYNAMIC = "Orchestrating Tokens and Sequences: Dynamic Hybrid Policy Optimization for RLVR"
+BRANCHES = (
+    "each branch takes PPO's minimum with its own range before they are mixed",
+    "ranges 0.2 and 0.28 for steps, 3e-4 and 4e-4 for sequences",
+)
+HYBRID = masks.Hybrid(step=gates.Clip(0.2, 0.28))
+
+OFF_POLICY = (
+    Recipe(
+        "minpro",
+        "A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization",
+        mark="secondary",
+        ratio=ratios.PrefixMinimum(),
+        gate=gates.DetachedClip(high=4.0),
+        differences=("the form with a detached, clipped ratio; its range is that of CISPO here",),
+    ),
+    Recipe(
+        "topr",
+        "Tapered Off-Policy REINFORCE: Stable and efficient reinforcement learning for LLMs",
+        "2503.14286",
+        terms=(Term(rewards.Affine(), baseline=baselines.Zero(), scale=scales.One()),),
+        ratio=ratios.Product("behaviour"),
+        gate=gates.DetachedClip(low=0.0, high=0.0, negative=(None, 0.0)),
+        aggregation=aggregation.SequenceSum(),
+        differences=("rewards 0 and 1 count as -1 and 1",),
+    ),
+    Recipe(
+        "rec_one_side",
+        MYTHS,
+        "2509.24203",
+        terms=(CENTRED,),
+        gate=masks.MaskedWeight(),
+    ),
+    Recipe(
+        "rec_one_side_no_is",
+        MYTHS,
+        "2509.24203",
+        terms=(CENTRED,),
+        gate=masks.MaskedWeight(weighted=False),
+    ),
+    Recipe(
+        "rec_two_side",
+        MYTHS,
+        "2509.24203",
+        terms=(CENTRED,),
+        gate=masks.MaskedWeight(shape="two"),
+    ),
+    Recipe(
+        "rec_ring",
+        MYTHS,
+        "2509.24203",
+        terms=(CENTRED,),
+        gate=masks.MaskedWeight(shape="ring"),
+    ),
+    Recipe(
+        "rec_sequence",
+        MYTHS,
+        "2509.24203",
+        terms=(CENTRED,),
+        ratio=ratios.Geometric(),
+        gate=masks.MaskedWeight(3e-4, 4e-4),
+    ),
+    Recipe(
+        "opmd",
+        MYTHS,
+        "2509.24203",
+        terms=(CENTRED,),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+        step_size=step_size.Constant(1 / 1.1),
+        differences=("the simple form: advantage R - mean, loss over 1 + tau with tau = 0.1",),
+    ),
+    Recipe(
+        "rep_opmd",
+        MYTHS,
+        "2509.24203",
+        terms=(CENTRED,),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+        regularisers=(regularisers.SquaredRatio(0.1),),
+    ),
+    Recipe(
+        "asym_re",
+        MYTHS,
+        "2509.24203",
+        terms=(Term(baseline=baselines.ShiftedMean(-0.1), scale=scales.One()),),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+    ),
+    Recipe(
+        "red_drop",
+        MYTHS,
+        "2509.24203",
+        terms=(CENTRED,),
+        selection=(selection.DropSurplus(),),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+        differences=("denominators are those of all samples",),
+    ),
+    Recipe(
+        "red_weight",
+        MYTHS,
+        "2509.24203",
+        terms=(CENTRED,),
+        modulation=(modulation.Exponential(1.0),),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+    ),
+    Recipe(
+        "turn_ppo",
+        STABILIZED,
+        mark="reconstructed",
+        terms=(CRITIC,),
+        modulation=(modulation.Whiten(eps=1e-8, steps=True),),
+        ratio=TURN_RATIO,
+        parts=("a critic",),
+        assumptions=("range 0.2 for the geometric mean over a turn",),
+    ),
+    Recipe(
+        "s_ppo",
+        STABILIZED,
+        mark="reconstructed",
+        terms=(CRITIC,),
+        modulation=(modulation.Whiten(eps=1e-8, steps=True),),
+        step_size=step_size.ClippingBias(),
+        parts=("a critic",),
+        assumptions=(BIAS,),
+    ),
+    Recipe(
+        "st_ppo",
+        STABILIZED,
+        mark="reconstructed",
+        terms=(CRITIC,),
+        modulation=(modulation.Whiten(eps=1e-8, steps=True),),
+        ratio=TURN_RATIO,
+        step_size=step_size.ClippingBias(),
+        parts=("a critic",),
+        assumptions=("range 0.2 for the geometric mean over a turn", BIAS),
+    ),
+    Recipe(
+        "dhpo",
+        DYNAMIC,
+        mark="reconstructed",
+        gate=HYBRID,
+        aggregation=aggregation.SequenceMean(),
+        assumptions=BRANCHES,
+    ),
+    Recipe(
+        "dhpo_entropy",
+        DYNAMIC,
+        mark="reconstructed",
+        gate=masks.Hybrid(step=gates.Clip(0.2, 0.28), alpha=None),
+        aggregation=aggregation.SequenceMean(),
+        assumptions=(*BRANCHES, "entropies are divided by the largest of the batch"),
+    ),
+    Recipe(
+        "dispo",
+        "DISPO: Enhancing Training Efficiency and Stability in Reinforcement Learning for Large "
+        "Language Model Mathematical Reasoning",
+        mark="reconstructed",
+        gate=gates.DetachedClip(low=None, high=4.0, negative=(0.8, 0.28)),
+        assumptions=("ratios up to 5 for right answers, 0.2 to 1.28 for wrong ones",),
+    ),
+    Recipe(
+        "alp",
+        "Adaptive Layerwise Perturbation: Unifying Off-Policy Corrections for LLM RL",
+        ratio=ratios.Token("behaviour"),
+        parts=("log-probs of a policy whose hidden states are perturbed", "sampling log-probs"),
+        differences=("the clip is that of GRPO, at steps",),
+    ),
+    Recipe(
+        "vcpo",
+        "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs",
+        terms=(Term(baseline=baselines.LeastVariance(), scale=scales.Std()),),
+        rejection=(rejection.Truncated("sequence", numerator=None, cap=8.0),),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceMean(),
+        step_size=step_size.EffectiveSamples(0.5),
+        parts=("squared norms of the sequences' gradients", "sampling log-probs"),
+    ),
+    Recipe(
+        "mini_rl",
+        "Stabilizing Reinforcement Learning with LLMs: Formulation and Practices",
+        "2512.01374",
+        mark="reconstructed",
+        terms=(CENTRED,),
+        rejection=(rejection.Truncated(cap=5.0),),
+        gate=masks.MaskedWeight(0.2, 0.27),
+        aggregation=aggregation.SequenceSum(),
+        parts=("log-probs of the engine that sampled",),
+        assumptions=("the truncation at 5 is of each step", "no routing replay: no experts here"),
+    ),
+    Recipe(
+        "areal",
+        "AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning",
+        "2505.24298",
+        ratio=ratios.Token("proximal"),
+        rejection=(rejection.Masked(numerator="proximal", high=5.0),),
+        parts=("log-probs at the start of the update", "sampling log-probs"),
+        differences=("advantages of GRPO",),
+    ),
+    Recipe(
+        "remix",
+        "Squeeze the Soaked Sponge: Efficient Off-policy Reinforcement Finetuning for Large "
+        "Language Model",
+        mark="reconstructed",
+        ratio=ratios.Token("behaviour"),
+        regularisers=(
+            regularisers.KL(0.02, "k3", "reference"),
+            regularisers.KL(0.02, "k3", "previous"),
+        ),
+        parts=("data of earlier policies with their log-probs",),
+        assumptions=(
+            "both divergences are weighted alike, 0.02, and estimated by k3",
+            "the switch to data of the current policy is the trainer's",
+        ),
+    ),
+    Recipe(
+        "seeupo",
+        "SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees",
+        mark="reconstructed",
+        ratio=ratios.Product(segment="turn"),
+        rejection=(rejection.LaterSegments(),),
+        parts=("turns updated one by one from the last", "log-probs after the later turns"),
+        assumptions=(
+            "the correction is the product of ratios of all later turns, not clipped",
+            "the ratio of a turn is the product over its steps, with range 0.2",
+        ),
+    ),
+    Recipe(
+        "calibrl",
+        "Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning",
+        regularisers=(regularisers.ExpertMargin(),),
+        parts=("log-probs of an expert",),
+    ),
+    Recipe(
+        "cj_grpo",
+        "Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning "
+        "with Fewer Decoding Step",
+        mark="reconstructed",
+        ratio=ratios.Product(segment="decode"),
+        parts=("the states in between of a masked decoder, and which step revealed each token",),
+        assumptions=(
+            "the ratio of a decoding step is the product over the tokens that it revealed",
+            "range 0.2 for it",
+        ),
+    ),
+)
