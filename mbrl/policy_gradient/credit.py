@@ -1,5 +1,6 @@
 """Credit: from rewards at steps to what every step is held responsible for."""
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -7,8 +8,9 @@ import torch
 from torch import Tensor
 
 from mbrl.networks.scan import linear_scan
-from mbrl.policy_gradient.groups import first_steps, group, nodes, segment, sequence
+from mbrl.policy_gradient.groups import exp, first_steps, group, nodes, segment, sequence
 from mbrl.policy_gradient.option import Option
+from mbrl.policy_gradient.ratios import log_difference
 from mbrl.types import Trajectories
 
 
@@ -77,9 +79,8 @@ class SegmentReward(Credit):
 
 
 @dataclass(frozen=True)
-class GAE(Credit):
-    """Generalised advantage estimates of `signals.value`, "High-Dimensional Continuous Control
-    Using Generalized Advantage Estimation", arXiv 1506.02438, equation 16. A sequence that was cut
+class Bootstrapped(Credit):
+    """Credit that a critic's values go into, and that has targets for it. A sequence that was cut
     off continues with `signals.next_value` where that is given; one that ended with 0."""
 
     gamma: float = 0.99
@@ -88,10 +89,62 @@ class GAE(Credit):
     def needs(self) -> tuple[str, ...]:
         return ("signals.value",)
 
+    def discount(self, t: Trajectories) -> Tensor:
+        return self.gamma * (~t.terminated).to(t.reward.dtype)
+
+    @abstractmethod
+    def targets(self, reward: Tensor, t: Trajectories) -> Tensor:
+        """What the critic's values [B, T] are to become."""
+        ...
+
+
+@dataclass(frozen=True)
+class GAE(Bootstrapped):
+    """Generalised advantage estimates of `signals.value`, "High-Dimensional Continuous Control
+    Using Generalized Advantage Estimation", arXiv 1506.02438, equation 16."""
+
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         value, after = t.signals["value"], next_values(t)
-        discount = self.gamma * (~t.terminated).to(reward.dtype)
-        return gae(reward, value, after, discount, t.mask, t.truncated, self.lam)
+        return gae(reward, value, after, self.discount(t), t.mask, t.truncated, self.lam)
+
+    def targets(self, reward: Tensor, t: Trajectories) -> Tensor:
+        return self(reward, t) + t.signals["value"]
+
+
+@dataclass(frozen=True)
+class VTrace(Bootstrapped):
+    """rho_t (r_t + discount_t v_{t+1} - V_t), v the V-trace targets for the policy `target` from
+    data of `behaviour`: "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
+    Actor-Learner Architectures", arXiv 1802.01561, section 4. On data of the target itself, with
+    both bounds at least 1, v is the n-step return (`lam` = 1)."""
+
+    lam: float = 1.0
+    rho: float = 1.0  # bound of the weight of each error
+    c: float = 1.0  # bound of the trace's ratios
+    target: str = "old"
+    behaviour: str = "behaviour"
+
+    def needs(self) -> tuple[str, ...]:
+        return (*super().needs(), f"log_probs.{self.target}", f"log_probs.{self.behaviour}")
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        weight, excess = self._traced(reward, t)
+        goes_on = (~t.truncated).to(reward.dtype)
+        after = next_values(t) + goes_on * following(excess, t.mask)
+        return weight * (reward + self.discount(t) * after - t.signals["value"])
+
+    def targets(self, reward: Tensor, t: Trajectories) -> Tensor:
+        return t.signals["value"] + self._traced(reward, t)[1]
+
+    def _traced(self, reward: Tensor, t: Trajectories) -> tuple[Tensor, Tensor]:
+        """The weights rho [B, T], and v - V [B, T]."""
+        log_ratio = log_difference(t.log_probs[self.target], t.log_probs[self.behaviour], t.mask)
+        weight = exp(log_ratio.clamp_max(math.log(self.rho)))
+        trace = self.lam * exp(log_ratio.clamp_max(math.log(self.c)))
+        discount, zero = self.discount(t), torch.zeros_like(reward)
+        error = reward + discount * next_values(t) - t.signals["value"]
+        carry = torch.where(t.mask, discount * trace * ~t.truncated, torch.ones_like(reward))
+        return weight, discounted_sum(torch.where(t.mask, weight * error, zero), carry)
 
 
 def gae(
@@ -116,9 +169,14 @@ def next_values(t: Trajectories) -> Tensor:
     """[B, T]: the value after every step. That of the next step in the mask, or 0 after the last
     one, unless `signals.next_value` says it."""
     if "next_value" in t.signals:
-        return t.signals["next_value"]
-    value = torch.where(t.mask, t.signals["value"], torch.zeros_like(t.signals["value"]))
-    gap = (~t.mask).to(value.dtype)
+        return torch.where(t.mask, t.signals["next_value"], torch.zeros_like(t.reward))
+    return following(t.signals["value"], t.mask)
+
+
+def following(value: Tensor, mask: Tensor) -> Tensor:
+    """[B, T]: `value` at the next step in `mask`, 0 after the last one."""
+    value = torch.where(mask, value, torch.zeros_like(value))
+    gap = (~mask).to(value.dtype)
     shifted = torch.cat([value[:, 1:], torch.zeros_like(value[:, :1])], 1)
     passed = torch.cat([gap[:, 1:], torch.zeros_like(gap[:, :1])], 1)
     return discounted_sum(shifted, passed)

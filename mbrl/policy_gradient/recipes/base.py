@@ -11,7 +11,7 @@ from mbrl.policy_gradient import (
     scales,
     selection,
 )
-from mbrl.policy_gradient.credit import GAE, Outcome, ReturnToGo
+from mbrl.policy_gradient.credit import GAE, Outcome, ReturnToGo, VTrace
 from mbrl.policy_gradient.recipe import Recipe, Term
 
 CENTRED = Term(scale=scales.One())
@@ -50,6 +50,25 @@ BASE = (
         terms=(Term(credit=GAE(), baseline=baselines.Zero(), scale=scales.One(), key=()),),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         parts=("a critic",),
+    ),
+    Recipe(
+        "a2c",
+        "Asynchronous Methods for Deep Reinforcement Learning",
+        "1602.01783",
+        terms=(Term(credit=GAE(lam=1.0), baseline=baselines.Zero(), scale=scales.One(), key=()),),
+        gate=gates.LogLikelihood(),
+        regularisers=(regularisers.EntropyBonus(0.01),),
+        parts=("a critic",),
+        differences=("synchronous; returns go to the end of what was recorded",),
+    ),
+    Recipe(
+        "vtrace",
+        "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
+        "1802.01561",
+        terms=(Term(credit=VTrace(), baseline=baselines.Zero(), scale=scales.One(), key=()),),
+        gate=gates.LogLikelihood(),
+        regularisers=(regularisers.EntropyBonus(0.01),),
+        parts=("a critic", "log-probs of the policy that acted"),
     ),
     Recipe(
         "grpo",

@@ -83,6 +83,34 @@ def ppo(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, plain))
 
 
+def a2c(batch: list[Sequence]) -> Tensor:
+    for s in batch:
+        s.advantage = []
+        for i, step in enumerate(s.steps):
+            later = [0.99 ** (j - i) * s.steps[j].reward for j in range(i, len(s))]
+            s.advantage.append(sum(later) - step.signals["value"])  # rows end in 0
+    return -token_mean(log_likelihood(batch)) - 0.01 * token_mean(entropies(batch))
+
+
+def entropies(batch: list[Sequence]) -> list[list[Tensor]]:
+    return [[x.entropy_now for x in s.steps] for s in batch]
+
+
+def vtrace(batch: list[Sequence]) -> Tensor:
+    """Remark 1 of the paper: v_s = V_s + delta_s + gamma c_s (v_{s+1} - V_{s+1})."""
+    for s in batch:
+        s.advantage = [0.0] * len(s)
+        target, value = 0.0, 0.0  # of the step after
+        for i in reversed(range(len(s))):
+            x = s.steps[i]
+            r = min(1.0, math.exp(x.log_probs["old"] - x.log_probs["behaviour"]))
+            here = x.signals["value"]
+            s.advantage[i] = r * (x.reward + 0.99 * target - here)
+            target = here + r * (x.reward + 0.99 * value - here) + 0.99 * r * (target - value)
+            value = here
+    return -token_mean(log_likelihood(batch)) - 0.01 * token_mean(entropies(batch))
+
+
 def grpo(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     penalty = sequence_mean(gains(batch, lambda r, a, step: k3(step)))
@@ -287,6 +315,8 @@ SLOW: dict[str, Slow] = {
         rloo,
         remax,
         ppo,
+        a2c,
+        vtrace,
         grpo,
         dr_grpo,
         reinforce_pp_baseline,
