@@ -21,6 +21,7 @@ from algorithms.morel import MOReL, MOReLConfig
 from algorithms.neubay import NEUBAY, NEUBAYConfig
 from algorithms.pets import PETS, PETSConfig
 from algorithms.pgd import PGD, PGDConfig
+from algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
 from algorithms.rambo import RAMBO, RAMBOConfig
 from algorithms.ravl import RAVL, RAVLConfig
 from algorithms.rebrac import ReBRAC, ReBRACConfig
@@ -72,6 +73,8 @@ __all__ = [
     "NEUBAYConfig",
     "PETSConfig",
     "PGDConfig",
+    "PolicyGradient",
+    "PolicyGradientConfig",
     "RAMBOConfig",
     "RAVLConfig",
     "ReBRAC",
@@ -105,6 +108,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "mobile": (MOBILE, MOBILEConfig),
     "pets": (PETS, PETSConfig),
     "coplanner": (COPlanner, COPlannerConfig),
+    "policy_gradient": (PolicyGradient, PolicyGradientConfig),
     "discrete_cql": (DiscreteCQL, DiscreteCQLConfig),
     "discrete_iql": (DiscreteIQL, IQLConfig),
     "discrete_sac_n": (DiscreteSACN, DiscreteSACNConfig),

@@ -25,6 +25,7 @@ class Offline(ABC):
 
     version: int
     action_kinds: tuple[str, ...] = ("continuous",)  # what it takes; the other is "discrete"
+    learns_offline = True  # whether it learns from logged data
     spec: Spec
     config: Any
     device: torch.device

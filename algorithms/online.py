@@ -1,19 +1,17 @@
 """Learning by acting: the base of the algorithms that gather experience in a task."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from algorithms.offline import Offline
+from mbrl import agent as shared
 from mbrl.buffer import Buffer
 from mbrl.collector import Collector
 from mbrl.errors import ConfigError
 from mbrl.networks import ActionScale
-from mbrl.progress import Progress
 from mbrl.tasks import Task
-from mbrl.training import Callback, train
 from mbrl.types import Transitions
 
 
@@ -39,6 +37,7 @@ class Online(Offline):
     """An algorithm that learns from logged data and by acting; logged data are then its first
     experience."""
 
+    learn = shared.learn
     updates_per_step = 1
     experience: Buffer | None = None
 
@@ -52,16 +51,6 @@ class Online(Offline):
         """What acts in `task` with the agent's exploration."""
         c = self.gathering
         return Collector(task, envs=c.envs, warmup=c.warmup, seed=self.seed)
-
-    def learn(self, task: Task, steps: int, *, callbacks: Sequence[Callback] | None = None) -> Self:
-        """Interact with `task` for `steps` steps of each parallel copy. Without `callbacks` a
-        progress line is shown. Raises `ConfigError` for a negative `steps`."""
-        if steps < 0:
-            raise ConfigError(f"steps is {steps}, it must be 0 or more")
-        if callbacks is None:
-            callbacks = [Progress(total=self.step + steps)]
-        train(self, self.step + steps, callbacks, self.collector(task))
-        return self
 
     def observe(self, data: Transitions) -> None:
         """Add experience (the collector calls this)."""

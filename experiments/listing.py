@@ -15,7 +15,8 @@ def list_main(arguments: list[str]) -> int:
     console = Console()
     table = grid("algorithm", "what it is", "learns", title="algorithms")
     for name, (cls, _) in ALGORITHMS.items():
-        online = "online, offline" if hasattr(cls, "learn") else "offline"
+        ways = [("online", hasattr(cls, "learn")), ("offline", cls.learns_offline)]
+        online = ", ".join(name for name, able in ways if able)
         table.add_row(name, (cls.__doc__ or "").strip().splitlines()[0], online)
     console.print(table)
     table = grid("task", "observations", "actions", "limit", title="tasks")

@@ -146,6 +146,11 @@ def open_source(settings: RunSettings) -> Source:
             )
         task = tasks.make(settings.data)
         return Source(task.spec, None, task)
+    if not ALGORITHMS[settings.algorithm][0].learns_offline:
+        raise ConfigError(
+            f"{settings.algorithm} learns by acting and {settings.data!r} is a dataset; give a "
+            "task, such as CartPole-v1 (`list` shows them all)"
+        )
     dataset = data.load(settings.data)
     known = dataset.spec.task in tasks.TASKS
     return Source(dataset.spec, dataset, tasks.make_for(dataset.spec) if known else None)

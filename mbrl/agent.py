@@ -15,6 +15,7 @@ from mbrl import checkpoint
 from mbrl import config as configs
 from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.progress import Progress
+from mbrl.tasks import Task
 from mbrl.training import Agent, Callback, Metrics, Stateful, train
 from mbrl.types import Dataset, Spec
 
@@ -100,6 +101,17 @@ def fit(
 
     self.prepare(dataset, on_progress)
     train(self, self.step + steps, callbacks)
+    return self
+
+
+def learn(self: A, task: Task, steps: int, *, callbacks: Sequence[Callback] | None = None) -> A:
+    """Interact with `task` for `steps` steps of each parallel copy. Without `callbacks` a progress
+    line is shown. Raises `ConfigError` for a negative `steps`."""
+    if steps < 0:
+        raise ConfigError(f"steps is {steps}, it must be 0 or more")
+    if callbacks is None:
+        callbacks = [Progress(total=self.step + steps)]
+    train(self, self.step + steps, callbacks, self.collector(task))  # type: ignore[attr-defined]
     return self
 
 

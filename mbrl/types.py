@@ -2,6 +2,7 @@
 (`Transitions`, `Dataset`). `terminated` means the task ended (no bootstrap), `truncated` that the
 recording stopped (bootstrap); the two are never merged."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -187,10 +188,44 @@ class Trajectories:
         """[B] int64: steps that happened."""
         return self.mask.sum(1)
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Trajectories":
+        """Every tensor changed by `function`."""
+        values: dict[str, Any] = {}
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if isinstance(value, dict):
+                values[name] = {key: function(v) for key, v in value.items()}
+            else:
+                values[name] = None if value is None else function(value)
+        return Trajectories(**values)
+
+    def select(self, rows: Tensor) -> "Trajectories":
+        """The sequences at `rows`."""
+        return self.map(lambda value: value[rows])
+
     def transitions(self) -> Transitions:
         """The masked steps as flat rows, sequence after sequence."""
         names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
         return Transitions(**{name: getattr(self, name)[self.mask] for name in names})
+
+
+def joined(parts: Sequence[Trajectories]) -> Trajectories:
+    """All sequences of `parts`, which have the same fields, padded by 0 to the longest."""
+    steps = max(part.mask.shape[1] for part in parts)
+
+    def padded(value: Tensor) -> Tensor:
+        size = (len(value), steps - value.shape[1], *value.shape[2:])
+        return torch.cat([value, value.new_zeros(size)], 1)
+
+    longer = [part.map(padded) for part in parts]
+    values: dict[str, Any] = {}
+    for name in Trajectories.__dataclass_fields__:
+        found = [getattr(part, name) for part in longer]
+        if isinstance(found[0], dict):
+            values[name] = {key: torch.cat([f[key] for f in found]) for key in found[0]}
+        else:
+            values[name] = None if found[0] is None else torch.cat(found)
+    return Trajectories(**values)
 
 
 @dataclass(frozen=True)

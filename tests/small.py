@@ -83,10 +83,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "steps": 4,
         },
     },
+    "policy_gradient": {"hidden": [16], "envs": 4, "group": 2, "minibatches": 2, "epochs": 2},
     "discrete_cql": {"hidden": [16], "critics": 2},
     "discrete_iql": {"hidden": [16]},
     "discrete_sac_n": {"hidden": [16], "critics": 3},
 }
+
+
+OFFLINE = [name for name, (cls, _) in ALGORITHMS.items() if cls.learns_offline]
 
 
 def takes(algorithm: str, kind: str) -> bool:

@@ -17,7 +17,7 @@ from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
 from mbrl.types import Dataset, Spec, Transitions
-from tests.small import CONFIGS, MODEL, suited, takes
+from tests.small import CONFIGS, MODEL, OFFLINE, suited, takes
 
 
 def build(name: str, spec: Spec, seed: int = 0) -> Any:
@@ -29,7 +29,7 @@ def build(name: str, spec: Spec, seed: int = 0) -> Any:
     return ALGORITHMS[name][0](spec, build_config(name, values), seed=seed)
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", OFFLINE)
 def test_update_save_load_continue(
     name: str, pendulum: Dataset, cartpole: Dataset, tmp_path
 ) -> None:
@@ -55,7 +55,7 @@ def test_update_save_load_continue(
 
 
 # A planner has nothing to act with before its model is fitted (tests/algorithms/test_planning.py).
-@pytest.mark.parametrize("name", [n for n in ALGORITHMS if takes(n, "continuous") and n != "pets"])
+@pytest.mark.parametrize("name", [n for n in OFFLINE if takes(n, "continuous") and n != "pets"])
 def test_act_shapes_kinds_and_bounds(name: str) -> None:
     """Arrays give arrays, tensors tensors, one gives one; actions are in the task's units."""
     spec = Spec("wide", 3, 2, None, (-2.0, 0.0), (4.0, 0.5), 10)
@@ -77,7 +77,7 @@ def test_act_shapes_kinds_and_bounds(name: str) -> None:
         agent.act(np.zeros(4))
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", OFFLINE)
 def test_a_dozen_rows_are_enough(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
     """No empty holdout, split or batch, whatever the sizes of the settings."""
     whole = suited(name, pendulum, cartpole)
@@ -90,7 +90,7 @@ def test_a_dozen_rows_are_enough(name: str, pendulum: Dataset, cartpole: Dataset
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in ("edac", "iql") else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS],
+    [n if n in ("edac", "iql") else pytest.param(n, marks=pytest.mark.slow) for n in OFFLINE],
 )
 def test_compiled_update_equals_eager(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
     """Graph capture (backend "eager") takes the plain batched forms; the numbers agree."""
@@ -111,7 +111,7 @@ def test_compiled_update_equals_eager(name: str, pendulum: Dataset, cartpole: Da
         assert torch.allclose(value, second[key], atol=1e-5), key
 
 
-@pytest.mark.parametrize("name", [n for n in ALGORITHMS if takes(n, "discrete")])
+@pytest.mark.parametrize("name", [n for n in OFFLINE if takes(n, "discrete")])
 def test_discrete_actions(name: str, cartpole: Dataset) -> None:
     agent = build(name, cartpole.spec)
     agent.fit(cartpole, 5, callbacks=[])

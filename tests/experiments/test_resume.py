@@ -20,7 +20,7 @@ from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
 from mbrl.data import save_npz
 from mbrl.records import TIME_COLUMNS, MetricsFile
-from tests.small import CONFIGS, suited
+from tests.small import CONFIGS, OFFLINE, suited
 from world_models.fitting import Fit
 
 STEPS = 45
@@ -110,7 +110,7 @@ def assert_same_runs(first: Path, second: Path) -> None:
         assert a["steps"].tolist() == [20, 40, STEPS]
 
 
-@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", OFFLINE)
 def test_killed_at_several_steps(
     algorithm: str, data_file: str, discrete_file: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,344 @@
+"""Policy gradients in control: any recipe of `mbrl.policy_gradient` that needs nothing but a policy
+and a critic, on whole episodes gathered in rounds.
+
+REINFORCE, A2C, PPO, V-trace and the GRPO family are names of recipes here. Copies that begin in one
+state are a group, each step is a turn of its own.
+
+Differences: rounds of whole episodes instead of stretches of fixed length; minibatches of episodes;
+a squashed Gaussian whose log-probs are exact inside the bounds.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.offline import Offline
+from mbrl import agent as shared
+from mbrl.errors import ConfigError
+from mbrl.networks import (
+    MLP,
+    CategoricalPolicy,
+    Normaliser,
+    SquashedGaussianPolicy,
+    descend,
+    target_copy,
+)
+from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
+from mbrl.policy_gradient.credit import Bootstrapped, ReturnToGo
+from mbrl.rounds import Rounds
+from mbrl.tasks import Task
+from mbrl.training import Callback, Metrics
+from mbrl.types import Dataset, Spec, Trajectories, Transitions, joined
+
+# What a run in control has for a recipe, beside the current policy's entropy.
+ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
+HAS = (
+    *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
+    *("signals.value", "signals.uniform", "groups.prompt", "segments.turn", "entropy"),
+)
+
+
+@dataclass(frozen=True)
+class PolicyGradientConfig:
+    """Settings of a policy gradient in control."""
+
+    recipe: str = "ppo"  # the objective, a name of `list recipes`
+    hidden: tuple[int, ...] = (64, 64)  # widths of policy and critic
+    learning_rate: float = 1e-3  # Adam, policy
+    critic_rate: float = 1e-3  # Adam, critic
+    gamma: float = 0.99  # discount factor, where the recipe discounts
+    lam: float | None = None  # of advantage estimates; None: the recipe's own
+    reward_scale: float = 1.0  # rewards are multiplied by it before anything else
+    envs: int = 16  # copies of the task in a round
+    group: int = 4  # copies that begin in one state
+    keep: int = 1  # rounds that an update learns from, the newest ones
+    epochs: int = 4  # passes over them after each round
+    minibatches: int = 4  # updates a pass
+    clip_norm: float = 0.5  # largest norm of a gradient
+    normalise_obs: bool = True  # standardise observations with all that was seen
+
+    def __post_init__(self) -> None:
+        for name in ("envs", "group", "keep", "epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        if self.envs % self.group:
+            raise ConfigError(f"envs is {self.envs}, not a multiple of group, {self.group}")
+        if self.minibatches > self.envs:
+            raise ConfigError(
+                f"minibatches is {self.minibatches}, more than the {self.envs} episodes of a round"
+            )
+        objective = recipe(self.recipe)
+        lacking = [n for n in objective.needs if "." in n and n not in HAS]
+        if lacking:
+            raise ConfigError(
+                f"recipe {self.recipe} needs {', '.join(lacking)}, which a run in control does not "
+                "have; `list recipes` shows what each one needs"
+            )
+
+
+class Minibatch(NamedTuple):
+    """Episodes with their estimates, and the critic's targets [B, T] where there is a critic."""
+
+    data: Trajectories
+    found: Estimate
+    target: Tensor | None
+
+
+class PolicyGradient(Offline):
+    """Policy gradients (REINFORCE, A2C, PPO, V-trace, GRPO, ...) by acting."""
+
+    version = 1
+    action_kinds = ("continuous", "discrete")
+    learns_offline = False
+    learn = shared.learn
+    config: PolicyGradientConfig
+
+    def __init__(
+        self,
+        spec: Spec,
+        config: PolicyGradientConfig | None = None,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        config = config or PolicyGradientConfig()
+        initial = self.setup(spec, config, device, seed)
+        kind = CategoricalPolicy if spec.discrete else SquashedGaussianPolicy
+        self.policy = kind(spec, config.hidden, generator=initial).to(self.device)
+        with torch.no_grad():  # begin near the same distribution in every state
+            self.policy.net.layers[-1].weight.mul_(0.01)
+            self.policy.net.layers[-1].bias.zero_()
+        self.recipe = discounted(recipe(config.recipe), config.gamma, config.lam)
+        credits = [term.credit for term in self.recipe.terms]
+        self.credit = next((c for c in credits if isinstance(c, Bootstrapped)), None)
+        learned: dict[str, nn.Module] = {"policy": self.policy}
+        self.critic: Critic | None = None
+        if "signals.value" in self.recipe.needs:
+            self.critic = Critic(spec, config.hidden, initial).to(self.device)
+            learned["critic"] = self.critic
+        self.anchors = {
+            name: target_copy(self.policy)
+            for name in ANCHORS
+            if f"log_probs.{name}" in self.recipe.needs
+        }
+        self.own(config.learning_rate, learned, **self.anchors)
+        if self.critic is not None:
+            self.optimisers["critic"].param_groups[0]["lr"] = config.critic_rate
+        self.heard: list[tuple[Transitions, Tensor]] = []  # of the round that is going on
+        self.rounds: list[Trajectories] = []
+        self.seen = Moments(spec.obs_dim, self.device)
+        self.data: Minibatch | None = None
+        self.order, self.left = torch.empty(0, dtype=torch.int64), 0
+
+    def collector(self, task: Task) -> Rounds:
+        """What acts in `task` with the agent's exploration."""
+        return Rounds(task, envs=self.config.envs, group=self.config.group, seed=self.seed)
+
+    def fit(
+        self, dataset: Dataset, steps: int, *, callbacks: Sequence[Callback] | None = None
+    ) -> Self:
+        """Raises `ConfigError`: a policy gradient learns by acting."""
+        raise ConfigError(
+            "policy_gradient learns by acting and not from logged data; use learn(task, steps), or "
+            "an algorithm of `list` that learns offline"
+        )
+
+    def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
+        self.fit(dataset, 0)
+
+    def observe(self, data: Transitions, rows: Tensor) -> None:
+        """Add one step of the copies `rows` of the round."""
+        self.heard.append((data, rows))
+
+    def end_round(self) -> int:
+        """Take the round's episodes in; returns how many updates follow."""
+        c = self.config
+        self.rounds = [*self.rounds, self._episodes()][-c.keep :]
+        self.heard = []
+        self.seen.add(self.rounds[-1].obs[self.rounds[-1].mask])
+        # Starts of different rounds are different groups.
+        starts, parts = c.envs // c.group, []
+        for i, part in enumerate(self.rounds):
+            shifted = {"prompt": part.groups["prompt"] + i * starts}
+            parts.append(dataclasses.replace(part, groups=shifted))
+        self.data = self._estimated(joined(parts))
+        self.left = c.epochs * c.minibatches
+        return self.left
+
+    def _episodes(self) -> Trajectories:
+        """The round's steps as padded episodes."""
+        c, steps = self.config, len(self.heard)
+        first = self.heard[0][0]
+
+        def padded(name: str) -> Tensor:
+            value = getattr(first, name)
+            whole = value.new_zeros(c.envs, steps, *value.shape[1:])
+            for i, (data, rows) in enumerate(self.heard):
+                whole[rows, i] = getattr(data, name)
+            return whole.to(self.device)
+
+        mask = torch.zeros(c.envs, steps, dtype=torch.bool, device=self.device)
+        for i, (_, rows) in enumerate(self.heard):
+            mask[rows, i] = True
+        action = padded("action")
+        if not self.spec.discrete:
+            action = torch.where(mask[..., None], self.policy.scale.to_unit(action), 0.0)
+        group = torch.arange(c.envs, device=self.device) // c.group
+        at = torch.arange(steps, device=self.device)
+        t = Trajectories(
+            padded("obs"),
+            action,
+            padded("reward") * c.reward_scale,
+            padded("next_obs"),
+            padded("terminated"),
+            padded("truncated"),
+            mask,
+            groups={"prompt": group[:, None].expand(-1, steps)},
+            segments={"turn": at.expand(c.envs, -1)},
+        )
+        with torch.no_grad():
+            t.log_probs["behaviour"] = described(self.policy, t)[0]
+        return t
+
+    @torch.no_grad()
+    def _estimated(self, t: Trajectories) -> Minibatch:
+        """Everything that stays as it is during the updates of a round."""
+        now, entropy = described(self.policy, t)
+        log_probs = t.log_probs | {"old": now, "proximal": now}
+        log_probs |= {name: described(anchor, t)[0] for name, anchor in self.anchors.items()}
+        signals = dict(t.signals)
+        if self.critic is not None:
+            signals |= {"value": self.critic(t.obs), "next_value": self.critic(t.next_obs)}
+        if "signals.uniform" in self.recipe.needs:
+            signals["uniform"] = torch.rand(
+                t.mask.shape, generator=self.generator, device=self.device
+            )
+        t = dataclasses.replace(t, log_probs=log_probs, signals=signals, entropy=entropy)
+        found = estimate(self.recipe, t)
+        target = None if self.credit is None else self.credit.targets(t.reward, t)
+        if "previous" in self.anchors:
+            self.anchors["previous"].load_state_dict(self.policy.state_dict())
+        return Minibatch(t, found, target)
+
+    def next_batch(self) -> Minibatch:  # type: ignore[override]
+        """Episodes of the kept rounds, each once a pass. Raises `ConfigError` before a round is
+        over."""
+        if self.data is None or self.left == 0:
+            raise ConfigError("policy_gradient has no finished round to learn from; call learn")
+        data, found, target = self.data
+        count = len(data.mask)
+        place = (self.config.epochs * self.config.minibatches - self.left) % self.config.minibatches
+        if place == 0:
+            self.order = torch.randperm(count, generator=self.generator, device=self.device)
+        rows = self.order.tensor_split(self.config.minibatches)[place]
+        return Minibatch(
+            data.select(rows),
+            Estimate(found.advantage[rows], found.weight[rows]),
+            None if target is None else target[rows],
+        )
+
+    def update(self, batch: Minibatch) -> Metrics:  # type: ignore[override]
+        """One step of the policy on the recipe's loss, and of the critic on squared errors."""
+        t, clip = batch.data, self.config.clip_norm
+        log_prob, entropy = described(self.policy, t)
+        value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
+        if value.requires_grad:
+            descend(self.optimisers["policy"], value, clip)
+        steps = t.mask.sum().clamp_min(1)
+        metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
+        if self.critic is not None and batch.target is not None:
+            error = torch.where(t.mask, self.critic(t.obs) - batch.target, 0.0)
+            critic_loss = error.square().sum() / steps
+            descend(self.optimisers["critic"], critic_loss, clip)
+            metrics["critic/loss"] = critic_loss.detach()
+        self.left -= 1
+        if self.left == 0 and self.config.normalise_obs:
+            self.seen.apply(self.policy.normaliser)
+            if self.critic is not None:
+                self.seen.apply(self.critic.normaliser)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        heard = [(dataclasses.asdict(data), rows) for data, rows in self.heard]
+        rounds = [dataclasses.asdict(part) for part in self.rounds]
+        seen = self.seen.state_dict()
+        return super().state_dict() | {"heard": heard, "rounds": rounds, "seen": seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.heard = [(Transitions(**data), rows) for data, rows in state["heard"]]
+        self.rounds = [Trajectories(**part) for part in state["rounds"]]
+        self.seen.load_state_dict(state["seen"])
+
+
+class Critic(nn.Module):
+    """V(s) [...] of raw observations [..., S]."""
+
+    def __init__(self, spec: Spec, hidden: Sequence[int], generator: torch.Generator) -> None:
+        super().__init__()
+        self.normaliser = Normaliser(spec.obs_dim)
+        self.net = MLP(spec.obs_dim, hidden, 1, generator=generator)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        value: Tensor = self.net(self.normaliser(obs))[..., 0]
+        return value
+
+
+class Moments:
+    """Mean and variance of all observations so far, by the parallel update of Chan et al."""
+
+    def __init__(self, dim: int, device: torch.device) -> None:
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
+        self.mean = torch.zeros(dim, dtype=torch.float64, device=device)
+        self.squares = torch.zeros(dim, dtype=torch.float64, device=device)
+
+    def add(self, values: Tensor) -> None:
+        """Take in `values` [N, D]."""
+        new, count = values.double(), len(values)
+        mean = new.mean(0)
+        apart, total = mean - self.mean, self.count + count
+        self.squares = self.squares + (new - mean).square().sum(0)
+        self.squares = self.squares + apart.square() * self.count * count / total
+        self.mean, self.count = self.mean + apart * count / total, total
+
+    def apply(self, normaliser: Normaliser) -> None:
+        std = (self.squares / self.count.clamp_min(1)).sqrt()
+        normaliser.mean.copy_(self.mean)
+        normaliser.std.copy_(torch.where(std < 1e-6, torch.ones_like(std), std))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in ("count", "mean", "squares")}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.count, self.mean, self.squares = state["count"], state["mean"], state["squares"]
+
+
+def described(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
+    """log pi of the actions of `t` and the policy's entropy, both [B, T]; of a squashed Gaussian
+    the entropy before the squash."""
+    if isinstance(policy, CategoricalPolicy):
+        log_pi = torch.log_softmax(policy.logits(t.obs), -1)
+        chosen = log_pi.gather(-1, t.action.long()[..., None])[..., 0]
+        return chosen, -(log_pi.exp() * log_pi).sum(-1)
+    assert isinstance(policy, SquashedGaussianPolicy)
+    _, log_std = policy.distribution(t.obs)
+    entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+    return policy.log_prob(t.obs, t.action), entropy
+
+
+def discounted(objective: Recipe, gamma: float, lam: float | None) -> Recipe:
+    """The recipe with `gamma` wherever it discounts, and `lam` in its advantage estimates."""
+    terms = []
+    for term in objective.terms:
+        credit = term.credit
+        if isinstance(credit, (Bootstrapped, ReturnToGo)):
+            credit = dataclasses.replace(credit, gamma=gamma)
+        if isinstance(credit, Bootstrapped) and lam is not None:
+            credit = dataclasses.replace(credit, lam=lam)
+        terms.append(dataclasses.replace(term, credit=credit))
+    return dataclasses.replace(objective, terms=tuple(terms))

@@ -1,0 +1,225 @@
+"""Policy gradients in control: rounds of whole episodes, what recipes get to see, known answers."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import algorithms
+from algorithms import PolicyGradient, PolicyGradientConfig
+from algorithms.policy_gradient import Moments, described
+from experiments import run as runs
+from experiments.settings import RunSettings, build_config
+from mbrl.errors import ConfigError
+from mbrl.evaluation import evaluate
+from mbrl.rounds import Rounds
+from mbrl.tasks import make
+from mbrl.tasks.base import Step
+from mbrl.training import train
+from mbrl.types import Spec
+from tests.experiments.test_resume import STEPS, assert_same_runs, killed_after
+from tests.small import CONFIGS
+
+
+class Signs:
+    """Observe a random sign; right is to answer it, with the arm or the half-line of that sign. An
+    episode lasts four answers, or ends at the second wrong one."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, discrete: bool) -> None:
+        bounds = ((0.0,), (1.0,)) if discrete else ((-1.0,), (1.0,))
+        self.spec = Spec("signs", 1, 1, 2 if discrete else None, *bounds, 4)
+
+    def reset(self, count: int, generator: torch.Generator) -> Tensor:
+        seed = torch.randint(0, 1000, (count, 1), generator=generator).float()
+        return torch.cat([seed, torch.zeros(count, 1)], 1)
+
+    def observe(self, state: Tensor) -> Tensor:
+        return torch.where((state[:, :1] * 7 + 3) % 11 > 5, 1.0, -1.0)
+
+    def step(self, state: Tensor, action: Tensor) -> Step:
+        answer = action * 2.0 - 1 if self.spec.discrete else action[:, 0].sign()
+        right = answer == self.observe(state)[:, 0]
+        after = torch.stack([state[:, 0] + 1, state[:, 1] + (~right)], 1)
+        return Step(after, self.observe(after), right.float(), after[:, 1] >= 2)
+
+
+LEARNING = {"hidden": (16,), "envs": 32, "learning_rate": 0.02, "critic_rate": 0.02}
+RECIPES = ["reinforce", "a2c", "ppo", "vtrace", "grpo", "rloo", "gspo", "topr"]
+
+
+@pytest.mark.parametrize(
+    ("name", "discrete"),
+    [(n, True) for n in RECIPES] + [(n, False) for n in ("ppo", "grpo", "reinforce")],
+)
+def test_recipes_learn_to_answer(name: str, discrete: bool) -> None:
+    """The best policy earns 4 an episode, a random one less than 2."""
+    task = Signs(discrete)
+    # Ratios of whole sequences move little before their clip: one pass a round.
+    once = {"epochs": 1} if name in ("reinforce", "a2c", "rloo", "topr") else {}
+    config = PolicyGradientConfig(recipe=name, **(LEARNING | once))
+    agent = PolicyGradient(task.spec, config, seed=0)
+    before = evaluate(agent, task, 200, deterministic=False).mean()
+    agent.learn(task, 120, callbacks=[])
+    assert before < 2.5
+    assert evaluate(agent, task, 200).mean() > 3.8
+
+
+def test_rounds_are_whole_episodes_that_begin_together() -> None:
+    task = make("CartPole-v1")
+    agent = PolicyGradient(task.spec, PolicyGradientConfig(envs=6, group=3), seed=1)
+    source = agent.collector(task)
+    while not source.collect(agent):
+        pass
+    (t,) = agent.rounds
+    assert t.obs.shape[0] == 6
+    for first in (0, 3):
+        assert torch.equal(t.obs[first, 0], t.obs[first + 2, 0])
+    assert not torch.equal(t.obs[0, 0], t.obs[3, 0])
+    last = t.lengths - 1
+    rows = torch.arange(6)
+    assert (t.terminated | t.truncated)[rows, last].all()
+    assert (t.terminated | t.truncated).sum() == 6
+    assert torch.equal(t.reward.sum(1).double(), torch.tensor(source.returns))
+    assert (t.obs[:, 1:] == t.next_obs[:, :-1])[t.mask[:, 1:]].all()
+    assert t.groups["prompt"][:, 0].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_replayed_rounds_keep_the_log_probs_of_the_policy_that_acted() -> None:
+    task = Signs(discrete=True)
+    config = PolicyGradientConfig(recipe="vtrace", keep=3, **LEARNING)
+    agent = PolicyGradient(task.spec, config, seed=0)
+    agent.learn(task, 16, callbacks=[])
+    assert agent.data is not None and len(agent.rounds) == 3
+    t = agent.data.data
+    assert len(t.mask) == 96 and int(t.groups["prompt"].max()) == 23
+    moved = (t.log_probs["old"] - t.log_probs["behaviour"]).abs().amax(1).view(3, 32)
+    # The newest round was drawn by the policy before the updates.
+    assert moved[0].max() > 1e-3 and moved[2].max() < 1e-6
+
+
+def test_log_probs_and_entropies_are_those_of_torch_distributions() -> None:
+    for discrete in (True, False):
+        task = Signs(discrete)
+        agent = PolicyGradient(task.spec, PolicyGradientConfig(**LEARNING), seed=0)
+        source = agent.collector(task)
+        while not source.collect(agent):
+            pass
+        (t,) = agent.rounds
+        log_prob, entropy = described(agent.policy, t)
+        if discrete:
+            law = torch.distributions.Categorical(logits=agent.policy.logits(t.obs))
+            expected, wanted = law.log_prob(t.action), law.entropy()
+        else:
+            mean, log_std = agent.policy.distribution(t.obs)
+            base = torch.distributions.Normal(mean, log_std.exp())
+            squashed = torch.distributions.TransformedDistribution(
+                base, [torch.distributions.transforms.TanhTransform()]
+            )
+            inside = t.action.clamp(-1 + 1e-6, 1 - 1e-6)
+            expected, wanted = squashed.log_prob(inside).sum(-1), base.entropy().sum(-1)
+        torch.testing.assert_close(log_prob[t.mask], expected[t.mask], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(entropy, wanted)
+
+
+def test_moments_are_those_of_all_values_so_far() -> None:
+    values = torch.randn(300, 3, generator=torch.Generator().manual_seed(0)) * 5 + 100
+    found = Moments(3, torch.device("cpu"))
+    for part in values.split([1, 99, 200]):
+        found.add(part)
+    np.testing.assert_allclose(found.mean, values.double().mean(0), rtol=1e-12)
+    variance = values.double().var(0, correction=0)
+    np.testing.assert_allclose(found.squares / found.count, variance, rtol=1e-10)
+
+
+def test_every_pass_uses_every_episode_once() -> None:
+    task = Signs(discrete=True)
+    config = PolicyGradientConfig(envs=8, group=4, epochs=2, minibatches=3)
+    agent = PolicyGradient(task.spec, config, seed=0)
+    source = agent.collector(task)
+    while not (updates := source.collect(agent)):
+        pass
+    assert updates == 6
+    seen = []
+    for _ in range(updates):
+        batch = agent.next_batch()
+        seen.append(batch.data.reward.sum(1) * 100 + batch.found.advantage.sum(1))
+        agent.update(batch)
+    whole = agent.data
+    assert whole is not None
+    wanted = (whole.data.reward.sum(1) * 100 + whole.found.advantage.sum(1)).sort().values
+    for epoch in (seen[:3], seen[3:]):
+        torch.testing.assert_close(torch.cat(epoch).sort().values, wanted)
+
+
+def test_it_saves_and_continues_bit_for_bit(tmp_path: Path) -> None:
+    task = Signs(discrete=False)
+    agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe="remix", **LEARNING), seed=0)
+    source = agent.collector(task)
+    train(agent, 22, [], source)
+    agent.save(tmp_path / "agent.pt")
+    again = algorithms.load(tmp_path / "agent.pt")
+    other = again.collector(task)
+    other.load_state_dict(source.state_dict())
+    train(agent, 41, [], source)
+    train(again, 41, [], other)
+    for a, b in zip(agent.policy.parameters(), again.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert source.returns == other.returns
+
+
+def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
+    config = build_config("policy_gradient", CONFIGS["policy_gradient"])
+    chosen = RunSettings(
+        "policy_gradient",
+        "CartPole-v1",
+        steps=STEPS,
+        eval_every=20,
+        eval_episodes=2,
+        final_episodes=3,
+        log_every=5,
+        checkpoint_every=7,
+        tensorboard=False,
+    )
+    runs.start(chosen, config, tmp_path / "whole", quiet=True)
+    folder = tmp_path / "killed"
+    start = lambda: runs.start(chosen, config, folder, quiet=True)  # noqa: E731
+    killed_after(folder, start, PolicyGradient, "observe", 24)
+    killed_after(folder, lambda: runs.resume(folder, quiet=True), PolicyGradient, "update", 3)
+    runs.resume(folder, quiet=True)
+    assert_same_runs(tmp_path / "whole", folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"recipe": "vcpo"}, r"needs signals\.gradient_norm_squared"),
+        ({"recipe": "pppo"}, "did you mean 'ppo'"),
+        ({"envs": 6, "group": 4}, "not a multiple of group"),
+        ({"minibatches": 40}, "more than the 16 episodes"),
+        ({"epochs": 0}, "at least 1"),
+    ],
+)
+def test_impossible_settings_are_refused(changes: dict, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        PolicyGradientConfig(**changes)
+
+
+def test_logged_data_are_refused(cartpole) -> None:
+    agent = PolicyGradient(cartpole.spec)
+    with pytest.raises(ConfigError, match="learns by acting"):
+        agent.fit(cartpole, 1)
+    with pytest.raises(ConfigError, match="give a task, such as CartPole-v1"):
+        runs.open_source(RunSettings("policy_gradient", "cartpole/random", steps=1))
+    with pytest.raises(ConfigError, match="no finished round"):
+        agent.next_batch()
+    task = make("CartPole-v1")
+    with pytest.raises(ConfigError, match="a multiple of group"):
+        Rounds(task, envs=5, group=2)
+    endless = dataclasses.replace(task.spec, max_episode_steps=None)
+    with pytest.raises(ConfigError, match="no episode limit"):
+        Rounds(type("Endless", (), {"spec": endless, "device": "cpu"})())
