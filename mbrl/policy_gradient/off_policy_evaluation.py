@@ -1,0 +1,192 @@
+"""What a policy would have earned, from episodes of another one: importance sampling in its forms,
+as functions of log-ratios, rewards and (for the doubly robust ones) given values.
+
+All are means over episodes in some weighting, so that an interval can draw episodes anew: an
+estimator takes how often each episode counts.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from mbrl.errors import ConfigError, unknown_name
+
+Counted = Callable[["Logged", Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Episodes of a behaviour policy, padded to [B, T].
+
+    `log_ratio`: log of the target policy's probability of the action over the behaviour's; `mask`:
+    steps that happened. `q` and `v`, for doubly robust estimators: values of the target policy at
+    (state, action) and at the state, from any source that has not seen these episodes. Raises
+    `ConfigError` for shapes that differ and for numbers that are not finite.
+    """
+
+    log_ratio: Tensor
+    reward: Tensor
+    mask: Tensor
+    gamma: float
+    q: Tensor | None = None
+    v: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1]")
+        for name in ("log_ratio", "reward", "q", "v"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if value.shape != self.mask.shape:
+                raise ConfigError(
+                    f"{name} is {tuple(value.shape)}, mask is {tuple(self.mask.shape)}; both must "
+                    "be [episodes, steps]"
+                )
+            if not torch.isfinite(value[self.mask]).all():
+                raise ConfigError(
+                    f"{name} holds numbers that are not finite; a ratio of 0 or infinity means "
+                    "that one policy never does what the other did"
+                )
+
+    def steps(self, name: str) -> Tensor:
+        """A field in float64, 0 outside the mask."""
+        value: Tensor | None = getattr(self, name)
+        if value is None:
+            raise ConfigError(
+                f"doubly robust estimators need {name}; fit it first, as algorithms.fqe does"
+            )
+        return torch.where(self.mask, value.double(), 0.0)
+
+    def discounts(self) -> Tensor:
+        """gamma^t [T]."""
+        return self.gamma ** torch.arange(self.mask.shape[1], dtype=torch.float64)
+
+    def log_weights(self) -> Tensor:
+        """Log of the product of ratios up to each step [B, T]; after the end it stays."""
+        return self.steps("log_ratio").cumsum(1)
+
+
+def importance_sampling(data: Logged, count: Tensor) -> Tensor:
+    """[K]: mean of w_i G_i over episodes that count `count` [K, B]: unbiased, variance that grows
+    with the length ("Eligibility Traces for Off-Policy Policy Evaluation", Precup et al., 2000)."""
+    weight = data.log_weights()[:, -1].exp()
+    return _mean(weight * _returns(data), count)
+
+
+def weighted_importance_sampling(data: Logged, count: Tensor) -> Tensor:
+    """sum_i w_i G_i / sum_i w_i: biased, consistent, never beyond the returns that were seen."""
+    log_weight = data.log_weights()[:, -1]
+    weight = (log_weight - log_weight.max()).exp()
+    return count @ (weight * _returns(data)) / (count @ weight).clamp_min(TINY)
+
+
+def per_decision(data: Logged, count: Tensor) -> Tensor:
+    """sum_t gamma^t mean_i w_it r_it: a reward is weighted by the actions before it only (Precup et
+    al., 2000)."""
+    gained = data.log_weights().exp() * data.steps("reward") * data.discounts()
+    return _mean(gained.sum(1), count)
+
+
+def weighted_per_decision(data: Logged, count: Tensor) -> Tensor:
+    """sum_t gamma^t sum_i w_it r_it / sum_i w_it."""
+    weight = _relative(data.log_weights())
+    step = count @ (weight * data.steps("reward")) / (count @ weight).clamp_min(TINY)
+    return step @ data.discounts()
+
+
+def doubly_robust(data: Logged, count: Tensor) -> Tensor:
+    """mean_i sum_t gamma^t [w_it (r_it - q_it) + w_i,t-1 v_it]: unbiased for any q and v, and of
+    less variance the better they are ("Doubly Robust Off-policy Value Evaluation for Reinforcement
+    Learning", arXiv 1511.03722, equation 10, unrolled)."""
+    weight = data.log_weights().exp()
+    before = torch.cat([torch.ones_like(weight[:, :1]), weight[:, :-1]], 1)
+    error = data.steps("reward") - data.steps("q")
+    gained = (weight * error + before * data.steps("v")) * data.discounts()
+    return _mean(gained.sum(1), count)
+
+
+def weighted_doubly_robust(data: Logged, count: Tensor) -> Tensor:
+    """The same with weights that sum to 1 at every step ("Data-Efficient Off-Policy Policy
+    Evaluation for Reinforcement Learning", arXiv 1604.00923, section 5)."""
+    log_weight = data.log_weights()
+    before = torch.cat([torch.zeros_like(log_weight[:, :1]), log_weight[:, :-1]], 1)
+    found = count.new_zeros(len(count), data.mask.shape[1])
+    error = data.steps("reward") - data.steps("q")
+    for logs, value in ((log_weight, error), (before, data.steps("v"))):
+        weight = _relative(logs)
+        found = found + count @ (weight * value) / (count @ weight).clamp_min(TINY)
+    return found @ data.discounts()
+
+
+ESTIMATORS: dict[str, Counted] = {
+    "importance_sampling": importance_sampling,
+    "weighted_importance_sampling": weighted_importance_sampling,
+    "per_decision": per_decision,
+    "weighted_per_decision": weighted_per_decision,
+    "doubly_robust": doubly_robust,
+    "weighted_doubly_robust": weighted_doubly_robust,
+}
+TINY = 1e-300
+
+
+class Evaluation(NamedTuple):
+    """An estimate with its interval, and the share of episodes that its weights amount to."""
+
+    value: float
+    low: float
+    high: float
+    effective_share: float
+
+
+def evaluate(
+    data: Logged,
+    estimator: str = "weighted_doubly_robust",
+    *,
+    confidence: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Evaluation:
+    """The estimate and an interval over episodes: the estimate plus or minus Student's
+    quantile times the deviation over `draws` resamples (a resample of n varies (n - 1) / n as much
+    as n new episodes would, which is undone). NaN bounds for fewer than two episodes.
+
+    Weights are heavy-tailed: where few episodes carry most of the weight, the deviation is too
+    small and intervals cover less than they say; `effective_share` tells.
+    """
+    if estimator not in ESTIMATORS:
+        raise unknown_name("estimator", estimator, ESTIMATORS)
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence is {confidence}, it must lie in (0, 1)")
+    found = ESTIMATORS[estimator]
+    episodes = len(data.mask)
+    value = float(found(data, torch.ones(1, episodes, dtype=torch.float64)))
+    log_weight = data.log_weights()[:, -1]
+    share = 2 * log_weight.logsumexp(0) - (2 * log_weight).logsumexp(0) - math.log(episodes)
+    if episodes < 2:
+        return Evaluation(value, math.nan, math.nan, float(share.exp()))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(episodes, (draws, episodes), generator=generator)
+    count = torch.zeros(draws, episodes, dtype=torch.float64)
+    count.scatter_add_(1, drawn, torch.ones_like(count))
+    spread = float(found(data, count).std()) * math.sqrt(episodes / (episodes - 1))
+    reach = float(stats.t.ppf(0.5 + confidence / 2, episodes - 1)) * spread
+    return Evaluation(value, value - reach, value + reach, float(share.exp()))
+
+
+def _returns(data: Logged) -> Tensor:
+    return data.steps("reward") @ data.discounts()
+
+
+def _mean(value: Tensor, count: Tensor) -> Tensor:
+    return count @ value / count.sum(1)
+
+
+def _relative(log_weight: Tensor) -> Tensor:
+    """Weights [B, T] up to a factor for each step, the largest 1."""
+    return (log_weight - log_weight.amax(0)).exp()
