@@ -73,8 +73,8 @@ class Median(Baseline):
 @dataclass(frozen=True)
 class SecondBest(Baseline):
     """For the group's best the second best, for the others themselves: all but the best get 0.
-    "Pass@k Training for Adaptively Balancing Exploration and Exploitation of Large Reasoning
-    Models", arXiv 2508.10751, in the form for k = the group."""
+    "Optimizing Language Models for Inference Time Objectives using Reinforcement Learning", arXiv
+    2503.19595, in the form for k = the group."""
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         rank, size = group.rank(value), group.size().long()

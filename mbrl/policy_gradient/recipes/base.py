@@ -88,7 +88,8 @@ BASE = (
         "reinforce_pp_baseline",
         "REINFORCE++: An Efficient RLHF Algorithm with Robustness to Both Prompt and Reward Models",
         "2501.03262",
-        terms=(Term(scale=scales.BatchStd()),),
+        terms=(CENTRED,),
+        modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         regularisers=(regularisers.KL(0.01, "k2"),),
     ),
     Recipe(
@@ -99,9 +100,8 @@ BASE = (
     ),
     Recipe(
         "grpo_passk",
-        "Pass@k Training for Adaptively Balancing Exploration and Exploitation of Large Reasoning "
-        "Models",
-        "2508.10751",
+        "Optimizing Language Models for Inference Time Objectives using Reinforcement Learning",
+        "2503.19595",
         terms=(Term(baseline=baselines.SecondBest(), scale=scales.One()),),
         differences=("the form for k = the size of the group, undivided by its deviation",),
     ),

@@ -130,7 +130,11 @@ def over_batch(batch: list[Sequence]) -> None:
 
 
 def reinforce_pp_baseline(batch: list[Sequence]) -> Tensor:
-    over_batch(batch)
+    centred(batch)
+    flat = [a for s in batch for a in s.advantage]
+    mean, std = statistics.fmean(flat), statistics.stdev(flat)
+    for s in batch:
+        s.advantage = [(a - mean) / (std + 1e-8) for a in s.advantage]
     k2 = gains(batch, lambda r, a, x: (x.log_prob - x.log_probs["reference"]) ** 2 / 2)
     return -token_mean(gains(batch, plain)) + 0.01 * token_mean(k2)
 
