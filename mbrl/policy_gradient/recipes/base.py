@@ -185,7 +185,6 @@ BASE = (
         terms=(Term(credit=Outcome()),),
         ratio=ratios.Product(),
         gate=gates.SmoothWeight(),
-        mark="secondary",
     ),
     Recipe(
         "luspo",
@@ -193,7 +192,6 @@ BASE = (
         ratio=ratios.Geometric(),
         gate=gates.Clip(3e-4, 4e-4),
         aggregation=aggregation.SequenceSum(),
-        mark="secondary",
     ),
     Recipe(
         "truncated_is_grpo",

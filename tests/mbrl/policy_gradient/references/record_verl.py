@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -154,7 +153,7 @@ def arrays(seed: int) -> dict[str, Any]:
         "log_prob": now,
         "mask": t.mask[rows].double(),
         "reward": t.reward[rows],
-        "prompt": np.array(t.groups["prompt"][rows, 0]),
+        "prompt": t.groups["prompt"][rows, 0].numpy(),
         "sum_prob_squared": t.sum_prob_squared[rows].nan_to_num(),
         **{k: v[rows].nan_to_num() for k, v in (t.log_probs | t.signals).items()},
     }
@@ -172,7 +171,7 @@ def main() -> None:
             value = loss(b)
             gradient = torch.autograd.grad(value, b["log_prob"])[0]
             rounded = [[float(f"{x:.10g}") for x in row] for row in gradient.tolist()]
-            found["recipes"][name].append({"loss": float(value), "gradient": rounded})
+            found["recipes"][name].append({"loss": value.item(), "gradient": rounded})
     (HERE / "verl.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
 
 
