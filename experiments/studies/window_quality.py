@@ -17,6 +17,7 @@ from mbrl import config as configs
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.tasks.base import Task
+from mbrl.training import Stateful
 from mbrl.types import Dataset, Trajectories
 from world_models import (
     DiffusionConfig,
@@ -26,7 +27,7 @@ from world_models import (
     TrajectoryDiffusion,
     rollout,
 )
-from world_models.guidance import log_prob
+from world_models.guidance import window_log_prob
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = learned.DEFAULTS | {
@@ -101,6 +102,11 @@ def source(
 ) -> Make:
     """The fitted generator or ensemble as a function from weight to windows."""
     diffusion = settings["source"] == "diffusion"
+    if not diffusion and isinstance(policy, Stateful):
+        raise ConfigError(
+            f"{settings['algorithm']} has a memory, which a mixture with a clone has not; choose "
+            "an algorithm without one for the ensemble"
+        )
     name = "pgd" if diffusion else "mbpo"
     base = configs.to_dict(preset_config(name, settings["data"]).model) | settings["model"]
     config: Any
@@ -157,8 +163,8 @@ def quality(
     opened = torch.where(found.mask & mask[:, :1], opened, torch.nan)
     unit = policy.scale.to_unit(found.action)
     names = {
-        "log_prob": log_prob(policy, found.obs, unit)[found.mask].mean(),
-        "behaviour": log_prob(clone, found.obs, unit)[found.mask].mean(),
+        "log_prob": window_log_prob(policy, found.obs, unit, found.reward)[found.mask].mean(),
+        "behaviour": window_log_prob(clone, found.obs, unit, found.reward)[found.mask].mean(),
         "one_step": one[mask].mean(),
         "open": opened.nanmean(),
         "possible": mask.sum() / found.mask.sum().clamp_min(1),
