@@ -67,6 +67,27 @@ def detector(found: Summary) -> list[str]:
     return lines
 
 
+def guided(found: Summary) -> list[str]:
+    """For every learner L with columns `L`, `L unguided` and `L guided`: differences of the means
+    over datasets of the last scores."""
+    lines = []
+    for block in found.blocks:
+        scores = {c.label: block.scores(c) for c in block.block.columns if block.complete(c)}
+        for name in scores:
+            kinds = {"real": name, "unguided": f"{name} unguided", "guided": f"{name} guided"}
+            if not set(kinds.values()) <= scores.keys():
+                continue
+            parts = []
+            for a, b in (("unguided", "real"), ("guided", "real"), ("guided", "unguided")):
+                pair = {kind: scores[kinds[kind]] for kind in (a, b)}
+                d = statistics.paired_comparison(pair, b)[a].difference
+                around = "" if np.isnan(d.low) else f" [{d.low:.1f}, {d.high:.1f}]"
+                parts.append(f"{a} less {b} {d.estimate:.1f}{around}")
+            where = block.block.title or f"{len(block.block.rows)} datasets"
+            lines.append(f"{name}, {where}: {', '.join(parts)} (mean score, 95 %).")
+    return lines
+
+
 def _rows(block: BlockSummary) -> dict[str, list[Record]]:
     """Every record of a study's block, by row."""
     if block.block.study is None:
@@ -78,6 +99,7 @@ def _rows(block: BlockSummary) -> dict[str, list[Record]]:
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "certified": certified,
     "detector": detector,
+    "guided": guided,
 }
 
 
