@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from experiments.studies import few_steps as few
 from experiments.summary import BlockSummary, Summary
 from mbrl import statistics
 from mbrl.errors import unknown_name
@@ -88,6 +89,35 @@ def guided(found: Summary) -> list[str]:
     return lines
 
 
+def few_steps(found: Summary) -> list[str]:
+    """For every sampler the least number of evaluations at which it is of equal quality in all
+    seeds, and the sampler with the least of all in all rows."""
+    rows = {label: known for b in found.blocks for label, known in _rows(b).items() if known}
+    if not rows:
+        return []
+    lines, cheapest = [], []
+    for name in few.names(next(iter(rows.values()))[0]):
+        good = {label: _equal(known, name) for label, known in rows.items()}
+        parts = [f"{min(g)} on {label}" if g else f"none on {label}" for label, g in good.items()]
+        lines.append(f"{name}: equal from {', '.join(parts)}.")
+        cheapest += [(n, name) for n in set.intersection(*good.values())]
+    text = "Of equal quality everywhere with the fewest evaluations: "
+    lines.append(text + _first(cheapest))
+    named = [(n, name) for n, name in cheapest if name in few.PLAIN]
+    return [*lines, "Of those that a configuration names, the default: " + _first(named)]
+
+
+def _equal(records: list[Record], name: str) -> set[int]:
+    """Numbers of evaluations at which a sampler is of equal quality in all records."""
+    return set.intersection(
+        *({n for n, good in few.equal(record, name).items() if good} for record in records)
+    )
+
+
+def _first(known: list[tuple[int, str]]) -> str:
+    return "none." if not known else f"{min(known)[1]} with {min(known)[0]}."
+
+
 def _rows(block: BlockSummary) -> dict[str, list[Record]]:
     """Every record of a study's block, by row."""
     if block.block.study is None:
@@ -99,6 +129,7 @@ def _rows(block: BlockSummary) -> dict[str, list[Record]]:
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "certified": certified,
     "detector": detector,
+    "few_steps": few_steps,
     "guided": guided,
 }
 

@@ -31,7 +31,8 @@ def sentence(cells: Sequence[Cell], home: Path, workers: int) -> str:
     allowed = [c.row.seconds for c in cells if c.row.seconds is not None]
     if allowed:
         hours = sum(allowed) / 3600 / max(1, workers)
-        text += f"; budget of {len(allowed)}: at most {max(allowed):.0f} s each and {hours:.1f} h in all"
+        each = f"at most {max(allowed):.0f} s each"
+        text += f"; budget of {len(allowed)}: {each} and {hours:.1f} h in all"
     return text
 
 
