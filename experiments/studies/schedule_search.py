@@ -1,5 +1,5 @@
-"""Schedules that the search S^3 (arXiv 2312.07243) finds for few evaluations, beside plain methods on
-EDM's levels, for a mixture of Gaussians whose denoiser is known."""
+"""Schedules that the search S^3 (arXiv 2312.07243) finds for few evaluations, beside plain methods
+on EDM's levels, for a mixture of Gaussians whose denoiser is known."""
 
 from pathlib import Path
 from typing import Any

@@ -41,7 +41,7 @@ def test_the_flow_is_that_of_a_fine_integration() -> None:
         ("heun", "lower_order", 2.0),
         ("deis_2", "runge_kutta", 3.0),
         ("deis", "runge_kutta", 4.0),
-        ("dpm_solver_pp_3", "lower_order", 2.0),
+        ("dpm_solver_pp_3", "lower_order", 3.0),
     ],
 )
 def test_the_fitted_order_is_the_methods(sampler: str, start: str, order: float) -> None:
