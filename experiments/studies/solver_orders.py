@@ -40,8 +40,8 @@ HIGH, LOW = 10.0, 0.3  # levels; without the jump to 0, whose error does not shr
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """`error` against `steps`: the root mean square distance from the exact flow of the same noise.
     The values are the method's `order`, the one `fitted`, minus the slope of log error against log
-    steps over the last three, and two errors. Starts of lower order leave an error of order 2, which
-    shows once the others are smaller."""
+    steps over the last three, and two errors. Starts of lower order leave an error of order 2,
+    which shows once the others are smaller."""
     check(settings)
     sampler: Any = SAMPLERS[settings["sampler"]]()
     if isinstance(sampler, DEIS | DPMSolverPP):
