@@ -88,11 +88,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     steps = settings["reference"]
     reference = Method("", 2 * steps - 1, model.denoise, Heun(), edm_levels(steps))
     base = quality.of(reference)
+    drawn = quality.resampled(base)
     curves: dict[str, list[float]] = {}
     for method in methods(settings, dataset, model, seed):
         found = quality.of(method)
-        error_top, slice_top = quality.tops(found, base)
-        numbers = (found.error, found.slice, error_top, slice_top)
+        numbers = (found.error, found.slice, *tops(quality.resampled(found), drawn))
         curves.setdefault(f"{method.name}/evaluations", []).append(float(method.evaluations))
         for name, value in zip(MEASURED, numbers, strict=True):
             curves.setdefault(f"{method.name}/{name}", []).append(rounded(value))
@@ -279,14 +279,17 @@ class Quality:
         distance = float(sliced(order, gaps, weights)[0])
         return Found(sums, counts, order, gaps, float(sums.sum() / counts.sum()), distance)
 
-    def tops(self, found: Found, base: Found) -> tuple[float, float]:
-        """97.5 % quantiles, over bootstrap samples of the windows, of both measures divided by
-        those of `base`; windows of one number come from the same noise and are drawn together."""
+    def resampled(self, found: Found) -> np.ndarray:
+        """Both measures [2, R] of bootstrap samples of the windows, the same ones each time, for
+        windows of one number come from the same noise."""
         error = (self.drawn @ found.sums) / (self.drawn @ found.counts)
-        error /= (self.drawn @ base.sums) / (self.drawn @ base.counts)
-        distance = sliced(found.order, found.gaps, self.drawn)
-        distance = distance / sliced(base.order, base.gaps, self.drawn)
-        return float(np.quantile(error, 0.975)), float(np.quantile(distance, 0.975))
+        return np.stack([error, sliced(found.order, found.gaps, self.drawn)])
+
+
+def tops(found: np.ndarray, base: np.ndarray) -> tuple[float, float]:
+    """97.5 % quantiles of both measures' quotients in bootstrap samples [2, R]."""
+    error, distance = np.quantile(found / base, 0.975, axis=1)
+    return float(error), float(distance)
 
 
 def held_out(model: TrajectoryDiffusion, dataset: Dataset) -> Tensor:

@@ -124,8 +124,9 @@ def test_the_ends_of_intervals_are_those_of_a_loop(quality: Quality) -> None:
         ]
         slices.append(distances[0] / distances[1])
     expected = np.quantile(errors, 0.975), np.quantile(slices, 0.975)
-    assert quality.tops(found, base) == pytest.approx(expected)
-    assert quality.tops(base, base) == pytest.approx((1.0, 1.0))
+    both = quality.resampled(found), quality.resampled(base)
+    assert few_steps.tops(*both) == pytest.approx(expected)
+    assert few_steps.tops(both[1], both[1]) == (1.0, 1.0)
 
 
 def test_a_searched_plan_is_no_worse_than_ddim_on_its_noise(model: TrajectoryDiffusion) -> None:
