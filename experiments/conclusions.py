@@ -98,8 +98,8 @@ def few_steps(found: Summary) -> list[str]:
     lines, cheapest = [], []
     for name in few.names(next(iter(rows.values()))[0]):
         good = {label: _equal(known, name) for label, known in rows.items()}
-        parts = [f"{min(g)} on {label}" if g else f"none on {label}" for label, g in good.items()]
-        lines.append(f"{name}: equal from {', '.join(parts)}.")
+        parts = [f"{min(g) if g else 'none'} ({label})" for label, g in good.items()]
+        lines.append(f"{name}, least evaluations at equal quality: {', '.join(parts)}.")
         cheapest += [(n, name) for n in set.intersection(*good.values())]
     text = "Of equal quality everywhere with the fewest evaluations: "
     lines.append(text + _first(cheapest))

@@ -20,10 +20,12 @@ from mbrl.types import Dataset
 from world_models import TrajectoryDiffusion
 from world_models.samplers import (
     DDIM,
+    DEIS,
     SAMPLERS,
     Consistency,
     Denoiser,
     DistillationConfig,
+    DPMSolverPP,
     Heun,
     Sampler,
     Schedule,
@@ -146,8 +148,8 @@ def methods(
         config = DistillationConfig()
         for count in settings["distilled"]:
             levels = config.schedule()
-            sigmas = [levels[(len(levels) - 1) * i // count] for i in range(count)] + [0.0]
-            yield Method(name, count, student, Consistency(), sigmas)
+            some = [levels[(len(levels) - 1) * i // count] for i in range(count)]
+            yield Method(name, count, student, Consistency(), [*some, 0.0])
     for count in settings["finetuned"]:
         denoise = finetuned(settings, model, windows, count, generator)
         yield Method("MMD fine-tuned", count, denoise, DDIM(), edm_levels(count))
@@ -346,18 +348,27 @@ def names(record: dict[str, Any]) -> list[str]:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Both measures over the reference's, against the number of evaluations."""
+    """Both measures over the reference's, against the number of evaluations: for each row a panel
+    of methods that look at the present level alone, one of multistep ones, one of what is learned.
+    """
     lines = {
-        f"{label}, {name}": [_part(record, name) for record in records]
+        f"{label}: {family(name)}, {name}": [_part(record, name) for record in records]
         for label, records in rows.items()
         for name in names(records[0])
     }
     files = []
-    for measured, title in (("error", "one-step error"), ("slice", "sliced distance")):
+    for measured, title in (("error", "error"), ("slice", "distance")):
         panels = figures.by_label(lines, lambda r: np.log10(r["evaluations"]), _log(measured))
         files.append(folder / f"few-steps-{measured}{mark}.png")
         figures.curves(panels, "log10 of evaluations", f"log10 of {title} / reference", files[-1])
     return files
+
+
+def family(name: str) -> str:
+    """The panel that a sampler is shown in."""
+    if name not in PLAIN:
+        return "learned"
+    return "multistep" if isinstance(PLAIN[name], DEIS | DPMSolverPP) else "one step"
 
 
 def _part(record: dict[str, Any], name: str) -> dict[str, Any]:

@@ -190,9 +190,9 @@ def test_the_default_is_the_cheapest_that_is_equal_everywhere() -> None:
     table = plan.Plan("x", "x", (block,))
     found = summary.Summary(table, (summary.BlockSummary(block, entries),))
     assert conclusions.few_steps(found) == [
-        "deis_2: equal from 10 on a, 20 on b.",
-        "ddim: equal from 20 on a, 5 on b.",
-        "SCott: equal from 5 on a, 5 on b.",
+        "deis_2, least evaluations at equal quality: 10 (a), 20 (b).",
+        "ddim, least evaluations at equal quality: 20 (a), 5 (b).",
+        "SCott, least evaluations at equal quality: 5 (a), 5 (b).",
         "Of equal quality everywhere with the fewest evaluations: SCott with 5.",
         "Of those that a configuration names, the default: ddim with 20.",
     ]
