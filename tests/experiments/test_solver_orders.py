@@ -91,6 +91,7 @@ def test_the_table_asks_for_what_there_is() -> None:
     first, second = plan.load("solvers").blocks
     assert first.study == "solver_orders" and second.study == "schedule_search"
     assert {c.label for c in second.columns} == {"searched", *schedule_search.PLAIN}
+    assert {row.seconds for block in (first, second) for row in block.rows} == {60}
 
 
 @pytest.mark.parametrize("settings", [{"sampler": "churn"}, {"start": "x"}, {"samples": 0}])
