@@ -156,6 +156,23 @@ class RecurrentPolicy(nn.Module):
         """What is carried [B, M] after `action` [B, A] in [-1, 1] and its `reward` [B]."""
         return torch.cat([memory, action, reward[:, None]], 1)
 
+    def log_prob_along(
+        self, obs: Tensor, action: Tensor, reward: Tensor, bound: float = 1.0 - 1e-6
+    ) -> Tensor:
+        """log pi(a_t | history) [B, L] of stored actions [B, L, A] in [-1, 1] along sequences of
+        raw `obs` [B, L, S] and `reward` [B, L], all with an empty memory at their first step;
+        differentiable. Actions at the very bounds are moved inside."""
+        pre = torch.atanh(action.clamp(-bound, bound))
+        memory = obs.new_zeros(len(obs), self.encoder.state_size)
+        heard = obs.new_zeros(len(obs), self.spec.action_dim + 1)
+        found = []
+        for t in range(obs.shape[1]):
+            features, memory = self.encoder.step(torch.cat([obs[:, t], heard], -1), memory)
+            mean, log_std = self.distribution(features)
+            found.append(squashed_log_prob(pre[:, t], (pre[:, t] - mean) / log_std.exp(), log_std))
+            heard = torch.cat([action[:, t], reward[:, t, None]], -1)
+        return torch.stack(found, 1)
+
     def forward(self, obs: Tensor) -> Tensor:
         """The greedy action at the first step of an episode; `proceed` goes on from there."""
         return self.proceed(obs, None, None)[0]

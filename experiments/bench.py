@@ -21,6 +21,7 @@ from rich.console import Console
 from algorithms import ALGORITHMS, NEUBAYConfig
 from algorithms.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
 from experiments.bench_peers import PEERS, PeerError, Running, Step, window
+from experiments.bench_windows import SMALL, WIDE, sampling
 from experiments.grid import grid
 from experiments.settings import build_config, preset
 from mbrl import config as configs
@@ -31,6 +32,7 @@ from mbrl.types import Dataset, Spec, Transitions
 from world_models.ensemble import EnsembleConfig, EnsembleDynamics, gaussian_nll
 from world_models.fitting import Fit
 from world_models.rollout import RolloutConfig, rollout
+from world_models.trajectory_diffusion import DiffusionConfig
 
 Name = Literal[
     "td3_bc",
@@ -45,6 +47,10 @@ Name = Literal[
     "recurrent_1024",
     "recurrent_2048",
     "recurrent_4096",
+    "windows_heun_128",
+    "windows_few_128",
+    "windows_heun_small",
+    "windows_few_small",
 ]
 Build = Callable[[bool, Path], tuple[Step, int]]
 SPEC = Spec("bench", 17, 6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
@@ -62,6 +68,8 @@ class Workload:
     aim: float | None
     recorded: dict[str, float]
     build: Build
+    work: Callable[[bool], float] | None = None  # GFLOP of products a unit, quick or not
+    against: Name | None = None  # another workload that this one is compared with
 
 
 @dataclass(frozen=True)
@@ -122,9 +130,9 @@ def measure(command: Bench, console: Console) -> dict[str, Any]:
 
 def _measure_one(name: Name, command: Bench, folder: Path) -> dict[str, Any]:
     """One workload and its peers, window by window in turn, between two ceilings."""
-    workload = WORKLOADS[name]
-    seconds = 0.02 if command.quick else command.seconds
-    step, count = workload.build(command.quick, folder)
+    workload, quick = WORKLOADS[name], command.quick
+    seconds = 0.02 if quick else command.seconds
+    step, count = workload.build(quick, folder)
     step()
     running, reasons = _start_peers(name, command) if command.peers else ({}, {})
     before, load = ceiling(command.quick), os.getloadavg()[0]
@@ -150,6 +158,7 @@ def _measure_one(name: Name, command: Bench, folder: Path) -> dict[str, Any]:
         "ceiling_after": after,
         "load_before": load,
         "share": rate / products,
+        "of_products": None if workload.work is None else rate * workload.work(quick) / products,
         "aim": workload.aim,
         "peers": {
             peer: {
@@ -325,6 +334,21 @@ def _rollouts(config: RolloutConfig) -> Build:
     return build
 
 
+def _windows(
+    network: str,
+    config: DiffusionConfig,
+    sampler: str,
+    steps: int,
+    *,
+    aim: float | None = None,
+    recorded: dict[str, float] | None = None,
+    against: Name | None = None,
+) -> Workload:
+    build, work = sampling(SPEC, config, sampler, steps)
+    title = f"windows of {config.length}, {network}, {steps} steps of {sampler}"
+    return Workload(title, "windows/s", aim, recorded or {}, build, work, against)
+
+
 def _sac(critics: int, eta: float, hidden: Sequence[int]) -> Build:
     return _updates("edac", {"learner": {"critics": critics, "eta": eta, "hidden": list(hidden)}})
 
@@ -390,6 +414,16 @@ WORKLOADS: dict[Name, Workload] = {
         {"mbrl-lib": 1630.0},
         _rollouts(RolloutConfig(5)),
     ),
+    "windows_heun_128": _windows(
+        "U-Net 128 wide", WIDE, "heun", 128, aim=0.048, recorded={"PGD's code (JAX)": 0.048}
+    ),
+    "windows_few_128": _windows(
+        "U-Net 128 wide", WIDE, SMALL.sampler, SMALL.steps, aim=0.48, against="windows_heun_128"
+    ),
+    "windows_heun_small": _windows("U-Net of local presets", SMALL, "heun", 256),
+    "windows_few_small": _windows(
+        "U-Net of local presets", SMALL, SMALL.sampler, SMALL.steps, against="windows_heun_small"
+    ),
 }
 
 
@@ -398,7 +432,14 @@ WORKLOADS: dict[Name, Workload] = {
 
 def show(record: dict[str, Any], console: Console) -> None:
     table = grid(
-        "workload", "who", "rate", "GFLOP/s before, after", "rate / GFLOP/s", "aim", "ours is"
+        "workload",
+        "who",
+        "rate",
+        "GFLOP/s before, after",
+        "rate / GFLOP/s",
+        "of products",
+        "aim",
+        "ours is",
     )
     for name, found in record["workloads"].items():
         workload = WORKLOADS[name]
@@ -406,18 +447,24 @@ def show(record: dict[str, Any], console: Console) -> None:
         aim = "" if workload.aim is None else f"{workload.aim:g}"
         rate = f"{_digits(found['rate'])} {workload.unit}"
         products = f"{ends[0]:.0f}, {ends[1]:.0f}"
-        table.add_row(name, "longreach", rate, products, _digits(found["share"]), aim, "")
+        whole = found["of_products"]
+        part = "" if whole is None else f"{whole:.0%}"
+        table.add_row(name, "longreach", rate, products, _digits(found["share"]), part, aim, "")
+        if workload.against in record["workloads"]:
+            base = record["workloads"][workload.against]["share"]
+            times = f"{found['share'] / base:.2f} times as fast"
+            table.add_row("", workload.against, "", "", _digits(base), "", "", times)
         for peer, other in found["peers"].items():
             who = f"{peer} {other['version']}"
             times = f"{other['times_faster']:.2f} times as fast"
             rate = f"{_digits(other['rate'])} {workload.unit}"
-            table.add_row("", who, rate, "", _digits(other["share"]), "", times)
+            table.add_row("", who, rate, "", _digits(other["share"]), "", "", times)
         for peer, share in workload.recorded.items():
             if peer not in found["peers"]:
                 times = f"{found['share'] / share:.2f} times as fast"
-                table.add_row("", f"{peer} (recorded)", "", "", _digits(share), "", times)
+                table.add_row("", f"{peer} (recorded)", "", "", _digits(share), "", "", times)
         for peer, reason in found["not_run"].items():
-            table.add_row("", peer, f"not run: {reason}", "", "", "", "")
+            table.add_row("", peer, f"not run: {reason}", "", "", "", "", "")
         table.add_section()
     console.print(table)
     versions = ", ".join(f"{k} {v}" for k, v in record["versions"].items() if v)

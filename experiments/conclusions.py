@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from experiments.studies import few_steps as few
 from experiments.summary import BlockSummary, Summary
 from mbrl import statistics
 from mbrl.errors import unknown_name
@@ -67,6 +68,56 @@ def detector(found: Summary) -> list[str]:
     return lines
 
 
+def guided(found: Summary) -> list[str]:
+    """For every learner L with columns `L`, `L unguided` and `L guided`: differences of the means
+    over datasets of the last scores."""
+    lines = []
+    for block in found.blocks:
+        scores = {c.label: block.scores(c) for c in block.block.columns if block.complete(c)}
+        for name in scores:
+            kinds = {"real": name, "unguided": f"{name} unguided", "guided": f"{name} guided"}
+            if not set(kinds.values()) <= scores.keys():
+                continue
+            parts = []
+            for a, b in (("unguided", "real"), ("guided", "real"), ("guided", "unguided")):
+                pair = {kind: scores[kinds[kind]] for kind in (a, b)}
+                d = statistics.paired_comparison(pair, b)[a].difference
+                around = "" if np.isnan(d.low) else f" [{d.low:.1f}, {d.high:.1f}]"
+                parts.append(f"{a} less {b} {d.estimate:.1f}{around}")
+            where = block.block.title or f"{len(block.block.rows)} datasets"
+            lines.append(f"{name}, {where}: {', '.join(parts)} (mean score, 95 %).")
+    return lines
+
+
+def few_steps(found: Summary) -> list[str]:
+    """For every sampler the least number of evaluations at which it is of equal quality in all
+    seeds, and the sampler with the least of all in all rows."""
+    rows = {label: known for b in found.blocks for label, known in _rows(b).items() if known}
+    if not rows:
+        return []
+    lines, cheapest = [], []
+    for name in few.names(next(iter(rows.values()))[0]):
+        good = {label: _equal(known, name) for label, known in rows.items()}
+        parts = [f"{min(g) if g else 'none'} ({label})" for label, g in good.items()]
+        lines.append(f"{name}, least evaluations at equal quality: {', '.join(parts)}.")
+        cheapest += [(n, name) for n in set.intersection(*good.values())]
+    text = "Of equal quality everywhere with the fewest evaluations: "
+    lines.append(text + _first(cheapest))
+    named = [(n, name) for n, name in cheapest if name in few.PLAIN]
+    return [*lines, "Of those that a configuration names, the default: " + _first(named)]
+
+
+def _equal(records: list[Record], name: str) -> set[int]:
+    """Numbers of evaluations at which a sampler is of equal quality in all records."""
+    return set.intersection(
+        *({n for n, good in few.equal(record, name).items() if good} for record in records)
+    )
+
+
+def _first(known: list[tuple[int, str]]) -> str:
+    return "none." if not known else f"{min(known)[1]} with {min(known)[0]}."
+
+
 def _rows(block: BlockSummary) -> dict[str, list[Record]]:
     """Every record of a study's block, by row."""
     if block.block.study is None:
@@ -78,6 +129,8 @@ def _rows(block: BlockSummary) -> dict[str, list[Record]]:
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "certified": certified,
     "detector": detector,
+    "few_steps": few_steps,
+    "guided": guided,
 }
 
 

@@ -1,4 +1,4 @@
-"""What the missing cells of a table will cost, from what recorded ones took."""
+"""What the missing cells of a table will cost, from what recorded ones took and its file allows."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from experiments.plan import Cell
 
 def sentence(cells: Sequence[Cell], home: Path, workers: int) -> str:
     """Number of cells to do and, as far as recorded cells of their kind tell, the time: seconds a
-    cell at most and hours for all with `workers` side by side."""
+    cell at most and hours for all with `workers` side by side; then the same of the budget that
+    the table's file states."""
     rates = _rates(home)
     known = [rates[_kind(c.key)] * _size(c.key) for c in cells if _kind(c.key) in rates]
     text = f"{len(cells)} cells to do"
@@ -27,6 +28,11 @@ def sentence(cells: Sequence[Cell], home: Path, workers: int) -> str:
     unknown = len(cells) - len(known)
     if unknown:
         text += f"; {unknown} are of a kind that has no record to go by"
+    allowed = [c.row.seconds for c in cells if c.row.seconds is not None]
+    if allowed:
+        hours = sum(allowed) / 3600 / max(1, workers)
+        each = f"at most {max(allowed):.0f} s each"
+        text += f"; budget of {len(allowed)}: {each} and {hours:.1f} h in all"
     return text
 
 

@@ -277,7 +277,9 @@ def _shared_legend(figure: Any, axes: Iterable[Any]) -> None:
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    columns = min(max(1, len(found)), 5)
+    longest = max(map(len, found), default=0)
+    fit = int(figure.get_figwidth() / (0.5 + 0.085 * longest))  # inches of a handle and letters
+    columns = max(1, min(len(found), 5, fit))
     inches = 0.25 * math.ceil(len(found) / columns) + 0.1 * bool(found)
     figure.tight_layout(rect=(0, inches / figure.get_figheight(), 1, 1))
     if found:

@@ -19,7 +19,7 @@ from mbrl.errors import ConfigError, unknown_name
 TABLES = Path(__file__).parent / "tables"
 KEYS = {"title", "note", "datasets", "algorithms", "columns", "seeds", "steps", "fqe_steps"}
 KEYS |= {"blocks", "sweep", "study", "rows", "settings", "metrics", "published", "reference"}
-KEYS |= {"conclusions"}
+KEYS |= {"conclusions", "cell_seconds"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Row:
     data: str = ""
     steps: int | None = None  # None: the preset's
     settings: dict[str, Any] = field(default_factory=dict)
+    seconds: float | None = None  # that a cell may take, as the table's file states
 
     @property
     def folder(self) -> str:
@@ -215,7 +216,11 @@ def _study_block(values: dict[str, Any]) -> Block:
         raise ConfigError("a table of a study needs rows (label and settings) and metrics")
     name, shared = values["study"], values.get("settings", {})
     rows = [
-        Row(r["label"], settings=shared | {k: v for k, v in r.items() if k != "label"})
+        Row(
+            r["label"],
+            settings=shared | {k: v for k, v in r.items() if k != "label"},
+            seconds=values.get("cell_seconds"),
+        )
         for r in values["rows"]
     ]
     for row in rows:
@@ -228,12 +233,13 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
     columns = _columns(values)
     steps = values.get("steps")
     seeds = tuple(values["seeds"])
-    blocks = [Block("", _rows(values.get("datasets", []), steps, ""), columns, seeds)]
+    seconds = values.get("cell_seconds")
+    blocks = [Block("", _rows(values.get("datasets", []), steps, "", seconds), columns, seeds)]
     for block in values.get("blocks", []):
         own = _columns(block) if {"algorithms", "columns"} & block.keys() else columns
         budget = block.get("steps", steps)
         mark = "" if budget == steps else f"@{budget}"
-        rows = _rows(block["datasets"], budget, mark)
+        rows = _rows(block["datasets"], budget, mark, block.get("cell_seconds", seconds))
         blocks.append(Block(block["title"], rows, own, tuple(block.get("seeds", seeds))))
     for block in blocks:
         for row in block.rows:
@@ -241,8 +247,10 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
     return blocks
 
 
-def _rows(datasets: list[str], steps: int | None, mark: str) -> tuple[Row, ...]:
-    return tuple(Row(f"{data}{mark}", data, steps) for data in datasets)
+def _rows(
+    datasets: list[str], steps: int | None, mark: str, seconds: float | None
+) -> tuple[Row, ...]:
+    return tuple(Row(f"{data}{mark}", data, steps, seconds=seconds) for data in datasets)
 
 
 def _columns(values: dict[str, Any]) -> tuple[Column, ...]:

@@ -20,8 +20,8 @@ def log_prob(policy: Any, obs: Tensor, action: Tensor) -> Tensor:
     N(pi(s), 1) for a deterministic policy. Raises `ConfigError` for one that has neither."""
     if isinstance(policy, Stateful):
         raise ConfigError(
-            f"{type(policy).__name__} carries a memory or a plan; guidance needs the policy of a "
-            "Markov agent"
+            f"{type(policy).__name__} carries a memory or a plan; its density at single steps is "
+            "not defined"
         )
     if hasattr(policy, "log_prob"):
         found: Tensor = policy.log_prob(obs, action)
@@ -32,6 +32,16 @@ def log_prob(policy: Any, obs: Tensor, action: Tensor) -> Tensor:
     raise ConfigError(
         f"{type(policy).__name__} has no density of continuous actions to be guided by"
     )
+
+
+def window_log_prob(policy: Any, obs: Tensor, action: Tensor, reward: Tensor) -> Tensor:
+    """log pi(a_t | s_t) [B, L] along windows of raw `obs` [B, L, S], `action` [B, L, A] in [-1, 1]
+    and `reward` [B, L]. A policy with memory remembers the window so far and nothing before it.
+    Raises as `log_prob` does."""
+    if hasattr(policy, "log_prob_along"):
+        found: Tensor = policy.log_prob_along(obs, action, reward)
+        return found
+    return log_prob(policy, obs, action)
 
 
 @dataclass(frozen=True)
@@ -48,8 +58,9 @@ class PolicyGuidance:
     bounds: the noised law of a product is far flatter than the policy. Not exact either;
     `samplers.FeynmanKac` with `log_likelihood` as reward is.
 
-    The gradient goes through the actions alone; observations are those of x or, with `denoised`,
-    of D(x). Difference from the authors' code: the small number that guards the division is in the
+    The gradient goes through the actions alone, with a memory also through what later steps
+    remember of them; observations and rewards are those of x or, with `denoised`, of D(x).
+    Difference from the authors' code: the small number that guards the division is in the
     denominator, so no gradient gives no move.
     """
 
@@ -73,8 +84,9 @@ class PolicyGuidance:
 
     def log_likelihood(self, tokens: Tokens, x: Tensor) -> Tensor:
         """sum_t log pi(a_t | s_t) [B] of standardised windows [B, L, F], differentiable."""
+        reward = tokens.restored(x)[..., -2]
         obs, action = tokens.observations(x), tokens.unit_actions(x)
-        return log_prob(self.policy, obs, action).sum(-1)
+        return window_log_prob(self.policy, obs, action, reward).sum(-1)
 
     def gradient(self, tokens: Tokens, x: Tensor) -> Tensor:
         """Of `log_likelihood` with respect to the action slots [B, L, A] alone."""

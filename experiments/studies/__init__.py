@@ -20,10 +20,13 @@ STUDIES: dict[str, str] = {
     "control_recipes": "policy gradients by every recipe in a control task",
     "edge_of_reach": "values in a plane whose model is exact: what blows up, and what cures it",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",
+    "few_steps": "quality of generated windows against the number of network evaluations",
     "guided_law": "samples of a guided diffusion against the law that they are meant to have",
     "horizons": "NEUBAY's rollout lengths, and its values against what is earned in the task",
     "overestimation": "values of a run on data against what its policy earns in the task",
     "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
+    "schedule_search": "schedules of few evaluations that a search finds, beside plain ones",
+    "solver_orders": "error of solvers against steps where the flow is known, and the order of it",
     "window_quality": "generated windows and imagined rollouts against the task and its policies",
     "penalty_calibration": "how well penalties rank a world model's true one-step errors",
 }

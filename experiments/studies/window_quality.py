@@ -17,16 +17,15 @@ from mbrl import config as configs
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.tasks.base import Task
+from mbrl.training import Stateful
 from mbrl.types import Dataset, Trajectories
 from world_models import (
-    DiffusionConfig,
     EnsembleDynamics,
     PolicyGuidance,
     RolloutConfig,
-    TrajectoryDiffusion,
     rollout,
 )
-from world_models.guidance import log_prob
+from world_models.guidance import window_log_prob
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = learned.DEFAULTS | {
@@ -101,26 +100,25 @@ def source(
 ) -> Make:
     """The fitted generator or ensemble as a function from weight to windows."""
     diffusion = settings["source"] == "diffusion"
-    name = "pgd" if diffusion else "mbpo"
-    base = configs.to_dict(preset_config(name, settings["data"]).model) | settings["model"]
-    config: Any
-    if diffusion:
-        config = configs.from_dict(DiffusionConfig, base | {"length": settings["length"]})
-    else:
-        config = configs.from_dict(type(preset_config(name, settings["data"]).model), base)
-    if not (folder / "config.json").exists():
-        fits.create(fits.FitSettings(settings["data"], seed), config, folder)
-    fits.resume(folder)
+    if not diffusion and isinstance(policy, Stateful):
+        raise ConfigError(
+            f"{settings['algorithm']} has a memory, which a mixture with a clone has not; choose "
+            "an algorithm without one for the ensemble"
+        )
     count = settings["windows"]
     if diffusion:
-        generator_of_windows = TrajectoryDiffusion(dataset.spec, config, seed=seed)
-        generator_of_windows.load_state_dict(fits.load(folder))
+        generator_of_windows = learned.generator_of_windows(settings, seed, folder)
 
         def guided(weight: float, generator: torch.Generator) -> Trajectories:
             guidance = PolicyGuidance(policy, weight)
             return generator_of_windows.sample(count, generator, guidance=guidance)
 
         return guided
+    base = preset_config("mbpo", settings["data"]).model
+    config = configs.from_dict(type(base), configs.to_dict(base) | settings["model"])
+    if not (folder / "config.json").exists():
+        fits.create(fits.FitSettings(settings["data"], seed), config, folder)
+    fits.resume(folder)
     rule = tasks.make_for(dataset.spec).terminates
     model = EnsembleDynamics(dataset.spec, config, termination=rule, seed=seed)
     model.load_state_dict(fits.load(folder))
@@ -143,33 +141,40 @@ def quality(
     found: Trajectories, task: Task, scale: Tensor, policy: Any, clone: Any
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """The numbers of `measure`, and both errors at every step."""
-    circles = CIRCLES.get(task.spec.task, ())
-    count, length = found.mask.shape
-    obs = on_circles(found.obs.flatten(0, 1), circles)
-    action = found.action.flatten(0, 1)
-    state, valid = task.state_from_obs(obs)
-    mask = found.mask & valid.view(count, length)
-    rows = mask.flatten()
-    after = torch.zeros_like(obs)
-    after[rows] = task.step(state[rows], action[rows]).obs.to(obs.dtype)
-    one = ((found.next_obs - after.view_as(found.next_obs)) / scale).square().mean(-1)
-    opened = open_loop(found, task, state.view(count, length, -1)[:, 0], scale)
+    one, mask, state = one_step(found, task, scale)
+    opened = open_loop(found, task, state[:, 0], scale)
     opened = torch.where(found.mask & mask[:, :1], opened, torch.nan)
     unit = policy.scale.to_unit(found.action)
     names = {
-        "log_prob": log_prob(policy, found.obs, unit)[found.mask].mean(),
-        "behaviour": log_prob(clone, found.obs, unit)[found.mask].mean(),
+        "log_prob": window_log_prob(policy, found.obs, unit, found.reward)[found.mask].mean(),
+        "behaviour": window_log_prob(clone, found.obs, unit, found.reward)[found.mask].mean(),
         "one_step": one[mask].mean(),
         "open": opened.nanmean(),
         "possible": mask.sum() / found.mask.sum().clamp_min(1),
         "reward": found.reward[found.mask].mean(),
     }
     along = {
-        "step": [float(t + 1) for t in range(length)],
+        "step": [float(t + 1) for t in range(mask.shape[1])],
         "one_step_at": torch.where(mask, one, torch.nan).nanmean(0).tolist(),
         "open_at": opened.nanmean(0).tolist(),
     }
     return {name: float(value) for name, value in names.items()}, along
+
+
+def one_step(found: Trajectories, task: Task, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean square error [B, T] of every next observation when the task takes the step from the
+    generated one before it, where that is so (bool [B, T]: steps at states that the task has,
+    angles put on their circles), and these states [B, T, ...]."""
+    count, length = found.mask.shape
+    obs = on_circles(found.obs.flatten(0, 1), CIRCLES.get(task.spec.task, ()))
+    action = found.action.flatten(0, 1)
+    state, valid = task.state_from_obs(obs)
+    mask = found.mask & valid.view(count, length)
+    rows = mask.flatten()
+    after = torch.zeros_like(obs)
+    after[rows] = task.step(state[rows], action[rows]).obs.to(obs.dtype)
+    error = ((found.next_obs - after.view_as(found.next_obs)) / scale).square().mean(-1)
+    return error, mask, state.view(count, length, -1)
 
 
 def open_loop(found: Trajectories, task: Task, state: Tensor, scale: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The verb `bench`: the table, the record, and how peers are run or given up."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import bench, bench_peers
+from experiments import bench, bench_peers, bench_windows
 from experiments.__main__ import main
+from world_models import TrajectoryDiffusion
 
 
 def test_quick_measures_every_workload_and_writes_a_record(tmp_path, capsys):
@@ -32,6 +34,29 @@ def test_one_workload_by_name_and_a_wrong_name(capsys):
     assert "model_fit" not in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["bench", "--workloads", "fast"])
+
+
+def test_products_of_a_window_are_counted_and_fewer_steps_compared(tmp_path, capsys):
+    """Of a U-Net of one level, 8 wide: two convolutions of width 3 over 32 steps, and the layers of
+    the noise level; two steps of Heun's method are three evaluations."""
+    config = dataclasses.replace(bench_windows.WIDE, levels=1)
+    _, work = bench_windows.sampling(bench.SPEC, config, "heun", 128)
+    network = TrajectoryDiffusion(bench.SPEC, dataclasses.replace(config, width=8)).network
+    products = 0
+    for part in network.modules():
+        if isinstance(part, torch.nn.Conv1d):
+            products += 32 * part.weight.numel()
+        elif isinstance(part, torch.nn.Linear):
+            products += part.weight.numel()
+    assert work(True) == pytest.approx(2e-9 * 3 * products)
+    assert work(False) > 255 * work(True) / 3
+    names = ("windows_heun_small", "windows_few_small")
+    out = tmp_path / "r.json"
+    assert main(["bench", "--quick", "--workloads", *names, "--out", str(out)]) == 0
+    for found in json.loads(out.read_text())["workloads"].values():
+        assert found["of_products"] > 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "windows_heun_small" in shown and "times as fast" in shown
 
 
 def test_a_peer_that_cannot_run_says_why_and_the_recorded_figure_stands(

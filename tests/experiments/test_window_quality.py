@@ -11,6 +11,7 @@ from experiments.studies import window_quality
 from mbrl import tasks
 from mbrl.errors import ConfigError
 from mbrl.networks import DeterministicPolicy
+from mbrl.types import Dataset
 from world_models import RolloutConfig, TrueDynamics, rollout
 
 TINY = {
@@ -73,3 +74,13 @@ def test_a_tiny_measurement(source: str, tmp_path: Path) -> None:
 def test_impossible_settings(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         window_quality.measure(window_quality.DEFAULTS | settings, 0, tmp_path)
+
+
+def test_a_policy_with_memory_is_in_no_mixture(pendulum: Dataset, tmp_path: Path) -> None:
+    class Remembering:
+        def proceed(self) -> None: ...
+        def heard(self) -> None: ...
+
+    settings = window_quality.DEFAULTS | TINY | {"source": "ensemble", "algorithm": "neubay"}
+    with pytest.raises(ConfigError, match="neubay has a memory"):
+        window_quality.source(settings, pendulum, Remembering(), None, 0, tmp_path)

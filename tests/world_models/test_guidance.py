@@ -7,11 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from algorithms.recurrent_actor_critic import (
+    MemoryConfig,
+    RecurrentLearnerConfig,
+    RecurrentPolicy,
+)
 from mbrl.errors import ConfigError
 from mbrl.networks import DeterministicPolicy, SquashedGaussianPolicy, TanhMeanGaussianPolicy
 from mbrl.types import Spec
 from world_models import PolicyGuidance
-from world_models.guidance import log_prob
+from world_models.guidance import log_prob, window_log_prob
 from world_models.samplers import Churn, DPMSolverPP, FeynmanKac, edm_levels
 from world_models.windows import Tokens
 
@@ -33,7 +38,15 @@ def policies() -> list[Any]:
     return [kind(WIDE, (8,), generator=generator).double() for kind in kinds]
 
 
-@pytest.mark.parametrize("policy", policies(), ids=lambda p: type(p).__name__)
+def with_memory(kind: Any) -> RecurrentPolicy:
+    memory = MemoryConfig(kind, width=8, layers=2, states=4)
+    config = RecurrentLearnerConfig(memory=memory, hidden=(8,))
+    return RecurrentPolicy(WIDE, config, torch.Generator().manual_seed(3)).double()
+
+
+@pytest.mark.parametrize(
+    "policy", [*policies(), with_memory("lru")], ids=lambda p: type(p).__name__
+)
 def test_the_gradient_is_that_of_the_actions_alone(policy: Any) -> None:
     tokens, guidance = unfitted(WIDE), PolicyGuidance(policy)
     x = torch.randn(2, 4, tokens.size, generator=torch.Generator().manual_seed(1)).double()
@@ -62,6 +75,62 @@ def test_the_density_is_that_of_the_policy_in_raw_observations() -> None:
         total += float(density.detach().sum())
     found = PolicyGuidance(policy).log_likelihood(tokens, x)
     assert float(found[0].detach()) == pytest.approx(total, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["lru", "gru", "none"])
+def test_a_memory_is_led_along_the_window_from_its_start(kind: Any) -> None:
+    """Against a policy that takes the steps one by one, each window alone, and hears of them."""
+    policy, generator = with_memory(kind), torch.Generator().manual_seed(1)
+    obs, reward = torch.randn(3, 5, 3, generator=generator).double(), torch.rand(3, 5).double()
+    action = 1.8 * torch.rand(3, 5, 2, generator=generator).double() - 0.9
+    found = window_log_prob(policy, obs, action, reward)
+    size = policy.encoder.state_size
+    for b in range(3):
+        state = torch.zeros(1, policy.carried_size).double()
+        for t in range(5):
+            now = obs[b, t][None]
+            features = policy.encoder.step(torch.cat([now, state[:, size:]], -1), state[:, :size])
+            mean, log_std = policy.distribution(features[0])
+            law = torch.distributions.TransformedDistribution(
+                torch.distributions.Normal(mean, log_std.exp()),
+                [torch.distributions.transforms.TanhTransform()],
+            )
+            expected = float(law.log_prob(action[b, t][None]).sum().detach())
+            assert float(found[b, t].detach()) == pytest.approx(expected, rel=1e-9)
+            taken = policy.scale.to_task(action[b, t][None])
+            _, state = policy.proceed(now, state, None)
+            state = policy.heard(state, reward[b, t][None], taken)
+
+
+def test_windows_of_a_policy_with_memory_are_apart_and_in_order() -> None:
+    policy = with_memory("lru")
+    obs, action = torch.randn(2, 6, 3).double(), torch.rand(2, 6, 2).double()
+    reward = torch.randn(2, 6).double()
+    found = window_log_prob(policy, obs, action, reward)
+    assert torch.allclose(window_log_prob(policy, obs[1:], action[1:], reward[1:]), found[1:])
+    reward[0, 3] += 1.0  # is heard of before the fifth action
+    changed = window_log_prob(policy, obs, action, reward) != found
+    assert changed[0].tolist() == [False] * 4 + [True] * 2 and not bool(changed[1].any())
+
+
+def test_a_policy_with_memory_guides_windows() -> None:
+    tokens, policy = unfitted(WIDE), with_memory("gru")
+    guidance = PolicyGuidance(policy, 3.0)
+    x = torch.randn(64, 5, tokens.size, generator=torch.Generator().manual_seed(1)).double()
+
+    def likelihood(before: Any) -> float:
+        levels = edm_levels(10, sigma_max=10.0, sigma_min=0.01)
+        y = DPMSolverPP()(
+            lambda x, sigma: x / (1 + sigma.square()[:, None, None]),
+            10.0 * x,
+            levels,
+            torch.Generator(),
+            before=before,
+        )
+        return float(guidance.log_likelihood(tokens, y).mean().detach())
+
+    _, before = guidance.attach(tokens, lambda x, sigma: x)
+    assert likelihood(before) > likelihood(None) + 0.5
 
 
 def test_a_deterministic_policy_is_a_unit_gaussian_around_its_action() -> None:

@@ -1,6 +1,7 @@
 """Samplers of diffusion models behind one signature; see `base.Sampler`."""
 
 from collections.abc import Callable
+from functools import partial
 
 from world_models.samplers.base import Before, Denoiser, Sampler, check_levels, edm_levels
 from world_models.samplers.budget_forcing import BudgetForcing, denoiser_of_flow
@@ -26,8 +27,12 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "heun": Heun,
     "churn": Churn,
     "ddim": DDIM,
+    "ddpm": partial(DDIM, eta=1.0),
     "dpm_solver_pp": DPMSolverPP,
+    "dpm_solver_pp_3": partial(DPMSolverPP, order=3),
     "deis": DEIS,
+    "deis_1": partial(DEIS, degree=1),
+    "deis_2": partial(DEIS, degree=2),
     "time_shift": TimeShift,
 }
 

@@ -1,0 +1,388 @@
+"""Samplers of windows against the number of network evaluations: how well few steps obey the task's
+dynamics and how near they come to held-out windows, beside 256 steps of Heun's method."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments import figures
+from experiments.studies import Outcome, learned
+from experiments.studies.window_quality import one_step, rounded
+from mbrl import data, tasks
+from mbrl.errors import ConfigError
+from mbrl.types import Dataset
+from world_models import TrajectoryDiffusion
+from world_models.samplers import (
+    DDIM,
+    DEIS,
+    SAMPLERS,
+    Consistency,
+    Denoiser,
+    DistillationConfig,
+    DPMSolverPP,
+    Heun,
+    Sampler,
+    Schedule,
+    SearchConfig,
+    consistency_function,
+    distil,
+    edm_levels,
+    finetune_by_mmd,
+    radial_kernel,
+    search,
+)
+from world_models.trajectory_diffusion import AT_ONCE, precondition
+
+VERSION = 1
+DEFAULTS: dict[str, Any] = {
+    "data": "swingup/medium-replay",
+    "length": 32,  # observations of a window
+    "model": {"holdout_fraction": 0.2},  # settings over those of PGD's preset
+    "windows": 1000,  # of each sampler; as many held-out ones at most
+    "reference": 256,  # steps of Heun's method
+    "evaluations": [5, 10, 20, 40, 80],  # of the network, for samplers of many steps
+    "searched": [5, 10, 20],  # evaluations for which a schedule is searched
+    "distilled": [1, 2, 4],  # and of the students
+    "finetuned": [5],  # and of the chains that are fine-tuned
+    "rounds": 4,  # of the search for a schedule
+    "distillation": 2000,  # updates of a student
+    "finetuning": 200,  # and of a chain
+}
+# By the name that a configuration gives; Euler's method, DEIS of degree 0 and DPM-Solver++ of order
+# 1 are DDIM.
+PLAIN: dict[str, Sampler] = {name: build() for name, build in SAMPLERS.items() if name != "euler"}
+MEASURED = ("error", "slice", "error_top", "slice_top")
+DIRECTIONS = 64  # of the sliced distance
+DRAWS = 200  # bootstrap samples
+BATCH = 64  # windows of an update, and of a measurement in the search
+WITHIN = 1.05  # equal quality: upper ends of both intervals of the quotient at most this
+
+
+class Method(NamedTuple):
+    """A sampler at a number of steps, with the network that it is for."""
+
+    name: str
+    evaluations: int
+    denoise: Denoiser
+    sampler: Sampler
+    sigmas: Sequence[float]
+
+
+def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
+    """For every sampler, at each number of network evaluations: `error`, the mean square one-step
+    error of windows in deviations of the data's observations; `slice`, their sliced Wasserstein
+    distance to held-out windows; and the upper ends of the 95 % bootstrap intervals, over windows,
+    of both divided by those of the reference (`error_top`, `slice_top`).
+
+    Curves are called `NAME/evaluations` and so on. The values are the reference's numbers (`error`,
+    `slice`) and those of PGD's preset over them (`default_error`, `default_slice`).
+    """
+    check(settings)
+    dataset = data.load(settings["data"])
+    model = learned.generator_of_windows(settings, seed, folder / "model")
+    quality = Quality(settings, dataset, model, seed)
+    steps = settings["reference"]
+    reference = Method("", 2 * steps - 1, model.denoise, Heun(), edm_levels(steps))
+    base = quality.of(reference)
+    drawn = quality.resampled(base)
+    curves: dict[str, list[float]] = {}
+    for method in methods(settings, dataset, model, seed):
+        found = quality.of(method)
+        numbers = (found.error, found.slice, *tops(quality.resampled(found), drawn))
+        curves.setdefault(f"{method.name}/evaluations", []).append(float(method.evaluations))
+        for name, value in zip(MEASURED, numbers, strict=True):
+            curves.setdefault(f"{method.name}/{name}", []).append(rounded(value))
+    default = quality.of(preset_method(model))
+    values = {
+        "error": base.error,
+        "slice": base.slice,
+        "default_error": default.error / base.error,
+        "default_slice": default.slice / base.slice,
+    }
+    return Outcome({name: rounded(value) for name, value in values.items()}, curves)
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raise `ConfigError` for settings that cannot be."""
+    counts = ("windows", "reference", "rounds", "distillation", "finetuning")
+    for name in counts:
+        least = 2 if name == "windows" else 1
+        if settings[name] < least:
+            raise ConfigError(f"{name} is {settings[name]}, it must be at least {least}")
+    for name in ("evaluations", "searched", "distilled", "finetuned"):
+        if any(n < 1 for n in settings[name]):
+            raise ConfigError(f"{name} is {settings[name]}; all must be at least 1")
+
+
+def preset_method(model: TrajectoryDiffusion) -> Method:
+    """What the model samples with when it is not told otherwise."""
+    sampler, sigmas = SAMPLERS[model.config.sampler](), model.config.sigmas
+    return Method("", sampler.evaluations(len(sigmas) - 1), model.denoise, sampler, sigmas)
+
+
+# The samplers.
+
+
+def methods(
+    settings: dict[str, Any], dataset: Dataset, model: TrajectoryDiffusion, seed: int
+) -> Iterator[Method]:
+    """Every sampler at each of its numbers of evaluations."""
+    for name, sampler in PLAIN.items():
+        each = sampler.evaluations(2) - sampler.evaluations(1)
+        for count in settings["evaluations"]:
+            steps = (count + each - 1) // each
+            used = sampler.evaluations(steps)
+            yield Method(name, used, model.denoise, sampler, edm_levels(steps))
+    generator = torch.Generator().manual_seed(seed + 1)
+    for count in settings["searched"]:
+        plan, sigmas = searched(model, count, settings["rounds"], generator)
+        yield Method("searched plan", count, model.denoise, plan, sigmas)
+    windows = windows_at(model, dataset, model.split(dataset.transitions)[0])
+    for name, student in students(settings, model, windows, generator):
+        config = DistillationConfig()
+        for count in settings["distilled"]:
+            levels = config.schedule()
+            some = [levels[(len(levels) - 1) * i // count] for i in range(count)]
+            yield Method(name, count, student, Consistency(), [*some, 0.0])
+    for count in settings["finetuned"]:
+        denoise = finetuned(settings, model, windows, count, generator)
+        yield Method("MMD fine-tuned", count, denoise, DDIM(), edm_levels(count))
+
+
+def searched(
+    model: TrajectoryDiffusion, count: int, rounds: int, generator: torch.Generator
+) -> Schedule:
+    """The schedule of `count` evaluations whose ends are nearest to those of 64 steps of Heun's
+    method from the same noise."""
+    shape = (BATCH, model.config.length, model.tokens.size)
+    fine = edm_levels(64)
+    x = fine[0] * torch.randn(shape, generator=generator)
+    ends = Heun()(model.denoise, x, fine, generator)
+
+    def away(schedule: Schedule) -> float:
+        found = schedule.plan(model.denoise, x, schedule.sigmas, generator)
+        return float((found - ends).square().mean())
+
+    return search(away, count, generator, SearchConfig(rounds=rounds)).schedule
+
+
+def students(
+    settings: dict[str, Any],
+    model: TrajectoryDiffusion,
+    windows: Tensor,
+    generator: torch.Generator,
+) -> Iterator[tuple[str, Denoiser]]:
+    """Consistency functions of both teachers, learned on `windows` [N, L, F]."""
+    begin = copy.deepcopy(model.average).requires_grad_(True)
+    plain = DistillationConfig(updates=settings["distillation"], batch_size=BATCH)
+    for name, config in (("consistency", plain), ("SCott", replace(plain, teacher="sde"))):
+        network = distil(model.denoise, begin, windows, config, generator)
+        yield name, _consistency(network, config.sigma_min)
+
+
+def _consistency(network: torch.nn.Module, sigma_min: float) -> Denoiser:
+    return lambda x, sigma: consistency_function(network, x, sigma, sigma_min)
+
+
+def finetuned(
+    settings: dict[str, Any],
+    model: TrajectoryDiffusion,
+    windows: Tensor,
+    count: int,
+    generator: torch.Generator,
+) -> Denoiser:
+    """A copy of the denoiser whose chain of `count` DDIM steps is tuned on `windows` [N, L, F],
+    similar ones being those nearer than the median distance, half or twice of it."""
+    network = copy.deepcopy(model.average).requires_grad_(True)
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        return precondition(network, x, sigma)
+
+    median = float(torch.pdist(windows[:200].flatten(1)).median())
+    kernel = radial_kernel(*(median * part for part in (0.5, 1.0, 2.0)))
+    finetune_by_mmd(
+        denoise,
+        list(network.parameters()),
+        DDIM(),
+        edm_levels(count),
+        windows,
+        kernel,
+        generator,
+        updates=settings["finetuning"],
+        batch_size=BATCH,
+    )
+    return denoise
+
+
+# The measures.
+
+
+class Found(NamedTuple):
+    """Windows' sums of one-step errors [N] and their counts of steps [N], and for each direction
+    of the sliced distance the merged order of generated and held-out windows with its gaps."""
+
+    sums: np.ndarray
+    counts: np.ndarray
+    order: np.ndarray
+    gaps: np.ndarray
+    error: float
+    slice: float
+
+
+class Quality:
+    """Both measures of windows, always from the same noise and along the same directions."""
+
+    def __init__(
+        self, settings: dict[str, Any], dataset: Dataset, model: TrajectoryDiffusion, seed: int
+    ) -> None:
+        self.count, self.model, self.seed = settings["windows"], model, seed
+        self.task = tasks.make_for(dataset.spec)
+        self.scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
+        held = windows_at(model, dataset, held_out(model, dataset))
+        generator = torch.Generator().manual_seed(seed)
+        some = torch.randperm(len(held), generator=generator)[: self.count]
+        size = held[0].numel()
+        directions = torch.randn(size, DIRECTIONS, generator=generator)
+        self.directions = directions / directions.norm(dim=0)
+        self.held = (held[some].flatten(1) @ self.directions).double().numpy()
+        draw = np.random.default_rng(seed)
+        self.drawn = np.stack(
+            [
+                np.bincount(draw.integers(self.count, size=self.count), minlength=self.count)
+                for _ in range(DRAWS)
+            ]
+        )
+
+    @torch.no_grad()
+    def of(self, method: Method) -> Found:
+        """Sample with the method, and measure."""
+        generator = torch.Generator().manual_seed(self.seed + 2)
+        shape = (self.count, self.model.config.length, self.model.tokens.size)
+        noise = torch.randn(shape, generator=generator)
+        parts = [
+            method.sampler(method.denoise, method.sigmas[0] * part, method.sigmas, generator)
+            for part in noise.split(AT_ONCE)
+        ]
+        x = torch.cat(parts)
+        tokens = self.model.tokens
+        error, mask, _ = one_step(tokens.trajectories(x), self.task, self.scale)
+        sums = torch.where(mask, error, 0.0).double().sum(1).numpy()
+        counts = mask.sum(1).numpy()
+        # What never varies in the data is put right in samples, as it is where they are used.
+        standard = tokens.normaliser(tokens.restored(x)).flatten(1)
+        order, gaps = merged((standard @ self.directions).double().numpy(), self.held)
+        weights = np.ones((1, self.count))
+        distance = float(sliced(order, gaps, weights)[0])
+        return Found(sums, counts, order, gaps, float(sums.sum() / counts.sum()), distance)
+
+    def resampled(self, found: Found) -> np.ndarray:
+        """Both measures [2, R] of bootstrap samples of the windows, the same ones each time, for
+        windows of one number come from the same noise."""
+        error = (self.drawn @ found.sums) / (self.drawn @ found.counts)
+        return np.stack([error, sliced(found.order, found.gaps, self.drawn)])
+
+
+def tops(found: np.ndarray, base: np.ndarray) -> tuple[float, float]:
+    """97.5 % quantiles of both measures' quotients in bootstrap samples [2, R]."""
+    error, distance = np.quantile(found / base, 0.975, axis=1)
+    return float(error), float(distance)
+
+
+def held_out(model: TrajectoryDiffusion, dataset: Dataset) -> Tensor:
+    """First rows of all windows of the episodes that the fit held out, one at every row."""
+    dense = replace(model.config, stride=1)
+    held = TrajectoryDiffusion(model.spec, dense, seed=model.seed).split(dataset.transitions)[1]
+    if len(held) == 0:
+        raise ConfigError("no window is held out; give the model a larger holdout_fraction")
+    return held
+
+
+def windows_at(model: TrajectoryDiffusion, dataset: Dataset, starts: Tensor) -> Tensor:
+    """Standardised windows [N, L, F] of the data that begin at `starts` [N]."""
+    rows = model.tokens.normaliser(model.tokens.raw(dataset.transitions))
+    return model.gather(rows, starts)
+
+
+def merged(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of samples x [N, K] and y [M, K], column by column: the order of all, indices [N + M, K] of
+    x, then y, and the gaps [N + M - 1, K] from one to the next."""
+    both = np.concatenate([x, y])
+    order = both.argsort(0)
+    return order, np.diff(np.take_along_axis(both, order, 0), axis=0)
+
+
+def sliced(order: np.ndarray, gaps: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Sliced Wasserstein-1 distances [R]: the mean over directions of the integral of the absolute
+    difference of both distribution functions, x weighted by `weights` [R, N] (Sliced and Radon
+    Wasserstein Barycenters of Measures, Bonneel et al., 2015)."""
+    count = weights.shape[1]
+    others = np.full(len(order) - count, -1.0 / (len(order) - count))
+    found = []
+    for row in weights:
+        mass = np.concatenate([row / row.sum(), others])
+        difference = np.abs(np.cumsum(mass[order], 0)[:-1])
+        found.append((difference * gaps).sum(0).mean())
+    return np.array(found)
+
+
+# What is said and drawn of them.
+
+
+def equal(record: dict[str, Any], name: str) -> dict[int, bool]:
+    """Number of evaluations of a sampler to whether it is of equal quality there."""
+    curves = record["curves"]
+    tops = zip(curves[f"{name}/error_top"], curves[f"{name}/slice_top"], strict=True)
+    good = [error <= WITHIN and distance <= WITHIN for error, distance in tops]
+    return dict(zip(map(int, curves[f"{name}/evaluations"]), good, strict=True))
+
+
+def names(record: dict[str, Any]) -> list[str]:
+    """The samplers of a record, in order."""
+    return [key.removesuffix("/error") for key in record["curves"] if key.endswith("/error")]
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+    """Both measures over the reference's, against the number of evaluations: for each row a panel
+    of methods that look at the present level alone, one of multistep ones, one of what is learned.
+    """
+    lines = {
+        f"{label}: {family(name)}, {name}": [_part(record, name) for record in records]
+        for label, records in rows.items()
+        for name in names(records[0])
+    }
+    files = []
+    for measured, title in (("error", "error"), ("slice", "distance")):
+        panels = figures.by_label(lines, lambda r: np.log10(r["evaluations"]), _log(measured))
+        files.append(folder / f"few-steps-{measured}{mark}.png")
+        figures.curves(panels, "log10 of evaluations", f"log10 of {title} / reference", files[-1])
+    return files
+
+
+def family(name: str) -> str:
+    """The panel that a sampler is shown in."""
+    if name not in PLAIN:
+        return "learned"
+    return "multistep" if isinstance(PLAIN[name], DEIS | DPMSolverPP) else "one step"
+
+
+def _part(record: dict[str, Any], name: str) -> dict[str, Any]:
+    """One sampler's curves, both measures divided by the reference's."""
+    curves = record["curves"]
+    quotients = {
+        m: np.array(curves[f"{name}/{m}"]) / record["values"][m] for m in ("error", "slice")
+    }
+    return {"evaluations": curves[f"{name}/evaluations"]} | quotients
+
+
+def _log(name: str) -> Callable[[dict[str, Any]], np.ndarray]:
+    def found(record: dict[str, Any]) -> np.ndarray:
+        logs: np.ndarray = np.log10(record[name])
+        return logs
+
+    return found
