@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.groups import first_steps, group, sequence
+from mbrl.policy_gradient.groups import first_steps, group, segment, sequence
 from mbrl.policy_gradient.option import Option
 from mbrl.policy_gradient.rewards import outcome
 from mbrl.types import Trajectories
@@ -115,3 +115,35 @@ def top(value: Tensor, mask: Tensor, share: float) -> Tensor:
     rank = torch.argsort(torch.argsort(flat, descending=True, stable=True))
     wanted = torch.ceil(share * mask.sum() - 1e-9)
     return ((rank < wanted).view_as(mask) & mask).to(value.dtype)
+
+
+@dataclass(frozen=True)
+class NoVoidTurn(Selection):
+    """Leaves out sequences with a void turn (`signals.<name>` above 1/2 at any step): one with
+    neither code nor an answer."""
+
+    name: str = "void"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.name}",)
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        void = ((t.signals[self.name] > 0.5) & t.mask).any(1, keepdim=True)
+        return (~void).to(advantage.dtype).expand_as(advantage)
+
+
+@dataclass(frozen=True)
+class TopEntropyTurns(Selection):
+    """Keeps the `share` of all turns with the largest mean entropy (of the old policy)."""
+
+    share: float = 0.8
+    segment: str = "turn"
+
+    def needs(self) -> tuple[str, ...]:
+        return ("entropy", f"segments.{self.segment}")
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        assert t.entropy is not None
+        parts = segment(t, self.segment)
+        kept = top(parts.mean(t.entropy), first_steps(parts), self.share)
+        return parts.sum(kept)
