@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mbrl.types import Trajectories
+from tests.mbrl.policy_gradient import cases_credit
 
 SIZES = (4, 5, 3, 1, 3)  # of the groups: mixed, mixed, all right, one alone, all wrong
 STEPS, TURNS = 7, 3
@@ -31,6 +32,7 @@ class Step:
     groups: dict[str, int]
     terminated: bool
     truncated: bool
+    segments: dict[str, int]
 
 
 @dataclass
@@ -100,6 +102,7 @@ def batch(seed: int, spread: float = 0.3) -> tuple[Trajectories, Tensor, Tensor]
     )
     log_prob = (base + spread * normal(rows, STEPS)).clamp_max(-0.01) + junk
     entropy = 2 * uniform(rows, STEPS)
+    cases_credit.add(t, g)
     return t, log_prob.requires_grad_(), entropy.requires_grad_()
 
 
@@ -122,6 +125,7 @@ def sequences(t: Trajectories, log_prob: Tensor, entropy: Tensor) -> list[Sequen
                 groups={k: int(v[b, i]) for k, v in t.groups.items()},
                 terminated=bool(t.terminated[b, i]),
                 truncated=bool(t.truncated[b, i]),
+                segments={k: int(v[b, i]) for k, v in t.segments.items()},
             )
             for i in range(t.mask.shape[1])
             if t.mask[b, i]

@@ -133,7 +133,7 @@ def optimal_token_baseline(batch: list[Sequence]) -> Tensor:
             for step in s.steps:
                 so_far += 1 - 2 * math.exp(step.log_probs["old"]) + step.sum_prob_squared
                 norms[i, step.at] = so_far
-        for i, s in enumerate(group):
+        for s in group:
             s.advantage = []
             for step, value in zip(s.steps, returns(s), strict=True):
                 above = below = 0.0

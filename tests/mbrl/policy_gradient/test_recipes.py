@@ -5,9 +5,15 @@ import pytest
 import torch
 
 from mbrl.policy_gradient import RECIPES, estimate, loss
-from tests.mbrl.policy_gradient import cases, slow_base
+from tests.mbrl.policy_gradient import (
+    cases,
+    slow_advantages,
+    slow_base,
+    slow_selections,
+    slow_turns,
+)
 
-SLOW = slow_base.SLOW
+SLOW = slow_base.SLOW | slow_advantages.SLOW | slow_turns.SLOW | slow_selections.SLOW
 
 
 def test_every_recipe_has_a_slow_implementation() -> None:
