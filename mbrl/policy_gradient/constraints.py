@@ -14,7 +14,8 @@ from mbrl.types import Trajectories
 @dataclass(frozen=True)
 class HingeKL(Regulariser):
     """`weight` / 2 max(K - `limit`, 0)^2 with K the mean over all steps of r - 1 - log r, r the
-    ratio to `anchor`: KL(anchor || pi) on its own data. Alike at all steps."""
+    ratio to `anchor`: KL(anchor || pi) on its own data. Alike at all steps. Log-ratios count as no
+    more than 20, so that the square fits float32."""
 
     weight: float = 1e3
     limit: float = 1e-4
@@ -26,7 +27,7 @@ class HingeKL(Regulariser):
     def __call__(
         self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
     ) -> Tensor:
-        d = log_difference(log_prob, t.log_probs[self.anchor], t.mask)
+        d = log_difference(log_prob, t.log_probs[self.anchor], t.mask).clamp_max(20)
         divergence = (exp(d) - 1 - d).sum() / t.mask.sum().clamp_min(1)
         return (self.weight / 2 * (divergence - self.limit).clamp_min(0) ** 2).expand_as(log_prob)
 

@@ -53,16 +53,19 @@ ADVANTAGES = (
     Recipe(
         "psr",
         NEGATIVE,
+        "2506.01347",
         terms=(Term(ByOutcome(1.0, 0.0), baseline=baselines.Zero(), scale=scales.One()),),
     ),
     Recipe(
         "nsr",
         NEGATIVE,
+        "2506.01347",
         terms=(Term(ByOutcome(0.0, -1.0), baseline=baselines.Zero(), scale=scales.One()),),
     ),
     Recipe(
         "w_reinforce",
         NEGATIVE,
+        "2506.01347",
         terms=(Term(ByOutcome(0.1, -1.0), baseline=baselines.Zero(), scale=scales.One()),),
     ),
     Recipe(

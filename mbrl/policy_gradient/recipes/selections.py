@@ -60,6 +60,7 @@ SELECTIONS = (
     Recipe(
         "grpo_roc",
         "rStar2-Agent: Agentic Reasoning Technical Report",
+        "2508.20722",
         terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
         sampling=(ResampleOnCorrect(),),
         gate=gates.Clip(0.2, 0.28),
