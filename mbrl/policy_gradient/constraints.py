@@ -52,10 +52,11 @@ class SegmentKL(KL):
 
 @dataclass(frozen=True)
 class Contrast(Regulariser):
-    """Less `weight` times the k3 estimate of KL(pi || `anchor`), at most `most` a step: `anchor` is
-    what the policy thinks of the same answer with its picture spoiled, and is to differ."""
+    """Less `weight` times the mean over all steps of the k3 estimate of KL(pi || `anchor`), at most
+    `most` a step (log-ratios at most 20): `anchor` is what the policy thinks of the same answer
+    with its picture spoiled, and is to differ. Alike at all steps. Q-Hawkeye, arXiv 2601.22920."""
 
-    weight: float = 0.01
+    weight: float = 1e-4
     anchor: str = "degraded"
     most: float = 10.0
 
@@ -65,5 +66,6 @@ class Contrast(Regulariser):
     def __call__(
         self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
     ) -> Tensor:
-        d = log_difference(log_prob, t.log_probs[self.anchor], t.mask)
-        return -self.weight * ESTIMATORS["k3"](d).clamp_max(self.most)
+        d = log_difference(log_prob, t.log_probs[self.anchor], t.mask).clamp(-20, 20)
+        apart = ESTIMATORS["k3"](d).clamp_max(self.most).sum() / t.mask.sum().clamp_min(1)
+        return (-self.weight * apart).expand_as(log_prob)

@@ -152,20 +152,23 @@ class EntropyShaping(Modulation):
 
 @dataclass(frozen=True)
 class ScoreVariance(Modulation):
-    """Advantages times exp(-`rate` u), u the variance of `signals.<name>` over the prompt's
-    answers, over its largest in the batch."""
+    """Advantages times exp(-`rate` u), u the variance (over n) of `signals.<name>` over the
+    prompt's answers, scores from `low` to `high`, over the largest that can be. "Q-Hawkeye:
+    Reliable Visual Policy Optimization for Image Quality Assessment", arXiv 2601.22920."""
 
-    rate: float = 1.0
+    rate: float = 0.2
+    low: float = 1.0
+    high: float = 5.0
     name: str = "predicted_score"
 
     def needs(self) -> tuple[str, ...]:
         return ("groups.prompt", f"signals.{self.name}")
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
-        first = first_steps(sequence(t))
-        variance = group(t, ("prompt",), first).variance(t.signals[self.name])
-        largest = group(t, BATCH, first).max(variance).clamp_min(1e-8)
-        return advantage * (-self.rate * variance / largest).exp()
+        rows = group(t, ("prompt",), first_steps(sequence(t)))
+        score = t.signals[self.name].clamp(self.low, self.high)
+        largest = (self.high - self.low) ** 2 / 4
+        return advantage * (-self.rate * rows.variance(score, correction=0) / largest).exp()
 
 
 @dataclass(frozen=True)

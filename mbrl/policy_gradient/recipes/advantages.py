@@ -188,6 +188,21 @@ ADVANTAGES = (
         differences=(*PRIORITY, "the weight of the penalty is not the authors', who give none"),
     ),
     Recipe(
+        "q_hawkeye",
+        "Q-Hawkeye: Reliable Visual Policy Optimization for Image Quality Assessment",
+        "2601.22920",
+        modulation=(ScoreVariance(),),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceMean(),
+        regularisers=(regularisers.KL(0.04), Contrast()),
+        parts=("log-probs of the same answers with a degraded image", "predicted scores"),
+        differences=(
+            "the weight of the contrast stays 1e-4; the authors anneal it to 0",
+            "the value is A log pi; the authors' code has its gradient with the value A",
+            "without the two entropy terms, which the authors' script does not switch on",
+        ),
+    ),
+    Recipe(
         "mssr",
         "Stable and Efficient Single-Rollout RL for Multimodal Reasoning",
         "2512.18215",
@@ -229,6 +244,7 @@ ADVANTAGES = (
         "weighted_grpo",
         "Beyond Variance: Prompt-Efficient RLVR via Rare-Event Amplification and Bidirectional "
         "Pairing",
+        "2602.03452",
         mark="reconstructed",
         terms=(Term(RareEvents(), key=("pair",)),),
         parts=("pairs of a hard and an easy prompt",),
@@ -241,6 +257,7 @@ ADVANTAGES = (
         "urpa",
         "Uncertainty-quantified Rollout Policy Adaptation for Unlabelled Cross-domain Temporal "
         "Grounding",
+        "2508.06317",
         mark="reconstructed",
         terms=(Term(Whole("consistency_reward")),),
         regularisers=(regularisers.KL(0.04),),
@@ -254,25 +271,13 @@ ADVANTAGES = (
     Recipe(
         "ps_grpo",
         "Improving Consistency in Retrieval-Augmented Systems with Group Similarity Rewards",
+        "2510.04392",
         mark="reconstructed",
         terms=(Term(Whole("group_similarity"), key=("paraphrases",)),),
         regularisers=(regularisers.KL(0.04),),
         parts=("similarities between answers to paraphrases",),
         assumptions=(
             "the reward is the mean similarity to all answers to other paraphrases",
-            "GRPO's penalty 0.04",
-        ),
-    ),
-    Recipe(
-        "q_hawkeye",
-        "Q-Hawkeye: Reliable Visual Policy Optimization for Image Quality Assessment",
-        mark="reconstructed",
-        modulation=(ScoreVariance(),),
-        regularisers=(regularisers.KL(0.04), Contrast()),
-        parts=("log-probs of the same answers with a degraded image", "predicted scores"),
-        assumptions=(
-            "the weight is exp(-u), u the variance of a prompt's scores over the batch's largest",
-            "the contrast is a k3 estimate to fixed log-probs, weight 0.01, at most 10 a step",
             "GRPO's penalty 0.04",
         ),
     ),

@@ -84,6 +84,7 @@ SELECTIONS = (
         "ace",
         "Overconfident Errors Need Stronger Correction: Asymmetric Confidence Penalties for "
         "Reinforcement Learning",
+        "2602.21420",
         mark="secondary",
         modulation=(AsymmetricConfidence(),),
         assumptions=("rate 1", "confidence is the mean over the answer's steps"),

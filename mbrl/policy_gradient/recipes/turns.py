@@ -212,6 +212,7 @@ TURNS = (
     Recipe(
         "mapo_mixed",
         "MAPO: Mixed Advantage Policy Optimization for Long-Horizon Multi-Turn Dialogue",
+        "2603.06194",
         mark="reconstructed",
         terms=(
             Term(

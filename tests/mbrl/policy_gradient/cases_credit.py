@@ -43,6 +43,7 @@ def add(t: Trajectories, g: torch.Generator) -> None:
         for name, value in (("quantile_low", 0.6), ("quantile_high", 1.4))
     }
     signals["matched"] = (signals["matched"] > 0.3).double() + junk
+    signals["predicted_score"] = 6 * signals["predicted_score"]
     signals["accuracy"] = signals["accuracy"] ** 0.2
     signals["confidence"] = signals["confidence"] ** 0.2
     t.log_probs["degraded"] = -2 * uniform(batch, steps) - 0.1 + junk

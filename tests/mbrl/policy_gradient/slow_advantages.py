@@ -327,16 +327,14 @@ def ps_grpo(batch: list[Sequence]) -> Tensor:
 
 
 def q_hawkeye(batch: list[Sequence]) -> Tensor:
-    spreads = [
-        spread([signal(s, "predicted_score") for s in group]) ** 2 for group in prompts(batch)
-    ]
-    for group, u in zip(prompts(batch), spreads, strict=True):
+    for group in prompts(batch):
+        scores = [min(max(signal(s, "predicted_score"), 1.0), 5.0) for s in group]
         z(group, [s.total for s in group])
         for s in group:
-            give(s, s.advantage[0] * math.exp(-u / max(spreads)))
+            give(s, s.advantage[0] * math.exp(-0.2 * statistics.pvariance(scores) / 4))
     apart = gains(batch, lambda r, a, x: torch.clamp(k3(x, "degraded"), max=10.0))
-    kept = -token_mean(gains(batch, plain)) + 0.04 * token_mean(penalty(batch))
-    return kept - 0.01 * token_mean(apart)
+    kept = -sequence_mean(log_likelihood(batch)) + 0.04 * sequence_mean(penalty(batch))
+    return kept - 1e-4 * token_mean(apart)
 
 
 SLOW: dict[str, Slow] = {
