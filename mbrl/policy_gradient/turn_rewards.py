@@ -61,7 +61,8 @@ class Standardised(Reward):
 @dataclass(frozen=True)
 class ProgressBonus(Reward):
     """Every turn's reward, from turn `first` on, plus `weight` times its gain over the turn before
-    (none for turn 0), paid at the turn's first step."""
+    (none for turn 0), paid at the turn's first step. "Training Language Models to Self-Correct via
+    Reinforcement Learning", arXiv 2409.12917."""
 
     weight: float = 10.0
     first: int = 0

@@ -96,7 +96,10 @@ ADVANTAGES = (
         "RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
         terms=(Term(credit=BundleRisk(), baseline=baselines.Zero(), scale=scales.One()),),
         parts=("bundles of questions", "the quantiles of their scores, tracked"),
-        differences=("an answer without a partner makes a paper of its own, it is not left out",),
+        differences=(
+            "an answer without a partner makes a paper of its own, it is not left out",
+            "the authors' scripts differ in levels and shares; these are of the one for DAPO-Math",
+        ),
     ),
     Recipe(
         "fapo",

@@ -418,7 +418,7 @@ def spae(batch: list[Sequence]) -> Tensor:
 
 
 def attempts(s: Sequence, weight: float, first: int) -> None:
-    """Rewards of every turn from number `first` on, with the bonus, and what follows it."""
+    """Rewards of every turn from number `first` on, with the bonus."""
     by_number = {turn[0].turn: earned(turn) for turn in turns(s)}
     rewards = []
     for turn in turns(s):
@@ -426,7 +426,7 @@ def attempts(s: Sequence, weight: float, first: int) -> None:
         before = by_number.get(number - 1, 0.0)
         bonus = weight * (by_number[number] - before) if number else 0.0
         rewards.append(by_number[number] + bonus if number >= first else 0.0)
-    give_turns(s, discounted(rewards, 1.0))
+    give_turns(s, rewards)
 
 
 def score(batch: list[Sequence]) -> Tensor:
@@ -439,7 +439,7 @@ def score(batch: list[Sequence]) -> Tensor:
 def score_first_stage(batch: list[Sequence]) -> Tensor:
     for s in batch:
         attempts(s, 0.0, 1)
-    rows = gains(batch, lambda r, a, x: k3(x) * (1.0 if x.turn == 0 else 0.0))
+    rows = gains(batch, lambda r, a, x: k3(x) * (0.1 if x.turn == 0 else 0.0))
     return -sequence_sum(log_likelihood(batch)) + sequence_sum(rows)
 
 

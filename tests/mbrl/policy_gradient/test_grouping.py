@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.grouping import equal_ids, history_ids, similar_ids
+from mbrl.policy_gradient.groups import numbered
 
 
 def same(ids: np.ndarray) -> np.ndarray:
@@ -43,3 +45,8 @@ def test_histories_nest() -> None:
             assert groups[2][i, j] == (a == b and prompt[i] == prompt[j])
     with pytest.raises(ConfigError, match="at least"):
         history_ids(state, sequence, prompt, 0)
+
+
+def test_groups_are_numbered_without_gaps() -> None:
+    ids = torch.randint(0, 1000, (6, 7), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(numbered(ids), torch.unique(ids, return_inverse=True)[1])
