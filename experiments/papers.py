@@ -9,6 +9,9 @@ from mbrl.policy_gradient.recipes import TABLES
 
 HEADS = {
     "base": "What others stand on",
+    "advantages": "Baselines, scales and modulation of advantages",
+    "turns": "Credit for turns and segments",
+    "selections": "Which answers are trained on, and masks",
     "off_policy": "Ratios and data of other policies",
     "clipping": "Gates, entropy, aggregation, selection",
 }

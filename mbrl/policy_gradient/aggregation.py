@@ -64,6 +64,19 @@ class SegmentMean(Aggregation):
 
 
 @dataclass(frozen=True)
+class SegmentSum(Aggregation):
+    """Mean over all segments of the sum over their steps."""
+
+    segment: str = "turn"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"segments.{self.segment}",)
+
+    def __call__(self, value: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
+        return masked(value, t).sum() / first_steps(segment(t, self.segment)).sum().clamp_min(1)
+
+
+@dataclass(frozen=True)
 class SignBalanced(Aggregation):
     """n+ / n times the mean over steps with A > 0, plus n- / n times that over steps with A < 0,
     where n+ and n- count sequences: "Balanced Aggregation: Understanding and Fixing Aggregation

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.groups import Group, sequence
+from mbrl.policy_gradient.groups import Group, numbered, sequence
 from mbrl.policy_gradient.option import Option
+from mbrl.policy_gradient.trackers import shrinkage
 from mbrl.types import Trajectories
 
 
@@ -146,6 +147,37 @@ class TokenOptimal(Baseline):
         so_far = torch.where(t.mask, norm, torch.zeros_like(norm)).cumsum(1)
         steps = norm.shape[1]
         at = torch.arange(steps, device=norm.device).expand_as(group.ids)
-        ids = torch.unique(group.ids * steps + at, return_inverse=True)[1]
+        ids = numbered(group.ids * steps + at)
         place = Group(ids, t.mask)
         return place.sum(so_far * value) / place.sum(so_far).clamp_min(1e-12)
+
+
+@dataclass(frozen=True)
+class VirtualMean(Baseline):
+    """The mean of the group and of one answer more that earned `best`, so that a group of wrong
+    answers is below it. A group of one has none, as in the authors' code. "NGRPO: Negative-enhanced
+    Group Relative Policy Optimization"."""
+
+    best: float = 1.0
+
+    def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
+        mean = (group.sum(value) + self.best) / (group.size() + 1).to(value.dtype)
+        return torch.where(group.size() > 1, mean, torch.zeros_like(mean))
+
+
+@dataclass(frozen=True)
+class Shrinkage(Baseline):
+    """w V + (1 - w) mean of the group, V the prior's `signals.<name>`; w as `shrinkage` of
+    mbrl/policy_gradient/trackers.py. "V_0.5: Generalist Value Model as a Prior for Sparse RL
+    Rollouts", arXiv 2603.10848."""
+
+    name: str = "prior_value"
+    z: float = 1.96
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.name}",)
+
+    def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
+        prior, mean = t.signals[self.name], group.mean(value)
+        weight = shrinkage(prior, mean, group.size().to(value.dtype), self.z)
+        return weight * prior + (1 - weight) * mean

@@ -54,7 +54,8 @@ class ReturnToGo(Credit):
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         # What is discounted is the way from one unit to the next, not the gaps between steps.
         starts = self.units(t)
-        discount = torch.where(later(starts), self.gamma, 1.0).to(reward.dtype)
+        one = torch.ones_like(reward)  # of the reward's precision, which gamma alone has not
+        discount = torch.where(later(starts), self.gamma * one, one)
         value = discounted_sum(torch.where(t.mask, reward, torch.zeros_like(reward)), discount)
         if self.segment is None:
             return value
@@ -147,6 +148,91 @@ class VTrace(Bootstrapped):
         return weight, discounted_sum(torch.where(t.mask, weight * error, zero), carry)
 
 
+@dataclass(frozen=True)
+class Measured(Credit):
+    """A value that another part measured for every segment (a critic of whole turns): `signals` by
+    name, alike at all steps of a segment. The reward is not read."""
+
+    name: str
+    segment: str = "turn"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.name}", f"segments.{self.segment}")
+
+    def units(self, t: Trajectories) -> Tensor:
+        return first_steps(segment(t, self.segment))
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        return t.signals[self.name]
+
+
+@dataclass(frozen=True)
+class RescaledReturn(Credit):
+    """Discounted rewards from a segment on, over the square root of how many segments these are,
+    alike at all steps of a segment."""
+
+    gamma: float = 1.0
+    segment: str = "turn"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"segments.{self.segment}",)
+
+    def units(self, t: Trajectories) -> Tensor:
+        return first_steps(segment(t, self.segment))
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        gamma = torch.full_like(reward, self.gamma)
+        left = discounted_sum(self.units(t).to(reward.dtype), torch.ones_like(reward))
+        total = segment_return(reward, gamma, t, self.segment)
+        return total / segment_first(left.clamp_min(1).sqrt(), t, self.segment).clamp_min(1)
+
+
+@dataclass(frozen=True)
+class CutReturn(Credit):
+    """Discounted rewards from a segment on, up to and with the first one that did not match what
+    was recorded (`signals.<name>` 1/2 or less at its first step)."""
+
+    gamma: float = 0.5
+    segment: str = "turn"
+    name: str = "matched"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.name}", f"segments.{self.segment}")
+
+    def units(self, t: Trajectories) -> Tensor:
+        return first_steps(segment(t, self.segment))
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        goes_on = (t.signals[self.name] > 0.5).to(reward.dtype)
+        return segment_return(reward, self.gamma * goes_on, t, self.segment)
+
+
+def segment_return(reward: Tensor, carry: Tensor, t: Trajectories, name: str) -> Tensor:
+    """[B, T]: the reward of the step's segment plus `carry` (at its first step) times that of the
+    next one, and so on: alike at all steps of a segment."""
+    parts = segment(t, name)
+    starts = first_steps(parts)
+    value = discounted_sum(
+        torch.where(starts, parts.sum(reward), torch.zeros_like(reward)),
+        torch.where(starts, carry, torch.ones_like(carry)),
+    )
+    return segment_first(value, t, name)
+
+
+def segment_first(value: Tensor, t: Trajectories, name: str) -> Tensor:
+    """[B, T]: `value` at the first step of the step's segment."""
+    parts = segment(t, name)
+    return parts.sum(torch.where(first_steps(parts), value, torch.zeros_like(value)))
+
+
+def following(value: Tensor, starts: Tensor) -> Tensor:
+    """[B, T]: `value` at the next of `starts` after every position, 0 after the last."""
+    here = torch.where(starts, value, torch.zeros_like(value))
+    shifted = torch.cat([here[:, 1:], torch.zeros_like(here[:, :1])], 1)
+    passed = torch.cat([~starts[:, 1:], torch.zeros_like(starts[:, :1])], 1)
+    return discounted_sum(shifted, passed.to(value.dtype))
+
+
 def gae(
     r_t: Tensor,
     v_tm1: Tensor,
@@ -171,15 +257,6 @@ def next_values(t: Trajectories) -> Tensor:
     if "next_value" in t.signals:
         return torch.where(t.mask, t.signals["next_value"], torch.zeros_like(t.reward))
     return following(t.signals["value"], t.mask)
-
-
-def following(value: Tensor, mask: Tensor) -> Tensor:
-    """[B, T]: `value` at the next step in `mask`, 0 after the last one."""
-    value = torch.where(mask, value, torch.zeros_like(value))
-    gap = (~mask).to(value.dtype)
-    shifted = torch.cat([value[:, 1:], torch.zeros_like(value[:, :1])], 1)
-    passed = torch.cat([gap[:, 1:], torch.zeros_like(gap[:, :1])], 1)
-    return discounted_sum(shifted, passed)
 
 
 def discounted_sum(value: Tensor, discount: Tensor) -> Tensor:

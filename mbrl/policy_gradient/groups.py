@@ -88,8 +88,15 @@ def group(t: Trajectories, key: tuple[str, ...], units: Tensor) -> Group:
         part = t.groups[name] if name in t.groups else t.segments[name]
         ids = ids * (part.max() + 1) + part
     if len(key) > 1:  # ids of combinations may be larger than there are steps
-        ids = torch.unique(ids, return_inverse=True)[1]
+        ids = numbered(ids)
     return Group(ids, units)
+
+
+def numbered(ids: Tensor) -> Tensor:
+    """The same groups numbered from 0: the inverse of `torch.unique`, in static shapes."""
+    flat, order = ids.flatten().sort()
+    number = torch.cat([torch.zeros_like(flat[:1]), (flat[1:] != flat[:-1]).long()]).cumsum(0)
+    return torch.empty_like(flat).scatter(0, order, number).view_as(ids)
 
 
 def sequence(t: Trajectories) -> Group:
@@ -127,4 +134,4 @@ def nodes(t: Trajectories, name: str) -> Group:
     """The steps of a sequence that have one id of `t.groups[name]` together, for every sequence."""
     rows = torch.arange(len(t.mask), device=t.mask.device)[:, None]
     part = t.groups[name]
-    return Group(torch.unique(rows * (part.max() + 1) + part, return_inverse=True)[1], t.mask)
+    return Group(numbered(rows * (part.max() + 1) + part), t.mask)

@@ -3,10 +3,23 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.groups import BATCH, by_sign, exp, first_steps, group, nodes
+from mbrl.policy_gradient.credit import Credit
+from mbrl.policy_gradient.groups import (
+    BATCH,
+    by_sign,
+    exp,
+    first_steps,
+    group,
+    nodes,
+    segment,
+    sequence,
+)
 from mbrl.policy_gradient.option import Option
+from mbrl.policy_gradient.rewards import outcome
+from mbrl.policy_gradient.turn_rewards import potential
 from mbrl.types import Trajectories
 
 
@@ -83,3 +96,71 @@ class Exponential(Modulation):
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
         return advantage * exp(advantage / self.temperature)
+
+
+@dataclass(frozen=True)
+class Positive(Modulation):
+    """max(A, 0)."""
+
+    def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
+        return advantage.clamp_min(0)
+
+
+@dataclass(frozen=True)
+class LongReasoning(Modulation):
+    """Advantages of a prompt times `weight`, unless its longest right answer is longer than its
+    wrong ones are on average, or none is right. "ADORA: Training Reasoning Models with Dynamic
+    Advantage Estimation on Reinforcement Learning"."""
+
+    weight: float = 0.1
+    key: tuple[str, ...] = ("prompt",)
+
+    def needs(self) -> tuple[str, ...]:
+        return tuple(f"groups.{name}" for name in self.key)
+
+    def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
+        rows = group(t, self.key, first_steps(sequence(t)))
+        right = outcome(t) > 0
+        length = sequence(t).size().to(advantage.dtype)
+        longest = rows.max(torch.where(right, length, torch.zeros_like(length)))
+        wrong = (~right).to(length.dtype)
+        usual = rows.sum(length * wrong) / rows.sum(wrong).clamp_min(1)
+        kept = (longest > usual) | (rows.sum(right.to(length.dtype)) == 0)
+        return torch.where(kept, advantage, self.weight * advantage)
+
+
+@dataclass(frozen=True)
+class Saturation(Modulation):
+    """Advantages times `kept` in turns after the first whose `potential` was above `threshold`:
+    what is done after the answer is known earns less. "Step Potential Advantage Estimation", arXiv
+    2601.03823."""
+
+    threshold: float = 0.9
+    kept: float = 0.5
+    segment: str = "turn"
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.accuracy", "signals.confidence", f"segments.{self.segment}")
+
+    def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
+        starts = first_steps(segment(t, self.segment))
+        height = potential(t.signals["accuracy"], t.signals["confidence"])
+        known = (starts & (height > self.threshold)).to(torch.int64)
+        # Of the step's own turn nothing counts yet, so its start is taken out again.
+        own = segment(t, self.segment).sum(known.to(advantage.dtype)) > 0
+        after = known.cumsum(1) - own.to(torch.int64) > 0
+        return torch.where(after, self.kept * advantage, advantage)
+
+
+@dataclass(frozen=True)
+class Elsewhere(Modulation):
+    """Another estimate where `signals.<name>` is 1/2 or less: `credit` of the reward as it is."""
+
+    credit: Credit
+    name: str = "vine_window"
+
+    def needs(self) -> tuple[str, ...]:
+        return (*self.credit.needs(), f"signals.{self.name}")
+
+    def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
+        return torch.where(t.signals[self.name] > 0.5, advantage, self.credit(t.reward, t))

@@ -9,20 +9,23 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient import baselines, gates, modulation, ratios, selection
 from mbrl.policy_gradient.aggregation import Aggregation, TokenMean
 from mbrl.policy_gradient.baselines import Baseline
-from mbrl.policy_gradient.credit import Credit, Outcome
+from mbrl.policy_gradient.credit import GAE, Credit, Outcome
 from mbrl.policy_gradient.gates import Clip, Gate
+from mbrl.policy_gradient.hierarchy import HierarchicalGAE
 from mbrl.policy_gradient.modulation import Modulation
+from mbrl.policy_gradient.nested import BundleRisk, NestedGroups, TokenWeighted
 from mbrl.policy_gradient.option import CURRENT_ENTROPY, Option, check_key, missing
 from mbrl.policy_gradient.ratios import Ratio, Token
 from mbrl.policy_gradient.regularisers import Regulariser
 from mbrl.policy_gradient.rejection import Rejection
 from mbrl.policy_gradient.rewards import Given, Reward
-from mbrl.policy_gradient.scales import Scale, Std
+from mbrl.policy_gradient.scales import One, Scale, Std, VirtualStd
 from mbrl.policy_gradient.selection import Selection
 from mbrl.policy_gradient.step_size import StepSize
 from mbrl.types import Trajectories
 
 Mark = Literal["verified", "secondary", "reconstructed"]
+COMPARED = (BundleRisk, HierarchicalGAE, NestedGroups, TokenWeighted)
 TOKEN_SCALE = 0.05  # a clip range above it is meant for ratios of single steps
 
 
@@ -130,11 +133,45 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
         isinstance(s, selection.NonZero) for s in recipe.selection
     ):
         yield "dropping the pivot belongs to the median, not to leave-one-out"
+    yield from _term_contradictions(recipe)
+    yield from _selection_contradictions(recipe)
+    yield from _clip_contradictions(recipe)
+
+
+def _term_contradictions(recipe: Recipe) -> Iterator[str]:
     for term in recipe.terms:
         learned = isinstance(term.baseline, baselines.Recorded) and term.baseline.name == "value"
-        if learned and "state" in term.key:
+        critic = learned or isinstance(term.credit, (GAE, HierarchicalGAE))
+        if critic and "state" in term.key:
             yield "groups by state and a critic are two baselines for the same thing; choose one"
-    yield from _clip_contradictions(recipe)
+        if isinstance(term.credit, COMPARED) and not (
+            isinstance(term.baseline, baselines.Zero) and isinstance(term.scale, One)
+        ):
+            yield (
+                f"{type(term.credit).__name__} gives advantages that were compared already; take "
+                "the baseline Zero and the scale One"
+            )
+
+
+def _selection_contradictions(recipe: Recipe) -> Iterator[str]:
+    virtual = any(
+        isinstance(term.baseline, baselines.VirtualMean) or isinstance(term.scale, VirtualStd)
+        for term in recipe.terms
+    )
+    for s in (*recipe.sampling, *recipe.selection):
+        if virtual and isinstance(s, selection.ZeroVariance) and s.which != "right":
+            yield (
+                "a virtual best answer is there for groups of wrong answers, which "
+                f'ZeroVariance("{s.which}") leaves out; take ZeroVariance("right")'
+            )
+    for s in recipe.sampling:
+        if isinstance(s, (selection.NonZero, selection.Outliers)):
+            yield (
+                f"{type(s).__name__} reads advantages, and there are none before the statistics "
+                "are taken; put it into `selection`"
+            )
+        if s in recipe.selection:
+            yield f"{s} is both in `sampling` and in `selection`; it counts once, in one of them"
 
 
 def _clip_contradictions(recipe: Recipe) -> Iterator[str]:

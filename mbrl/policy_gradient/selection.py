@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.groups import Group, first_steps, group, sequence
+from mbrl.policy_gradient.groups import Group, first_steps, group, segment, sequence
 from mbrl.policy_gradient.option import Option
 from mbrl.policy_gradient.rewards import outcome
 from mbrl.types import Trajectories
@@ -224,3 +224,34 @@ class DropSurplus(Selection):
         room = group(t, self.key, first).count(right & first)
         kept = first & (right | (wrong.rank(draw) < room))
         return sequence(t).max(kept.to(advantage.dtype))
+
+
+class NoVoidTurn(Selection):
+    """Leaves out sequences with a void turn (`signals.<name>` above 1/2 at any step): one with
+    neither code nor an answer."""
+
+    name: str = "void"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.name}",)
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        void = ((t.signals[self.name] > 0.5) & t.mask).any(1, keepdim=True)
+        return (~void).to(advantage.dtype).expand_as(advantage)
+
+
+@dataclass(frozen=True)
+class TopEntropyTurns(Selection):
+    """Keeps the `share` of all turns with the largest mean entropy (of the old policy)."""
+
+    share: float = 0.8
+    segment: str = "turn"
+
+    def needs(self) -> tuple[str, ...]:
+        return ("entropy", f"segments.{self.segment}")
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        assert t.entropy is not None
+        parts = segment(t, self.segment)
+        kept = top(parts.mean(t.entropy), first_steps(parts), self.share)
+        return parts.sum(kept)

@@ -2,11 +2,21 @@
 
 from mbrl.errors import unknown_name
 from mbrl.policy_gradient.recipe import Recipe
+from mbrl.policy_gradient.recipes.advantages import ADVANTAGES
 from mbrl.policy_gradient.recipes.base import BASE
 from mbrl.policy_gradient.recipes.clipping import CLIPPING
 from mbrl.policy_gradient.recipes.off_policy import OFF_POLICY
+from mbrl.policy_gradient.recipes.selections import SELECTIONS
+from mbrl.policy_gradient.recipes.turns import TURNS
 
-TABLES = {"base": BASE, "off_policy": OFF_POLICY, "clipping": CLIPPING}
+TABLES = {
+    "base": BASE,
+    "advantages": ADVANTAGES,
+    "turns": TURNS,
+    "selections": SELECTIONS,
+    "off_policy": OFF_POLICY,
+    "clipping": CLIPPING,
+}
 RECIPES: dict[str, Recipe] = {r.name: r for table in TABLES.values() for r in table}
 
 

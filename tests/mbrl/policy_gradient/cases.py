@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mbrl.types import Trajectories
+from tests.mbrl.policy_gradient import cases_credit
 
 SIZES = (4, 5, 3, 1, 3)  # of the groups: mixed, mixed, all right, one alone, all wrong
 STEPS, TURNS = 7, 3
@@ -105,6 +106,7 @@ def batch(seed: int, spread: float = 0.3) -> tuple[Trajectories, Tensor, Tensor]
     branch = torch.randint(0, 2, (rows, 1), generator=g)
     t.groups["node"] = (prompt[:, None] * TURNS + turn) * 2 + branch
     t.segments["decode"] = torch.randint(0, 3, (rows, STEPS), generator=g)
+    cases_credit.add(t, g)
     return t, log_prob.requires_grad_(), entropy.requires_grad_()
 
 

@@ -5,9 +5,18 @@ import pytest
 import torch
 
 from mbrl.policy_gradient import RECIPES, estimate, loss
-from tests.mbrl.policy_gradient import cases, slow_base, slow_clipping, slow_off_policy
+from tests.mbrl.policy_gradient import (
+    cases,
+    slow_advantages,
+    slow_base,
+    slow_clipping,
+    slow_off_policy,
+    slow_selections,
+    slow_turns,
+)
 
-SLOW = slow_base.SLOW | slow_off_policy.SLOW | slow_clipping.SLOW
+PARTS = (slow_base, slow_advantages, slow_turns, slow_selections, slow_off_policy, slow_clipping)
+SLOW = {name: slow for part in PARTS for name, slow in part.SLOW.items()}
 
 
 def test_every_recipe_has_a_slow_implementation() -> None:

@@ -1,0 +1,287 @@
+"""Recipes by their baselines, scales and rewards: what an answer is compared with."""
+
+from mbrl.policy_gradient import (
+    aggregation,
+    baselines,
+    gates,
+    modulation,
+    ratios,
+    regularisers,
+    scales,
+    selection,
+)
+from mbrl.policy_gradient.constraints import Contrast, HingeKL
+from mbrl.policy_gradient.credit import GAE
+from mbrl.policy_gradient.discriminative import Discriminative
+from mbrl.policy_gradient.nested import BundleRisk, SetValue
+from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.rewards import (
+    ByOutcome,
+    Consistency,
+    Flawed,
+    Gated,
+    KLPenalised,
+    RareEvents,
+    Whole,
+)
+from mbrl.policy_gradient.uncertainty import EntropyShaping, ScoreVariance
+
+RAW = Term(baseline=baselines.Zero(), scale=scales.One())
+CENTRED = Term(scale=scales.One())
+NEGATIVE = "The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning"
+OFFLINE = "Improving Language Models with Advantage-based Offline Policy Gradients"
+REFERENCE = Term(baseline=baselines.Recorded("reference_value"), scale=scales.One())
+PRIORITY = ("sequences are drawn alike; the paper draws them by their advantage",)
+
+ADVANTAGES = (
+    Recipe(
+        "mc_grpo",
+        "MC-GRPO: Median-Centered Group Relative Policy Optimization for Small-Rollout "
+        "Reinforcement Learning",
+        terms=(Term(baseline=baselines.Median(), scale=scales.MedianDeviation()),),
+        selection=(selection.NonZero(),),
+        aggregation=aggregation.SequenceMean(),
+        regularisers=(regularisers.KL(0.04),),
+        differences=("the penalty counts the pivot too",),
+    ),
+    Recipe(
+        "bnpo",
+        "BNPO: Beta Normalization Policy Optimization",
+        terms=(Term(scale=scales.BetaDensity()),),
+        differences=("an answer that is alone with its prompt counts 0, not its reward",),
+    ),
+    Recipe(
+        "psr",
+        NEGATIVE,
+        "2506.01347",
+        terms=(Term(ByOutcome(1.0, 0.0), baseline=baselines.Zero(), scale=scales.One()),),
+    ),
+    Recipe(
+        "nsr",
+        NEGATIVE,
+        "2506.01347",
+        terms=(Term(ByOutcome(0.0, -1.0), baseline=baselines.Zero(), scale=scales.One()),),
+    ),
+    Recipe(
+        "w_reinforce",
+        NEGATIVE,
+        "2506.01347",
+        terms=(Term(ByOutcome(0.1, -1.0), baseline=baselines.Zero(), scale=scales.One()),),
+    ),
+    Recipe(
+        "ngrpo",
+        "NGRPO: Negative-enhanced Group Relative Policy Optimization",
+        terms=(Term(baseline=baselines.VirtualMean(), scale=scales.VirtualStd()),),
+        selection=(selection.ZeroVariance("right"),),
+        gate=gates.Clip(0.16, 0.24),
+    ),
+    Recipe(
+        "gdpo",
+        "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
+        "Optimization",
+        terms=(Term(), Term(Whole("length_reward"))),
+        modulation=(modulation.Whiten(),),
+        differences=("two rewards: the outcome and one of length",),
+    ),
+    Recipe(
+        "gdpo_conditioned",
+        "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
+        "Optimization",
+        terms=(Term(), Term(Gated(Whole("length_reward")))),
+        modulation=(modulation.Whiten(),),
+        differences=("two rewards: the outcome, and one of length for those that passed",),
+    ),
+    Recipe(
+        "riskpo",
+        "RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
+        terms=(Term(credit=BundleRisk(), baseline=baselines.Zero(), scale=scales.One()),),
+        parts=("bundles of questions", "the quantiles of their scores, tracked"),
+        differences=(
+            "an answer without a partner makes a paper of its own, it is not left out",
+            "the authors' scripts differ in levels and shares; these are of the one for DAPO-Math",
+        ),
+    ),
+    Recipe(
+        "fapo",
+        "FAPO: Flawed-Aware Policy Optimization for Efficient and Reliable Reasoning",
+        "2510.22543",
+        terms=(Term(Flawed(), scale=scales.Std(1e-6)),),
+        gate=gates.Clip(0.2, 0.28, dual=10.0),
+        parts=("a process reward model that finds flawed steps of right answers",),
+    ),
+    Recipe(
+        "drpo_decoupled",
+        "DRPO: Efficient Reasoning via Decoupled Reward Policy Optimization",
+        terms=(Term(ByOutcome(), baseline=baselines.Zero(), scale=scales.One()),),
+        gate=Discriminative(),
+        aggregation=aggregation.SequenceMean(),
+        regularisers=(HingeKL(),),
+        differences=(
+            "prompts count by their answers, which are equally many in the paper",
+            "the value is that of the objective; the authors' code has its gradient alone",
+        ),
+    ),
+    Recipe(
+        "stable_reinforce",
+        "R1-Reward: Training Multimodal Reward Model Through Stable Reinforcement Learning",
+        "2505.02835",
+        terms=(Term(Consistency(), baseline=baselines.Zero(), scale=scales.One(), key=()),),
+        modulation=(modulation.Whiten(1e-8),),
+        selection=(selection.Outliers(3.0),),
+        gate=gates.Clip(clamp=6.907755278982137),
+        parts=("a judge of whether reasoning and answer agree",),
+        differences=("the weights of the consistency reward are recalled, not checked",),
+    ),
+    Recipe(
+        "nlpo",
+        "Is Reinforcement Learning (Not) for Natural Language Processing: Benchmarks, Baselines, "
+        "and Building Blocks for Natural Language Policy Optimization",
+        "2210.01241",
+        terms=(
+            Term(KLPenalised(0.1), GAE(), baseline=baselines.Zero(), scale=scales.One(), key=()),
+        ),
+        modulation=(modulation.Whiten(eps=1e-8, steps=True),),
+        parts=("a critic", "log-probs of the policy masked by its earlier copy's top p"),
+    ),
+    Recipe(
+        "a_lol",
+        OFFLINE,
+        "2305.14718",
+        terms=(REFERENCE,),
+        modulation=(modulation.Positive(),),
+        ratio=ratios.Product(denominator="reference"),
+        gate=gates.DetachedClip(low=0.9, high=0.9),
+        aggregation=aggregation.SequenceSum(),
+        parts=("the value of a prompt under the reference policy",),
+        differences=PRIORITY,
+    ),
+    Recipe(
+        "a_lol_ref_free",
+        OFFLINE,
+        "2305.14718",
+        terms=(REFERENCE,),
+        modulation=(modulation.Positive(),),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+        parts=("the value of a prompt under the reference policy",),
+        differences=PRIORITY,
+    ),
+    Recipe(
+        "a_lol_seq",
+        OFFLINE,
+        "2305.14718",
+        terms=(REFERENCE,),
+        modulation=(modulation.Positive(),),
+        ratio=ratios.Token(denominator="reference"),
+        gate=gates.DetachedClip(low=0.9, high=0.9),
+        aggregation=aggregation.SequenceSum(),
+        parts=("the value of a prompt under the reference policy",),
+        differences=PRIORITY,
+    ),
+    Recipe(
+        "a_lol_kl",
+        OFFLINE,
+        "2305.14718",
+        terms=(REFERENCE,),
+        modulation=(modulation.Positive(),),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+        regularisers=(regularisers.KL(0.1, "k1"),),
+        parts=("the value of a prompt under the reference policy",),
+        differences=(*PRIORITY, "the weight of the penalty is not the authors', who give none"),
+    ),
+    Recipe(
+        "q_hawkeye",
+        "Q-Hawkeye: Reliable Visual Policy Optimization for Image Quality Assessment",
+        "2601.22920",
+        modulation=(ScoreVariance(),),
+        gate=gates.LogLikelihood(),
+        aggregation=aggregation.SequenceMean(),
+        regularisers=(regularisers.KL(0.04), Contrast()),
+        parts=("log-probs of the same answers with a degraded image", "predicted scores"),
+        differences=(
+            "the weight of the contrast stays 1e-4; the authors anneal it to 0",
+            "the value is A log pi; the authors' code has its gradient with the value A",
+            "without the two entropy terms, which the authors' script does not switch on",
+        ),
+    ),
+    Recipe(
+        "mssr",
+        "Stable and Efficient Single-Rollout RL for Multimodal Reasoning",
+        "2512.18215",
+        mark="secondary",
+        terms=(Term(baseline=baselines.Recorded("tracked_value"), scale=scales.One()),),
+        modulation=(modulation.Whiten(1e-8), EntropyShaping()),
+        parts=("a tracker of every prompt's success rate",),
+        assumptions=("entropy weight 0.4 and limit |A| / 2, as recalled",),
+    ),
+    Recipe(
+        "polychromic",
+        "Polychromic Objectives for Reinforcement Learning",
+        mark="secondary",
+        terms=(Term(credit=SetValue(), scale=scales.One()),),
+        modulation=(modulation.Elsewhere(GAE()),),
+        regularisers=(regularisers.KL(0.01),),
+        parts=("a critic", "sets of sequences that begin in one state", "kinds of sequences"),
+        assumptions=(
+            "a set is worth its mean reward times its share of distinct sequences; another's code "
+            "adds the two",
+            "what a set is worth is compared with the other sets of the prompt",
+        ),
+    ),
+    Recipe(
+        "v_half",
+        "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts",
+        "2603.10848",
+        mark="reconstructed",
+        terms=(Term(baseline=baselines.Shrinkage(), scale=scales.One()),),
+        parts=("a prior of the value of every prompt",),
+        assumptions=(
+            "the variance of the mean is the one under the prior, V (1 - V) / n",
+            "the squared bias is what the difference has beyond that variance",
+            "the prior is rejected beyond 1.96 deviations",
+            "no division by a deviation",
+        ),
+    ),
+    Recipe(
+        "weighted_grpo",
+        "Beyond Variance: Prompt-Efficient RLVR via Rare-Event Amplification and Bidirectional "
+        "Pairing",
+        "2602.03452",
+        mark="reconstructed",
+        terms=(Term(RareEvents(), key=("pair",)),),
+        parts=("pairs of a hard and an easy prompt",),
+        assumptions=(
+            "rewards are 1 and -1, rare ones twice that",
+            "the pair's answers are one group: in a prompt's own group weights would cancel",
+        ),
+    ),
+    Recipe(
+        "urpa",
+        "Uncertainty-quantified Rollout Policy Adaptation for Unlabelled Cross-domain Temporal "
+        "Grounding",
+        "2508.06317",
+        mark="reconstructed",
+        terms=(Term(Whole("consistency_reward")),),
+        regularisers=(regularisers.KL(0.04),),
+        parts=("rewards of agreement with the mean prediction",),
+        assumptions=(
+            "confidence is 1 - variance over the largest in the batch",
+            "similarity is 1 - mean absolute distance to the mean prediction",
+            "GRPO's penalty 0.04",
+        ),
+    ),
+    Recipe(
+        "ps_grpo",
+        "Improving Consistency in Retrieval-Augmented Systems with Group Similarity Rewards",
+        "2510.04392",
+        mark="reconstructed",
+        terms=(Term(Whole("group_similarity"), key=("paraphrases",)),),
+        regularisers=(regularisers.KL(0.04),),
+        parts=("similarities between answers to paraphrases",),
+        assumptions=(
+            "the reward is the mean similarity to all answers to other paraphrases",
+            "GRPO's penalty 0.04",
+        ),
+    ),
+)

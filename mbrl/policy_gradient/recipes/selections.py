@@ -1,0 +1,140 @@
+"""Recipes by what they do to advantages after they were normalised, and by what they leave out."""
+
+from mbrl.policy_gradient import (
+    aggregation,
+    baselines,
+    gates,
+    modulation,
+    regularisers,
+    rejection,
+    scales,
+    selection,
+)
+from mbrl.policy_gradient.adaptive_clips import EntropyClip
+from mbrl.policy_gradient.nested import TokenWeighted
+from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.rewards import Whole
+from mbrl.policy_gradient.sampling import ResampleOnCorrect
+from mbrl.policy_gradient.uncertainty import (
+    AsymmetricConfidence,
+    ConfidenceGap,
+    Novelty,
+    ResponseEntropy,
+    SemanticEntropy,
+)
+
+SELECTIONS = (
+    Recipe(
+        "adora",
+        "ADORA: Training Reasoning Models with Dynamic Advantage Estimation on Reinforcement "
+        "Learning",
+        modulation=(modulation.LongReasoning(),),
+        differences=("the condition of its version for language models, by length",),
+    ),
+    Recipe(
+        "hapo_token_aware",
+        "From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature",
+        terms=(Term(credit=TokenWeighted(), baseline=baselines.Zero(), scale=scales.One()),),
+        gate=EntropyClip(),
+        differences=(
+            "entropies below the pivot are scaled to [-1, 0]; the authors' code divides them by a "
+            "negative number, which makes them positive",
+            "entropies are those of the old policy",
+        ),
+    ),
+    Recipe(
+        "simple_tir",
+        "SimpleTIR: End-to-End Reinforcement Learning for Multi-Turn Tool-Integrated Reasoning",
+        "2509.02479",
+        selection=(selection.NoVoidTurn(),),
+        parts=("whether a turn had neither code nor an answer",),
+    ),
+    Recipe(
+        "mini_o3",
+        "Mini-o3: Scaling Up Reasoning Patterns and Interaction Turns for Visual Search",
+        "2509.07969",
+        terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
+        selection=(selection.Finished(),),
+        differences=("steps that are left out stay in the denominator",),
+    ),
+    Recipe(
+        "grpo_roc",
+        "rStar2-Agent: Agentic Reasoning Technical Report",
+        "2508.20722",
+        terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
+        sampling=(ResampleOnCorrect(),),
+        gate=gates.Clip(0.2, 0.28),
+        parts=("penalties of tool errors and of format",),
+        differences=(
+            "as in the authors' code the best right answers are kept, none is drawn by chance",
+            "a prompt with less of both kinds than the minimum keeps half too, not all",
+        ),
+    ),
+    Recipe(
+        "seed_grpo",
+        "SEED-GRPO: Semantic Entropy Enhanced GRPO for Uncertainty-Aware Policy Optimization",
+        "2505.12346",
+        mark="secondary",
+        terms=(Term(scale=scales.One()),),
+        modulation=(SemanticEntropy(),),
+        parts=("clusters of answers of one meaning",),
+        assumptions=("linear in the entropy, rate 0.02", "clusters weigh by their answers"),
+    ),
+    Recipe(
+        "ace",
+        "Overconfident Errors Need Stronger Correction: Asymmetric Confidence Penalties for "
+        "Reinforcement Learning",
+        "2602.21420",
+        mark="secondary",
+        modulation=(AsymmetricConfidence(),),
+        assumptions=("rate 1", "confidence is the mean over the answer's steps"),
+    ),
+    Recipe(
+        "xrpo",
+        "XRPO: Pushing the limits of GRPO with Targeted Exploration and Exploitation",
+        mark="secondary",
+        modulation=(Novelty(),),
+        assumptions=("rate 1 and limit A", "likelihoods are those of the old policy"),
+    ),
+    Recipe(
+        "arm_progrpo",
+        "Back to Basics: Revisiting Exploration in Reinforcement Learning for LLM Reasoning via "
+        "Generative Probabilities",
+        "2602.05281",
+        mark="secondary",
+        modulation=(ConfidenceGap(),),
+        parts=("the policy's confidence in the prompt's own tokens",),
+        assumptions=("rate 0.3", "the least likely fifth of an answer's tokens"),
+    ),
+    Recipe(
+        "ettrl",
+        "ETTRL: Balancing Exploration and Exploitation in LLM Test-Time Reinforcement Learning Via "
+        "Entropy Mechanism",
+        "2508.11356",
+        mark="reconstructed",
+        terms=(Term(Whole("majority_reward")),),
+        modulation=(ResponseEntropy(),),
+        parts=("rewards of agreement with the majority",),
+        assumptions=(
+            "advantages are multiplied by 1 - 0.5 H, whatever their sign",
+            "H is an answer's mean entropy over the largest of its prompt",
+        ),
+    ),
+    Recipe(
+        "dart",
+        "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation",
+        mark="reconstructed",
+        terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
+        selection=(selection.TopEntropyTurns(0.8),),
+        rejection=(rejection.Truncated(cap=1.0),),
+        gate=gates.Clip(0.1, 0.28, dual=3.0),
+        aggregation=aggregation.SequenceMean(),
+        regularisers=(regularisers.KL(0.1),),
+        parts=("log-probs of the engine that sampled",),
+        assumptions=(
+            "four fifths of the turns are kept, by their mean entropy",
+            "the truncated weight, clip and penalty are those of the authors' code, in which the "
+            "choice by entropy is commented out",
+        ),
+    ),
+)

@@ -1,0 +1,101 @@
+"""What is kept from batch to batch beside the policy: quantiles of scores, success rates of
+prompts, and when a prior's word is worth more than a few answers. Plain arithmetic."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+
+
+class QuantileTracker:
+    """Quantiles of a stream of batches by stochastic gradient descent on the pinball loss:
+    q += rate (level - share of scores below q). The first batch's own quantiles are the start.
+    RiskPO, as in the authors' code."""
+
+    def __init__(self, levels: tuple[float, ...] = (0.2, 0.8), rate: float = 0.1) -> None:
+        if not levels or not all(0 < level < 1 for level in levels):
+            raise ConfigError(f"levels {levels}: quantiles are at levels between 0 and 1")
+        self.levels, self.rate = levels, rate
+        self.quantiles: np.ndarray | None = None
+
+    def update(self, scores: np.ndarray) -> np.ndarray:
+        """`scores` [n] of a batch; returns the quantiles [levels] after it."""
+        scores, levels = np.asarray(scores, dtype=np.float64), np.asarray(self.levels)
+        if self.quantiles is None:
+            self.quantiles = np.quantile(scores, levels)
+        else:
+            below = (scores[None] < self.quantiles[:, None]).mean(1)
+            self.quantiles = self.quantiles + self.rate * (levels - below)
+        return self.quantiles
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = None if self.quantiles is None else self.quantiles.copy()
+        return {"levels": self.levels, "quantiles": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if tuple(state["levels"]) != self.levels:
+            raise ConfigError(
+                f"the state has quantiles at {tuple(state['levels'])}, the tracker at "
+                f"{self.levels}; make a tracker with the levels of the state"
+            )
+        kept = state["quantiles"]
+        self.quantiles = None if kept is None else np.array(kept, dtype=np.float64)
+
+
+class SuccessTracker:
+    """For every prompt a Beta posterior of its success rate that forgets: before a new answer both
+    counts are multiplied by `discount`, so that what was seen k answers ago counts discount^k.
+    The value `prior` counts as `strength` answers at the start."""
+
+    def __init__(self, discount: float = 0.9, prior: float = 0.5, strength: float = 2.0) -> None:
+        if not 0 < discount <= 1 or not 0 < prior < 1 or strength <= 0:
+            raise ConfigError(
+                f"discount {discount} (in (0, 1]), prior {prior} (in (0, 1)), strength {strength} "
+                "(above 0): one of them is out of its range"
+            )
+        self.discount = discount
+        self.start = (prior * strength, (1 - prior) * strength)
+        self.counts: dict[int, tuple[float, float]] = {}
+
+    def value(self, prompt: int) -> float:
+        """The posterior's mean."""
+        right, wrong = self.counts.get(prompt, self.start)
+        return right / (right + wrong)
+
+    def update(self, prompt: int, reward: float) -> None:
+        """`reward` in [0, 1] of one answer."""
+        right, wrong = self.counts.get(prompt, self.start)
+        self.counts[prompt] = (
+            self.discount * right + reward,
+            self.discount * wrong + 1 - reward,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": dict(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts = {int(k): (float(a), float(b)) for k, (a, b) in state["counts"].items()}
+
+
+def shrinkage(prior: Tensor, mean: Tensor, size: Tensor, z: float) -> Tensor:
+    """The weight of `prior` beside the `mean` of `size` answers, elementwise: v / (v + bias^2),
+    which makes the squared error least, with v the variance of the mean under the prior, prior
+    (1 - prior) / size, and bias^2 = max((mean - prior)^2 - v, 0). 0 where the prior is rejected."""
+    variance = mean_variance(prior, size)
+    bias = ((mean - prior) ** 2 - variance).clamp_min(0)
+    weight = variance / (variance + bias)
+    return torch.where(rejected(prior, mean, size, z), torch.zeros_like(weight), weight)
+
+
+def rejected(prior: Tensor, mean: Tensor, size: Tensor, z: float) -> Tensor:
+    """Whether the `mean` of `size` answers is more than `z` deviations from `prior`: then more
+    answers are worth their cost."""
+    return (mean - prior).abs() > z * mean_variance(prior, size).sqrt()
+
+
+def mean_variance(prior: Tensor, size: Tensor) -> Tensor:
+    kept = prior.clamp(1e-3, 1 - 1e-3)
+    return kept * (1 - kept) / size
