@@ -30,6 +30,7 @@ from mbrl.networks import (
 )
 from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
 from mbrl.policy_gradient.credit import Bootstrapped, ReturnToGo
+from mbrl.policy_gradient.option import CURRENT_ENTROPY
 from mbrl.rounds import Rounds
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics
@@ -37,9 +38,12 @@ from mbrl.types import Dataset, Spec, Trajectories, Transitions, joined
 
 # What a run in control has for a recipe, beside the current policy's entropy.
 ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
+KEYS = ("prompt", "turn")  # copies that began in one state, and the step of the episode
 HAS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
     *("signals.value", "signals.uniform", "groups.prompt", "segments.turn", "entropy"),
+    "sum_prob_squared",  # of discrete actions
+    CURRENT_ENTROPY,
 )
 
 
@@ -73,7 +77,9 @@ class PolicyGradientConfig:
                 f"minibatches is {self.minibatches}, more than the {self.envs} episodes of a round"
             )
         objective = recipe(self.recipe)
-        lacking = [n for n in objective.needs if "." in n and n not in HAS]
+        lacking = [n for n in objective.needs if n not in HAS]
+        keys = {name for term in objective.terms for name in term.key} - set(KEYS)
+        lacking += [f"groups.{name}" for name in sorted(keys) if f"groups.{name}" not in lacking]
         if lacking:
             raise ConfigError(
                 f"recipe {self.recipe} needs {', '.join(lacking)}, which a run in control does not "
@@ -114,6 +120,11 @@ class PolicyGradient(Offline):
             self.policy.net.layers[-1].weight.mul_(0.01)
             self.policy.net.layers[-1].bias.zero_()
         self.recipe = discounted(recipe(config.recipe), config.gamma, config.lam)
+        if "sum_prob_squared" in self.recipe.needs and not spec.discrete:
+            raise ConfigError(
+                f"recipe {config.recipe} needs the sum of squared probabilities, which continuous "
+                "actions do not have; choose another recipe"
+            )
         credits = [term.credit for term in self.recipe.terms]
         self.credit = next((c for c in credits if isinstance(c, Bootstrapped)), None)
         learned: dict[str, nn.Module] = {"policy": self.policy}
@@ -218,12 +229,23 @@ class PolicyGradient(Offline):
             signals["uniform"] = torch.rand(
                 t.mask.shape, generator=self.generator, device=self.device
             )
-        t = dataclasses.replace(t, log_probs=log_probs, signals=signals, entropy=entropy)
+        t = dataclasses.replace(
+            t,
+            log_probs=log_probs,
+            signals=signals,
+            entropy=entropy,
+            sum_prob_squared=self._sum_prob_squared(t),
+        )
         found = estimate(self.recipe, t)
         target = None if self.credit is None else self.credit.targets(t.reward, t)
         if "previous" in self.anchors:
             self.anchors["previous"].load_state_dict(self.policy.state_dict())
         return Minibatch(t, found, target)
+
+    def _sum_prob_squared(self, t: Trajectories) -> Tensor | None:
+        if not isinstance(self.policy, CategoricalPolicy):
+            return None
+        return torch.softmax(self.policy.logits(t.obs), -1).square().sum(-1)
 
     def next_batch(self) -> Minibatch:  # type: ignore[override]
         """Episodes of the kept rounds, each once a pass. Raises `ConfigError` before a round is

@@ -176,7 +176,9 @@ def profiles(found: dict[str, Profile], title: str, path: Path) -> None:
     _data(path, ("name", "score", "share", "low", "high"), points)
 
 
-def intervals(panels: dict[str, dict[str, Interval]], path: Path) -> None:
+def intervals(
+    panels: dict[str, dict[str, Interval]], path: Path, unit: str = "normalised score"
+) -> None:
     """A panel a statistic: each algorithm's estimate as a point with its interval."""
     names = list(next(iter(panels.values())))
     with plt.rc_context(STYLE):
@@ -190,7 +192,7 @@ def intervals(panels: dict[str, dict[str, Interval]], path: Path) -> None:
                 axes.plot([at.low, at.high], [row, row], color=colour, lw=5, alpha=0.45)
                 axes.plot(at.estimate, row, color="black", marker="|", ms=12, mew=2)
             axes.set_title(title, fontsize=10)
-            axes.set_xlabel("normalised score", fontsize=9)
+            axes.set_xlabel(unit, fontsize=9)
         grid[0, 0].set_yticks(range(len(names)), names)
         grid[0, 0].invert_yaxis()
         figure.tight_layout()

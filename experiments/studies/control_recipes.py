@@ -41,7 +41,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
     """Last scores of all recipes with intervals, best first."""
-    scores = {name: np.array([r["values"]["score"] for r in rs]) for name, rs in rows.items() if rs}
+    scores = {
+        label.split(", ")[-1]: np.array([r["values"]["score"] for r in records])
+        for label, records in rows.items()
+        if records
+    }
     found = {name: statistics.confidence_interval(s, statistics.iqm) for name, s in scores.items()}
     found = dict(sorted(found.items(), key=lambda item: -item[1].estimate))
     path = folder / f"scores{mark}.png"

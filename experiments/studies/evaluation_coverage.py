@@ -142,5 +142,5 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         low, high = stats.binomtest(hits, sum(sets)).proportion_ci(method="wilson")
         found[label.split(", ")[-1]] = Interval(100 * hits / sum(sets), 100 * low, 100 * high)
     path = folder / f"coverage{mark}.png"
-    figures.intervals({"covered, % (nominal 95)": found}, path)
+    figures.intervals({"intervals of 95 %": found}, path, "data sets covered, %")
     return [path]

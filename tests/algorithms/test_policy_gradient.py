@@ -198,6 +198,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     ("changes", "reason"),
     [
         ({"recipe": "vcpo"}, r"needs signals\.gradient_norm_squared"),
+        ({"recipe": "gigpo"}, r"needs groups\.state"),
         ({"recipe": "pppo"}, "did you mean 'ppo'"),
         ({"envs": 6, "group": 4}, "not a multiple of group"),
         ({"minibatches": 40}, "more than the 16 episodes"),
@@ -207,6 +208,19 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
 def test_impossible_settings_are_refused(changes: dict, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         PolicyGradientConfig(**changes)
+
+
+def test_squared_probabilities_are_those_of_discrete_actions() -> None:
+    config = PolicyGradientConfig(recipe="optimal_token_baseline", **LEARNING)
+    with pytest.raises(ConfigError, match="continuous actions do not have"):
+        PolicyGradient(Signs(discrete=False).spec, config)
+    task = Signs(discrete=True)
+    agent = PolicyGradient(task.spec, config, seed=0).learn(task, 8, callbacks=[])
+    assert agent.data is not None and agent.data.data.sum_prob_squared is not None
+    t = agent.data.data
+    old = t.log_probs["old"].exp()
+    expected = old**2 + (1 - old) ** 2
+    torch.testing.assert_close(t.sum_prob_squared[t.mask], expected[t.mask])
 
 
 def test_logged_data_are_refused(cartpole) -> None:

@@ -1,0 +1,79 @@
+"""The table of recipes in control: it has all that a run can have, and says which differ."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from algorithms import PolicyGradientConfig
+from experiments import conclusions, plan, studies
+from experiments.studies import control_recipes
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import RECIPES
+
+
+def accepted(name: str) -> bool:
+    try:
+        PolicyGradientConfig(recipe=name)
+    except ConfigError:
+        return False
+    return "signals.value" not in RECIPES[name].needs or name == "ppo"
+
+
+def test_the_table_has_every_recipe_that_needs_no_learned_part() -> None:
+    rows = tomllib.loads((plan.TABLES / "control-recipes.toml").read_text())["blocks"]
+    wanted = {name for name in RECIPES if accepted(name)}
+    assert {row["recipe"] for row in rows[0]["rows"]} == wanted
+    discrete = {n for n in wanted if "sum_prob_squared" in RECIPES[n].needs}
+    assert {row["recipe"] for row in rows[1]["rows"]} == wanted - discrete
+
+
+def test_a_cell_trains_and_draws(tmp_path: Path) -> None:
+    small = {"steps": 40, "episodes": 3, "config": {"envs": 4, "hidden": [8]}}
+    settings = studies.settings_of("control_recipes", small | {"recipe": "rloo"})
+    found = control_recipes.measure(settings, 0, tmp_path)
+    assert found.values["best"] >= found.values["score"]
+    assert len(found.curves["step"]) == len(found.curves["score"]) == 10
+    again = control_recipes.measure(settings, 0, tmp_path)  # finds its finished run
+    assert again.values == found.values
+    records = [{"values": found.values}, {"values": {"score": 1.0}}]
+    files = control_recipes.draw({"cart-pole, rloo": records}, tmp_path, "")
+    assert [f.name for f in files] == ["scores.png"] and files[0].stat().st_size > 1000
+    assert "rloo" in (tmp_path / "scores.csv").read_text()
+
+
+def test_rows_above_and_below_the_references_are_named() -> None:
+    draw = np.random.default_rng(0)
+    around = {"grpo": 50, "ppo": 90, "good": 90, "same": 50, "bad": 10}
+    rows = [plan.Row(f"task, {name}") for name in around]
+    values = {
+        f"task, {name}": [{"values": {"score": at + x}} for x in draw.normal(0, 1, 5)]
+        for name, at in around.items()
+    }
+
+    @dataclasses.dataclass
+    class Entry:
+        records: list
+
+    class Block:
+        block = plan.Block("Task", tuple(rows), (plan.Column("score"),), (0,), "control_recipes")
+
+        def entry(self, row: plan.Row, column: plan.Column) -> Entry:
+            return Entry(values[row.label])
+
+    class Found:
+        blocks = [Block()]  # noqa: RUF012
+        plan = None
+
+    first, second = conclusions.beaten(Found())  # type: ignore[arg-type]
+    assert first.endswith("above grpo: good, ppo; below grpo: bad.")
+    assert second.endswith("above ppo: none; below ppo: bad, grpo, same.")
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
+def test_the_tasks_have_references_for_scores(task: str) -> None:
+    from mbrl.tasks import make
+
+    assert make(task).spec.reference_returns is not None
