@@ -55,7 +55,7 @@ Name = Literal[
 Build = Callable[[bool, Path], tuple[Step, int]]
 SPEC = Spec("bench", 17, 6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
 WINDOWS = 5
-WIDTH = 140  # of the table where the output is no terminal
+WIDTH = 170  # of the table where the output is no terminal
 
 
 @dataclass(frozen=True)
