@@ -107,6 +107,21 @@ def few_steps(found: Summary) -> list[str]:
     return [*lines, "Of those that a configuration names, the default: " + _first(named)]
 
 
+def costly(found: Summary) -> list[str]:
+    """Recipes that take more than twice as long as GRPO, by the mean over seeds."""
+    lines = []
+    for block in found.blocks:
+        for label, records in _rows(block).items():
+            if not records:
+                continue
+            curves = [r["curves"] for r in records]
+            times = {n: np.mean([sum(c[n]) / sum(c["grpo"]) for c in curves]) for n in curves[0]}
+            above = sorted((n for n in times if times[n] > 2), key=lambda n: -times[n])
+            named = ", ".join(f"{n} {times[n]:.1f}" for n in above) or "none"
+            lines.append(f"{label}, above twice GRPO's: {named}.")
+    return lines
+
+
 REFERENCES = ("grpo", "ppo")
 
 
@@ -156,6 +171,7 @@ def _rows(block: BlockSummary) -> dict[str, list[Record]]:
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "beaten": beaten,
     "certified": certified,
+    "costly": costly,
     "detector": detector,
     "few_steps": few_steps,
     "guided": guided,

@@ -25,6 +25,7 @@ STUDIES: dict[str, str] = {
     "horizons": "NEUBAY's rollout lengths, and its values against what is earned in the task",
     "overestimation": "values of a run on data against what its policy earns in the task",
     "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
+    "recipe_cost": "what every recipe costs beside GRPO",
     "schedule_search": "schedules of few evaluations that a search finds, beside plain ones",
     "solver_orders": "error of solvers against steps where the flow is known, and the order of it",
     "window_quality": "generated windows and imagined rollouts against the task and its policies",
