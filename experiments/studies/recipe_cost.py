@@ -1,7 +1,6 @@
 """What every recipe costs on a batch of token log-probs, beside GRPO in the same run."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,6 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     return Outcome(
         values, {name: [round(1000 * float(x), 2) for x in b] for name, b in best.items()}
     )
-
-
-def clocked(work: Callable[[], Any]) -> tuple[float, Any]:
-    began = time.process_time()
-    result = work()
-    return time.process_time() - began, result
 
 
 def batch(recipe: Recipe, settings: dict[str, Any], g: torch.Generator) -> Trajectories:
