@@ -22,6 +22,7 @@ from algorithms.neubay import NEUBAY, NEUBAYConfig
 from algorithms.pets import PETS, PETSConfig
 from algorithms.pgd import PGD, PGDConfig
 from algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
+from algorithms.props import PROPS, PROPSConfig
 from algorithms.rambo import RAMBO, RAMBOConfig
 from algorithms.ravl import RAVL, RAVLConfig
 from algorithms.rebrac import ReBRAC, ReBRACConfig
@@ -46,6 +47,7 @@ __all__ = [
     "NEUBAY",
     "PETS",
     "PGD",
+    "PROPS",
     "RAMBO",
     "RAVL",
     "SAC",
@@ -73,6 +75,7 @@ __all__ = [
     "NEUBAYConfig",
     "PETSConfig",
     "PGDConfig",
+    "PROPSConfig",
     "PolicyGradient",
     "PolicyGradientConfig",
     "RAMBOConfig",
@@ -109,6 +112,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "pets": (PETS, PETSConfig),
     "coplanner": (COPlanner, COPlannerConfig),
     "policy_gradient": (PolicyGradient, PolicyGradientConfig),
+    "props": (PROPS, PROPSConfig),
     "discrete_cql": (DiscreteCQL, DiscreteCQLConfig),
     "discrete_iql": (DiscreteIQL, IQLConfig),
     "discrete_sac_n": (DiscreteSACN, DiscreteSACNConfig),

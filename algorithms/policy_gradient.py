@@ -146,6 +146,12 @@ class PolicyGradient(Offline):
         self.data: Minibatch | None = None
         self.order, self.left = torch.empty(0, dtype=torch.int64), 0
 
+    @property
+    def acting(self) -> nn.Module:
+        """The policy that gathers experience."""
+        policy: nn.Module = self.policy
+        return policy
+
     def collector(self, task: Task) -> Rounds:
         """What acts in `task` with the agent's exploration."""
         return Rounds(task, envs=self.config.envs, group=self.config.group, seed=self.seed)
@@ -168,18 +174,24 @@ class PolicyGradient(Offline):
 
     def end_round(self) -> int:
         """Take the round's episodes in; returns how many updates follow."""
-        c = self.config
-        self.rounds = [*self.rounds, self._episodes()][-c.keep :]
+        self.take_in()
+        self.data = self._estimated(self.kept())
+        self.left = self.config.epochs * self.config.minibatches
+        return self.left
+
+    def take_in(self) -> None:
+        """Make episodes of what was heard since the last round."""
+        self.rounds = [*self.rounds, self._episodes()][-self.config.keep :]
         self.heard = []
         self.seen.add(self.rounds[-1].obs[self.rounds[-1].mask])
-        # Starts of different rounds are different groups.
-        starts, parts = c.envs // c.group, []
+
+    def kept(self) -> Trajectories:
+        """All kept rounds; starts of different ones are different groups."""
+        starts, parts = self.config.envs // self.config.group, []
         for i, part in enumerate(self.rounds):
             shifted = {"prompt": part.groups["prompt"] + i * starts}
             parts.append(dataclasses.replace(part, groups=shifted))
-        self.data = self._estimated(joined(parts))
-        self.left = c.epochs * c.minibatches
-        return self.left
+        return joined(parts)
 
     def _episodes(self) -> Trajectories:
         """The round's steps as padded episodes."""
@@ -213,7 +225,7 @@ class PolicyGradient(Offline):
             segments={"turn": at.expand(c.envs, -1)},
         )
         with torch.no_grad():
-            t.log_probs["behaviour"] = described(self.policy, t)[0]
+            t.log_probs["behaviour"] = described(self.acting, t)[0]
         return t
 
     @torch.no_grad()

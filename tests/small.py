@@ -84,6 +84,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "policy_gradient": {"hidden": [16], "envs": 4, "group": 2, "minibatches": 2, "epochs": 2},
+    "props": {"hidden": [16], "envs": 4, "group": 2, "minibatches": 2, "epochs": 2},
     "discrete_cql": {"hidden": [16], "critics": 2},
     "discrete_iql": {"hidden": [16]},
     "discrete_sac_n": {"hidden": [16], "critics": 3},
