@@ -1,6 +1,7 @@
 """The shape of the code base: import direction, sizes, no executable content in `datasets/`."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,14 @@ def test_imports_run_one_way_and_files_are_small(file: Path) -> None:
 
 def test_datasets_is_not_a_package() -> None:
     assert not list((ROOT / "datasets").rglob("*.py"))
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    """One that the list forgets imports in a checkout and is missing from an installed library."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {
+        ".".join(file.relative_to(ROOT).parts[:-1])
+        for name in ORDER
+        for file in (ROOT / name).rglob("__init__.py")
+    }
+    assert found | {"mbrl._cards"} == set(listed)
