@@ -25,9 +25,9 @@ OPENING = """# Papers and their recipes
 
 This page is the output of `python -m experiments list papers`. A recipe is a paper's objective as
 one choice on each axis of `mbrl.policy_gradient`; [policy gradients](policy_gradient.md) says what
-the axes are and how a recipe is used. Choices that are not named are GRPO's: advantages of whole
-sequences over the deviation in their group, ratios of single steps, PPO's clip at 0.2, the mean
-over all steps.
+the axes are and how a recipe is used. Choices that are not named are those of a bare recipe: GRPO's
+advantages of whole sequences over the deviation in their group, ratios of single steps, PPO's clip
+at 0.2, the mean over all steps.
 """
 
 
@@ -56,7 +56,7 @@ def _term(term: Term) -> str:
         if value != getattr(plain, field.name):
             shown = ", ".join(value) or "batch" if field.name == "key" else str(value)
             changed.append(f"{field.name} {shown}")
-    return f"({', '.join(changed)})" if changed else "(GRPO)"
+    return f"({', '.join(changed)})" if changed else "(bare)"
 
 
 def counted() -> str:
@@ -87,7 +87,7 @@ def _tables() -> Iterator[str]:
                 f"`{recipe.name}`",
                 recipe.title + arxiv,
                 recipe.mark,
-                "; ".join(own(recipe)) or "nothing: the plain one",
+                "; ".join(own(recipe)) or "nothing: the bare one",
                 "; ".join(recipe.parts),
             )
             yield f"| {' | '.join(cells)} |"

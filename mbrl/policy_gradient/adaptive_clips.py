@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mbrl.policy_gradient.credit import segment_first
-from mbrl.policy_gradient.gates import Gate
+from mbrl.policy_gradient.gates import Gate, held
 from mbrl.policy_gradient.groups import exp
 from mbrl.policy_gradient.rewards import Reward
 from mbrl.types import Trajectories
@@ -72,9 +72,8 @@ class InformativeClip(Gate):
 
 def clipped(log_ratio: Tensor, low: Tensor, high: Tensor, advantage: Tensor) -> Tensor:
     """min(r A, clip(r, 1 - low, 1 + high) A) with a range for every step."""
-    above = torch.minimum(log_ratio, torch.log1p(high))
-    below = torch.maximum(log_ratio, torch.log1p(-low.clamp_max(NEARLY)))
-    return exp(torch.where(advantage >= 0, above, below)) * advantage
+    least, most = torch.log1p(-low.clamp_max(NEARLY)), torch.log1p(high)
+    return exp(held(log_ratio, advantage, least, most)) * advantage
 
 
 def relative_entropy(entropy: Tensor, mask: Tensor, pivot: float) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mbrl.policy_gradient.groups import Group, numbered, sequence
-from mbrl.policy_gradient.option import Option
+from mbrl.policy_gradient.option import Option, one_of
 from mbrl.policy_gradient.trackers import shrinkage
 from mbrl.types import Trajectories
 
@@ -34,6 +34,9 @@ class Mean(Baseline):
     is left) if "drop"."""
 
     alone: str = "drop"
+
+    def __post_init__(self) -> None:
+        one_of(self.alone, ("drop", "keep"), "alone")
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         mean = group.mean(value)

@@ -52,15 +52,10 @@ class ReturnToGo(Credit):
         return first_steps(segment(t, self.segment)) if self.segment else t.mask
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
-        # What is discounted is the way from one unit to the next, not the gaps between steps.
-        starts = self.units(t)
-        one = torch.ones_like(reward)  # of the reward's precision, which gamma alone has not
-        discount = torch.where(later(starts), self.gamma * one, one)
-        value = discounted_sum(torch.where(t.mask, reward, torch.zeros_like(reward)), discount)
+        gamma = torch.full_like(reward, self.gamma)
         if self.segment is None:
-            return value
-        part = segment(t, self.segment)
-        return part.sum(torch.where(starts, value, torch.zeros_like(value)))
+            return between(reward, gamma, t.mask)
+        return segment_return(reward, gamma, t, self.segment)
 
 
 @dataclass(frozen=True)
@@ -207,16 +202,42 @@ class CutReturn(Credit):
         return segment_return(reward, self.gamma * goes_on, t, self.segment)
 
 
+@dataclass(frozen=True)
+class TreeDifference(Credit):
+    """Of every node of a tree of sequences its value, the mean reward of the sequences through it,
+    less that of the node before it (of the first node: of all sequences of the prompt). Nodes are
+    `groups.node`, one id wherever sequences share steps."""
+
+    node: str = "node"
+    key: tuple[str, ...] = ("prompt",)
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"groups.{self.node}", *(f"groups.{name}" for name in self.key))
+
+    def units(self, t: Trajectories) -> Tensor:
+        return first_steps(nodes(t, self.node))
+
+    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
+        total, starts = sequence(t).sum(reward), self.units(t)
+        value = group(t, (self.node,), starts).mean(total)
+        root = group(t, self.key, first_steps(sequence(t))).mean(total)
+        before = torch.where(first_steps(sequence(t)), root, previous(value, t.mask))
+        gain = torch.where(starts, value - before, torch.zeros_like(value))
+        return nodes(t, self.node).sum(gain)
+
+
 def segment_return(reward: Tensor, carry: Tensor, t: Trajectories, name: str) -> Tensor:
     """[B, T]: the reward of the step's segment plus `carry` (at its first step) times that of the
     next one, and so on: alike at all steps of a segment."""
     parts = segment(t, name)
-    starts = first_steps(parts)
-    value = discounted_sum(
-        torch.where(starts, parts.sum(reward), torch.zeros_like(reward)),
-        torch.where(starts, carry, torch.ones_like(carry)),
-    )
-    return segment_first(value, t, name)
+    return segment_first(between(parts.sum(reward), carry, first_steps(parts)), t, name)
+
+
+def between(value: Tensor, carry: Tensor, starts: Tensor) -> Tensor:
+    """s = value + carry s' from each of `starts` [B, T] to the next; what lies between two of them
+    is passed over, and has nothing of meaning."""
+    here = torch.where(starts, value, torch.zeros_like(value))
+    return discounted_sum(here, torch.where(starts, carry, torch.ones_like(carry)))
 
 
 def segment_first(value: Tensor, t: Trajectories, name: str) -> Tensor:
@@ -231,6 +252,15 @@ def following(value: Tensor, starts: Tensor) -> Tensor:
     shifted = torch.cat([here[:, 1:], torch.zeros_like(here[:, :1])], 1)
     passed = torch.cat([~starts[:, 1:], torch.zeros_like(starts[:, :1])], 1)
     return discounted_sum(shifted, passed.to(value.dtype))
+
+
+def previous(value: Tensor, starts: Tensor) -> Tensor:
+    """`value` [B, T] at the last of `starts` before every position, 0 before the first."""
+    at = torch.arange(value.shape[1], device=value.device)
+    seen = torch.where(starts, at, torch.full_like(at, -1)).cummax(1).values
+    before = torch.cat([torch.full_like(seen[:, :1], -1), seen[:, :-1]], 1)
+    found = value.gather(1, before.clamp_min(0))
+    return torch.where(before >= 0, found, torch.zeros_like(value))
 
 
 def gae(
@@ -263,37 +293,3 @@ def discounted_sum(value: Tensor, discount: Tensor) -> Tensor:
     """s_t = value_t + discount_t s_{t+1} along the rows of [B, T], 0 after the last."""
     back = linear_scan(discount.flip(1).transpose(0, 1), value.flip(1).transpose(0, 1))
     return back.transpose(0, 1).flip(1)
-
-
-def later(starts: Tensor) -> Tensor:
-    """[B, T] bool: whether the next position is one of `starts`."""
-    return torch.cat([starts[:, 1:], torch.zeros_like(starts[:, :1])], 1)
-
-
-@dataclass(frozen=True)
-class TreeDifference(Credit):
-    """Of every node of a tree of sequences its value, the mean reward of the sequences through it,
-    less that of the node before it (of the first node: of all sequences of the prompt). Nodes are
-    `groups.node`, one id wherever sequences share steps."""
-
-    node: str = "node"
-    key: tuple[str, ...] = ("prompt",)
-
-    def needs(self) -> tuple[str, ...]:
-        return (f"groups.{self.node}", *(f"groups.{name}" for name in self.key))
-
-    def units(self, t: Trajectories) -> Tensor:
-        return first_steps(nodes(t, self.node))
-
-    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
-        total, starts = sequence(t).sum(reward), self.units(t)
-        value = group(t, (self.node,), starts).mean(total)
-        root = group(t, self.key, first_steps(sequence(t))).mean(total)
-        # The value at the step before, carried over the gaps between steps.
-        kept = torch.where(t.mask, value, torch.zeros_like(value))
-        carry = (~t.mask).to(value.dtype)
-        last = discounted_sum(kept.flip(1), carry.flip(1)).flip(1)
-        before = torch.cat([torch.zeros_like(last[:, :1]), last[:, :-1]], 1)
-        before = torch.where(first_steps(sequence(t)), root, before)
-        gain = torch.where(starts, value - before, torch.zeros_like(value))
-        return nodes(t, self.node).sum(gain)

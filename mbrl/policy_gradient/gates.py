@@ -70,10 +70,7 @@ class Clip(Gate):
             log_ratio = log_ratio.clamp(-self.clamp, self.clamp)
         if self.cap is not None:
             log_ratio = log_ratio.clamp_max(math.log(self.cap))
-        low, high = bounds(self.low, self.high)
-        # The smaller gain: for A >= 0 that of the smaller ratio, for A < 0 that of the larger.
-        kept = torch.where(advantage >= 0, log_ratio.clamp_max(high), log_ratio.clamp_min(low))
-        gain = exp(kept) * advantage
+        gain = exp(held(log_ratio, advantage, *bounds(self.low, self.high))) * advantage
         if self.dual is not None:
             gain = torch.where(advantage < 0, gain.maximum(self.dual * advantage), gain)
         return gain
@@ -111,9 +108,7 @@ class GeometricClip(Gate):
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
     ) -> Tensor:
-        kept = torch.where(
-            advantage >= 0, log_ratio.clamp_max(self.width), log_ratio.clamp_min(-self.width)
-        )
+        kept = held(log_ratio, advantage, -self.width, self.width)
         return exp(sequence(t).mean(kept)) * advantage
 
 
@@ -148,6 +143,12 @@ class SmoothWeight(Gate):
             k * log_w + rate * (1 - exp(log_w)) for k, rate in (self.positive, self.negative)
         )
         return exp(torch.where(advantage > 0, up, down)) * advantage * log_prob
+
+
+def held(log_ratio: Tensor, advantage: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    """The log-ratio, held between the logarithms `low` and `high` on the side where r A would gain
+    beyond them: from above for A >= 0, from below for A < 0, so that r A is the smaller one."""
+    return torch.where(advantage >= 0, log_ratio.clamp(max=high), log_ratio.clamp(min=low))
 
 
 def bounds(low: float | None, high: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.credit import Credit, discounted_sum, following
+from mbrl.policy_gradient.credit import Credit, between, following
 from mbrl.policy_gradient.groups import BATCH, Group, first_steps, group, segment
 from mbrl.types import Trajectories
 
@@ -67,7 +67,7 @@ class HierarchicalGAE(Credit):
         after = torch.where(last, self.cut(value, turns, t), after)
         delta = turns.sum(reward) + self.gamma * goes_on * after - value
         inside = (~last & ~new).to(reward.dtype)
-        return scan(delta, self.gamma * self.turn_lambda * goes_on * inside, starts)
+        return between(delta, self.gamma * self.turn_lambda * goes_on * inside, starts)
 
     def high(self, reward: Tensor, t: Trajectories) -> Tensor:
         options = segment(t, "option")
@@ -76,7 +76,7 @@ class HierarchicalGAE(Credit):
         goes_on, discount = alive(options, t), self.gamma**left
         target = gained + discount * goes_on * self.beyond(t)
         more = following(torch.ones_like(reward), heads)
-        return scan(target - value, discount * self.option_lambda * goes_on * more, heads)
+        return between(target - value, discount * self.option_lambda * goes_on * more, heads)
 
     def leave(self, reward: Tensor, t: Trajectories) -> Tensor:
         options = segment(t, "option")
@@ -92,8 +92,8 @@ class HierarchicalGAE(Credit):
         starts, heads = first_steps(turns), first_steps(segment(t, "option"))
         last, new = self.after(starts, heads)
         inside = (~last & ~new).to(reward.dtype)
-        gained = scan(turns.sum(reward), self.gamma * inside, starts)
-        return gained, scan(torch.ones_like(reward), inside, starts)
+        gained = between(turns.sum(reward), self.gamma * inside, starts)
+        return gained, between(torch.ones_like(reward), inside, starts)
 
     def beyond(self, t: Trajectories) -> Tensor:
         """At an option's first step: the value of the next option, or of a truncated end."""
@@ -118,9 +118,3 @@ def alive(parts: Group, t: Trajectories) -> Tensor:
     """0 for parts in which the episode ended."""
     ended = parts.sum(t.terminated.to(torch.get_default_dtype())) > 0
     return (~ended).to(t.reward.dtype)
-
-
-def scan(value: Tensor, carry: Tensor, starts: Tensor) -> Tensor:
-    """s = value + carry s' from each of `starts` to the next, meaningless elsewhere."""
-    here = torch.where(starts, value, torch.zeros_like(value))
-    return discounted_sum(here, torch.where(starts, carry, torch.ones_like(carry)))

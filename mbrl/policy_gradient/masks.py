@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mbrl.policy_gradient.gates import Clip, Gate, bounds
 from mbrl.policy_gradient.groups import BATCH, exp, group
+from mbrl.policy_gradient.option import one_of
 from mbrl.policy_gradient.ratios import Geometric
 from mbrl.policy_gradient.selection import top
 from mbrl.types import Trajectories
@@ -29,6 +30,9 @@ class MaskedWeight(Gate):
     shape: str = "one"
     weighted: bool = True
     outer: tuple[float, float] = (0.6, 2.0)
+
+    def __post_init__(self) -> None:
+        one_of(self.shape, SHAPES, "shape")
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories

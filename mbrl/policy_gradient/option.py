@@ -3,7 +3,7 @@
 from abc import ABC
 from dataclasses import dataclass, fields
 
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, unknown_name
 from mbrl.types import Trajectories
 
 CURRENT_ENTROPY = "the current policy's entropy"  # a need that is an argument, not a field
@@ -25,6 +25,12 @@ class Option(ABC):  # noqa: B024 (each axis adds its own signature)
         changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
         inside = ", ".join(f"{f.name}={getattr(self, f.name)!s}" for f in changed)
         return f"{type(self).__name__}({inside})" if inside else type(self).__name__
+
+
+def one_of(value: str, allowed: tuple[str, ...], setting: str) -> None:
+    """Raises `ConfigError` unless `value` is one of the words `allowed` for `setting`."""
+    if value not in allowed:
+        raise unknown_name(setting, value, allowed)
 
 
 def missing(option: Option, t: Trajectories) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mbrl.errors import ConfigError
-from mbrl.policy_gradient import baselines, gates, modulation, ratios, selection
+from mbrl.policy_gradient import baselines, modulation, ratios, selection
 from mbrl.policy_gradient.aggregation import Aggregation, TokenMean
 from mbrl.policy_gradient.baselines import Baseline
 from mbrl.policy_gradient.credit import GAE, Credit, Outcome
@@ -189,8 +189,3 @@ def _clip_contradictions(recipe: Recipe) -> Iterator[str]:
             f"the clip range ({gate.low}, {gate.high}) is for geometric means over sequences; "
             "ratios of single steps take some 0.2"
         )
-
-
-def unclipped(recipe: Recipe) -> bool:
-    """Whether no ratio enters, so that the loss is a plain policy gradient."""
-    return isinstance(recipe.gate, gates.LogLikelihood)

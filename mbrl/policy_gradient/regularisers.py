@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mbrl.policy_gradient.groups import by_sign, exp, sequence
-from mbrl.policy_gradient.option import CURRENT_ENTROPY, Option
+from mbrl.policy_gradient.option import CURRENT_ENTROPY, Option, one_of
 from mbrl.policy_gradient.ratios import log_difference
 from mbrl.policy_gradient.rewards import outcome
 from mbrl.types import Trajectories
@@ -36,6 +36,9 @@ class KL(Regulariser):
     estimator: str = "k3"
     anchor: str = "reference"
     weighted: bool = False
+
+    def __post_init__(self) -> None:
+        one_of(self.estimator, tuple(ESTIMATORS), "estimator")
 
     def needs(self) -> tuple[str, ...]:
         names = (self.anchor, *(("old",) if self.weighted else ()))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mbrl.policy_gradient.groups import exp, first_steps, segment, sequence
-from mbrl.policy_gradient.option import Option
+from mbrl.policy_gradient.option import Option, one_of
 from mbrl.policy_gradient.ratios import log_difference
 from mbrl.types import Trajectories
 
@@ -31,6 +31,9 @@ class Mismatch(Rejection):
     level: str = "token"
     numerator: str | None = "old"
     denominator: str = "behaviour"
+
+    def __post_init__(self) -> None:
+        one_of(self.level, LEVELS, "level")
 
     def needs(self) -> tuple[str, ...]:
         names = (self.numerator, self.denominator)

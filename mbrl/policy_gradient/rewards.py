@@ -155,18 +155,6 @@ class RareEvents(Reward):
         return at_last(torch.where(seldom, self.rare * sign, sign), t)
 
 
-def outcome(t: Trajectories) -> Tensor:
-    """[B, T]: the whole reward of the sequence, at each of its steps."""
-    return sequence(t).sum(t.reward)
-
-
-def at_last(value: Tensor, t: Trajectories) -> Tensor:
-    """[B, T]: `value` at the last step of every sequence, 0 elsewhere."""
-    at = torch.arange(t.mask.shape[1], device=t.mask.device).expand_as(t.mask)
-    last = sequence(t).max(at.to(value.dtype))
-    return torch.where(t.mask & (at == last), value, torch.zeros_like(value))
-
-
 @dataclass(frozen=True)
 class Affine(Reward):
     """`scale` times the whole reward of the sequence plus `shift`, at its last step: with 2 and -1
@@ -177,3 +165,15 @@ class Affine(Reward):
 
     def __call__(self, t: Trajectories) -> Tensor:
         return at_last(self.scale * outcome(t) + self.shift, t)
+
+
+def outcome(t: Trajectories) -> Tensor:
+    """[B, T]: the whole reward of the sequence, at each of its steps."""
+    return sequence(t).sum(t.reward)
+
+
+def at_last(value: Tensor, t: Trajectories) -> Tensor:
+    """[B, T]: `value` at the last step of every sequence, 0 elsewhere."""
+    at = torch.arange(t.mask.shape[1], device=t.mask.device).expand_as(t.mask)
+    last = sequence(t).max(at.to(value.dtype))
+    return torch.where(t.mask & (at == last), value, torch.zeros_like(value))

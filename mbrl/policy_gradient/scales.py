@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mbrl.policy_gradient.groups import BATCH, LARGEST, Group, first_steps, sequence
 from mbrl.policy_gradient.groups import group as grouped
-from mbrl.policy_gradient.option import Option
+from mbrl.policy_gradient.option import Option, one_of
 from mbrl.policy_gradient.rewards import outcome
 from mbrl.types import Trajectories
 
@@ -39,6 +39,9 @@ class Std(Scale):
     eps: float = 1e-4
     alone: str = "zero"
     correction: int = 1
+
+    def __post_init__(self) -> None:
+        one_of(self.alone, ("zero", "one"), "alone")
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
         std = group.std(value, self.correction)

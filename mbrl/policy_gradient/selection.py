@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mbrl.policy_gradient.groups import Group, first_steps, group, segment, sequence
-from mbrl.policy_gradient.option import Option
+from mbrl.policy_gradient.option import Option, one_of
 from mbrl.policy_gradient.rewards import outcome
 from mbrl.types import Trajectories
 
@@ -34,6 +34,9 @@ class ZeroVariance(Selection):
     which: str = "all"
     key: tuple[str, ...] = ("prompt",)
     right: float = 1.0
+
+    def __post_init__(self) -> None:
+        one_of(self.which, ("all", "right", "wrong"), "which")
 
     def needs(self) -> tuple[str, ...]:
         return tuple(f"groups.{name}" for name in self.key)
@@ -142,8 +145,9 @@ class LargestVariance(Selection):
         count = keep.to(value.dtype)
         spread = total[1] / count - (total[0] / count) ** 2
         spread = torch.where(rows.units & (at <= keep), spread, -torch.inf)
-        # The smallest choice among equals, so that rounding does not decide.
-        best = spread >= rows.max(spread) - 1e-12
+        # The smallest choice among equals: rounding does not decide.
+        digits = 64 * torch.finfo(spread.dtype).eps
+        best = spread >= rows.max(spread) - digits * rows.max(value.abs()).square()
         tops = rows.min(torch.where(best, at, torch.iinfo(torch.int64).max).to(value.dtype))
         chosen = (rank < keep - tops) | (rank >= size - tops)
         return sequence(t).max((chosen & rows.units).to(advantage.dtype))
@@ -226,6 +230,7 @@ class DropSurplus(Selection):
         return sequence(t).max(kept.to(advantage.dtype))
 
 
+@dataclass(frozen=True)
 class NoVoidTurn(Selection):
     """Leaves out sequences with a void turn (`signals.<name>` above 1/2 at any step): one with
     neither code nor an answer."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mbrl.policy_gradient.credit import previous
 from mbrl.policy_gradient.groups import first_steps, group, segment, sequence
 from mbrl.policy_gradient.rewards import Reward, outcome
 from mbrl.types import Trajectories
@@ -105,12 +106,3 @@ def potential(accuracy: Tensor, confidence: Tensor) -> Tensor:
     """1.5 a c + 0.5 a - c: 1 for a sure right answer, -1 for a sure wrong one. "Step Potential
     Advantage Estimation", arXiv 2601.03823."""
     return 1.5 * accuracy * confidence + 0.5 * accuracy - confidence
-
-
-def previous(value: Tensor, starts: Tensor) -> Tensor:
-    """`value` [B, T] at the last of `starts` before every position, 0 before the first."""
-    at = torch.arange(value.shape[1], device=value.device)
-    seen = torch.where(starts, at, torch.full_like(at, -1)).cummax(1).values
-    before = torch.cat([torch.full_like(seen[:, :1], -1), seen[:, :-1]], 1)
-    found = value.gather(1, before.clamp_min(0))
-    return torch.where(before >= 0, found, torch.zeros_like(value))
