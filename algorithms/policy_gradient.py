@@ -45,6 +45,18 @@ HAS = (
     "sum_prob_squared",  # of discrete actions
     CURRENT_ENTROPY,
 )
+# Parts of recipes, in their words, that a run in control has or makes.
+PARTS = frozenset(
+    {
+        "a critic",
+        "log-probs of the policy that acted",
+        "log-probs of the engine that sampled",  # here the policy itself: they are the old ones
+        "sampling log-probs",
+        "log-probs at the start of the update",
+        "data of earlier policies with their log-probs",  # with keep above 1
+        "the sum of squared probabilities of the old policy",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,18 @@ class PolicyGradientConfig:
         for name in ("envs", "group", "keep", "epochs", "minibatches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        for name in ("learning_rate", "critic_rate"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be finite, from 0 on")
+        for name in ("reward_scale", "clip_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be above 0 and finite")
+        if not 0 <= self.gamma <= 1:
+            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1]")
+        if self.lam is not None and not 0 <= self.lam <= 1:
+            raise ConfigError(f"lam is {self.lam}, it must lie in [0, 1], or None")
+        if any(width < 1 for width in self.hidden):
+            raise ConfigError(f"hidden is {self.hidden}, every width must be at least 1")
         if self.envs % self.group:
             raise ConfigError(f"envs is {self.envs}, not a multiple of group, {self.group}")
         if self.minibatches > self.envs:
@@ -80,6 +104,7 @@ class PolicyGradientConfig:
         lacking = [n for n in objective.needs if n not in HAS]
         keys = {name for term in objective.terms for name in term.key} - set(KEYS)
         lacking += [f"groups.{name}" for name in sorted(keys) if f"groups.{name}" not in lacking]
+        lacking += [part for part in objective.parts if part not in PARTS]
         if lacking:
             raise ConfigError(
                 f"recipe {self.recipe} needs {', '.join(lacking)}, which a run in control does not "
@@ -263,7 +288,7 @@ class PolicyGradient(Offline):
         """Episodes of the kept rounds, each once a pass. Raises `ConfigError` before a round is
         over."""
         if self.data is None or self.left == 0:
-            raise ConfigError("policy_gradient has no finished round to learn from; call learn")
+            raise ConfigError("there is no finished round to learn from; call learn")
         data, found, target = self.data
         count = len(data.mask)
         place = (self.config.epochs * self.config.minibatches - self.left) % self.config.minibatches

@@ -124,8 +124,9 @@ class PROPS(PolicyGradient):
         return self.left + self.sampling_left
 
     def next_batch(self) -> Minibatch:  # type: ignore[override]
-        """Of the learned policy's episodes first, then of the sampling policy's."""
-        if self.left > 0:
+        """Of the learned policy's episodes first, then of the sampling policy's. Raises
+        `ConfigError` before a round is over."""
+        if self.left > 0 or self.sampling_left == 0:
             return super().next_batch()
         c = self.config
         passed = c.sampling_epochs * c.sampling_minibatches - self.sampling_left

@@ -271,6 +271,11 @@ def _columns(values: dict[str, Any]) -> tuple[Column, ...]:
     for column in found:
         if column.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", column.algorithm, ALGORITHMS)
+        if not ALGORITHMS[column.algorithm][0].learns_offline:
+            raise ConfigError(
+                f"column {column.label!r}: {column.algorithm} learns by acting, the columns of a "
+                "table learn from datasets; take an algorithm that `list` shows as offline"
+            )
     labels = [c.label for c in found]
     if len(set(labels)) < len(labels):
         raise ConfigError(f"two columns have the same label among {labels}; give each its own")

@@ -20,7 +20,7 @@ from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
 from mbrl.types import Spec
-from tests.experiments.test_resume import STEPS, assert_same_runs, killed_after
+from tests.experiments.test_resume import assert_same_runs, killed_after, settings
 from tests.small import CONFIGS
 
 
@@ -174,17 +174,7 @@ def test_it_saves_and_continues_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     config = build_config("policy_gradient", CONFIGS["policy_gradient"])
-    chosen = RunSettings(
-        "policy_gradient",
-        "CartPole-v1",
-        steps=STEPS,
-        eval_every=20,
-        eval_episodes=2,
-        final_episodes=3,
-        log_every=5,
-        checkpoint_every=7,
-        tensorboard=False,
-    )
+    chosen = settings("policy_gradient", "CartPole-v1")
     runs.start(chosen, config, tmp_path / "whole", quiet=True)
     folder = tmp_path / "killed"
     start = lambda: runs.start(chosen, config, folder, quiet=True)  # noqa: E731
@@ -199,6 +189,13 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     [
         ({"recipe": "vcpo"}, r"needs signals\.gradient_norm_squared"),
         ({"recipe": "gigpo"}, r"needs groups\.state"),
+        ({"recipe": "nlpo"}, "needs log-probs of the policy masked by its earlier copy's top p"),
+        ({"recipe": "reinforce_ada"}, "needs rounds of sampling until both kinds"),
+        ({"gamma": 1.5}, r"gamma is 1\.5, it must lie in"),
+        ({"lam": -0.1}, r"lam is -0\.1, it must lie in"),
+        ({"critic_rate": -1.0}, r"critic_rate is -1\.0, it must be finite"),
+        ({"clip_norm": 0.0}, r"clip_norm is 0\.0, it must be above 0"),
+        ({"hidden": (8, 0)}, "every width must be at least 1"),
         ({"recipe": "pppo"}, "did you mean 'ppo'"),
         ({"envs": 6, "group": 4}, "not a multiple of group"),
         ({"minibatches": 40}, "more than the 16 episodes"),

@@ -12,7 +12,7 @@ from algorithms import PROPS, PolicyGradientConfig, PROPSConfig
 from algorithms.policy_gradient import PolicyGradient
 from algorithms.props import divergence, sampling_loss
 from experiments import run as runs
-from experiments.settings import RunSettings, build_config
+from experiments.settings import build_config
 from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy
@@ -20,7 +20,7 @@ from mbrl.tasks.base import Step
 from mbrl.training import train
 from mbrl.types import Spec
 from tests.algorithms.test_policy_gradient import Signs
-from tests.experiments.test_resume import STEPS, assert_same_runs, killed_after
+from tests.experiments.test_resume import assert_same_runs, killed_after, settings
 from tests.small import CONFIGS
 
 
@@ -138,17 +138,7 @@ def test_it_learns_and_continues_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     config = build_config("props", CONFIGS["props"])
-    chosen = RunSettings(
-        "props",
-        "CartPole-v1",
-        steps=STEPS,
-        eval_every=20,
-        eval_episodes=2,
-        final_episodes=3,
-        log_every=5,
-        checkpoint_every=7,
-        tensorboard=False,
-    )
+    chosen = settings("props", "CartPole-v1")
     runs.start(chosen, config, tmp_path / "whole", quiet=True)
     folder = tmp_path / "killed"
     killed_after(
@@ -159,6 +149,9 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
+    agent = PROPS(Spec("bandit", 1, num_actions=2), PROPSConfig(envs=4))
+    with pytest.raises(ConfigError, match="no finished round"):
+        agent.next_batch()
     with pytest.raises(ConfigError, match="every is 0"):
         PROPSConfig(every=0)
     with pytest.raises(ConfigError, match="sampling_clip is 1"):

@@ -207,6 +207,7 @@ def test_unfinished_and_absent_cells_say_so(tmp_path: Path) -> None:
     [
         ('title = "Small"', 'titel = "Small"', "'titel'.*title"),
         ('["bc"]', '["bd"]', "'bd'"),
+        ('["bc"]', '["policy_gradient"]', "learns by acting"),
         ("seeds = [0, 1]", "seeds = []", "seeds is missing"),
         ("pendulum/expert", "pendulum/exprt", "exprt"),
         ('"bc wide"', '"bc"', "same label"),
