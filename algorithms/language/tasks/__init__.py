@@ -1,0 +1,1 @@
+"""Text tasks by name."""

@@ -1,0 +1,89 @@
+"""What a text task is: problems without end, and a program that answers every turn."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from mbrl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem. `prompt` is the text that is shown first, `level` its difficulty, `facts` what
+    the grading needs, in values that JSON has. Problems of one `family` (if it is named) are
+    paraphrases of each other. `state` names the state in which the first turn acts."""
+
+    prompt: str
+    level: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    family: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a turn brings: its `reward`, whether the problem is `done` and ended in `success`, and
+    else the `observation` that is shown next. `state` names the state in which the next turn acts:
+    equal names are the same state. `signals` are further numbers of this turn, by the names that
+    recipes read (`format_reward`, `length_reward`, `void`, `penalty`)."""
+
+    reward: float = 0.0
+    done: bool = True
+    success: bool = False
+    observation: str = ""
+    state: str = ""
+    signals: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A written step of a turn: it ends before character `end` of the turn, and is `right` or not
+    given what stands before it."""
+
+    end: int
+    right: bool
+
+
+class TextTask(ABC):
+    """A family of problems with a program that checks them. All methods are pure functions of
+    their arguments, so an episode is its problem and its turns, and can be branched or continued
+    anywhere.
+
+    Texts hold no characters outside `vocabulary.ALPHABET`. `levels` are all difficulties, easy
+    first; `trained` those that a run trains on unless it says otherwise, the rest is held out.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    levels: ClassVar[tuple[int, ...]]
+    trained: ClassVar[tuple[int, ...]]
+    max_turns: ClassVar[int] = 1
+    turn_length: ClassVar[int]  # characters that a turn may have
+    prompt_length: ClassVar[int]  # characters that prompt or observation have at most
+
+    def problem(self, level: int, rng: random.Random) -> Problem:
+        """A problem of difficulty `level`, drawn with `rng`. Raises `ConfigError` for a level that
+        the task does not have."""
+        if level not in self.levels:
+            raise ConfigError(
+                f"{self.name} has no level {level}, it has {self.levels[0]} to {self.levels[-1]}"
+            )
+        return self.draw(level, rng)
+
+    @abstractmethod
+    def draw(self, level: int, rng: random.Random) -> Problem: ...
+
+    @abstractmethod
+    def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
+        """What comes back after the last of `turns`, none of which ended the problem before. After
+        turn number `max_turns` it is always done."""
+
+    @abstractmethod
+    def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:
+        """The next turn of one who can do it, after `turns` that may be anybody's."""
+
+    def steps(self, problem: Problem, turns: Sequence[str]) -> list[Step]:
+        """The steps written in the last of `turns`, where the task can tell them apart."""
+        return []
