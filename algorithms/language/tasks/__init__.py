@@ -1,1 +1,43 @@
 """Text tasks by name."""
+
+from algorithms.language.tasks.arithmetic import Addition, Modular, Multiplication, Subtraction
+from algorithms.language.tasks.base import Problem, Reply, Step, TextTask
+from algorithms.language.tasks.brackets import Brackets
+from algorithms.language.tasks.calculator import Calculator
+from algorithms.language.tasks.chain import Chain
+from algorithms.language.tasks.formatted import Formatted
+from algorithms.language.tasks.grid_world import GridWorld
+from algorithms.language.tasks.guessing import Guessing
+from algorithms.language.tasks.puzzles import Puzzles
+from algorithms.language.tasks.retrieval import Retrieval
+from algorithms.language.tasks.sorting import Sorting
+from mbrl.errors import unknown_name
+
+TASKS: dict[str, TextTask] = {
+    task.name: task
+    for task in (
+        Addition(),
+        Subtraction(),
+        Multiplication(),
+        Modular(),
+        Chain(),
+        Sorting(),
+        Brackets(),
+        Puzzles(),
+        Calculator(),
+        Guessing(),
+        GridWorld(),
+        Retrieval(),
+        Formatted(),
+    )
+}
+
+
+def text_task(name: str) -> TextTask:
+    """The task of that name. Raises `ConfigError` with the nearest names if there is none."""
+    if name not in TASKS:
+        raise unknown_name("text task", name, TASKS)
+    return TASKS[name]
+
+
+__all__ = ["TASKS", "Problem", "Reply", "Step", "TextTask", "text_task"]

@@ -62,13 +62,14 @@ class TextTask(ABC):
     max_turns: ClassVar[int] = 1
     turn_length: ClassVar[int]  # characters that a turn may have
     prompt_length: ClassVar[int]  # characters that prompt or observation have at most
+    signals: ClassVar[tuple[str, ...]] = ()  # names that `signals` of every reply has
 
     def problem(self, level: int, rng: random.Random) -> Problem:
         """A problem of difficulty `level`, drawn with `rng`. Raises `ConfigError` for a level that
         the task does not have."""
         if level not in self.levels:
             raise ConfigError(
-                f"{self.name} has no level {level}, it has {self.levels[0]} to {self.levels[-1]}"
+                f"{self.name} has no level {level}, it has {', '.join(map(str, self.levels))}"
             )
         return self.draw(level, rng)
 

@@ -1,0 +1,84 @@
+"""Repair of bracket strings."""
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import ClassVar
+
+from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.grading import last
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_OPENING = {closing: opening for opening, closing in _CLOSING.items()}
+
+
+def balanced(text: str) -> bool:
+    """Whether `text` is brackets only, each closed by its own kind in the right order."""
+    opened: list[str] = []
+    for c in text:
+        if c in _CLOSING:
+            opened.append(_CLOSING[c])
+        elif not opened or opened.pop() != c:
+            return False
+    return not opened
+
+
+@lru_cache(maxsize=4096)
+def repaired(text: str) -> str:
+    """A shortest balanced string that `text` is left of when some characters are taken out."""
+    if not text:
+        return ""
+    first, rest = text[0], text[1:]
+    if first in _OPENING:
+        return _OPENING[first] + first + repaired(rest)
+    closing = _CLOSING[first]
+    # `first` is closed at once by a new bracket, or by any of its kind that follows.
+    best = first + closing + repaired(rest)
+    for i, c in enumerate(rest):
+        if c == closing:
+            tried = first + repaired(rest[:i]) + closing + repaired(rest[i + 1 :])
+            best = min(best, tried, key=len)
+    return best
+
+
+class Brackets(TextTask):
+    """`level` brackets from which some are missing. An answer is right if it is balanced, has the
+    given brackets in their order (others may stand between them), and none is shorter."""
+
+    name = "brackets"
+    title = "bracket repair"
+    levels: ClassVar[tuple[int, ...]] = (3, 4, 5, 6, 8, 10)
+    trained: ClassVar[tuple[int, ...]] = (3, 4, 6)
+    turn_length = 20
+    prompt_length = 15
+
+    def draw(self, level: int, rng: random.Random) -> Problem:
+        while True:
+            missing = 2 if level % 2 == 0 else rng.choice((1, 3))
+            text = list(_balanced((level + missing) // 2, rng))
+            for _ in range(missing):
+                del text[rng.randrange(len(text))]
+            broken = "".join(text)
+            if not balanced(broken):
+                break
+        facts = {"broken": broken, "length": len(repaired(broken))}
+        return Problem(f"fix {broken}:", level, facts)
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
+        turn, broken = turns[-1], problem.facts["broken"]
+        if len(turn) != problem.facts["length"] or not balanced(turn):
+            return last(False)
+        rest = iter(turn)
+        return last(all(c in rest for c in broken))
+
+    def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:
+        return repaired(problem.facts["broken"])
+
+
+def _balanced(pairs: int, rng: random.Random) -> str:
+    if pairs == 0:
+        return ""
+    inside = rng.randrange(pairs)
+    opening = rng.choice("([{")
+    after = _balanced(pairs - 1 - inside, rng)
+    return opening + _balanced(inside, rng) + _CLOSING[opening] + after
