@@ -1,0 +1,245 @@
+"""Whole conversations with tasks, as token sequences for the estimators."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.language.model import LanguageModel
+from algorithms.language.sampling import Sampling, Turn, sample_turn
+from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.vocabulary import Codec
+from mbrl.errors import ConfigError
+from mbrl.types import Trajectories
+from mbrl.types import joined as longest
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """B conversations. `data` [B, T] holds them as the estimators see them: position t is the
+    choice of token t + 1 of `tokens` [B, T + 1], in the mask where the model chose it (prompts and
+    observations are not), with the turn's reward at its last token, `segments["turn"]`, the groups
+    of `grouped` and `log_probs["behaviour"]`. `model_log_prob` [B, T] are those of the logits
+    as they are. `kept` [B, T, K] is the set that each token was drawn from, where `top_p` was below
+    1. `problems`, `turns` and `replies` are the texts, one of each a row."""
+
+    tokens: Tensor
+    data: Trajectories
+    model_log_prob: Tensor
+    kept: Tensor | None
+    problems: tuple[Problem, ...]
+    turns: tuple[tuple[str, ...], ...]
+    replies: tuple[tuple[Reply, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @property
+    def success(self) -> Tensor:
+        """[B] bool: whether the problem was solved."""
+        return torch.tensor([bool(r) and r[-1].success for r in self.replies])
+
+    def select(self, rows: Sequence[int]) -> "Rollouts":
+        """These conversations, in this order."""
+        at = torch.as_tensor(rows, device=self.tokens.device)
+        return Rollouts(
+            self.tokens[at],
+            self.data.select(at),
+            self.model_log_prob[at],
+            None if self.kept is None else self.kept[at],
+            tuple(self.problems[i] for i in rows),
+            tuple(self.turns[i] for i in rows),
+            tuple(self.replies[i] for i in rows),
+        )
+
+
+class Conversation:
+    """One conversation while it goes on."""
+
+    def __init__(self, problem: Problem, opening: list[int]) -> None:
+        self.problem = problem
+        self.tokens = list(opening)
+        self.turns: list[str] = []
+        self.replies: list[Reply] = []
+        self.spans: list[tuple[int, int]] = []  # of the turns in the tokens
+        self.behaviour: list[float] = []
+        self.model: list[float] = []
+        self.kept: list[list[int]] = []
+        self.cut = False  # its last turn ran out of tokens
+
+    def add(self, task: TextTask, codec: Codec, turn: Turn, row: int) -> Reply:
+        """Take in what the model said; returns what the task says to it."""
+        n = int(turn.real[row].sum())
+        tokens = turn.tokens[row, :n].tolist()
+        self.spans.append((len(self.tokens), len(self.tokens) + n))
+        self.tokens += tokens
+        self.behaviour += turn.behaviour[row, :n].tolist()
+        self.model += turn.model[row, :n].tolist()
+        if turn.kept is not None:
+            self.kept += turn.kept[row, :n].tolist()
+        self.cut = tokens[-1] != codec.end
+        self.turns.append(codec.decode(tokens))
+        self.replies.append(task.reply(self.problem, self.turns))
+        return self.replies[-1]
+
+
+def roll_out(
+    model: LanguageModel,
+    codec: Codec,
+    task: TextTask,
+    problems: Sequence[Problem],
+    sampling: Sampling,
+    generator: torch.Generator,
+    *,
+    group: int = 1,
+    turn_tokens: int | None = None,
+    max_turns: int | None = None,
+    version: int = 0,
+) -> Rollouts:
+    """`group` conversations about each of `problems`, turn by turn, each turn of at most
+    `turn_tokens` tokens (None: the task's) and at most `max_turns` of them (None: the task's; a
+    conversation that is stopped before its end is truncated). `version` is the policy's. Rows of a
+    problem stand together."""
+    if not problems or group < 1:
+        raise ConfigError(f"{len(problems)} problems in groups of {group}: at least one of one")
+    limit = task.turn_length + 1 if turn_tokens is None else turn_tokens
+    turns = task.max_turns if max_turns is None else min(max_turns, task.max_turns)
+    device = next(model.parameters()).device
+    openings = [codec.opening(p.prompt) for p in problems]
+    rows = [
+        Conversation(p, o) for p, o in zip(problems, openings, strict=True) for _ in range(group)
+    ]
+    chunk, real = aligned(openings, codec.pad, device)
+    room = chunk.shape[1] + turns * limit + (turns - 1) * (task.prompt_length + 2)
+    with torch.no_grad():
+        cache = model.cache(len(problems), room)
+        logits = model.extend(chunk, real, cache)
+    spread = torch.arange(len(problems), device=device).repeat_interleave(group)
+    cache, logits = cache.select(spread), logits[spread]
+    live = list(range(len(rows)))
+    for i in range(turns):
+        # Chance for all rows, also those that have ended: a row's chance does not depend on others.
+        uniform = torch.rand(
+            len(rows), limit, dtype=torch.float64, generator=generator, device=device
+        )
+        turn = sample_turn(
+            model, cache, logits, sampling, uniform[live], end=codec.end, pad=codec.pad
+        )
+        going, chunks = [], []
+        for place, row in enumerate(live):
+            reply = rows[row].add(task, codec, turn, place)
+            if not reply.done and i + 1 < turns:
+                said = codec.between(reply.observation)
+                chunks.append([rows[row].tokens[-1], *said])
+                rows[row].tokens += said
+                going.append(place)
+        if not going:
+            break
+        if len(going) < len(live):
+            cache = cache.select(torch.tensor(going, device=device))
+        live = [live[place] for place in going]
+        chunk, real = aligned(chunks, codec.pad, device)
+        with torch.no_grad():
+            logits = model.extend(chunk, real, cache)
+    found = gathered(rows, version, codec.pad, logits)
+    return grouped(found, [i // group for i in range(len(rows))])
+
+
+def aligned(parts: Sequence[list[int]], pad: int, device: Any) -> tuple[Tensor, Tensor]:
+    """Token lists as one batch [B, N] that ends together, and what of it is real."""
+    widest = max(len(p) for p in parts)
+    tokens = torch.tensor([[pad] * (widest - len(p)) + p for p in parts], device=device)
+    real = torch.tensor([[False] * (widest - len(p)) + [True] * len(p) for p in parts])
+    return tokens, real.to(device)
+
+
+def gathered(rows: Sequence[Conversation], version: int, pad: int, like: Tensor) -> Rollouts:
+    """Finished conversations as padded tensors, on the device and in the precision of `like`."""
+    b, length = len(rows), max(len(r.tokens) for r in rows)
+    tokens = torch.full((b, length), pad, dtype=torch.int64)
+    mask = torch.zeros(b, length - 1, dtype=torch.bool)
+    reward, behaviour, plain = (torch.zeros(b, length - 1, dtype=like.dtype) for _ in range(3))
+    terminated, truncated = torch.zeros_like(mask), torch.zeros_like(mask)
+    turn_ids = torch.zeros(b, length - 1, dtype=torch.int64)
+    widest = max((len(k) for r in rows for k in r.kept), default=0)
+    kept = torch.full((b, length - 1, widest), -1) if widest else None
+    for i, row in enumerate(rows):
+        tokens[i, : len(row.tokens)] = torch.tensor(row.tokens)
+        at = [j - 1 for start, stop in row.spans for j in range(start, stop)]
+        mask[i, at] = True
+        behaviour[i, at] = torch.tensor(row.behaviour, dtype=like.dtype)
+        plain[i, at] = torch.tensor(row.model, dtype=like.dtype)
+        if kept is not None:
+            for j, ids in zip(at, row.kept, strict=True):
+                kept[i, j, : len(ids)] = torch.tensor(ids)
+        for k, ((start, stop), reply) in enumerate(zip(row.spans, row.replies, strict=True)):
+            turn_ids[i, start - 1 :] = k
+            reward[i, stop - 2] = reply.reward
+        last = row.spans[-1][1] - 2
+        ended = row.replies[-1].done and not row.cut
+        terminated[i, last], truncated[i, last] = ended, not ended
+    data = Trajectories(
+        obs=tokens[:, :-1, None],
+        action=tokens[:, 1:],
+        reward=reward,
+        next_obs=tokens[:, 1:, None],
+        terminated=terminated,
+        truncated=truncated,
+        mask=mask,
+        log_probs={"behaviour": behaviour},
+        segments={"turn": turn_ids},
+        policy_version=torch.full((b, length - 1), version),
+    )
+    texts = (
+        tuple(r.problem for r in rows),
+        tuple(tuple(r.turns) for r in rows),
+        tuple(tuple(r.replies) for r in rows),
+    )
+    kept = None if kept is None else kept.to(like.device)
+    data = data.map(lambda value: value.to(like.device))
+    return Rollouts(tokens.to(like.device), data, plain.to(like.device), kept, *texts)
+
+
+def grouped(found: Rollouts, prompts: Sequence[int]) -> Rollouts:
+    """With `groups["prompt"]`, conversations about one problem, which equal numbers in `prompts`
+    [B] name, and `groups["state"]`, turns that acted in one state of it."""
+    at, states = dict[int, int](), dict[tuple[int, str], int]()
+    turn = found.data.segments["turn"].cpu()
+    prompt_ids, state_ids = torch.zeros_like(turn), torch.zeros_like(turn)
+    for i, (problem, replies) in enumerate(zip(found.problems, found.replies, strict=True)):
+        prompt = at.setdefault(prompts[i], len(at))
+        names = [problem.state, *(r.state for r in replies[:-1])]
+        ids = torch.tensor([states.setdefault((prompt, n), len(states)) for n in names])
+        prompt_ids[i], state_ids[i] = prompt, ids[turn[i]]
+    device = found.tokens.device
+    groups = {"prompt": prompt_ids.to(device), "state": state_ids.to(device)}
+    return dataclasses.replace(found, data=dataclasses.replace(found.data, groups=groups))
+
+
+def joined(parts: Sequence[Rollouts], pad: int) -> Rollouts:
+    """All conversations of `parts`, in groups that `grouped` gives them anew."""
+    data = longest([dataclasses.replace(part.data, groups={}) for part in parts])
+    kept = [part.kept for part in parts if part.kept is not None]
+    return Rollouts(
+        stacked([part.tokens for part in parts], pad),
+        data,
+        stacked([part.model_log_prob for part in parts], 0),
+        stacked(kept, -1) if kept else None,
+        tuple(x for part in parts for x in part.problems),
+        tuple(x for part in parts for x in part.turns),
+        tuple(x for part in parts for x in part.replies),
+    )
+
+
+def stacked(values: Sequence[Tensor], fill: float) -> Tensor:
+    """Tensors [B_i, T_i, ...] one after the other, each filled up to the largest of its sizes."""
+    sizes = [max(v.shape[d] for v in values) for d in range(1, values[0].ndim)]
+    out = values[0].new_full((sum(len(v) for v in values), *sizes), fill)
+    start = 0
+    for v in values:
+        out[(slice(start, start + len(v)), *(slice(n) for n in v.shape[1:]))] = v
+        start += len(v)
+    return out

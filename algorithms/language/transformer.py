@@ -1,0 +1,218 @@
+"""A small decoder-only transformer with a key-value cache.
+
+The architecture is Llama's: rotary positions, RMS norms before each part, gated linear units, no
+biases. Right-padding needs no mask here: attention is causal, and what stands after a token never
+reaches it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mbrl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes of a transformer."""
+
+    width: int = 128
+    layers: int = 4
+    heads: int = 4
+    hidden: int = 344  # of the gated units, about 8/3 of the width
+    tied: bool = True  # one matrix embeds tokens and reads them out
+    base: float = 10_000.0  # of the rotary frequencies
+    eps: float = 1e-6  # of the norms
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads", "hidden"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        if self.width % (2 * self.heads):
+            raise ConfigError(
+                f"width is {self.width}, it must be a multiple of twice the {self.heads} heads"
+            )
+
+
+class Cache:
+    """Keys and values of the columns so far, [layers, B, H, capacity, D] each. `real` [B, capacity]
+    says which columns of a row are tokens and which are holes; `count` [B] its tokens so far."""
+
+    def __init__(self, keys: Tensor, values: Tensor, real: Tensor, count: Tensor) -> None:
+        self.keys, self.values, self.real, self.count = keys, values, real, count
+        self.used = 0
+
+    @property
+    def capacity(self) -> int:
+        return self.real.shape[1]
+
+    def select(self, rows: Tensor) -> Self:
+        """The cache of these rows."""
+        chosen = type(self)(
+            self.keys[:, rows], self.values[:, rows], self.real[rows], self.count[rows]
+        )
+        chosen.used = self.used
+        return chosen
+
+    def put_back(self, part: Self, rows: Tensor) -> None:
+        """Take over the columns that `part`, made by `select(rows)`, has got since; for the other
+        rows they are holes."""
+        new = slice(self.used, part.used)
+        self.keys[:, rows, :, new] = part.keys[:, :, :, new]
+        self.values[:, rows, :, new] = part.values[:, :, :, new]
+        self.real[rows, new] = part.real[:, new]
+        self.count[rows] = part.count
+        self.used = part.used
+
+
+class Transformer(nn.Module):
+    """Logits of the next token. `size` tokens; weights drawn with `generator`."""
+
+    def __init__(
+        self, size: int, config: TransformerConfig, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.size, self.config = size, config
+        self.embedding = nn.Embedding(size, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, config.eps)
+        self.head = nn.Linear(config.width, size, bias=False)
+        with torch.no_grad():
+            for name, weight in self.named_parameters():
+                if weight.ndim == 2:
+                    deep = name.endswith(("out.weight", "down.weight"))
+                    std = 0.02 / math.sqrt(2 * config.layers) if deep else 0.02
+                    weight.normal_(0.0, std, generator=generator)
+        if config.tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [B, T, V] after each of `tokens` [B, T]."""
+        return self.read(self.features(tokens))
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """What the head reads, [B, T, width]."""
+        x = self.embedding(tokens)
+        at = torch.arange(tokens.shape[1], device=tokens.device)
+        turn = rotation(at, self.config, x.dtype)
+        for block in self.blocks:
+            x = block(x, turn)
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def read(self, features: Tensor) -> Tensor:
+        """Logits [..., V] of features [..., width]."""
+        logits: Tensor = self.head(features)
+        return logits
+
+    def cache(self, rows: int, capacity: int) -> Cache:
+        """An empty cache for `rows` rows and at most `capacity` columns."""
+        c, like = self.config, self.embedding.weight
+        shape = (c.layers, rows, c.heads, capacity, c.width // c.heads)
+        keys, values = (torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(2))
+        real = torch.zeros(rows, capacity, dtype=torch.bool, device=like.device)
+        return Cache(keys, values, real, torch.zeros(rows, dtype=torch.int64, device=like.device))
+
+    def extend(self, tokens: Tensor, real: Tensor, cache: Cache) -> Tensor:
+        """Append `tokens` [B, N], of which those that are not `real` [B, N] are holes, and return
+        the logits [B, V] after the last column. Raises `ConfigError` beyond the capacity."""
+        return self.read(self.extended(tokens, real, cache)[:, -1])
+
+    def extended(self, tokens: Tensor, real: Tensor, cache: Cache) -> Tensor:
+        """As `extend`, but the features [B, N, width] of the new columns."""
+        start, stop = cache.used, cache.used + tokens.shape[1]
+        if stop > cache.capacity:
+            raise ConfigError(
+                f"{stop} columns do not fit into a cache of {cache.capacity}; ask for a larger one"
+            )
+        positions = (cache.count[:, None] + real.cumsum(1) - 1).clamp_min(0)
+        cache.real[:, start:stop] = real
+        cache.count = cache.count + real.sum(1)
+        cache.used = stop
+        x = self.embedding(tokens)
+        turn = rotation(positions, self.config, x.dtype)
+        turn = (turn[0][:, None], turn[1][:, None])  # over the heads
+        seen = cache.real[:, None, None, :stop]
+        if stop - start > 1:
+            at = torch.arange(stop, device=tokens.device)
+            new = at[start:, None]
+            # A hole sees itself alone, so that nothing it leaves behind is undefined.
+            seen = (seen & (at <= new)) | (at == new)
+        else:
+            seen = seen | (torch.arange(stop, device=tokens.device) == start)
+        for i, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            x = block.extend(x, turn, seen, cache.keys[i], cache.values[i], start, stop)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class Block(nn.Module):
+    """Attention, then gated units, each added to what came in."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        w, h = config.width, config.hidden
+        self.heads = config.heads
+        self.attention_norm = nn.RMSNorm(w, config.eps)
+        self.qkv = nn.Linear(w, 3 * w, bias=False)
+        self.out = nn.Linear(w, w, bias=False)
+        self.unit_norm = nn.RMSNorm(w, config.eps)
+        self.gate_up = nn.Linear(w, 2 * h, bias=False)
+        self.down = nn.Linear(h, w, bias=False)
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+        q, k, v = self.projected(x, turn)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.finish(x, mixed)
+
+    def extend(
+        self,
+        x: Tensor,
+        turn: tuple[Tensor, Tensor],
+        seen: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        start: int,
+        stop: int,
+    ) -> Tensor:
+        q, k, v = self.projected(x, turn)
+        keys[:, :, start:stop], values[:, :, start:stop] = k, v
+        mixed = F.scaled_dot_product_attention(
+            q, keys[:, :, :stop], values[:, :, :stop], attn_mask=seen
+        )
+        return self.finish(x, mixed)
+
+    def projected(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, and values, [B, H, N, D] each."""
+        qkv = self.qkv(self.attention_norm(x))
+        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return rotated(q, turn), rotated(k, turn), v
+
+    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        gate, up = self.gate_up(self.unit_norm(x)).chunk(2, -1)
+        added: Tensor = x + self.down(F.silu(gate) * up)
+        return added
+
+
+def rotation(
+    positions: Tensor, config: TransformerConfig, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [..., D] of the rotary angles at `positions` [...] ("RoFormer: Enhanced
+    Transformer with Rotary Position Embedding", arXiv 2104.09864)."""
+    dim = config.width // config.heads
+    exponent = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
+    angle = positions[..., None].double() * config.base**-exponent
+    angle = torch.cat([angle, angle], -1)
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """`x` [..., D] with its halves as the two coordinates of each rotation."""
+    a, b = x.chunk(2, -1)
+    return x * turn[0] + torch.cat([-b, a], -1) * turn[1]
