@@ -1,6 +1,7 @@
 """Whole conversations with tasks, as token sequences for the estimators."""
 
 import dataclasses
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,20 +71,23 @@ class Conversation:
         self.kept: list[list[int]] = []
         self.cut = False  # its last turn ran out of tokens
 
-    def add(self, task: TextTask, codec: Codec, turn: Turn, row: int) -> Reply:
-        """Take in what the model said; returns what the task says to it."""
-        n = int(turn.real[row].sum())
-        tokens = turn.tokens[row, :n].tolist()
-        self.spans.append((len(self.tokens), len(self.tokens) + n))
+    def say(self, task: TextTask, codec: Codec, tokens: list[int]) -> Reply:
+        """Add a turn; returns what the task says to it."""
+        self.spans.append((len(self.tokens), len(self.tokens) + len(tokens)))
         self.tokens += tokens
-        self.behaviour += turn.behaviour[row, :n].tolist()
-        self.model += turn.model[row, :n].tolist()
-        if turn.kept is not None:
-            self.kept += turn.kept[row, :n].tolist()
         self.cut = tokens[-1] != codec.end
         self.turns.append(codec.decode(tokens))
         self.replies.append(task.reply(self.problem, self.turns))
         return self.replies[-1]
+
+    def add(self, task: TextTask, codec: Codec, turn: Turn, row: int) -> Reply:
+        """Add what the model said in `row` of `turn`."""
+        n = int(turn.real[row].sum())
+        self.behaviour += turn.behaviour[row, :n].tolist()
+        self.model += turn.model[row, :n].tolist()
+        if turn.kept is not None:
+            self.kept += turn.kept[row, :n].tolist()
+        return self.say(task, codec, turn.tokens[row, :n].tolist())
 
 
 def roll_out(
@@ -94,30 +98,33 @@ def roll_out(
     sampling: Sampling,
     generator: torch.Generator,
     *,
-    group: int = 1,
+    group: int | Sequence[int] = 1,
     turn_tokens: int | None = None,
     max_turns: int | None = None,
     version: int = 0,
 ) -> Rollouts:
-    """`group` conversations about each of `problems`, turn by turn, each turn of at most
-    `turn_tokens` tokens (None: the task's) and at most `max_turns` of them (None: the task's; a
-    conversation that is stopped before its end is truncated). `version` is the policy's. Rows of a
-    problem stand together."""
-    if not problems or group < 1:
-        raise ConfigError(f"{len(problems)} problems in groups of {group}: at least one of one")
+    """Conversations about `problems`, `group` of each (one number, or one a problem), which stand
+    together. Each is taken turn by turn, turns of at most `turn_tokens` tokens (None: the task's)
+    and at most `max_turns` of them (None: the task's; a conversation that is stopped before its end
+    is truncated). `version` is the policy's. Raises `ConfigError` for an empty group."""
+    counts = [group] * len(problems) if isinstance(group, int) else list(group)
+    if not problems or len(counts) != len(problems) or min(counts) < 1:
+        raise ConfigError(
+            f"{len(problems)} problems in groups of {group}: give at least one problem, and every "
+            "problem a group of at least 1"
+        )
     limit = task.turn_length + 1 if turn_tokens is None else turn_tokens
     turns = task.max_turns if max_turns is None else min(max_turns, task.max_turns)
     device = next(model.parameters()).device
     openings = [codec.opening(p.prompt) for p in problems]
-    rows = [
-        Conversation(p, o) for p, o in zip(problems, openings, strict=True) for _ in range(group)
-    ]
+    owner = [i for i, count in enumerate(counts) for _ in range(count)]
+    rows = [Conversation(problems[i], openings[i]) for i in owner]
     chunk, real = aligned(openings, codec.pad, device)
     room = chunk.shape[1] + turns * limit + (turns - 1) * (task.prompt_length + 2)
     with torch.no_grad():
         cache = model.cache(len(problems), room)
         logits = model.extend(chunk, real, cache)
-    spread = torch.arange(len(problems), device=device).repeat_interleave(group)
+    spread = torch.tensor(owner, device=device)
     cache, logits = cache.select(spread), logits[spread]
     live = list(range(len(rows)))
     for i in range(turns):
@@ -145,7 +152,25 @@ def roll_out(
         with torch.no_grad():
             logits = model.extend(chunk, real, cache)
     found = gathered(rows, version, codec.pad, logits)
-    return grouped(found, [i // group for i in range(len(rows))])
+    return grouped(found, owner)
+
+
+def demonstrated(
+    codec: Codec, task: TextTask, problems: Sequence[Problem], rngs: Sequence[random.Random]
+) -> Rollouts:
+    """One conversation about each of `problems` by one who can do it, drawn with its `rngs`. The
+    log-probs are zeros: nobody's."""
+    rows = []
+    for problem, rng in zip(problems, rngs, strict=True):
+        row = Conversation(problem, codec.opening(problem.prompt))
+        while True:
+            reply = row.say(task, codec, codec.turn(task.demonstration(problem, row.turns, rng)))
+            if reply.done:
+                break
+            row.tokens += codec.between(reply.observation)
+        rows.append(row)
+    found = gathered(rows, 0, codec.pad, torch.empty(0))
+    return grouped(found, range(len(rows)))
 
 
 def aligned(parts: Sequence[list[int]], pad: int, device: Any) -> tuple[Tensor, Tensor]:
@@ -170,8 +195,9 @@ def gathered(rows: Sequence[Conversation], version: int, pad: int, like: Tensor)
         tokens[i, : len(row.tokens)] = torch.tensor(row.tokens)
         at = [j - 1 for start, stop in row.spans for j in range(start, stop)]
         mask[i, at] = True
-        behaviour[i, at] = torch.tensor(row.behaviour, dtype=like.dtype)
-        plain[i, at] = torch.tensor(row.model, dtype=like.dtype)
+        if row.behaviour:
+            behaviour[i, at] = torch.tensor(row.behaviour, dtype=like.dtype)
+            plain[i, at] = torch.tensor(row.model, dtype=like.dtype)
         if kept is not None:
             for j, ids in zip(at, row.kept, strict=True):
                 kept[i, j, : len(ids)] = torch.tensor(ids)
@@ -243,3 +269,27 @@ def stacked(values: Sequence[Tensor], fill: float) -> Tensor:
         out[(slice(start, start + len(v)), *(slice(n) for n in v.shape[1:]))] = v
         start += len(v)
     return out
+
+
+def plain(found: Rollouts) -> dict[str, Any]:
+    """Tensors, numbers and texts alone, for a checkpoint."""
+    values = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
+    texts = {
+        "problems": [dataclasses.asdict(p) for p in found.problems],
+        "turns": [list(row) for row in found.turns],
+        "replies": [[dataclasses.asdict(r) for r in row] for row in found.replies],
+    }
+    return values | {"data": dataclasses.asdict(found.data)} | texts
+
+
+def from_plain(values: dict[str, Any]) -> Rollouts:
+    """What `plain` was made of."""
+    return Rollouts(
+        values["tokens"],
+        Trajectories(**values["data"]),
+        values["model_log_prob"],
+        values["kept"],
+        tuple(Problem(**p) for p in values["problems"]),
+        tuple(tuple(row) for row in values["turns"]),
+        tuple(tuple(Reply(**r) for r in row) for row in values["replies"]),
+    )

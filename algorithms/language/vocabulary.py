@@ -31,7 +31,7 @@ class Characters:
     """One token a character of `ALPHABET`, and four that are no text."""
 
     pad, begin, answer, end = range(4)
-    size: ClassVar[int] = 4 + len(ALPHABET)
+    size = 4 + len(ALPHABET)
     _ids: ClassVar[dict[str, int]] = {c: 4 + i for i, c in enumerate(ALPHABET)}
 
     def encode(self, text: str) -> list[int]:

@@ -1,0 +1,123 @@
+"""How good a language model is at a task: accuracy by difficulty, pass@k, cons@k."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import numpy as np
+import torch
+
+from algorithms.language.rollouts import Rollouts, roll_out
+from algorithms.language.sampling import Sampling
+from algorithms.language.tasks.base import TextTask
+from mbrl.errors import ConfigError
+
+SEED = 20_000_033  # of held-out problems; those to train on are drawn with a run's own seed
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of problems of one difficulty: the share of solved answers (`accuracy`, its standard error
+    over problems), of problems that one of k answers solves (`passes[k]`), of those that the
+    commonest of k answers solves (`agrees[k]`; none where there are several turns), and the mean
+    number of tokens of an answer."""
+
+    level: int
+    problems: int
+    accuracy: float
+    error: float
+    passes: dict[int, float]
+    agrees: dict[int, float]
+    length: float
+
+
+def evaluate(
+    model: Any,
+    codec: Any,
+    task: TextTask,
+    levels: Sequence[int],
+    *,
+    problems: int = 200,
+    samples: int = 1,
+    sampling: Sampling | None = None,
+    seed: int = SEED,
+    turn_tokens: int | None = None,
+    rows_at_once: int = 512,
+) -> list[Score]:
+    """`samples` answers to each of `problems` problems of every level, which no training sees: they
+    are drawn with `seed`. Deterministic; draws from no generator of the caller's. Raises
+    `ConfigError` for counts below 1."""
+    if problems < 1 or samples < 1:
+        raise ConfigError(f"problems is {problems} and samples {samples}; both are at least 1")
+    device = next(model.parameters()).device
+    found = []
+    for level in levels:
+        drawn = [
+            task.problem(level, random.Random(f"held out {seed} {level} {i}"))
+            for i in range(problems)
+        ]
+        generator = torch.Generator(device=device).manual_seed(seed + level)
+        at_once = max(1, rows_at_once // samples)
+        parts = [
+            roll_out(
+                model,
+                codec,
+                task,
+                drawn[i : i + at_once],
+                sampling or Sampling(),
+                generator,
+                group=samples,
+                turn_tokens=turn_tokens,
+            )
+            for i in range(0, problems, at_once)
+        ]
+        found.append(score(level, parts, samples, task.max_turns == 1))
+    return found
+
+
+def score(level: int, parts: Sequence[Rollouts], samples: int, votes: bool) -> Score:
+    """The scores of rollouts in groups of `samples`."""
+    right = np.concatenate([p.success.numpy() for p in parts]).reshape(-1, samples)
+    lengths = np.concatenate([p.data.lengths.cpu().numpy() for p in parts])
+    answers = [row[-1] for p in parts for row in p.turns]
+    rates = right.mean(1)
+    counts = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= samples]
+    agrees = {}
+    if votes:
+        groups = [answers[i : i + samples] for i in range(0, len(answers), samples)]
+        for k in counts:
+            agrees[k] = float(
+                np.mean([cons_at(k, a, r) for a, r in zip(groups, right.tolist(), strict=True)])
+            )
+    return Score(
+        level,
+        len(right),
+        float(rates.mean()),
+        float(rates.std(ddof=1) / np.sqrt(len(rates))) if len(rates) > 1 else 0.0,
+        {k: float(np.mean([pass_at(k, samples, int(r.sum())) for r in right])) for k in counts},
+        agrees,
+        float(lengths.mean()),
+    )
+
+
+def pass_at(k: int, samples: int, right: int) -> float:
+    """The share of the subsets of k of `samples` answers that hold one of the `right` ones:
+    "Evaluating Large Language Models Trained on Code", arXiv 2107.03374, equation 1."""
+    return 1.0 - comb(samples - right, k) / comb(samples, k)
+
+
+def cons_at(k: int, answers: Sequence[str], right: Sequence[bool]) -> float:
+    """The share of disjoint runs of k `answers` whose commonest answer is right; of equally common
+    ones each counts for its part."""
+    runs = [range(i, i + k) for i in range(0, len(answers) - k + 1, k)]
+    total = 0.0
+    for run in runs:
+        votes = Counter(answers[i] for i in run)
+        most = max(votes.values())
+        winners = [a for a, n in votes.items() if n == most]
+        known = {answers[i]: bool(right[i]) for i in run}
+        total += sum(known[a] for a in winners) / len(winners)
+    return total / len(runs)

@@ -1,0 +1,76 @@
+"""Supervised learning from demonstrations: the warm start before rewards, and the control row
+beside them."""
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from algorithms.language.agent import Speaker, SpeakerConfig, trained
+from algorithms.language.rollouts import Rollouts, demonstrated
+from mbrl.errors import ConfigError
+from mbrl.training import Metrics
+
+
+@dataclass(frozen=True)
+class ImitationConfig(SpeakerConfig):
+    """Settings of supervised learning."""
+
+    rows: int = 64  # demonstrations in an update
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rows < 1:
+            raise ConfigError(f"rows is {self.rows}, it must be at least 1")
+
+
+class Imitation(Speaker):
+    """Maximises the likelihood of demonstrated turns."""
+
+    version = 1
+    config: ImitationConfig
+
+    def __init__(
+        self,
+        spec: object = None,
+        config: ImitationConfig | None = None,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(spec, config, device=device, seed=seed)  # type: ignore[arg-type]
+
+    @classmethod
+    def default(cls) -> ImitationConfig:
+        return ImitationConfig()
+
+    def next_batch(self) -> Rollouts:
+        """Demonstrations of the next problems."""
+        numbers = self.new_numbers(self.config.rows)
+        rngs = [random.Random(f"demonstration {self.seed} {n}") for n in numbers]
+        return demonstrated(self.codec, self.task, [self.problem(n) for n in numbers], rngs)
+
+    def update(self, batch: Rollouts) -> Metrics:
+        """One step on the mean negative log-likelihood of the turns' tokens."""
+        self.set_rate()
+        tokens, mask = batch.tokens.to(self.device), batch.data.mask.to(self.device)
+        optimiser, total = self.optimisers["model"], torch.zeros((), device=self.device)
+        optimiser.zero_grad()
+        for i in range(0, len(tokens), self.config.rows_at_once):
+            part = slice(i, i + self.config.rows_at_once)
+            loss = cross_entropy(self.model(tokens[part, :-1]), tokens[part, 1:], mask[part])
+            loss = loss.sum() / mask.sum()
+            loss.backward()
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(trained(self.model), self.config.clip_norm)
+        optimiser.step()
+        self.updates += 1
+        return {"imitation/loss": total, "imitation/tokens": mask.sum()}
+
+
+def cross_entropy(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+    """-log p [B, T] of `tokens` [B, T] after `logits` [B, T, V], 0 outside the mask."""
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
+    return torch.where(mask, loss.view_as(mask), 0.0)

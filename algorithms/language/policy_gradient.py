@@ -1,0 +1,326 @@
+"""Language models by policy gradients: any recipe of `mbrl.policy_gradient`, on conversations that
+the model has about problems of a task. The trainer knows no recipe: it gives what `Recipe.needs`
+names, and `parts` measure what is more than log-probs."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.language import parts
+from algorithms.language.agent import Speaker, SpeakerConfig, measured, put, trained
+from algorithms.language.rollouts import Rollouts, from_plain, plain, roll_out
+from algorithms.language.sampling import Sampling, described
+from mbrl import checkpoint
+from mbrl.errors import ConfigError
+from mbrl.networks import target_copy
+from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
+from mbrl.policy_gradient.option import CURRENT_ENTROPY
+from mbrl.training import Metrics
+
+ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
+HAS = (
+    *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
+    *("signals.uniform", "entropy", "sum_prob_squared", "segments.turn", CURRENT_ENTROPY),
+    *("groups.prompt", "groups.state"),
+)
+
+
+@dataclass(frozen=True)
+class LanguageConfig(SpeakerConfig):
+    """Settings of a policy gradient for language."""
+
+    recipe: str = "grpo"  # the objective, a name of `list recipes`
+    prompts: int = 32  # problems of a round
+    group: int = 8  # conversations about each
+    sampling: Sampling = field(default_factory=Sampling)
+    epochs: int = 1  # passes over a round
+    minibatches: int = 2  # updates a pass
+    learning_rate: float = 3e-4  # Adam, the model
+    part_rate: float = 1e-3  # Adam, what a recipe has learned beside it (a critic)
+    staleness: int = 0  # updates between sampling and learning
+    old: Literal["sampling", "start"] | None = None  # what `old` log-probs are of: the policy that
+    # sampled, or the one at the start of a round's updates; None: that if the recipe weighs by the
+    # sampler's log-probs beside it, else the one that sampled
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, low in (("prompts", 1), ("group", 1), ("epochs", 1), ("minibatches", 1)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
+        if self.minibatches > self.prompts * self.group:
+            raise ConfigError(
+                f"minibatches is {self.minibatches}, more than the {self.prompts * self.group} "
+                "conversations of a round"
+            )
+        if self.sampling.temperature == 0:
+            raise ConfigError(
+                "sampling.temperature is 0: greedy answers have nothing to learn from"
+            )
+        each = self.epochs * self.minibatches
+        if self.staleness < 0 or self.staleness % each:
+            raise ConfigError(
+                f"staleness is {self.staleness} updates, it must be a multiple of the {each} "
+                "updates of a round (epochs times minibatches), 0 for none"
+            )
+        parts.check(recipe(self.recipe), HAS)
+
+
+class Minibatch(NamedTuple):
+    """Conversations with their estimates."""
+
+    rollouts: Rollouts
+    found: Estimate
+    targets: dict[str, Tensor]  # of what is learned beside the model, [B, T] each
+
+
+class LanguagePolicyGradient(Speaker):
+    """Policy gradients on a text task. A step is a round: conversations, then updates on them."""
+
+    version = 1
+    config: LanguageConfig
+
+    def __init__(
+        self,
+        spec: Any = None,
+        config: LanguageConfig | None = None,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(spec, config, device=device, seed=seed)
+        self.recipe: Recipe = recipe(self.config.recipe)
+        self.anchors: dict[str, nn.Module] = {
+            name: target_copy(self.model)
+            for name in ANCHORS
+            if f"log_probs.{name}" in self.recipe.needs
+        }
+        self.modules |= self.anchors
+        self.parts = parts.needed(self.recipe, self)
+        for part in self.parts:
+            self.modules |= part.modules
+            self.optimisers |= part.optimisers
+        self.queue: list[Rollouts] = []  # sampled and not yet learned from, oldest first
+        self.data: Minibatch | None = None
+        self.order, self.left = torch.empty(0, dtype=torch.int64), 0
+        self.of_round: Metrics = {}
+        self.tokens = {"sampled": 0, "trained": 0}
+
+    @classmethod
+    def default(cls) -> LanguageConfig:
+        return LanguageConfig()
+
+    def begin_with(self, path: Any) -> None:
+        """Take the model of another learner's checkpoint as the first policy. Raises `ConfigError`
+        if it is of another shape."""
+        weights = checkpoint.load(path)["state"]["modules"]["model"]
+        put(self.model, weights)
+        for anchor in self.anchors.values():
+            anchor.load_state_dict(self.model.state_dict())
+        for part in self.parts:
+            part.begin()
+
+    @property
+    def old(self) -> str:
+        """Of which policy the `old` log-probs are."""
+        decoupled = "log_probs.behaviour" in self.recipe.needs
+        return self.config.old or ("start" if decoupled else "sampling")
+
+    def collect(self, agent: Any = None) -> int:
+        """Conversations of a round, and the estimates of the one that is learned from; returns how
+        many updates follow."""
+        each = self.config.epochs * self.config.minibatches
+        while len(self.queue) <= self.config.staleness // each:
+            self.queue.append(self.gathered())
+        self.data = self.estimated(self.queue.pop(0))
+        self.left = each
+        return each
+
+    def gathered(self) -> Rollouts:
+        """Conversations about new problems, with the `old` log-probs of the policy that had
+        them."""
+        c = self.config
+        numbers = self.new_numbers(c.prompts)
+        found = roll_out(
+            self.model,
+            self.codec,
+            self.task,
+            [self.problem(n) for n in numbers],
+            c.sampling,
+            self.generator,
+            group=c.group,
+            turn_tokens=c.turn_tokens,
+            version=self.updates,
+        )
+        self.tokens["sampled"] += int(found.data.mask.sum())
+        return self.with_old(found)
+
+    def with_old(self, found: Rollouts) -> Rollouts:
+        """With log-probs, entropy and sum of squares of the model as it is."""
+        log_prob, entropy, squares = self.measured(self.model, found)
+        data = dataclasses.replace(
+            found.data,
+            log_probs=found.data.log_probs | {"old": log_prob},
+            entropy=entropy,
+            sum_prob_squared=squares,
+        )
+        return dataclasses.replace(found, data=data)
+
+    def measured(self, model: Any, found: Rollouts) -> tuple[Tensor, Tensor, Tensor]:
+        c = self.config
+        return measured(model, found.tokens, c.sampling.temperature, found.kept, c.rows_at_once)
+
+    @torch.no_grad()
+    def estimated(self, found: Rollouts) -> Minibatch:
+        """Everything that stays as it is during the updates of a round."""
+        sampled = found.data.log_probs["old"]
+        if self.config.staleness and (
+            self.old == "start" or "log_probs.proximal" in self.recipe.needs
+        ):
+            now = self.with_old(found)
+            proximal = now.data.log_probs["old"]
+            if self.old == "start":
+                found = now
+        else:
+            proximal = sampled
+        log_probs = found.data.log_probs | {"proximal": proximal}
+        for name, anchor in self.anchors.items():
+            log_probs[name] = self.measured(anchor, found)[0]
+        data = dataclasses.replace(found.data, log_probs=log_probs)
+        if "signals.uniform" in self.recipe.needs:
+            drawn = torch.rand(data.mask.shape, generator=self.generator, device=self.device)
+            data.signals["uniform"] = drawn.to(data.reward.dtype)
+        found = dataclasses.replace(found, data=data)
+        for part in self.parts:
+            found = part.measure(found)
+        estimates = estimate(self.recipe, found.data)
+        targets = {k: v for part in self.parts for k, v in part.targets(found).items()}
+        if "previous" in self.anchors:
+            self.anchors["previous"].load_state_dict(self.model.state_dict())
+        self.of_round = self.described(found, estimates)
+        return Minibatch(found, estimates, targets)
+
+    def described(self, found: Rollouts, estimates: Estimate) -> Metrics:
+        """What a round was like."""
+        t, like = found.data, estimates.advantage
+        success = found.success.to(like)
+        prompt = t.groups["prompt"][:, 0]
+        sizes = like.new_zeros(int(prompt.max()) + 1).index_add(0, prompt, torch.ones_like(success))
+        right = torch.zeros_like(sizes).index_add(0, prompt, success)
+        steps = t.mask.sum().clamp_min(1)
+        entropy = torch.zeros_like(like) if t.entropy is None else t.entropy
+        age = self.updates - int(t.policy_version[0, 0]) if t.policy_version is not None else 0
+        return {
+            "rollout/success": success.mean(),
+            "rollout/reward": torch.where(t.mask, t.reward, 0.0).sum() / len(found),
+            "rollout/mixed_groups": ((right > 0) & (right < sizes)).to(like).mean(),
+            "rollout/length": t.lengths.to(like).mean(),
+            "rollout/turns": like.new_tensor([len(r) for r in found.turns]).mean(),
+            "rollout/cut_off": t.truncated.any(1).to(like).mean(),
+            "rollout/entropy": torch.where(t.mask, entropy, 0.0).sum() / steps,
+            "rollout/age": like.new_tensor(age),
+            "tokens/sampled": like.new_tensor(self.tokens["sampled"], dtype=torch.float64),
+            "tokens/trained": like.new_tensor(self.tokens["trained"], dtype=torch.float64),
+        }
+
+    def next_batch(self) -> Minibatch:
+        """Conversations of the round, each once a pass. Raises `ConfigError` before a round is
+        over."""
+        if self.data is None or self.left == 0:
+            raise ConfigError("there is no round to learn from; call collect")
+        found, estimates, targets = self.data
+        c = self.config
+        place = (c.epochs * c.minibatches - self.left) % c.minibatches
+        if place == 0:
+            self.order = torch.randperm(len(found), generator=self.generator, device=self.device)
+        rows = self.order.tensor_split(c.minibatches)[place]
+        part = found.select(rows.tolist())
+        longest = int(part.data.mask.any(0).nonzero().max()) + 1 if part.data.mask.any() else 1
+        return Minibatch(
+            shortened(part, longest),
+            Estimate(estimates.advantage[rows, :longest], estimates.weight[rows, :longest]),
+            {name: value[rows, :longest] for name, value in targets.items()},
+        )
+
+    def update(self, batch: Minibatch) -> Metrics:
+        """One step of the model on the recipe's loss, and of what is learned beside it."""
+        self.set_rate()
+        t = batch.rollouts.data
+        metrics = self.descend(batch)
+        for part in self.parts:
+            metrics |= part.learn(batch.rollouts, batch.targets)
+        self.tokens["trained"] += int(t.mask.sum())
+        self.updates += 1
+        self.left -= 1
+        metrics |= self.of_round
+        return metrics
+
+    def descend(self, batch: Minibatch) -> Metrics:
+        """One step of the model. More rows than `rows_at_once` go through it in parts, twice: the
+        loss is of all of them, so its gradient at their log-probs is taken first, and carried into
+        the weights part by part."""
+        c, t, optimiser = self.config, batch.rollouts.data, self.optimisers["model"]
+        optimiser.zero_grad()
+        if len(t.mask) <= c.rows_at_once:
+            log_prob, entropy = self.current(batch.rollouts, slice(None))
+            value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
+            if value.requires_grad:
+                value.backward()
+        else:
+            whole = self.measured(self.model, batch.rollouts)
+            log_prob, entropy = (v.requires_grad_() for v in whole[:2])
+            value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
+            if value.requires_grad:
+                value.backward()
+                self.carry(batch.rollouts, log_prob.grad, entropy.grad)
+        norm = torch.nn.utils.clip_grad_norm_(trained(self.model), c.clip_norm)
+        if bool(torch.isfinite(norm)):
+            optimiser.step()
+        steps = t.mask.sum().clamp_min(1)
+        metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
+        metrics["policy/gradient_norm"] = norm.detach()
+        return metrics
+
+    def carry(self, found: Rollouts, *gradients: Tensor | None) -> None:
+        """Carry gradients at the log-probs and entropies into the weights."""
+        for i in range(0, len(found), self.config.rows_at_once):
+            rows = slice(i, i + self.config.rows_at_once)
+            values = self.current(found, rows)
+            pairs = [(v, g[rows]) for v, g in zip(values, gradients, strict=True) if g is not None]
+            torch.autograd.backward([v for v, _ in pairs], [g for _, g in pairs])
+
+    def current(self, found: Rollouts, rows: slice) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [B, T] of the model as it is, with gradients."""
+        tokens, sets = found.tokens[rows], None if found.kept is None else found.kept[rows]
+        logits = self.model(tokens[:, :-1])
+        log_prob, entropy, _ = described(
+            logits, tokens[:, 1:], self.config.sampling.temperature, sets
+        )
+        return log_prob, entropy
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "queue": [plain(found) for found in self.queue],
+            "tokens": dict(self.tokens),
+            "parts": [part.state_dict() for part in self.parts],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.queue = [from_plain(values) for values in state["queue"]]
+        self.tokens = dict(state["tokens"])
+        for part, values in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(values)
+
+
+def shortened(found: Rollouts, steps: int) -> Rollouts:
+    """Only the first `steps` choices: what follows is padding."""
+    return dataclasses.replace(
+        found,
+        tokens=found.tokens[:, : steps + 1],
+        data=found.data.map(lambda value: value[:, :steps]),
+        model_log_prob=found.model_log_prob[:, :steps],
+        kept=None if found.kept is None else found.kept[:, :steps],
+    )
