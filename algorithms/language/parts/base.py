@@ -1,4 +1,4 @@
-"""What recipes need beside log-probs: measured from conversations, or learned beside the model."""
+"""What a part is: something that a recipe needs beside log-probs."""
 
 from typing import Any, ClassVar
 
@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.language.rollouts import Rollouts
-from mbrl.errors import ConfigError
-from mbrl.policy_gradient import Recipe
 from mbrl.training import Metrics
 
 
@@ -41,25 +39,3 @@ class Part:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-PARTS: tuple[type[Part], ...] = ()
-
-
-def needed(objective: Recipe, agent: Any) -> list[Part]:
-    """The parts that `objective` reads."""
-    needs = set(objective.needs)
-    return [kind(agent) for kind in PARTS if needs & set(kind.provides)]
-
-
-def check(objective: Recipe, given: tuple[str, ...]) -> None:
-    """Raises `ConfigError` that names what the recipe needs and neither the trainer has (`given`)
-    nor a part provides."""
-    known = {*given, *(name for kind in PARTS for name in kind.provides)}
-    keys = {f"groups.{k}" for term in objective.terms for k in term.key if k != "turn"}
-    lacking = [need for need in (*objective.needs, *sorted(keys)) if need not in known]
-    if lacking:
-        raise ConfigError(
-            f"recipe {objective.name} needs {', '.join(dict.fromkeys(lacking))}, which training on "
-            "text tasks does not have; `list recipes` shows what each one needs"
-        )
