@@ -1,0 +1,235 @@
+"""The learners of text tasks: known answers, exact gradients, exact continuation."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from algorithms.language import tasks
+from algorithms.language.agent import ModelConfig
+from algorithms.language.evaluation import evaluate
+from algorithms.language.imitation import Imitation, ImitationConfig, cross_entropy
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language.sampling import Sampling
+from mbrl import checkpoint
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import Estimate
+from mbrl.training import train
+from tests.algorithms.language.small import TINY, Digits, Echo
+
+MODEL = ModelConfig(transformer=TINY)
+
+
+@pytest.fixture(autouse=True)
+def _digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for task in (Digits(), Echo()):
+        monkeypatch.setitem(tasks.TASKS, task.name, task)
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows that answers are digits, and not which."""
+    path = tmp_path_factory.mktemp("warm") / "checkpoint.pt"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tasks.TASKS, "digits", Digits())
+        config = ImitationConfig(task="digits", model=MODEL, learning_rate=1e-2, rows=32)
+        agent = Imitation(config=config)
+        train(agent, 60)
+        agent.save(path)
+    return path
+
+
+def learner(seed: int = 0, warm: Path | None = None, **changes: Any) -> LanguagePolicyGradient:
+    values = {"task": "digits", "model": MODEL, "prompts": 4, "group": 4, "learning_rate": 3e-3}
+    agent = LanguagePolicyGradient(config=LanguageConfig(**(values | changes)), seed=seed)
+    if warm is not None:
+        agent.begin_with(warm)
+    return agent
+
+
+def weights(agent: Any) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in agent.model.parameters()]
+
+
+def equal(a: Any, b: Any) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(weights(a), weights(b), strict=True))
+
+
+def test_imitation_learns_what_is_shown() -> None:
+    agent = Imitation(
+        config=ImitationConfig(task="addition", levels=(1,), model=MODEL, learning_rate=3e-3)
+    )
+    first = float(agent.update(agent.next_batch())["imitation/loss"])
+    train(agent, 60)
+    last = float(agent.update(agent.next_batch())["imitation/loss"])
+    assert last < first / 2  # it knows the alphabet of answers and where they end
+
+
+def test_the_loss_of_imitation_is_the_mean_over_turns_tokens() -> None:
+    agent = Imitation(config=ImitationConfig(task="digits", model=MODEL, rows=5, rows_at_once=2))
+    batch = agent.next_batch()
+    log_p = agent.model(batch.tokens[:, :-1]).log_softmax(-1)
+    picked = [
+        -float(log_p[b, t, batch.tokens[b, t + 1]].detach())
+        for b, t in batch.data.mask.nonzero().tolist()
+    ]
+    loss = cross_entropy(agent.model(batch.tokens[:, :-1]), batch.tokens[:, 1:], batch.data.mask)
+    assert float(loss.sum().detach()) == pytest.approx(sum(picked), rel=1e-5)
+    assert float(agent.update(batch)["imitation/loss"]) == pytest.approx(
+        sum(picked) / len(picked), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("recipe", ["grpo"])
+def test_a_policy_gradient_finds_what_is_rewarded(recipe: str, tmp_path: Path) -> None:
+    """Demonstrations show that the answer is one of four digits; that it is the one in the prompt
+    only the reward tells. Chance is a quarter."""
+    shown = ImitationConfig(task="echo", model=MODEL, learning_rate=1e-2, rows=32)
+    first = Imitation(config=shown)
+    train(first, 60)
+    first.save(tmp_path / "first.pt")
+    agent = learner(
+        task="echo", recipe=recipe, prompts=32, group=8, minibatches=1, warm=tmp_path / "first.pt"
+    )
+    before = evaluate(agent.model, agent.codec, agent.task, (4,), problems=200)[0].accuracy
+    train(agent, 120, source=agent)
+    after = evaluate(agent.model, agent.codec, agent.task, (4,), problems=200)[0].accuracy
+    assert before < 0.35 and after > 0.5
+
+
+def test_the_first_update_of_a_round_has_ratios_of_1() -> None:
+    agent = learner(sampling=Sampling(0.8, 0.9))
+    agent.collect()
+    metrics = agent.update(agent.next_batch())
+    assert float(metrics["policy/ratio_max"]) == pytest.approx(1.0, abs=1e-5)
+    assert float(metrics["rollout/age"]) == 0
+
+
+def test_parts_of_a_minibatch_have_its_gradient() -> None:
+    whole, parts = learner(minibatches=1), learner(minibatches=1, rows_at_once=5)
+    assert equal(whole, parts)
+    for agent in (whole, parts):
+        agent.collect()
+        batch = agent.next_batch()
+        found = Estimate(torch.randn_like(batch.found.advantage).sign(), batch.found.weight)
+        generator = torch.Generator().manual_seed(0)
+        signs = torch.rand(found.advantage.shape, generator=generator) - 0.5
+        agent.update(batch._replace(found=Estimate(signs, batch.found.weight)))
+    for x, y in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        assert x.grad is not None and y.grad is not None
+        torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_stale_conversations_are_as_old_as_stated() -> None:
+    agent = learner(staleness=4, minibatches=2)
+    ages = []
+    for _ in range(5):
+        for _ in range(agent.collect()):
+            metrics = agent.update(agent.next_batch())
+        ages.append(int(metrics["rollout/age"]))
+    assert ages == [0, 2, 4, 4, 4]
+    assert agent.old == "sampling" and learner(recipe="truncated_is_grpo").old == "start"
+    with pytest.raises(ConfigError, match="staleness is 3 updates, it must be a multiple of the 2"):
+        learner(staleness=3)
+
+
+def test_old_log_probs_are_of_the_policy_that_is_named(warm: Path) -> None:
+    for old in ("sampling", "start"):
+        agent = learner(warm=warm, staleness=2, minibatches=2, recipe="areal", old=old)
+        for _ in range(3):
+            updates = agent.collect()
+            found = agent.data.rollouts
+            now = agent.measured(agent.model, found)[0]
+            mask = found.data.mask
+            torch.testing.assert_close(found.data.log_probs["proximal"][mask], now[mask])
+            wanted = now if old == "start" else found.data.log_probs["behaviour"]
+            torch.testing.assert_close(
+                found.data.log_probs["old"][mask], wanted[mask], rtol=0, atol=1e-5
+            )
+            for _ in range(updates):
+                agent.update(agent.next_batch())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recipe": "grpo", "staleness": 2, "minibatches": 2},
+        {"recipe": "gigpo", "sampling": Sampling(0.9, 0.8)},
+    ],
+    ids=["stale", "states"],
+)
+def test_it_continues_bit_for_bit(changes: dict[str, Any], warm: Path, tmp_path: Path) -> None:
+    whole, broken = learner(warm=warm, **changes), learner(warm=warm, **changes)
+    train(whole, 5, source=whole)
+    train(broken, 2, source=broken)
+    broken.save(tmp_path / "agent.pt")
+    again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
+    train(again, 5, source=again)
+    assert equal(whole, again) and not equal(whole, broken)
+    assert whole.tokens == again.tokens and whole.updates == again.updates
+
+
+def test_the_reference_is_the_first_policy(warm: Path, tmp_path: Path) -> None:
+    first = Imitation.load(warm)
+    agent = learner(recipe="gigpo", warm=warm)
+    assert equal(agent, first)
+    train(agent, 2, source=agent)
+    assert not equal(agent, first)
+    for x, y in zip(agent.anchors["reference"].parameters(), first.model.parameters(), strict=True):
+        assert torch.equal(x, y)
+    other = Imitation(
+        config=ImitationConfig(
+            task="digits", model=ModelConfig(transformer=dataclasses.replace(TINY, layers=1))
+        )
+    )
+    other.save(tmp_path / "other.pt")
+    with pytest.raises(ConfigError, match="the checkpoint is of another model"):
+        learner().begin_with(tmp_path / "other.pt")
+
+
+def test_every_pass_has_every_conversation_once() -> None:
+    agent = learner(epochs=2, minibatches=3)
+    assert agent.collect() == 6
+    seen = []
+    for _ in range(6):
+        batch = agent.next_batch()
+        seen.append([tuple(t) for t in batch.rollouts.turns])
+        agent.update(batch)
+    for start in (0, 3):
+        rows = list(itertools.chain(*seen[start : start + 3]))
+        assert sorted(rows) == sorted(agent.data.rollouts.turns)
+    with pytest.raises(ConfigError, match="no round to learn from"):
+        agent.next_batch()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"task": "additon"}, "did you mean 'addition'"),
+        ({"recipe": "grppo"}, "did you mean 'grpo'"),
+        ({"levels": (4, 5)}, r"levels is \(4, 5\), digits has 4, 9"),
+        ({"prompts": 0}, "prompts is 0"),
+        ({"minibatches": 17}, "more than the 16 conversations"),
+        ({"sampling": Sampling(0.0)}, "greedy answers have nothing to learn from"),
+        ({"learning_rate": 0.0}, "learning_rate is 0"),
+        ({"model": ModelConfig(path="/nowhere")}, "/nowhere holds no model"),
+        ({"recipe": "cj_grpo"}, r"recipe cj_grpo needs segments\.decode"),
+    ],
+)
+def test_impossible_settings_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        learner(**changes)
+
+
+def test_a_pool_comes_again(tmp_path: Path) -> None:
+    agent = learner(pool=6)
+    assert agent.problem(1) == agent.problem(7) != agent.problem(2)
+    assert learner(seed=1).problem(1) != agent.problem(1) or learner(seed=1).problem(
+        2
+    ) != agent.problem(2)
+    content = tmp_path / "x.pt"
+    agent.save(content)
+    assert checkpoint.load(content)["spec"]["task"] == "language/digits"

@@ -1,0 +1,107 @@
+"""The transformer against Llama of the transformers library, and its cache against whole passes."""
+
+import pytest
+import torch
+
+from algorithms.language.transformer import Transformer, TransformerConfig
+from mbrl.errors import ConfigError
+from tests.algorithms.language.small import TINY, tiny
+
+SIZE = 30
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_those_of_llama(tied: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = TransformerConfig(width=32, layers=2, heads=4, hidden=40, tied=tied)
+    model = Transformer(SIZE, config, torch.Generator().manual_seed(0)).double()
+    other = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=SIZE,
+            hidden_size=32,
+            intermediate_size=40,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=tied,
+        )
+    ).double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(weight.numel()))
+        theirs = other.state_dict()
+        theirs["model.embed_tokens.weight"].copy_(model.embedding.weight)
+        theirs["lm_head.weight"].copy_(model.head.weight)
+        theirs["model.norm.weight"].copy_(model.norm.weight)
+        for i, block in enumerate(model.blocks):
+            q, k, v = block.qkv.weight.chunk(3)
+            gate, up = block.gate_up.weight.chunk(2)
+            for name, weight in {
+                "self_attn.q_proj": q,
+                "self_attn.k_proj": k,
+                "self_attn.v_proj": v,
+                "self_attn.o_proj": block.out.weight,
+                "mlp.gate_proj": gate,
+                "mlp.up_proj": up,
+                "mlp.down_proj": block.down.weight,
+                "input_layernorm": block.attention_norm.weight,
+                "post_attention_layernorm": block.unit_norm.weight,
+            }.items():
+                theirs[f"model.layers.{i}.{name}.weight"].copy_(weight)
+        tokens = torch.randint(SIZE, (3, 20), generator=torch.Generator().manual_seed(1))
+        # The library takes norms and angles in float32, whatever the weights are.
+        torch.testing.assert_close(model(tokens), other(tokens).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_the_cache_gives_the_logits_of_whole_passes(dtype: torch.dtype, near: float) -> None:
+    model = tiny(dtype)
+    g = torch.Generator().manual_seed(0)
+    rows, steps = 5, 24
+    tokens = torch.randint(model.size, (rows, steps), generator=g)
+    with torch.no_grad():
+        whole = model(tokens)
+        lengths = torch.tensor([6, 9, 1, 4, 9])
+        cache = model.cache(rows, 60)
+        first = torch.zeros(rows, 9, dtype=torch.int64)
+        real = torch.zeros(rows, 9, dtype=torch.bool)
+        for i, n in enumerate(lengths.tolist()):
+            first[i, 9 - n :], real[i, 9 - n :] = tokens[i, :n], True
+        logits = model.extend(first, real, cache)
+        at = lengths.clone()
+        torch.testing.assert_close(logits, whole[torch.arange(rows), at - 1], rtol=0, atol=near)
+        for step in range(18):
+            take = (torch.rand(rows, generator=g) < 0.7) & (at < steps)
+            if step == 6:  # some rows go on by themselves, and come back
+                part_rows = torch.tensor([3, 1])
+                part = cache.select(part_rows)
+                more = tokens[part_rows].gather(1, at[part_rows][:, None])
+                model.extend(more, torch.ones(2, 1, dtype=torch.bool), part)
+                cache.put_back(part, part_rows)
+                at[part_rows] += 1
+                continue
+            new = torch.where(take[:, None], tokens.gather(1, at.clamp_max(steps - 1)[:, None]), 0)
+            logits = model.extend(new, take[:, None], cache)
+            at += take
+            torch.testing.assert_close(
+                logits[take], whole[torch.arange(rows), at - 1][take], rtol=0, atol=near
+            )
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    model = tiny()
+    tokens, real = torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3, dtype=torch.bool)
+    with pytest.raises(ConfigError, match="3 columns do not fit into a cache of 2"):
+        model.extend(tokens, real, model.cache(1, 2))
+    with pytest.raises(ConfigError, match="width is 20, it must be a multiple of twice the 4"):
+        TransformerConfig(width=20)
+    with pytest.raises(ConfigError, match="layers is 0"):
+        TransformerConfig(layers=0)
+
+
+def test_a_seed_gives_its_weights() -> None:
+    a, b = (Transformer(9, TINY, torch.Generator().manual_seed(5)) for _ in range(2))
+    for x, y in zip(a.parameters(), b.parameters(), strict=True):
+        assert torch.equal(x, y)
+    deep = a.blocks[0].out.weight.detach().std()
+    assert float(deep) == pytest.approx(0.02 / 2, rel=0.2)  # over sqrt(2 layers 2)
