@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "sweep": ("sweep", "train every combination of algorithms, datasets, seeds and settings"),
     "search": ("search", "search settings with Optuna, by an offline score"),
     "crosscheck": ("crosscheck", "compare SAC with the one of stable-baselines3"),
+    "language": ("language", "train language models on text tasks by any recipe"),
     "bench": ("bench", "measure speed beside the machine's matrix-product rate and peers"),
 }
 

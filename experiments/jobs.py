@@ -1,11 +1,11 @@
-"""A job is a folder whose config.json says what to do: a training `run`, a world model's `fit`, or
-a `study`. Any of them is begun and continued with `resume`."""
+"""A job is a folder whose config.json says what to do: a training `run`, a world model's `fit`, a
+`study`, or a run of a `language` model. Any of them is begun and continued with `resume`."""
 
 import contextlib
 from pathlib import Path
 from typing import Any
 
-from experiments import fits, folders, studies
+from experiments import fits, folders, language_run, studies
 from experiments import run as runs
 from mbrl.errors import CheckpointError
 from mbrl.records import MetricsFile
@@ -20,16 +20,18 @@ def resume(folder: Path, *, quiet: bool = False) -> runs.Result | None:
         fits.resume(folder)
     elif kind == "study":
         studies.resume(folder)
+    elif kind == "language":
+        language_run.resume(folder, quiet=quiet)
     else:
         return runs.resume(folder, quiet=quiet)
     return None
 
 
 def kind_of(folder: Path) -> str:
-    """`run`, `fit` or `study`. Raises `CheckpointError` where there is no job."""
+    """`run`, `fit`, `study` or `language`. Raises `CheckpointError` where there is no job."""
     file = folder / "config.json"
     values = folders.read_json(file) if file.is_file() else {}
-    for kind in ("run", "fit", "study"):
+    for kind in ("run", "fit", "study", "language"):
         if kind in values:
             return kind
     raise CheckpointError(f"{folder} holds no run: there is no config.json of one in it")

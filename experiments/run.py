@@ -286,19 +286,26 @@ def manifest(settings: RunSettings, source: Source) -> dict[str, Any]:
     """Versions, commit, data and machine: what is needed to make the run again."""
     cls, _ = ALGORITHMS[settings.algorithm]
     return {
-        "longreach": _version("longreach"),
-        "commit": _commit(),
         "algorithm": {"name": settings.algorithm, "version": cls.version},
         "data": source.describe(),
         "spec": configs.to_dict(source.spec),
         "seed": settings.seed,
         "threads": settings.threads,
+        **surroundings(settings.device),
+    }
+
+
+def surroundings(device: str) -> dict[str, Any]:
+    """Versions, commit and machine."""
+    return {
+        "longreach": _version("longreach"),
+        "commit": _commit(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "machine": {
             "system": platform.platform(),
             "processor": _processor(),
-            "device": settings.device,
+            "device": device,
         },
     }
 

@@ -41,9 +41,9 @@ class LanguageConfig(SpeakerConfig):
     learning_rate: float = 3e-4  # Adam, the model
     part_rate: float = 1e-3  # Adam, what a recipe has learned beside it (a critic)
     staleness: int = 0  # updates between sampling and learning
-    old: Literal["sampling", "start"] | None = None  # what `old` log-probs are of: the policy that
-    # sampled, or the one at the start of a round's updates; None: that if the recipe weighs by the
-    # sampler's log-probs beside it, else the one that sampled
+    # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
+    # them, else `sampling`.
+    old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first
 
     def __post_init__(self) -> None:
         super().__post_init__()
