@@ -211,7 +211,8 @@ class LanguagePolicyGradient(Speaker):
         right = torch.zeros_like(sizes).index_add(0, prompt, success)
         steps = t.mask.sum().clamp_min(1)
         entropy = torch.zeros_like(like) if t.entropy is None else t.entropy
-        age = self.updates - int(t.policy_version[0, 0]) if t.policy_version is not None else 0
+        assert t.policy_version is not None
+        age = torch.where(t.mask, self.updates - t.policy_version, 0)
         return {
             "rollout/success": success.mean(),
             "rollout/reward": torch.where(t.mask, t.reward, 0.0).sum() / len(found),
@@ -220,7 +221,7 @@ class LanguagePolicyGradient(Speaker):
             "rollout/turns": like.new_tensor([len(r) for r in found.turns]).mean(),
             "rollout/cut_off": t.truncated.any(1).to(like).mean(),
             "rollout/entropy": torch.where(t.mask, entropy, 0.0).sum() / steps,
-            "rollout/age": like.new_tensor(age),
+            "rollout/age": age.sum().to(like.dtype) / steps,
             "tokens/sampled": like.new_tensor(self.tokens["sampled"], dtype=torch.float64),
             "tokens/trained": like.new_tensor(self.tokens["trained"], dtype=torch.float64),
         }

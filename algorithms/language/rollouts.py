@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algorithms.language.conversation import Conversation, Speech, advance, demonstration
 from algorithms.language.model import LanguageModel
-from algorithms.language.sampling import Sampling, Turn, sample_turn
+from algorithms.language.sampling import Sampling
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from algorithms.language.vocabulary import Codec
 from mbrl.errors import ConfigError
@@ -57,39 +58,6 @@ class Rollouts:
         )
 
 
-class Conversation:
-    """One conversation while it goes on."""
-
-    def __init__(self, problem: Problem, opening: list[int]) -> None:
-        self.problem = problem
-        self.tokens = list(opening)
-        self.turns: list[str] = []
-        self.replies: list[Reply] = []
-        self.spans: list[tuple[int, int]] = []  # of the turns in the tokens
-        self.behaviour: list[float] = []
-        self.model: list[float] = []
-        self.kept: list[list[int]] = []
-        self.cut = False  # its last turn ran out of tokens
-
-    def say(self, task: TextTask, codec: Codec, tokens: list[int]) -> Reply:
-        """Add a turn; returns what the task says to it."""
-        self.spans.append((len(self.tokens), len(self.tokens) + len(tokens)))
-        self.tokens += tokens
-        self.cut = tokens[-1] != codec.end
-        self.turns.append(codec.decode(tokens))
-        self.replies.append(task.reply(self.problem, self.turns))
-        return self.replies[-1]
-
-    def add(self, task: TextTask, codec: Codec, turn: Turn, row: int) -> Reply:
-        """Add what the model said in `row` of `turn`."""
-        n = int(turn.real[row].sum())
-        self.behaviour += turn.behaviour[row, :n].tolist()
-        self.model += turn.model[row, :n].tolist()
-        if turn.kept is not None:
-            self.kept += turn.kept[row, :n].tolist()
-        return self.say(task, codec, turn.tokens[row, :n].tolist())
-
-
 def roll_out(
     model: LanguageModel,
     codec: Codec,
@@ -113,46 +81,17 @@ def roll_out(
             f"{len(problems)} problems in groups of {group}: give at least one problem, and every "
             "problem a group of at least 1"
         )
-    limit = task.turn_length + 1 if turn_tokens is None else turn_tokens
-    turns = task.max_turns if max_turns is None else min(max_turns, task.max_turns)
-    device = next(model.parameters()).device
-    openings = [codec.opening(p.prompt) for p in problems]
+    speech = Speech(sampling, turn_tokens, max_turns)
     owner = [i for i, count in enumerate(counts) for _ in range(count)]
-    rows = [Conversation(problems[i], openings[i]) for i in owner]
-    chunk, real = aligned(openings, codec.pad, device)
-    room = chunk.shape[1] + turns * limit + (turns - 1) * (task.prompt_length + 2)
-    with torch.no_grad():
-        cache = model.cache(len(problems), room)
-        logits = model.extend(chunk, real, cache)
-    spread = torch.tensor(owner, device=device)
-    cache, logits = cache.select(spread), logits[spread]
-    live = list(range(len(rows)))
-    for i in range(turns):
-        # Chance for all rows, also those that have ended: a row's chance does not depend on others.
-        uniform = torch.rand(
-            len(rows), limit, dtype=torch.float64, generator=generator, device=device
-        )
-        turn = sample_turn(
-            model, cache, logits, sampling, uniform[live], end=codec.end, pad=codec.pad
-        )
-        going, chunks = [], []
-        for place, row in enumerate(live):
-            reply = rows[row].add(task, codec, turn, place)
-            if not reply.done and i + 1 < turns:
-                said = codec.between(reply.observation)
-                chunks.append([rows[row].tokens[-1], *said])
-                rows[row].tokens += said
-                going.append(place)
-        if not going:
-            break
-        if len(going) < len(live):
-            cache = cache.select(torch.tensor(going, device=device))
-        live = [live[place] for place in going]
-        chunk, real = aligned(chunks, codec.pad, device)
-        with torch.no_grad():
-            logits = model.extend(chunk, real, cache)
-    found = gathered(rows, version, codec.pad, logits)
-    return grouped(found, owner)
+    openings = [codec.opening(p.prompt) for p in problems]
+    chance = torch.randint(2**62, (len(owner),), generator=generator, device=generator.device)
+    rows = [
+        Conversation(problems[i], list(openings[i]), seed)
+        for i, seed in zip(owner, chance.tolist(), strict=True)
+    ]
+    advance(model, codec, task, rows, speech, version=version)
+    like = next(model.parameters())
+    return grouped(gathered(rows, codec.pad, like), owner)
 
 
 def demonstrated(
@@ -160,49 +99,35 @@ def demonstrated(
 ) -> Rollouts:
     """One conversation about each of `problems` by one who can do it, drawn with its `rngs`. The
     log-probs are zeros: nobody's."""
-    rows = []
-    for problem, rng in zip(problems, rngs, strict=True):
-        row = Conversation(problem, codec.opening(problem.prompt))
-        while True:
-            reply = row.say(task, codec, codec.turn(task.demonstration(problem, row.turns, rng)))
-            if reply.done:
-                break
-            row.tokens += codec.between(reply.observation)
-        rows.append(row)
-    found = gathered(rows, 0, codec.pad, torch.empty(0))
-    return grouped(found, range(len(rows)))
+    pairs = zip(problems, rngs, strict=True)
+    rows = [demonstration(codec, task, problem, rng) for problem, rng in pairs]
+    return grouped(gathered(rows, codec.pad, torch.empty(0)), range(len(rows)))
 
 
-def aligned(parts: Sequence[list[int]], pad: int, device: Any) -> tuple[Tensor, Tensor]:
-    """Token lists as one batch [B, N] that ends together, and what of it is real."""
-    widest = max(len(p) for p in parts)
-    tokens = torch.tensor([[pad] * (widest - len(p)) + p for p in parts], device=device)
-    real = torch.tensor([[False] * (widest - len(p)) + [True] * len(p) for p in parts])
-    return tokens, real.to(device)
-
-
-def gathered(rows: Sequence[Conversation], version: int, pad: int, like: Tensor) -> Rollouts:
-    """Finished conversations as padded tensors, on the device and in the precision of `like`."""
+def gathered(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
+    """Conversations that are over, as padded tensors on the device and in the precision of
+    `like`."""
     b, length = len(rows), max(len(r.tokens) for r in rows)
     tokens = torch.full((b, length), pad, dtype=torch.int64)
     mask = torch.zeros(b, length - 1, dtype=torch.bool)
     reward, behaviour, plain = (torch.zeros(b, length - 1, dtype=like.dtype) for _ in range(3))
     terminated, truncated = torch.zeros_like(mask), torch.zeros_like(mask)
-    turn_ids = torch.zeros(b, length - 1, dtype=torch.int64)
+    turn = torch.zeros(b, length - 1, dtype=torch.int64)
+    version = torch.zeros_like(turn)
     widest = max((len(k) for r in rows for k in r.kept), default=0)
     kept = torch.full((b, length - 1, widest), -1) if widest else None
     for i, row in enumerate(rows):
         tokens[i, : len(row.tokens)] = torch.tensor(row.tokens)
         at = [j - 1 for start, stop in row.spans for j in range(start, stop)]
         mask[i, at] = True
-        if row.behaviour:
-            behaviour[i, at] = torch.tensor(row.behaviour, dtype=like.dtype)
-            plain[i, at] = torch.tensor(row.model, dtype=like.dtype)
+        behaviour[i, at] = torch.tensor(row.behaviour, dtype=like.dtype)
+        plain[i, at] = torch.tensor(row.model, dtype=like.dtype)
+        version[i, at] = torch.tensor(row.versions)
         if kept is not None:
             for j, ids in zip(at, row.kept, strict=True):
                 kept[i, j, : len(ids)] = torch.tensor(ids)
         for k, ((start, stop), reply) in enumerate(zip(row.spans, row.replies, strict=True)):
-            turn_ids[i, start - 1 :] = k
+            turn[i, start - 1 :] = k
             reward[i, stop - 2] = reply.reward
         last = row.spans[-1][1] - 2
         ended = row.replies[-1].done and not row.cut
@@ -216,17 +141,20 @@ def gathered(rows: Sequence[Conversation], version: int, pad: int, like: Tensor)
         truncated=truncated,
         mask=mask,
         log_probs={"behaviour": behaviour},
-        segments={"turn": turn_ids},
-        policy_version=torch.full((b, length - 1), version),
+        segments={"turn": turn},
+        policy_version=version,
     )
-    texts = (
+    kept = None if kept is None else kept.to(like.device)
+    on = data.map(lambda value: value.to(like.device))
+    return Rollouts(
+        tokens.to(like.device),
+        on,
+        plain.to(like.device),
+        kept,
         tuple(r.problem for r in rows),
         tuple(tuple(r.turns) for r in rows),
         tuple(tuple(r.replies) for r in rows),
     )
-    kept = None if kept is None else kept.to(like.device)
-    data = data.map(lambda value: value.to(like.device))
-    return Rollouts(tokens.to(like.device), data, plain.to(like.device), kept, *texts)
 
 
 def grouped(found: Rollouts, prompts: Sequence[int]) -> Rollouts:

@@ -76,14 +76,15 @@ def sample_turn(
     logits: Tensor,
     sampling: Sampling,
     uniform: Tensor,
+    limits: Tensor,
     *,
     end: int,
     pad: int,
 ) -> Turn:
-    """One turn of every row of `cache`, whose next token has `logits` [B, V]: token after token
-    until `end` or until the chance in `uniform` [B, N] float64 is used up. The last token of a turn
-    is not in the cache yet. Rows that have ended are dropped from the work when they are half of
-    it, which changes no text: the chance belongs to a row."""
+    """One turn of every row of `cache`, whose next token has `logits` [B, V]: token after token,
+    drawn by `uniform` [B, N] float64, until `end` or the row's limit, `limits` [B] in 1 to N. The
+    last token of a turn is not in the cache yet. Rows that have ended are dropped from the work
+    when they are half of it, which changes no text: the chance belongs to a row."""
     rows = torch.arange(len(logits), device=logits.device)
     whole, part, chosen = cache, cache, rows
     tokens = torch.full(uniform.shape, pad, dtype=torch.int64, device=logits.device)
@@ -102,9 +103,9 @@ def sample_turn(
             spread = ids.new_full((len(rows), ids.shape[1]), -1)
             spread[chosen] = torch.where(going[:, None], ids, -1)
             kept.append(spread)
-        going = going & (token != end)
+        going = going & (token != end) & (i + 1 < limits[chosen])
         left = int(going.sum())
-        if left == 0 or i + 1 == uniform.shape[1]:
+        if left == 0:
             break
         if 2 * left <= len(chosen):
             if part is not whole:
