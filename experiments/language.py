@@ -30,6 +30,7 @@ HELP = """usage: python -m experiments language COMMAND [options]
   warm-start  show a new model demonstrations until it solves some problems
   run RECIPE  train it on rewards by a recipe of `list recipes`
   evaluate    accuracy by difficulty, pass@k and cons@k of a run's model
+  replay      play the record of a run with workers again, and compare
   say         conversations that a run's model has with its task
 
 Each has --help. For example:
@@ -50,6 +51,7 @@ def language_main(arguments: list[str]) -> int:
         "warm-start": warm_start_main,
         "run": run_main,
         "evaluate": evaluate_main,
+        "replay": replay_main,
         "say": say_main,
     }
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -223,6 +225,22 @@ class Evaluate:
 
 def evaluate_main(arguments: list[str]) -> int:
     return tyro.cli(Evaluate, args=arguments, prog="python -m experiments language evaluate").main()
+
+
+@dataclass(frozen=True)
+class Again:
+    """Play the record of a run with workers again, from its start, and compare the model."""
+
+    folder: tyro.conf.Positional[Path]  # the run's folder
+
+    def main(self) -> int:
+        same = language_run.replay(self.folder)
+        print("the same model, bit for bit" if same else "not the same model")
+        return 0 if same else 1
+
+
+def replay_main(arguments: list[str]) -> int:
+    return tyro.cli(Again, args=arguments, prog="python -m experiments language replay").main()
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,18 @@
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
 
 from algorithms.language import huggingface
 from algorithms.language.agent import Speaker
+from algorithms.language.asynchronous import Replay, Rounds, hall
 from algorithms.language.evaluation import Score, evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language.workers import KINDS, Inline
 from experiments import folders
 from experiments.folders import write_json
 from experiments.run import surroundings
@@ -42,6 +44,10 @@ class LanguageSettings:
     device: str = "cpu"  # cpu or cuda
     start: str | None = None  # folder of the run whose last model this one begins with
     until: float | None = None  # stop at this accuracy on new problems of the trained levels
+    workers: int = 0  # processes that sample while the model learns; 0: sample, then learn
+    worker_kind: Literal["processes", "ray", "inline"] = "processes"  # inline: in this process
+    chunk: int = 8  # problems that a worker takes at once
+    budget: int | None = None  # tokens after which a worker's conversations wait for new weights
     eval_every: int | None = None  # steps between evaluations; None: a tenth of the run; 0: none
     eval_problems: int = 100  # problems of each level
     final_problems: int = 200  # of the last evaluation
@@ -58,6 +64,9 @@ class LanguageSettings:
             "steps": 1,
             "seed": 0,
             "threads": 1,
+            "workers": 0,
+            "chunk": 1,
+            "budget": 1,
             "eval_every": 0,
             "eval_problems": 1,
             "final_problems": 1,
@@ -69,6 +78,8 @@ class LanguageSettings:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} is {value}, it must be at least {low}")
+        if self.workers and self.learner != "policy_gradient":
+            raise ConfigError(f"{self.learner} samples nothing; leave workers at 0")
         if self.until is not None and not 0 < self.until <= 1:
             raise ConfigError(f"until is {self.until}, an accuracy is in (0, 1]")
         if self.until is not None and self.eval_every == 0:
@@ -170,7 +181,12 @@ def _train(settings: LanguageSettings, config: Any, folder: Path, quiet: bool) -
         seconds=settings.checkpoint_seconds,
         parts={"recorder": recorder.state_dict},
     )
-    source = agent if isinstance(agent, LanguagePolicyGradient) else None
+    source: Any = agent if isinstance(agent, LanguagePolicyGradient) else None
+    if settings.workers > 0:
+        source = rounds(agent, settings, folder / "schedule.jsonl")
+        if "collector" in kept:
+            source.load_state_dict(kept["collector"])
+        saver.parts["collector"] = source.state_dict
     with StopOnSignal(saver) as stopper:
         shown = [] if quiet else [progress]
         callbacks: list[Callback] = [recorder, evaluator, saver, stopper, *shown]
@@ -181,6 +197,8 @@ def _train(settings: LanguageSettings, config: Any, folder: Path, quiet: bool) -
             saver.save(agent)
         finally:
             progress.close()
+            if settings.workers > 0:
+                source.workers.close()
     if isinstance(agent.model, huggingface.HuggingFace):
         huggingface.save(agent.model, agent.codec, folder / "model")
     scores = measure(agent, settings.final_problems, settings.final_samples)
@@ -192,6 +210,28 @@ def _train(settings: LanguageSettings, config: Any, folder: Path, quiet: bool) -
             **summary(agent, scores),
         },
     )
+
+
+def rounds(agent: Any, settings: LanguageSettings, record: Path) -> Rounds:
+    """Sampling by workers."""
+    told = hall(agent, settings.budget, settings.threads)
+    workers = KINDS[settings.worker_kind](told, settings.workers)
+    return Rounds(agent, workers, chunk=settings.chunk, record=record)
+
+
+def replay(folder: Path) -> bool:
+    """Play the record of a run with workers again, from its start to where its checkpoint is;
+    whether the model is the same, bit for bit."""
+    settings, config = described(folder)
+    path = folder / "schedule.jsonl"
+    if not path.exists():
+        raise CheckpointError(f"{folder} has no schedule.jsonl; runs with workers write one")
+    torch.set_num_threads(settings.threads)
+    known, agent = load(folder), made(settings, config)
+    source = Replay(agent, Inline(hall(agent, settings.budget, settings.threads)), path)
+    train(agent, known.step, [], source)
+    pairs = zip(known.model.parameters(), agent.model.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
 class Reached(Exception):

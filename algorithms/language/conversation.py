@@ -1,5 +1,6 @@
 """Conversations with tasks, which can stop after any token and go on, also under another policy."""
 
+import copy
 import dataclasses
 import random
 from collections.abc import Sequence
@@ -68,6 +69,8 @@ class Conversation:
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> Self:
+        """What `plain` was made of; shares nothing with `values`."""
+        values = copy.deepcopy(values)
         spans = [(a, b) for a, b in values["spans"]]
         replies = [Reply(**r) for r in values["replies"]]
         changed = {"problem": Problem(**values["problem"]), "spans": spans, "replies": replies}

@@ -134,9 +134,14 @@ class LanguagePolicyGradient(Speaker):
         each = self.config.epochs * self.config.minibatches
         while len(self.queue) <= self.config.staleness // each:
             self.queue.append(self.gathered())
-        self.data = self.estimated(self.queue.pop(0))
-        self.left = each
-        return each
+        return self.take_in(self.queue.pop(0))
+
+    def take_in(self, found: Rollouts) -> int:
+        """Make a round of these conversations, which have `old` log-probs; returns how many updates
+        follow."""
+        self.data = self.estimated(found)
+        self.left = self.config.epochs * self.config.minibatches
+        return self.left
 
     def gathered(self) -> Rollouts:
         """Conversations about new problems, with the `old` log-probs of the policy that had
@@ -157,9 +162,12 @@ class LanguagePolicyGradient(Speaker):
         self.tokens["sampled"] += int(found.data.mask.sum())
         return self.with_old(found)
 
-    def with_old(self, found: Rollouts) -> Rollouts:
-        """With log-probs, entropy and sum of squares of the model as it is."""
+    def with_old(self, found: Rollouts, *, sampled: bool = False) -> Rollouts:
+        """With log-probs, entropy and sum of squares of the model as it is; with `sampled` the
+        log-probs are the sampler's own."""
         log_prob, entropy, squares = self.measured(self.model, found)
+        if sampled:
+            log_prob = found.data.log_probs["behaviour"]
         data = dataclasses.replace(
             found.data,
             log_probs=found.data.log_probs | {"old": log_prob},

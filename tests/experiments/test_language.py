@@ -79,6 +79,26 @@ def test_killed_runs_end_like_whole_ones(learner: str, tmp_path: Path) -> None:
     assert sorted(set(steps), key=int) == ["0", "3", "6", "9"]
 
 
+def test_a_killed_run_with_workers_can_be_played_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = LanguageConfig(
+        task="guessing", recipe="nsr", prompts=2, group=2, staleness=4, model=MODEL
+    )
+    chosen = settings(
+        "policy_gradient", workers=2, worker_kind="inline", chunk=1, budget=3, checkpoint_every=2
+    )
+    work = lambda: language_run.start(chosen, config, tmp_path, quiet=True)  # noqa: E731
+    killed_after(tmp_path, work, LanguagePolicyGradient, "update", 9)
+    killed_after(
+        tmp_path, lambda: jobs.resume(tmp_path, quiet=True), LanguagePolicyGradient, "update", 5
+    )
+    jobs.resume(tmp_path, quiet=True)
+    assert "lost" in (tmp_path / "schedule.jsonl").read_text()
+    assert main(["language", "replay", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "the same model, bit for bit\n"
+
+
 def test_imitation_stops_where_it_was_told_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +145,8 @@ def test_a_run_begins_with_the_warm_start_of_its_task(
         (["run", "grpo", "--model=nowhere"], "nowhere holds no model"),
         (["warm-start", "--start=nowhere"], "imitation begins with new weights"),
         (["warm-start", "--until=2"], "until is 2.0"),
+        (["warm-start", "--workers=2"], "imitation samples nothing"),
+        (["replay", "nowhere"], "nowhere holds no run of a language model"),
         (["evaluate", "nowhere"], "nowhere holds no run of a language model"),
         (["walk"], "unknown command of language 'walk'"),
     ],

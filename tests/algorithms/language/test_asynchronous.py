@@ -1,0 +1,233 @@
+"""Sampling beside learning: no conversation lost or used twice, none too old, and a record that
+can be played again."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from algorithms.language import tasks
+from algorithms.language.agent import ModelConfig
+from algorithms.language.asynchronous import Group, Ledger, Replay, Rounds, events, hall
+from algorithms.language.conversation import Conversation, Speech
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language.rollouts import gathered
+from algorithms.language.workers import Hall, Inline, Processes, Voice, Weights, Work
+from mbrl.errors import CheckpointError
+from mbrl.training import train
+from tests.algorithms.language.small import TINY, Digits
+
+
+class Shuffled:
+    """Workers that come back in any order, and sometimes not at all."""
+
+    def __init__(self, told: Hall, count: int, seed: int, lost: float = 0.0) -> None:
+        self.inner, self.count, self.lost = Voice(told), count, lost
+        self.out: list[tuple[int, Any]] = []
+        self.random = random.Random(seed)
+
+    def idle(self) -> int:
+        return self.count - len(self.out)
+
+    def give(self, work: Work, weights: Callable[[], Weights]) -> None:
+        rows = self.inner.carry_on(work, weights())
+        self.out.append((work.number, None if self.random.random() < self.lost else rows))
+
+    def arrived(self) -> list[tuple[int, Any]]:
+        many = self.random.randint(1, len(self.out)) if self.out else 0
+        return [self.out.pop(self.random.randrange(len(self.out))) for _ in range(many)]
+
+    def close(self) -> None: ...
+
+
+def learner(**changes: Any) -> LanguagePolicyGradient:
+    config = LanguageConfig(
+        task="guessing",
+        levels=(8,),
+        model=ModelConfig(transformer=TINY),
+        prompts=3,
+        group=2,
+        minibatches=1,
+        recipe="nsr",
+        **{"staleness": 2, **changes},
+    )
+    return LanguagePolicyGradient(config=config)
+
+
+def checked(path: Path, batch: int, staleness: int) -> None:
+    """The record says that every group was learned from once, in time, and none began too early."""
+    begun: dict[int, int] = {}
+    learned: Counter[int] = Counter()
+    out: dict[int, list[int]] = {}
+    version = pieces = count = 0
+    for event, value in events(path):
+        if event == "begin":
+            assert count + value <= (version + staleness + 1) * batch
+            begun |= dict.fromkeys(range(count, count + value), version)
+            count += value
+        elif event == "take":
+            pieces += 1
+            out[pieces] = value
+        elif event in ("came", "lost"):
+            out.pop(value)
+        else:
+            assert len(value) == batch
+            assert all(version - begun[n] <= staleness for n in value)
+            learned.update(value)
+            version += 1
+    assert set(learned.values()) == {1}
+    assert len(learned) == version * batch and count >= len(learned)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_ledger_keeps_its_bound_whoever_is_slow(seed: int) -> None:
+    """Random pieces, random arrivals, one group in five very slow."""
+    draw = random.Random(seed)
+    batch, staleness = draw.randint(1, 5), draw.randint(0, 4)
+    ledger, numbers, used = Ledger(batch, staleness), iter(range(10**6)), Counter[int]()
+    slow: dict[int, int] = {}
+    for _ in range(400):
+        if (new := min(draw.randint(0, 3), ledger.may_begin())) > 0:
+            groups = [Group(next(numbers), ledger.version, [{"done": False}]) for _ in range(new)]
+            slow |= {g.number: 30 if draw.random() < 0.2 else 1 for g in groups}
+            ledger.begin(groups)
+        waiting = list(ledger.waiting)
+        if waiting and draw.random() < 0.6:
+            ledger.take(draw.sample(waiting, draw.randint(1, len(waiting))))
+        if ledger.working and draw.random() < 0.7:
+            piece = draw.choice(list(ledger.working))
+            rows = None
+            if draw.random() > 0.2:
+                rows = []
+                for group in ledger.working[piece]:
+                    slow[group.number] -= 1
+                    rows.append({"done": slow[group.number] <= 0})
+            ledger.came(piece, rows)
+        if (chosen := ledger.chosen()) is not None:
+            for group in ledger.learn(chosen):
+                used[group.number] += 1
+                assert 0 <= ledger.version - 1 - group.begun <= staleness
+        again = Ledger(batch, staleness)
+        again.load_state_dict(json.loads(json.dumps(ledger.state_dict()), object_hook=_numbers))
+        assert again == ledger
+    assert set(used.values()) == {1} and ledger.version > 2
+
+
+def _numbers(values: dict[str, Any]) -> dict[Any, Any]:
+    return {int(k) if k.isdigit() else k: v for k, v in values.items()}
+
+
+@pytest.mark.parametrize("old", [None, "start"])
+@pytest.mark.parametrize("budget", [None, 2])
+def test_a_record_gives_the_same_updates_again(
+    old: str | None, budget: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "schedule.jsonl"
+    agent, again = learner(old=old), learner(old=old)
+    workers = Shuffled(hall(agent, budget, 1), 3, seed=1, lost=0.2)
+    source = Rounds(agent, workers, chunk=2, record=path)
+    train(agent, 6, [], source)
+    checked(path, 3, 2)
+    assert "lost" in {event for event, _ in events(path)}
+    replay = Replay(again, Inline(hall(again, budget, 1)), path)
+    train(again, 6, [], replay)
+    for a, b in zip(agent.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(CheckpointError, match="no more rounds"):
+        replay.collect(again)
+
+
+def test_fifty_stops_lose_nothing(tmp_path: Path) -> None:
+    """Stopped at any moment and taken up from the last state that was saved."""
+    path, draw = tmp_path / "schedule.jsonl", random.Random(0)
+    agent = learner()
+    told = hall(agent, 9, 1)
+    state: dict[str, Any] = {}
+    stops = 0
+    while stops < 50 or agent.step < 12:
+        agent = learner()
+        source = Rounds(agent, Shuffled(told, 2, draw.randrange(10**6)), chunk=2, record=path)
+        if state:
+            agent = LanguagePolicyGradient.load(tmp_path / "agent.pt")
+            saved = torch.load(tmp_path / "source.pt", weights_only=True)
+            source.load_state_dict(saved)
+        patience = draw.randint(1, 12)  # calls of `arrived` before the stop
+        source.workers.arrived = _until(source.workers.arrived, patience)  # type: ignore[method-assign]
+        try:
+            while agent.step < 60:
+                train(agent, agent.step + 1, [], source)
+                if draw.random() < 0.5:
+                    state = {"saved": True}
+                    agent.save(tmp_path / "agent.pt")
+                    torch.save(source.state_dict(), tmp_path / "source.pt")
+        except KeyboardInterrupt:
+            stops += 1
+    source.record.cut(torch.load(tmp_path / "source.pt", weights_only=True)["events"])
+    checked(path, 3, 2)
+    known = LanguagePolicyGradient.load(tmp_path / "agent.pt")
+    again = learner()
+    train(again, known.step, [], Replay(again, Inline(told), path))
+    for a, b in zip(known.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def _until(call: Callable[[], Any], count: int) -> Callable[[], Any]:
+    left = [count]
+
+    def counted() -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return call()
+
+    return counted
+
+
+def test_processes_work_and_are_replaced(tmp_path: Path) -> None:
+    agent, path = learner(), tmp_path / "schedule.jsonl"
+    workers = Processes(hall(agent, None, 1), 2)
+    try:
+        source = Rounds(agent, workers, chunk=2, record=path)
+        train(agent, 2, [], source)
+        workers.workers[0].process.kill()
+        train(agent, 5, [], source)
+    finally:
+        workers.close()
+    checked(path, 3, 2)
+    again = learner()
+    train(again, 5, [], Replay(again, Inline(hall(again, None, 1)), path))
+    for a, b in zip(agent.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_conversations_of_workers_have_log_probs_of_their_policies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(tasks.TASKS, "digits", Digits())
+    voice = Voice(Hall(ModelConfig(transformer=TINY), "digits", Speech(), budget=2))
+    problem = Digits().problem(4, random.Random(0))
+    start = Conversation(problem, voice.codec.opening(problem.prompt), seed=5).plain()
+    rows = [start]
+    models = []
+    for version in range(3):
+        other = learner()
+        with torch.no_grad():
+            for weight in other.model.parameters():
+                weight.mul_(1.0 + version)
+        models.append(other.model)
+        weights = {k: v.detach().numpy().copy() for k, v in other.model.state_dict().items()}
+        rows = voice.carry_on(Work(version, version, rows), weights)
+    found = gathered([Conversation.from_plain(r) for r in rows], 0, torch.empty(0))
+    for version, model in enumerate(models):
+        log_p = model(found.tokens)[:, :-1].log_softmax(-1)
+        here = found.data.mask & (found.data.policy_version == version)
+        chosen = log_p.gather(-1, found.tokens[:, 1:, None])[..., 0]
+        assert here.any()
+        torch.testing.assert_close(
+            chosen[here].detach(), found.data.log_probs["behaviour"][here], rtol=0, atol=1e-4
+        )
