@@ -89,8 +89,8 @@ def information(right: Tensor, wrong: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class WeightedPairsConfig:
-    hard: tuple[float, float] = (0.0, 0.4)  # success rates of the hard half, ends excluded
-    easy: tuple[float, float] = (0.6, 1.0)  # of the easy half
+    hard: tuple[float, float] = (0.01, 0.4)  # success rates of the hard half
+    easy: tuple[float, float] = (0.6, 0.99)  # of the easy half
     discount: float = 0.9  # of an answer by the next answer to its prompt
 
 

@@ -175,7 +175,7 @@ SCHEDULERS: dict[str, Entry] = {
         "2602.03452",
         "reconstructed",
         assumptions=(
-            "hard means a running success rate in (0, 0.4), easy one in (0.6, 1)",
+            "hard means a running success rate in (0.01, 0.4), easy in (0.6, 0.99)",
             "prompts are drawn evenly within a band, else those nearest to it",
         ),
     ),

@@ -133,7 +133,7 @@ class RolloutGDRO(Scheduler):
 
     def request(self, generator: torch.Generator) -> Request:
         places = min(self.places, self.pool.size)
-        ids = self.epochs.take(places, generator).unique()
+        ids = self.epochs.take(places, generator)
         bins = bin_of(rates(self.tracker, self.pool.size)[ids], self.config.bins)
         root = self.variances[bins].sqrt()
         total = len(ids) * self.group

@@ -17,7 +17,8 @@ class UniformConfig:
 
 
 class Epochs:
-    """Ids 0 to size - 1 in a new random order every time all were taken."""
+    """Ids 0 to size - 1 in a new random order every time all were taken. A round of at most `size`
+    has none twice: what is left of a pass comes last in the next."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -27,7 +28,8 @@ class Epochs:
         """int64 [count]: the next ids."""
         while len(self.order) < count:
             fresh = torch.randperm(self.size, generator=generator)
-            self.order = torch.cat([self.order, fresh])
+            last = torch.isin(fresh, self.order)
+            self.order = torch.cat([self.order, fresh[~last], fresh[last]])
         taken, self.order = self.order[:count], self.order[count:]
         return taken
 

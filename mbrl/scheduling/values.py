@@ -25,7 +25,8 @@ from mbrl.scheduling.shares import (
 class InContextValue(nn.Module):
     """Success probability of prompts from what a policy scored on others, without updates for a new
     policy: kernel regression on learned embeddings of the features, with a number of imaginary
-    prompts that score the context's mean."""
+    prompts that score the context's mean; log-odds are then stretched about that mean, because
+    averages of scores lie too near to it."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class InContextValue(nn.Module):
         self.embed = MLP(features, hidden, width, generator=generator)
         self.log_sharpness = nn.Parameter(torch.tensor(1.0))
         self.log_imaginary = nn.Parameter(torch.tensor(0.0))
+        self.log_stretch = nn.Parameter(torch.tensor(0.0))
 
     def forward(self, known: Tensor, scores: Tensor, features: Tensor) -> Tensor:
         """[M] probabilities for `features` [M, D], given `scores` [C] in [0, 1] at `known`
@@ -47,7 +49,9 @@ class InContextValue(nn.Module):
         weight = torch.exp(-self.log_sharpness.exp() * distance)
         imaginary = self.log_imaginary.exp()
         centre = (scores.sum() + 0.5) / (len(scores) + 1)
-        return (weight @ scores + imaginary * centre) / (weight.sum(1) + imaginary)
+        near = (weight @ scores + imaginary * centre) / (weight.sum(1) + imaginary)
+        middle, odds = (x.clamp(1e-4, 1 - 1e-4).logit() for x in (centre, near))
+        return torch.sigmoid(middle + self.log_stretch.exp() * (odds - middle))
 
 
 def fit_value(
