@@ -1,11 +1,12 @@
 """PETS: how many answers each question gets when the majority is returned (self-consistency).
 Inference alone; no rewards, no gradient."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.special import betainc, betaln, xlog1py, xlogy
+from scipy.special import betainc
 from torch import Tensor
 
 from mbrl.errors import CheckpointError, ConfigError
@@ -80,94 +81,115 @@ class PETS:
         self.counts = state["counts"].clone()
 
 
-def majority_rate(share: Tensor, answers: Tensor) -> Tensor:
-    """How often the majority of `answers` answers (odd numbers) is the answer that each is with
-    probability `share`, broadcast: the upper tail of a binomial law."""
-    need, n = (answers.double() + 1) / 2, answers.double()
-    p = share.double()
-    return torch.from_numpy(betainc(need.numpy(), (n - need + 1).numpy(), p.numpy()))
-
-
 @dataclass(frozen=True)
 class OnlinePETSConfig:
     budget: float = 8.0  # answers per question, on average over the stream
-    most: int = 65  # answers to one question
-    fewest: int = 3
-    grid: int = 20  # difficulties that are told apart
-    law: tuple[float, float] = (2.0, 1.0)  # Beta law of the leading answer's share above one half
-    observed: float = 0.05  # rate at which the law follows the stream; 0: it stays
+    most: int = 64  # answers to one question
+    fewest: int = 2
+    grid: int = 32  # difficulties that are told apart
+    law: tuple[float, float] = (1.0, 1.0)  # Beta law of difficulty, 0 a tie and 1 sure
+    observed: float = 0.05  # rate at which law and price follow the stream; 0: they stay
+    renew: int = 10  # questions between two tables of where to stop
 
 
 class OnlinePETS:
-    """Questions come one after the other. A question of difficulty s (the leading answer's share)
-    is worth n(s) answers: as many as each pay at least `price` in the rate of right majorities. The
-    price is the one at which n(s) is `budget` on average over difficulties. `enough` stops a
-    question when it has as many answers as n is on average under the posterior of s from its
-    votes."""
+    """Questions come one after the other, and each answer costs `price` in units of the chance that
+    the majority is right. A question is answered `enough` when stopping is worth at least as much
+    as the best way to go on, under the posterior of its difficulty: the share s of the leading
+    answer among the two most frequent ones. The price is the one at which a question costs `budget`
+    on average, first by the law of difficulties, then by dual steps on what the stream costs.
+
+    The online case of "PETS: A Principled Framework Towards Optimal Trajectory Allocation for
+    Efficient Test-Time Self-Consistency".
+    """
 
     def __init__(self, config: OnlinePETSConfig = OnlinePETSConfig()) -> None:
-        odd = config.fewest % 2 and config.most % 2
-        if not odd or not 1 <= config.fewest <= config.budget <= config.most or config.grid < 2:
+        if not 1 <= config.fewest <= config.budget < config.most or config.grid < 2:
             raise ConfigError(
-                f"{config}; give odd numbers 1 <= fewest <= budget <= most and a grid of at least 2"
+                f"{config}; give 1 <= fewest <= budget < most and a grid of at least 2"
             )
-        if not 0 <= config.observed <= 1 or min(config.law) <= 0:
-            raise ConfigError(f"{config}; give observed from 0 to 1 and a law above 0")
+        if not 0 <= config.observed <= 1 or min(*config.law, config.renew) <= 0:
+            raise ConfigError(
+                f"{config}; give observed from 0 to 1, a law above 0 and renew of at least 1"
+            )
         self.config = config
         middle = (torch.arange(config.grid, dtype=torch.float64) + 0.5) / config.grid
         self.shares = 0.5 + 0.5 * middle
         a, b = config.law
-        x = middle.numpy()
-        law = torch.from_numpy(xlogy(a - 1, x) + xlog1py(b - 1, -x) - betaln(a, b)).exp()
-        self.law = law / law.sum()
-        sizes = torch.arange(config.fewest, config.most + 1, 2)
-        rate = majority_rate(self.shares[:, None], sizes)
-        self.sizes, self.pays = sizes, rate.diff(dim=1) / 2  # [grid, sizes - 1], per answer
-        self.solve()
+        weight = middle ** (a - 1) * (1 - middle) ** (b - 1)
+        self.law = weight / weight.sum()
+        low, high = 1e-6, 1.0
+        for _ in range(20):
+            self.price = math.sqrt(low * high)
+            self.stops, cost = self.solve(self.price)
+            low, high = (self.price, high) if cost > config.budget else (low, self.price)
+        self.price = high
+        self.stops, _ = self.solve(high)
+        self.finished = 0
 
-    def answers_at(self, price: float) -> Tensor:
-        """float64 [grid]: answers that each difficulty is worth at `price`."""
-        paid = (self.pays >= price).long().cumprod(1).sum(1)
-        return self.sizes[paid].double()
+    def evidence(self) -> Tensor:
+        """float64 [most + 1, most + 1]: the chance of one order of a votes for the answer that
+        leads in truth and b for the other."""
+        votes = torch.arange(self.config.most + 1, dtype=torch.float64)[:, None]
+        return (self.shares**votes * self.law) @ ((1 - self.shares) ** votes).T
 
-    def solve(self) -> None:
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            over = float((self.law * self.answers_at(middle)).sum()) > self.config.budget
-            low, high = (middle, high) if over else (low, middle)
-        self.price, self.worth = high, self.answers_at(high)
-
-    def posterior(self, counts: Tensor) -> Tensor:
-        """float64 [grid] of a question's difficulty, given `counts` [A] of its answers. Votes that
-        are not for the leading answer count against it, whatever they are for."""
-        lead, total = float(counts.max()), float(counts.sum())
-        s = self.shares.numpy()
-        # The leader among the votes may be either of the two: both ways are added.
-        ways = [xlogy(k, s) + xlog1py(total - k, -s) for k in (lead, total - lead)]
-        shift = max(float(way.max()) for way in ways)
-        like = sum(torch.from_numpy(way - shift).exp() for way in ways)
-        weight = self.law * like
-        return weight / weight.sum()
+    def solve(self, price: float) -> tuple[Tensor, float]:
+        """(bool [most + 1, most + 1] whether to stop at (a, b) votes, answers to a question on
+        average) when each answer costs `price`: backward induction over the number of votes."""
+        config, e = self.config, self.evidence()
+        both = e + e.T  # either answer may be the one that leads in truth
+        right = torch.maximum(e, e.T) / both
+        value, stops = right.clone(), torch.ones_like(right, dtype=torch.bool)
+        for n in range(config.most - 1, -1, -1):
+            a = torch.arange(n + 1)
+            b = n - a
+            up = both[a + 1, b] / both[a, b]
+            go = up * value[a + 1, b] + (1 - up) * value[a, b + 1] - price
+            stops[a, b] = (right[a, b] >= go) & (n >= config.fewest)
+            value[a, b] = torch.where(stops[a, b], right[a, b], go)
+        reach, cost = torch.zeros_like(right), 0.0
+        reach[0, 0] = 1.0
+        for n in range(config.most):
+            a = torch.arange(n + 1)
+            b = n - a
+            going = torch.where(stops[a, b], 0.0, reach[a, b])
+            cost += float(going.sum())
+            up = both[a + 1, b] / both[a, b]
+            reach[a + 1, b] += going * up
+            reach[a, b + 1] += going * (1 - up)
+        return stops, cost
 
     def enough(self, counts: Tensor) -> bool:
-        """Whether the question with `counts` [A] is answered often enough."""
-        n = int(counts.sum())
-        if n < self.config.fewest:
-            return False
-        return n >= self.config.most or n >= float((self.posterior(counts) * self.worth).sum())
+        """Whether the question with `counts` [A] of its answers is answered often enough."""
+        first, second = (int(x) for x in counts.topk(2).values)
+        return int(counts.sum()) >= self.config.most or bool(self.stops[first, second])
 
     def finish(self, counts: Tensor) -> None:
-        """A question is done: the law of difficulties, and with it the price, follow."""
-        rate = self.config.observed
-        self.law = (1 - rate) * self.law + rate * self.posterior(counts)
-        self.solve()
+        """A question is done: the law of difficulties and the price follow."""
+        first, second = (float(x) for x in counts.topk(2).values)
+        rate, over = self.config.observed, float(counts.sum()) / self.config.budget - 1
+        if rate == 0:
+            return
+        like = self.law * (
+            self.shares**first * (1 - self.shares) ** second
+            + self.shares**second * (1 - self.shares) ** first
+        )
+        self.law = (1 - rate) * self.law + rate * like / like.sum()
+        self.price = min(1.0, max(1e-6, self.price * math.exp(rate * over)))
+        self.finished += 1
+        if self.finished % self.config.renew == 0:
+            self.stops, _ = self.solve(self.price)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"law": self.law.clone()}
+        return {
+            "law": self.law.clone(),
+            "price": self.price,
+            "stops": self.stops.clone(),
+            "finished": self.finished,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["law"].shape != self.law.shape:
             raise CheckpointError("the law has another grid; load it with the same configuration")
-        self.law = state["law"].clone()
-        self.solve()
+        self.law, self.stops = state["law"].clone(), state["stops"].clone()
+        self.price, self.finished = float(state["price"]), int(state["finished"])

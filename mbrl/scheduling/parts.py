@@ -65,9 +65,9 @@ PARTS: dict[str, Entry] = {
         PETS_TITLE,
         mark="reconstructed",
         assumptions=(
-            "difficulty is the leading answer's share, all other answers taken as one",
-            "a question stops at the posterior mean of what its difficulty is worth",
-            "the law of difficulties follows the stream at a rate of 0.05",
+            "difficulty is the leading answer's share among the two most frequent ones",
+            "a question stops where backward induction says so, at a price per answer",
+            "the law of difficulties and the price follow the stream at a rate of 0.05",
         ),
     ),
     "prompt_augmentation": Entry(
