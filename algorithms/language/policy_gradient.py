@@ -3,6 +3,7 @@ the model has about problems of a task. The trainer knows no recipe: it gives wh
 names, and `parts` measure what is more than log-probs."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from algorithms.language import parts
 from algorithms.language.agent import Speaker, SpeakerConfig, measured, put, trained
 from algorithms.language.rollouts import Rollouts, from_plain, plain, roll_out
 from algorithms.language.sampling import Sampling, described
+from algorithms.language.tasks.base import Problem
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
@@ -25,6 +27,15 @@ HAS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
     *("signals.uniform", "entropy", "sum_prob_squared", "segments.turn", CURRENT_ENTROPY),
     *("groups.prompt", "groups.state"),
+)
+# Parts of recipes, in their words, that the trainer has or makes itself. The sampler's log-probs
+# are those of the law that drew the tokens.
+MADE = (
+    "log-probs of the policy that acted",
+    "log-probs of the engine that sampled",
+    "sampling log-probs",
+    "log-probs at the start of the update",
+    "the sum of squared probabilities of the old policy",
 )
 
 
@@ -44,6 +55,7 @@ class LanguageConfig(SpeakerConfig):
     old: Literal["sampling", "start"] | None = None  # what `old` log-probs are of: the policy that
     # sampled, or the one at the start of a round's updates; None: that if the recipe weighs by the
     # sampler's log-probs beside it, else the one that sampled
+    expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +77,8 @@ class LanguageConfig(SpeakerConfig):
                 f"staleness is {self.staleness} updates, it must be a multiple of the {each} "
                 "updates of a round (epochs times minibatches), 0 for none"
             )
-        parts.check(recipe(self.recipe), HAS)
+        parts.check(recipe(self.recipe), HAS, MADE)
+        parts.check_settings(recipe(self.recipe), self)
 
 
 class Minibatch(NamedTuple):
@@ -142,12 +155,14 @@ class LanguagePolicyGradient(Speaker):
         """Conversations about new problems, with the `old` log-probs of the policy that had
         them."""
         c = self.config
-        numbers = self.new_numbers(c.prompts)
+        problems: Sequence[Problem] = [self.problem(n) for n in self.new_numbers(c.prompts)]
+        for part in self.parts:
+            problems = part.problems(problems)
         found = roll_out(
             self.model,
             self.codec,
             self.task,
-            [self.problem(n) for n in numbers],
+            problems,
             c.sampling,
             self.generator,
             group=c.group,
