@@ -19,6 +19,7 @@ from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
 from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
+from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.option import CURRENT_ENTROPY
 from mbrl.training import Metrics
 
@@ -331,11 +332,14 @@ class LanguagePolicyGradient(Speaker):
 
 
 def shortened(found: Rollouts, steps: int) -> Rollouts:
-    """Only the first `steps` choices: what follows is padding."""
+    """Only the first `steps` choices: what follows is padding. Groups are numbered anew, as ids
+    are to be below the number of steps."""
+    data = found.data.map(lambda value: value[:, :steps])
+    groups = {name: numbered(ids) for name, ids in data.groups.items()}
     return dataclasses.replace(
         found,
         tokens=found.tokens[:, : steps + 1],
-        data=found.data.map(lambda value: value[:, :steps]),
+        data=dataclasses.replace(data, groups=groups),
         model_log_prob=found.model_log_prob[:, :steps],
         kept=None if found.kept is None else found.kept[:, :steps],
     )

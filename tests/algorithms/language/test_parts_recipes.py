@@ -78,6 +78,13 @@ def test_recipes_learn(name: str, expert: str) -> None:
             assert any(not torch.equal(a, b) for a, b in moved)
 
 
+def test_small_minibatches_of_many_prompts() -> None:
+    """Ids of groups are below the number of steps, also where an update sees one row."""
+    small = TINY | {"prompts": 16, "group": 1, "minibatches": 16, "turn_tokens": 1}
+    agent = learner("addition", "drpo_decoupled", levels=(1,), **small)
+    trained(agent, 1)
+
+
 def _has(agent: LanguagePolicyGradient, field: str) -> set[str]:
     assert agent.data is not None
     return set(getattr(agent.data.rollouts.data, field))
