@@ -232,8 +232,8 @@ class Replay:
 def opened(agent: LanguagePolicyGradient, count: int, version: int) -> list[Group]:
     """New groups about the agent's next problems."""
     found = []
-    for number in agent.new_numbers(count):
-        problem = agent.problem(number)
+    numbers = agent.new_numbers(count)
+    for number, problem in zip(numbers, agent.problems(numbers), strict=True):
         tokens = agent.codec.opening(problem.prompt)
         chance = torch.randint(
             2**62, (agent.config.group,), generator=agent.generator, device=agent.device

@@ -3,6 +3,7 @@ the model has about problems of a task. The trainer knows no recipe: it gives wh
 names, and `parts` measure what is more than log-probs."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -13,10 +14,12 @@ from algorithms.language import parts
 from algorithms.language.agent import Speaker, SpeakerConfig, measured, put, trained
 from algorithms.language.rollouts import Rollouts, from_plain, plain, roll_out
 from algorithms.language.sampling import Sampling, described
+from algorithms.language.tasks.base import Problem
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
 from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
+from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.option import CURRENT_ENTROPY
 from mbrl.training import Metrics
 
@@ -25,6 +28,15 @@ HAS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
     *("signals.uniform", "entropy", "sum_prob_squared", "segments.turn", CURRENT_ENTROPY),
     *("groups.prompt", "groups.state"),
+)
+# Parts of recipes, in their words, that the trainer has or makes itself. The sampler's log-probs
+# are those of the law that drew the tokens.
+MADE = (
+    "log-probs of the policy that acted",
+    "log-probs of the engine that sampled",
+    "sampling log-probs",
+    "log-probs at the start of the update",
+    "the sum of squared probabilities of the old policy",
 )
 
 
@@ -44,6 +56,7 @@ class LanguageConfig(SpeakerConfig):
     # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
     # them, else `sampling`.
     old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first
+    expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +78,8 @@ class LanguageConfig(SpeakerConfig):
                 f"staleness is {self.staleness} updates, it must be a multiple of the {each} "
                 "updates of a round (epochs times minibatches), 0 for none"
             )
-        parts.check(recipe(self.recipe), HAS)
+        parts.check(recipe(self.recipe), HAS, MADE)
+        parts.check_settings(recipe(self.recipe), self)
 
 
 class Minibatch(NamedTuple):
@@ -147,12 +161,12 @@ class LanguagePolicyGradient(Speaker):
         """Conversations about new problems, with the `old` log-probs of the policy that had
         them."""
         c = self.config
-        numbers = self.new_numbers(c.prompts)
+        problems = self.problems(self.new_numbers(c.prompts))
         found = roll_out(
             self.model,
             self.codec,
             self.task,
-            [self.problem(n) for n in numbers],
+            problems,
             c.sampling,
             self.generator,
             group=c.group,
@@ -161,6 +175,13 @@ class LanguagePolicyGradient(Speaker):
         )
         self.tokens["sampled"] += int(found.data.mask.sum())
         return self.with_old(found)
+
+    def problems(self, numbers: Sequence[int]) -> Sequence[Problem]:
+        """The problems of these numbers, as the parts want them."""
+        found: Sequence[Problem] = [self.problem(n) for n in numbers]
+        for part in self.parts:
+            found = part.problems(found)
+        return found
 
     def with_old(self, found: Rollouts, *, sampled: bool = False) -> Rollouts:
         """With log-probs, entropy and sum of squares of the model as it is; with `sampled` the
@@ -325,11 +346,14 @@ class LanguagePolicyGradient(Speaker):
 
 
 def shortened(found: Rollouts, steps: int) -> Rollouts:
-    """Only the first `steps` choices: what follows is padding."""
+    """Only the first `steps` choices: what follows is padding. Groups are numbered anew, as ids
+    are to be below the number of steps."""
+    data = found.data.map(lambda value: value[:, :steps])
+    groups = {name: numbered(ids) for name, ids in data.groups.items()}
     return dataclasses.replace(
         found,
         tokens=found.tokens[:, : steps + 1],
-        data=found.data.map(lambda value: value[:, :steps]),
+        data=dataclasses.replace(data, groups=groups),
         model_log_prob=found.model_log_prob[:, :steps],
         kept=None if found.kept is None else found.kept[:, :steps],
     )

@@ -1,26 +1,40 @@
 """What a part is: something that a recipe needs beside log-probs."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from algorithms.language.rollouts import Rollouts
+from algorithms.language.tasks.base import Problem
+from mbrl.policy_gradient import Recipe
 from mbrl.training import Metrics
 
 
 class Part:
-    """Gives `provides`, fields of the trajectories in the words of `Recipe.needs`."""
+    """Gives `provides`, fields of the trajectories in the words of `Recipe.needs`, and is what the
+    sentences `covers` of `Recipe.parts` ask for. It is made only for recipes that need it; what it
+    draws comes from the agent's generator."""
 
     provides: ClassVar[tuple[str, ...]]
+    covers: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, agent: Any) -> None:
         self.agent = agent
         self.modules: dict[str, nn.Module] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
 
+    @classmethod
+    def check(cls, objective: Recipe, config: Any) -> None:
+        """Raises `ConfigError` where the settings leave nothing to measure."""
+
     def begin(self) -> None:
         """The model has got its first weights."""
+
+    def problems(self, problems: Sequence[Problem]) -> Sequence[Problem]:
+        """The problems of a round in place of these, as many."""
+        return problems
 
     def measure(self, found: Rollouts) -> Rollouts:
         """With what this part provides; before the updates of a round."""

@@ -88,3 +88,7 @@ class TextTask(ABC):
     def steps(self, problem: Problem, turns: Sequence[str]) -> list[Step]:
         """The steps written in the last of `turns`, where the task can tell them apart."""
         return []
+
+    def paraphrases(self, problem: Problem) -> list[Problem]:
+        """The problem in all words that the task has for it, its own among them."""
+        return [problem]

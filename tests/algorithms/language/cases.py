@@ -1,0 +1,108 @@
+"""Tiny learners, conversations from given texts, and what a model makes of tokens, worked out
+slowly."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.language.agent import ModelConfig
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language.rollouts import Conversation, Rollouts, gathered, grouped
+from algorithms.language.tasks import Problem, Reply, TextTask
+from algorithms.language.transformer import TransformerConfig
+
+MODEL = ModelConfig(transformer=TransformerConfig(width=16, layers=1, heads=2, hidden=16))
+
+
+def learner(task: str, recipe: str, seed: int = 0, **settings: Any) -> LanguagePolicyGradient:
+    config = LanguageConfig(
+        task=task, recipe=recipe, model=MODEL, **{"prompts": 2, "group": 3} | settings
+    )
+    agent = LanguagePolicyGradient(None, config, seed=seed)
+    with torch.no_grad():  # far from uniform, so that numbers differ
+        for weight in agent.model.parameters():
+            if weight.ndim == 2:
+                weight.mul_(20)
+    for anchor in agent.anchors.values():
+        anchor.load_state_dict(agent.model.state_dict())
+    for part in agent.parts:
+        part.begin()
+    return agent
+
+
+def part_of(agent: LanguagePolicyGradient, kind: type) -> Any:
+    return next(part for part in agent.parts if type(part) is kind)
+
+
+def told(agent: LanguagePolicyGradient, chats: Sequence[tuple[Problem, Sequence[str]]]) -> Rollouts:
+    """Conversations in which just that was said. Equal problems are one prompt."""
+    rows, prompts = [], []
+    for problem, turns in chats:
+        row = Conversation(problem, agent.codec.opening(problem.prompt))
+        for i, turn in enumerate(turns):
+            reply = row.say(agent.task, agent.codec, agent.codec.turn(turn))
+            assert reply.done == (i + 1 == len(turns)), (turns, i)
+            if not reply.done:
+                row.tokens += agent.codec.between(reply.observation)
+        rows.append(row)
+        prompts.append([p for p, _ in chats].index(problem))
+    return agent.with_old(grouped(gathered(rows, 0, agent.codec.pad, torch.empty(0)), prompts))
+
+
+def at_turns(found: Rollouts, value: Tensor) -> list[list[list[float]]]:
+    """Of every conversation and turn, what stands at the turn's own steps."""
+    turn, mask = found.data.segments["turn"], found.data.mask
+    return [
+        [value[i, mask[i] & (turn[i] == k)].tolist() for k in range(len(found.turns[i]))]
+        for i in range(len(found))
+    ]
+
+
+def whole(found: Rollouts, value: Tensor) -> list[float]:
+    """The number of every conversation, which stands at each of its steps."""
+    rows = [sorted(set(value[i, found.data.mask[i]].tolist())) for i in range(len(found))]
+    assert all(len(row) == 1 for row in rows)
+    return [row[0] for row in rows]
+
+
+def ends(found: Rollouts, value: Tensor) -> list[list[float]]:
+    """The numbers of every conversation's turns, which stand at their last steps."""
+    turns = at_turns(found, value)
+    assert all(not any(turn[:-1]) for row in turns for turn in row)
+    assert not value[~found.data.mask].any()
+    return [[turn[-1] for turn in row] for row in turns]
+
+
+def starts(found: Rollouts, row: int) -> list[tuple[int, int]]:
+    """Where turns stand in the tokens, by the mask's own runs."""
+    own = [False, *found.data.mask[row].tolist(), False]
+    up = [i for i in range(1, len(own)) if own[i] and not own[i - 1]]
+    down = [i for i in range(1, len(own)) if own[i - 1] and not own[i]]
+    return list(zip(up, down, strict=True))
+
+
+def log_probs(model: Any, context: Sequence[int], said: Sequence[int]) -> list[float]:
+    """One forward pass for each token."""
+    tokens, found = list(context), []
+    for token in said:
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens]))[0, -1]
+        found.append(float(logits.double().log_softmax(-1)[token]))
+        tokens.append(token)
+    return found
+
+
+def lenient(task: TextTask) -> TextTask:
+    """The task, but ended problems are solved or not by the length of the last turn, so that a
+    model that can do nothing earns something."""
+
+    class Lenient(type(task)):  # type: ignore[misc]
+        def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
+            reply = super().reply(problem, turns)
+            right = reply.done and len(turns[-1]) % 2 == 1
+            return dataclasses.replace(reply, reward=float(right), success=right)
+
+    return Lenient()
