@@ -46,17 +46,17 @@ class Shuffled:
 
 
 def learner(**changes: Any) -> LanguagePolicyGradient:
-    config = LanguageConfig(
-        task="guessing",
-        levels=(8,),
-        model=ModelConfig(transformer=TINY),
-        prompts=3,
-        group=2,
-        minibatches=1,
-        recipe="nsr",
-        **{"staleness": 2, **changes},
-    )
-    return LanguagePolicyGradient(config=config)
+    values = {
+        "task": "guessing",
+        "levels": (8,),
+        "prompts": 3,
+        "group": 2,
+        "minibatches": 1,
+        "recipe": "nsr",
+        "staleness": 2,
+    }
+    model = ModelConfig(transformer=TINY)
+    return LanguagePolicyGradient(config=LanguageConfig(model=model, **(values | changes)))
 
 
 def checked(path: Path, batch: int, staleness: int) -> None:
@@ -142,35 +142,34 @@ def test_a_record_gives_the_same_updates_again(
         replay.collect(again)
 
 
-def test_fifty_stops_lose_nothing(tmp_path: Path) -> None:
+def test_fifty_stops_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped at any moment and taken up from the last state that was saved."""
+    monkeypatch.setitem(tasks.TASKS, "digits", Digits())
     path, draw = tmp_path / "schedule.jsonl", random.Random(0)
-    agent = learner()
-    told = hall(agent, 9, 1)
-    state: dict[str, Any] = {}
-    stops = 0
-    while stops < 50 or agent.step < 12:
-        agent = learner()
-        source = Rounds(agent, Shuffled(told, 2, draw.randrange(10**6)), chunk=2, record=path)
-        if state:
+    small = {"task": "digits", "levels": (4,), "prompts": 2, "group": 1, "recipe": "nsr"}
+    told = hall(learner(**small), 4, 1)
+    saved, stops = False, 0
+    while stops < 50:
+        agent = learner(**small)
+        source = Rounds(agent, Shuffled(told, 2, draw.randrange(10**6)), chunk=1, record=path)
+        if saved:
             agent = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-            saved = torch.load(tmp_path / "source.pt", weights_only=True)
-            source.load_state_dict(saved)
-        patience = draw.randint(1, 12)  # calls of `arrived` before the stop
-        source.workers.arrived = _until(source.workers.arrived, patience)  # type: ignore[method-assign]
+            source.load_state_dict(torch.load(tmp_path / "source.pt", weights_only=True))
+        call = _until(source.workers.arrived, draw.randint(1, 16))
+        source.workers.arrived = call  # type: ignore[method-assign]
         try:
-            while agent.step < 60:
+            while True:
                 train(agent, agent.step + 1, [], source)
                 if draw.random() < 0.5:
-                    state = {"saved": True}
+                    saved = True
                     agent.save(tmp_path / "agent.pt")
                     torch.save(source.state_dict(), tmp_path / "source.pt")
         except KeyboardInterrupt:
             stops += 1
     source.record.cut(torch.load(tmp_path / "source.pt", weights_only=True)["events"])
-    checked(path, 3, 2)
-    known = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    again = learner()
+    checked(path, 2, 2)
+    known, again = LanguagePolicyGradient.load(tmp_path / "agent.pt"), learner(**small)
+    assert known.step > 10
     train(again, known.step, [], Replay(again, Inline(told), path))
     for a, b in zip(known.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
