@@ -14,6 +14,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
+TINY = ["--model.transformer.width", "16", "--final-problems", "2", "--eval-problems", "2"]
+
 # What keeps a documented command to seconds; None: too long or needs the network.
 SHORT: dict[str, list[str] | None] = {
     "quickstart": ["--steps", "20", "--seeds", "0"],
@@ -23,6 +25,9 @@ SHORT: dict[str, list[str] | None] = {
     "collect": None,
     "crosscheck": ["--seeds", "1", "--steps", "300"],
     "data fetch": None,
+    "language warm-start": ["--steps", "2", "--until", "None", "--eval-every", "0", *TINY],
+    "language run": ["--steps", "2", "--prompts", "2", *TINY],
+    "language evaluate": ["--problems", "3"],
     "model fit": ["--max-epochs", "2"],
     "table": None,  # hours; tests/experiments/test_table.py runs small ones
     "sweep": ["--steps", "20", "--seeds", "0"],
