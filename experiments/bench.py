@@ -20,6 +20,7 @@ from rich.console import Console
 
 from algorithms import ALGORITHMS, NEUBAYConfig
 from algorithms.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
+from experiments import bench_language
 from experiments.bench_peers import PEERS, PeerError, Running, Step, window
 from experiments.bench_windows import SMALL, WIDE, sampling
 from experiments.grid import grid
@@ -51,6 +52,8 @@ Name = Literal[
     "windows_few_128",
     "windows_heun_small",
     "windows_few_small",
+    "language_sample",
+    "language_train",
 ]
 Build = Callable[[bool, Path], tuple[Step, int]]
 SPEC = Spec("bench", 17, 6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
@@ -423,6 +426,20 @@ WORKLOADS: dict[Name, Workload] = {
     "windows_heun_small": _windows("U-Net of local presets", SMALL, "heun", 256),
     "windows_few_small": _windows(
         "U-Net of local presets", SMALL, SMALL.sampler, SMALL.steps, against="windows_heun_small"
+    ),
+    "language_sample": Workload(
+        "transformer 4x128, 128 answers of 32 tokens after 16",
+        "tokens/s",
+        None,
+        {},
+        bench_language.sample,
+    ),
+    "language_train": Workload(
+        "transformer 4x128, 128 rows of 48 tokens",
+        "tokens/s",
+        None,
+        {},
+        bench_language.train,
     ),
 }
 

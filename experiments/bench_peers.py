@@ -64,6 +64,9 @@ PEERS = {
 
 
 # The same members as one stack for `torch.func.vmap`, in this environment.
+PEERS["transformers"] = Peer(
+    "transformers", "transformers", None, ("language_sample", "language_train")
+)
 PEERS["torch.func.vmap"] = Peer("torch", "torch", None, ("ensemble_128",))
 
 
@@ -309,6 +312,48 @@ def _vmap(workload: str) -> tuple[Step, int]:
     return step, 1
 
 
+def _transformers(workload: str) -> tuple[Step, int]:
+    """Llama of the same sizes, sampled by its `generate` and trained by its own loss."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size, rows, prompt, answer = 71, 128, 16, 32  # those of bench_language.py
+    config = LlamaConfig(
+        vocab_size=size,
+        hidden_size=128,
+        intermediate_size=344,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    model = LlamaForCausalLM(config)
+    if workload == "language_sample":
+        tokens = torch.randint(size, (rows, prompt))
+        real = torch.ones_like(tokens)
+        how = {"do_sample": True, "max_new_tokens": answer, "top_k": 0, "use_cache": True}
+
+        def sample() -> None:
+            with torch.no_grad():
+                found = model.generate(tokens, attention_mask=real, **how)
+            assert found.shape == (rows, prompt + answer)
+
+        return sample, rows * answer
+    optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
+    tokens = torch.randint(size, (rows, prompt + answer + 1))
+
+    def train() -> None:
+        optimiser.zero_grad()
+        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimiser.step()
+
+    return train, rows * (prompt + answer)
+
+
 def serve(name: str, workload: str) -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the peer prints must not mix with the answers
@@ -316,7 +361,8 @@ def serve(name: str, workload: str) -> None:
 
     torch.set_num_threads(1)
     builds = {"stable-baselines3": _sb3, "d3rlpy": _d3rlpy, "mbrl-lib": _mbrl}
-    step, count = (builds | {"torch.func.vmap": _vmap})[name](workload)
+    others = {"torch.func.vmap": _vmap, "transformers": _transformers}
+    step, count = (builds | others)[name](workload)
     for _ in range(3):
         step()
     module = importlib.import_module(PEERS[name].module)
