@@ -135,7 +135,7 @@ class Transformer(nn.Module):
         cache.used = stop
         x = self.embedding(tokens)
         turn = rotation(positions, self.config, x.dtype)
-        turn = (turn[0][:, None], turn[1][:, None])  # over the heads
+        turn = turn[:, None]  # over the heads
         seen = cache.real[:, None, None, :stop]
         if stop - start > 1:
             at = torch.arange(stop, device=tokens.device)
@@ -165,7 +165,7 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(w, 2 * h, bias=False)
         self.down = nn.Linear(h, w, bias=False)
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, turn: Tensor) -> Tensor:
         q, k, v = self.projected(x, turn)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.finish(x, mixed)
@@ -173,7 +173,7 @@ class Block(nn.Module):
     def extend(
         self,
         x: Tensor,
-        turn: tuple[Tensor, Tensor],
+        turn: Tensor,
         seen: Tensor,
         keys: Tensor,
         values: Tensor,
@@ -182,16 +182,20 @@ class Block(nn.Module):
     ) -> Tensor:
         q, k, v = self.projected(x, turn)
         keys[:, :, start:stop], values[:, :, start:stop] = k, v
-        mixed = F.scaled_dot_product_attention(
-            q, keys[:, :, :stop], values[:, :, :stop], attn_mask=seen
-        )
+        keys, values = keys[:, :, :stop], values[:, :, :stop]
+        if stop - start == 1:  # for one query the plain products are faster than the fused kernel
+            score = torch.matmul(q * q.shape[-1] ** -0.5, keys.transpose(-1, -2))
+            mixed = torch.matmul(score.masked_fill(~seen, -torch.inf).softmax(-1), values)
+        else:
+            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
         return self.finish(x, mixed)
 
-    def projected(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def projected(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values, [B, H, N, D] each."""
         qkv = self.qkv(self.attention_norm(x))
-        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return rotated(q, turn), rotated(k, turn), v
+        qkv = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = rotated(qkv[:2], turn)
+        return q, k, qkv[2]
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
@@ -200,19 +204,16 @@ class Block(nn.Module):
         return added
 
 
-def rotation(
-    positions: Tensor, config: TransformerConfig, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [..., D] of the rotary angles at `positions` [...] ("RoFormer: Enhanced
-    Transformer with Rotary Position Embedding", arXiv 2104.09864)."""
+def rotation(positions: Tensor, config: TransformerConfig, dtype: torch.dtype) -> Tensor:
+    """Unit complex numbers [..., D / 2] of the rotary angles at `positions` [...] ("RoFormer:
+    Enhanced Transformer with Rotary Position Embedding", arXiv 2104.09864)."""
     dim = config.width // config.heads
     exponent = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
     angle = positions[..., None].double() * config.base**-exponent
-    angle = torch.cat([angle, angle], -1)
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+    return torch.polar(torch.ones_like(angle), angle).to(dtype.to_complex())
 
 
-def rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """`x` [..., D] with its halves as the two coordinates of each rotation."""
-    a, b = x.chunk(2, -1)
-    return x * turn[0] + torch.cat([-b, a], -1) * turn[1]
+def rotated(x: Tensor, turn: Tensor) -> Tensor:
+    """`x` [..., D] with neighbours as the two coordinates of each rotation."""
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turn).flatten(-2)
