@@ -211,6 +211,10 @@ def against_knob(curves: dict[str, Curve], knob: str, path: Path, ylabel: str) -
         xs = np.concatenate([c.x for c in curves.values()])
         if xs.min() > 0 and xs.max() / xs.min() >= 20:
             axes.set_xscale("log")
+            # The values themselves: a logarithmic axis would crowd its minor labels.
+            at = sorted({float(x) for line in curves.values() for x in line.x})
+            axes.set_xticks(at, labels=[f"{x:g}" for x in at])
+            axes.minorticks_off()
         axes.set(xlabel=knob, ylabel=ylabel)
         _shared_legend(figure, [axes])
         figure.savefig(path)
