@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import tyro
 
-from experiments import figures, folders, history
+from experiments import figures, folders, history, jobs, language_report
 from experiments.figures import Curve
-from experiments.page import STYLE
+from experiments.report_parts import facts, image, losses, plain, write_page
 from mbrl.errors import CheckpointError, unknown_name
 from mbrl.records import Evaluations
 
-FACTS = "td.fact { text-align: left; white-space: normal; }"
 # Panels of the report's second figure, where a run logged them.
-WATCHED = ("critic/loss", "critic/q_mean", "actor/entropy", "actor/alpha", "actor/loss", "loss")
+WATCHED = (
+    *("critic/loss", "critic/q_mean", "actor/entropy", "actor/alpha", "actor/loss", "loss"),
+    *("policy/entropy", "policy/log_ratio", "policy/effective_samples"),
+)
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,13 @@ class Report:
     def main(self) -> int:
         if not self.folders:
             raise CheckpointError("name at least one run folder, such as runs/ravl/pendulum/seed-0")
+        language = {folder: jobs.kind_of(folder) == "language" for folder in self.folders}
         for folder in self.folders:
-            history.settings(folder)
+            if not language[folder]:
+                history.settings(folder)
         for folder in self.folders:
-            print(f"wrote {write(folder)}")
+            page = language_report.write(folder) if language[folder] else write(folder)
+            print(f"wrote {page}")
         return 0
 
 
@@ -40,24 +45,12 @@ def write(folder: Path) -> Path:
     run = history.settings(folder)
     title = f"{run.algorithm} on {run.data}, seed {run.seed}"
     parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(title)}</title><style>{STYLE}{FACTS}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
-        _facts(_summary(folder)),
+        facts(_summary(folder)),
         *_scores(folder),
-        *_losses(folder),
+        *losses(folder, WATCHED),
         *_danger(folder),
-        "<h2>Settings</h2>",
-        _facts(_flat(folders.read_json(folder / "config.json"))),
-        "<h2>Versions and machine</h2>",
-        _facts(_flat(folders.read_json(folder / "manifest.json"))),
-        "</body></html>",
     ]
-    path = folder / "report.html"
-    path.write_text("\n".join(parts) + "\n")
-    return path
+    return write_page(folder, title, parts)
 
 
 def _summary(folder: Path) -> dict[str, Any]:
@@ -87,16 +80,7 @@ def _scores(folder: Path) -> list[str]:
         return []
     name = "normalised score" if normalised else "return"
     figures.curves({"": {"": plain(steps, score)}}, "updates", name, folder / "report-scores.png")
-    return ["<h2>Evaluations</h2>", _image("report-scores", name)]
-
-
-def _losses(folder: Path) -> list[str]:
-    known = history.metrics(folder)
-    panels = {name: {"": plain(*known[name])} for name in WATCHED if name in known}
-    if not panels:
-        return []
-    figures.curves(panels, "updates", "", folder / "report-losses.png")
-    return ["<h2>Training</h2>", _image("report-losses", "losses, values, temperature")]
+    return ["<h2>Evaluations</h2>", image("report-scores", name)]
 
 
 def _danger(folder: Path) -> list[str]:
@@ -128,40 +112,8 @@ def _danger(folder: Path) -> list[str]:
     return [
         "<h2>Reach and values</h2>",
         f"<p><strong>{escape(found.sentence)}</strong></p>",
-        _image("report-reach", "values, reach, spread and penalty"),
+        image("report-reach", "values, reach, spread and penalty"),
     ]
-
-
-def plain(x: np.ndarray, y: np.ndarray) -> Curve:
-    """One run's line, without an interval."""
-    none = np.full(len(y), np.nan)
-    return Curve(x, y, none, none)
-
-
-def _image(name: str, text: str) -> str:
-    return (
-        f'<div class="scroll" tabindex="0"><img src="{name}.png" alt="{escape(text)}"></div>'
-        f'<p><a href="{name}.csv">data</a></p>'
-    )
-
-
-def _facts(values: dict[str, Any]) -> str:
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td class="fact">{escape(str(value))}</td></tr>'
-        for name, value in values.items()
-    )
-    return f'<div class="scroll" tabindex="0"><table><tbody>{rows}</tbody></table></div>'
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
 
 
 @dataclass(frozen=True)

@@ -175,3 +175,13 @@ def test_settings_are_checked() -> None:
         LanguageSettings("imitation", until=0.5, eval_every=0)
     with pytest.raises(ConfigError, match="did you mean 'imitation'"):
         LanguageSettings("imitaton")
+
+
+def test_a_run_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = LanguageConfig(task="addition", recipe="nsr", prompts=2, group=2, model=MODEL)
+    language_run.start(settings("policy_gradient"), config, tmp_path, quiet=True)
+    assert main(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "nsr on addition, seed 0" in page and "pass@2" in page
+    for name in ("report-accuracy.png", "report-losses.png"):
+        assert name in page and (tmp_path / name).stat().st_size > 1000
