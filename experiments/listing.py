@@ -13,15 +13,21 @@ from mbrl.policy_gradient import RECIPES
 HELP = """usage: python -m experiments list [WHAT]
 
 Without WHAT the algorithms, tasks and datasets there are.
-recipes  the objectives of policy_gradient: what each changes, needs, and how well it is known
-papers   the same as a Markdown page with every assumption and difference (docs/papers.md)"""
+recipes     the objectives of policy_gradient: what each changes, needs, how well it is known
+schedulers  which prompts get how many rollouts: the components of mbrl.scheduling
+papers      both as a Markdown page, with every assumption and difference (docs/papers.md)"""
 
 
 def list_main(arguments: list[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
         print(HELP)
         return 0
-    what = {"everything": _everything, "recipes": _recipes, "papers": _papers}
+    what = {
+        "everything": _everything,
+        "recipes": _recipes,
+        "schedulers": _schedulers,
+        "papers": _papers,
+    }
     name = arguments[0] if arguments else "everything"
     if name not in what:
         raise unknown_name("list", name, what)
@@ -54,6 +60,14 @@ def _recipes() -> int:
     console = Console()
     console.print(table)
     console.print(papers.counted())
+    return 0
+
+
+def _schedulers() -> int:
+    table = grid("scheduler", "paper", "known", "assumptions", title="schedulers")
+    for name, entry in papers.scheduled().items():
+        table.add_row(name, entry.title, entry.mark, "; ".join(entry.assumptions))
+    Console().print(table)
     return 0
 
 

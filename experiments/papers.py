@@ -1,4 +1,4 @@
-"""The page of papers, made from the table of recipes."""
+"""The page of papers, made from the tables of recipes and of schedulers."""
 
 import dataclasses
 from collections import Counter
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mbrl.policy_gradient import RECIPES, Recipe, Term
 from mbrl.policy_gradient.recipes import TABLES
+from mbrl.scheduling import PARTS, SCHEDULERS, Entry
 
 HEADS = {
     "base": "What others stand on",
@@ -68,7 +69,9 @@ def counted() -> str:
 
 def page() -> str:
     """The whole page, Markdown."""
-    return "\n".join([OPENING, counted(), "", *_marks(), *_tables()]).rstrip() + "\n"
+    return (
+        "\n".join([OPENING, counted(), "", *_marks(), *_tables(), *_schedulers()]).rstrip() + "\n"
+    )
 
 
 def _marks() -> Iterator[str]:
@@ -98,3 +101,23 @@ def _tables() -> Iterator[str]:
             for kind in ("assumptions", "differences"):
                 if said := getattr(recipe, kind):
                     yield f"- `{recipe.name}`, {kind}: {'; '.join(said)}."
+
+
+def scheduled() -> dict[str, Entry]:
+    """Schedulers, and the parts of scheduling that are none, by name."""
+    return {**SCHEDULERS, **PARTS}
+
+
+def _schedulers() -> Iterator[str]:
+    yield "\n## Which prompts, and how many answers\n"
+    yield "Components of `mbrl.scheduling`, for language and for tasks in control.\n"
+    yield "| name | paper | mark |"
+    yield "|---|---|---|"
+    for name, entry in scheduled().items():
+        arxiv = f", arXiv {entry.arxiv}" if entry.arxiv else ""
+        yield f"| `{name}` | {entry.title}{arxiv} | {entry.mark} |"
+    yield ""
+    for name, entry in scheduled().items():
+        for kind in ("assumptions", "differences"):
+            if said := getattr(entry, kind):
+                yield f"- `{name}`, {kind}: {'; '.join(said)}."

@@ -32,7 +32,7 @@ SCHEDULERS: dict[str, Entry] = {
         BroRL,
         BroRLConfig(),
         "BroRL: Scaling Reinforcement Learning via Broadened Exploration",
-        "2510.01180",
+        None,
         "reconstructed",
         assumptions=(
             "groups grow by a factor while prompts become as many fewer",

@@ -66,7 +66,7 @@ class BroRL(Scheduler):
     """Groups `factor` times the usual size for as many prompts fewer, the number of rollouts the
     same; the trainer multiplies its learning rate by `rate_scale`.
 
-    "BroRL: Scaling Reinforcement Learning via Broadened Exploration", arXiv 2510.01180.
+    "BroRL: Scaling Reinforcement Learning via Broadened Exploration".
     """
 
     beliefs = ("epochs",)
