@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from algorithms.language.agent import ModelConfig
+from algorithms.language.conversation import Conversation
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.rollouts import Conversation, Rollouts, gathered, grouped
+from algorithms.language.rollouts import Rollouts, gathered, grouped
 from algorithms.language.tasks import Problem, Reply, TextTask
 from algorithms.language.transformer import TransformerConfig
 
@@ -43,13 +44,16 @@ def told(agent: LanguagePolicyGradient, chats: Sequence[tuple[Problem, Sequence[
     for problem, turns in chats:
         row = Conversation(problem, agent.codec.opening(problem.prompt))
         for i, turn in enumerate(turns):
-            reply = row.say(agent.task, agent.codec, agent.codec.turn(turn))
-            assert reply.done == (i + 1 == len(turns)), (turns, i)
-            if not reply.done:
-                row.tokens += agent.codec.between(reply.observation)
+            tokens = agent.codec.turn(turn)
+            row.say(tokens)
+            row.behaviour += [0.0] * len(tokens)
+            row.model += [0.0] * len(tokens)
+            row.versions += [0] * len(tokens)
+            row.finish(agent.task, agent.codec, agent.task.max_turns)
+            assert row.done == (i + 1 == len(turns)), (turns, i)
         rows.append(row)
         prompts.append([p for p, _ in chats].index(problem))
-    return agent.with_old(grouped(gathered(rows, 0, agent.codec.pad, torch.empty(0)), prompts))
+    return agent.with_old(grouped(gathered(rows, agent.codec.pad, torch.empty(0)), prompts))
 
 
 def at_turns(found: Rollouts, value: Tensor) -> list[list[list[float]]]:
