@@ -10,6 +10,7 @@ from algorithms.language.parts.answers import (
     PredictedScore,
 )
 from algorithms.language.parts.base import Part
+from algorithms.language.parts.critics import Critic, Utterances
 from algorithms.language.parts.gains import AnswerGain, ObservationGain, Probes
 from algorithms.language.parts.groups import Bundles, Histories, Pairs
 from algorithms.language.parts.judged import (
@@ -63,6 +64,8 @@ PARTS: tuple[type[Part], ...] = (
     Expert,
     GradientNorms,
     EntropyHistory,
+    Critic,
+    Utterances,
 )
 WHY = {  # what no part can honestly measure here
     "signals.coverage": "no program is run whose time a profiler could share out",

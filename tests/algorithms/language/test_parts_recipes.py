@@ -153,7 +153,6 @@ def test_one_name_can_mean_two_things(name: str, part: str) -> None:
         ("aepo", "needs rollouts that branch where entropy is high"),
         ("arpo", r"needs groups\.node, rollouts that branch"),
         ("nlpo", "log-probs of the policy masked by its earlier copy's top p"),
-        ("ppo", r"needs signals\.value, a critic"),
         ("dr_kernel", r"signals\.coverage: no program is run whose time"),
         ("cj_grpo", r"segments\.decode: models write from left to right"),
     ],
