@@ -17,8 +17,11 @@ from algorithms.language.parts.heads import (
     turn_ends,
     turn_starts,
 )
-from algorithms.language.parts.places import lines, spans, with_fields
+from algorithms.language.parts.places import at_ends, lines, spans, with_fields
 from algorithms.language.rollouts import Rollouts
+from algorithms.language.tasks import TASKS, text_task
+from algorithms.language.tasks.base import Reply
+from mbrl.errors import ConfigError
 from mbrl.networks import polyak_update, target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.credit import Bootstrapped, following
@@ -151,3 +154,62 @@ class Utterances(Part):
         wanted_q = [over_turns(t.reward, t.mask, t) + UTTERANCE_DISCOUNT * a for a in after]
         wanted_v = [over_turns(q[..., i], ends, t) for i in range(2)]
         return torch.stack(wanted_q, -1), torch.stack(wanted_v, -1)
+
+
+class Progress(Part):
+    """`signals.progress`, at the last step of every turn: what the turn brought, by an estimator
+    whose values of a conversation's turns sum to its whole reward: a linear head on a copy of the
+    model, read after the turn, fitted to (sum - reward)^2 of every round. `signals.grounding` at
+    the same steps: 1 for a turn that could be carried out, which is one that its reply marks
+    neither as `void` nor with a `penalty`, else 0.
+
+    "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution", which fits the estimator to
+    sampled conversations first and leaves it as it is then."""
+
+    provides = ("signals.progress", "signals.grounding")
+    covers = ("a progress estimator whose sum is the final reward",)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.heads = Heads(agent.model)
+        self.modules = {"progress": self.heads}
+        self.optimisers = {"progress": optimiser_of(self.heads, agent.config)}
+
+    @classmethod
+    def check(cls, objective: Recipe, config: Any) -> None:
+        if "void" not in text_task(config.task).signals:
+            having = ", ".join(name for name, task in TASKS.items() if "void" in task.signals)
+            raise ConfigError(
+                f"recipe {objective.name} reads whether turns could be carried out, which replies "
+                f"of {config.task} do not tell; a task that does: {having}"
+            )
+
+    def begin(self) -> None:
+        self.heads.begin(self.agent.model)
+
+    def measure(self, found: Rollouts) -> Rollouts:
+        t = found.data
+        values = read(self.heads, found, self.agent.config)[:, 1:, 0]
+        done = [[float(carried_out(reply)) for reply in row] for row in found.replies]
+        return with_fields(
+            found,
+            "signals",
+            progress=torch.where(turn_ends(t), values, 0.0),
+            grounding=at_ends(found, done),
+        )
+
+    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t = found.data
+        ends, earned = turn_ends(t), torch.where(t.mask, t.reward, 0.0).sum(1)
+
+        def squared(values: Tensor, rows: slice) -> Tensor:
+            total = torch.where(ends[rows], values[:, 1:, 0], 0.0).sum(1)
+            return (total - earned[rows]).square().sum() / len(found)
+
+        config = self.agent.config
+        loss = fit(self.heads, self.optimisers["progress"], found, config, squared)
+        return {"progress/loss": loss}
+
+
+def carried_out(reply: Reply) -> bool:
+    return not reply.signals["void"] and not reply.signals.get("penalty", 0.0)
