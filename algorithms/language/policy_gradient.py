@@ -56,6 +56,8 @@ class LanguageConfig(SpeakerConfig):
     # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
     # them, else `sampling`.
     old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first
+    # Who says which steps are flawed to a recipe that asks.
+    flaws: Literal["program", "learned"] = "program"  # the task, or a head that learns it
     expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
 
     def __post_init__(self) -> None:
@@ -163,7 +165,7 @@ class LanguagePolicyGradient(Speaker):
         c = self.config
         problems = self.problems(self.new_numbers(c.prompts))
         found = roll_out(
-            self.model,
+            self.speaker(),
             self.codec,
             self.task,
             problems,
@@ -175,6 +177,13 @@ class LanguagePolicyGradient(Speaker):
         )
         self.tokens["sampled"] += int(found.data.mask.sum())
         return self.with_old(found)
+
+    def speaker(self) -> Any:
+        """What conversations are sampled with: the model, as the parts change it."""
+        model: Any = self.model
+        for part in self.parts:
+            model = part.speaker(model)
+        return model
 
     def problems(self, numbers: Sequence[int]) -> Sequence[Problem]:
         """The problems of these numbers, as the parts want them."""
@@ -299,8 +308,13 @@ class LanguagePolicyGradient(Speaker):
             if value.requires_grad:
                 value.backward()
         else:
-            whole = self.measured(self.model, batch.rollouts)
-            log_prob, entropy = (v.requires_grad_() for v in whole[:2])
+            size, count = c.rows_at_once, len(t.mask)
+            with torch.no_grad():
+                pieces = [
+                    self.current(batch.rollouts, slice(i, i + size)) for i in range(0, count, size)
+                ]
+            whole = [torch.cat(values) for values in zip(*pieces, strict=True)]
+            log_prob, entropy = (v.requires_grad_() for v in whole)
             value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
             if value.requires_grad:
                 value.backward()
@@ -322,9 +336,13 @@ class LanguagePolicyGradient(Speaker):
             torch.autograd.backward([v for v, _ in pairs], [g for _, g in pairs])
 
     def current(self, found: Rollouts, rows: slice) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies [B, T] of the model as it is, with gradients."""
+        """Log-probs and entropies [B, T] of the model as it is, or as the parts change it for an
+        update, with gradients."""
         tokens, sets = found.tokens[rows], None if found.kept is None else found.kept[rows]
-        logits = self.model(tokens[:, :-1])
+        model: Any = self.model
+        for part in self.parts:
+            model = part.learner(model, rows)
+        logits = model(tokens[:, :-1])
         log_prob, entropy, _ = described(
             logits, tokens[:, 1:], self.config.sampling.temperature, sets
         )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from algorithms.language.model import LanguageModel
+from algorithms.language.restricted import Restricted
 from mbrl.errors import ConfigError
 
 
@@ -31,7 +32,8 @@ class Sampling:
 class Turn:
     """Tokens [B, N] of a turn each, real where `real` [B, N]. `behaviour` [B, N] are their
     log-probs under the law that drew them, `model` [B, N] those of the logits as they are. `kept`
-    [B, N, K], with `top_p` below 1, holds the ids that could be drawn, padded by -1."""
+    [B, N, K], with `top_p` below 1 or a `Restricted` model, holds the ids that could be drawn,
+    padded by -1."""
 
     tokens: Tensor
     real: Tensor
@@ -40,19 +42,24 @@ class Turn:
     kept: Tensor | None
 
 
-def law(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | None]:
+def law(
+    logits: Tensor, sampling: Sampling, restricted: bool = False
+) -> tuple[Tensor, Tensor | None]:
     """Log-probs [..., V] of the tokens that may be drawn, -inf for the others, and with `top_p`
-    below 1 their ids [..., K], likeliest first, padded by -1."""
+    below 1, or if logits of -inf are `restricted` tokens, their ids [..., K], likeliest first,
+    padded by -1."""
     if sampling.temperature == 0:
         best = logits.argmax(-1, keepdim=True)
         point = torch.full_like(logits, -torch.inf).scatter(-1, best, 0.0)
         return point, best
     log_p = torch.log_softmax(logits / sampling.temperature, -1)
-    if sampling.top_p == 1:
+    if sampling.top_p == 1 and not restricted:
         return log_p, None
     ordered, ids = log_p.sort(stable=True, dim=-1, descending=True)
     mass = ordered.exp().cumsum(-1)
-    inside = mass - ordered.exp() < sampling.top_p  # the token that crosses is in
+    inside = ~torch.isneginf(ordered)
+    if sampling.top_p < 1:
+        inside &= mass - ordered.exp() < sampling.top_p  # the token that crosses is in
     ordered = torch.where(inside, ordered, -torch.inf)
     ordered = ordered - ordered.logsumexp(-1, keepdim=True)
     most = int(inside.sum(-1).max())
@@ -93,7 +100,7 @@ def sample_turn(
     plain, kept = torch.zeros_like(behaviour), []
     going = torch.ones_like(rows, dtype=torch.bool)  # of the chosen rows
     for i in range(uniform.shape[1]):
-        log_p, ids = law(logits, sampling)
+        log_p, ids = law(logits, sampling, isinstance(model, Restricted))
         token = draw(log_p, uniform[chosen, i])
         tokens[chosen, i] = torch.where(going, token, pad)
         real[chosen, i] = going

@@ -10,10 +10,11 @@ from algorithms.language.parts.answers import (
     PredictedScore,
 )
 from algorithms.language.parts.base import Part
+from algorithms.language.parts.critics import Critic, Progress, Utterances
+from algorithms.language.parts.flaws import Flawed
 from algorithms.language.parts.gains import AnswerGain, ObservationGain, Probes
 from algorithms.language.parts.groups import Bundles, Histories, Pairs
 from algorithms.language.parts.judged import (
-    Flawed,
     Matched,
     MatchScore,
     ProcessReward,
@@ -27,6 +28,7 @@ from algorithms.language.parts.likelihoods import (
     GradientNorms,
     PromptConfidence,
 )
+from algorithms.language.parts.policies import Masked, Perturbed
 from algorithms.language.parts.values import (
     GreedyReturn,
     PriorValue,
@@ -63,9 +65,16 @@ PARTS: tuple[type[Part], ...] = (
     Expert,
     GradientNorms,
     EntropyHistory,
+    Critic,
+    Progress,
+    Utterances,
+    Masked,
+    Perturbed,
 )
 WHY = {  # what no part can honestly measure here
     "signals.coverage": "no program is run whose time a profiler could share out",
+    "signals.subgoal": "turns of text tasks do not say which subgoal they follow",
+    "signals.switch": "nor when they change it, and no model was shown how to say so",
     "segments.decode": "models write from left to right, nothing is unmasked",
 }
 

@@ -36,6 +36,15 @@ class Part:
         """The problems of a round in place of these, as many."""
         return problems
 
+    def speaker(self, model: Any) -> Any:
+        """What a round is sampled with in place of `model`."""
+        return model
+
+    def learner(self, model: Any, rows: slice) -> Any:
+        """What the log-probs of an update are of, for these rows of its minibatch, in place of
+        `model`."""
+        return model
+
     def measure(self, found: Rollouts) -> Rollouts:
         """With what this part provides; before the updates of a round."""
         return found

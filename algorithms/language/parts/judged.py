@@ -59,33 +59,6 @@ class TaskSignals(Part):
         return with_fields(found, "signals", **values)
 
 
-class Flawed(Part):
-    """`signals.flawed` of the whole conversation: 1 if any step that was written in it is not
-    right. The program stands for the process reward model of "FAPO", arXiv 2510.22543; recipes read
-    it of right answers alone."""
-
-    provides = ("signals.flawed",)
-    covers = ("a process reward model that finds flawed steps of right answers",)
-
-    @classmethod
-    def check(cls, objective: Recipe, config: Any) -> None:
-        if not tells_steps(text_task(config.task)):
-            having = ", ".join(name for name, task in TASKS.items() if tells_steps(task))
-            raise ConfigError(
-                f"recipe {objective.name} reads which steps of an answer are flawed, and "
-                f"{config.task} tells no steps apart; a task that does: {having}"
-            )
-
-    def measure(self, found: Rollouts) -> Rollouts:
-        flawed = [
-            float(
-                any(not step.right for k in range(len(turns)) for step in steps(self, p, turns, k))
-            )
-            for p, turns in zip(found.problems, found.turns, strict=True)
-        ]
-        return with_fields(found, "signals", flawed=whole(found, flawed))
-
-
 class ReasoningConsistency(Part):
     """`signals.consistency` of the whole conversation: 1 if the answer, a number, is what the
     reasoning before it comes to: the number at the end of the last piece of the last turn but the

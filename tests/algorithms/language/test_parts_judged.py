@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from algorithms.language.parts.flaws import Flawed
 from algorithms.language.parts.judged import (
-    Flawed,
     Matched,
     MatchScore,
     ProcessReward,

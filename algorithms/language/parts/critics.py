@@ -1,0 +1,215 @@
+"""Critics: what a state is worth, learned beside the model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.language.parts.base import Part
+from algorithms.language.parts.heads import (
+    Heads,
+    fit,
+    optimiser_of,
+    over_turns,
+    read,
+    regress,
+    turn_ends,
+    turn_starts,
+)
+from algorithms.language.parts.places import at_ends, lines, spans, with_fields
+from algorithms.language.rollouts import Rollouts
+from algorithms.language.tasks import TASKS, text_task
+from algorithms.language.tasks.base import Reply
+from mbrl.errors import ConfigError
+from mbrl.networks import polyak_update, target_copy
+from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.credit import Bootstrapped, following
+from mbrl.training import Metrics
+from mbrl.types import Trajectories
+
+UTTERANCE_DISCOUNT = 0.95  # of ArCHer from turn to turn; recalled
+UTTERANCE_RATE = 0.1  # of its soft updates of the targets; recalled
+
+
+class Critic(Part):
+    """`signals.value` of the state before every choice, and `signals.next_value` of the one after
+    it. Where a conversation was stopped before the task had ended it, that is the value of the
+    state in which it would have gone on, after the observation; where the task had ended it nothing
+    follows, also if its last turn ran out of tokens: no one acts in the state after that, so that
+    its value would be learned from itself alone. A linear head on a copy of the model, both trained
+    on the squared error to the targets of the recipe's credit, with the recipe's own discount. The
+    copy begins as the first policy, the head at 0."""
+
+    provides = ("signals.value",)
+    covers = ("a critic",)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.heads = Heads(agent.model)
+        self.modules = {"critic": self.heads}
+        self.optimisers = {"critic": optimiser_of(self.heads, agent.config)}
+
+    def begin(self) -> None:
+        self.heads.begin(self.agent.model)
+
+    def measure(self, found: Rollouts) -> Rollouts:
+        t = found.data
+        now = torch.where(t.mask, read(self.heads, found, self.agent.config)[:, :-1, 0], 0.0)
+        after = following(now, t.mask)
+        for row, value in self.stopped(found):
+            after[row, int(t.mask[row].nonzero()[-1])] = value
+        return with_fields(found, "signals", value=now, next_value=torch.where(t.mask, after, 0.0))
+
+    def stopped(self, found: Rollouts) -> Iterator[tuple[int, Tensor]]:
+        """Conversations that the task had not ended, and the values in which they stopped."""
+        places, rows = spans(found), lines(found)
+        for i, replies in enumerate(found.replies):
+            if not replies[-1].done:
+                heard = self.agent.codec.between(replies[-1].observation)
+                text = [*rows[i][: places[i][-1][1]], *heard]
+                tokens = torch.tensor([text], device=found.tokens.device)
+                with torch.no_grad():
+                    yield i, self.heads(tokens)[0, -1, 0]
+
+    def targets(self, found: Rollouts) -> dict[str, Tensor]:
+        return {"value": bootstrapped(self.agent.recipe, found.data)}
+
+    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        return regress(
+            self.heads,
+            self.optimisers["critic"],
+            found,
+            self.agent.config,
+            targets["value"],
+            "critic",
+        )
+
+
+def bootstrapped(objective: Recipe, t: Trajectories) -> Tensor:
+    """[B, T]: the targets of the credit that the critic's values go into."""
+    for term in objective.terms:
+        if isinstance(term.credit, Bootstrapped):
+            return term.credit.targets(term.reward(t), t)
+    raise AssertionError(f"recipe {objective.name} has no credit with a critic")
+
+
+class Utterances(Part):
+    """`signals.utterance_q`, what a turn is worth after all before it, and `signals.utterance_v`,
+    what the state before it is worth, alike at all steps of the turn: the smaller of two critics
+    each, all four linear heads on one copy of the model. Q_i is fitted to the turn's reward plus
+    the discounted target of V_i before the next turn (0 after the last: the task has ended it),
+    V_i to the target of Q_i at the turn that was taken; targets follow by soft updates. ArCHer,
+    arXiv 2402.19446, without its replay of earlier rounds; discount 0.95 and rate 0.1 are not
+    checked against the authors'."""
+
+    provides = ("signals.utterance_q", "signals.utterance_v")
+    covers = ("critics of whole utterances, the smaller of two each: Q and V",)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.heads = Heads(agent.model, 4, agent.generator)  # Q, Q, V, V
+        self.slow = target_copy(self.heads)
+        self.modules = {"utterances": self.heads, "slow_utterances": self.slow}
+        self.optimisers = {"utterances": optimiser_of(self.heads, agent.config)}
+
+    def begin(self) -> None:
+        self.heads.begin(self.agent.model)
+        self.slow.load_state_dict(self.heads.state_dict())
+
+    def measure(self, found: Rollouts) -> Rollouts:
+        values, t = read(self.heads, found, self.agent.config), found.data
+        q, v = values[:, 1:, :2].amin(-1), values[:, :-1, 2:].amin(-1)
+        return with_fields(
+            found,
+            "signals",
+            utterance_q=over_turns(q, turn_ends(t), t),
+            utterance_v=over_turns(v, turn_starts(t), t),
+        )
+
+    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t = found.data
+        starts, ends = turn_starts(t), turn_ends(t)
+        turns = ends.sum().clamp_min(1)
+        wanted_q, wanted_v = self.wanted(found)
+
+        def squared(values: Tensor, rows: slice) -> Tensor:
+            error_q = (values[:, 1:, :2] - wanted_q[rows])[ends[rows]]
+            error_v = (values[:, :-1, 2:] - wanted_v[rows])[starts[rows]]
+            return (error_q.square().sum() + error_v.square().sum()) / turns
+
+        config = self.agent.config
+        loss = fit(self.heads, self.optimisers["utterances"], found, config, squared)
+        with torch.no_grad():
+            polyak_update(self.slow, self.heads, UTTERANCE_RATE)
+        return {"utterances/loss": loss}
+
+    def wanted(self, found: Rollouts) -> tuple[Tensor, Tensor]:
+        """[B, T, 2] each: what the two Q are to be at the turns' last steps, and the two V at their
+        first."""
+        t, slow = found.data, read(self.slow, found, self.agent.config)
+        starts, ends = turn_starts(t), turn_ends(t)
+        q, v = slow[:, 1:, :2], slow[:, :-1, 2:]
+        after = [following(v[..., i], starts) for i in range(2)]
+        wanted_q = [over_turns(t.reward, t.mask, t) + UTTERANCE_DISCOUNT * a for a in after]
+        wanted_v = [over_turns(q[..., i], ends, t) for i in range(2)]
+        return torch.stack(wanted_q, -1), torch.stack(wanted_v, -1)
+
+
+class Progress(Part):
+    """`signals.progress`, at the last step of every turn: what the turn brought, by an estimator
+    whose values of a conversation's turns sum to its whole reward: a linear head on a copy of the
+    model, read after the turn, fitted to (sum - reward)^2 of every round. `signals.grounding` at
+    the same steps: 1 for a turn that could be carried out, which is one that its reply marks
+    neither as `void` nor with a `penalty`, else 0.
+
+    "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution", which fits the estimator to
+    sampled conversations first and leaves it as it is then."""
+
+    provides = ("signals.progress", "signals.grounding")
+    covers = ("a progress estimator whose sum is the final reward",)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.heads = Heads(agent.model)
+        self.modules = {"progress": self.heads}
+        self.optimisers = {"progress": optimiser_of(self.heads, agent.config)}
+
+    @classmethod
+    def check(cls, objective: Recipe, config: Any) -> None:
+        if "void" not in text_task(config.task).signals:
+            having = ", ".join(name for name, task in TASKS.items() if "void" in task.signals)
+            raise ConfigError(
+                f"recipe {objective.name} reads whether turns could be carried out, which replies "
+                f"of {config.task} do not tell; a task that does: {having}"
+            )
+
+    def begin(self) -> None:
+        self.heads.begin(self.agent.model)
+
+    def measure(self, found: Rollouts) -> Rollouts:
+        t = found.data
+        values = read(self.heads, found, self.agent.config)[:, 1:, 0]
+        done = [[float(carried_out(reply)) for reply in row] for row in found.replies]
+        return with_fields(
+            found,
+            "signals",
+            progress=torch.where(turn_ends(t), values, 0.0),
+            grounding=at_ends(found, done),
+        )
+
+    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t = found.data
+        ends, earned = turn_ends(t), torch.where(t.mask, t.reward, 0.0).sum(1)
+
+        def squared(values: Tensor, rows: slice) -> Tensor:
+            total = torch.where(ends[rows], values[:, 1:, 0], 0.0).sum(1)
+            return (total - earned[rows]).square().sum() / len(found)
+
+        config = self.agent.config
+        loss = fit(self.heads, self.optimisers["progress"], found, config, squared)
+        return {"progress/loss": loss}
+
+
+def carried_out(reply: Reply) -> bool:
+    return not reply.signals["void"] and not reply.signals.get("penalty", 0.0)

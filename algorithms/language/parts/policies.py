@@ -1,0 +1,143 @@
+"""Parts that change the policy: which tokens it may say, and what an update sees of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.language.parts.base import Part
+from algorithms.language.restricted import Restricted
+from algorithms.language.rollouts import Rollouts
+from mbrl.errors import ConfigError
+from mbrl.networks import adam, target_copy
+from mbrl.training import Metrics
+
+MASK_SHARE = 0.9  # probability of the tokens that the earlier copy leaves; recalled
+MASK_ROUNDS = 10  # after as many the earlier copy becomes the policy; recalled, of updates there
+PERTURBATION = 0.01  # standard deviation at first, of every layer
+
+
+class Masked(Part):
+    """The policy may say only the likeliest tokens of an earlier copy of it that together have the
+    probability 0.9. What it was left is kept with every token, so that all log-probs, those of the
+    reference too, are renormalised on the very sets that were drawn from. The copy is the first
+    policy, and after every 10 rounds the one before their last updates. NLPO, arXiv 2210.01241,
+    which counts updates; share and number are not checked against the authors'. An evaluation asks
+    the model without a mask."""
+
+    provides = ()
+    covers = ("log-probs of the policy masked by its earlier copy's top p",)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.earlier = target_copy(agent.model)
+        self.modules = {"mask": self.earlier}
+        self.rounds = 0
+
+    def begin(self) -> None:
+        self.earlier.load_state_dict(self.agent.model.state_dict())
+
+    def speaker(self, model: Any) -> Any:
+        temperature = self.agent.config.sampling.temperature
+        return Restricted(model, self.earlier, MASK_SHARE, temperature)
+
+    def measure(self, found: Rollouts) -> Rollouts:
+        self.rounds += 1
+        if self.rounds % MASK_ROUNDS == 0:
+            self.begin()
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rounds": self.rounds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rounds = state["rounds"]
+
+
+class Perturbed(Part):
+    """An update sees the policy with Gaussian noise added to what goes into every layer, drawn anew
+    for each update, row and position, times a scale of the layer, 0.01 at first, that the
+    objective's gradient trains. Conversations are sampled, and old log-probs measured, without it.
+    "Adaptive Layerwise Perturbation: Unifying Off-Policy Corrections for LLM RL"; the scale at
+    first and its training by the objective alone are assumed."""
+
+    provides = ()
+    covers = ("log-probs of a policy whose hidden states are perturbed",)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        like = next(agent.model.parameters())
+        count = len(layers_of(agent.model))
+        self.scales = nn.ParameterList(
+            [nn.Parameter(torch.full((count,), PERTURBATION, dtype=like.dtype, device=like.device))]
+        )
+        self.modules = {"perturbation": self.scales}
+        self.optimisers = {"perturbation": adam([self.scales[0]], agent.config.part_rate)}
+        self.seed = self.drawn()
+
+    def drawn(self) -> int:
+        generator, device = self.agent.generator, self.agent.device
+        return int(torch.randint(2**62, (), generator=generator, device=device))
+
+    def learner(self, model: Any, rows: slice) -> Any:
+        return Noisy(model, self.scales[0], self.seed, rows.start or 0)
+
+    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        """The gradient came with that of the model."""
+        scale, optimiser = self.scales[0], self.optimisers["perturbation"]
+        if scale.grad is not None and bool(torch.isfinite(scale.grad).all()):
+            nn.utils.clip_grad_norm_([scale], self.agent.config.clip_norm)
+            optimiser.step()
+        optimiser.zero_grad()
+        self.seed = self.drawn()
+        return {"perturbation/scale": scale.detach().abs().mean()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seed = state["seed"]
+
+
+class Noisy:
+    """Tokens to logits of `model`, with `scale` [layers] times noise on the inputs of its layers.
+    The noise belongs to `seed` and the row, the first of which is number `start`, so that parts of
+    a batch have the noise of the whole."""
+
+    def __init__(self, model: Any, scale: Tensor, seed: int, start: int) -> None:
+        self.model, self.scale, self.seed, self.start = model, scale, seed, start
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        layers = layers_of(self.model)
+        hooks = [layer.register_forward_pre_hook(self.hook(i)) for i, layer in enumerate(layers)]
+        try:
+            logits: Tensor = self.model(tokens)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return logits
+
+    def hook(self, layer: int) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+        def perturb(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            hidden, *others = inputs
+            return (hidden + self.scale[layer] * self.noise(layer, hidden), *others)
+
+        return perturb
+
+    def noise(self, layer: int, like: Tensor) -> Tensor:
+        """[B, N, width] standard normal, drawn on the CPU, alike on all devices."""
+        rows = []
+        for row in range(self.start, self.start + len(like)):
+            seed = self.seed + row * len(self.scale) + layer
+            generator = torch.Generator().manual_seed(seed)
+            rows.append(torch.randn(like.shape[1:], generator=generator))
+        return torch.stack(rows).to(like)
+
+
+def layers_of(model: nn.Module) -> nn.ModuleList:
+    """The layers of a model, its first list of modules. Raises `ConfigError` if there is none."""
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList):
+            return module
+    raise ConfigError("the model has no list of layers to perturb; take another model")

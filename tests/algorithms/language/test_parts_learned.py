@@ -1,0 +1,329 @@
+"""Critics against known values, slow loops and targets worked out by hand."""
+
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from algorithms.language import tasks
+from algorithms.language.agent import ModelConfig
+from algorithms.language.conversation import Conversation
+from algorithms.language.parts.critics import UTTERANCE_DISCOUNT, Critic, Progress, Utterances
+from algorithms.language.parts.flaws import Flawed
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language.rollouts import Rollouts, gathered, grouped
+from algorithms.language.tasks.base import Problem, Reply, TextTask
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient.credit import GAE
+from tests.algorithms.language.cases import (
+    MODEL,
+    ends,
+    learner,
+    lenient,
+    part_of,
+    starts,
+    told,
+    whole,
+)
+from tests.algorithms.language.small import Digits
+
+
+class Coins(TextTask):
+    """Whatever is said, a fair or a biased coin pays: the prompt tells which. The problem's own
+    number is its chance, so that a prompt has many outcomes."""
+
+    name = "coins"
+    title = "coins"
+    levels = (1,)
+    trained = (1,)
+    turn_length = 1
+    prompt_length = 1
+    chances: ClassVar[dict[str, float]] = {"a": 0.9, "b": 0.5, "c": 0.1}
+
+    def draw(self, level: int, rng: random.Random) -> Problem:
+        return Problem(rng.choice("abc"), level, {"number": rng.random()})
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
+        won = problem.facts["number"] < self.chances[problem.prompt]
+        return Reply(float(won), True, won)
+
+    def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:
+        return "1"
+
+
+@pytest.fixture(autouse=True)
+def _tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for task in (Coins(), Digits()):
+        monkeypatch.setitem(tasks.TASKS, task.name, task)
+
+
+def turns_of(recipe: str, **settings: Any) -> tuple[LanguagePolicyGradient, Rollouts]:
+    """A learner, and conversations that were won, lost, cut off in a turn
+    and stopped between turns."""
+    settings = {"turn_tokens": 3, "prompts": 3, "group": 3} | settings
+    agent = learner("digits", recipe, **settings)
+    problem, rows = Problem("0-4", 4, {"secret": 3}, state="new"), []
+    for said in (["3"], ["1", "3"], ["0", "11", "2"], ["4", "111", "no"], ["2", "1"]):
+        row = Conversation(problem, agent.codec.opening(problem.prompt))
+        for text in said:
+            cut = len(text) > 1 and not text.isdigit()
+            tokens = agent.codec.turn(text)[: len(text) if cut else None]
+            row.say(tokens)
+            row.behaviour += [-1.0] * len(tokens)
+            row.model += [-1.0] * len(tokens)
+            row.versions += [0] * len(tokens)
+            row.finish(agent.task, agent.codec, agent.task.max_turns)
+        if not row.done:  # stopped: what was heard last is not in its tokens
+            row.tokens = row.tokens[: row.spans[-1][1]]
+        rows.append(row)
+    found = grouped(gathered(rows, agent.codec.pad, torch.empty(0)), [0] * len(rows))
+    agent.task = lenient(agent.task)
+    return agent, agent.with_old(found)
+
+
+def features(heads: Any, tokens: Sequence[int]) -> torch.Tensor:
+    """The heads' numbers after the last of `tokens`, read alone."""
+    with torch.no_grad():
+        return heads.head(heads.trunk.features(torch.tensor([list(tokens)]))[0, -1])
+
+
+def shake(module: torch.nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator) * 0.3)
+
+
+def test_the_critic_finds_the_known_value() -> None:
+    config = LanguageConfig(
+        task="coins", recipe="a2c", model=MODEL, prompts=96, group=1, minibatches=1, turn_tokens=1,
+        part_rate=1e-2, learning_rate=1e-9,
+    )  # fmt: skip
+    agent = LanguagePolicyGradient(None, config)
+    for _ in range(40):
+        for _ in range(agent.collect()):
+            metrics = agent.update(agent.next_batch())
+    assert "critic/loss" in metrics
+    heads = part_of(agent, Critic).heads
+    for prompt, chance in Coins.chances.items():
+        value = float(features(heads, agent.codec.opening(prompt))[0])
+        assert value == pytest.approx(chance, abs=0.15)
+
+
+def test_the_critic_begins_at_0_with_the_first_weights() -> None:
+    agent, found = turns_of("ppo")
+    part = part_of(agent, Critic)
+    for x, y in zip(part.heads.trunk.parameters(), agent.model.parameters(), strict=True):
+        assert torch.equal(x, y) and x is not y
+    assert not part.measure(found).data.signals["value"].any()
+
+
+def after(agent: Any, heads: Any, found: Rollouts, i: int) -> float:
+    """The value after the whole conversation `i`, slowly."""
+    if found.replies[i][-1].done:
+        return 0.0
+    said = found.tokens[i, : starts(found, i)[-1][1]].tolist()
+    shown = agent.codec.encode(found.replies[i][-1].observation)
+    return float(features(heads, [*said, *shown, agent.codec.answer]))
+
+
+def test_values_are_of_what_was_said_before() -> None:
+    agent, found = turns_of("ppo", rows_at_once=4)
+    part = part_of(agent, Critic)
+    shake(part.heads, 1)
+    signals = part.measure(found).data.signals
+    mask = found.data.mask
+    assert not all(replies[-1].done for replies in found.replies)
+    for i in range(len(found)):
+        at = mask[i].nonzero().flatten().tolist()
+        now = [float(features(part.heads, found.tokens[i, : s + 1].tolist())) for s in at]
+        assert signals["value"][i, at].tolist() == pytest.approx(now, abs=1e-4)
+        then = [*now[1:], after(agent, part.heads, found, i)]
+        assert signals["next_value"][i, at].tolist() == pytest.approx(then, abs=1e-4)
+    assert not signals["value"][~mask].any() and not signals["next_value"][~mask].any()
+
+
+@pytest.mark.parametrize("recipe", ["ppo", "a2c"])
+def test_advantages_and_targets_equal_a_slow_loop(recipe: str) -> None:
+    agent, found = turns_of(recipe)
+    part = part_of(agent, Critic)
+    shake(part.heads, 2)
+    found = part.measure(found)
+    credit = agent.recipe.terms[0].credit
+    assert isinstance(credit, GAE) and credit.gamma == 0.99
+    targets, t = part.targets(found)["value"], found.data
+    advantage = credit(t.reward, t)
+    for i in range(len(found)):
+        carried, later = 0.0, after(agent, part.heads, found, i)
+        for step in reversed(t.mask[i].nonzero().flatten().tolist()):
+            value = float(t.signals["value"][i, step])
+            goes_on = 0.0 if t.terminated[i, step] else 0.99
+            delta = float(t.reward[i, step]) + goes_on * later - value
+            carried = delta + 0.99 * credit.lam * carried
+            assert float(advantage[i, step]) == pytest.approx(carried, abs=1e-4)
+            assert float(targets[i, step]) == pytest.approx(carried + value, abs=1e-4)
+            later = value
+
+
+def test_a_step_of_the_critic_is_one_on_squared_errors_in_any_parts() -> None:
+    gradients = []
+    for size in (256, 4):
+        agent, found = turns_of("ppo", rows_at_once=size)
+        part = part_of(agent, Critic)
+        shake(part.heads, 3)
+        found = part.measure(found)
+        metrics = part.learn(found, part.targets(found))
+        gradients.append([p.grad for p in part.heads.parameters() if p.grad is not None])
+        mask, value = found.data.mask, found.data.signals["value"]
+        wanted = (value - part.targets(found)["value"])[mask].square().mean()
+        assert float(metrics["critic/loss"]) == pytest.approx(float(wanted), rel=1e-4)
+    for x, y in zip(*gradients, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-6)
+
+
+def test_what_critics_of_utterances_learn() -> None:
+    agent, found = turns_of("archer")
+    part = part_of(agent, Utterances)
+    shake(part.heads, 4)
+    shake(part.slow, 5)
+    signals = part.measure(found).data.signals
+    wanted_q, wanted_v = part.wanted(found)
+    for i in range(len(found)):
+        row, places = found.tokens[i].tolist(), starts(found, i)
+        for k, (start, stop) in enumerate(places):
+            own = [features(part.heads, row[:n]).tolist() for n in (start, stop)]
+            slow = [features(part.slow, row[:n]).tolist() for n in (start, stop)]
+            after = [0.0, 0.0]
+            if k + 1 < len(places):
+                after = features(part.slow, row[: places[k + 1][0]]).tolist()[2:]
+            for step in range(start - 1, stop - 1):
+                assert float(signals["utterance_q"][i, step]) == pytest.approx(
+                    min(own[1][:2]), abs=1e-4
+                )
+                assert float(signals["utterance_v"][i, step]) == pytest.approx(
+                    min(own[0][2:]), abs=1e-4
+                )
+            reward = found.replies[i][k].reward
+            q = [reward + UTTERANCE_DISCOUNT * v for v in after]
+            assert wanted_q[i, stop - 2].tolist() == pytest.approx(q, abs=1e-4)
+            assert wanted_v[i, start - 1].tolist() == pytest.approx(slow[1][:2], abs=1e-4)
+
+
+def test_targets_of_utterances_follow_slowly() -> None:
+    agent, found = turns_of("archer")
+    part = part_of(agent, Utterances)
+    first = [p.clone() for p in part.slow.parameters()]
+    q = part.heads.head.weight[:2]
+    assert not torch.equal(q[0], q[1])  # two critics differ from the beginning
+    part.learn(found, {})
+    now = zip(first, part.slow.parameters(), part.heads.parameters(), strict=True)
+    for old, slow, fast in now:
+        torch.testing.assert_close(slow, old + 0.1 * (fast.detach() - old))
+
+
+def test_progress_is_read_after_every_turn_and_sums_to_the_reward() -> None:
+    agent = learner("guessing", "spa_rl")
+    part = part_of(agent, Progress)
+    shake(part.heads, 6)
+    problem = Problem("guess 1-8 in 4", 8, {"low": 1, "high": 8, "sought": 3, "limit": 4})
+    chats = [["5", "x", "3"], ["5", "5", "2", "1"], ["3"], ["?", "7", "3"]]
+    found = told(agent, [(problem, chat) for chat in chats])
+    signals = part.measure(found).data.signals
+    values = ends(found, signals["progress"])
+    for i, row in enumerate(values):
+        texts = [found.tokens[i, :stop].tolist() for _, stop in starts(found, i)]
+        wanted = [float(features(part.heads, text)[0]) for text in texts]
+        assert row == pytest.approx(wanted, abs=1e-4)
+    grounding = [[float(turn.isdigit()) for turn in chat] for chat in chats]
+    assert ends(found, signals["grounding"]) == grounding
+    errors = [sum(row) - won for row, won in zip(values, (1, 0, 1, 1), strict=True)]
+    loss = part.learn(found, {})["progress/loss"]
+    assert float(loss) == pytest.approx(sum(e**2 for e in errors) / 4, rel=1e-3)
+    part.optimisers["progress"].param_groups[0]["lr"] = 1e-2
+    for _ in range(60):
+        part.learn(found, {})
+    sums = [sum(row) for row in ends(found, part.measure(found).data.signals["progress"])]
+    assert sums == pytest.approx([1, 0, 1, 1], abs=0.1)
+
+
+def test_what_a_turn_must_tell_for_progress() -> None:
+    with pytest.raises(ConfigError, match=r"addition do not tell; a task that does: .*guessing"):
+        learner("addition", "spa_rl")
+
+
+def test_a_detector_learns_flaws_from_the_program() -> None:
+    agent = learner("chain", "fapo", flaws="learned", part_rate=1e-2)
+    part = part_of(agent, Flawed)
+    problem = Problem("3+4*2=", 2, {"expression": "3+4*2", "answer": 11})
+    turns = ["4*2=8;3+8=11;11", "4*2=6;3+8=11;11", "11", "3+8=11;4*2=8;11"]
+    labels = [0.0, 1.0, 0.0, 1.0]
+    found = told(agent, [(problem, [turn]) for turn in turns])
+    before = whole(found, part.measure(found).data.signals["flawed"])
+    assert before == pytest.approx([0.5] * 4)  # it flags nothing yet
+    targets = part.targets(found)
+    assert whole(found, targets["flawed"]) == labels
+    loss = float(part.learn(found, targets)["flaws/loss"])
+    assert loss == pytest.approx(math.log(2), rel=1e-4)
+    for _ in range(40):
+        part.learn(found, targets)
+    after = whole(found, part.measure(found).data.signals["flawed"])
+    assert [float(p > 0.5) for p in after] == labels
+
+
+RESUMED = ("ppo", "vtrace", "archer", "nlpo", "alp")
+
+
+@pytest.mark.parametrize("case", [*RESUMED, "spa_rl", "fapo"])
+def test_they_resume_exactly(case: str, tmp_path: Path) -> None:
+    if case in RESUMED:
+        agent, _ = turns_of(case)
+    elif case == "spa_rl":
+        agent = learner("guessing", case, levels=(8,), turn_tokens=3)
+    else:
+        agent = learner("chain", case, flaws="learned", turn_tokens=3)
+    agent.task = lenient(agent.task)
+    rounds(agent, 2)
+    agent.save(tmp_path / "agent.pt")
+    again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
+    again.task = lenient(again.task)
+    for one in (agent, again):
+        rounds(one, 1)
+    for name, module in agent.modules.items():
+        other = again.modules[name].state_dict()
+        assert all(torch.equal(v, other[k]) for k, v in module.state_dict().items()), name
+    assert [p.state_dict() for p in agent.parts] == [p.state_dict() for p in again.parts]
+
+
+def rounds(agent: LanguagePolicyGradient, count: int) -> None:
+    for _ in range(count):
+        for _ in range(agent.collect()):
+            agent.update(agent.next_batch())
+    for module in agent.modules.values():
+        assert all(torch.isfinite(p).all() for p in module.parameters())
+
+
+def test_models_from_a_folder_have_critics(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from tests.algorithms.language.test_huggingface import tokenizer
+
+    words = tokenizer(False)
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=len(words), n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=0,
+        bos_token_id=None,
+    )  # fmt: skip
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    words.save_pretrained(tmp_path)
+    settings = LanguageConfig(
+        task="digits", recipe="ppo", model=ModelConfig(path=str(tmp_path)), prompts=2, group=2,
+        turn_tokens=3, minibatches=1,
+    )  # fmt: skip
+    agent = LanguagePolicyGradient(None, settings)
+    agent.task = lenient(agent.task)
+    before = part_of(agent, Critic).heads.head.bias.clone()
+    rounds(agent, 2)
+    assert not torch.equal(before, part_of(agent, Critic).heads.head.bias)
