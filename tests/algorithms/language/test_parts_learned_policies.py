@@ -115,8 +115,8 @@ def test_noise_goes_into_the_layers() -> None:
         noise = torch.randn(hidden.shape[1:], generator=torch.Generator().manual_seed(seed + i))
         at = torch.arange(tokens.shape[1], dtype=torch.float64)
         angle = at[:, None] * 10_000.0 ** -(torch.arange(0, 8, 2, dtype=torch.float64) / 8)
-        angle = torch.cat([angle, angle], -1).float()
-        hidden = model.blocks[0](hidden + 0.5 * noise, (angle.cos(), angle.sin()))
+        turn = torch.polar(torch.ones_like(angle), angle).to(torch.complex64)
+        hidden = model.blocks[0](hidden + 0.5 * noise, turn)
         law = model.head(model.norm(hidden))[0].log_softmax(-1)
         for step in found.data.mask[i].nonzero().flatten().tolist():
             wanted = float(law[step, found.tokens[i, step + 1]].detach())
