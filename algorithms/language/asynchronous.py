@@ -262,10 +262,10 @@ def weights_of(agent: LanguagePolicyGradient) -> Weights:
 def hall(agent: LanguagePolicyGradient, budget: int | None, threads: int) -> Hall:
     """What the agent's workers are told."""
     c = agent.config
-    if agent.speaker() is not agent.model:
+    if any(part.speaks for part in agent.parts):
         raise ConfigError(
-            f"recipe {c.recipe} changes the policy that speaks, which workers do not know; train "
-            "it without workers"
+            f"recipe {c.recipe} changes how conversations are held, which workers do not know; "
+            "train it without workers"
         )
     speech = Speech(c.sampling, c.turn_tokens)
     return Hall(c.model, c.task, speech, budget, threads, str(agent.device))

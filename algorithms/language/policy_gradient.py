@@ -162,8 +162,15 @@ class LanguagePolicyGradient(Speaker):
     def gathered(self) -> Rollouts:
         """Conversations about new problems, with the `old` log-probs of the policy that had
         them."""
+        problems = self.problems(self.new_numbers(self.config.prompts))
+        held = (part.roll_out(problems) for part in self.parts)
+        found, said = next(filter(None, held), None) or self.talked(problems)
+        self.tokens["sampled"] += said
+        return self.with_old(found)
+
+    def talked(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
+        """A group of conversations about each of `problems`, and how many tokens were said."""
         c = self.config
-        problems = self.problems(self.new_numbers(c.prompts))
         found = roll_out(
             self.speaker(),
             self.codec,
@@ -175,8 +182,7 @@ class LanguagePolicyGradient(Speaker):
             turn_tokens=c.turn_tokens,
             version=self.updates,
         )
-        self.tokens["sampled"] += int(found.data.mask.sum())
-        return self.with_old(found)
+        return found, int(found.data.mask.sum())
 
     def speaker(self) -> Any:
         """What conversations are sampled with: the model, as the parts change it."""

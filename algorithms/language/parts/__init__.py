@@ -10,6 +10,7 @@ from algorithms.language.parts.answers import (
     PredictedScore,
 )
 from algorithms.language.parts.base import Part
+from algorithms.language.parts.branches import ToolBranches
 from algorithms.language.parts.critics import Critic, Progress, Utterances
 from algorithms.language.parts.flaws import Flawed
 from algorithms.language.parts.gains import AnswerGain, ObservationGain, Probes
@@ -70,6 +71,7 @@ PARTS: tuple[type[Part], ...] = (
     Utterances,
     Masked,
     Perturbed,
+    ToolBranches,
 )
 WHY = {  # what no part can honestly measure here
     "signals.coverage": "no program is run whose time a profiler could share out",

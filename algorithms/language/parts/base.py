@@ -19,6 +19,7 @@ class Part:
 
     provides: ClassVar[tuple[str, ...]]
     covers: ClassVar[tuple[str, ...]] = ()
+    speaks: ClassVar[bool] = False  # it changes how conversations are held
 
     def __init__(self, agent: Any) -> None:
         self.agent = agent
@@ -39,6 +40,11 @@ class Part:
     def speaker(self, model: Any) -> Any:
         """What a round is sampled with in place of `model`."""
         return model
+
+    def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int] | None:
+        """Conversations about `problems`, a group of each, and how many tokens were said for them;
+        None: as ever."""
+        return None
 
     def learner(self, model: Any, rows: slice) -> Any:
         """What the log-probs of an update are of, for these rows of its minibatch, in place of

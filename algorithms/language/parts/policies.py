@@ -28,6 +28,7 @@ class Masked(Part):
 
     provides = ()
     covers = ("log-probs of the policy masked by its earlier copy's top p",)
+    speaks = True
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)

@@ -110,3 +110,26 @@ def lenient(task: TextTask) -> TextTask:
             return dataclasses.replace(reply, reward=float(right), success=right)
 
     return Lenient()
+
+
+def features(heads: Any, tokens: Sequence[int]) -> Tensor:
+    """Numbers of learned heads after the last of `tokens`, read alone."""
+    with torch.no_grad():
+        return heads.head(heads.trunk.features(torch.tensor([list(tokens)]))[0, -1])
+
+
+def shake(module: torch.nn.Module, seed: int) -> None:
+    """Move all weights at random."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator) * 0.3)
+
+
+def rounds(agent: LanguagePolicyGradient, count: int) -> None:
+    """Collect and update; all weights stay finite."""
+    for _ in range(count):
+        for _ in range(agent.collect()):
+            agent.update(agent.next_batch())
+    for module in agent.modules.values():
+        assert all(torch.isfinite(p).all() for p in module.parameters())

@@ -1,6 +1,5 @@
 """Critics against known values, slow loops and targets worked out by hand."""
 
-import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,22 +11,20 @@ import torch
 from algorithms.language import tasks
 from algorithms.language.agent import ModelConfig
 from algorithms.language.conversation import Conversation
-from algorithms.language.parts.critics import UTTERANCE_DISCOUNT, Critic, Progress, Utterances
-from algorithms.language.parts.flaws import Flawed
+from algorithms.language.parts.critics import UTTERANCE_DISCOUNT, Critic, Utterances
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.rollouts import Rollouts, gathered, grouped
 from algorithms.language.tasks.base import Problem, Reply, TextTask
-from mbrl.errors import ConfigError
 from mbrl.policy_gradient.credit import GAE
 from tests.algorithms.language.cases import (
     MODEL,
-    ends,
+    features,
     learner,
     lenient,
     part_of,
+    rounds,
+    shake,
     starts,
-    told,
-    whole,
 )
 from tests.algorithms.language.small import Digits
 
@@ -83,19 +80,6 @@ def turns_of(recipe: str, **settings: Any) -> tuple[LanguagePolicyGradient, Roll
     found = grouped(gathered(rows, agent.codec.pad, torch.empty(0)), [0] * len(rows))
     agent.task = lenient(agent.task)
     return agent, agent.with_old(found)
-
-
-def features(heads: Any, tokens: Sequence[int]) -> torch.Tensor:
-    """The heads' numbers after the last of `tokens`, read alone."""
-    with torch.no_grad():
-        return heads.head(heads.trunk.features(torch.tensor([list(tokens)]))[0, -1])
-
-
-def shake(module: torch.nn.Module, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in module.parameters():
-            weight.add_(torch.randn(weight.shape, generator=generator) * 0.3)
 
 
 def test_the_critic_finds_the_known_value() -> None:
@@ -223,87 +207,6 @@ def test_targets_of_utterances_follow_slowly() -> None:
     now = zip(first, part.slow.parameters(), part.heads.parameters(), strict=True)
     for old, slow, fast in now:
         torch.testing.assert_close(slow, old + 0.1 * (fast.detach() - old))
-
-
-def test_progress_is_read_after_every_turn_and_sums_to_the_reward() -> None:
-    agent = learner("guessing", "spa_rl")
-    part = part_of(agent, Progress)
-    shake(part.heads, 6)
-    problem = Problem("guess 1-8 in 4", 8, {"low": 1, "high": 8, "sought": 3, "limit": 4})
-    chats = [["5", "x", "3"], ["5", "5", "2", "1"], ["3"], ["?", "7", "3"]]
-    found = told(agent, [(problem, chat) for chat in chats])
-    signals = part.measure(found).data.signals
-    values = ends(found, signals["progress"])
-    for i, row in enumerate(values):
-        texts = [found.tokens[i, :stop].tolist() for _, stop in starts(found, i)]
-        wanted = [float(features(part.heads, text)[0]) for text in texts]
-        assert row == pytest.approx(wanted, abs=1e-4)
-    grounding = [[float(turn.isdigit()) for turn in chat] for chat in chats]
-    assert ends(found, signals["grounding"]) == grounding
-    errors = [sum(row) - won for row, won in zip(values, (1, 0, 1, 1), strict=True)]
-    loss = part.learn(found, {})["progress/loss"]
-    assert float(loss) == pytest.approx(sum(e**2 for e in errors) / 4, rel=1e-3)
-    part.optimisers["progress"].param_groups[0]["lr"] = 1e-2
-    for _ in range(60):
-        part.learn(found, {})
-    sums = [sum(row) for row in ends(found, part.measure(found).data.signals["progress"])]
-    assert sums == pytest.approx([1, 0, 1, 1], abs=0.1)
-
-
-def test_what_a_turn_must_tell_for_progress() -> None:
-    with pytest.raises(ConfigError, match=r"addition do not tell; a task that does: .*guessing"):
-        learner("addition", "spa_rl")
-
-
-def test_a_detector_learns_flaws_from_the_program() -> None:
-    agent = learner("chain", "fapo", flaws="learned", part_rate=1e-2)
-    part = part_of(agent, Flawed)
-    problem = Problem("3+4*2=", 2, {"expression": "3+4*2", "answer": 11})
-    turns = ["4*2=8;3+8=11;11", "4*2=6;3+8=11;11", "11", "3+8=11;4*2=8;11"]
-    labels = [0.0, 1.0, 0.0, 1.0]
-    found = told(agent, [(problem, [turn]) for turn in turns])
-    before = whole(found, part.measure(found).data.signals["flawed"])
-    assert before == pytest.approx([0.5] * 4)  # it flags nothing yet
-    targets = part.targets(found)
-    assert whole(found, targets["flawed"]) == labels
-    loss = float(part.learn(found, targets)["flaws/loss"])
-    assert loss == pytest.approx(math.log(2), rel=1e-4)
-    for _ in range(40):
-        part.learn(found, targets)
-    after = whole(found, part.measure(found).data.signals["flawed"])
-    assert [float(p > 0.5) for p in after] == labels
-
-
-RESUMED = ("ppo", "vtrace", "archer", "nlpo", "alp")
-
-
-@pytest.mark.parametrize("case", [*RESUMED, "spa_rl", "fapo"])
-def test_they_resume_exactly(case: str, tmp_path: Path) -> None:
-    if case in RESUMED:
-        agent, _ = turns_of(case)
-    elif case == "spa_rl":
-        agent = learner("guessing", case, levels=(8,), turn_tokens=3)
-    else:
-        agent = learner("chain", case, flaws="learned", turn_tokens=3)
-    agent.task = lenient(agent.task)
-    rounds(agent, 2)
-    agent.save(tmp_path / "agent.pt")
-    again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    again.task = lenient(again.task)
-    for one in (agent, again):
-        rounds(one, 1)
-    for name, module in agent.modules.items():
-        other = again.modules[name].state_dict()
-        assert all(torch.equal(v, other[k]) for k, v in module.state_dict().items()), name
-    assert [p.state_dict() for p in agent.parts] == [p.state_dict() for p in again.parts]
-
-
-def rounds(agent: LanguagePolicyGradient, count: int) -> None:
-    for _ in range(count):
-        for _ in range(agent.collect()):
-            agent.update(agent.next_batch())
-    for module in agent.modules.values():
-        assert all(torch.isfinite(p).all() for p in module.parameters())
 
 
 def test_models_from_a_folder_have_critics(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_mask_is_renewed_after_some_rounds() -> None:
 
 
 def test_workers_do_not_know_the_mask() -> None:
-    with pytest.raises(ConfigError, match="recipe nlpo changes the policy that speaks"):
+    with pytest.raises(ConfigError, match="recipe nlpo changes how conversations are held"):
         hall(learner("addition", "nlpo"), None, 1)
     assert hall(learner("addition", "ppo"), None, 1).task == "addition"
 

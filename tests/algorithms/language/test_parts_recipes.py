@@ -150,7 +150,7 @@ def test_one_name_can_mean_two_things(name: str, part: str) -> None:
         ("otr", "needs tokens sampled at every position"),
         ("remix", "needs data of earlier policies"),
         ("aepo", "needs rollouts that branch where entropy is high"),
-        ("arpo", r"needs groups\.node, rollouts that branch"),
+        ("rose", r"needs rollouts that branch where answers diverge"),
         ("hiper", r"signals\.subgoal: turns of text tasks do not say which subgoal"),
         ("dr_kernel", r"signals\.coverage: no program is run whose time"),
         ("cj_grpo", r"segments\.decode: models write from left to right"),

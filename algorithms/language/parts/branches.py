@@ -1,0 +1,145 @@
+"""Rounds in which conversations branch: some are held from the prompt on, others go on from where
+one of them stood."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.language.conversation import Conversation, Speech, advance
+from algorithms.language.parts.base import Part
+from algorithms.language.parts.places import with_fields
+from algorithms.language.rollouts import Rollouts, gathered, grouped
+from algorithms.language.sampling import described
+from algorithms.language.tasks import text_task
+from algorithms.language.tasks.base import Problem
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import Recipe
+
+ROOTS = 0.5  # of a group are held from the prompt on; the authors' scripts: 6 to 8 of 16
+CHANCE, WEIGHT = 0.5, 0.2  # of a branch after an observation; the authors' scripts
+
+
+@dataclass
+class Branch:
+    """A conversation about problem `owner`, and from which token on it is in which node: those
+    that it shares with others have their steps in common."""
+
+    row: Conversation
+    owner: int
+    nodes: list[tuple[int, int]]
+
+
+class ToolBranches(Part):
+    """Half of a group (rounded up) is held from the prompt on. After every observation each of its
+    conversations branches in two with the probability 0.5 + 0.2 (H - H_0), held in [0, 1], while
+    the group is not full: H is the entropy of the next token's law over the log of the number of
+    tokens, H_0 that of the conversation's first token. What is lacking in the end is held from the
+    prompt on. `groups.node`: one id for the steps that the same conversations share.
+
+    ARPO, arXiv 2507.19849, whose entropies are means over the first tokens after an observation.
+    Costs a pass over every conversation up to every observation."""
+
+    provides = ("groups.node",)
+    covers = ("rollouts that branch after tool calls",)
+    speaks = True
+
+    @classmethod
+    def check(cls, objective: Recipe, config: Any) -> None:
+        if text_task(config.task).max_turns < 2:
+            raise ConfigError(
+                f"recipe {objective.name} branches after observations, and {config.task} has none; "
+                "take a task of several turns"
+            )
+
+    def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
+        agent = self.agent
+        self.named = 0
+        roots = math.ceil(ROOTS * agent.config.group)
+        leaves = [self.begun(problems, i) for i in range(len(problems)) for _ in range(roots)]
+        calm = {id(leaf): h for leaf, h in zip(leaves, self.entropies(leaves), strict=True)}
+        sampled = 0
+        for turn in range(1, agent.task.max_turns + 1):
+            live = [leaf for leaf in leaves if not leaf.row.done]
+            sampled += self.speak(live, turn)
+            live = [leaf for leaf in live if not leaf.row.done]
+            if not live:
+                break
+            chance = torch.rand(len(live), generator=agent.generator, device=agent.device).tolist()
+            count = Counter(leaf.owner for leaf in leaves)
+            for leaf, drawn, h in zip(live, chance, self.entropies(live), strict=True):
+                rise = h - calm[id(leaf)]
+                if count[leaf.owner] < agent.config.group and drawn < CHANCE + WEIGHT * rise:
+                    leaves.append(self.split(leaf))
+                    calm[id(leaves[-1])] = calm[id(leaf)]
+                    count[leaf.owner] += 1
+        count = Counter(leaf.owner for leaf in leaves)
+        lacking = [i for i in range(len(problems)) for _ in range(agent.config.group - count[i])]
+        more = [self.begun(problems, i) for i in lacking]
+        sampled += self.speak(more, agent.task.max_turns)
+        return self.found(sorted(leaves + more, key=lambda leaf: leaf.owner)), sampled
+
+    def name(self) -> int:
+        """A node's id."""
+        self.named += 1
+        return self.named - 1
+
+    def seed(self) -> int:
+        generator, device = self.agent.generator, self.agent.device
+        return int(torch.randint(2**62, (), generator=generator, device=device))
+
+    def begun(self, problems: Sequence[Problem], owner: int) -> Branch:
+        tokens = self.agent.codec.opening(problems[owner].prompt)
+        return Branch(Conversation(problems[owner], tokens, self.seed()), owner, [(1, self.name())])
+
+    def split(self, leaf: Branch) -> Branch:
+        """Another end of `leaf`, which has new nodes from here on, each its own."""
+        values, at = leaf.row.plain(), len(leaf.row.tokens)
+        other = Conversation.from_plain(values | {"seed": self.seed()})
+        before = list(leaf.nodes)
+        leaf.nodes = [*before, (at, self.name())]
+        return Branch(other, leaf.owner, [*before, (at, self.name())])
+
+    def speak(self, leaves: Sequence[Branch], turns: int) -> int:
+        """Take all on until they have `turns` turns; returns how many tokens were said."""
+        agent, rows = self.agent, [leaf.row for leaf in leaves]
+        before = sum(len(row.behaviour) for row in rows)
+        speech = Speech(agent.config.sampling, agent.config.turn_tokens, turns)
+        model, codec = agent.speaker(), agent.codec
+        advance(model, codec, agent.task, rows, speech, version=agent.updates)
+        for row in rows:
+            if not row.replies[-1].done:  # it has only come to the end of these turns
+                row.done = False
+                row.tokens += codec.between(row.replies[-1].observation)
+        return sum(len(row.behaviour) for row in rows) - before
+
+    @torch.no_grad()
+    def entropies(self, leaves: Sequence[Branch]) -> list[float]:
+        """In [0, 1]: of the next token's law, over that of a uniform one."""
+        agent, found = self.agent, []
+        size, temperature = agent.config.rows_at_once, agent.config.sampling.temperature
+        for i in range(0, len(leaves), size):
+            texts = [leaf.row.tokens for leaf in leaves[i : i + size]]
+            longest = max(map(len, texts))
+            padded = [[*text, *[agent.codec.pad] * (longest - len(text))] for text in texts]
+            tokens = torch.tensor(padded, device=agent.device)
+            last = torch.tensor([len(text) - 1 for text in texts], device=agent.device)
+            logits = agent.model(tokens)[torch.arange(len(texts), device=agent.device), last]
+            entropy = described(logits, logits.argmax(-1), temperature)[1]
+            found += (entropy / math.log(logits.shape[-1])).tolist()
+        return found
+
+    def found(self, leaves: Sequence[Branch]) -> Rollouts:
+        like = next(self.agent.model.parameters())
+        rows = [leaf.row for leaf in leaves]
+        talked = gathered(rows, self.agent.codec.pad, like)
+        talked = grouped(talked, [leaf.owner for leaf in leaves])
+        node: Tensor = torch.zeros_like(talked.data.segments["turn"])
+        for i, leaf in enumerate(leaves):
+            for start, name in leaf.nodes:
+                node[i, start - 1 :] = name
+        return with_fields(talked, "groups", node=node)
