@@ -66,6 +66,9 @@ PARTS: tuple[type[Part], ...] = (
 )
 WHY = {  # what no part can honestly measure here
     "signals.coverage": "no program is run whose time a profiler could share out",
+    "rounds of sampling until both kinds of answers are there": (
+        "that is what the scheduler reinforce_ada does; set it, with a pool"
+    ),
     "segments.decode": "models write from left to right, nothing is unmasked",
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from algorithms.language.conversation import aligned
 from algorithms.language.parts.base import Part
 from algorithms.language.parts.judged import demonstrated
 from algorithms.language.parts.places import (
@@ -19,7 +20,7 @@ from algorithms.language.parts.places import (
     spans,
     with_fields,
 )
-from algorithms.language.rollouts import Rollouts, aligned
+from algorithms.language.rollouts import Rollouts
 from algorithms.language.sampling import sample_turn
 
 PROBES = 4  # answers that are asked for after a turn
@@ -159,6 +160,7 @@ class Probes(Part):
             logits[each],
             agent.config.sampling,
             chance,
+            torch.full_like(each, chance.shape[1]),
             end=agent.codec.end,
             pad=agent.codec.pad,
         )
