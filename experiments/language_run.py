@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 import tyro
 
-from algorithms.language import huggingface
+from algorithms.language import asynchronous, huggingface
 from algorithms.language.agent import Speaker
 from algorithms.language.asynchronous import Replay, Rounds, hall
 from algorithms.language.evaluation import Score, evaluate
@@ -122,6 +122,8 @@ def create(settings: LanguageSettings, config: Any, folder: Path) -> None:
 def made(settings: LanguageSettings, config: Any) -> Any:
     """The learner of a run that has not begun."""
     cls, _ = LEARNERS[settings.learner]
+    if settings.workers:
+        asynchronous.check(config)
     agent = cls(config=config, device=settings.device, seed=settings.seed)
     if settings.start is not None:
         if not isinstance(agent, LanguagePolicyGradient):

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from algorithms.language import schedule
 from algorithms.language.conversation import Conversation, Speech
-from algorithms.language.policy_gradient import LanguagePolicyGradient
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.rollouts import gathered, grouped
 from algorithms.language.workers import Hall, Weights, Work, Workers
 from mbrl.errors import CheckpointError, ConfigError
@@ -163,6 +164,7 @@ class Rounds:
         record: Path | None = None,
     ) -> None:
         c = agent.config
+        check(c)
         if chunk < 1:
             raise ConfigError(f"chunk is {chunk}, it must be at least 1")
         self.workers, self.chunk, self.record = workers, chunk, Record(record)
@@ -210,6 +212,7 @@ class Replay:
 
     def __init__(self, agent: LanguagePolicyGradient, workers: Workers, path: Path) -> None:
         c = agent.config
+        check(c)
         self.workers, self.events = workers, events(path)
         self.ledger = Ledger(c.prompts, c.staleness // (c.epochs * c.minibatches))
         self.out: dict[int, Any] = {}
@@ -227,6 +230,15 @@ class Replay:
             elif event == "learn":
                 return take_in(agent, self.ledger.learn(value))
         raise CheckpointError("the record has no more rounds")
+
+
+def check(config: LanguageConfig) -> None:
+    """Raises `ConfigError` for rounds that workers cannot have."""
+    if not schedule.simple(config):
+        raise ConfigError(
+            "workers have whole conversations about the next problems; for another scheduler than "
+            "uniform, templates, horizon, starts_share, prune_at or pivots leave workers at 0"
+        )
 
 
 def opened(agent: LanguagePolicyGradient, count: int, version: int) -> list[Group]:

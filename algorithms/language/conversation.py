@@ -23,7 +23,8 @@ class Conversation:
     its log-prob under the law that drew it, `model`, that of the logits as they are, the policy's
     `versions`, and with `top_p` below 1 the set that it was drawn from (`kept`). `turns` and
     `replies` are those that are over. `seed` is its chance: number k of it draws token k, so a text
-    depends on the policies alone."""
+    depends on the policies alone. The first `given` turns were there when it began: nothing is
+    known of how they were drawn."""
 
     problem: Problem
     tokens: list[int]
@@ -37,6 +38,7 @@ class Conversation:
     kept: list[list[int]] = field(default_factory=list)
     cut: bool = False  # its last turn ran out of tokens
     done: bool = False
+    given: int = 0
 
     @property
     def said(self) -> int:
@@ -62,6 +64,17 @@ class Conversation:
         self.done = reply.done or len(self.turns) >= max_turns
         if not self.done:
             self.tokens += codec.between(reply.observation)
+
+    def up_to(self, turns: int) -> "Conversation":
+        """A conversation that begins after the first `turns` of this one, which has more."""
+        return Conversation(
+            self.problem,
+            self.tokens[: self.spans[turns][0]],
+            spans=self.spans[:turns],
+            turns=self.turns[:turns],
+            replies=self.replies[:turns],
+            given=turns,
+        )
 
     def plain(self) -> dict[str, Any]:
         """Numbers and texts alone, for a checkpoint or another process."""

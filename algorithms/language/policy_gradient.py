@@ -4,84 +4,26 @@ names, and `parts` measure what is more than log-probs."""
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from algorithms.language import parts
-from algorithms.language.agent import Speaker, SpeakerConfig, measured, put, trained
-from algorithms.language.rollouts import Rollouts, from_plain, plain, roll_out
-from algorithms.language.sampling import Sampling, described
+from algorithms.language import parts, schedule
+from algorithms.language.agent import Speaker, measured, put, trained
+from algorithms.language.rollouts import Rollouts, from_plain, plain
+from algorithms.language.sampling import described
+from algorithms.language.settings import ANCHORS, HAS, MADE, LanguageConfig
+from algorithms.language.starts import rounds_of
 from algorithms.language.tasks.base import Problem
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
 from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
 from mbrl.policy_gradient.groups import numbered
-from mbrl.policy_gradient.option import CURRENT_ENTROPY
 from mbrl.training import Metrics
 
-ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
-HAS = (
-    *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
-    *("signals.uniform", "entropy", "sum_prob_squared", "segments.turn", CURRENT_ENTROPY),
-    *("groups.prompt", "groups.state"),
-)
-# Parts of recipes, in their words, that the trainer has or makes itself. The sampler's log-probs
-# are those of the law that drew the tokens.
-MADE = (
-    "log-probs of the policy that acted",
-    "log-probs of the engine that sampled",
-    "sampling log-probs",
-    "log-probs at the start of the update",
-    "the sum of squared probabilities of the old policy",
-)
-
-
-@dataclass(frozen=True)
-class LanguageConfig(SpeakerConfig):
-    """Settings of a policy gradient for language."""
-
-    recipe: str = "grpo"  # the objective, a name of `list recipes`
-    prompts: int = 32  # problems of a round
-    group: int = 8  # conversations about each
-    sampling: Sampling = field(default_factory=Sampling)
-    epochs: int = 1  # passes over a round
-    minibatches: int = 2  # updates a pass
-    learning_rate: float = 3e-4  # Adam, the model
-    part_rate: float = 1e-3  # Adam, what a recipe has learned beside it (a critic)
-    staleness: int = 0  # updates between sampling and learning
-    # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
-    # them, else `sampling`.
-    old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first
-    # Who says which steps are flawed to a recipe that asks.
-    flaws: Literal["program", "learned"] = "program"  # the task, or a head that learns it
-    expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, low in (("prompts", 1), ("group", 1), ("epochs", 1), ("minibatches", 1)):
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
-        if self.minibatches > self.prompts * self.group:
-            raise ConfigError(
-                f"minibatches is {self.minibatches}, more than the {self.prompts * self.group} "
-                "conversations of a round"
-            )
-        if self.sampling.temperature == 0:
-            raise ConfigError(
-                "sampling.temperature is 0: greedy answers have nothing to learn from"
-            )
-        each = self.epochs * self.minibatches
-        if self.staleness < 0 or self.staleness % each:
-            raise ConfigError(
-                f"staleness is {self.staleness} updates, it must be a multiple of the {each} "
-                "updates of a round (epochs times minibatches), 0 for none"
-            )
-        parts.check(recipe(self.recipe), HAS, MADE)
-        parts.check_settings(recipe(self.recipe), self)
+__all__ = ["HAS", "MADE", "LanguageConfig", "LanguagePolicyGradient", "Minibatch", "shortened"]
 
 
 class Minibatch(NamedTuple):
@@ -107,7 +49,7 @@ class LanguagePolicyGradient(Speaker):
         seed: int = 0,
     ) -> None:
         super().__init__(spec, config, device=device, seed=seed)
-        self.recipe: Recipe = recipe(self.config.recipe)
+        self.recipe: Recipe = schedule.fitted(recipe(self.config.recipe), self.config)
         self.anchors: dict[str, nn.Module] = {
             name: target_copy(self.model)
             for name in ANCHORS
@@ -123,6 +65,7 @@ class LanguagePolicyGradient(Speaker):
         self.order, self.left = torch.empty(0, dtype=torch.int64), 0
         self.of_round: Metrics = {}
         self.tokens = {"sampled": 0, "trained": 0}
+        self.rounds = rounds_of(self)
 
     @classmethod
     def default(cls) -> LanguageConfig:
@@ -156,33 +99,25 @@ class LanguagePolicyGradient(Speaker):
         """Make a round of these conversations, which have `old` log-probs; returns how many updates
         follow."""
         self.data = self.estimated(found)
-        self.left = self.config.epochs * self.config.minibatches
+        self.left = self.config.epochs * self.minibatches
         return self.left
 
-    def gathered(self) -> Rollouts:
-        """Conversations about new problems, with the `old` log-probs of the policy that had
-        them."""
-        problems = self.problems(self.new_numbers(self.config.prompts))
-        held = (part.roll_out(problems) for part in self.parts)
-        found, said = next(filter(None, held), None) or self.talked(problems)
-        self.tokens["sampled"] += said
-        return self.with_old(found)
+    @property
+    def minibatches(self) -> int:
+        """Of a pass: fewer where a scheduler leaves a round fewer conversations than that."""
+        assert self.data is not None
+        return min(self.config.minibatches, len(self.data.rollouts))
 
-    def talked(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
-        """A group of conversations about each of `problems`, and how many tokens were said."""
-        c = self.config
-        found = roll_out(
-            self.speaker(),
-            self.codec,
-            self.task,
-            problems,
-            c.sampling,
-            self.generator,
-            group=c.group,
-            turn_tokens=c.turn_tokens,
-            version=self.updates,
-        )
-        return found, int(found.data.mask.sum())
+    def gathered(self) -> Rollouts:
+        """Conversations of a round, with the `old` log-probs of the policy that had them: those
+        that come again have the sampler's own."""
+        found = self.with_old(self.rounds.gathered())
+        again = found.data.signals.get("replayed")
+        if again is None or self.old == "start":
+            return found
+        known = found.data.log_probs
+        known["old"] = torch.where(again > 0, known["behaviour"], known["old"])
+        return found
 
     def speaker(self) -> Any:
         """What conversations are sampled with: the model, as the parts change it."""
@@ -220,7 +155,7 @@ class LanguagePolicyGradient(Speaker):
     def estimated(self, found: Rollouts) -> Minibatch:
         """Everything that stays as it is during the updates of a round."""
         sampled = found.data.log_probs["old"]
-        if self.config.staleness and (
+        if (self.config.staleness or "replayed" in found.data.signals) and (
             self.old == "start" or "log_probs.proximal" in self.recipe.needs
         ):
             now = self.with_old(found)
@@ -244,7 +179,7 @@ class LanguagePolicyGradient(Speaker):
         if "previous" in self.anchors:
             self.anchors["previous"].load_state_dict(self.model.state_dict())
         self.of_round = self.described(found, estimates)
-        return Minibatch(found, estimates, targets)
+        return kept(Minibatch(found, estimates, targets))
 
     def described(self, found: Rollouts, estimates: Estimate) -> Metrics:
         """What a round was like."""
@@ -276,11 +211,11 @@ class LanguagePolicyGradient(Speaker):
         if self.data is None or self.left == 0:
             raise ConfigError("there is no round to learn from; call collect")
         found, estimates, targets = self.data
-        c = self.config
-        place = (c.epochs * c.minibatches - self.left) % c.minibatches
+        count = self.minibatches
+        place = (self.config.epochs * count - self.left) % count
         if place == 0:
             self.order = torch.randperm(len(found), generator=self.generator, device=self.device)
-        rows = self.order.tensor_split(c.minibatches)[place]
+        rows = self.order.tensor_split(count)[place]
         part = found.select(rows.tolist())
         longest = int(part.data.mask.any(0).nonzero().max()) + 1 if part.data.mask.any() else 1
         return Minibatch(
@@ -359,6 +294,7 @@ class LanguagePolicyGradient(Speaker):
             "queue": [plain(found) for found in self.queue],
             "tokens": dict(self.tokens),
             "parts": [part.state_dict() for part in self.parts],
+            "rounds": self.rounds.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -367,6 +303,18 @@ class LanguagePolicyGradient(Speaker):
         self.tokens = dict(state["tokens"])
         for part, values in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(values)
+        self.rounds.load_state_dict(state["rounds"])
+
+
+def kept(batch: Minibatch) -> Minibatch:
+    """Without the conversations that a scheduler wanted for their statistics alone."""
+    chosen = batch.rollouts.data.signals.get("trained")
+    if chosen is None:
+        return batch
+    rows = chosen[:, 0].nonzero().flatten()
+    found = Estimate(batch.found.advantage[rows], batch.found.weight[rows])
+    targets = {name: value[rows] for name, value in batch.targets.items()}
+    return Minibatch(batch.rollouts.select(rows.tolist()), found, targets)
 
 
 def shortened(found: Rollouts, steps: int) -> Rollouts:

@@ -106,7 +106,7 @@ def demonstrated(
 
 def gathered(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
     """Conversations that are over, as padded tensors on the device and in the precision of
-    `like`."""
+    `like`. Turns that were given to them are no choices: like a prompt, and without reward."""
     b, length = len(rows), max(len(r.tokens) for r in rows)
     tokens = torch.full((b, length), pad, dtype=torch.int64)
     mask = torch.zeros(b, length - 1, dtype=torch.bool)
@@ -118,7 +118,7 @@ def gathered(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
     kept = torch.full((b, length - 1, widest), -1) if widest else None
     for i, row in enumerate(rows):
         tokens[i, : len(row.tokens)] = torch.tensor(row.tokens)
-        at = [j - 1 for start, stop in row.spans for j in range(start, stop)]
+        at = [j - 1 for start, stop in row.spans[row.given :] for j in range(start, stop)]
         mask[i, at] = True
         behaviour[i, at] = torch.tensor(row.behaviour, dtype=like.dtype)
         plain[i, at] = torch.tensor(row.model, dtype=like.dtype)
@@ -128,7 +128,7 @@ def gathered(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
                 kept[i, j, : len(ids)] = torch.tensor(ids)
         for k, ((start, stop), reply) in enumerate(zip(row.spans, row.replies, strict=True)):
             turn[i, start - 1 :] = k
-            reward[i, stop - 2] = reply.reward
+            reward[i, stop - 2] = reply.reward if k >= row.given else 0.0
         last = row.spans[-1][1] - 2
         ended = row.replies[-1].done and not row.cut
         terminated[i, last], truncated[i, last] = ended, not ended

@@ -96,6 +96,8 @@ class ReinforceAda(Scheduler):
     2510.04996, as in the authors' code.
     """
 
+    of_all = True
+
     def __init__(
         self, pool: Pool, budget: int, group: int, config: ReinforceAdaConfig = ReinforceAdaConfig()
     ) -> None:

@@ -123,6 +123,7 @@ class Scheduler(ABC):
     """
 
     beliefs: ClassVar[tuple[str, ...]] = ()  # attributes that change from round to round
+    of_all: ClassVar[bool] = False  # whether statistics are of all rollouts, kept or not
 
     def __init__(self, pool: Pool, budget: int, group: int) -> None:
         if group < 1 or budget < group:

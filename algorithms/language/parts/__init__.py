@@ -77,6 +77,9 @@ WHY = {  # what no part can honestly measure here
     "signals.coverage": "no program is run whose time a profiler could share out",
     "signals.subgoal": "turns of text tasks do not say which subgoal they follow",
     "signals.switch": "nor when they change it, and no model was shown how to say so",
+    "rounds of sampling until both kinds of answers are there": (
+        "that is what the scheduler reinforce_ada does; set it, with a pool"
+    ),
     "segments.decode": "models write from left to right, nothing is unmasked",
 }
 

@@ -61,7 +61,7 @@ def test_values_under_the_first_policy(recipe: str) -> None:
 
 
 def test_values_under_the_first_policy_are_means() -> None:
-    agent = learner("addition", "a_lol", prompts=24, group=1)
+    agent = learner("addition", "a_lol", prompts=60, group=1)
     agent.task = lenient(agent.task)
     found = part_of(agent, ReferenceValue).measure(agent.gathered())
     values = whole(found, found.data.signals["reference_value"])

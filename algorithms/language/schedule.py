@@ -1,0 +1,174 @@
+"""How the settings of a run choose prompts: which scheduler of `mbrl.scheduling` with which
+settings, what it may know of the prompts, and what cannot go together."""
+
+import ast
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.language import parts
+from algorithms.language.tasks import text_task
+from algorithms.language.tasks.base import Problem
+from algorithms.language.vocabulary import ALPHABET
+from mbrl.errors import ConfigError, unknown_name
+from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.selection import Balanced
+from mbrl.scheduling import SCHEDULERS, Pool
+from mbrl.scheduling.curricula import Horizon, Stage
+
+BOTH_KINDS = "rounds of sampling until both kinds of answers are there"
+TEMPLATES = (  # around a prompt; the first one is the prompt alone
+    "{}",
+    "solve {}",
+    "task: {}",
+    "q: {} a:",
+    "please {}",
+    "[{}]",
+    "{} go",
+    "what comes after {}",
+)
+BIGRAMS = 64  # places that pairs of characters share
+
+
+def settings(config: Any) -> Any:
+    """The scheduler's own settings: its defaults, with `name=value` of `scheduler_settings` in
+    their place. Raises `ConfigError` for what it does not have or cannot be."""
+    if config.scheduler not in SCHEDULERS:
+        raise unknown_name("scheduler", config.scheduler, SCHEDULERS)
+    default = SCHEDULERS[config.scheduler].config
+    names = [f.name for f in dataclasses.fields(default)]
+    values = {}
+    for text in config.scheduler_settings:
+        name, _, value = text.partition("=")
+        if name not in names:
+            raise unknown_name(f"setting of the scheduler {config.scheduler}", name, names)
+        values[name] = read(name, value, getattr(default, name))
+    return dataclasses.replace(default, **values)
+
+
+def read(name: str, text: str, like: Any) -> Any:
+    """The value that `text` writes, of the kind of `like`. Stages are tuples of their fields."""
+    if isinstance(like, str):
+        return text
+    try:
+        value = ast.literal_eval(text)
+        if isinstance(like, tuple) and isinstance(like[0], Stage):
+            return tuple(Stage(*row) for row in value)
+        if isinstance(like, float) and type(value) is int:
+            value = float(value)
+        if type(value) is not type(like):
+            raise ValueError
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise ConfigError(
+            f"scheduler_settings has {name}={text}; give a value like {name}={like}"
+        ) from error
+    return value
+
+
+def made(config: Any) -> tuple[str, ...]:
+    """Sentences of `Recipe.parts` that the scheduler does."""
+    return (BOTH_KINDS,) if config.scheduler == "reinforce_ada" else ()
+
+
+def fitted(objective: Recipe, config: Any) -> Recipe:
+    """The recipe beside its scheduler: where Reinforce-Ada's sampler keeps a balanced group, the
+    recipe does not choose again."""
+    if config.scheduler != "reinforce_ada":
+        return objective
+    left = tuple(s for s in objective.selection if not isinstance(s, Balanced))
+    return dataclasses.replace(objective, selection=left)
+
+
+def simple(config: Any) -> bool:
+    """Whether a round is whole conversations about the next problems, which workers can have."""
+    changed = config.starts_share or config.prune_at or config.pivots or config.horizon
+    return config.scheduler == "uniform" and config.templates == 1 and not changed
+
+
+def check(config: Any, objective: Recipe) -> None:
+    """Raises `ConfigError` for settings of rounds that cannot be."""
+    settings(config)
+    task, kinds = text_task(config.task), parts.kinds(objective)
+    low_high = (
+        ("templates", 1, len(TEMPLATES)),
+        ("starts_share", 0, 1),
+        ("prune_to", 1e-9, 1),
+        ("prune_at", 0, None),
+        ("pivots", 0, None),
+        ("replay", 1, None),
+        ("starts_kept", 1, None),
+    )
+    for name, low, high in low_high:
+        value = getattr(config, name)
+        if value < low or (high is not None and value > high):
+            up_to = "" if high is None else f", at most {high}"
+            raise ConfigError(f"{name} is {value}, it must be at least {low:g}{up_to}")
+    if config.horizon:
+        Horizon(config.horizon, config.horizon_every)
+    kinds_of_round = {
+        "scheduler": config.scheduler != "uniform",
+        "starts_share": config.starts_share > 0,
+        "prune_at": config.prune_at > 0,
+        "pivots": config.pivots > 0,
+    }
+    chosen = [name for name, on in kinds_of_round.items() if on]
+    if len(chosen) > 1:
+        raise ConfigError(
+            f"{' and '.join(chosen)} are each another kind of round; choose one of them"
+        )
+    if "scheduler" in chosen:
+        check_scheduler(config, objective)
+    if ("starts_share" in chosen or "pivots" in chosen) and kinds:
+        raise ConfigError(
+            f"recipe {objective.name} measures whole conversations; {chosen[0]} begins in the "
+            "middle of them: leave it at 0, or take a recipe of log-probs and rewards alone"
+        )
+    if task.max_turns < 2 and (config.starts_share or config.horizon):
+        raise ConfigError(
+            f"{config.task} has one turn; starts_share and horizon are for tasks of more turns"
+        )
+
+
+def check_scheduler(config: Any, objective: Recipe) -> None:
+    if config.pool < 1:
+        raise ConfigError(
+            f"the scheduler {config.scheduler} chooses among problems that come again; give pool "
+            "the number of problems, or take the scheduler uniform"
+        )
+    if config.scheduler == "grpo_roc" and "penalty" not in text_task(config.task).signals:
+        raise ConfigError(
+            f"the scheduler grpo_roc reads penalties, which replies of {config.task} do not have; "
+            "a task that has them: calculator"
+        )
+    if any(kind.problems is not parts.Part.problems for kind in parts.kinds(objective)):
+        raise ConfigError(
+            f"recipe {objective.name} chooses the problems of a round itself; take the scheduler "
+            "uniform"
+        )
+
+
+def pool_of(problems: Sequence[Problem]) -> Pool:
+    """What a scheduler may know of `problems`. Features are the shares of characters, of pairs of
+    characters (hashed) and the level, each of length 1. Levels are ranks of those that occur. All
+    are one family: a text task is one generator of problems at all its levels, so SCALER has one
+    environment, whose difficulty it follows."""
+    ranks = {level: i for i, level in enumerate(sorted({p.level for p in problems}))}
+    levels = torch.tensor([ranks[p.level] for p in problems])
+    features = torch.stack([described(p.prompt) for p in problems])
+    features = torch.cat([features, torch.eye(len(ranks))[levels]], 1)
+    return Pool(len(problems), features, levels, torch.zeros_like(levels))
+
+
+def described(prompt: str) -> Tensor:
+    """[len(ALPHABET) + BIGRAMS]: the characters and the pairs of them."""
+    ids = [i for i in (ALPHABET.find(c) for c in prompt) if i >= 0]
+    single = torch.zeros(len(ALPHABET))
+    double = torch.zeros(BIGRAMS)
+    for i in ids:
+        single[i] += 1
+    for a, b in zip(ids, ids[1:], strict=False):
+        double[(31 * a + b) % BIGRAMS] += 1
+    return torch.cat([torch.nn.functional.normalize(v, dim=0) for v in (single, double)])

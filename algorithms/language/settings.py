@@ -1,0 +1,85 @@
+"""The settings of a policy gradient for language, checked before any work."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from algorithms.language import parts, schedule
+from algorithms.language.agent import SpeakerConfig
+from algorithms.language.sampling import Sampling
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import recipe
+from mbrl.policy_gradient.option import CURRENT_ENTROPY
+
+ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
+HAS = (
+    *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
+    *("signals.uniform", "entropy", "sum_prob_squared", "segments.turn", CURRENT_ENTROPY),
+    *("groups.prompt", "groups.state"),
+)
+# Parts of recipes, in their words, that the trainer has or makes itself. The sampler's log-probs
+# are those of the law that drew the tokens.
+MADE = (
+    "log-probs of the policy that acted",
+    "log-probs of the engine that sampled",
+    "sampling log-probs",
+    "log-probs at the start of the update",
+    "the sum of squared probabilities of the old policy",
+)
+
+
+@dataclass(frozen=True)
+class LanguageConfig(SpeakerConfig):
+    """Settings of a policy gradient for language."""
+
+    recipe: str = "grpo"  # the objective, a name of `list recipes`
+    prompts: int = 32  # problems of a round
+    group: int = 8  # conversations about each
+    sampling: Sampling = field(default_factory=Sampling)
+    epochs: int = 1  # passes over a round
+    minibatches: int = 2  # updates a pass
+    learning_rate: float = 3e-4  # Adam, the model
+    part_rate: float = 1e-3  # Adam, what a recipe has learned beside it (a critic)
+    staleness: int = 0  # updates between sampling and learning
+    # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
+    # them, else `sampling`.
+    old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first
+    # Who says which steps are flawed to a recipe that asks.
+    flaws: Literal["program", "learned"] = "program"  # the task, or a head that learns it
+    expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
+    # Rounds. Schedulers other than uniform choose among the `pool` problems.
+    scheduler: str = "uniform"  # which problems get how many conversations
+    scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
+    replay: int = 64  # latest groups kept, for a scheduler that fills rounds up with them
+    templates: int = 1  # wordings around a prompt, one drawn for a group; 1: the prompt alone
+    horizon: tuple[int, ...] = ()  # most turns, stage by stage; none: the task's
+    horizon_every: int = 50  # rounds of a stage
+    starts_share: float = 0.0  # of groups that go on from partial conversations (ExIt)
+    starts_kept: int = 512  # partial conversations that are kept
+    prune_at: int = 0  # tokens after which conversations are pruned (ARRoL); 0: never
+    prune_to: float = 0.5  # share of a group's unfinished conversations that goes on
+    pivots: int = 0  # demonstrations whose turns are practised one by one (PivotRL); 0: none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, low in (("prompts", 1), ("group", 1), ("epochs", 1), ("minibatches", 1)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
+        if self.minibatches > self.prompts * self.group:
+            raise ConfigError(
+                f"minibatches is {self.minibatches}, more than the {self.prompts * self.group} "
+                "conversations of a round"
+            )
+        if self.sampling.temperature == 0:
+            raise ConfigError(
+                "sampling.temperature is 0: greedy answers have nothing to learn from"
+            )
+        each = self.epochs * self.minibatches
+        if self.staleness < 0 or self.staleness % each:
+            raise ConfigError(
+                f"staleness is {self.staleness} updates, it must be a multiple of the {each} "
+                "updates of a round (epochs times minibatches), 0 for none"
+            )
+        objective = recipe(self.recipe)
+        parts.check(objective, HAS, (*MADE, *schedule.made(self)))
+        parts.check_settings(objective, self)
+        schedule.check(self, objective)
