@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from algorithms.language import asynchronous
 from algorithms.language.evaluation import Score
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig
@@ -100,6 +101,8 @@ def run_main(arguments: list[str]) -> int:
     settings, config = command.settings, command.config
     if config.recipe != name:
         raise ConfigError(f"two recipes, {name} and {config.recipe}; leave out --recipe")
+    if settings.workers:
+        asynchronous.check(config)  # before a warm start is made
     folder = command.out or run_folder(config.task, name, settings.seed)
     if settings.start is None and config.model.path is None:
         settings = dataclasses.replace(settings, start=str(warm_start(settings, config)))

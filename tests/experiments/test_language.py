@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from algorithms.language import schedule
 from algorithms.language.agent import ModelConfig
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
@@ -135,12 +136,21 @@ def test_a_run_begins_with_the_warm_start_of_its_task(
     assert "give --start with a folder that fits" in capsys.readouterr().err
 
 
+def test_a_scheduler_and_its_settings() -> None:
+    words = "--scheduler difficulty_targeted --scheduler-settings references=2 every=3 --pool 9"
+    command = language.parsed(language.ROUNDS, LanguageConfig(), "grpo", "run grpo", words.split())
+    assert command.config.scheduler_settings == ("references=2", "every=3")
+    assert schedule.settings(command.config).every == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["run", "gripo"], "did you mean 'grpo'"),
         (["run", "grpo", "--task=additon"], "did you mean 'addition'"),
         (["run", "grpo", "--recipe=rloo"], "two recipes, grpo and rloo"),
+        (["run", "grpo", "--scheduler=vade"], "give pool the number of problems"),
+        (["run", "grpo", "--templates=2", "--workers=2"], "leave workers at 0"),
         (["run", "grpo", "--start=nowhere"], "nowhere, which holds no checkpoint.pt"),
         (["run", "grpo", "--model=nowhere"], "nowhere holds no model"),
         (["warm-start", "--start=nowhere"], "imitation begins with new weights"),
