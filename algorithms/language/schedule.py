@@ -119,6 +119,12 @@ def check(config: Any, objective: Recipe) -> None:
         raise ConfigError(
             f"{' and '.join(chosen)} are each another kind of round; choose one of them"
         )
+    branching = any(kind.roll_out is not parts.Part.roll_out for kind in kinds)
+    if branching and not simple(config):
+        raise ConfigError(
+            f"recipe {objective.name} holds conversations that branch, in rounds of its own; leave "
+            "scheduler, templates, horizon, starts_share, prune_at and pivots as they are"
+        )
     if "scheduler" in chosen:
         check_scheduler(config, objective)
     if ("starts_share" in chosen or "pivots" in chosen) and kinds:

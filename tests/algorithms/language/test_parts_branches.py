@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms.language.parts import branches
-from algorithms.language.policy_gradient import LanguagePolicyGradient
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from mbrl.errors import ConfigError
 from tests.algorithms.language.cases import learner, lenient
 
@@ -93,3 +93,10 @@ def test_rounds_that_branch_resume_exactly(tmp_path: Path) -> None:
 def test_one_turn_has_nowhere_to_branch() -> None:
     with pytest.raises(ConfigError, match="branches after observations, and addition has none"):
         learner("addition", "arpo")
+
+
+def test_branches_are_no_other_kind_of_round() -> None:
+    with pytest.raises(ConfigError, match="conversations that branch, in rounds of its own"):
+        LanguageConfig(task="guessing", recipe="arpo", pool=8, scheduler="vade")
+    with pytest.raises(ConfigError, match="conversations that branch"):
+        LanguageConfig(task="guessing", recipe="arpo", templates=2)
