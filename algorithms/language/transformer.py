@@ -192,10 +192,9 @@ class Block(nn.Module):
 
     def projected(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values, [B, H, N, D] each."""
-        qkv = self.qkv(self.attention_norm(x))
-        qkv = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        q, k = rotated(qkv[:2], turn)
-        return q, k, qkv[2]
+        both, v = self.qkv(self.attention_norm(x)).tensor_split((2 * x.shape[-1],), -1)
+        q, k = rotated(both.unflatten(-1, (2 * self.heads, -1)).transpose(1, 2), turn).chunk(2, 1)
+        return q, k, v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
