@@ -24,6 +24,7 @@ from experiments.train import with_resume_hint
 from mbrl import config as configs
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
+from mbrl.policy_gradient import recipe as find_recipe
 
 HELP = """usage: python -m experiments language COMMAND [options]
 
@@ -97,10 +98,12 @@ def run_main(arguments: list[str]) -> int:
         print(f"\nRECIPE  {', '.join(RECIPES)}\n\n... run RECIPE --help lists the options.")
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     name, *options = arguments
-    command = parsed(ROUNDS, LanguageConfig(recipe=name), name, f"run {name}", options)
-    settings, config = command.settings, command.config
-    if config.recipe != name:
-        raise ConfigError(f"two recipes, {name} and {config.recipe}; leave out --recipe")
+    find_recipe(name)
+    if any(option.split("=")[0] == "--recipe" for option in options):
+        raise ConfigError(f"two recipes, {name} and that of --recipe; leave out --recipe")
+    # The recipe comes in last: with the defaults alone (their task, no scheduler) it may not fit.
+    command = parsed(ROUNDS, LanguageConfig(), name, f"run {name}", options)
+    settings, config = command.settings, dataclasses.replace(command.config, recipe=name)
     if settings.workers:
         asynchronous.check(config)  # before a warm start is made
     folder = command.out or run_folder(config.task, name, settings.seed)

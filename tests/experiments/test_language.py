@@ -148,7 +148,7 @@ def test_a_scheduler_and_its_settings() -> None:
     [
         (["run", "gripo"], "did you mean 'grpo'"),
         (["run", "grpo", "--task=additon"], "did you mean 'addition'"),
-        (["run", "grpo", "--recipe=rloo"], "two recipes, grpo and rloo"),
+        (["run", "grpo", "--recipe=rloo"], "two recipes, grpo and that of --recipe"),
         (["run", "grpo", "--scheduler=vade"], "give pool the number of problems"),
         (["run", "grpo", "--templates=2", "--workers=2"], "leave workers at 0"),
         (["run", "grpo", "--start=nowhere"], "nowhere, which holds no checkpoint.pt"),
@@ -172,6 +172,25 @@ def test_mistakes_are_named_before_any_work(
     assert main(["language", *arguments]) == 2
     assert reason in capsys.readouterr().err
     assert not list(tmp_path.rglob("config.json"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options"),
+    [
+        ("reinforce_ada", ["--task=addition", "--scheduler=reinforce_ada", "--pool=8"]),
+        ("fapo", ["--task=chain"]),
+        ("arpo", ["--task=guessing"]),
+    ],
+)
+def test_recipes_that_the_defaults_do_not_fit_run(
+    recipe: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    task = options[0].split("=")[1]
+    few = ["--steps=1", "--eval-every=0", *SMALL]
+    assert main(["language", "warm-start", f"--task={task}", "--until=None", *few]) == 0
+    run = ["language", "run", recipe, *options, "--prompts=4", "--group=2"]
+    assert main([*run, *few]) == 0
 
 
 def test_tasks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
