@@ -14,8 +14,9 @@ from mbrl.types import Trajectories
 @dataclass(frozen=True)
 class NestedGroups(Credit):
     """The mean of a turn's z-scores in groups that share the last 1, 2, ... observations (`keys`,
-    in that order), the one of k observations weighted by (k + 1)^`alpha`. Groups of one are passed
-    over. "Hierarchy-of-Groups Policy Optimization for Long-Horizon Agentic Tasks"."""
+    in that order), the one of k observations weighted by (k + 1)^`alpha`. Groups of one, and scores
+    of 0, are passed over. "Hierarchy-of-Groups Policy Optimization for Long-Horizon Agentic
+    Tasks"."""
 
     keys: tuple[str, ...] = ("state", "history_2", "history_3")
     gamma: float = 0.95
@@ -35,9 +36,10 @@ class NestedGroups(Credit):
         total, weights = torch.zeros_like(value), torch.zeros_like(value)
         for k, name in enumerate(self.keys, start=1):
             alike = group(t, ("prompt", name), units)
-            shared = (alike.size() > 1).to(value.dtype)
-            z = (value - alike.mean(value)) / (alike.std(value) + self.eps)
-            weight = shared * (k + 1) ** self.alpha
+            centred = value - alike.mean(value)
+            z = centred / (alike.std(value, correction=0) + self.eps)
+            counts = (alike.size() > 1) & (centred.abs() > self.eps)  # not what rounding left
+            weight = counts.to(value.dtype) * (k + 1) ** self.alpha
             total, weights = total + weight * z, weights + weight
         return total / weights.clamp_min(1)
 

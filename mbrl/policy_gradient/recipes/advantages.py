@@ -129,6 +129,7 @@ ADVANTAGES = (
         modulation=(modulation.Whiten(1e-8),),
         selection=(selection.Outliers(3.0),),
         gate=gates.Clip(clamp=6.907755278982137),
+        aggregation=aggregation.SequenceMean(),
         parts=("a judge of whether reasoning and answer agree",),
         differences=("the weights of the consistency reward are recalled, not checked",),
     ),

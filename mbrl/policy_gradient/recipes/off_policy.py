@@ -89,6 +89,7 @@ OFF_POLICY = (
         terms=(CENTRED,),
         ratio=ratios.Geometric(),
         gate=masks.MaskedWeight(3e-4, 4e-4),
+        aggregation=aggregation.SequenceMean(),
     ),
     Recipe(
         "opmd",

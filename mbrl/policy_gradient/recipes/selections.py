@@ -68,6 +68,7 @@ SELECTIONS = (
         differences=(
             "as in the authors' code the best right answers are kept, none is drawn by chance",
             "a prompt with less of both kinds than the minimum keeps half too, not all",
+            "denominators are those of all samples",
         ),
     ),
     Recipe(

@@ -49,9 +49,10 @@ class Sequence:
         return len(self.steps)
 
 
-def batch(seed: int, spread: float = 0.3) -> tuple[Trajectories, Tensor, Tensor]:
+def batch(seed: int, spread: float = 0.3, gaps: bool = True) -> tuple[Trajectories, Tensor, Tensor]:
     """A batch in float64, the current log-probs and the current entropies, both with gradients.
-    `spread`: deviation of the log-ratios between policies."""
+    `spread`: deviation of the log-ratios between policies; `gaps`: whether sequences have steps
+    that the policy did not choose."""
     g = torch.Generator().manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:
@@ -64,7 +65,8 @@ def batch(seed: int, spread: float = 0.3) -> tuple[Trajectories, Tensor, Tensor]
     prompt = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
     lengths = torch.randint(2, STEPS + 1, (rows,), generator=g)
     mask = torch.arange(STEPS) < lengths[:, None]
-    mask &= uniform(rows, STEPS) < 0.85  # gaps: steps that the policy did not choose
+    chosen = uniform(rows, STEPS) < 0.85
+    mask &= chosen | (not gaps)
     mask[:, 0] = True
     turn = (uniform(rows, STEPS) < 0.4).long().cumsum(1).clamp_max(TURNS - 1)
     turn -= turn[:, :1]

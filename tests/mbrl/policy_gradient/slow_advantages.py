@@ -220,7 +220,7 @@ def stable_reinforce(batch: list[Sequence]) -> Tensor:
     def gain(r: Tensor, a: float, step: Step) -> Tensor:
         return clipped(torch.clamp(r, 1e-3, 1e3), a)
 
-    return -token_mean(weigh(gains(batch, gain), alike(batch, weights)))
+    return -sequence_mean(weigh(gains(batch, gain), alike(batch, weights)))
 
 
 def nlpo(batch: list[Sequence]) -> Tensor:

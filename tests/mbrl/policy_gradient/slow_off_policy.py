@@ -88,7 +88,7 @@ def rec_sequence(batch: list[Sequence]) -> Tensor:
         r = float(geometric(s).detach())
         weight = r if one_side(r, s.advantage[0], 3e-4, 4e-4) else 0.0
         rows.append([weight * a * x.log_prob for x, a in zip(s.steps, s.advantage, strict=True)])
-    return -token_mean(rows)
+    return -sequence_mean(rows)
 
 
 def opmd(batch: list[Sequence]) -> Tensor:

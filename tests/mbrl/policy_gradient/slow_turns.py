@@ -135,9 +135,9 @@ def hgpo(batch: list[Sequence]) -> Tensor:
                     for other, v in zip(turns(o), values(o), strict=True)
                     if other[0].groups[name] == turn[0].groups[name]
                 ]
-                if len(alike) > 1:
-                    score = values(s)[i] - statistics.fmean(alike)
-                    above += (k + 1) * score / (statistics.stdev(alike) + 1e-6)
+                score = values(s)[i] - statistics.fmean(alike)
+                if abs(score) > 1e-6:
+                    above += (k + 1) * score / (statistics.pstdev(alike) + 1e-6)
                     below += k + 1
             row.append(above / below if below else 0.0)
         give_turns(s, row)

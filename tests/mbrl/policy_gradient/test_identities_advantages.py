@@ -133,7 +133,8 @@ def test_hgpo_with_one_key_is_the_step_part_of_gigpo() -> None:
     t, _, _ = cases.batch(1)
     nested = Term(credit=NestedGroups(("state",)), baseline=baselines.Zero(), scale=scales.One())
     one = replace(RECIPES["hgpo"], terms=(nested,))
-    two = replace(RECIPES["gigpo"], terms=(RECIPES["gigpo"].terms[1],))
+    term = replace(RECIPES["gigpo"].terms[1], scale=scales.Std(1e-6, "one", correction=0))
+    two = replace(RECIPES["gigpo"], terms=(term,))
     torch.testing.assert_close(estimate(one, t).advantage, estimate(two, t).advantage)
 
 

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from mbrl.policy_gradient import RECIPES
-from tests.mbrl.policy_gradient.references.record_verl import HERE, SEEDS, arrays
+from tests.mbrl.policy_gradient.references.batches import arrays
+from tests.mbrl.policy_gradient.references.record_verl import HERE, SEEDS
 
 METHODS = ("_compute_loss", "get_gamma_weights", "get_off_policy_mask", "get_high_entropy_mask")
 # The trainer's settings for each recipe; `args.` ones stand in its arguments.
@@ -43,6 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "args.use_bias_correction_kl": True,
         "off_policy_mask_threshold": 0.1,
     },
+    "top_entropy_grpo": {"loss_type": "bnpo", "high": 0.28, "top_entropy_quantile": 0.2},
     "truncated_is_grpo": {"loss_type": "bnpo", "use_vllm": True},
 }
 
@@ -75,7 +77,7 @@ def trainer(found: dict[str, Any], b: dict[str, Any], settings: dict[str, Any]) 
         off_policy_mask_threshold=settings.get("off_policy_mask_threshold"),
         use_vllm=settings.get("use_vllm", False),
         vllm_importance_sampling_correction=True,
-        top_entropy_quantile=1.0,
+        top_entropy_quantile=settings.get("top_entropy_quantile", 1.0),
         aux_loss_enabled=False,
         _entropy_bonus_enabled=False,
         max_completion_length=1024,
@@ -87,9 +89,11 @@ def trainer(found: dict[str, Any], b: dict[str, Any], settings: dict[str, Any]) 
     self.accelerator.gather = self.accelerator.gather_for_metrics = lambda value: value
     self._get_per_token_logps_and_entropies = lambda *_, **__: (
         b["log_prob"],
-        torch.zeros_like(b["log_prob"]),
+        b["entropy"],
         None,
     )
+    self.accelerator.pad_across_processes = lambda value, **_: value
+    self.get_high_entropy_mask = lambda *parts: found["get_high_entropy_mask"](self, *parts)
     self.get_gamma_weights = torch.no_grad()(found["get_gamma_weights"])
     self.get_off_policy_mask = found["get_off_policy_mask"]
     return self
@@ -115,7 +119,7 @@ def main() -> None:
         assert name in RECIPES, name
         out["recipes"][name] = []
         for seed in SEEDS:
-            b = arrays(seed)
+            b = arrays("all", seed)
             rows = len(b["mask"])
             ids = torch.zeros(rows, b["mask"].shape[1], dtype=torch.int64)
             weight = (b["old"] - b["behaviour"]).exp().clamp(max=2.0)

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from mbrl.policy_gradient import RECIPES
-from tests.mbrl.policy_gradient import cases
+from tests.mbrl.policy_gradient.references.batches import arrays
 
 HERE = Path(__file__).parent
-SEEDS, ALONE = (0, 1, 2), 3  # verl gives a prompt with one answer its bare reward: left out
+SEEDS = (0, 1, 2)
 
 
 class Config(types.SimpleNamespace):
@@ -143,22 +143,6 @@ def specifications(v: Any) -> dict[str, Callable[[dict[str, Any]], Tensor]]:
     }
 
 
-def arrays(seed: int) -> dict[str, Any]:
-    """The batch without the prompt of one answer, padding 0, in verl's words."""
-    t, log_prob, _ = cases.batch(seed)
-    rows = t.groups["prompt"][:, 0] != ALONE
-    now = log_prob.detach()[rows].nan_to_num().requires_grad_()
-    assert t.sum_prob_squared is not None
-    return {
-        "log_prob": now,
-        "mask": t.mask[rows].double(),
-        "reward": t.reward[rows],
-        "prompt": t.groups["prompt"][rows, 0].numpy(),
-        "sum_prob_squared": t.sum_prob_squared[rows].nan_to_num(),
-        **{k: v[rows].nan_to_num() for k, v in (t.log_probs | t.signals).items()},
-    }
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     version = next(folder.glob("verl-*.dist-info")).name.split("-")[1].removesuffix(".dist")
@@ -167,7 +151,7 @@ def main() -> None:
         assert name in RECIPES, name
         found["recipes"][name] = []
         for seed in SEEDS:
-            b = arrays(seed)
+            b = arrays("all", seed)
             value = loss(b)
             gradient = torch.autograd.grad(value, b["log_prob"])[0]
             rounded = [[float(f"{x:.10g}") for x in row] for row in gradient.tolist()]

@@ -1,0 +1,47 @@
+"""Records what authors' own functions make of the test batches: losses and gradients, numbers only.
+
+    python -m tests.mbrl.policy_gradient.references.record_authors SOURCES VERL
+
+writes authors.json beside this file. SOURCES holds checkouts of the repositories below, each at
+owner/name; VERL is an unpacked wheel of verl 0.9.1, whose losses finish what repositories have only
+advantages for. Functions are taken out of their files one by one, since most files import a whole
+training system.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mbrl.policy_gradient import RECIPES
+from tests.mbrl.policy_gradient.references import authors_answers, authors_turns
+from tests.mbrl.policy_gradient.references.batches import arrays
+from tests.mbrl.policy_gradient.references.extract import Sources
+from tests.mbrl.policy_gradient.references.record_verl import HERE, SEEDS, load
+
+
+def main() -> None:
+    torch.set_default_dtype(torch.float64)
+    sources = Sources(Path(sys.argv[1]), load(Path(sys.argv[2])))
+    found: dict[str, Any] = {"seeds": list(SEEDS), "recipes": {}}
+    for case in (*authors_answers.cases(sources), *authors_turns.cases(sources)):
+        assert case.recipe in RECIPES, case.recipe
+        records = []
+        for seed in SEEDS:
+            b = arrays(case.batch, seed)
+            value = case.loss(b)
+            gradient = torch.autograd.grad(value, b["log_prob"])[0]
+            rounded = [[float(f"{x:.10g}") for x in row] for row in gradient.tolist()]
+            loss = value.item() if case.valued else None
+            records.append({"loss": loss, "gradient": rounded})
+        entry = {"source": case.source, "batch": case.batch, "given": case.given}
+        entry["records"] = records
+        found["recipes"][case.recipe] = entry
+        print(case.recipe, case.source)
+    (HERE / "authors.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()
