@@ -1,4 +1,5 @@
-"""What every recipe costs on a batch of token log-probs, beside GRPO in the same run."""
+"""What every recipe costs on a batch of token log-probs, beside GRPO and beside a training step of
+a small language model in the same run."""
 
 import time
 from pathlib import Path
@@ -8,27 +9,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algorithms.language.transformer import Transformer, TransformerConfig
 from experiments import figures
 from experiments.studies import Outcome
 from mbrl import statistics
+from mbrl.networks import adam
 from mbrl.policy_gradient import RECIPES, Recipe, estimate, loss
 from mbrl.types import Trajectories
 
-VERSION = 1
+VERSION = 2
 DEFAULTS: dict[str, Any] = {
     "sequences": 512,
     "steps": 1024,
     "group": 8,  # sequences of a prompt
     "turn": 64,  # steps of a turn
     "rounds": 3,  # of which the fastest counts
+    "model": {"width": 64, "layers": 2, "heads": 4, "hidden": 128},  # of the tables of language
+    "tokens": 64,  # it tells apart
+    "part": 16,  # sequences of its step that are timed; it does them part by part
 }
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Processor seconds of the estimate (once a batch) and of loss and gradient (at every update),
     the fastest of a few rounds, all recipes in turn. `largest` and `median`: both together over
-    GRPO's; `above_two`: recipes that take more than twice as long. Curves, by recipe: the two
-    times in milliseconds."""
+    GRPO's; `above_two`: recipes that take more than twice as long. `step_s`: log-probs, backward
+    pass and optimiser step of the model on as many tokens; `share`, `share_largest`: what GRPO and
+    the costliest recipe take, in percent of that. Curves, by recipe: the two times in
+    milliseconds."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in RECIPES}
     g = torch.Generator().manual_seed(seed)
     shape = (settings["sequences"], settings["steps"])
@@ -44,6 +52,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
             if value.requires_grad:
                 torch.autograd.grad(value, log_prob)
             seconds[name].append((between - began, time.process_time() - between))
+    step = training_step(settings, g)
     best = {name: np.array(found).min(0) for name, found in seconds.items()}
     ratio = {name: float(b.sum() / best["grpo"].sum()) for name, b in best.items()}
     values = {
@@ -51,10 +60,33 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         "median": float(np.median(list(ratio.values()))),
         "largest": max(ratio.values()),
         "above_two": float(sum(r > 2 for r in ratio.values())),
+        "step_s": step,
+        "share": 100 * float(best["grpo"].sum()) / step,
+        "share_largest": 100 * max(float(b.sum()) for b in best.values()) / step,
     }
     return Outcome(
         values, {name: [round(1000 * float(x), 2) for x in b] for name, b in best.items()}
     )
+
+
+def training_step(settings: dict[str, Any], g: torch.Generator) -> float:
+    """Processor seconds of the model's step on all sequences, from those of a part of them."""
+    model = Transformer(settings["tokens"], TransformerConfig(**settings["model"]), g)
+    optimiser = adam(model.parameters(), 1e-3)
+    part = min(settings["part"], settings["sequences"])
+    tokens = torch.randint(settings["tokens"], (part, settings["steps"] + 1), generator=g)
+    seconds = []
+    for _ in range(settings["rounds"]):
+        began = time.process_time()
+        logits = model(tokens[:, :-1])
+        nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        optimiser.zero_grad()
+        nll.backward()
+        passed = time.process_time()
+        optimiser.step()
+        once = time.process_time() - passed
+        seconds.append((passed - began) * settings["sequences"] / part + once)
+    return min(seconds)
 
 
 def batch(recipe: Recipe, settings: dict[str, Any], g: torch.Generator) -> Trajectories:

@@ -14,5 +14,7 @@ def test_all_recipes_are_timed_in_one_run(tmp_path: Path) -> None:
     times = [sum(t) / sum(found.curves["grpo"]) for t in found.curves.values()]
     assert abs(max(times) - found.values["largest"]) < 0.2 * found.values["largest"]
     record = {"values": found.values, "curves": found.curves}
+    grpo = sum(found.curves["grpo"]) / 1000 / found.values["step_s"]
+    assert abs(100 * grpo - found.values["share"]) < 0.2 * found.values["share"]
     files = recipe_cost.draw({"all recipes": [record, record]}, tmp_path, "")
     assert files[0].stat().st_size > 5000
