@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,9 +78,14 @@ class Curve:
 
 def curve(x: np.ndarray, values: np.ndarray) -> Curve:
     """Mean over seeds of `values` [seeds, K] with its 95 % interval (Student's t)."""
-    found = [confidence_interval(column, statistic_mean) for column in values.T]
-    rows = np.array(found).T
-    return Curve(x, rows[0], rows[1], rows[2])
+    return pointwise(dict(zip(x.tolist(), values.T, strict=True)))
+
+
+def pointwise(values: Mapping[float, Sequence[float] | np.ndarray]) -> Curve:
+    """The same from the values at each point, of which there may be more at one than at another."""
+    found = [confidence_interval(np.asarray(v), statistic_mean) for v in values.values()]
+    mean, low, high = np.array(found).reshape(-1, 3).T
+    return Curve(np.array(list(values)), mean, low, high)
 
 
 def by_label(

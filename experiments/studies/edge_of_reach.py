@@ -295,10 +295,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
     files = [folder / f"values{mark}.png"]
     figures.curves(panels, "updates", "mean value at start states", files[0])
     if all(" = " in panel for panel in panels):
-        lines = {
-            line: figures.curve(np.array(list(at)), np.array(list(at.values())).T)
-            for line, at in knobs.items()
-        }
+        lines = {line: figures.pointwise(at) for line, at in knobs.items()}
         files.append(folder / f"knob{mark}.png")
         name = next(iter(panels)).split(" = ")[0]
         figures.against_knob(lines, name, files[1], "mean value, last third")

@@ -146,10 +146,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
     figures.curves(scores, "updates", "normalised score", files[0], top=100)
     figures.curves(gaps, "updates", "value less what is earned", files[1])
     if len(knobs) > 0 and all(" = " in label for label in rows):
-        lines = {
-            name.rsplit(" ", 1)[0]: figures.curve(np.array(list(at)), np.array(list(at.values())).T)
-            for name, at in knobs.items()
-        }
+        lines = {name.rsplit(" ", 1)[0]: figures.pointwise(at) for name, at in knobs.items()}
         files.append(folder / f"knob{mark}.png")
         knob = next(iter(knobs)).rsplit(" ", 1)[1]
         figures.against_knob(lines, knob, files[-1], "normalised score")
