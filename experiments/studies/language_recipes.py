@@ -14,14 +14,17 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES
 
 VERSION = 1
-DEFAULTS = speaking.DEFAULTS
+DEFAULTS = speaking.DEFAULTS | {"config": {"prompts": 8}}
 first, measure = speaking.first, speaking.measure
 
 COMMON = ("addition", "guessing")  # one turn, several turns
+# Rounds that take GRPO about 15 seconds of one core; conversations of several turns are longer.
+ROUNDS = {"addition": 150}
+LONGER = 50  # on every other task
 MARK = " (reconstructed)"
 # What some recipes need beside the defaults; an expert is made by the cell.
 EXTRA: dict[str, dict[str, Any]] = {
-    "reinforce_ada": {"config": {"scheduler": "reinforce_ada", "pool": 500}},
+    "reinforce_ada": {"config": {"prompts": 8, "scheduler": "reinforce_ada", "pool": 500}},
     "calibrl": {"expert": 200},
 }
 
@@ -55,8 +58,9 @@ def on_own_tasks() -> list[dict[str, Any]]:
 
 def _row(task: str, name: str) -> dict[str, Any]:
     mark = MARK if RECIPES[name].mark == "reconstructed" else ""
-    label = {"label": f"{task}, {name}{mark}"}
-    return label | {"task": task, "recipe": name} | EXTRA.get(name, {})
+    steps = ROUNDS.get(task, LONGER)
+    row = {"label": f"{task}, {name}{mark}", "task": task, "recipe": name, "steps": steps}
+    return row | EXTRA.get(name, {})
 
 
 ROWS = {"on both tasks": on_common_tasks, "on tasks of their own": on_own_tasks}

@@ -55,6 +55,7 @@ def first(settings: dict[str, Any], seed: int, home: Path) -> Path:
         device=settings["device"],
         until=settings["until"],
         eval_every=25,
+        final_problems=settings["problems"],
         log_every=100,
         checkpoint_every=0,
         tensorboard=False,
