@@ -128,7 +128,7 @@ def made(settings: LanguageSettings, config: Any) -> Any:
     cls, _ = LEARNERS[settings.learner]
     if settings.workers:
         asynchronous.check(config)
-    agent = cls(config=config, device=settings.device, seed=settings.seed)
+    agent: Any = cls(config=config, device=settings.device, seed=settings.seed)
     if settings.start is not None:
         path = Path(settings.start) / "checkpoint.pt"
         if not path.exists():

@@ -32,9 +32,11 @@ EXTRA: dict[str, dict[str, Any]] = {
 def takes(recipe: str, task: str) -> bool:
     """Whether training on `task` has all that `recipe` needs."""
     extra = EXTRA.get(recipe, {})
-    given = {"expert": "made by the cell"} if "expert" in extra else {}
+    given: dict[str, Any] = {"task": task, "recipe": recipe} | extra.get("config", {})
+    if "expert" in extra:
+        given["expert"] = "made by the cell"
     try:
-        LanguageConfig(task=task, recipe=recipe, **extra.get("config", {}), **given)
+        LanguageConfig(**given)
     except ConfigError:
         return False
     return True

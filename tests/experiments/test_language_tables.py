@@ -103,13 +103,13 @@ def test_demonstrations_go_on_where_the_warm_start_stopped(short: None, tmp_path
 
 
 def test_a_run_ends_with_its_tokens(short: None, tmp_path: Path) -> None:
-    chosen = settings("language_schedulers", tokens=60, config=SMALL["config"] | {"pool": 8})
+    chosen = settings("language_schedulers", tokens=400, config=SMALL["config"] | {"pool": 8})
     chosen["steps"] = 1000
     found = language_schedulers.measure(chosen, 0, tmp_path)
     sampled = [
         float(row["tokens/sampled"]) for row in MetricsFile(tmp_path / "run/metrics.csv").rows()
     ]
-    assert sampled[-1] >= 60 > sampled[-2] and found.values["sampled"] == sampled[-1]
+    assert sampled[-1] >= 400 > sampled[-2] and found.values["sampled"] == sampled[-1]
     before = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["step"]
     (tmp_path / "run" / "result.json").unlink()
     language_schedulers.measure(chosen, 0, tmp_path)  # stopped before its result: does not go on
