@@ -170,6 +170,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "few_steps": few_steps,
     "guided": guided,
     "rewards": language.rewards,
+    "schedulers": language.schedulers,
     "warm_starts": language.warm_starts,
 }
 

@@ -7,7 +7,7 @@ from mbrl import statistics
 from mbrl.statistics import Interval
 
 BAND = (20.0, 50.0)  # percent that a warm start is to solve
-GRPO = "grpo"
+GRPO, UNIFORM = "grpo", "uniform"
 
 
 def warm_starts(found: Summary) -> list[str]:
@@ -61,9 +61,17 @@ def rewards(found: Summary) -> list[str]:
 
 
 def against_grpo(found: Summary) -> list[str]:
-    """Which rows of a block are above and below GRPO's on each task, and over all tasks together:
-    those whose interval of the difference of mean scores does not hold 0; of these those that stand
-    when all are tested at once."""
+    return _against(GRPO, found)
+
+
+def schedulers(found: Summary) -> list[str]:
+    return _against(UNIFORM, found)
+
+
+def _against(reference: str, found: Summary) -> list[str]:
+    """Which rows of a block are above and below the reference on each task, and over all tasks
+    together: those whose interval of the difference of mean scores does not hold 0; of these those
+    that stand when all are tested at once."""
     lines = []
     for block in found.blocks:
         tasks: dict[str, dict[str, np.ndarray]] = {}
@@ -79,13 +87,13 @@ def against_grpo(found: Summary) -> list[str]:
             ]
             tables["all tasks"] = {n: [scores[n] for scores in tasks.values()] for n in everywhere}
         for task, table in tables.items():
-            if GRPO in table and len(table) > 1:
-                lines += _compared(task, table)
+            if reference in table and len(table) > 1:
+                lines += _compared(reference, task, table)
     return lines
 
 
-def _compared(task: str, table: dict[str, list[np.ndarray]]) -> list[str]:
-    found = statistics.paired_comparison(table, GRPO)
+def _compared(reference: str, task: str, table: dict[str, list[np.ndarray]]) -> list[str]:
+    found = statistics.paired_comparison(table, reference)
     lines = []
     for word, sign in (("above", 1), ("below", -1)):
         differs = {
@@ -97,7 +105,7 @@ def _compared(task: str, table: dict[str, list[np.ndarray]]) -> list[str]:
         shown = [f"{n} {_text(differs[n].difference)}" for n in ranked]
         stand = [n for n in ranked if differs[n].adjusted_p_value < 0.05]
         lines.append(
-            f"{task}, {word} grpo by an interval without 0, {len(shown)} of {len(found)}: "
+            f"{task}, {word} {reference} by an interval without 0, {len(shown)} of {len(found)}: "
             f"{', '.join(shown) or 'none'}; after Holm's correction: {', '.join(stand) or 'none'}."
         )
     return lines

@@ -20,7 +20,7 @@ first, measure = speaking.first, speaking.measure
 COMMON = ("addition", "guessing")  # one turn, several turns
 # Rounds that take GRPO about 15 seconds of one core; conversations of several turns are longer.
 ROUNDS = {"addition": 150}
-LONGER = 50  # on every other task
+LONGER = 40  # on every other task
 MARK = " (reconstructed)"
 # What some recipes need beside the defaults; an expert is made by the cell.
 EXTRA: dict[str, dict[str, Any]] = {

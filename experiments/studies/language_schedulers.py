@@ -12,18 +12,20 @@ from mbrl import statistics
 from mbrl.scheduling import SCHEDULERS
 
 VERSION = 1
-DEFAULTS = speaking.DEFAULTS | {"steps": 100_000}  # rounds end with the tokens
+DEFAULTS = speaking.DEFAULTS | {"steps": 100_000, "tokens": 100_000}  # whichever comes first
 first, measure = speaking.first, speaking.measure
 
 TASK = "guessing"  # of several turns, so that horizons and partial conversations make sense
 PENALTIES = "calculator"  # the task with the signal that grpo_roc reads
-POOL = 500  # problems that come again, in every row alike
-# Kinds of rounds that are no scheduler; at half of the conversation, of the groups, of the turns.
+# In every row alike: few problems, so that each comes again some times, and small rounds, so that
+# there are many to choose in.
+SAME = {"pool": 100, "prompts": 8}
+# Kinds of rounds that are no scheduler; in halves: of the groups, of an answer.
 ROUNDS: dict[str, dict[str, Any]] = {
     "scaling_inter": {"horizon": [3, 5, 9], "horizon_every": 10},
     "exit": {"starts_share": 0.5},
     "pivot_rl": {"pivots": 100},
-    "arrol": {"prune_at": 6},
+    "arrol": {"prune_at": 10},
     "prompt_augmentation": {"templates": 8},
 }
 AT_TEST = ("pets", "pets_online")  # spread answers when a trained model is used, not in training
@@ -45,7 +47,7 @@ def _row(task: str, name: str) -> dict[str, Any]:
     known = papers.scheduled()[name]
     mark = " (reconstructed)" if known.mark == "reconstructed" else ""
     label = f"{task}, {name}{mark}"
-    return {"label": label, "task": task, "config": {"pool": POOL} | own}
+    return {"label": label, "task": task, "config": SAME | own}
 
 
 ROWS = {"all schedulers": all_schedulers, "with penalties": with_penalties}

@@ -9,7 +9,8 @@ from experiments import figures
 from experiments.studies import speaking
 
 VERSION = 1
-DEFAULTS = speaking.DEFAULTS | {"config": {"minibatches": 4}}
+SAME = {"prompts": 8, "minibatches": 4}
+DEFAULTS = speaking.DEFAULTS | {"config": SAME}
 first, measure = speaking.first, speaking.measure
 
 AGES = (0, 4, 16, 64)  # updates between sampling and learning, whole rounds of four
@@ -34,7 +35,7 @@ def ages() -> list[dict[str, Any]]:
         {
             "label": f"{title}, {age} updates",
             "recipe": name,
-            "config": {"minibatches": 4, "staleness": age},
+            "config": SAME | {"staleness": age},
         }
         for name, title in CHOSEN.items()
         for age in AGES
