@@ -84,7 +84,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
             continue
         files.append(folder / f"scores-{title.replace(' ', '-')}{mark}.png")
         ranked = dict(sorted(found.items(), key=lambda item: -item[1].estimate))
-        figures.intervals({title: ranked}, files[-1], "accuracy in %, interquartile mean")
+        figures.intervals({title: ranked}, files[-1], "accuracy in %, IQM")
     return files
 
 

@@ -109,8 +109,8 @@ def test_the_first_update_of_a_round_has_ratios_of_1() -> None:
     assert float(metrics["rollout/age"]) == 0
 
 
-def test_the_distance_from_the_sampler_is_that_of_a_slow_loop() -> None:
-    agent = learner(prompts=6, staleness=4)
+def test_the_distance_from_the_sampler_is_that_of_a_slow_loop(warm: Path) -> None:
+    agent = learner(warm=warm, prompts=6, staleness=4, learning_rate=0.05)
     train(agent, 2, source=agent)
     agent.collect()
     batch = agent.next_batch()
