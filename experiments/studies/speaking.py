@@ -87,12 +87,12 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
     In percent: `before` and `score`, the accuracy of the warm start and of the last model on new
     problems of the trained levels, `gain` their difference in points; the same `_other` of the
-    levels that are not trained on (NaN where there are none). `steps`, `samples` and `tokens` are
-    rounds or updates, conversations or demonstrations, and what the model said or was shown of them
-    (learned from; with a limit of `tokens`, and for `sampled`, everything that was said). Means
-    over rounds of a policy gradient, NaN for imitation: `signal`, the share of groups with right
-    and wrong answers; `tail`, the share of tokens that are twice or half as likely at the round's
-    last update as when they were sampled, or beyond; `effective`, the share of effective samples.
+    levels that are not trained on (NaN where there are none). `steps` and `samples` are rounds and
+    conversations of a policy gradient, updates and demonstrations of imitation; `tokens` those that
+    were learned from, `sampled` those that the model said. Means over rounds of a policy gradient,
+    NaN for imitation: `signal`, the share of groups with right and wrong answers; `tail`, the share
+    of tokens that are twice or half as likely at the round's last update as when they were sampled,
+    or beyond; `effective`, the share of effective samples of the conversations' weights there.
     """
     start, run = _begun(settings, seed, folder), folder / "run"
     if not (run / "config.json").exists():
