@@ -36,7 +36,7 @@ DEFAULTS: dict[str, Any] = {
 }
 # Problems are drawn with a run's seed: those that rewards are for are not those that were shown.
 SHOWN = 10_000
-MOST = 20_000  # updates of a warm start that does not get there
+MOST = 5000  # updates of a warm start that does not get there
 MEANS = {  # of a metric over the rounds
     "signal": "rollout/mixed_groups",
     "tail": "behaviour/tail",
