@@ -54,7 +54,7 @@ def first(settings: dict[str, Any], seed: int, home: Path) -> Path:
         seed=SHOWN + seed,
         device=settings["device"],
         until=settings["until"],
-        eval_every=25,
+        eval_every=50,
         final_problems=settings["problems"],
         log_every=100,
         checkpoint_every=0,
