@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from experiments import language_conclusions as language
 from experiments.studies import few_steps as few
-from experiments.summary import BlockSummary, Summary
+from experiments.summary import Summary, records_of
 from mbrl import statistics
 from mbrl.errors import unknown_name
 
@@ -19,7 +20,7 @@ def certified(found: Summary) -> list[str]:
     what can be, and whether it still grows."""
     lines = []
     for block in found.blocks:
-        for label, records in _rows(block).items():
+        for label, records in records_of(block).items():
             values = [r["values"] for r in records]
             if not values or not {"q", "bound", "lag_bound", "slope"} <= values[0].keys():
                 continue
@@ -40,7 +41,7 @@ def detector(found: Summary) -> list[str]:
     records = {
         id(r): r["values"]
         for block in found.blocks
-        for records in _rows(block).values()
+        for records in records_of(block).values()
         for r in records
         if "blew_up" in r["values"]
     }.values()
@@ -92,7 +93,7 @@ def guided(found: Summary) -> list[str]:
 def few_steps(found: Summary) -> list[str]:
     """For every sampler the least number of evaluations at which it is of equal quality in all
     seeds, and the sampler with the least of all in all rows."""
-    rows = {label: known for b in found.blocks for label, known in _rows(b).items() if known}
+    rows = {label: known for b in found.blocks for label, known in records_of(b).items() if known}
     if not rows:
         return []
     lines, cheapest = [], []
@@ -111,7 +112,7 @@ def costly(found: Summary) -> list[str]:
     """Recipes that take more than twice as long as GRPO, by the mean over seeds."""
     lines = []
     for block in found.blocks:
-        for label, records in _rows(block).items():
+        for label, records in records_of(block).items():
             if not records:
                 continue
             curves = [r["curves"] for r in records]
@@ -132,7 +133,7 @@ def beaten(found: Summary) -> list[str]:
     for block in found.blocks:
         scores = {
             label.split(", ")[-1]: [r["values"]["score"] for r in records]
-            for label, records in _rows(block).items()
+            for label, records in records_of(block).items()
             if len(records) > 1
         }
         for name in set(REFERENCES) & scores.keys():
@@ -160,21 +161,17 @@ def _first(known: list[tuple[int, str]]) -> str:
     return "none." if not known else f"{min(known)[1]} with {min(known)[0]}."
 
 
-def _rows(block: BlockSummary) -> dict[str, list[Record]]:
-    """Every record of a study's block, by row."""
-    if block.block.study is None:
-        return {}
-    first = block.block.columns[0]
-    return {row.label: block.entry(row, first).records for row in block.block.rows}
-
-
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
+    "against_grpo": language.against_grpo,
     "beaten": beaten,
     "certified": certified,
     "costly": costly,
     "detector": detector,
     "few_steps": few_steps,
     "guided": guided,
+    "rewards": language.rewards,
+    "schedulers": language.schedulers,
+    "warm_starts": language.warm_starts,
 }
 
 

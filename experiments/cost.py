@@ -51,8 +51,8 @@ def _kind(key: dict[str, Any]) -> str:
     """An algorithm; a study with what makes its cells differ in cost."""
     if "algorithm" in key:
         return str(key["algorithm"])
-    settings = key["settings"]
-    return f"{key['study']} {settings.get('algorithm')} {settings.get('critics')}"
+    names = ("algorithm", "critics", "task", "learner")
+    return " ".join([key["study"], *(str(key["settings"].get(name)) for name in names)])
 
 
 def _size(key: dict[str, Any]) -> float:

@@ -50,11 +50,13 @@ def finished(folder: Path) -> bool:
 
 
 def needs(folder: Path) -> Path | None:
-    """The job that must be finished before this one: the fit whose model a run uses."""
-    if kind_of(folder) != "run":
-        return None
-    model = _settings(folder).get("model")
-    return None if model is None else Path(model)
+    """The job that must be finished before this one: the fit whose model a run uses, the warm
+    start that a study begins with."""
+    values = folders.read_json(folder / "config.json")
+    first = values.get("needs") if kind_of(folder) == "study" else None
+    if kind_of(folder) == "run":
+        first = values["run"].get("model")
+    return None if first is None else Path(first)
 
 
 def size(folder: Path) -> int:

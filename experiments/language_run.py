@@ -44,6 +44,7 @@ class LanguageSettings:
     device: str = "cpu"  # cpu or cuda
     start: str | None = None  # folder of the run whose last model this one begins with
     until: float | None = None  # stop at this accuracy on new problems of the trained levels
+    tokens: int | None = None  # stop once so many tokens were sampled
     workers: int = 0  # processes that sample while the model learns; 0: sample, then learn
     worker_kind: Literal["processes", "ray", "inline"] = "processes"  # inline: in this process
     chunk: int = 8  # problems that a worker takes at once
@@ -67,6 +68,7 @@ class LanguageSettings:
             "workers": 0,
             "chunk": 1,
             "budget": 1,
+            "tokens": 1,
             "eval_every": 0,
             "eval_problems": 1,
             "final_problems": 1,
@@ -80,6 +82,8 @@ class LanguageSettings:
                 raise ConfigError(f"{name} is {value}, it must be at least {low}")
         if self.workers and self.learner != "policy_gradient":
             raise ConfigError(f"{self.learner} samples nothing; leave workers at 0")
+        if self.tokens is not None and self.learner != "policy_gradient":
+            raise ConfigError(f"{self.learner} samples nothing; leave tokens out")
         if self.until is not None and not 0 < self.until <= 1:
             raise ConfigError(f"until is {self.until}, an accuracy is in (0, 1]")
         if self.until is not None and self.eval_every == 0:
@@ -124,10 +128,8 @@ def made(settings: LanguageSettings, config: Any) -> Any:
     cls, _ = LEARNERS[settings.learner]
     if settings.workers:
         asynchronous.check(config)
-    agent = cls(config=config, device=settings.device, seed=settings.seed)
+    agent: Any = cls(config=config, device=settings.device, seed=settings.seed)
     if settings.start is not None:
-        if not isinstance(agent, LanguagePolicyGradient):
-            raise ConfigError(f"{settings.learner} begins with new weights; leave out start")
         path = Path(settings.start) / "checkpoint.pt"
         if not path.exists():
             raise CheckpointError(
@@ -192,6 +194,8 @@ def _train(settings: LanguageSettings, config: Any, folder: Path, quiet: bool) -
     with StopOnSignal(saver) as stopper:
         shown = [] if quiet else [progress]
         callbacks: list[Callback] = [recorder, evaluator, saver, stopper, *shown]
+        if settings.tokens is not None:
+            callbacks.append(TokenLimit(settings.tokens))
         try:
             if not evaluator.reached():
                 train(agent, settings.steps, callbacks, source)
@@ -237,7 +241,18 @@ def replay(folder: Path) -> bool:
 
 
 class Reached(Exception):
-    """The accuracy that the run was to reach is there."""
+    """What the run was to reach is there: an accuracy, or a number of sampled tokens."""
+
+
+class TokenLimit:
+    """Ends a run after the round that brings its sampled tokens to `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, event: str, agent: Any, metrics: Metrics) -> None:
+        if event in ("start", "step") and agent.tokens["sampled"] >= self.most:
+            raise Reached
 
 
 class TextEvaluator:

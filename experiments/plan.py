@@ -215,13 +215,16 @@ def _study_block(values: dict[str, Any]) -> Block:
     if not values.get("rows") or not values.get("metrics"):
         raise ConfigError("a table of a study needs rows (label and settings) and metrics")
     name, shared = values["study"], values.get("settings", {})
+    given = values["rows"]
+    if isinstance(given, str):
+        given = studies.rows_of(name, given)
     rows = [
         Row(
             r["label"],
             settings=shared | {k: v for k, v in r.items() if k != "label"},
             seconds=values.get("cell_seconds"),
         )
-        for r in values["rows"]
+        for r in given
     ]
     for row in rows:
         studies.settings_of(name, row.settings)

@@ -129,10 +129,10 @@ class _Board:
                 return folder
             if first in self.failed:
                 self.waiting.remove(folder)
-                self.failed[folder] = f"its world model failed: {first}"
+                self.failed[folder] = f"what it begins with failed: {first}"
             elif first not in self.waiting and first not in self.running:
                 self.waiting.remove(folder)
-                self.failed[folder] = f"its world model {first} is not fitted and not in this call"
+                self.failed[folder] = f"it begins with {first}, which is neither done nor waiting"
         return None
 
     def settle(self, folder: Path, end: Ended) -> bool:

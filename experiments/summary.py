@@ -64,6 +64,14 @@ class BlockSummary:
         return all(self.entry(row, column).last for row in self.block.rows)
 
 
+def records_of(block: BlockSummary) -> dict[str, list[dict[str, Any]]]:
+    """Every record of a study's block, by row."""
+    if block.block.study is None:
+        return {}
+    first = block.block.columns[0]
+    return {row.label: block.entry(row, first).records for row in block.block.rows}
+
+
 @dataclass(frozen=True)
 class Summary:
     plan: Plan

@@ -151,7 +151,7 @@ def check(
     chosen = random.sample(known, min(count, len(known)))
     equal = 0
     with tempfile.TemporaryDirectory() as place:
-        described = describe_all(table, chosen, marks, Path(place))
+        described = describe_all(table, chosen, marks, Path(place) / table.name)
         failed = pool.run_all(with_fits(described), where, "check")
         for folder, cell in described.items():
             verdict = f"failed: {failed.get(folder)}"
@@ -195,7 +195,7 @@ def describe_all(
         if (folder / "config.json").exists():
             continue
         if "study" in cell.key:
-            studies.create(cell.key["study"], cell.row.settings, cell.seed, folder)
+            studies.create(cell.key["study"], cell.row.settings, cell.seed, folder, home.parent)
         else:
             assert mark is not None
             _describe_run(table, cell, mark, home, folder)

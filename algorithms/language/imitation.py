@@ -3,6 +3,7 @@ beside them."""
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 from algorithms.language.agent import Speaker, SpeakerConfig, trained
 from algorithms.language.rollouts import Rollouts, demonstrated
+from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 
@@ -45,6 +47,18 @@ class Imitation(Speaker):
     @classmethod
     def default(cls) -> ImitationConfig:
         return ImitationConfig()
+
+    def begin_with(self, path: Any) -> None:
+        """Go on where another learner from demonstrations stopped: its weights, its optimiser, and
+        the problems that come after those it saw. Raises `ConfigError` if it is of another kind or
+        shape."""
+        known = checkpoint.load(path)["state"]
+        if known["modules"].keys() != self.modules.keys() or "tokens" in known:
+            raise ConfigError(
+                f"{path} is not of a learner from demonstrations; give the checkpoint of one, such "
+                "as that of `language warm-start`"
+            )
+        self.load_state_dict(known)
 
     def next_batch(self) -> Rollouts:
         """Demonstrations of the next problems."""

@@ -3,6 +3,7 @@ the model has about problems of a task. The trainer knows no recipe: it gives wh
 names, and `parts` measure what is more than log-probs."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,10 @@ from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
 from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
 from mbrl.policy_gradient.groups import numbered
+from mbrl.policy_gradient.ratios import log_difference
+from mbrl.policy_gradient.step_size import effective_share
 from mbrl.training import Metrics
+from mbrl.types import Trajectories
 
 __all__ = ["HAS", "MADE", "LanguageConfig", "LanguagePolicyGradient", "Minibatch", "shortened"]
 
@@ -266,7 +270,7 @@ class LanguagePolicyGradient(Speaker):
         steps = t.mask.sum().clamp_min(1)
         metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
         metrics["policy/gradient_norm"] = norm.detach()
-        return metrics
+        return metrics | distance(log_prob.detach(), t)
 
     def carry(self, found: Rollouts, *gradients: Tensor | None) -> None:
         """Carry gradients at the log-probs and entropies into the weights."""
@@ -304,6 +308,18 @@ class LanguagePolicyGradient(Speaker):
         for part, values in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(values)
         self.rounds.load_state_dict(state["rounds"])
+
+
+def distance(log_prob: Tensor, t: Trajectories) -> Metrics:
+    """How far a policy with `log_prob` [B, T] is from the one that sampled, whatever the recipe
+    makes of it: the share of effective samples of the conversations' whole weights, and the share
+    of tokens that are twice or half as likely now, or beyond."""
+    log_ratio = log_difference(log_prob, t.log_probs["behaviour"], t.mask)
+    far = (log_ratio.abs() > math.log(2)).to(log_prob.dtype)
+    return {
+        "behaviour/effective": effective_share(log_ratio.sum(1), t.mask.any(1)),
+        "behaviour/tail": far.sum() / t.mask.sum().clamp_min(1),
+    }
 
 
 def kept(batch: Minibatch) -> Minibatch:

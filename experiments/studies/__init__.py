@@ -23,11 +23,15 @@ STUDIES: dict[str, str] = {
     "few_steps": "quality of generated windows against the number of network evaluations",
     "guided_law": "samples of a guided diffusion against the law that they are meant to have",
     "horizons": "NEUBAY's rollout lengths, and its values against what is earned in the task",
+    "language_recipes": "language models by every recipe, from the same warm starts",
+    "language_schedulers": "which prompts get how many answers, at the same number of tokens",
+    "language_tasks": "language models by rewards and by more demonstrations, in the same time",
     "overestimation": "values of a run on data against what its policy earns in the task",
     "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
     "recipe_cost": "what every recipe costs beside GRPO",
     "schedule_search": "schedules of few evaluations that a search finds, beside plain ones",
     "solver_orders": "error of solvers against steps where the flow is known, and the order of it",
+    "staleness": "policy gradients of language models on conversations of earlier policies",
     "window_quality": "generated windows and imagined rollouts against the task and its policies",
     "penalty_calibration": "how well penalties rank a world model's true one-step errors",
 }
@@ -45,7 +49,9 @@ def module(name: str) -> Any:
     """The module of a study: `VERSION`, `DEFAULTS`, `measure(settings, seed, folder)`, which finds
     in the job's own `folder` again what it wrote there before a crash, and `draw(rows, folder,
     mark)`, which draws the records of each row of a block into files whose stem ends with `mark`
-    and returns these."""
+    and returns these. It may have `first(settings, seed, home)`, which describes under `home` the
+    job that the cells of a table share and that must be finished before, and returns its folder;
+    and `ROWS`, functions that list the rows which a table asks for by name."""
     if name not in STUDIES:
         raise unknown_name("study", name, STUDIES)
     return importlib.import_module(f"experiments.studies.{name}")
@@ -60,10 +66,26 @@ def settings_of(name: str, values: dict[str, Any]) -> dict[str, Any]:
     return defaults | values
 
 
-def create(name: str, settings: dict[str, Any], seed: int, folder: Path) -> None:
-    """Describe the call in a new folder, ready for `resume`."""
+def rows_of(name: str, which: str) -> list[dict[str, Any]]:
+    """The rows that the study itself lists by that name."""
+    known: dict[str, Any] = getattr(module(name), "ROWS", {})
+    if which not in known:
+        raise unknown_name(f"list of rows of {name}", which, known)
+    rows: list[dict[str, Any]] = known[which]()
+    return rows
+
+
+def create(
+    name: str, settings: dict[str, Any], seed: int, folder: Path, home: Path | None = None
+) -> None:
+    """Describe the call in a new folder, ready for `resume`; what it shares with others is under
+    `home`."""
     folder.mkdir(parents=True, exist_ok=True)
-    described = {"study": name, "settings": settings_of(name, settings), "seed": seed, "threads": 1}
+    whole = settings_of(name, settings)
+    described = {"study": name, "settings": whole, "seed": seed, "threads": 1}
+    first = getattr(module(name), "first", None)
+    if first is not None and home is not None:
+        described["needs"] = str(first(whole, seed, home))
     folders.write_json(folder / "config.json", described)
 
 

@@ -153,7 +153,7 @@ def test_a_scheduler_and_its_settings() -> None:
         (["run", "grpo", "--templates=2", "--workers=2"], "leave workers at 0"),
         (["run", "grpo", "--start=nowhere"], "nowhere, which holds no checkpoint.pt"),
         (["run", "grpo", "--model=nowhere"], "nowhere holds no model"),
-        (["warm-start", "--start=nowhere"], "imitation begins with new weights"),
+        (["warm-start", "--start=nowhere"], "start is nowhere, which holds no checkpoint.pt"),
         (["warm-start", "--until=2"], "until is 2.0"),
         (["warm-start", "--workers=2"], "imitation samples nothing"),
         (["replay", "nowhere"], "nowhere holds no run of a language model"),

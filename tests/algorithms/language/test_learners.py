@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,39 @@ def test_the_first_update_of_a_round_has_ratios_of_1() -> None:
     metrics = agent.update(agent.next_batch())
     assert float(metrics["policy/ratio_max"]) == pytest.approx(1.0, abs=1e-5)
     assert float(metrics["rollout/age"]) == 0
+
+
+def test_the_distance_from_the_sampler_is_that_of_a_slow_loop(warm: Path) -> None:
+    agent = learner(warm=warm, prompts=6, staleness=4, learning_rate=0.05)
+    train(agent, 2, source=agent)
+    agent.collect()
+    batch = agent.next_batch()
+    t, (now, _, _) = batch.rollouts.data, agent.measured(agent.model, batch.rollouts)
+    sums, far, count = [], 0, 0
+    for row, own in enumerate(t.mask.tolist()):
+        places = [i for i, on in enumerate(own) if on]
+        ratios = [float(now[row, i] - t.log_probs["behaviour"][row, i]) for i in places]
+        sums.append(math.exp(sum(ratios)))
+        far += sum(not 0.5 <= math.exp(r) <= 2 for r in ratios)
+        count += len(ratios)
+    share = sum(sums) ** 2 / (len(sums) * sum(w * w for w in sums))
+    found = agent.update(batch)
+    assert 0 < share < 0.999 and 0 < far < count
+    assert float(found["behaviour/effective"]) == pytest.approx(share, rel=1e-4)
+    assert float(found["behaviour/tail"]) == pytest.approx(far / count)
+
+
+def test_demonstrations_go_on_from_those_of_another(warm: Path) -> None:
+    config = ImitationConfig(task="digits", model=MODEL, learning_rate=1e-2, rows=32)
+    apart, whole = Imitation(config=config), Imitation(config=config)
+    apart.begin_with(warm)
+    train(apart, 3)
+    train(whole, 63)
+    assert equal(apart, whole) and apart.step == 3 and apart.updates == 63
+    path = warm.parent / "other.pt"
+    learner().save(path)
+    with pytest.raises(ConfigError, match="not of a learner from demonstrations"):
+        apart.begin_with(path)
 
 
 def test_parts_of_a_minibatch_have_its_gradient() -> None:

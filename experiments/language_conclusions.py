@@ -1,0 +1,116 @@
+"""Sentences about language models that are computed from the records of a table."""
+
+import numpy as np
+
+from experiments.summary import Summary, records_of
+from mbrl import statistics
+from mbrl.statistics import Interval
+
+BAND = (20.0, 50.0)  # percent that a warm start is to solve
+GRPO, UNIFORM = "grpo", "uniform"
+
+
+def warm_starts(found: Summary) -> list[str]:
+    """What the warm starts of all cells solve, each once, and which of them are out of the band."""
+    known: dict[tuple[str, int], float] = {}
+    for block in found.blocks:
+        for records in records_of(block).values():
+            for record in records:
+                key = record["key"]
+                known[key["settings"]["task"], key["seed"]] = record["values"]["before"]
+    if not known:
+        return []
+    low, high = BAND
+    out = [f"{t} seed {s} {v:.1f}" for (t, s), v in sorted(known.items()) if not low <= v <= high]
+    values = list(known.values())
+    return [
+        f"{len(known)} warm starts solve {min(values):.1f} to {max(values):.1f} % of new problems "
+        f"of the trained levels, {np.mean(values):.1f} % on average; outside {low:g} to {high:g} "
+        f"%: {', '.join(out) or 'none'}."
+    ]
+
+
+def rewards(found: Summary) -> list[str]:
+    """For every task with rows of GRPO and of demonstrations: both gains, their difference, and
+    what a cell took."""
+    lines = []
+    for block in found.blocks:
+        rows = records_of(block)
+        for task in dict.fromkeys(label.split(", ")[0] for label in rows):
+            pair = [rows.get(f"{task}, {name}", []) for name in ("GRPO", "demonstrations")]
+            if not all(pair):
+                continue
+            for name, where in (("gain", "trained levels"), ("gain_other", "other levels")):
+                a, b = (np.array([r["values"][name] for r in records]) for records in pair)
+                if np.isnan([*a, *b]).any():
+                    continue
+                gains = [statistics.confidence_interval(x, statistics.mean) for x in (a, b)]
+                both = {"GRPO": a, "demonstrations": b}
+                less = statistics.paired_comparison(both, "demonstrations")["GRPO"].difference
+                lines.append(
+                    f"{task}, {where}: GRPO gains {_text(gains[0])} points, demonstrations "
+                    f"{_text(gains[1])}, the difference is {_text(less)}."
+                )
+            seconds = [np.mean([r["seconds"] for r in records]) for records in pair]
+            used = [np.mean([r["values"]["samples"] for r in records]) for records in pair]
+            lines.append(
+                f"{task}: a cell of GRPO took {seconds[0]:.0f} s for {used[0]:,.0f} conversations, "
+                f"one of demonstrations {seconds[1]:.0f} s for {used[1]:,.0f}."
+            )
+    return lines
+
+
+def against_grpo(found: Summary) -> list[str]:
+    return _against(GRPO, found)
+
+
+def schedulers(found: Summary) -> list[str]:
+    return _against(UNIFORM, found)
+
+
+def _against(reference: str, found: Summary) -> list[str]:
+    """Which rows of a block are above and below the reference on each task, and over all tasks
+    together: those whose interval of the difference of mean scores does not hold 0; of these those
+    that stand when all are tested at once."""
+    lines = []
+    for block in found.blocks:
+        tasks: dict[str, dict[str, np.ndarray]] = {}
+        for label, records in records_of(block).items():
+            task, name = label.split(", ", 1)
+            if len(records) > 1:
+                scores = np.array([r["values"]["score"] for r in records])
+                tasks.setdefault(task, {})[name] = scores
+        tables = {task: {n: [s] for n, s in scores.items()} for task, scores in tasks.items()}
+        if len(tasks) > 1:
+            everywhere = [
+                n for n in next(iter(tasks.values())) if all(n in found for found in tasks.values())
+            ]
+            tables["all tasks"] = {n: [scores[n] for scores in tasks.values()] for n in everywhere}
+        for task, table in tables.items():
+            if reference in table and len(table) > 1:
+                lines += _compared(reference, task, table)
+    return lines
+
+
+def _compared(reference: str, task: str, table: dict[str, list[np.ndarray]]) -> list[str]:
+    found = statistics.paired_comparison(table, reference)
+    lines = []
+    for word, sign in (("above", 1), ("below", -1)):
+        differs = {
+            name: result
+            for name, result in found.items()
+            if min(sign * result.difference.low, sign * result.difference.high) > 0
+        }
+        ranked = sorted(differs, key=lambda name: -sign * differs[name].difference.estimate)
+        shown = [f"{n} {_text(differs[n].difference)}" for n in ranked]
+        stand = [n for n in ranked if differs[n].adjusted_p_value < 0.05]
+        lines.append(
+            f"{task}, {word} {reference} by an interval without 0, {len(shown)} of {len(found)}: "
+            f"{', '.join(shown) or 'none'}; after Holm's correction: {', '.join(stand) or 'none'}."
+        )
+    return lines
+
+
+def _text(at: Interval) -> str:
+    around = "" if np.isnan(at.low) else f" [{at.low:.1f}, {at.high:.1f}]"
+    return f"{at.estimate:.1f}{around}"

@@ -1,0 +1,103 @@
+"""Every recipe that training on text tasks takes, from the same warm starts at one budget."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithms.language.policy_gradient import LanguageConfig
+from algorithms.language.tasks import TASKS
+from experiments import figures
+from experiments.studies import speaking
+from mbrl import statistics
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import RECIPES
+
+VERSION = 1
+DEFAULTS = speaking.DEFAULTS | {"config": {"prompts": 8}}
+first, measure = speaking.first, speaking.measure
+
+COMMON = ("addition", "guessing")  # one turn, several turns
+# Rounds that take GRPO about 15 seconds of one core; conversations of several turns are longer.
+ROUNDS = {"addition": 150}
+LONGER = 40  # on every other task
+MARK = " (reconstructed)"
+# What some recipes need beside the defaults; an expert is made by the cell.
+EXTRA: dict[str, dict[str, Any]] = {
+    "reinforce_ada": {"config": {"prompts": 8, "scheduler": "reinforce_ada", "pool": 500}},
+    "calibrl": {"expert": 200},
+}
+
+
+def takes(recipe: str, task: str) -> bool:
+    """Whether training on `task` has all that `recipe` needs."""
+    extra = EXTRA.get(recipe, {})
+    given: dict[str, Any] = {"task": task, "recipe": recipe} | extra.get("config", {})
+    if "expert" in extra:
+        given["expert"] = "made by the cell"
+    try:
+        LanguageConfig(**given)
+    except ConfigError:
+        return False
+    return True
+
+
+def on_common_tasks() -> list[dict[str, Any]]:
+    """A row for each of the two tasks and each recipe that it takes."""
+    return [_row(task, name) for task in COMMON for name in RECIPES if takes(name, task)]
+
+
+def on_own_tasks() -> list[dict[str, Any]]:
+    """Of each recipe that neither of the two tasks takes the row on the first one that does, beside
+    GRPO's there."""
+    rows: dict[str, list[str]] = {}
+    for name in RECIPES:
+        able = [task for task in TASKS if takes(name, task)]
+        if able and not set(able) & set(COMMON):
+            rows.setdefault(able[0], ["grpo"]).append(name)
+    return [_row(task, name) for task, names in rows.items() for name in names]
+
+
+def _row(task: str, name: str) -> dict[str, Any]:
+    mark = MARK if RECIPES[name].mark == "reconstructed" else ""
+    steps = ROUNDS.get(task, LONGER)
+    row = {"label": f"{task}, {name}{mark}", "task": task, "recipe": name, "steps": steps}
+    return row | EXTRA.get(name, {})
+
+
+ROWS = {"on both tasks": on_common_tasks, "on tasks of their own": on_own_tasks}
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+    """Interquartile means of the scores with intervals, a figure a task and, of the recipes that
+    all of them have, one over all; best first."""
+    tasks = by_task(rows)
+    panels = {task: {n: _iqm([s]) for n, s in found.items()} for task, found in tasks.items()}
+    if len(tasks) > 1:
+        everywhere = set.intersection(*(set(found) for found in tasks.values()))
+        if len(everywhere) > 1:
+            both = {n: _iqm([found[n] for found in tasks.values()]) for n in sorted(everywhere)}
+            panels = {"all tasks": both} | panels
+    files = []
+    for title, found in panels.items():
+        if len(found) < 2:
+            continue
+        files.append(folder / f"scores-{title.replace(' ', '-')}{mark}.png")
+        ranked = dict(sorted(found.items(), key=lambda item: -item[1].estimate))
+        figures.intervals({title: ranked}, files[-1], "accuracy in %, IQM")
+    return files
+
+
+def by_task(rows: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
+    """Scores [seeds] by task and recipe."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for label, records in rows.items():
+        task, name = label.split(", ", 1)
+        if records:
+            scores = np.array([r["values"]["score"] for r in records])
+            found.setdefault(task, {})[name] = scores
+    return found
+
+
+def _iqm(scores: list[np.ndarray]) -> statistics.Interval:
+    return statistics.confidence_interval(scores, statistics.iqm)

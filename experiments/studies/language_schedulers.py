@@ -1,0 +1,72 @@
+"""Which prompts get how many answers: schedulers and other kinds of rounds beside uniform sampling,
+until the same number of tokens was sampled."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import figures, papers
+from experiments.studies import speaking
+from mbrl import statistics
+from mbrl.scheduling import SCHEDULERS
+
+VERSION = 1
+DEFAULTS = speaking.DEFAULTS | {"steps": 100_000, "tokens": 100_000}  # whichever comes first
+first, measure = speaking.first, speaking.measure
+
+TASK = "guessing"  # of several turns, so that horizons and partial conversations make sense
+PENALTIES = "calculator"  # the task with the signal that grpo_roc reads
+# In every row alike: few problems, so that each comes again some times, and small rounds, so that
+# there are many to choose in.
+SAME = {"pool": 100, "prompts": 8}
+# Kinds of rounds that are no scheduler; in halves: of the groups, of an answer.
+ROUNDS: dict[str, dict[str, Any]] = {
+    "scaling_inter": {"horizon": [3, 5, 9], "horizon_every": 10},
+    "exit": {"starts_share": 0.5},
+    "pivot_rl": {"pivots": 100},
+    "arrol": {"prune_at": 10},
+    "prompt_augmentation": {"templates": 8},
+}
+AT_TEST = ("pets", "pets_online")  # spread answers when a trained model is used, not in training
+
+
+def all_schedulers() -> list[dict[str, Any]]:
+    """Uniform sampling first, then a row for everything that `list schedulers` shows and that
+    happens in training on the task of several turns."""
+    names = [n for n in papers.scheduled() if n not in ("grpo_roc", *AT_TEST)]
+    return [_row(TASK, name) for name in names]
+
+
+def with_penalties() -> list[dict[str, Any]]:
+    return [_row(PENALTIES, name) for name in ("uniform", "grpo_roc")]
+
+
+def _row(task: str, name: str) -> dict[str, Any]:
+    own = {"scheduler": name} if name in SCHEDULERS else ROUNDS[name]
+    known = papers.scheduled()[name]
+    mark = " (reconstructed)" if known.mark == "reconstructed" else ""
+    label = f"{task}, {name}{mark}"
+    return {"label": label, "task": task, "config": SAME | own}
+
+
+ROWS = {"all schedulers": all_schedulers, "with penalties": with_penalties}
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+    """Accuracy and share of groups with signal, best accuracy first."""
+    done = {label.split(", ", 1)[1]: records for label, records in rows.items() if records}
+    done = dict(sorted(done.items(), key=lambda item: -_mean(item[1], "score").estimate))
+    panels = {
+        title: {name: _mean(records, key) for name, records in done.items()}
+        for key, title in (("score", "accuracy in %"), ("signal", "share of groups with signal"))
+    }
+    path = folder / f"schedulers{mark}.png"
+    figures.intervals(panels, path, "mean over seeds")
+    return [path]
+
+
+def _mean(records: list[dict[str, Any]], key: str) -> statistics.Interval:
+    return statistics.confidence_interval(
+        np.array([r["values"][key] for r in records]), statistics.mean
+    )

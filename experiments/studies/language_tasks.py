@@ -1,0 +1,39 @@
+"""Language models by rewards, and by more demonstrations in the same time, from one warm start."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import figures
+from experiments.studies import speaking
+from mbrl import statistics
+
+VERSION = 1
+DEFAULTS = speaking.DEFAULTS | {"looks": 10, "samples": 8}
+first, measure = speaking.first, speaking.measure
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+    """Accuracy against the share of the run that is over, on trained levels and on others; and the
+    gains in points."""
+    files = [folder / f"{name}{mark}.png" for name in ("trained", "other", "gains")]
+    for name, file in (("score", files[0]), ("score_other", files[1])):
+        panels = figures.by_label(rows, _shares, figures.column(name))
+        figures.curves(panels, "% of the run", "accuracy in %", file)
+    gains = {
+        title: {
+            label: statistics.confidence_interval(
+                np.array([r["values"][name] for r in records]), statistics.mean
+            )
+            for label, records in rows.items()
+        }
+        for title, name in (("trained levels", "gain"), ("other levels", "gain_other"))
+    }
+    figures.intervals(gains, files[2], "gain in points, mean")
+    return files
+
+
+def _shares(record: dict[str, Any]) -> list[float]:
+    steps = record["curves"]["step"]
+    return [100 * s / max(1.0, record["values"]["steps"]) for s in steps]

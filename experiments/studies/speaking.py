@@ -1,0 +1,186 @@
+"""What the studies of language models share: a warm start that cells have in common, a run that
+begins with it, and what its model can do before and after."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithms.language.imitation import ImitationConfig
+from algorithms.language.policy_gradient import LanguageConfig
+from experiments import folders, language_run
+from experiments.language_run import LanguageSettings
+from experiments.settings import merge
+from experiments.studies import Outcome
+from mbrl import config as configs
+from mbrl.records import MetricsFile
+
+DEFAULTS: dict[str, Any] = {
+    "task": "addition",
+    "model": {"transformer": {"width": 64, "layers": 2, "heads": 4, "hidden": 128}},
+    "learner": "policy_gradient",  # or imitation: demonstrations go on
+    "recipe": "grpo",
+    "config": {},  # settings of the learner over its defaults
+    "steps": 60,  # rounds of a policy gradient, updates of imitation
+    "tokens": 0,  # sampled tokens after which a run ends; 0: after its rounds
+    "looks": 0,  # evaluations on the way, of 50 problems a level
+    "until": 0.3,  # accuracy at which the warm start ends
+    "expert": 0,  # updates by which demonstrations make an expert of the warm start; 0: none
+    "problems": 200,  # of each level, held out, after the last step
+    "samples": 2,  # answers to each
+    "device": "cpu",
+}
+# Problems are drawn with a run's seed: those that rewards are for are not those that were shown.
+SHOWN = 10_000
+MOST = 5000  # updates of a warm start that does not get there
+MEANS = {  # of a metric over the rounds
+    "signal": "rollout/mixed_groups",
+    "tail": "behaviour/tail",
+    "effective": "behaviour/effective",
+}
+
+
+def first(settings: dict[str, Any], seed: int, home: Path) -> Path:
+    """The folder under `home` of the warm start of a task, model and seed, described there for all
+    cells that share it if it is not yet."""
+    config = ImitationConfig(task=settings["task"], **_model(settings))
+    shown = LanguageSettings(
+        "imitation",
+        steps=MOST,
+        seed=SHOWN + seed,
+        device=settings["device"],
+        until=settings["until"],
+        eval_every=50,
+        final_problems=settings["problems"],
+        log_every=100,
+        checkpoint_every=0,
+        tensorboard=False,
+    )
+    described = [dataclasses.asdict(shown), configs.to_dict(config)]
+    mark = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:10]
+    folder = (home / "starts" / f"{settings['task']}-{seed}-{mark}").resolve()
+    if not (folder / "config.json").exists():
+        language_run.create(shown, config, folder)
+    return folder
+
+
+def _model(settings: dict[str, Any]) -> dict[str, Any]:
+    return {"model": configs.from_dict(ImitationConfig, {"model": settings["model"]}).model}
+
+
+def _begun(settings: dict[str, Any], seed: int, folder: Path) -> Path:
+    """The finished warm start of the cell in `folder`: the shared one, else one of its own."""
+    file = folder / "config.json"
+    shared = folders.read_json(file).get("needs") if file.exists() else None
+    start = first(settings, seed, folder) if shared is None else Path(shared)
+    if not (start / "result.json").exists():
+        language_run.resume(start, quiet=True)
+    return start
+
+
+def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
+    """Train from the warm start, and evaluate on problems that neither was trained on.
+
+    In percent: `before` and `score`, the accuracy of the warm start and of the last model on new
+    problems of the trained levels, `gain` their difference in points; the same `_other` of the
+    levels that are not trained on (NaN where there are none). `steps` and `samples` are rounds and
+    conversations of a policy gradient, updates and demonstrations of imitation; `tokens` those that
+    were learned from, `sampled` those that the model said. Means over rounds of a policy gradient,
+    NaN for imitation: `signal`, the share of groups with right and wrong answers; `tail`, the share
+    of tokens that are twice or half as likely at the round's last update as when they were sampled,
+    or beyond; `effective`, the share of effective samples of the conversations' weights there.
+    """
+    start, run = _begun(settings, seed, folder), folder / "run"
+    if not (run / "config.json").exists():
+        config = _config(settings, start, folder)
+        language_run.create(_settings(settings, seed, start), config, run)
+    language_run.resume(run, quiet=True)
+    before, after = (folders.read_json(f / "result.json") for f in (start, run))
+    values: dict[str, float] = {}
+    for mark, key in (("", "accuracy"), ("_other", "accuracy_other_levels")):
+        a, b = (math.nan if r[key] is None else 100 * r[key] for r in (before, after))
+        values |= {f"before{mark}": a, f"score{mark}": b, f"gain{mark}": b - a}
+    values["steps"] = float(after["step"])
+    return Outcome(
+        {k: _rounded(v) for k, v in (values | _used(settings, run)).items()}, _curves(run)
+    )
+
+
+def _settings(settings: dict[str, Any], seed: int, start: Path) -> LanguageSettings:
+    looks = settings["looks"]
+    return LanguageSettings(
+        settings["learner"],
+        steps=settings["steps"],
+        seed=seed + (SHOWN if settings["learner"] == "imitation" else 0),
+        device=settings["device"],
+        start=str(start),
+        tokens=settings["tokens"] or None,
+        eval_every=max(1, settings["steps"] // looks) if looks else 0,
+        eval_problems=50,
+        final_problems=settings["problems"],
+        final_samples=settings["samples"],
+        log_every=1,
+        checkpoint_every=0,
+        tensorboard=False,
+    )
+
+
+def _config(settings: dict[str, Any], start: Path, folder: Path) -> Any:
+    given = {"task": settings["task"], "model": settings["model"]}
+    if settings["learner"] == "imitation":
+        return configs.from_dict(ImitationConfig, merge(given, settings["config"]))
+    given["recipe"] = settings["recipe"]
+    if settings["expert"]:
+        given["expert"] = str(_expert(settings, start, folder / "expert") / "checkpoint.pt")
+    return configs.from_dict(LanguageConfig, merge(given, settings["config"]))
+
+
+def _expert(settings: dict[str, Any], start: Path, folder: Path) -> Path:
+    """The folder of a model that goes on from the warm start with demonstrations."""
+    known, config = language_run.described(start)
+    if not (folder / "config.json").exists():
+        chosen = dataclasses.replace(
+            known, steps=settings["expert"], until=None, start=str(start), final_problems=1
+        )
+        language_run.create(dataclasses.replace(chosen, eval_every=0), config, folder)
+    if not (folder / "result.json").exists():
+        language_run.resume(folder, quiet=True)
+    return folder
+
+
+def _used(settings: dict[str, Any], run: Path) -> dict[str, float]:
+    """Samples, tokens and means over rounds, from the metrics of a run that logs every step."""
+    rows, (_, config) = MetricsFile(run / "metrics.csv").rows(), language_run.described(run)
+    if settings["learner"] == "imitation":
+        tokens = sum(float(row["imitation/tokens"]) for row in rows)
+        used = {"samples": float(len(rows) * config.rows), "tokens": tokens, "sampled": 0.0}
+        return used | dict.fromkeys(MEANS, math.nan)
+    used = {
+        "samples": float(len(rows) * config.prompts * config.group),
+        "tokens": float(rows[-1]["tokens/trained"]),
+        "sampled": float(rows[-1]["tokens/sampled"]),
+    }
+    means = {k: float(np.mean([float(row[name]) for row in rows])) for k, name in MEANS.items()}
+    return used | means
+
+
+def _curves(run: Path) -> dict[str, list[float]]:
+    """Accuracy in percent, on trained and on other levels, at each look."""
+    rows = MetricsFile(run / "evaluations.csv").rows()
+    found: dict[str, list[float]] = {"step": [], "score": [], "score_other": []}
+    for step in dict.fromkeys(row["step"] for row in rows):
+        found["step"].append(float(step))
+        for name, trained in (("score", "1"), ("score_other", "0")):
+            at = [
+                float(r["accuracy"]) for r in rows if r["step"] == step and r["trained"] == trained
+            ]
+            found[name].append(100 * float(np.mean(at)) if at else math.nan)
+    return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
