@@ -78,14 +78,18 @@ class Curve:
 
 def curve(x: np.ndarray, values: np.ndarray) -> Curve:
     """Mean over seeds of `values` [seeds, K] with its 95 % interval (Student's t)."""
-    return pointwise(dict(zip(x.tolist(), values.T, strict=True)))
+    return _curve(x, values.T)
 
 
 def pointwise(values: Mapping[float, Sequence[float] | np.ndarray]) -> Curve:
     """The same from the values at each point, of which there may be more at one than at another."""
-    found = [confidence_interval(np.asarray(v), statistic_mean) for v in values.values()]
+    return _curve(np.array(list(values)), values.values())
+
+
+def _curve(x: np.ndarray, values: Iterable[Sequence[float] | np.ndarray]) -> Curve:
+    found = [confidence_interval(np.asarray(v), statistic_mean) for v in values]
     mean, low, high = np.array(found).reshape(-1, 3).T
-    return Curve(np.array(list(values)), mean, low, high)
+    return Curve(x, mean, low, high)
 
 
 def by_label(
