@@ -10,7 +10,7 @@ from algorithms.language.parts.answers import (
     PredictedScore,
 )
 from algorithms.language.parts.base import Part
-from algorithms.language.parts.branches import ToolBranches
+from algorithms.language.parts.branches import BalancedBranches, ToolBranches
 from algorithms.language.parts.critics import Critic, Progress, Utterances
 from algorithms.language.parts.flaws import Flawed
 from algorithms.language.parts.gains import AnswerGain, ObservationGain, Probes
@@ -30,6 +30,7 @@ from algorithms.language.parts.likelihoods import (
     PromptConfidence,
 )
 from algorithms.language.parts.policies import Masked, Perturbed
+from algorithms.language.parts.trees import DivergentTrees, Sets
 from algorithms.language.parts.values import (
     GreedyReturn,
     PriorValue,
@@ -72,6 +73,9 @@ PARTS: tuple[type[Part], ...] = (
     Masked,
     Perturbed,
     ToolBranches,
+    BalancedBranches,
+    DivergentTrees,
+    Sets,
 )
 WHY = {  # what no part can honestly measure here
     "signals.coverage": "no program is run whose time a profiler could share out",

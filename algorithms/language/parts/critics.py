@@ -25,6 +25,7 @@ from mbrl.errors import ConfigError
 from mbrl.networks import polyak_update, target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.credit import Bootstrapped, following
+from mbrl.policy_gradient.modulation import Elsewhere
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
@@ -87,10 +88,14 @@ class Critic(Part):
 
 
 def bootstrapped(objective: Recipe, t: Trajectories) -> Tensor:
-    """[B, T]: the targets of the credit that the critic's values go into."""
+    """[B, T]: the targets of the credit that the critic's values go into, of a term or of what
+    stands elsewhere than in a window."""
     for term in objective.terms:
         if isinstance(term.credit, Bootstrapped):
             return term.credit.targets(term.reward(t), t)
+    for changed in objective.modulation:
+        if isinstance(changed, Elsewhere) and isinstance(changed.credit, Bootstrapped):
+            return changed.credit.targets(t.reward, t)
     raise AssertionError(f"recipe {objective.name} has no credit with a critic")
 
 
