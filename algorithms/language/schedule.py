@@ -14,12 +14,13 @@ from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
 from algorithms.language.vocabulary import ALPHABET
 from mbrl.errors import ConfigError, unknown_name
-from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient import Recipe, recipe
 from mbrl.policy_gradient.selection import Balanced
 from mbrl.scheduling import SCHEDULERS, Pool
 from mbrl.scheduling.curricula import Horizon, Stage
 
 BOTH_KINDS = "rounds of sampling until both kinds of answers are there"
+EARLIER = "data of earlier policies with their log-probs"
 TEMPLATES = (  # around a prompt; the first one is the prompt alone
     "{}",
     "solve {}",
@@ -85,7 +86,8 @@ def fitted(objective: Recipe, config: Any) -> Recipe:
 def simple(config: Any) -> bool:
     """Whether a round is whole conversations about the next problems, which workers can have."""
     changed = config.starts_share or config.prune_at or config.pivots or config.horizon
-    return config.scheduler == "uniform" and config.templates == 1 and not changed
+    mixed = EARLIER in recipe(config.recipe).parts
+    return config.scheduler == "uniform" and config.templates == 1 and not (changed or mixed)
 
 
 def check(config: Any, objective: Recipe) -> None:
@@ -99,6 +101,8 @@ def check(config: Any, objective: Recipe) -> None:
         ("prune_at", 0, None),
         ("pivots", 0, None),
         ("replay", 1, None),
+        ("mixed_share", 0, 1),
+        ("mixed_rounds", 0, None),
         ("starts_kept", 1, None),
     )
     for name, low, high in low_high:
@@ -113,6 +117,7 @@ def check(config: Any, objective: Recipe) -> None:
         "starts_share": config.starts_share > 0,
         "prune_at": config.prune_at > 0,
         "pivots": config.pivots > 0,
+        f"recipe {objective.name}": EARLIER in objective.parts,
     }
     chosen = [name for name, on in kinds_of_round.items() if on]
     if len(chosen) > 1:

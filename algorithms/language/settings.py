@@ -24,6 +24,7 @@ MADE = (
     "sampling log-probs",
     "log-probs at the start of the update",
     "the sum of squared probabilities of the old policy",
+    schedule.EARLIER,
 )
 
 
@@ -49,7 +50,9 @@ class LanguageConfig(SpeakerConfig):
     # Rounds. Schedulers other than uniform choose among the `pool` problems.
     scheduler: str = "uniform"  # which problems get how many conversations
     scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
-    replay: int = 64  # latest groups kept, for a scheduler that fills rounds up with them
+    replay: int = 64  # latest groups kept, for a scheduler or recipe that mixes them in
+    mixed_share: float = 0.5  # of groups from earlier policies, for a recipe that learns from them
+    mixed_rounds: int = 100  # with them; after that all are new
     templates: int = 1  # wordings around a prompt, one drawn for a group; 1: the prompt alone
     horizon: tuple[int, ...] = ()  # most turns, stage by stage; none: the task's
     horizon_every: int = 50  # rounds of a stage

@@ -31,6 +31,7 @@ from algorithms.language.parts.likelihoods import (
 )
 from algorithms.language.parts.policies import Masked, Perturbed
 from algorithms.language.parts.trees import DivergentTrees, Sets
+from algorithms.language.parts.turns import Backwards, OneToken
 from algorithms.language.parts.values import (
     GreedyReturn,
     PriorValue,
@@ -76,6 +77,8 @@ PARTS: tuple[type[Part], ...] = (
     BalancedBranches,
     DivergentTrees,
     Sets,
+    Backwards,
+    OneToken,
 )
 WHY = {  # what no part can honestly measure here
     "signals.coverage": "no program is run whose time a profiler could share out",
