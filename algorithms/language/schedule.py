@@ -124,11 +124,12 @@ def check(config: Any, objective: Recipe) -> None:
         raise ConfigError(
             f"{' and '.join(chosen)} are each another kind of round; choose one of them"
         )
-    branching = any(kind.roll_out is not parts.Part.roll_out for kind in kinds)
-    if branching and not simple(config):
+    own = any(kind.roll_out is not parts.Part.roll_out for kind in kinds)
+    if own and not simple(config):
         raise ConfigError(
-            f"recipe {objective.name} holds conversations that branch, in rounds of its own; leave "
-            "scheduler, templates, horizon, starts_share, prune_at and pivots as they are"
+            f"recipe {objective.name} has rounds of its own, of conversations that branch or of "
+            "single tokens; leave scheduler, templates, horizon, starts_share, prune_at and pivots "
+            "as they are"
         )
     if "scheduler" in chosen:
         check_scheduler(config, objective)
