@@ -15,6 +15,8 @@ from algorithms.language.tasks.base import Problem
 from algorithms.language.vocabulary import ALPHABET
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import Recipe, recipe
+from mbrl.policy_gradient.credit import Bootstrapped, Credit
+from mbrl.policy_gradient.modulation import Elsewhere
 from mbrl.policy_gradient.selection import Balanced
 from mbrl.scheduling import SCHEDULERS, Pool
 from mbrl.scheduling.curricula import Horizon, Stage
@@ -75,12 +77,28 @@ def made(config: Any) -> tuple[str, ...]:
 
 
 def fitted(objective: Recipe, config: Any) -> Recipe:
-    """The recipe beside its scheduler: where Reinforce-Ada's sampler keeps a balanced group, the
-    recipe does not choose again."""
+    """The recipe with the run's discount where a critic of tokens bootstraps, and beside its
+    scheduler: where Reinforce-Ada's sampler keeps a balanced group, it does not choose again."""
+    terms = tuple(
+        dataclasses.replace(term, credit=discounted(term.credit, config.gamma))
+        for term in objective.terms
+    )
+    changes = tuple(
+        dataclasses.replace(m, credit=discounted(m.credit, config.gamma))
+        if isinstance(m, Elsewhere)
+        else m
+        for m in objective.modulation
+    )
+    objective = dataclasses.replace(objective, terms=terms, modulation=changes)
     if config.scheduler != "reinforce_ada":
         return objective
     left = tuple(s for s in objective.selection if not isinstance(s, Balanced))
     return dataclasses.replace(objective, selection=left)
+
+
+def discounted(credit: Credit, gamma: float) -> Credit:
+    bootstrapped = isinstance(credit, Bootstrapped)
+    return dataclasses.replace(credit, gamma=gamma) if bootstrapped else credit
 
 
 def simple(config: Any) -> bool:

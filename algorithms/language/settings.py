@@ -30,7 +30,9 @@ MADE = (
 
 @dataclass(frozen=True)
 class LanguageConfig(SpeakerConfig):
-    """Settings of a policy gradient for language."""
+    """Settings of a policy gradient for language. `gamma` 1 is that of PPO in "Fine-Tuning Language
+    Models from Human Preferences", arXiv 1909.08593, by the authors' code, and usual since; the
+    authors of NLPO, arXiv 2210.01241, have 0.99."""
 
     recipe: str = "grpo"  # the objective, a name of `list recipes`
     prompts: int = 32  # problems of a round
@@ -40,6 +42,7 @@ class LanguageConfig(SpeakerConfig):
     minibatches: int = 2  # updates a pass
     learning_rate: float = 3e-4  # Adam, the model
     part_rate: float = 1e-3  # Adam, what a recipe has learned beside it (a critic)
+    gamma: float = 1.0  # from token to token, where the recipe has a critic of tokens
     staleness: int = 0  # updates between sampling and learning
     # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
     # them, else `sampling`.
@@ -72,6 +75,8 @@ class LanguageConfig(SpeakerConfig):
                 f"minibatches is {self.minibatches}, more than the {self.prompts * self.group} "
                 "conversations of a round"
             )
+        if not 0 <= self.gamma <= 1:
+            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1]")
         if self.sampling.temperature == 0:
             raise ConfigError(
                 "sampling.temperature is 0: greedy answers have nothing to learn from"

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from algorithms.language.parts import branches, trees
+from algorithms.language.parts.critics import Critic
 from algorithms.language.parts.trees import DivergentTrees, divergence
 from algorithms.language.policy_gradient import LanguagePolicyGradient
 from mbrl.errors import ConfigError
-from tests.algorithms.language.cases import learner, lenient, part_of, rounds
+from tests.algorithms.language.cases import learner, lenient, part_of, rounds, shake
 
 
 def talking(recipe: str, task: str = "guessing", **settings: Any) -> LanguagePolicyGradient:
@@ -165,10 +166,11 @@ def test_sets_go_on_from_one_state(group: int, sizes: list[int]) -> None:
 def test_outside_the_window_there_is_a_critic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "WINDOW", 1)
     agent = talking("polychromic", group=4, turn_tokens=2)
-    rounds(agent, 1)
+    shake(part_of(agent, Critic).heads, 1)
     agent.collect()
     assert agent.data is not None
     t = agent.data.rollouts.data
+    assert t.signals["value"].abs().max() > 0.1
     for i in range(len(t.mask)):
         steps, carried = t.mask[i].nonzero().flatten().tolist(), 0.0
         for step in reversed(steps):  # as in equation 16 of arXiv 1506.02438
@@ -179,7 +181,7 @@ def test_outside_the_window_there_is_a_critic(monkeypatch: pytest.MonkeyPatch) -
             carried = error + GAMMA * 0.95 * goes_on * (not t.truncated[i, step]) * carried
             if t.signals["vine_window"][i, step] < 0.5:
                 found = float(agent.data.found.advantage[i, step])
-                assert found == pytest.approx(carried, abs=1e-5)
+                assert found == pytest.approx(carried, abs=1e-4)
 
 
 GAMMA = 1.0  # of language
