@@ -3,7 +3,6 @@
 import random
 import re
 from collections.abc import Sequence
-from typing import ClassVar
 
 from algorithms.language.tasks.base import Plan, Problem, Reply
 from algorithms.language.tasks.grid_world import GridWorld

@@ -201,5 +201,5 @@ def test_who_lets_the_reference_do_the_work_is_not_trained_on() -> None:
             own = t.mask[i] & (t.segments["turn"][i] == k)
             assert t.signals["coverage"][i, own].tolist() == pytest.approx([c] * int(own.sum()))
             right = found.replies[i][k].reward > 0
-            kept = not right or 0.5 < (c - 0.3) / 0.1
+            kept = not right or (c - 0.3) / 0.1 > 0.5
             assert set(chosen[i, own].tolist()) == {float(kept)}

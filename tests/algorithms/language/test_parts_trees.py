@@ -124,9 +124,7 @@ def test_steps_are_shared_by_those_that_say_the_same(
         wanted = total[own].mean() - total[before].mean()
         assert float(advantage[i, step]) == pytest.approx(float(wanted), abs=1e-5)
     assert agent.tokens["sampled"] == len(said)  # what is shared was said once
-    torch.testing.assert_close(
-        t.log_probs["old"][t.mask], behaviour[t.mask], rtol=1e-4, atol=1e-4
-    )
+    torch.testing.assert_close(t.log_probs["old"][t.mask], behaviour[t.mask], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("group", "sizes"), [(4, [2, 2]), (8, [4, 4]), (11, [4, 4, 3])])
@@ -160,7 +158,9 @@ def test_sets_go_on_from_one_state(group: int, sizes: list[int]) -> None:
                 assert float(t.signals["vine_window"][i, step]) == float(inside)
                 if inside:
                     wanted = worth[int(t.groups["set"][i, step])] - mean
-                    assert float(agent.data.found.advantage[i, step]) == pytest.approx(wanted, abs=1e-5)
+                    assert float(agent.data.found.advantage[i, step]) == pytest.approx(
+                        wanted, abs=1e-5
+                    )
 
 
 def test_outside_the_window_there_is_a_critic(monkeypatch: pytest.MonkeyPatch) -> None:
