@@ -11,8 +11,8 @@ _SHARE = 0.5  # of a reward for doing the work oneself
 
 
 class Kernels(TextTask):
-    """A program is to make n x out of x: "13x in 12", where the reference, which adds x over and
-    over, takes 12 cycles. A turn is a program, read from the left with r = x at first: "d" doubles
+    """A program is to make n x out of x: "77x in 76", where the reference, which adds x over and
+    over, takes 76 cycles. A turn is a program, read from the left with r = x at first: "d" doubles
     r and "a" adds x to it, a cycle each; a digit k from 2 to 9 calls the reference to add x k
     times, which takes k cycles and one for the call. It is answered with "ok 5", the cycles of a
     program that is right, or "got 11", or "?" if it is none (void). After three turns it is over.
@@ -29,11 +29,11 @@ class Kernels(TextTask):
 
     name = "kernels"
     title = "programs, right and fast"
-    levels: ClassVar[tuple[int, ...]] = (3, 4, 5, 6)
-    trained: ClassVar[tuple[int, ...]] = (3, 5)
+    levels: ClassVar[tuple[int, ...]] = (7, 8, 9, 10)
+    trained: ClassVar[tuple[int, ...]] = (7, 9)
     max_turns = 3
-    turn_length = 12
-    prompt_length = 12
+    turn_length = 20
+    prompt_length = 16
     signals: ClassVar[tuple[str, ...]] = ("void", "coverage")
 
     def draw(self, level: int, rng: random.Random) -> Problem:

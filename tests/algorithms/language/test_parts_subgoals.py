@@ -169,7 +169,7 @@ def cycles(program: str) -> tuple[int, int, int]:
 def test_programs_are_paid_for_speed_and_coverage() -> None:
     task, rng = text_task("kernels"), random.Random(1)
     for number in range(300):
-        problem = task.problem((3, 4, 5, 6)[number % 4], rng)
+        problem = task.problem((7, 8, 9, 10)[number % 4], rng)
         n = problem.facts["n"]
         assert problem.prompt == f"{n}x in {n - 1}" and n.bit_length() == problem.level
         program = "".join(rng.choice("da2359") for _ in range(rng.randint(1, 4)))
@@ -196,8 +196,8 @@ def test_programs_are_paid_for_speed_and_coverage() -> None:
 
 def test_who_lets_the_reference_do_the_work_is_not_trained_on() -> None:
     """Kept with the chance (c - 0.3) / 0.1; wrong programs are kept."""
-    agent = learner("kernels", "dr_kernel", levels=(3,))
-    seven = Problem("7x in 6", 3, {"n": 7})
+    agent = learner("kernels", "dr_kernel", levels=(7,))
+    seven = Problem("7x in 6", 7, {"n": 7})
     found = told(agent, [(seven, ["6", "dada", "d5"]), (seven, ["da4", "aaa4", "a"])])
     coverage = [[0.0, 1.0, 1 / 7], [2 / 7, 0.0, 0.0]]
     uniform = torch.full_like(found.data.reward, 0.5)
