@@ -36,6 +36,7 @@ from mbrl.rounds import Rounds
 from mbrl.scheduled_rounds import ScheduledRounds
 from mbrl.scheduled_rounds import check as check_scheduler
 from mbrl.scheduling.curricula import Horizon
+from mbrl.scheduling.settings import settings
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics
 from mbrl.types import Dataset, Spec, Trajectories, Transitions, joined
@@ -82,6 +83,7 @@ class PolicyGradientConfig:
     clip_norm: float = 0.5  # largest norm of a gradient
     normalise_obs: bool = True  # standardise observations with all that was seen
     scheduler: str = "uniform"  # which start states get how many copies
+    scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
     pool: int = 0  # start states that come again, for a scheduler; 0: new ones in every round
     horizon: tuple[int, ...] = ()  # longest episodes, stage by stage (ScalingInter); (): the task's
     horizon_every: int = 50  # rounds of a stage
@@ -109,6 +111,7 @@ class PolicyGradientConfig:
                 f"minibatches is {self.minibatches}, more than the {self.envs} episodes of a round"
             )
         check_scheduler(self.scheduler, self.pool)
+        settings(self.scheduler, self.scheduler_settings)
         if self.horizon:
             Horizon(self.horizon, self.horizon_every)
         objective = recipe(self.recipe)
@@ -208,6 +211,7 @@ class PolicyGradient(Offline):
             group=c.group,
             seed=self.seed,
             horizon=horizon,
+            settings=settings(c.scheduler, c.scheduler_settings),
         )
 
     def fit(

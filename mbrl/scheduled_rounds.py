@@ -24,8 +24,10 @@ class ScheduledRounds(Rounds):
     over the pool), and hears of every episode its return on the scale of `Spec.reference_returns`,
     0 to 1 and clipped there, as success, and its length.
 
-    The agent hears `starts(owner, kept)` before `end_round()`: the state [E] in which each of the
-    round's copies began, and whether the scheduler wants it trained on."""
+    `settings` are the scheduler's own. What it would have a trainer fill up from earlier rounds is
+    left out: the round is smaller by that. The agent hears `starts(owner, kept)` before
+    `end_round()`: the state [E] in which each of the round's copies began, and whether the
+    scheduler wants it trained on."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class ScheduledRounds(Rounds):
         group: int = 1,
         seed: int = 0,
         horizon: Callable[[int], int] | None = None,
+        settings: Any = None,
     ) -> None:
         check(name, pool)
         if task.spec.reference_returns is None:
@@ -49,7 +52,8 @@ class ScheduledRounds(Rounds):
         self.chance = torch.Generator().manual_seed(seed + 1_299_709)
         seen = task.observe(self.pool).double().cpu()
         features = (seen - seen.mean(0)) / seen.std(0, correction=0).clamp_min(1e-8)
-        self.scheduler = scheduler(name, Pool(pool, features), budget=envs, group=group)
+        known = Pool(pool, features)
+        self.scheduler = scheduler(name, known, budget=envs, group=group, config=settings)
         self.owner = torch.empty(0, dtype=torch.int64)
         self.lengths = torch.empty(0, dtype=torch.int64)
         super().__init__(task, envs=envs, group=group, seed=seed, horizon=horizon)

@@ -1,7 +1,6 @@
 """How the settings of a run choose prompts: which scheduler of `mbrl.scheduling` with which
 settings, what it may know of the prompts, and what cannot go together."""
 
-import ast
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +12,14 @@ from algorithms.language import parts
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
 from algorithms.language.vocabulary import ALPHABET
-from mbrl.errors import ConfigError, unknown_name
+from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe, recipe
 from mbrl.policy_gradient.credit import Bootstrapped, Credit
 from mbrl.policy_gradient.modulation import Elsewhere
 from mbrl.policy_gradient.selection import Balanced
-from mbrl.scheduling import SCHEDULERS, Pool
-from mbrl.scheduling.curricula import Horizon, Stage
+from mbrl.scheduling import Pool
+from mbrl.scheduling.curricula import Horizon
+from mbrl.scheduling.settings import settings as written
 
 BOTH_KINDS = "rounds of sampling until both kinds of answers are there"
 EARLIER = "data of earlier policies with their log-probs"
@@ -37,38 +37,8 @@ BIGRAMS = 64  # places that pairs of characters share
 
 
 def settings(config: Any) -> Any:
-    """The scheduler's own settings: its defaults, with `name=value` of `scheduler_settings` in
-    their place. Raises `ConfigError` for what it does not have or cannot be."""
-    if config.scheduler not in SCHEDULERS:
-        raise unknown_name("scheduler", config.scheduler, SCHEDULERS)
-    default = SCHEDULERS[config.scheduler].config
-    names = [f.name for f in dataclasses.fields(default)]
-    values = {}
-    for text in config.scheduler_settings:
-        name, _, value = text.partition("=")
-        if name not in names:
-            raise unknown_name(f"setting of the scheduler {config.scheduler}", name, names)
-        values[name] = read(name, value, getattr(default, name))
-    return dataclasses.replace(default, **values)
-
-
-def read(name: str, text: str, like: Any) -> Any:
-    """The value that `text` writes, of the kind of `like`. Stages are tuples of their fields."""
-    if isinstance(like, str):
-        return text
-    try:
-        value = ast.literal_eval(text)
-        if isinstance(like, tuple) and isinstance(like[0], Stage):
-            return tuple(Stage(*row) for row in value)
-        if isinstance(like, float) and type(value) is int:
-            value = float(value)
-        if type(value) is not type(like):
-            raise ValueError
-    except (ValueError, TypeError, SyntaxError) as error:
-        raise ConfigError(
-            f"scheduler_settings has {name}={text}; give a value like {name}={like}"
-        ) from error
-    return value
+    """The settings of the run's scheduler."""
+    return written(config.scheduler, config.scheduler_settings)
 
 
 def made(config: Any) -> tuple[str, ...]:

@@ -10,9 +10,11 @@ from algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
 from mbrl import tasks
 from mbrl.errors import ConfigError
 from mbrl.scheduled_rounds import REFUSED, ScheduledRounds
-from mbrl.scheduling import SCHEDULERS
+from mbrl.scheduling import SCHEDULERS, Outcome
+from mbrl.scheduling.settings import settings
 from mbrl.types import Trajectories
 
+SETTINGS = {"difficulty_targeted": ("references=2",)}
 SMALL: dict[str, Any] = {"envs": 8, "group": 2, "hidden": (8,), "epochs": 1, "minibatches": 2}
 
 
@@ -46,7 +48,8 @@ class Told:
 @pytest.mark.parametrize("name", ["uniform", "mpts", "difficulty_targeted", "vade", "dars", "dart"])
 def test_a_scheduler_hears_what_its_starts_earned(name: str) -> None:
     task = tasks.make("CartPole-v1")
-    rounds = ScheduledRounds(task, name, 6, envs=12, group=2, seed=3)
+    own = settings(name, SETTINGS.get(name, ()))
+    rounds = ScheduledRounds(task, name, 6, envs=12, group=2, seed=3, settings=own)
     heard: list[Any] = []
     original = rounds.scheduler.heard
     rounds.scheduler.heard = lambda *a: (heard.append(a[0]), original(*a))[1]  # type: ignore[method-assign]
@@ -77,7 +80,7 @@ def episodes(agent: PolicyGradient) -> Trajectories:
 
 @pytest.mark.parametrize("name", ["mpts", "difficulty_targeted", "dars"])
 def test_groups_are_copies_of_one_start(name: str) -> None:
-    agent = agent_of(scheduler=name, pool=5)
+    agent = agent_of(scheduler=name, pool=5, scheduler_settings=SETTINGS.get(name, ()))
     agent.learn(tasks.make("CartPole-v1"), steps=120, callbacks=[])
     t = episodes(agent)
     assert t.mask[:, 0].all()
@@ -107,8 +110,6 @@ def test_the_hard_starts_are_chosen_more_often() -> None:
 
 
 def made(rounds: ScheduledRounds, rates: tuple[float, ...], drawn: torch.Generator) -> Any:
-    from mbrl.scheduling import Outcome
-
     def outcome() -> Outcome:
         chance = torch.tensor(rates)[rounds.owner]
         return Outcome(rounds.owner, (torch.rand(len(chance), generator=drawn) < chance).double())
@@ -134,7 +135,7 @@ def test_horizons_grow_round_by_round() -> None:
 @pytest.mark.parametrize("name", ["mpts", "difficulty_targeted"])
 def test_scheduled_runs_resume_in_the_middle_of_a_round(name: str, tmp_path: Path) -> None:
     task = tasks.make("CartPole-v1")
-    agent = agent_of(scheduler=name, pool=5)
+    agent = agent_of(scheduler=name, pool=5, scheduler_settings=SETTINGS.get(name, ()))
     whole = agent.collector(task)
     for _ in range(45):
         turn(agent, whole)
@@ -164,6 +165,8 @@ def test_what_cannot_choose_starts_is_refused() -> None:
         agent_of(scheduler="mpts")
     with pytest.raises(ConfigError, match="pool is -1"):
         agent_of(pool=-1)
+    with pytest.raises(ConfigError, match="references"):
+        agent_of(scheduler="difficulty_targeted", pool=5, scheduler_settings=("reference=2",))
     with pytest.raises(ConfigError, match="lengths"):
         agent_of(horizon=(7, 3))
     with pytest.raises(ConfigError, match="scheduler"):
