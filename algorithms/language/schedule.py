@@ -67,8 +67,9 @@ def fitted(objective: Recipe, config: Any) -> Recipe:
 
 
 def discounted(credit: Credit, gamma: float) -> Credit:
-    bootstrapped = isinstance(credit, Bootstrapped)
-    return dataclasses.replace(credit, gamma=gamma) if bootstrapped else credit
+    if isinstance(credit, Bootstrapped):
+        return dataclasses.replace(credit, gamma=gamma)
+    return credit
 
 
 def simple(config: Any) -> bool:

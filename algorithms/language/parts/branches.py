@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,8 +48,8 @@ class ToolBranches(Part):
     ARPO, arXiv 2507.19849, whose entropies are means over the first tokens after an observation.
     Costs a pass over every conversation up to every observation."""
 
-    provides = ("groups.node",)
-    covers = ("rollouts that branch after tool calls",)
+    provides: ClassVar[tuple[str, ...]] = ("groups.node",)
+    covers: ClassVar[tuple[str, ...]] = ("rollouts that branch after tool calls",)
     speaks = True
 
     @classmethod

@@ -55,8 +55,8 @@ class DivergentTrees(Part):
         for _ in range(agent.config.group):
             new = [self.next(problem, tree) for problem, tree in zip(problems, trees, strict=True)]
             sampled += carried_on(agent, [twig.row for twig in new])
-            for twig, found in zip(new, self.divergences(new), strict=True):
-                twig.divergence = found
+            for twig, values in zip(new, self.divergences(new), strict=True):
+                twig.divergence = values
             for twig, tree in zip(new, trees, strict=True):
                 tree.append(twig)
         rows = [twig.row for tree in trees for twig in tree]
