@@ -30,8 +30,13 @@ from mbrl.networks import (
 )
 from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
 from mbrl.policy_gradient.credit import Bootstrapped, ReturnToGo
+from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.option import CURRENT_ENTROPY
 from mbrl.rounds import Rounds
+from mbrl.scheduled_rounds import ScheduledRounds
+from mbrl.scheduled_rounds import check as check_scheduler
+from mbrl.scheduling.curricula import Horizon
+from mbrl.scheduling.settings import settings
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics
 from mbrl.types import Dataset, Spec, Trajectories, Transitions, joined
@@ -77,6 +82,11 @@ class PolicyGradientConfig:
     minibatches: int = 4  # updates a pass
     clip_norm: float = 0.5  # largest norm of a gradient
     normalise_obs: bool = True  # standardise observations with all that was seen
+    scheduler: str = "uniform"  # which start states get how many copies
+    scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
+    pool: int = 0  # start states that come again, for a scheduler; 0: new ones in every round
+    horizon: tuple[int, ...] = ()  # longest episodes, stage by stage (ScalingInter); (): the task's
+    horizon_every: int = 50  # rounds of a stage
 
     def __post_init__(self) -> None:
         for name in ("envs", "group", "keep", "epochs", "minibatches"):
@@ -100,6 +110,10 @@ class PolicyGradientConfig:
             raise ConfigError(
                 f"minibatches is {self.minibatches}, more than the {self.envs} episodes of a round"
             )
+        check_scheduler(self.scheduler, self.pool)
+        settings(self.scheduler, self.scheduler_settings)
+        if self.horizon:
+            Horizon(self.horizon, self.horizon_every)
         objective = recipe(self.recipe)
         lacking = [n for n in objective.needs if n not in HAS]
         keys = {name for term in objective.terms for name in term.key} - set(KEYS)
@@ -166,10 +180,16 @@ class PolicyGradient(Offline):
         if self.critic is not None:
             self.optimisers["critic"].param_groups[0]["lr"] = config.critic_rate
         self.heard: list[tuple[Transitions, Tensor]] = []  # of the round that is going on
+        self.owner = self.usual()  # the start of every copy of the round that is over
+        self.chosen: Tensor | None = None  # those that are trained on; None: all
         self.rounds: list[Trajectories] = []
         self.seen = Moments(spec.obs_dim, self.device)
         self.data: Minibatch | None = None
         self.order, self.left = torch.empty(0, dtype=torch.int64), 0
+
+    def usual(self) -> Tensor:
+        """[E]: the starts of a round without a scheduler."""
+        return torch.arange(self.config.envs, device=self.device) // self.config.group
 
     @property
     def acting(self) -> nn.Module:
@@ -179,7 +199,20 @@ class PolicyGradient(Offline):
 
     def collector(self, task: Task) -> Rounds:
         """What acts in `task` with the agent's exploration."""
-        return Rounds(task, envs=self.config.envs, group=self.config.group, seed=self.seed)
+        c = self.config
+        horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
+        if c.pool == 0:
+            return Rounds(task, envs=c.envs, group=c.group, seed=self.seed, horizon=horizon)
+        return ScheduledRounds(
+            task,
+            c.scheduler,
+            c.pool,
+            envs=c.envs,
+            group=c.group,
+            seed=self.seed,
+            horizon=horizon,
+            settings=settings(c.scheduler, c.scheduler_settings),
+        )
 
     def fit(
         self, dataset: Dataset, steps: int, *, callbacks: Sequence[Callback] | None = None
@@ -197,12 +230,22 @@ class PolicyGradient(Offline):
         """Add one step of the copies `rows` of the round."""
         self.heard.append((data, rows))
 
+    def starts(self, owner: Tensor, kept: Tensor) -> None:
+        """Which start [E] every copy of the round that is over had, and which are trained on."""
+        self.owner, self.chosen = owner.to(self.device), kept.to(self.device)
+
     def end_round(self) -> int:
         """Take the round's episodes in; returns how many updates follow."""
         self.take_in()
         self.data = self._estimated(self.kept())
-        self.left = self.config.epochs * self.config.minibatches
+        self.left = self.config.epochs * self.splits
         return self.left
+
+    @property
+    def splits(self) -> int:
+        """Updates a pass: fewer where a scheduler keeps fewer episodes than minibatches."""
+        assert self.data is not None
+        return min(self.config.minibatches, len(self.data.data.mask))
 
     def take_in(self) -> None:
         """Make episodes of what was heard since the last round."""
@@ -212,43 +255,49 @@ class PolicyGradient(Offline):
 
     def kept(self) -> Trajectories:
         """All kept rounds; starts of different ones are different groups."""
-        starts, parts = self.config.envs // self.config.group, []
-        for i, part in enumerate(self.rounds):
-            shifted = {"prompt": part.groups["prompt"] + i * starts}
+        first, parts = 0, []
+        for part in self.rounds:
+            shifted = {"prompt": part.groups["prompt"] + first}
             parts.append(dataclasses.replace(part, groups=shifted))
+            first = int(shifted["prompt"].max()) + 1
         return joined(parts)
 
     def _episodes(self) -> Trajectories:
         """The round's steps as padded episodes."""
-        c, steps = self.config, len(self.heard)
-        first = self.heard[0][0]
+        owner, first = self.owner, self.heard[0][0]
+        count, places = torch.zeros(len(owner), dtype=torch.int64, device=first.obs.device), []
+        for _, rows in self.heard:
+            places.append(count[rows].clone())
+            count[rows] += 1
+        steps = int(count.max())
 
         def padded(name: str) -> Tensor:
             value = getattr(first, name)
-            whole = value.new_zeros(c.envs, steps, *value.shape[1:])
-            for i, (data, rows) in enumerate(self.heard):
-                whole[rows, i] = getattr(data, name)
+            whole = value.new_zeros(len(owner), steps, *value.shape[1:])
+            for (data, rows), at in zip(self.heard, places, strict=True):
+                whole[rows, at] = getattr(data, name)
             return whole.to(self.device)
 
-        mask = torch.zeros(c.envs, steps, dtype=torch.bool, device=self.device)
-        for i, (_, rows) in enumerate(self.heard):
-            mask[rows, i] = True
+        mask = torch.arange(steps, device=self.device) < count.to(self.device)[:, None]
         action = padded("action")
         if not self.spec.discrete:
             action = torch.where(mask[..., None], self.policy.scale.to_unit(action), 0.0)
-        group = torch.arange(c.envs, device=self.device) // c.group
         at = torch.arange(steps, device=self.device)
         t = Trajectories(
             padded("obs"),
             action,
-            padded("reward") * c.reward_scale,
+            padded("reward") * self.config.reward_scale,
             padded("next_obs"),
             padded("terminated"),
             padded("truncated"),
             mask,
-            groups={"prompt": group[:, None].expand(-1, steps)},
-            segments={"turn": at.expand(c.envs, -1)},
+            groups={"prompt": owner[:, None].expand(-1, steps)},
+            segments={"turn": at.expand(len(owner), -1)},
         )
+        if self.chosen is not None:
+            t = t.select(self.chosen.nonzero().flatten())
+            t.groups["prompt"] = numbered(t.groups["prompt"])
+            self.owner, self.chosen = self.usual(), None
         with torch.no_grad():
             t.log_probs["behaviour"] = described(self.acting, t)[0]
         return t
@@ -291,10 +340,10 @@ class PolicyGradient(Offline):
             raise ConfigError("there is no finished round to learn from; call learn")
         data, found, target = self.data
         count = len(data.mask)
-        place = (self.config.epochs * self.config.minibatches - self.left) % self.config.minibatches
+        place = (self.config.epochs * self.splits - self.left) % self.splits
         if place == 0:
             self.order = torch.randperm(count, generator=self.generator, device=self.device)
-        rows = self.order.tensor_split(self.config.minibatches)[place]
+        rows = self.order.tensor_split(self.splits)[place]
         return Minibatch(
             data.select(rows),
             Estimate(found.advantage[rows], found.weight[rows]),

@@ -1,5 +1,6 @@
 """The collector of on-policy runs: whole episodes in rounds, several from each start."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,10 +16,19 @@ class Rounds:
 
     The agent hears `observe(data, rows)`, rows [L] the copies that the L transitions are of, and
     `end_round()`, which says how many updates follow. Its whole state is tensors, so a run resumes
-    exactly.
+    exactly. With a `horizon`, which gives the longest episode of a round by its number, episodes
+    are truncated there.
     """
 
-    def __init__(self, task: Task, *, envs: int = 16, group: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        envs: int = 16,
+        group: int = 1,
+        seed: int = 0,
+        horizon: Callable[[int], int] | None = None,
+    ) -> None:
         if envs < 1 or group < 1 or envs % group:
             raise ConfigError(
                 f"envs is {envs} and group {group}; both must be at least 1 and envs a multiple of "
@@ -30,6 +40,7 @@ class Rounds:
         self.limit: int = task.spec.max_episode_steps
         self.generator = torch.Generator(device=task.device).manual_seed(seed + 7_919)
         self.running = torch.zeros(envs, dtype=torch.float64, device=task.device)
+        self.horizon, self.rounds = horizon, 0
         self.rows_seen = 0
         self.returns: list[float] = []  # of finished episodes
         self._begin()
@@ -47,7 +58,8 @@ class Rounds:
         action, _ = agent.act(self.obs, deterministic=False, generator=self.generator)
         step = self.task.step(self.state, action)
         self.elapsed += 1
-        truncated = ~step.terminated & (self.elapsed >= self.limit)
+        limit = self.limit if self.horizon is None else min(self.limit, self.horizon(self.rounds))
+        truncated = ~step.terminated & (self.elapsed >= limit)
         agent.observe(
             Transitions(self.obs, action, step.reward, step.obs, step.terminated, truncated),
             self.live,
@@ -56,12 +68,21 @@ class Rounds:
         self.running[self.live] += step.reward.double()
         on = ~(step.terminated | truncated)
         self.state, self.obs, self.live = step.state[on], step.obs[on], self.live[on]
-        if len(self.live):
+        if len(self.live) or self._goes_on():
             return 0
         self.returns += self.running.tolist()
+        self._over(agent)
+        self.rounds += 1
         self._begin()
         updates: int = agent.end_round()
         return updates
+
+    def _goes_on(self) -> bool:
+        """Whether copies were added to the round, all of which had ended."""
+        return False
+
+    def _over(self, agent: Any) -> None:
+        """The round's copies have ended; the agent hears of it next."""
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -71,6 +92,7 @@ class Rounds:
             "running": self.running.clone(),
             "elapsed": self.elapsed,
             "rows_seen": self.rows_seen,
+            "rounds": self.rounds,
             "returns": list(self.returns),
             "generator": self.generator.get_state(),
         }
@@ -79,5 +101,5 @@ class Rounds:
         for name in ("state", "obs", "live", "running"):
             setattr(self, name, state[name].clone())
         self.elapsed, self.rows_seen = state["elapsed"], state["rows_seen"]
-        self.returns = list(state["returns"])
+        self.returns, self.rounds = list(state["returns"]), state.get("rounds", 0)
         self.generator.set_state(state["generator"])

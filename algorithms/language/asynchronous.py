@@ -237,7 +237,8 @@ def check(config: LanguageConfig) -> None:
     if not schedule.simple(config):
         raise ConfigError(
             "workers have whole conversations about the next problems; for another scheduler than "
-            "uniform, templates, horizon, starts_share, prune_at or pivots leave workers at 0"
+            "uniform, templates, horizon, starts_share, prune_at, pivots or a recipe that mixes in "
+            "earlier ones leave workers at 0"
         )
 
 

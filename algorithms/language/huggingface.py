@@ -67,6 +67,11 @@ class HuggingFace(nn.Module):
         logits: Tensor = self.inner.get_output_embeddings()(features)
         return logits
 
+    def embeddings(self) -> Tensor:
+        """What stands for every token before the first layer, [V, width]."""
+        weight: Tensor = self.inner.get_input_embeddings().weight
+        return weight
+
     def cache(self, rows: int, capacity: int) -> HuggingFaceCache:
         from transformers import DynamicCache
 

@@ -66,6 +66,8 @@ class LanguagePolicyGradient(Speaker):
             self.optimisers |= part.optimisers
         self.queue: list[Rollouts] = []  # sampled and not yet learned from, oldest first
         self.data: Minibatch | None = None
+        self.stages: list[Minibatch] = []  # of the round, those that come after `data`
+        self.stage_left = 0  # updates on `data`
         self.order, self.left = torch.empty(0, dtype=torch.int64), 0
         self.of_round: Metrics = {}
         self.tokens = {"sampled": 0, "trained": 0}
@@ -102,15 +104,27 @@ class LanguagePolicyGradient(Speaker):
     def take_in(self, found: Rollouts) -> int:
         """Make a round of these conversations, which have `old` log-probs; returns how many updates
         follow."""
-        self.data = self.estimated(found)
-        self.left = self.config.epochs * self.minibatches
+        self.stages = [self.estimated(found)]
+        for part in self.parts:
+            self.stages = [stage for batch in self.stages for stage in part.stages(batch)]
+        self.left = sum(self.passes(stage) for stage in self.stages)
+        self.begin_stage()
         return self.left
 
-    @property
-    def minibatches(self) -> int:
-        """Of a pass: fewer where a scheduler leaves a round fewer conversations than that."""
-        assert self.data is not None
-        return min(self.config.minibatches, len(self.data.rollouts))
+    def begin_stage(self) -> None:
+        """Go on with the part of the round whose turn it is."""
+        self.data = self.stages.pop(0)
+        for part in self.parts:
+            self.data = part.reached(self.data)
+        self.stage_left = self.passes(self.data)
+
+    def passes(self, batch: Minibatch) -> int:
+        """Updates on it."""
+        return self.config.epochs * self.minibatches(batch)
+
+    def minibatches(self, batch: Minibatch) -> int:
+        """Of a pass: fewer where there are fewer conversations than that."""
+        return min(self.config.minibatches, len(batch.rollouts))
 
     def gathered(self) -> Rollouts:
         """Conversations of a round, with the `old` log-probs of the policy that had them: those
@@ -214,9 +228,11 @@ class LanguagePolicyGradient(Speaker):
         over."""
         if self.data is None or self.left == 0:
             raise ConfigError("there is no round to learn from; call collect")
+        if self.stage_left == 0:
+            self.begin_stage()
         found, estimates, targets = self.data
-        count = self.minibatches
-        place = (self.config.epochs * count - self.left) % count
+        count = self.minibatches(self.data)
+        place = (self.passes(self.data) - self.stage_left) % count
         if place == 0:
             self.order = torch.randperm(len(found), generator=self.generator, device=self.device)
         rows = self.order.tensor_split(count)[place]
@@ -238,6 +254,7 @@ class LanguagePolicyGradient(Speaker):
         self.tokens["trained"] += int(t.mask.sum())
         self.updates += 1
         self.left -= 1
+        self.stage_left -= 1
         metrics |= self.of_round
         return metrics
 

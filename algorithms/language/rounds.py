@@ -86,11 +86,81 @@ class Rounds:
         like = next(self.agent.model.parameters())
         return grouped(gathered(rows, self.agent.codec.pad, like), owner)
 
+    def mixed(
+        self,
+        rows: Sequence[Conversation],
+        owner: Sequence[int],
+        old: Sequence[Sequence[dict[str, Any]]],
+    ) -> Rollouts:
+        """New conversations and `old` groups, each a group for itself. `signals.replayed` says
+        which are not new."""
+        again = [Conversation.from_plain(values) for group in old for values in group]
+        first = max(owner, default=-1) + 1
+        numbers = [first + i for i, group in enumerate(old) for _ in group]
+        found = self.made([*rows, *again], [*owner, *numbers])
+        replayed = torch.tensor([0.0] * len(rows) + [1.0] * len(again), dtype=torch.float64)
+        return with_fields(found, "signals", replayed=whole(found, replayed))
+
     def state_dict(self) -> dict[str, Any]:
         return {"chance": self.chance.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.chance.set_state(state["chance"])
+
+
+class Recent:
+    """The latest `size` groups of conversations, oldest first."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.groups: list[list[dict[str, Any]]] = []
+
+    def draw(self, count: int, generator: torch.Generator) -> list[list[dict[str, Any]]]:
+        """That many of them, or all there are, drawn evenly."""
+        chosen = torch.randperm(len(self.groups), generator=generator)[:count].tolist()
+        return [self.groups[i] for i in chosen]
+
+    def add(self, rows: Sequence[Conversation], owner: Sequence[int]) -> None:
+        """Equal numbers in `owner` are a group."""
+        groups: dict[int, list[dict[str, Any]]] = {}
+        for row, prompt in zip(rows, owner, strict=True):
+            groups.setdefault(prompt, []).append(row.plain())
+        self.groups = [*self.groups, *groups.values()][-self.size :]
+
+
+class Mixed(Rounds):
+    """For `mixed_rounds` rounds a share `mixed_share` of a round's groups (rounded down) is drawn
+    evenly from the latest ones of earlier policies, each token with the log-prob that its own
+    policy gave it, and the rest is new. Then all are new, and the first policy, to which the
+    recipe's divergence holds the model, becomes the one that begins this stage, once.
+
+    ReMix of "Squeeze the Soaked Sponge: Efficient Off-policy Reinforcement Finetuning for Large
+    Language Model"; the share and the round of the switch are ours."""
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.recent, self.rounds = Recent(agent.config.replay), 0
+
+    def gathered(self) -> Rollouts:
+        a, c = self.agent, self.agent.config
+        if self.rounds == c.mixed_rounds:
+            a.anchors["reference"].load_state_dict(a.model.state_dict())
+        mixing = self.rounds < c.mixed_rounds
+        old = self.recent.draw(int(c.mixed_share * c.prompts) if mixing else 0, self.chance)
+        self.rounds += 1
+        count = c.prompts - len(old)
+        rows = self.copies(self.opened(a.problems(a.new_numbers(count))), [c.group] * count)
+        rows, owner = self.held(rows, [i for i in range(count) for _ in range(c.group)])
+        self.recent.add(rows, owner)
+        return self.mixed(rows, owner, old)
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"recent": list(self.recent.groups), "rounds": self.rounds}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.recent.groups, self.rounds = list(state["recent"]), state["rounds"]
 
 
 class Scheduled(Rounds):
@@ -113,7 +183,7 @@ class Scheduled(Rounds):
             group=c.group,
             config=schedule.settings(c),
         )
-        self.recent: list[list[dict[str, Any]]] = []  # groups, oldest first
+        self.recent = Recent(c.replay)
         if isinstance(self.scheduler, BroRL):
             for group in agent.optimisers["model"].param_groups:
                 group["lr"] *= self.scheduler.rate_scale
@@ -156,29 +226,20 @@ class Scheduled(Rounds):
         return self.filled(rows, owner, share)
 
     def filled(self, rows: list[Conversation], owner: list[int], share: float) -> Rollouts:
-        """A round of which these are `share`. `signals.replayed` says which are not new."""
-        groups: dict[int, list[Conversation]] = {}
-        for row, prompt in zip(rows, owner, strict=True):
-            groups.setdefault(prompt, []).append(row)
-        wanted = min(round(len(groups) / share) - len(groups), len(self.recent))
-        mixed = torch.randperm(len(self.recent), generator=self.chance)[:wanted].tolist()
-        old = [self.recent[i] for i in mixed]
-        self.recent += [[row.plain() for row in group] for group in groups.values()]
-        self.recent = self.recent[-self.agent.config.replay :]
-        again = [Conversation.from_plain(values) for group in old for values in group]
-        numbers = [self.agent.config.pool + i for i, group in enumerate(old) for _ in group]
-        found = self.made([*rows, *again], [*owner, *numbers])
-        replayed = torch.tensor([0.0] * len(rows) + [1.0] * len(again), dtype=torch.float64)
-        return with_fields(found, "signals", replayed=whole(found, replayed))
+        """A round of which these are `share`."""
+        groups = len(set(owner))
+        old = self.recent.draw(round(groups / share) - groups, self.chance)
+        self.recent.add(rows, owner)
+        return self.mixed(rows, owner, old)
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"scheduler": self.scheduler.state_dict(), "recent": list(self.recent)}
+        own = {"scheduler": self.scheduler.state_dict(), "recent": list(self.recent.groups)}
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.scheduler.load_state_dict(state["scheduler"])
-        self.recent = list(state["recent"])
+        self.recent.groups = list(state["recent"])
 
 
 def outcome_of(rows: Sequence[Conversation], prompts: Tensor) -> Outcome:

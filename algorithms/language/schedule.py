@@ -1,7 +1,6 @@
 """How the settings of a run choose prompts: which scheduler of `mbrl.scheduling` with which
 settings, what it may know of the prompts, and what cannot go together."""
 
-import ast
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +12,17 @@ from algorithms.language import parts
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
 from algorithms.language.vocabulary import ALPHABET
-from mbrl.errors import ConfigError, unknown_name
-from mbrl.policy_gradient import Recipe
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import Recipe, recipe
+from mbrl.policy_gradient.credit import Bootstrapped, Credit
+from mbrl.policy_gradient.modulation import Elsewhere
 from mbrl.policy_gradient.selection import Balanced
-from mbrl.scheduling import SCHEDULERS, Pool
-from mbrl.scheduling.curricula import Horizon, Stage
+from mbrl.scheduling import Pool
+from mbrl.scheduling.curricula import Horizon
+from mbrl.scheduling.settings import settings as written
 
 BOTH_KINDS = "rounds of sampling until both kinds of answers are there"
+EARLIER = "data of earlier policies with their log-probs"
 TEMPLATES = (  # around a prompt; the first one is the prompt alone
     "{}",
     "solve {}",
@@ -34,38 +37,8 @@ BIGRAMS = 64  # places that pairs of characters share
 
 
 def settings(config: Any) -> Any:
-    """The scheduler's own settings: its defaults, with `name=value` of `scheduler_settings` in
-    their place. Raises `ConfigError` for what it does not have or cannot be."""
-    if config.scheduler not in SCHEDULERS:
-        raise unknown_name("scheduler", config.scheduler, SCHEDULERS)
-    default = SCHEDULERS[config.scheduler].config
-    names = [f.name for f in dataclasses.fields(default)]
-    values = {}
-    for text in config.scheduler_settings:
-        name, _, value = text.partition("=")
-        if name not in names:
-            raise unknown_name(f"setting of the scheduler {config.scheduler}", name, names)
-        values[name] = read(name, value, getattr(default, name))
-    return dataclasses.replace(default, **values)
-
-
-def read(name: str, text: str, like: Any) -> Any:
-    """The value that `text` writes, of the kind of `like`. Stages are tuples of their fields."""
-    if isinstance(like, str):
-        return text
-    try:
-        value = ast.literal_eval(text)
-        if isinstance(like, tuple) and isinstance(like[0], Stage):
-            return tuple(Stage(*row) for row in value)
-        if isinstance(like, float) and type(value) is int:
-            value = float(value)
-        if type(value) is not type(like):
-            raise ValueError
-    except (ValueError, TypeError, SyntaxError) as error:
-        raise ConfigError(
-            f"scheduler_settings has {name}={text}; give a value like {name}={like}"
-        ) from error
-    return value
+    """The settings of the run's scheduler."""
+    return written(config.scheduler, config.scheduler_settings)
 
 
 def made(config: Any) -> tuple[str, ...]:
@@ -74,18 +47,36 @@ def made(config: Any) -> tuple[str, ...]:
 
 
 def fitted(objective: Recipe, config: Any) -> Recipe:
-    """The recipe beside its scheduler: where Reinforce-Ada's sampler keeps a balanced group, the
-    recipe does not choose again."""
+    """The recipe with the run's discount where a critic of tokens bootstraps, and beside its
+    scheduler: where Reinforce-Ada's sampler keeps a balanced group, it does not choose again."""
+    terms = tuple(
+        dataclasses.replace(term, credit=discounted(term.credit, config.gamma))
+        for term in objective.terms
+    )
+    changes = tuple(
+        dataclasses.replace(m, credit=discounted(m.credit, config.gamma))
+        if isinstance(m, Elsewhere)
+        else m
+        for m in objective.modulation
+    )
+    objective = dataclasses.replace(objective, terms=terms, modulation=changes)
     if config.scheduler != "reinforce_ada":
         return objective
     left = tuple(s for s in objective.selection if not isinstance(s, Balanced))
     return dataclasses.replace(objective, selection=left)
 
 
+def discounted(credit: Credit, gamma: float) -> Credit:
+    if isinstance(credit, Bootstrapped):
+        return dataclasses.replace(credit, gamma=gamma)
+    return credit
+
+
 def simple(config: Any) -> bool:
     """Whether a round is whole conversations about the next problems, which workers can have."""
     changed = config.starts_share or config.prune_at or config.pivots or config.horizon
-    return config.scheduler == "uniform" and config.templates == 1 and not changed
+    mixed = EARLIER in recipe(config.recipe).parts
+    return config.scheduler == "uniform" and config.templates == 1 and not (changed or mixed)
 
 
 def check(config: Any, objective: Recipe) -> None:
@@ -99,6 +90,8 @@ def check(config: Any, objective: Recipe) -> None:
         ("prune_at", 0, None),
         ("pivots", 0, None),
         ("replay", 1, None),
+        ("mixed_share", 0, 1),
+        ("mixed_rounds", 0, None),
         ("starts_kept", 1, None),
     )
     for name, low, high in low_high:
@@ -113,17 +106,19 @@ def check(config: Any, objective: Recipe) -> None:
         "starts_share": config.starts_share > 0,
         "prune_at": config.prune_at > 0,
         "pivots": config.pivots > 0,
+        f"recipe {objective.name}": EARLIER in objective.parts,
     }
     chosen = [name for name, on in kinds_of_round.items() if on]
     if len(chosen) > 1:
         raise ConfigError(
             f"{' and '.join(chosen)} are each another kind of round; choose one of them"
         )
-    branching = any(kind.roll_out is not parts.Part.roll_out for kind in kinds)
-    if branching and not simple(config):
+    own = any(kind.roll_out is not parts.Part.roll_out for kind in kinds)
+    if own and not simple(config):
         raise ConfigError(
-            f"recipe {objective.name} holds conversations that branch, in rounds of its own; leave "
-            "scheduler, templates, horizon, starts_share, prune_at and pivots as they are"
+            f"recipe {objective.name} has rounds of its own, of conversations that branch or of "
+            "single tokens; leave scheduler, templates, horizon, starts_share, prune_at and pivots "
+            "as they are"
         )
     if "scheduler" in chosen:
         check_scheduler(config, objective)

@@ -24,12 +24,15 @@ MADE = (
     "sampling log-probs",
     "log-probs at the start of the update",
     "the sum of squared probabilities of the old policy",
+    schedule.EARLIER,
 )
 
 
 @dataclass(frozen=True)
 class LanguageConfig(SpeakerConfig):
-    """Settings of a policy gradient for language."""
+    """Settings of a policy gradient for language. `gamma` 1 is that of PPO in "Fine-Tuning Language
+    Models from Human Preferences", arXiv 1909.08593, by the authors' code, and usual since; the
+    authors of NLPO, arXiv 2210.01241, have 0.99."""
 
     recipe: str = "grpo"  # the objective, a name of `list recipes`
     prompts: int = 32  # problems of a round
@@ -39,6 +42,7 @@ class LanguageConfig(SpeakerConfig):
     minibatches: int = 2  # updates a pass
     learning_rate: float = 3e-4  # Adam, the model
     part_rate: float = 1e-3  # Adam, what a recipe has learned beside it (a critic)
+    gamma: float = 1.0  # from token to token, where the recipe has a critic of tokens
     staleness: int = 0  # updates between sampling and learning
     # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
     # them, else `sampling`.
@@ -49,7 +53,9 @@ class LanguageConfig(SpeakerConfig):
     # Rounds. Schedulers other than uniform choose among the `pool` problems.
     scheduler: str = "uniform"  # which problems get how many conversations
     scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
-    replay: int = 64  # latest groups kept, for a scheduler that fills rounds up with them
+    replay: int = 64  # latest groups kept, for a scheduler or recipe that mixes them in
+    mixed_share: float = 0.5  # of groups from earlier policies, for a recipe that learns from them
+    mixed_rounds: int = 100  # with them; after that all are new
     templates: int = 1  # wordings around a prompt, one drawn for a group; 1: the prompt alone
     horizon: tuple[int, ...] = ()  # most turns, stage by stage; none: the task's
     horizon_every: int = 50  # rounds of a stage
@@ -69,6 +75,8 @@ class LanguageConfig(SpeakerConfig):
                 f"minibatches is {self.minibatches}, more than the {self.prompts * self.group} "
                 "conversations of a round"
             )
+        if not 0 <= self.gamma <= 1:
+            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1]")
         if self.sampling.temperature == 0:
             raise ConfigError(
                 "sampling.temperature is 0: greedy answers have nothing to learn from"

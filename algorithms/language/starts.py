@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algorithms.language import schedule
 from algorithms.language.conversation import Conversation, Speech, demonstration
 from algorithms.language.rollouts import Rollouts
-from algorithms.language.rounds import Rounds, Scheduled, earned
+from algorithms.language.rounds import Mixed, Rounds, Scheduled, earned
 from algorithms.language.tasks.base import Reply
 from mbrl.errors import ConfigError
 from mbrl.scheduling.pruning import ARRoL
@@ -197,8 +198,10 @@ def halfway(rows: list[Conversation]) -> Tensor:
 
 
 def rounds_of(agent: Any) -> Rounds:
-    """The kind of round that the agent's settings name."""
+    """The kind of round that the agent's recipe or its settings name."""
     c = agent.config
+    if schedule.EARLIER in agent.recipe.parts:
+        return Mixed(agent)
     if c.scheduler != "uniform":
         return Scheduled(agent)
     if c.pivots:

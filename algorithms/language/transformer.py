@@ -109,6 +109,10 @@ class Transformer(nn.Module):
         logits: Tensor = self.head(features)
         return logits
 
+    def embeddings(self) -> Tensor:
+        """What stands for every token before the first layer, [V, width]."""
+        return self.embedding.weight
+
     def cache(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` rows and at most `capacity` columns."""
         c, like = self.config, self.embedding.weight

@@ -10,7 +10,7 @@ from algorithms.language.parts.answers import (
     PredictedScore,
 )
 from algorithms.language.parts.base import Part
-from algorithms.language.parts.branches import ToolBranches
+from algorithms.language.parts.branches import BalancedBranches, ToolBranches
 from algorithms.language.parts.critics import Critic, Progress, Utterances
 from algorithms.language.parts.flaws import Flawed
 from algorithms.language.parts.gains import AnswerGain, ObservationGain, Probes
@@ -30,6 +30,9 @@ from algorithms.language.parts.likelihoods import (
     PromptConfidence,
 )
 from algorithms.language.parts.policies import Masked, Perturbed
+from algorithms.language.parts.subgoals import Subgoals
+from algorithms.language.parts.trees import DivergentTrees, Sets
+from algorithms.language.parts.turns import Backwards, OneToken
 from algorithms.language.parts.values import (
     GreedyReturn,
     PriorValue,
@@ -72,15 +75,23 @@ PARTS: tuple[type[Part], ...] = (
     Masked,
     Perturbed,
     ToolBranches,
+    BalancedBranches,
+    DivergentTrees,
+    Sets,
+    Backwards,
+    OneToken,
+    Subgoals,
 )
 WHY = {  # what no part can honestly measure here
-    "signals.coverage": "no program is run whose time a profiler could share out",
-    "signals.subgoal": "turns of text tasks do not say which subgoal they follow",
-    "signals.switch": "nor when they change it, and no model was shown how to say so",
     "rounds of sampling until both kinds of answers are there": (
         "that is what the scheduler reinforce_ada does; set it, with a pool"
     ),
-    "segments.decode": "models write from left to right, nothing is unmasked",
+    "segments.decode": (
+        "models here write from left to right, and which step of a masked decoder revealed a token "
+        "has no meaning for them; where you have such a decoder, record its states, put the steps "
+        "into segments.decode and call estimate and loss of mbrl.policy_gradient on them, or train "
+        "grpo, which is the same objective for texts from left to right"
+    ),
 }
 
 

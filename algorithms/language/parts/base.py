@@ -55,6 +55,14 @@ class Part:
         """With what this part provides; before the updates of a round."""
         return found
 
+    def stages(self, batch: Any) -> list[Any]:
+        """The round as parts (minibatches) that are learned from one after the other."""
+        return [batch]
+
+    def reached(self, batch: Any) -> Any:
+        """A stage, as it is when its turn has come."""
+        return batch
+
     def targets(self, found: Rollouts) -> dict[str, Tensor]:
         """[B, T] each, for `learn`."""
         return {}

@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,16 +22,20 @@ from mbrl.policy_gradient import Recipe
 
 ROOTS = 0.5  # of a group are held from the prompt on; the authors' scripts: 6 to 8 of 16
 CHANCE, WEIGHT = 0.5, 0.2  # of a branch after an observation; the authors' scripts
+SENSITIVITY = 1.0  # of AEPO's budget to the gap of entropies; ours
+PENALTY = 0.25  # of AEPO for every branch in a row before; ours
 
 
 @dataclass
 class Branch:
     """A conversation about problem `owner`, and from which token on it is in which node: those
-    that it shares with others have their steps in common."""
+    that it shares with others have their steps in common. `streak`: at how many observations in a
+    row, up to the last one, it has branched."""
 
     row: Conversation
     owner: int
     nodes: list[tuple[int, int]]
+    streak: int = 0
 
 
 class ToolBranches(Part):
@@ -44,8 +48,8 @@ class ToolBranches(Part):
     ARPO, arXiv 2507.19849, whose entropies are means over the first tokens after an observation.
     Costs a pass over every conversation up to every observation."""
 
-    provides = ("groups.node",)
-    covers = ("rollouts that branch after tool calls",)
+    provides: ClassVar[tuple[str, ...]] = ("groups.node",)
+    covers: ClassVar[tuple[str, ...]] = ("rollouts that branch after tool calls",)
     speaks = True
 
     @classmethod
@@ -57,10 +61,21 @@ class ToolBranches(Part):
             )
 
     def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
-        agent = self.agent
         self.named = 0
-        roots = math.ceil(ROOTS * agent.config.group)
-        leaves = [self.begun(problems, i) for i in range(len(problems)) for _ in range(roots)]
+        roots = math.ceil(ROOTS * self.agent.config.group)
+        return self.grown(problems, [roots] * len(problems), [])
+
+    def chance(self, leaf: Branch, rise: float) -> float:
+        """Of a branch where the entropy is `rise` above that of the first token."""
+        return CHANCE + WEIGHT * rise
+
+    def grown(
+        self, problems: Sequence[Problem], roots: Sequence[int], held: Sequence[Branch]
+    ) -> tuple[Rollouts, int]:
+        """That many `roots` of every problem with their branches, beside the conversations that
+        are `held` already; and how many tokens were said."""
+        agent = self.agent
+        leaves = [self.begun(problems, i) for i, n in enumerate(roots) for _ in range(n)]
         calm = {id(leaf): h for leaf, h in zip(leaves, self.entropies(leaves), strict=True)}
         sampled = 0
         for turn in range(1, agent.task.max_turns + 1):
@@ -70,18 +85,20 @@ class ToolBranches(Part):
             if not live:
                 break
             chance = torch.rand(len(live), generator=agent.generator, device=agent.device).tolist()
-            count = Counter(leaf.owner for leaf in leaves)
+            count = Counter(leaf.owner for leaf in [*held, *leaves])
             for leaf, drawn, h in zip(live, chance, self.entropies(live), strict=True):
-                rise = h - calm[id(leaf)]
-                if count[leaf.owner] < agent.config.group and drawn < CHANCE + WEIGHT * rise:
+                likely = self.chance(leaf, h - calm[id(leaf)])
+                leaf.streak = leaf.streak + 1 if drawn < likely else 0
+                if leaf.streak and count[leaf.owner] < agent.config.group:
                     leaves.append(self.split(leaf))
                     calm[id(leaves[-1])] = calm[id(leaf)]
                     count[leaf.owner] += 1
-        count = Counter(leaf.owner for leaf in leaves)
+        count = Counter(leaf.owner for leaf in [*held, *leaves])
         lacking = [i for i in range(len(problems)) for _ in range(agent.config.group - count[i])]
         more = [self.begun(problems, i) for i in lacking]
         sampled += self.speak(more, agent.task.max_turns)
-        return self.found(sorted(leaves + more, key=lambda leaf: leaf.owner)), sampled
+        everyone = [*held, *leaves, *more]
+        return self.found(sorted(everyone, key=lambda leaf: leaf.owner)), sampled
 
     def name(self) -> int:
         """A node's id."""
@@ -102,7 +119,7 @@ class ToolBranches(Part):
         other = Conversation.from_plain(values | {"seed": self.seed()})
         before = list(leaf.nodes)
         leaf.nodes = [*before, (at, self.name())]
-        return Branch(other, leaf.owner, [*before, (at, self.name())])
+        return Branch(other, leaf.owner, [*before, (at, self.name())], leaf.streak)
 
     def speak(self, leaves: Sequence[Branch], turns: int) -> int:
         """Take all on until they have `turns` turns; returns how many tokens were said."""
@@ -143,3 +160,45 @@ class ToolBranches(Part):
             for start, name in leaf.nodes:
                 node[i, start - 1 :] = name
         return with_fields(talked, "groups", node=node)
+
+
+class BalancedBranches(ToolBranches):
+    """As `ToolBranches`, but how many of a group of k are held from the prompt on is seen first:
+    one conversation is held to its end, and of H_0, the entropy of its first token's law, and the
+    mean H of those after its observations (H_0, if there are none) comes m = k s(H_0 - H),
+    rounded, s the logistic function; the one counts towards m and does not branch, at least one
+    more is held from the prompt on. The chance of a branch is that of `ToolBranches` less a quarter
+    of it for every observation in a row, up to this one, at which the conversation had branched.
+
+    AEPO, arXiv 2510.14545, whose formulas these are; the sensitivity 1, the linear penalty's
+    quarter, and that the first conversation is one of the group are ours."""
+
+    provides = ()
+    covers = ("rollouts that branch where entropy is high",)
+
+    def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
+        self.named = 0
+        agent = self.agent
+        ahead = [self.begun(problems, i) for i in range(len(problems))]
+        first, later = self.entropies(ahead), [list[float]() for _ in ahead]
+        sampled = 0
+        for turn in range(1, agent.task.max_turns + 1):
+            live = [leaf for leaf in ahead if not leaf.row.done]
+            sampled += self.speak(live, turn)
+            live = [leaf for leaf in live if not leaf.row.done]
+            for leaf, h in zip(live, self.entropies(live), strict=True):
+                later[leaf.owner].append(h)
+        group = agent.config.group
+        roots = [budget(group, h, own) - 1 for h, own in zip(first, later, strict=True)]
+        found, more = self.grown(problems, roots, ahead)
+        return found, sampled + more
+
+    def chance(self, leaf: Branch, rise: float) -> float:
+        return super().chance(leaf, rise) * max(0.0, 1 - PENALTY * leaf.streak)
+
+
+def budget(group: int, first: float, later: Sequence[float]) -> int:
+    """Of `group` conversations, how many are held from the prompt on: from 2 to all."""
+    gap = first - sum(later) / len(later) if later else 0.0
+    share = 1 / (1 + math.exp(-SENSITIVITY * gap))
+    return min(group, max(2, round(group * share)))

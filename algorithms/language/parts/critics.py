@@ -25,11 +25,12 @@ from mbrl.errors import ConfigError
 from mbrl.networks import polyak_update, target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.credit import Bootstrapped, following
+from mbrl.policy_gradient.modulation import Elsewhere
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
-UTTERANCE_DISCOUNT = 0.95  # of ArCHer from turn to turn; recalled
-UTTERANCE_RATE = 0.1  # of its soft updates of the targets; recalled
+UTTERANCE_DISCOUNT = 0.95  # of ArCHer from turn to turn; the authors' scripts
+UTTERANCE_RATE = 0.1  # of its soft updates of the targets; the authors' scripts
 
 
 class Critic(Part):
@@ -87,10 +88,14 @@ class Critic(Part):
 
 
 def bootstrapped(objective: Recipe, t: Trajectories) -> Tensor:
-    """[B, T]: the targets of the credit that the critic's values go into."""
+    """[B, T]: the targets of the credit that the critic's values go into, of a term or of what
+    stands elsewhere than in a window."""
     for term in objective.terms:
         if isinstance(term.credit, Bootstrapped):
             return term.credit.targets(term.reward(t), t)
+    for changed in objective.modulation:
+        if isinstance(changed, Elsewhere) and isinstance(changed.credit, Bootstrapped):
+            return changed.credit.targets(t.reward, t)
     raise AssertionError(f"recipe {objective.name} has no credit with a critic")
 
 
@@ -100,8 +105,9 @@ class Utterances(Part):
     each, all four linear heads on one copy of the model. Q_i is fitted to the turn's reward plus
     the discounted target of V_i before the next turn (0 after the last: the task has ended it),
     V_i to the target of Q_i at the turn that was taken; targets follow by soft updates. ArCHer,
-    arXiv 2402.19446, without its replay of earlier rounds; discount 0.95 and rate 0.1 are not
-    checked against the authors'."""
+    arXiv 2402.19446, without its replay of earlier rounds; discount 0.95 and rate 0.1 are those of
+    the authors' scripts (github.com/YifeiZhou02/ArCHer), whose V is fitted at a new sample of the
+    turn."""
 
     provides = ("signals.utterance_q", "signals.utterance_v")
     covers = ("critics of whole utterances, the smaller of two each: Q and V",)

@@ -21,15 +21,17 @@ from mbrl.policy_gradient.matching import hard_match
 class TaskSignals(Part):
     """Numbers in [0, 1] that replies carry. `format_reward`, `length_reward` and `penalty` are of
     the whole conversation, the mean over its turns (so that `penalty` is the share of turns with a
-    tool error); `void` is of the turn."""
+    tool error); `void` and `coverage`, what a profiler says of its program, are of the turn."""
 
     provides = (
         "signals.format_reward",
         "signals.length_reward",
         "signals.void",
         "signals.penalty",
+        "signals.coverage",
     )
     covers = (
+        "a profiler's coverage of every turn",
         "whether a turn had neither code nor an answer",
         "penalties of tool errors and of format",
     )
@@ -52,7 +54,7 @@ class TaskSignals(Part):
         values = {}
         for name in self.names(self.agent.recipe):
             rows = [[float(reply.signals[name]) for reply in row] for row in found.replies]
-            if name == "void":
+            if name in ("void", "coverage"):
                 values[name] = of_turns(found, rows)
             else:
                 values[name] = whole(found, [sum(row) / len(row) for row in rows])

@@ -1,5 +1,6 @@
 """Parts that change the policy: which tokens it may say, and what an update sees of it."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,18 +14,20 @@ from mbrl.errors import ConfigError
 from mbrl.networks import adam, target_copy
 from mbrl.training import Metrics
 
-MASK_SHARE = 0.9  # probability of the tokens that the earlier copy leaves; recalled
-MASK_ROUNDS = 10  # after as many the earlier copy becomes the policy; recalled, of updates there
-PERTURBATION = 0.01  # standard deviation at first, of every layer
+MASK_SHARE = 0.9  # probability of the tokens that the earlier copy leaves; the authors' scripts
+MASK_ROUNDS = 20  # after as many the earlier copy becomes the policy; most of the authors' scripts
+PERTURBATION = 0.01  # standard deviation at first, of every layer; the authors' example of a model
 
 
 class Masked(Part):
     """The policy may say only the likeliest tokens of an earlier copy of it that together have the
     probability 0.9. What it was left is kept with every token, so that all log-probs, those of the
     reference too, are renormalised on the very sets that were drawn from. The copy is the first
-    policy, and after every 10 rounds the one before their last updates. NLPO, arXiv 2210.01241,
-    which counts updates; share and number are not checked against the authors'. An evaluation asks
-    the model without a mask."""
+    policy, and after every 20 rounds the one before their last updates. NLPO, arXiv 2210.01241: in
+    the authors' scripts (github.com/allenai/RL4LMs) `top_mask` is 0.9 and the copy is renewed after
+    every 20 iterations of sampling and learning (5 for one task, 30 and 100 for two); at least 100
+    tokens are left there, more than there are characters here. An evaluation asks the model without
+    a mask."""
 
     provides = ()
     covers = ("log-probs of the policy masked by its earlier copy's top p",)
@@ -58,10 +61,11 @@ class Masked(Part):
 
 class Perturbed(Part):
     """An update sees the policy with Gaussian noise added to what goes into every layer, drawn anew
-    for each update, row and position, times a scale of the layer, 0.01 at first, that the
-    objective's gradient trains. Conversations are sampled, and old log-probs measured, without it.
-    "Adaptive Layerwise Perturbation: Unifying Off-Policy Corrections for LLM RL"; the scale at
-    first and its training by the objective alone are assumed."""
+    for each update, row and position, times a scale of the layer, 0.01 at first, whose logarithm
+    the objective's gradient trains. Conversations are sampled, and old log-probs measured, without
+    it. "Adaptive Layerwise Perturbation: Unifying Off-Policy Corrections for LLM RL", arXiv
+    2603.19470, and the README of the authors' code: 0.01 is its example of a model's settings; its
+    script for a model of 7B parameters begins at 1e-6 with a rate of 5e-4 (here `part_rate`)."""
 
     provides = ()
     covers = ("log-probs of a policy whose hidden states are perturbed",)
@@ -71,7 +75,7 @@ class Perturbed(Part):
         like = next(agent.model.parameters())
         count = len(layers_of(agent.model))
         self.scales = nn.ParameterList(
-            [nn.Parameter(torch.full((count,), PERTURBATION, dtype=like.dtype, device=like.device))]
+            [nn.Parameter(torch.full((count,), math.log(PERTURBATION)).to(like))]
         )
         self.modules = {"perturbation": self.scales}
         self.optimisers = {"perturbation": adam([self.scales[0]], agent.config.part_rate)}
@@ -82,7 +86,7 @@ class Perturbed(Part):
         return int(torch.randint(2**62, (), generator=generator, device=device))
 
     def learner(self, model: Any, rows: slice) -> Any:
-        return Noisy(model, self.scales[0], self.seed, rows.start or 0)
+        return Noisy(model, self.scales[0].exp(), self.seed, rows.start or 0)
 
     def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
         """The gradient came with that of the model."""
@@ -92,7 +96,7 @@ class Perturbed(Part):
             optimiser.step()
         optimiser.zero_grad()
         self.seed = self.drawn()
-        return {"perturbation/scale": scale.detach().abs().mean()}
+        return {"perturbation/scale": scale.detach().exp().mean()}
 
     def state_dict(self) -> dict[str, Any]:
         return {"seed": self.seed}

@@ -1,13 +1,15 @@
 """Text tasks by name."""
 
 from algorithms.language.tasks.arithmetic import Addition, Modular, Multiplication, Subtraction
-from algorithms.language.tasks.base import Problem, Reply, Step, TextTask
+from algorithms.language.tasks.base import Plan, Problem, Reply, Step, TextTask
 from algorithms.language.tasks.brackets import Brackets
 from algorithms.language.tasks.calculator import Calculator
 from algorithms.language.tasks.chain import Chain
 from algorithms.language.tasks.formatted import Formatted
 from algorithms.language.tasks.grid_world import GridWorld
 from algorithms.language.tasks.guessing import Guessing
+from algorithms.language.tasks.kernels import Kernels
+from algorithms.language.tasks.planned import Planned
 from algorithms.language.tasks.puzzles import Puzzles
 from algorithms.language.tasks.retrieval import Retrieval
 from algorithms.language.tasks.sorting import Sorting
@@ -27,6 +29,8 @@ TASKS: dict[str, TextTask] = {
         Calculator(),
         Guessing(),
         GridWorld(),
+        Planned(),
+        Kernels(),
         Retrieval(),
         Formatted(),
     )
@@ -40,4 +44,4 @@ def text_task(name: str) -> TextTask:
     return TASKS[name]
 
 
-__all__ = ["TASKS", "Problem", "Reply", "Step", "TextTask", "text_task"]
+__all__ = ["TASKS", "Plan", "Problem", "Reply", "Step", "TextTask", "text_task"]

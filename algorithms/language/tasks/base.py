@@ -46,6 +46,16 @@ class Step:
     right: bool
 
 
+@dataclass(frozen=True)
+class Plan:
+    """Whether a turn sets out for a `new` subgoal, and which of its characters, from and up to,
+    say whether it does (`switch`) and which subgoal it is."""
+
+    new: bool
+    switch: tuple[int, int]
+    subgoal: tuple[int, int]
+
+
 class TextTask(ABC):
     """A family of problems with a program that checks them. All methods are pure functions of
     their arguments, so an episode is its problem and its turns, and can be branched or continued
@@ -88,6 +98,11 @@ class TextTask(ABC):
     def steps(self, problem: Problem, turns: Sequence[str]) -> list[Step]:
         """The steps written in the last of `turns`, where the task can tell them apart."""
         return []
+
+    def plan(self, turns: Sequence[str]) -> Plan:
+        """What the last of `turns` says of its subgoal, where turns have subgoals; the first of a
+        conversation always sets out for a new one."""
+        return Plan(len(turns) == 1, (0, 0), (0, 0))
 
     def paraphrases(self, problem: Problem) -> list[Problem]:
         """The problem in all words that the task has for it, its own among them."""

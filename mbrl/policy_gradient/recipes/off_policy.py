@@ -195,6 +195,7 @@ OFF_POLICY = (
     Recipe(
         "alp",
         "Adaptive Layerwise Perturbation: Unifying Off-Policy Corrections for LLM RL",
+        "2603.19470",
         ratio=ratios.Token("behaviour"),
         parts=("log-probs of a policy whose hidden states are perturbed", "sampling log-probs"),
         differences=("the clip is that of GRPO, at steps",),

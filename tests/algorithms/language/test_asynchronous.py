@@ -17,7 +17,7 @@ from algorithms.language.asynchronous import Group, Ledger, Replay, Rounds, even
 from algorithms.language.conversation import Conversation, Speech
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.rollouts import gathered
-from algorithms.language.workers import Hall, Inline, Processes, Voice, Weights, Work
+from algorithms.language.workers import Hall, Inline, Processes, RayWorkers, Voice, Weights, Work
 from mbrl.errors import CheckpointError
 from mbrl.training import train
 from tests.algorithms.language.small import TINY, Digits
@@ -197,6 +197,35 @@ def test_processes_work_and_are_replaced(tmp_path: Path) -> None:
         train(agent, 5, [], source)
     finally:
         workers.close()
+    checked(path, 3, 2)
+    again = learner()
+    train(again, 5, [], Replay(again, Inline(hall(again, None, 1)), path))
+    for a, b in zip(agent.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_ray_workers_train_resume_and_are_replayed(tmp_path: Path) -> None:
+    """Two actors; a run that was stopped goes on from its checkpoint, an actor that dies is
+    replaced, and the record played again in this process gives the same weights."""
+    ray = pytest.importorskip("ray")
+    agent, path = learner(), tmp_path / "schedule.jsonl"
+    workers = RayWorkers(hall(agent, None, 1), 2)
+    try:
+        source = Rounds(agent, workers, chunk=2, record=path)
+        train(agent, 2, [], source)
+        agent.save(tmp_path / "agent.pt")
+        state = source.state_dict()
+        train(agent, 3, [], source)  # lost with the process that did it
+        workers.close()
+        agent = LanguagePolicyGradient.load(tmp_path / "agent.pt")
+        workers = RayWorkers(hall(agent, None, 1), 2)
+        source = Rounds(agent, workers, chunk=2, record=path)
+        source.load_state_dict(state)
+        ray.kill(workers.free[0])
+        train(agent, 5, [], source)
+    finally:
+        workers.close()
+        ray.shutdown()
     checked(path, 3, 2)
     again = learner()
     train(again, 5, [], Replay(again, Inline(hall(again, None, 1)), path))

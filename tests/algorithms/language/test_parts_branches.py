@@ -96,7 +96,7 @@ def test_one_turn_has_nowhere_to_branch() -> None:
 
 
 def test_branches_are_no_other_kind_of_round() -> None:
-    with pytest.raises(ConfigError, match="conversations that branch, in rounds of its own"):
+    with pytest.raises(ConfigError, match="has rounds of its own, of conversations that branch"):
         LanguageConfig(task="guessing", recipe="arpo", pool=8, scheduler="vade")
-    with pytest.raises(ConfigError, match="conversations that branch"):
+    with pytest.raises(ConfigError, match="rounds of its own"):
         LanguageConfig(task="guessing", recipe="arpo", templates=2)

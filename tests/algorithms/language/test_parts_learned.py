@@ -138,16 +138,16 @@ def test_advantages_and_targets_equal_a_slow_loop(recipe: str) -> None:
     shake(part.heads, 2)
     found = part.measure(found)
     credit = agent.recipe.terms[0].credit
-    assert isinstance(credit, GAE) and credit.gamma == 0.99
+    assert isinstance(credit, GAE) and credit.gamma == 1
     targets, t = part.targets(found)["value"], found.data
     advantage = credit(t.reward, t)
     for i in range(len(found)):
         carried, later = 0.0, after(agent, part.heads, found, i)
         for step in reversed(t.mask[i].nonzero().flatten().tolist()):
             value = float(t.signals["value"][i, step])
-            goes_on = 0.0 if t.terminated[i, step] else 0.99
+            goes_on = 0.0 if t.terminated[i, step] else 1.0
             delta = float(t.reward[i, step]) + goes_on * later - value
-            carried = delta + 0.99 * credit.lam * carried
+            carried = delta + credit.lam * carried
             assert float(advantage[i, step]) == pytest.approx(carried, abs=1e-4)
             assert float(targets[i, step]) == pytest.approx(carried + value, abs=1e-4)
             later = value

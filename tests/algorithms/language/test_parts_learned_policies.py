@@ -1,5 +1,7 @@
 """Masked and perturbed policies, against renormalisation and layers worked out by hand."""
 
+import math
+
 import pytest
 import torch
 
@@ -90,7 +92,7 @@ def perturbed(scale: float, **settings: int) -> LanguagePolicyGradient:
     agent = learner("addition", "alp", turn_tokens=3, minibatches=1, **settings)
     agent.task = lenient(agent.task)
     with torch.no_grad():
-        part_of(agent, Perturbed).scales[0].fill_(scale)
+        part_of(agent, Perturbed).scales[0].fill_(math.log(scale) if scale else -math.inf)
     return agent
 
 

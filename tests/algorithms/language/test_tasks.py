@@ -79,7 +79,9 @@ def checked(task: TextTask, problem: Problem, turns: list[str]) -> Reply:
     assert reply == task.reply(problem, tuple(turns))
     assert len(reply.observation) <= task.prompt_length
     assert set(reply.observation) <= set(ALPHABET)
-    assert reply.reward == float(reply.success) and (reply.done or not reply.success)
+    graded = "coverage" in task.signals  # turns earn by degrees, and go on
+    assert 0 <= reply.reward <= 1 if graded else reply.reward == float(reply.success)
+    assert reply.done or not reply.success
     assert set(reply.signals) == set(task.signals)
     assert all(0 <= value <= 1 for value in reply.signals.values())
     assert reply.done or len(turns) < task.max_turns
