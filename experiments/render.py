@@ -50,15 +50,22 @@ def heading(block: BlockSummary, found: Summary) -> str:
 
 
 def text_of(entry: Entry, wanted: int) -> str:
-    """Mean ± standard deviation; with fewer seeds than wanted their number."""
+    """Mean ± standard deviation; with fewer seeds than wanted their number. Of quantities that some
+    seeds do not have (NaN) it is the mean over the others, with their number; "none" if all lack it.
+    """
     if not entry.last:
         return "no data" if entry.missing else "not run"
     last = np.array(entry.last)
+    having = last[~np.isnan(last)]
+    if not len(having):
+        return "none"
     digits = ".1f" if entry.best else ".3g"  # scores, or what a study measured
-    spread = f" ± {deviation(last):{digits}}" if len(last) > 1 else ""
+    spread = f" ± {deviation(having):{digits}}" if len(having) > 1 else ""
     mark = "" if len(last) == wanted else f" ({len(last)})"
+    if len(having) < len(last):
+        mark = f" ({len(having)} of {len(last)})"
     changed = " *" if entry.changed else ""
-    return f"{last.mean():{digits}}{spread}{mark}{changed}"
+    return f"{having.mean():{digits}}{spread}{mark}{changed}"
 
 
 def deviation(values: np.ndarray) -> float:

@@ -43,7 +43,9 @@ class Entry:
 
     @property
     def interval(self) -> Interval:
-        """Mean of the last scores with its 95 % interval."""
+        """Mean of the last scores with its 95 % interval; NaN where none of them is a number."""
+        if np.isnan(self.last).all():
+            return Interval(np.nan, np.nan, np.nan)
         return statistics.confidence_interval(np.array(self.last), statistics.mean)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import conclusions, plan, studies, summary
+from experiments import conclusions, plan, render, studies, summary
 from experiments import table as tables
 from experiments.studies import edge_of_reach, overestimation
 from experiments.studies.plane import LIMIT, Plane
@@ -200,7 +200,13 @@ def test_sensitivity_is_counted_over_all_blocks() -> None:
     outcomes = [(1, 500.0), (1, math.nan), (0, math.nan), (0, math.nan), (0, math.nan)]
     block = plan.Block("", (plan.Row("r"),), (plan.Column("q"),), (0,), "edge_of_reach")
     entry = summary.Entry(
-        records=[{"values": {"blew_up": b, "alarm": a, "lead": 100.0}} for b, a in outcomes]
+        records=[
+            {
+                "key": {"seed": seed},
+                "values": {"blew_up": b, "alarm": a, "lead": 100.0, "q": 1.0, "excess": 0.3},
+            }
+            for seed, (b, a) in enumerate(outcomes)
+        ]
     )
     known = summary.Summary(
         plan.Plan("x", "x", (block,), conclusions=("detector",)),
@@ -212,6 +218,26 @@ def test_sensitivity_is_counted_over_all_blocks() -> None:
     low = (1 + z * z / 6 - z * math.sqrt(z * z / 36)) / (1 + z * z / 3)
     assert f"it passed 3: 1.00 [{low:.2f}, 1.00]" in second
     assert "In the 2 of them whose return fell, the alarm came before the fall" in third
+
+
+def test_one_run_under_two_labels_is_counted_once() -> None:
+    values = {"q": 1.0, "excess": 0.5, "blew_up": 1.0, "alarm": 100.0}
+    one = {"key": {"seed": 0}, "values": values}
+    records = [one, {"key": {"seed": 0}, "values": dict(values)}, one | {"key": {"seed": 1}}]
+    block = plan.Block("", (plan.Row("r"),), (plan.Column("q"),), (0,), "overestimation")
+    entries = {("r", "q"): summary.Entry(records=records)}
+    found = summary.Summary(
+        plan.Plan("x", "x", (block,), conclusions=("detector",)),
+        (summary.BlockSummary(block, entries),),
+    )
+    assert conclusions.lines(found)[0].startswith("Of 2 runs that blew up, the detector found 2")
+
+
+def test_quantities_that_some_seeds_lack() -> None:
+    some, none = (summary.Entry([0, 1], [first, math.nan]) for first in (2.0, math.nan))
+    assert render.text_of(some, 2) == "2 (1 of 2)"
+    assert render.text_of(none, 2) == "none"
+    assert math.isnan(none.interval.estimate)
 
 
 def test_when_a_return_fell() -> None:
