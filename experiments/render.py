@@ -50,8 +50,8 @@ def heading(block: BlockSummary, found: Summary) -> str:
 
 
 def text_of(entry: Entry, wanted: int) -> str:
-    """Mean ± standard deviation; with fewer seeds than wanted their number. Of quantities that some
-    seeds do not have (NaN) it is the mean over the others, with their number; "none" if all lack it.
+    """Mean ± standard deviation; with fewer seeds than wanted their number. Of a quantity that some
+    seeds do not have (NaN) the mean over the others, with their number; "none" if all lack it.
     """
     if not entry.last:
         return "no data" if entry.missing else "not run"
