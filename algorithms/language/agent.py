@@ -122,6 +122,10 @@ class Speaker(ABC):
         self.drawn += count
         return list(range(self.drawn - count, self.drawn))
 
+    def drawn_seed(self) -> int:
+        """Chance for something of its own, from the agent's."""
+        return int(torch.randint(2**62, (), generator=self.generator, device=self.device))
+
     def set_rate(self) -> None:
         """The learning rate of the update that comes."""
         grown = min(1.0, (self.updates + 1) / max(1, self.config.warm_up))

@@ -212,6 +212,12 @@ def aligned(parts: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[Tens
     return tokens, real.to(device)
 
 
+def padded(parts: Sequence[Sequence[int]], pad: int, device: Any) -> Tensor:
+    """Token lists as one batch [B, N] that begins together."""
+    widest = max(len(p) for p in parts)
+    return torch.tensor([[*p, *[pad] * (widest - len(p))] for p in parts], device=device)
+
+
 def demonstration(
     codec: Codec, task: TextTask, problem: Problem, rng: random.Random
 ) -> Conversation:

@@ -35,9 +35,8 @@ class Rounds:
         c = self.agent.config
         problems = self.agent.problems(self.agent.new_numbers(c.prompts))
         for part in self.agent.parts:
-            if (held := part.roll_out(problems)) is not None:
-                self.agent.tokens["sampled"] += held[1]
-                return held[0]
+            if (found := part.roll_out(problems)) is not None:
+                return found
         owner = [i for i in range(len(problems)) for _ in range(c.group)]
         rows = self.copies(self.opened(problems), [c.group] * len(problems))
         rows, owner = self.held(rows, owner)

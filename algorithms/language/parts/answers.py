@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithms.language.parts.base import Part
+from algorithms.language.parts.base import Part, suited
 from algorithms.language.parts.places import prompts, whole, with_fields
 from algorithms.language.rollouts import Rollouts
-from algorithms.language.tasks import TASKS, text_task
 from algorithms.language.tasks.base import Problem, TextTask
 from algorithms.language.tasks.grading import integer
 from mbrl.errors import ConfigError
@@ -76,12 +75,12 @@ class Paraphrases(Part):
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        if not has_wordings(text_task(config.task)):
-            having = ", ".join(name for name, task in TASKS.items() if has_wordings(task))
-            raise ConfigError(
-                f"recipe {objective.name} compares answers to paraphrases, which {config.task} "
-                f"does not have; a task that has them: {having}"
-            )
+        suited(
+            config,
+            has_wordings,
+            f"recipe {objective.name} compares answers to paraphrases, which {config.task} does "
+            "not have; a task that has them",
+        )
         if config.prompts < 2:
             raise ConfigError(
                 f"prompts is {config.prompts}: recipe {objective.name} compares at least 2 "

@@ -1,13 +1,15 @@
 """What a part is: something that a recipe needs beside log-probs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from algorithms.language.rollouts import Rollouts
-from algorithms.language.tasks.base import Problem
+from algorithms.language.tasks import TASKS, text_task
+from algorithms.language.tasks.base import Problem, TextTask
+from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.training import Metrics
 
@@ -41,9 +43,8 @@ class Part:
         """What a round is sampled with in place of `model`."""
         return model
 
-    def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int] | None:
-        """Conversations about `problems`, a group of each, and how many tokens were said for them;
-        None: as ever."""
+    def roll_out(self, problems: Sequence[Problem]) -> Rollouts | None:
+        """Conversations about `problems`, a group of each; None: as ever."""
         return None
 
     def learner(self, model: Any, rows: slice) -> Any:
@@ -76,3 +77,15 @@ class Part:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def suited(config: Any, able: Callable[[TextTask], bool], said: str) -> None:
+    """Raises `ConfigError` unless the run's task is `able`: `said`, and the names of those that
+    are."""
+    if not able(text_task(config.task)):
+        raise ConfigError(f"{said}: {', '.join(n for n, task in TASKS.items() if able(task))}")
+
+
+def telling(name: str) -> Callable[[TextTask], bool]:
+    """Whether a task's replies have the signal."""
+    return lambda task: name in task.signals

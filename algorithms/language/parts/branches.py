@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.language.conversation import Conversation, Speech, advance
+from algorithms.language.conversation import Conversation, Speech, padded
 from algorithms.language.parts.base import Part
 from algorithms.language.parts.places import with_fields
-from algorithms.language.rollouts import Rollouts, gathered, grouped
+from algorithms.language.rollouts import Rollouts
 from algorithms.language.sampling import described
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
@@ -60,7 +60,7 @@ class ToolBranches(Part):
                 "take a task of several turns"
             )
 
-    def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
+    def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         self.named = 0
         roots = math.ceil(ROOTS * self.agent.config.group)
         return self.grown(problems, [roots] * len(problems), [])
@@ -71,16 +71,15 @@ class ToolBranches(Part):
 
     def grown(
         self, problems: Sequence[Problem], roots: Sequence[int], held: Sequence[Branch]
-    ) -> tuple[Rollouts, int]:
+    ) -> Rollouts:
         """That many `roots` of every problem with their branches, beside the conversations that
-        are `held` already; and how many tokens were said."""
+        are `held` already."""
         agent = self.agent
         leaves = [self.begun(problems, i) for i, n in enumerate(roots) for _ in range(n)]
         calm = {id(leaf): h for leaf, h in zip(leaves, self.entropies(leaves), strict=True)}
-        sampled = 0
         for turn in range(1, agent.task.max_turns + 1):
             live = [leaf for leaf in leaves if not leaf.row.done]
-            sampled += self.speak(live, turn)
+            self.speak(live, turn)
             live = [leaf for leaf in live if not leaf.row.done]
             if not live:
                 break
@@ -96,43 +95,36 @@ class ToolBranches(Part):
         count = Counter(leaf.owner for leaf in [*held, *leaves])
         lacking = [i for i in range(len(problems)) for _ in range(agent.config.group - count[i])]
         more = [self.begun(problems, i) for i in lacking]
-        sampled += self.speak(more, agent.task.max_turns)
+        self.speak(more, agent.task.max_turns)
         everyone = [*held, *leaves, *more]
-        return self.found(sorted(everyone, key=lambda leaf: leaf.owner)), sampled
+        return self.found(sorted(everyone, key=lambda leaf: leaf.owner))
 
     def name(self) -> int:
         """A node's id."""
         self.named += 1
         return self.named - 1
 
-    def seed(self) -> int:
-        generator, device = self.agent.generator, self.agent.device
-        return int(torch.randint(2**62, (), generator=generator, device=device))
-
     def begun(self, problems: Sequence[Problem], owner: int) -> Branch:
         tokens = self.agent.codec.opening(problems[owner].prompt)
-        return Branch(Conversation(problems[owner], tokens, self.seed()), owner, [(1, self.name())])
+        row = Conversation(problems[owner], tokens, self.agent.drawn_seed())
+        return Branch(row, owner, [(1, self.name())])
 
     def split(self, leaf: Branch) -> Branch:
         """Another end of `leaf`, which has new nodes from here on, each its own."""
         values, at = leaf.row.plain(), len(leaf.row.tokens)
-        other = Conversation.from_plain(values | {"seed": self.seed()})
+        other = Conversation.from_plain(values | {"seed": self.agent.drawn_seed()})
         before = list(leaf.nodes)
         leaf.nodes = [*before, (at, self.name())]
         return Branch(other, leaf.owner, [*before, (at, self.name())], leaf.streak)
 
-    def speak(self, leaves: Sequence[Branch], turns: int) -> int:
-        """Take all on until they have `turns` turns; returns how many tokens were said."""
+    def speak(self, leaves: Sequence[Branch], turns: int) -> None:
+        """Take all on until they have `turns` turns."""
         agent, rows = self.agent, [leaf.row for leaf in leaves]
-        before = sum(len(row.behaviour) for row in rows)
-        speech = Speech(agent.config.sampling, agent.config.turn_tokens, turns)
-        model, codec = agent.speaker(), agent.codec
-        advance(model, codec, agent.task, rows, speech, version=agent.updates)
+        agent.rounds.advance(rows, Speech(agent.config.sampling, agent.config.turn_tokens, turns))
         for row in rows:
             if not row.replies[-1].done:  # it has only come to the end of these turns
                 row.done = False
-                row.tokens += codec.between(row.replies[-1].observation)
-        return sum(len(row.behaviour) for row in rows) - before
+                row.tokens += agent.codec.between(row.replies[-1].observation)
 
     @torch.no_grad()
     def entropies(self, leaves: Sequence[Branch]) -> list[float]:
@@ -141,9 +133,7 @@ class ToolBranches(Part):
         size, temperature = agent.config.rows_at_once, agent.config.sampling.temperature
         for i in range(0, len(leaves), size):
             texts = [leaf.row.tokens for leaf in leaves[i : i + size]]
-            longest = max(map(len, texts))
-            padded = [[*text, *[agent.codec.pad] * (longest - len(text))] for text in texts]
-            tokens = torch.tensor(padded, device=agent.device)
+            tokens = padded(texts, agent.codec.pad, agent.device)
             last = torch.tensor([len(text) - 1 for text in texts], device=agent.device)
             logits = agent.model(tokens)[torch.arange(len(texts), device=agent.device), last]
             entropy = described(logits, logits.argmax(-1), temperature)[1]
@@ -151,10 +141,8 @@ class ToolBranches(Part):
         return found
 
     def found(self, leaves: Sequence[Branch]) -> Rollouts:
-        like = next(self.agent.model.parameters())
         rows = [leaf.row for leaf in leaves]
-        talked = gathered(rows, self.agent.codec.pad, like)
-        talked = grouped(talked, [leaf.owner for leaf in leaves])
+        talked = self.agent.rounds.made(rows, [leaf.owner for leaf in leaves])
         node: Tensor = torch.zeros_like(talked.data.segments["turn"])
         for i, leaf in enumerate(leaves):
             for start, name in leaf.nodes:
@@ -176,22 +164,20 @@ class BalancedBranches(ToolBranches):
     provides = ()
     covers = ("rollouts that branch where entropy is high",)
 
-    def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
+    def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         self.named = 0
         agent = self.agent
         ahead = [self.begun(problems, i) for i in range(len(problems))]
         first, later = self.entropies(ahead), [list[float]() for _ in ahead]
-        sampled = 0
         for turn in range(1, agent.task.max_turns + 1):
             live = [leaf for leaf in ahead if not leaf.row.done]
-            sampled += self.speak(live, turn)
+            self.speak(live, turn)
             live = [leaf for leaf in live if not leaf.row.done]
             for leaf, h in zip(live, self.entropies(live), strict=True):
                 later[leaf.owner].append(h)
         group = agent.config.group
         roots = [budget(group, h, own) - 1 for h, own in zip(first, later, strict=True)]
-        found, more = self.grown(problems, roots, ahead)
-        return found, sampled + more
+        return self.grown(problems, roots, ahead)
 
     def chance(self, leaf: Branch, rise: float) -> float:
         return super().chance(leaf, rise) * max(0.0, 1 - PENALTY * leaf.streak)

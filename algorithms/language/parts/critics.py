@@ -6,22 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.parts.base import Part
+from algorithms.language.parts.base import Part, suited, telling
 from algorithms.language.parts.heads import (
     Heads,
+    Learned,
     fit,
     optimiser_of,
     over_turns,
     read,
-    regress,
     turn_ends,
     turn_starts,
 )
 from algorithms.language.parts.places import at_ends, lines, spans, with_fields
 from algorithms.language.rollouts import Rollouts
-from algorithms.language.tasks import TASKS, text_task
 from algorithms.language.tasks.base import Reply
-from mbrl.errors import ConfigError
 from mbrl.networks import polyak_update, target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.credit import Bootstrapped, following
@@ -33,7 +31,7 @@ UTTERANCE_DISCOUNT = 0.95  # of ArCHer from turn to turn; the authors' scripts
 UTTERANCE_RATE = 0.1  # of its soft updates of the targets; the authors' scripts
 
 
-class Critic(Part):
+class Critic(Learned):
     """`signals.value` of the state before every choice, and `signals.next_value` of the one after
     it. Where a conversation was stopped before the task had ended it, that is the value of the
     state in which it would have gone on, after the observation; where the task had ended it nothing
@@ -42,17 +40,9 @@ class Critic(Part):
     on the squared error to the targets of the recipe's credit, with the recipe's own discount. The
     copy begins as the first policy, the head at 0."""
 
+    label = "critic"
     provides = ("signals.value",)
     covers = ("a critic",)
-
-    def __init__(self, agent: Any) -> None:
-        super().__init__(agent)
-        self.heads = Heads(agent.model)
-        self.modules = {"critic": self.heads}
-        self.optimisers = {"critic": optimiser_of(self.heads, agent.config)}
-
-    def begin(self) -> None:
-        self.heads.begin(self.agent.model)
 
     def measure(self, found: Rollouts) -> Rollouts:
         t = found.data
@@ -77,14 +67,14 @@ class Critic(Part):
         return {"value": bootstrapped(self.agent.recipe, found.data)}
 
     def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
-        return regress(
-            self.heads,
-            self.optimisers["critic"],
-            found,
-            self.agent.config,
-            targets["value"],
-            "critic",
-        )
+        t, target = found.data, targets["value"]
+        steps = t.mask.sum().clamp_min(1)
+
+        def squared(values: Tensor, rows: slice) -> Tensor:
+            error = torch.where(t.mask[rows], values[:, :-1, 0] - target[rows], 0.0)
+            return error.square().sum() / steps
+
+        return self.fitted(found, squared)
 
 
 def bootstrapped(objective: Recipe, t: Trajectories) -> Tensor:
@@ -162,7 +152,7 @@ class Utterances(Part):
         return torch.stack(wanted_q, -1), torch.stack(wanted_v, -1)
 
 
-class Progress(Part):
+class Progress(Learned):
     """`signals.progress`, at the last step of every turn: what the turn brought, by an estimator
     whose values of a conversation's turns sum to its whole reward: a linear head on a copy of the
     model, read after the turn, fitted to (sum - reward)^2 of every round. `signals.grounding` at
@@ -172,26 +162,18 @@ class Progress(Part):
     "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution", which fits the estimator to
     sampled conversations first and leaves it as it is then."""
 
+    label = "progress"
     provides = ("signals.progress", "signals.grounding")
     covers = ("a progress estimator whose sum is the final reward",)
 
-    def __init__(self, agent: Any) -> None:
-        super().__init__(agent)
-        self.heads = Heads(agent.model)
-        self.modules = {"progress": self.heads}
-        self.optimisers = {"progress": optimiser_of(self.heads, agent.config)}
-
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        if "void" not in text_task(config.task).signals:
-            having = ", ".join(name for name, task in TASKS.items() if "void" in task.signals)
-            raise ConfigError(
-                f"recipe {objective.name} reads whether turns could be carried out, which replies "
-                f"of {config.task} do not tell; a task that does: {having}"
-            )
-
-    def begin(self) -> None:
-        self.heads.begin(self.agent.model)
+        suited(
+            config,
+            telling("void"),
+            f"recipe {objective.name} reads whether turns could be carried out, which replies of "
+            f"{config.task} do not tell; a task that does",
+        )
 
     def measure(self, found: Rollouts) -> Rollouts:
         t = found.data
@@ -212,9 +194,7 @@ class Progress(Part):
             total = torch.where(ends[rows], values[:, 1:, 0], 0.0).sum(1)
             return (total - earned[rows]).square().sum() / len(found)
 
-        config = self.agent.config
-        loss = fit(self.heads, self.optimisers["progress"], found, config, squared)
-        return {"progress/loss": loss}
+        return self.fitted(found, squared)
 
 
 def carried_out(reply: Reply) -> bool:

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from algorithms.language.parts.base import Part
+from algorithms.language.parts.base import Part, suited
 from algorithms.language.parts.heads import Heads, fit, optimiser_of, read
 from algorithms.language.parts.judged import steps, tells_steps
 from algorithms.language.parts.places import whole, with_fields
 from algorithms.language.rollouts import Rollouts
-from algorithms.language.tasks import TASKS, text_task
-from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.credit import following
 from mbrl.training import Metrics
@@ -40,12 +38,12 @@ class Flawed(Part):
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        if not tells_steps(text_task(config.task)):
-            having = ", ".join(name for name, task in TASKS.items() if tells_steps(task))
-            raise ConfigError(
-                f"recipe {objective.name} reads which steps of an answer are flawed, and "
-                f"{config.task} tells no steps apart; a task that does: {having}"
-            )
+        suited(
+            config,
+            tells_steps,
+            f"recipe {objective.name} reads which steps of an answer are flawed, and {config.task} "
+            "tells no steps apart; a task that does",
+        )
 
     def begin(self) -> None:
         if self.heads is not None:

@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from algorithms.language.agent import trained
+from algorithms.language.parts.base import Part
 from algorithms.language.rollouts import Rollouts
 from mbrl.networks import adam
 from mbrl.policy_gradient.credit import following
@@ -81,24 +82,26 @@ def fit(
     return total
 
 
-def regress(
-    heads: Heads,
-    optimiser: torch.optim.Optimizer,
-    found: Rollouts,
-    config: Any,
-    target: Tensor,
-    name: str,
-) -> Metrics:
-    """One step on the mean over steps of the squared errors of the first number to `target`
-    [B, T]."""
-    t = found.data
-    steps = t.mask.sum().clamp_min(1)
+class Learned(Part):
+    """A part with `count` numbers of its own, `heads` on a copy of the model, under the name
+    `label`."""
 
-    def squared(values: Tensor, rows: slice) -> Tensor:
-        error = torch.where(t.mask[rows], values[:, :-1, 0] - target[rows], 0.0)
-        return error.square().sum() / steps
+    label: ClassVar[str]
+    count: ClassVar[int] = 1
 
-    return {f"{name}/loss": fit(heads, optimiser, found, config, squared)}
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.heads = Heads(agent.model, self.count)
+        self.modules = {self.label: self.heads}
+        self.optimisers = {self.label: optimiser_of(self.heads, agent.config)}
+
+    def begin(self) -> None:
+        self.heads.begin(self.agent.model)
+
+    def fitted(self, found: Rollouts, loss: Callable[[Tensor, slice], Tensor]) -> Metrics:
+        """One step of `fit`."""
+        optimiser = self.optimisers[self.label]
+        return {f"{self.label}/loss": fit(self.heads, optimiser, found, self.agent.config, loss)}
 
 
 def turn_starts(t: Trajectories) -> Tensor:

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from algorithms.language.parts.answers import number, pieces
-from algorithms.language.parts.base import Part
+from algorithms.language.parts.base import Part, suited, telling
 from algorithms.language.parts.places import at_ends, firsts, of_turns, prompts, whole, with_fields
 from algorithms.language.rollouts import Rollouts
-from algorithms.language.tasks import TASKS, text_task
 from algorithms.language.tasks.base import Problem, Reply, TextTask
-from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.matching import hard_match
 
@@ -43,12 +41,12 @@ class TaskSignals(Part):
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
         for name in cls.names(objective):
-            if name not in text_task(config.task).signals:
-                having = ", ".join(task for task in TASKS if name in TASKS[task].signals)
-                raise ConfigError(
-                    f"recipe {objective.name} reads signals.{name}, which replies of "
-                    f"{config.task} do not have; a task that has it: {having}"
-                )
+            suited(
+                config,
+                telling(name),
+                f"recipe {objective.name} reads signals.{name}, which replies of {config.task} do "
+                "not have; a task that has it",
+            )
 
     def measure(self, found: Rollouts) -> Rollouts:
         values = {}

@@ -79,11 +79,7 @@ class Perturbed(Part):
         )
         self.modules = {"perturbation": self.scales}
         self.optimisers = {"perturbation": adam([self.scales[0]], agent.config.part_rate)}
-        self.seed = self.drawn()
-
-    def drawn(self) -> int:
-        generator, device = self.agent.generator, self.agent.device
-        return int(torch.randint(2**62, (), generator=generator, device=device))
+        self.seed = agent.drawn_seed()
 
     def learner(self, model: Any, rows: slice) -> Any:
         return Noisy(model, self.scales[0].exp(), self.seed, rows.start or 0)
@@ -95,7 +91,7 @@ class Perturbed(Part):
             nn.utils.clip_grad_norm_([scale], self.agent.config.clip_norm)
             optimiser.step()
         optimiser.zero_grad()
-        self.seed = self.drawn()
+        self.seed = self.agent.drawn_seed()
         return {"perturbation/scale": scale.detach().exp().mean()}
 
     def state_dict(self) -> dict[str, Any]:

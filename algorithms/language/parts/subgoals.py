@@ -5,27 +5,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.parts.base import Part
+from algorithms.language.parts.base import suited
 from algorithms.language.parts.heads import (
-    Heads,
-    fit,
-    optimiser_of,
+    Learned,
     over_turns,
     read,
     turn_starts,
 )
 from algorithms.language.parts.places import lines, spans, with_fields
 from algorithms.language.rollouts import Rollouts
-from algorithms.language.tasks import TASKS, text_task
 from algorithms.language.tasks.base import TextTask
-from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.groups import first_steps, segment
 from mbrl.policy_gradient.hierarchy import HierarchicalGAE
 from mbrl.training import Metrics
 
 
-class Subgoals(Part):
+class Subgoals(Learned):
     """`signals.switch` and `signals.subgoal`: 1 at the steps that say whether the subgoal changes,
     and at those that name it, by what the task reads in a turn; `segments.option`: turns of one
     subgoal. `signals.value`, alike at all steps of a turn, is what the state is worth once its
@@ -37,6 +33,7 @@ class Subgoals(Part):
     "HiPER: Hierarchical Reinforcement Learning with Explicit Credit Assignment for Large Language
     Model Agents", as in the authors' code."""
 
+    label, count = "subgoals", 3
     provides = (
         "signals.value",
         "signals.value_high",
@@ -47,23 +44,14 @@ class Subgoals(Part):
     )
     covers = ("a critic with three heads: turns, options, switches", "subgoal and switch tokens")
 
-    def __init__(self, agent: Any) -> None:
-        super().__init__(agent)
-        self.heads = Heads(agent.model, 3)
-        self.modules = {"subgoals": self.heads}
-        self.optimisers = {"subgoals": optimiser_of(self.heads, agent.config)}
-
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        if not plans(text_task(config.task)):
-            having = ", ".join(name for name, task in TASKS.items() if plans(task))
-            raise ConfigError(
-                f"recipe {objective.name} reads which subgoal a turn is for, which turns of "
-                f"{config.task} do not say; a task whose turns do: {having}"
-            )
-
-    def begin(self) -> None:
-        self.heads.begin(self.agent.model)
+        suited(
+            config,
+            plans,
+            f"recipe {objective.name} reads which subgoal a turn is for, which turns of "
+            f"{config.task} do not say; a task whose turns do",
+        )
 
     def measure(self, found: Rollouts) -> Rollouts:
         t, now = found.data, read(self.heads, found, self.agent.config)[:, :-1]
@@ -129,9 +117,7 @@ class Subgoals(Part):
                 total = total + error.square().sum() / steps.sum().clamp_min(1)
             return total
 
-        config = self.agent.config
-        loss = fit(self.heads, self.optimisers["subgoals"], found, config, squared)
-        return {"subgoals/loss": loss}
+        return self.fitted(found, squared)
 
 
 def action_starts(found: Rollouts) -> Tensor:

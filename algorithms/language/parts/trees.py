@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.conversation import Conversation, Speech, advance
+from algorithms.language.conversation import Conversation, padded
 from algorithms.language.parts.base import Part
 from algorithms.language.parts.places import whole, with_fields
-from algorithms.language.rollouts import Rollouts, gathered, grouped
+from algorithms.language.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
@@ -48,26 +48,24 @@ class DivergentTrees(Part):
     covers = ("rollouts that branch where answers diverge",)
     speaks = True
 
-    def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
+    def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent = self.agent
         trees: list[list[Twig]] = [[] for _ in problems]
-        sampled = 0
         for _ in range(agent.config.group):
             new = [self.next(problem, tree) for problem, tree in zip(problems, trees, strict=True)]
-            sampled += carried_on(agent, [twig.row for twig in new])
+            agent.rounds.advance([twig.row for twig in new], agent.rounds.speech())
             for twig, values in zip(new, self.divergences(new), strict=True):
                 twig.divergence = values
             for twig, tree in zip(new, trees, strict=True):
                 tree.append(twig)
         rows = [twig.row for tree in trees for twig in tree]
         owner = [i for i, tree in enumerate(trees) for _ in tree]
-        like = next(agent.model.parameters())
-        found = grouped(gathered(rows, agent.codec.pad, like), owner)
-        return with_fields(found, "groups", node=nodes(trees, found.data.mask)), sampled
+        found = agent.rounds.made(rows, owner)
+        return with_fields(found, "groups", node=nodes(trees, found.data.mask))
 
     def next(self, problem: Problem, tree: Sequence[Twig]) -> Twig:
         """What the tree's next conversation begins as."""
-        seed, anew = seed_of(self.agent), self.drawn() < ROOT_CHANCE
+        seed, anew = self.agent.drawn_seed(), self.drawn() < ROOT_CHANCE
         if not tree or anew:
             return Twig(Conversation(problem, self.agent.codec.opening(problem.prompt), seed))
         values = [(d, -i, -at) for i, twig in enumerate(tree) for at, d in places(twig)]
@@ -84,9 +82,8 @@ class DivergentTrees(Part):
         agent, found = self.agent, list[list[float]]()
         for i in range(0, len(twigs), agent.config.rows_at_once):
             rows = [twig.row for twig in twigs[i : i + agent.config.rows_at_once]]
-            longest = max(len(row.tokens) for row in rows)
-            padded = [[*r.tokens, *[agent.codec.pad] * (longest - len(r.tokens))] for r in rows]
-            logits = agent.model(torch.tensor(padded, device=agent.device)[:, :-1])
+            tokens = padded([row.tokens for row in rows], agent.codec.pad, agent.device)
+            logits = agent.model(tokens[:, :-1])
             value = divergence(logits / agent.config.sampling.temperature, agent.model.embeddings())
             found += [
                 [0.0, *value[j, : len(row.tokens) - 1].tolist()] for j, row in enumerate(rows)
@@ -179,34 +176,33 @@ class Sets(Part):
                 "conversations; give at least 4"
             )
 
-    def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
+    def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, group = self.agent, self.agent.config.group
         openings = [agent.codec.opening(problem.prompt) for problem in problems]
         trunks = [
-            Conversation(problem, tokens, seed_of(agent))
+            Conversation(problem, tokens, agent.drawn_seed())
             for problem, tokens in zip(problems, openings, strict=True)
         ]
-        sampled = carried_on(agent, trunks)
+        agent.rounds.advance(trunks, agent.rounds.speech())
         turns = [self.turn(trunk) for trunk in trunks]
         vines = [
             [
-                Conversation.from_plain(trunk.up_to(turn).plain() | {"seed": seed_of(agent)})
+                Conversation.from_plain(trunk.up_to(turn).plain() | {"seed": agent.drawn_seed()})
                 for _ in range(group - 1)
             ]
             for trunk, turn in zip(trunks, turns, strict=True)
         ]
-        sampled += carried_on(agent, [row for rows in vines for row in rows])
+        agent.rounds.advance([row for rows in vines for row in rows], agent.rounds.speech())
         everyone = [[trunk, *rows] for trunk, rows in zip(trunks, vines, strict=True)]
         rows = [row for own in everyone for row in own]
         owner = [i for i in range(len(problems)) for _ in range(group)]
-        like = next(agent.model.parameters())
-        found = grouped(gathered(rows, agent.codec.pad, like), owner)
+        found = agent.rounds.made(rows, owner)
         count = max(2, round(group / SET))
         sets = [i * count + j * count // group for i in range(len(problems)) for j in range(group)]
         found = with_fields(found, "groups", set=whole(found, sets))
         since = found.data.segments["turn"] - whole(found, [turns[i] for i in owner])
         window = ((since >= 0) & (since < WINDOW)).to(found.data.reward)
-        return with_fields(found, "signals", vine_window=window), sampled
+        return with_fields(found, "signals", vine_window=window)
 
     def turn(self, trunk: Conversation) -> int:
         """One of the turns before which nothing was earned."""
@@ -217,16 +213,3 @@ class Sets(Part):
             able.append(k + 1)
         drawn = torch.randint(len(able), (), generator=agent.generator, device=agent.device)
         return able[int(drawn)]
-
-
-def seed_of(agent: Any) -> int:
-    """Chance for a conversation."""
-    return int(torch.randint(2**62, (), generator=agent.generator, device=agent.device))
-
-
-def carried_on(agent: Any, rows: Sequence[Conversation]) -> int:
-    """Hold all to their ends; returns how many tokens were said."""
-    before = sum(len(row.behaviour) for row in rows)
-    speech = Speech(agent.config.sampling, agent.config.turn_tokens)
-    advance(agent.speaker(), agent.codec, agent.task, rows, speech, version=agent.updates)
-    return sum(len(row.behaviour) for row in rows) - before

@@ -9,7 +9,7 @@ import torch
 from algorithms.language.conversation import Conversation, demonstration
 from algorithms.language.parts.base import Part
 from algorithms.language.parts.places import with_fields
-from algorithms.language.rollouts import Rollouts, gathered, grouped
+from algorithms.language.rollouts import Rollouts
 from algorithms.language.sampling import draw, law, taken
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
@@ -69,16 +69,14 @@ class OneToken(Part):
     speaks = True
 
     @torch.no_grad()
-    def roll_out(self, problems: Sequence[Problem]) -> tuple[Rollouts, int]:
+    def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, rows = self.agent, list[Conversation]()
-        seed = torch.randint(2**62, (), generator=agent.generator, device=agent.device)
-        rng = random.Random(int(seed))
+        rng = random.Random(agent.drawn_seed())
         shown = [demonstration(agent.codec, agent.task, problem, rng) for problem in problems]
         for row in shown:
             rows += self.tried(row)
-        owner = [i // agent.config.group for i in range(len(rows))]
-        like = next(agent.model.parameters())
-        return grouped(gathered(rows, agent.codec.pad, like), owner), len(rows)
+        agent.tokens["sampled"] += len(rows)
+        return agent.rounds.made(rows, [i // agent.config.group for i in range(len(rows))])
 
     def tried(self, shown: Conversation) -> list[Conversation]:
         """`group` sequences for every token of the demonstration."""

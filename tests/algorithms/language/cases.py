@@ -2,7 +2,8 @@
 slowly."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -133,3 +134,26 @@ def rounds(agent: LanguagePolicyGradient, count: int) -> None:
             agent.update(agent.next_batch())
     for module in agent.modules.values():
         assert all(torch.isfinite(p).all() for p in module.parameters())
+
+
+def continued(
+    agent: LanguagePolicyGradient,
+    path: Path,
+    before: int,
+    after: int,
+    run: Callable[[LanguagePolicyGradient, int], None] = rounds,
+) -> LanguagePolicyGradient:
+    """The agent as it is loaded again after `before` rounds. Both then have `after` more, and end
+    with the same weights, counts and states of parts."""
+    run(agent, before)
+    agent.save(path / "agent.pt")
+    again = LanguagePolicyGradient.load(path / "agent.pt")
+    again.task = agent.task
+    for one in (agent, again):
+        run(one, after)
+    for name, module in agent.modules.items():
+        other = again.modules[name].state_dict()
+        assert all(torch.equal(v, other[k]) for k, v in module.state_dict().items()), name
+    assert [p.state_dict() for p in agent.parts] == [p.state_dict() for p in again.parts]
+    assert agent.tokens == again.tokens
+    return again

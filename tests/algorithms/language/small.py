@@ -5,11 +5,13 @@ from collections.abc import Sequence
 
 import torch
 
+from algorithms.language.agent import ModelConfig
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from algorithms.language.transformer import Transformer, TransformerConfig
 from algorithms.language.vocabulary import Characters
 
 TINY = TransformerConfig(width=16, layers=2, heads=2, hidden=24)
+MODEL = ModelConfig(transformer=TINY)
 
 
 class Digits(TextTask):

@@ -19,28 +19,13 @@ from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate
 from mbrl.training import train
-from tests.algorithms.language.small import TINY, Digits, Echo
-
-MODEL = ModelConfig(transformer=TINY)
+from tests.algorithms.language.small import MODEL, TINY, Digits, Echo
 
 
 @pytest.fixture(autouse=True)
 def _digits(monkeypatch: pytest.MonkeyPatch) -> None:
     for task in (Digits(), Echo()):
         monkeypatch.setitem(tasks.TASKS, task.name, task)
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that knows that answers are digits, and not which."""
-    path = tmp_path_factory.mktemp("warm") / "checkpoint.pt"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tasks.TASKS, "digits", Digits())
-        config = ImitationConfig(task="digits", model=MODEL, learning_rate=1e-2, rows=32)
-        agent = Imitation(config=config)
-        train(agent, 60)
-        agent.save(path)
-    return path
 
 
 def learner(seed: int = 0, warm: Path | None = None, **changes: Any) -> LanguagePolicyGradient:

@@ -9,7 +9,7 @@ import torch
 from algorithms.language.asynchronous import check
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from mbrl.errors import ConfigError
-from tests.algorithms.language.cases import learner, lenient, log_probs, rounds
+from tests.algorithms.language.cases import continued, learner, lenient, log_probs
 
 
 def mixing(**settings: Any) -> LanguagePolicyGradient:
@@ -50,15 +50,7 @@ def test_half_of_the_groups_are_of_earlier_policies() -> None:
 
 
 def test_mixed_rounds_resume_exactly(tmp_path: Path) -> None:
-    agent = mixing(replay=3)
-    rounds(agent, 3)
-    agent.save(tmp_path / "agent.pt")
-    again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    again.task = lenient(again.task)
-    for one in (agent, again):
-        rounds(one, 2)
-    for x, y in zip(agent.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(x, y)
+    continued(mixing(replay=3), tmp_path, 3, 2)
 
 
 def test_what_does_not_go_together() -> None:

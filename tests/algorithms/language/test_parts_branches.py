@@ -8,7 +8,7 @@ import torch
 from algorithms.language.parts import branches
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from mbrl.errors import ConfigError
-from tests.algorithms.language.cases import learner, lenient
+from tests.algorithms.language.cases import continued, learner, lenient
 
 
 def branching(**settings: int) -> LanguagePolicyGradient:
@@ -76,18 +76,7 @@ def test_shared_steps_have_the_mean_of_their_advantages() -> None:
 
 
 def test_rounds_that_branch_resume_exactly(tmp_path: Path) -> None:
-    agent = branching()
-    for _ in range(agent.collect()):
-        agent.update(agent.next_batch())
-    agent.save(tmp_path / "agent.pt")
-    again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    again.task = lenient(again.task)
-    for one in (agent, again):
-        for _ in range(one.collect()):
-            one.update(one.next_batch())
-    for x, y in zip(agent.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(x, y) and torch.isfinite(x).all()
-    assert agent.tokens == again.tokens
+    continued(branching(), tmp_path, 1, 1)
 
 
 def test_one_turn_has_nowhere_to_branch() -> None:

@@ -4,20 +4,18 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
 
 from algorithms.language.parts.critics import Progress
 from algorithms.language.parts.flaws import Flawed
-from algorithms.language.policy_gradient import LanguagePolicyGradient
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
 from tests.algorithms.language.cases import (
+    continued,
     ends,
     features,
     learner,
     lenient,
     part_of,
-    rounds,
     shake,
     starts,
     told,
@@ -81,13 +79,4 @@ def test_they_resume_exactly(case: str, tmp_path: Path) -> None:
     else:
         agent = learner("guessing", case, levels=(8,), turn_tokens=3)
     agent.task = lenient(agent.task)
-    rounds(agent, 2)
-    agent.save(tmp_path / "agent.pt")
-    again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    again.task = lenient(again.task)
-    for one in (agent, again):
-        rounds(one, 1)
-    for name, module in agent.modules.items():
-        other = again.modules[name].state_dict()
-        assert all(torch.equal(v, other[k]) for k, v in module.state_dict().items()), name
-    assert [p.state_dict() for p in agent.parts] == [p.state_dict() for p in again.parts]
+    continued(agent, tmp_path, 2, 1)

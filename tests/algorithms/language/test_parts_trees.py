@@ -12,7 +12,7 @@ from algorithms.language.parts.critics import Critic
 from algorithms.language.parts.trees import DivergentTrees, divergence
 from algorithms.language.policy_gradient import LanguagePolicyGradient
 from mbrl.errors import ConfigError
-from tests.algorithms.language.cases import learner, lenient, part_of, rounds, shake
+from tests.algorithms.language.cases import continued, learner, lenient, part_of, shake
 
 
 def talking(recipe: str, task: str = "guessing", **settings: Any) -> LanguagePolicyGradient:
@@ -72,7 +72,7 @@ def test_trees_branch_where_meanings_diverge_most(
                 for start, stop in held[twig.parent].row.spans
                 for p in range(start, stop)
             )
-        trees.carried_on(agent, [twig.row])
+        agent.rounds.advance([twig.row], agent.rounds.speech())
         (twig.divergence,) = part.divergences([twig])
         assert twig.row.done and len(twig.row.behaviour) == len(twig.row.versions)
         held.append(twig)
@@ -234,16 +234,7 @@ def test_balanced_branches_fill_the_group(
 
 @pytest.mark.parametrize("recipe", ["aepo", "rose", "polychromic"])
 def test_they_resume_exactly(recipe: str, tmp_path: Path) -> None:
-    agent = talking(recipe)
-    rounds(agent, 2)
-    agent.save(tmp_path / "agent.pt")
-    again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    again.task = lenient(again.task)
-    for one in (agent, again):
-        rounds(one, 1)
-    for x, y in zip(agent.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(x, y)
-    assert agent.tokens == again.tokens
+    continued(talking(recipe), tmp_path, 2, 1)
 
 
 def test_what_they_refuse() -> None:

@@ -12,7 +12,7 @@ from algorithms.language.asynchronous import hall
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling import Sampling
 from mbrl.errors import ConfigError
-from tests.algorithms.language.cases import learner, lenient, log_probs, rounds
+from tests.algorithms.language.cases import continued, learner, lenient, log_probs, rounds
 
 
 def backwards(**settings: Any) -> LanguagePolicyGradient:
@@ -167,11 +167,4 @@ def test_single_tokens_teach_the_demonstrations() -> None:
 @pytest.mark.parametrize("recipe", ["seeupo", "otr"])
 def test_they_resume_exactly(recipe: str, tmp_path: Path) -> None:
     agent = backwards() if recipe == "seeupo" else learner("addition", "otr")
-    rounds(agent, 2)
-    agent.save(tmp_path / "agent.pt")
-    again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    again.task = agent.task
-    for one in (agent, again):
-        rounds(one, 1)
-    for x, y in zip(agent.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(x, y)
+    continued(agent, tmp_path, 2, 1)

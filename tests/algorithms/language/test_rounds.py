@@ -9,18 +9,15 @@ import pytest
 import torch
 
 from algorithms.language import schedule, tasks
-from algorithms.language.agent import ModelConfig
 from algorithms.language.conversation import Conversation
-from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.starts import Continued, Practised, Pruned
 from algorithms.language.tasks.base import Problem, Reply
 from algorithms.language.vocabulary import Characters
 from mbrl.errors import ConfigError
 from mbrl.training import train
-from tests.algorithms.language.small import TINY, Digits
+from tests.algorithms.language.small import MODEL, Digits
 
-MODEL = ModelConfig(transformer=TINY)
 KINDS: dict[str, dict[str, Any]] = {
     "templates": {"templates": 8, "scheduler": "vade", "pool": 8},
     "horizon": {"horizon": (1, 3), "horizon_every": 2},
@@ -49,19 +46,6 @@ class Even(Digits):
 def _digits(monkeypatch: pytest.MonkeyPatch) -> None:
     for task in (Digits(), Even()):
         monkeypatch.setitem(tasks.TASKS, task.name, task)
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that knows that answers are digits, and not which."""
-    path = tmp_path_factory.mktemp("warm") / "checkpoint.pt"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tasks.TASKS, "digits", Digits())
-        config = ImitationConfig(task="digits", model=MODEL, learning_rate=1e-2, rows=32)
-        agent = Imitation(config=config)
-        train(agent, 60)
-        agent.save(path)
-    return path
 
 
 def learner(warm: Path, **changes: Any) -> LanguagePolicyGradient:
