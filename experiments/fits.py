@@ -67,6 +67,14 @@ def shared(settings: FitSettings, config: ModelConfig, data_mark: str, home: Pat
     return folder
 
 
+def for_run(settings: FitSettings, config: Any, data_mark: str, home: Path) -> Path | None:
+    """`shared`, for a run with that config; None if it fits no model."""
+    imagination = getattr(config, "imagination", None)
+    if not hasattr(config, "model") or getattr(imagination, "truth", 0.0) >= 1:
+        return None
+    return shared(settings, config.model, data_mark, home)
+
+
 def resume(folder: Path) -> None:
     """Fit the model described in `folder`, or continue the fit."""
     with folders.locked(folder):

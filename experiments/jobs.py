@@ -49,14 +49,14 @@ def finished(folder: Path) -> bool:
     return bool(result["step"] >= settings["steps"] and chosen)
 
 
-def needs(folder: Path) -> Path | None:
-    """The job that must be finished before this one: the fit whose model a run uses, the warm
-    start that a study begins with."""
-    values = folders.read_json(folder / "config.json")
-    first = values.get("needs") if kind_of(folder) == "study" else None
-    if kind_of(folder) == "run":
-        first = values["run"].get("model")
-    return None if first is None else Path(first)
+def needs(folder: Path) -> list[Path]:
+    """The jobs that must be finished before this one: the fit whose model a run uses, what a study
+    begins with."""
+    kind = kind_of(folder)
+    if kind == "study":
+        return list(studies.needed(folder).values())
+    model = _settings(folder).get("model") if kind == "run" else None
+    return [] if model is None else [Path(model)]
 
 
 def size(folder: Path) -> int:

@@ -121,19 +121,25 @@ class _Board:
     attempts: dict[Path, _Attempts] = field(default_factory=dict)
 
     def next_ready(self) -> Path | None:
-        """The first waiting job whose model is there; those whose model failed fail too."""
+        """The first waiting job that has what it begins with; where that failed it fails too."""
         for folder in list(self.waiting):
-            first = jobs.needs(folder)
-            if first is None or first in self.ended or jobs.finished(first):
+            lacking = [f for f in jobs.needs(folder) if not self.has(f)]
+            if not lacking:
                 self.waiting.remove(folder)
                 return folder
-            if first in self.failed:
+            for first in lacking:
+                if first in self.failed:
+                    self.failed[folder] = f"what it begins with failed: {first}"
+                elif first not in self.waiting and first not in self.running:
+                    self.failed[folder] = (
+                        f"it begins with {first}, which is neither done nor waiting"
+                    )
+            if folder in self.failed:
                 self.waiting.remove(folder)
-                self.failed[folder] = f"what it begins with failed: {first}"
-            elif first not in self.waiting and first not in self.running:
-                self.waiting.remove(folder)
-                self.failed[folder] = f"it begins with {first}, which is neither done nor waiting"
         return None
+
+    def has(self, folder: Path) -> bool:
+        return folder in self.ended or jobs.finished(folder)
 
     def settle(self, folder: Path, end: Ended) -> bool:
         """Book the end of a job; True if it is finished."""
@@ -155,7 +161,7 @@ def run_all(
     on_finished: Callable[[Path], None] = lambda folder: None,
 ) -> dict[Path, str]:
     """Finish the jobs in `folders`, at most `where.workers` at a time (a number means that many
-    local processes), each after the fit that it needs.
+    local processes), each after those that it needs.
 
     Returns the error text of each job that failed; the others are not disturbed. A job whose
     process is killed is continued from its checkpoint. Ctrl-C stops all of them at their next step

@@ -3,7 +3,7 @@ write the table and its figures."""
 
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,7 +130,7 @@ def finish(
             cell = described[folder]
             records.write(home / cell.path, cell.key, folder)
 
-    failed = pool.run_all(with_fits(described), where, table.name, finished)
+    failed = pool.run_all(with_needs(described), where, table.name, finished)
     for broken, text in failed.items():
         Console(stderr=True).print(f"{broken} failed:\n{text}", markup=False)
 
@@ -152,7 +152,7 @@ def check(
     equal = 0
     with tempfile.TemporaryDirectory() as place:
         described = describe_all(table, chosen, marks, Path(place) / table.name)
-        failed = pool.run_all(with_fits(described), where, "check")
+        failed = pool.run_all(with_needs(described), where, "check")
         for folder, cell in described.items():
             verdict = f"failed: {failed.get(folder)}"
             if folder not in failed:
@@ -204,11 +204,7 @@ def describe_all(
 
 def _describe_run(table: Plan, cell: Cell, mark: str, home: Path, folder: Path) -> None:
     config = plan.config_of(cell.column, cell.row.data)
-    model = None
-    imagination = getattr(config, "imagination", None)
-    if hasattr(config, "model") and getattr(imagination, "truth", 0.0) < 1:
-        settings = fits.FitSettings(cell.row.data, cell.seed)
-        model = str(fits.shared(settings, config.model, mark, home / "fits"))
+    fit = fits.for_run(fits.FitSettings(cell.row.data, cell.seed), config, mark, home / "fits")
     run_settings = RunSettings(
         cell.column.algorithm,
         cell.row.data,
@@ -216,19 +212,16 @@ def _describe_run(table: Plan, cell: Cell, mark: str, home: Path, folder: Path) 
         seed=cell.seed,
         tensorboard=False,
         fqe_steps=table.fqe_steps,
-        model=model,
+        model=None if fit is None else str(fit),
     )
     runs.create(run_settings, config, folder)
 
 
-def with_fits(folders: dict[Path, Cell]) -> list[Path]:
-    """The jobs in order, each fit before the first run that uses it."""
+def with_needs(folders: Iterable[Path]) -> list[Path]:
+    """The jobs in order, each after those that it needs."""
     ordered: dict[Path, None] = {}
     for folder in folders:
-        first = jobs.needs(folder)
-        if first is not None:
-            ordered[first] = None
-        ordered[folder] = None
+        ordered |= dict.fromkeys([*with_needs(jobs.needs(folder)), folder])
     return list(ordered)
 
 

@@ -49,9 +49,10 @@ def module(name: str) -> Any:
     """The module of a study: `VERSION`, `DEFAULTS`, `measure(settings, seed, folder)`, which finds
     in the job's own `folder` again what it wrote there before a crash, and `draw(rows, folder,
     mark)`, which draws the records of each row of a block into files whose stem ends with `mark`
-    and returns these. It may have `first(settings, seed, home)`, which describes under `home` the
-    job that the cells of a table share and that must be finished before, and returns its folder;
-    and `ROWS`, functions that list the rows which a table asks for by name."""
+    and returns these. It may have `needs(settings, seed, home)`, which describes under `home` the
+    jobs that cells share and that must be finished before, and returns their folders by the names
+    that `place` knows them by; and `ROWS`, functions that list the rows which a table asks for by
+    name."""
     if name not in STUDIES:
         raise unknown_name("study", name, STUDIES)
     return importlib.import_module(f"experiments.studies.{name}")
@@ -83,10 +84,22 @@ def create(
     folder.mkdir(parents=True, exist_ok=True)
     whole = settings_of(name, settings)
     described = {"study": name, "settings": whole, "seed": seed, "threads": 1}
-    first = getattr(module(name), "first", None)
-    if first is not None and home is not None:
-        described["needs"] = str(first(whole, seed, home))
+    needs = getattr(module(name), "needs", None)
+    if needs is not None and home is not None:
+        described["needs"] = {k: str(v) for k, v in needs(whole, seed, home).items()}
     folders.write_json(folder / "config.json", described)
+
+
+def needed(folder: Path) -> dict[str, Path]:
+    """The shared jobs that the cell in `folder` begins with."""
+    file = folder / "config.json"
+    values = folders.read_json(file) if file.exists() else {}
+    return {name: Path(job) for name, job in values.get("needs", {}).items()}
+
+
+def place(folder: Path, name: str) -> Path:
+    """Where a part of the cell in `folder` is: the job that it shares, else a folder of its own."""
+    return needed(folder).get(name, folder / name)
 
 
 def resume(folder: Path) -> None:

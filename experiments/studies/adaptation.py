@@ -6,19 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures
+from experiments import figures, studies
 from experiments.studies import Outcome, learned
+from experiments.studies.horizons import OFTEN
 from mbrl import data, tasks
 from mbrl.evaluation import evaluate
 
-VERSION = 1
+VERSION = 2
 DEFAULTS = learned.DEFAULTS | {
     "data": "swingup/medium-replay",
     "algorithm": "neubay",
     "option": "half_length",  # of the task
     "values": [0.25, 0.35, 0.5, 0.7, 1.0],  # that the agent is evaluated at
-    "episodes": 50,  # fixed starts at each
+    "starts": 50,  # fixed ones, at each
 }
+
+
+def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
+    return {"run": learned.shared_run(settings, learned.config(settings), seed, home, OFTEN)}
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
@@ -28,12 +33,13 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     the mean score over the other values, `worst` the least of them. Scores are normalised as those
     of the task as logged.
     """
-    agent = learned.agent(settings, learned.config(settings), seed, folder / "run")
+    run = studies.place(folder, "run")
+    agent = learned.agent(settings, learned.config(settings), seed, run, OFTEN)
     spec = data.load(settings["data"]).spec
     scores = []
     for value in settings["values"]:
         task = tasks.make(spec.task, **{settings["option"]: value})
-        scores.append(float(spec.score(evaluate(agent, task, settings["episodes"]).mean())))
+        scores.append(float(spec.score(evaluate(agent, task, settings["starts"]).mean())))
     middle = len(scores) // 2
     others = [s for i, s in enumerate(scores) if i != middle]
     return Outcome(

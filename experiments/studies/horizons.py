@@ -9,7 +9,7 @@ import torch
 
 from algorithms import recurrent_diagnosis
 from algorithms.neubay import NEUBAY
-from experiments import figures, history
+from experiments import figures, history, studies
 from experiments.studies import Outcome, learned
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
@@ -20,6 +20,17 @@ VERSION = 1
 DEFAULTS = learned.DEFAULTS | {"data": "swingup/medium-replay", "algorithm": "neubay"}
 HISTORIES = 100  # that values are compared at
 POSITIONS = 2000  # of the tape that they are drawn from
+OFTEN = 20  # updates between rows of the run's metrics
+
+
+def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
+    return {"run": learned.shared_run(settings, chosen(settings), seed, home, OFTEN)}
+
+
+def chosen(settings: dict[str, Any]) -> Any:
+    if settings["algorithm"] != "neubay":
+        raise ConfigError(f"algorithm is {settings['algorithm']!r}; the study needs neubay")
+    return learned.config(settings)
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
@@ -30,11 +41,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     discounted return from there in the task, `imagined` that in the model without a threshold, all
     with as much entropy bonus as values remember; `gap` is `q` less `earned`.
     """
-    if settings["algorithm"] != "neubay":
-        raise ConfigError(f"algorithm is {settings['algorithm']!r}; the study needs neubay")
-    run, dataset = folder / "run", data.load(settings["data"])
-    often = min(20, settings["steps"] // 20)
-    agent: NEUBAY = learned.agent(settings, learned.config(settings), seed, run, often)
+    run, dataset = studies.place(folder, "run"), data.load(settings["data"])
+    agent: NEUBAY = learned.agent(settings, chosen(settings), seed, run, OFTEN)
     agent.prepare(dataset, lambda metrics: None)
     evaluations = Evaluations.load(run / "evaluations.npz")
     scores = [float(dataset.spec.score(r.mean())) for r in evaluations.returns]

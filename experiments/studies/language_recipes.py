@@ -15,7 +15,7 @@ from mbrl.policy_gradient import RECIPES
 
 VERSION = 1
 DEFAULTS = speaking.DEFAULTS | {"config": {"prompts": 8}}
-first, measure = speaking.first, speaking.measure
+needs, measure = speaking.needs, speaking.measure
 
 COMMON = ("addition", "guessing")  # one turn, several turns
 # Rounds that take GRPO about 15 seconds of one core; conversations of several turns are longer.

@@ -13,7 +13,7 @@ from mbrl.scheduling import SCHEDULERS
 
 VERSION = 1
 DEFAULTS = speaking.DEFAULTS | {"steps": 100_000, "tokens": 100_000}  # whichever comes first
-first, measure = speaking.first, speaking.measure
+needs, measure = speaking.needs, speaking.measure
 
 TASK = "guessing"  # of several turns, so that horizons and partial conversations make sense
 PENALTIES = "calculator"  # the task with the signal that grpo_roc reads

@@ -11,7 +11,7 @@ from mbrl import statistics
 
 VERSION = 1
 DEFAULTS = speaking.DEFAULTS | {"looks": 10, "samples": 8}
-first, measure = speaking.first, speaking.measure
+needs, measure = speaking.needs, speaking.measure
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:

@@ -1,6 +1,8 @@
 """What several studies begin with: a training run, a fitted generator of windows."""
 
-from dataclasses import replace
+import hashlib
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from experiments import run as runs
 from experiments.settings import RunSettings, build_config, merge, preset, preset_config
 from mbrl import config as configs
 from mbrl import data
+from mbrl.data.fingerprint import fingerprint
 from world_models import DiffusionConfig, TrajectoryDiffusion
 
 # Settings of every study that begins with a run, beside its `data` and `algorithm`.
@@ -27,30 +30,59 @@ def config(settings: dict[str, Any]) -> Any:
 
 
 def agent(
-    settings: dict[str, Any], chosen: Any, seed: int, folder: Path, log_every: int | None = None
+    settings: dict[str, Any], chosen: Any, seed: int, folder: Path, log_every: int = 100
 ) -> Any:
     """The agent that a study's `algorithm`, `data`, `steps` and `episodes` (of the last evaluation)
     describe, trained with the config `chosen` in `folder`, where a run that stopped goes on."""
-    described = RunSettings(
+    runs.ensure(_described(settings, seed, log_every), chosen, folder)
+    runs.resume(folder, quiet=True)
+    return algorithms.load(folder / "checkpoint.pt")
+
+
+def shared_run(
+    settings: dict[str, Any], chosen: Any, seed: int, home: Path, log_every: int = 100
+) -> Path:
+    """The folder under `home` of the run that `agent` makes, described there for all cells that
+    share it if it is not yet; the world model that it fits is shared there too."""
+    described = _described(settings, seed, log_every)
+    mark = fingerprint(data.load(described.data))
+    fit = fits.for_run(fits.FitSettings(described.data, seed), chosen, mark, home / "fits")
+    parts = [asdict(described), configs.to_dict(chosen), mark]
+    name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
+    folder = home / "trainings" / f"{described.algorithm}-{mark[:10]}-{seed}-{name}"
+    model = None if fit is None else str(fit)
+    runs.ensure(replace(described, model=model), chosen, folder.resolve())
+    return folder.resolve()
+
+
+def shared_fit(settings: dict[str, Any], config: fits.ModelConfig, seed: int, home: Path) -> Path:
+    """The folder under `home` of the world model of that config fitted to the study's `data`."""
+    mark = fingerprint(data.load(settings["data"]))
+    return fits.shared(fits.FitSettings(settings["data"], seed), config, mark, home / "fits")
+
+
+def _described(settings: dict[str, Any], seed: int, log_every: int) -> RunSettings:
+    return RunSettings(
         settings["algorithm"],
         settings["data"],
         steps=settings["steps"],
         seed=seed,
         final_episodes=settings["episodes"],
+        log_every=max(1, min(log_every, settings["steps"] // 20)),
         tensorboard=False,
     )
-    if log_every is not None:
-        described = replace(described, log_every=max(1, log_every))
-    runs.ensure(described, chosen, folder)
-    runs.resume(folder, quiet=True)
-    return algorithms.load(folder / "checkpoint.pt")
+
+
+def windows_config(settings: dict[str, Any]) -> DiffusionConfig:
+    """The diffusion of windows of a study's `length` on its `data`, with its `model` over the
+    settings of PGD's preset."""
+    base = configs.to_dict(preset_config("pgd", settings["data"]).model) | settings["model"]
+    return configs.from_dict(DiffusionConfig, base | {"length": settings["length"]})
 
 
 def generator_of_windows(settings: dict[str, Any], seed: int, folder: Path) -> TrajectoryDiffusion:
-    """The diffusion of windows of a study's `length` on its `data`, with its `model` over the
-    settings of PGD's preset, fitted in `folder`, where a fit that stopped goes on."""
-    base = configs.to_dict(preset_config("pgd", settings["data"]).model) | settings["model"]
-    config = configs.from_dict(DiffusionConfig, base | {"length": settings["length"]})
+    """The generator of `windows_config`, fitted in `folder`, where a fit that stopped goes on."""
+    config = windows_config(settings)
     if not (folder / "config.json").exists():
         fits.create(fits.FitSettings(settings["data"], seed), config, folder)
     fits.resume(folder)

@@ -42,8 +42,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     MOPO's penalty with the critics' spread on the last policy's rollouts (NaN without a model).
     """
     run, dataset = folder / "run", data.load(settings["data"])
-    often = min(100, settings["steps"] // LOOKS)
-    agent: ModelBased = learned.agent(settings, _config(settings), seed, run, often)
+    agent: ModelBased = learned.agent(settings, _config(settings), seed, run)
     values = _in_the_task(agent, dataset) | _correlations(agent, dataset)
     evaluations = Evaluations.load(run / "evaluations.npz")
     returns = [float(r.mean()) for r in evaluations.returns]

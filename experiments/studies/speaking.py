@@ -12,7 +12,7 @@ import numpy as np
 
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig
-from experiments import folders, language_run
+from experiments import folders, language_run, studies
 from experiments.language_run import LanguageSettings
 from experiments.settings import merge
 from experiments.studies import Outcome
@@ -44,7 +44,11 @@ MEANS = {  # of a metric over the rounds
 }
 
 
-def first(settings: dict[str, Any], seed: int, home: Path) -> Path:
+def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
+    return {"start": warm_start(settings, seed, home)}
+
+
+def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
     """The folder under `home` of the warm start of a task, model and seed, described there for all
     cells that share it if it is not yet."""
     config = ImitationConfig(task=settings["task"], **_model(settings))
@@ -74,9 +78,7 @@ def _model(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _begun(settings: dict[str, Any], seed: int, folder: Path) -> Path:
     """The finished warm start of the cell in `folder`: the shared one, else one of its own."""
-    file = folder / "config.json"
-    shared = folders.read_json(file).get("needs") if file.exists() else None
-    start = first(settings, seed, folder) if shared is None else Path(shared)
+    start = studies.needed(folder).get("start") or warm_start(settings, seed, folder)
     if not (start / "result.json").exists():
         language_run.resume(start, quiet=True)
     return start

@@ -11,7 +11,7 @@ from experiments.studies import speaking
 VERSION = 1
 SAME = {"prompts": 8, "minibatches": 4}
 DEFAULTS = speaking.DEFAULTS | {"config": SAME}
-first, measure = speaking.first, speaking.measure
+needs, measure = speaking.needs, speaking.measure
 
 AGES = (0, 4, 16, 64)  # updates between sampling and learning, whole rounds of four
 CHOSEN = {

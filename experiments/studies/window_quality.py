@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments import figures, fits
+from experiments import figures, fits, studies
 from experiments.settings import preset_config
 from experiments.studies import Outcome, learned
 from experiments.studies.penalty_calibration import CIRCLES, on_circles
@@ -20,6 +20,7 @@ from mbrl.tasks.base import Task
 from mbrl.training import Stateful
 from mbrl.types import Dataset, Trajectories
 from world_models import (
+    EnsembleConfig,
     EnsembleDynamics,
     PolicyGuidance,
     RolloutConfig,
@@ -54,10 +55,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     check(settings)
     dataset = data.load(settings["data"])
     task = tasks.make_for(dataset.spec)
-    policy = learned.agent(settings, learned.config(settings), seed, folder / "run").policy
-    clones = settings | {"algorithm": "bc", "config": {}}
-    clone = learned.agent(clones, learned.config(clones), seed, folder / "clone").policy
-    make = source(settings, dataset, policy, clone, seed, folder / "model")
+    policy, clone = (
+        learned.agent(s, learned.config(s), seed, studies.place(folder, name)).policy
+        for name, s in trainings(settings).items()
+    )
+    make = source(settings, dataset, policy, clone, seed, studies.place(folder, "model"))
     scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
     curves: dict[str, list[float]] = {"weight": list(WEIGHTS[settings["source"]])}
     by_step: dict[str, list[float]] = {}
@@ -71,6 +73,28 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     at = curves["weight"].index(HEADLINE)
     values = {name: column[at] for name, column in curves.items() if name != "weight"}
     return Outcome(values, curves | by_step)
+
+
+def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
+    check(settings)
+    shared = {
+        name: learned.shared_run(s, learned.config(s), seed, home)
+        for name, s in trainings(settings).items()
+    }
+    diffusion = settings["source"] == "diffusion"
+    config = learned.windows_config(settings) if diffusion else ensemble_config(settings)
+    return shared | {"model": learned.shared_fit(settings, config, seed, home)}
+
+
+def trainings(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The target policy's training, and the clone's of the data's."""
+    return {"run": settings, "clone": settings | {"algorithm": "bc", "config": {}}}
+
+
+def ensemble_config(settings: dict[str, Any]) -> EnsembleConfig:
+    """MBPO's preset with the study's `model` over it."""
+    base = preset_config("mbpo", settings["data"]).model
+    return configs.from_dict(EnsembleConfig, configs.to_dict(base) | settings["model"])
 
 
 def check(settings: dict[str, Any]) -> None:
@@ -114,8 +138,7 @@ def source(
             return generator_of_windows.sample(count, generator, guidance=guidance)
 
         return guided
-    base = preset_config("mbpo", settings["data"]).model
-    config = configs.from_dict(type(base), configs.to_dict(base) | settings["model"])
+    config = ensemble_config(settings)
     if not (folder / "config.json").exists():
         fits.create(fits.FitSettings(settings["data"], seed), config, folder)
     fits.resume(folder)

@@ -12,7 +12,7 @@ from mbrl.evaluation import evaluate
 
 def test_scores_are_those_of_the_changed_tasks(tmp_path: Path) -> None:
     settings = adaptation.DEFAULTS | {
-        "algorithm": "bc", "config": {"hidden": [8]}, "steps": 50, "episodes": 2,
+        "algorithm": "bc", "config": {"hidden": [8]}, "steps": 50, "episodes": 2, "starts": 2,
         "values": [0.3, 0.5, 0.9],
     }  # fmt: skip
     found = adaptation.measure(settings, 0, tmp_path)

@@ -64,12 +64,13 @@ def test_cells_share_a_warm_start_that_is_done_first(short: None, tmp_path: Path
     studies.create("language_recipes", settings("language_recipes"), 1, other, home)
     starts = [jobs.needs(folder) for folder in (*cells, other)]
     assert starts[0] == starts[1] != starts[2] and len(list((home / "starts").iterdir())) == 2
-    assert starts[0] is not None and starts[0].is_relative_to(home)
-    jobs.resume(starts[0], quiet=True)
+    (start,) = starts[0]
+    assert start.is_relative_to(home)
+    jobs.resume(start, quiet=True)
     jobs.resume(cells[0], quiet=True)
     assert not (cells[0] / "starts").exists()
     begun = folders.read_json(cells[0] / "run" / "config.json")["language"]["start"]
-    assert begun == str(starts[0])
+    assert begun == str(start)
 
 
 def test_what_a_cell_measures_is_what_its_run_wrote(short: None, tmp_path: Path) -> None:
@@ -302,7 +303,7 @@ learner = "imitation"
     monkeypatch.setattr(pool, "PAUSE", 0.01)
     folder = tmp_path / "runs"
     described = table.describe_all(known, table.all_cells(known), {}, folder)
-    for job in table.with_fits(described):
+    for job in table.with_needs(described):
         jobs.resume(job, quiet=True)
     table.finish(known, home, folder, pool.Local(1), table.all_cells(known))
     table.show(known, home, Console(quiet=True))

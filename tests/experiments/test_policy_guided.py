@@ -23,13 +23,12 @@ def test_one_generator_for_a_dataset_and_seed(found: plan.Plan, tmp_path: Path) 
     needed: dict[tuple[int, int], set[Path]] = {}
     for folder, cell in described.items():
         fit = jobs.needs(folder)
-        assert (fit is None) == (cell.column.algorithm != "pgd")
-        if fit is not None:
-            needed.setdefault((cell.seed, cell.key["steps"]), set()).add(fit)
+        assert len(fit) == (cell.column.algorithm == "pgd")
+        needed.setdefault((cell.seed, cell.key["steps"]), set()).update(fit)
     assert sorted(needed) == [(0, 5000), (0, 50000), (1, 5000)]
     assert all(len(folders) == 1 for folders in needed.values())
     assert len({fit for folders in needed.values() for fit in folders}) == 3
-    assert len(table.with_fits(described)) == len(described) + 3
+    assert len(table.with_needs(described)) == len(described) + 3
 
 
 def test_rows_differ_in_the_data_alone(found: plan.Plan) -> None:
