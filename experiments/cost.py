@@ -43,7 +43,8 @@ def _rates(home: Path) -> dict[str, float]:
         record = json.loads(file.read_text())
         key = record.get("key")
         if key is not None:
-            found.setdefault(_kind(key), []).append(record["seconds"] / _size(key))
+            seconds = record["seconds"] + record.get("shared_seconds", 0.0)
+            found.setdefault(_kind(key), []).append(seconds / _size(key))
     return {kind: float(np.median(values)) for kind, values in found.items()}
 
 

@@ -2,6 +2,7 @@
 `study`, or a run of a `language` model. Any of them is begun and continued with `resume`."""
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,20 @@ def needs(folder: Path) -> list[Path]:
         return list(studies.needed(folder).values())
     model = _settings(folder).get("model") if kind == "run" else None
     return [] if model is None else [Path(model)]
+
+
+def in_order(folders: Iterable[Path]) -> list[Path]:
+    """The jobs and all that they need, each after what it needs."""
+    ordered: dict[Path, None] = {}
+    for folder in folders:
+        ordered |= dict.fromkeys([*in_order(needs(folder)), folder])
+    return list(ordered)
+
+
+def seconds(folder: Path) -> float:
+    """How long a finished job took; of a training run its last session."""
+    result = folders.read_json(folder / "result.json")
+    return float(result.get("seconds", result.get("seconds_of_last_session")))
 
 
 def size(folder: Path) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import folders, studies
+from experiments import folders, jobs, studies
 from experiments.settings import build_config
 from mbrl import config as configs
 from mbrl.errors import ConfigError
@@ -17,7 +17,8 @@ HERE = Path(__file__).resolve().parent
 # A checkout's own folder; an installed package keeps records where it is used.
 RECORDS = HERE / "records" if (HERE.parent / "pyproject.toml").exists() else Path("records")
 LIMIT = 8_000  # bytes of one record
-TIMES = ("seconds", "model_seconds")  # what another run of the same cell may differ in
+# What another run of the same cell may differ in.
+TIMES = ("seconds", "model_seconds", "shared_seconds")
 CIRCUMSTANCES = (*TIMES, "commit", "packages", "processor")
 
 
@@ -70,7 +71,11 @@ def write(file: Path, key: dict[str, Any], folder: Path) -> dict[str, Any]:
 def of_study(key: dict[str, Any], folder: Path) -> dict[str, Any]:
     result = folders.read_json(folder / "result.json")
     curves = {name: _rounded(v, 5) for name, v in result["curves"].items()}
-    return {"key": key, "values": result["values"], "curves": curves, "seconds": result["seconds"]}
+    record = {"key": key, "values": result["values"], "curves": curves}
+    shared = jobs.in_order(jobs.needs(folder))
+    if shared:
+        record["shared_seconds"] = round(sum(map(jobs.seconds, shared)), 2)
+    return record | {"seconds": result["seconds"]}
 
 
 def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@ write the table and its figures."""
 
 import random
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,7 +130,7 @@ def finish(
             cell = described[folder]
             records.write(home / cell.path, cell.key, folder)
 
-    failed = pool.run_all(with_needs(described), where, table.name, finished)
+    failed = pool.run_all(jobs.in_order(described), where, table.name, finished)
     for broken, text in failed.items():
         Console(stderr=True).print(f"{broken} failed:\n{text}", markup=False)
 
@@ -152,7 +152,7 @@ def check(
     equal = 0
     with tempfile.TemporaryDirectory() as place:
         described = describe_all(table, chosen, marks, Path(place) / table.name)
-        failed = pool.run_all(with_needs(described), where, "check")
+        failed = pool.run_all(jobs.in_order(described), where, "check")
         for folder, cell in described.items():
             verdict = f"failed: {failed.get(folder)}"
             if folder not in failed:
@@ -215,14 +215,6 @@ def _describe_run(table: Plan, cell: Cell, mark: str, home: Path, folder: Path) 
         model=None if fit is None else str(fit),
     )
     runs.create(run_settings, config, folder)
-
-
-def with_needs(folders: Iterable[Path]) -> list[Path]:
-    """The jobs in order, each after those that it needs."""
-    ordered: dict[Path, None] = {}
-    for folder in folders:
-        ordered |= dict.fromkeys([*with_needs(jobs.needs(folder)), folder])
-    return list(ordered)
 
 
 def table_main(arguments: list[str]) -> int:

@@ -1,6 +1,7 @@
 """The study of rollout lengths: discounted returns by hand, values at histories, a tiny run."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import algorithms
 from algorithms import recurrent_diagnosis
+from experiments import folders, jobs, pool, records, studies
 from experiments.studies import horizons
 from mbrl import data
 from mbrl.types import Trajectories
@@ -63,3 +65,40 @@ def test_a_tiny_run_and_its_values(tmp_path: Path) -> None:
     record = {"values": found.values, "curves": found.curves}
     files = horizons.draw({"pendulum, cap 20": [record]}, tmp_path, "")
     assert all(f.exists() and f.with_suffix(".csv").exists() for f in files)
+
+
+def test_cells_with_the_same_training_share_it(tmp_path: Path) -> None:
+    """Two studies of the same agent: one model, one run, and what each would have found alone."""
+    common = {
+        "data": "swingup/medium-replay", "config": SMALL, "steps": 20, "episodes": 2,
+    }  # fmt: skip
+    calls = {
+        "horizons": common,
+        "adaptation": common | {"values": [0.3, 0.5, 0.7], "starts": 2},
+    }
+    home, cells = tmp_path / "home", [tmp_path / name for name in calls]
+    for cell, (study, values) in zip(cells, calls.items(), strict=True):
+        studies.create(study, values, 0, cell, home)
+    fit, run, *rest = jobs.in_order(cells)
+    assert rest == cells and jobs.needs(run) == [fit] and jobs.needs(cells[1]) == [run]
+    for job in (fit, run, *cells):
+        jobs.resume(job, quiet=True)
+    for cell, (study, values) in zip(cells, calls.items(), strict=True):
+        assert not (cell / "run").exists()
+        alone = studies.module(study).measure(studies.settings_of(study, values), 0, tmp_path / "a")
+        key: dict[str, Any] = {"study": study}
+        record = records.of_study(key, cell)
+        assert record["values"] == pytest.approx(alone.values, rel=1e-9)
+        assert record["shared_seconds"] == pytest.approx(jobs.seconds(fit) + jobs.seconds(run))
+
+
+def test_a_cell_whose_model_cannot_be_fitted_fails(tmp_path: Path) -> None:
+    values = {"data": "pendulum/medium-replay", "config": SMALL, "steps": 20, "episodes": 2}
+    studies.create("horizons", values, 0, tmp_path / "cell", tmp_path / "home")
+    fit, run, cell = jobs.in_order([tmp_path / "cell"])
+    described = folders.read_json(fit / "config.json")
+    described["fit"]["data"] = "pendulum/nowhere"
+    folders.write_json(fit / "config.json", described)
+    failed = pool.run_all([fit, run, cell], 1)
+    assert list(failed) == [fit, run, cell]
+    assert str(fit) in failed[run] and str(run) in failed[cell]

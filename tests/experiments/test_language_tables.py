@@ -303,7 +303,7 @@ learner = "imitation"
     monkeypatch.setattr(pool, "PAUSE", 0.01)
     folder = tmp_path / "runs"
     described = table.describe_all(known, table.all_cells(known), {}, folder)
-    for job in table.with_needs(described):
+    for job in jobs.in_order(described):
         jobs.resume(job, quiet=True)
     table.finish(known, home, folder, pool.Local(1), table.all_cells(known))
     table.show(known, home, Console(quiet=True))

@@ -28,7 +28,7 @@ def test_one_generator_for_a_dataset_and_seed(found: plan.Plan, tmp_path: Path) 
     assert sorted(needed) == [(0, 5000), (0, 50000), (1, 5000)]
     assert all(len(folders) == 1 for folders in needed.values())
     assert len({fit for folders in needed.values() for fit in folders}) == 3
-    assert len(table.with_needs(described)) == len(described) + 3
+    assert len(jobs.in_order(described)) == len(described) + 3
 
 
 def test_rows_differ_in_the_data_alone(found: plan.Plan) -> None:

@@ -409,7 +409,7 @@ def test_the_task_as_the_model_needs_no_fit(tmp_path: Path) -> None:
     cells = table.all_cells(found)
     marks, _ = table.fingerprints(cells)
     described = table.describe_all(found, cells, marks, tmp_path / "jobs")
-    (folder,) = table.with_needs(described)
+    (folder,) = jobs.in_order(described)
     assert jobs.needs(folder) == []
     runs.resume(folder, quiet=True)
     assert jobs.finished(folder)
