@@ -286,12 +286,14 @@ class RecurrentActorCritic:
         """One step of temperature, actor, critics and target, in that order."""
         c = self.config
         weights = step_weights(tape.mask, tape.real, c.real_weight)
-        metrics = self.update_policy(tape, weights)
-        metrics |= self.update_critic(tape, weights, self.value_target(tape))
+        features = self.critic.encoder(tape.x, tape.first)
+        metrics = self.update_policy(tape, weights, features.detach())
+        metrics |= self.update_critic(tape, weights, features, self.value_target(tape))
         polyak_update(self.target, self.critic, c.tau)
         return metrics
 
-    def update_policy(self, tape: Tape, weights: Tensor) -> Metrics:
+    def update_policy(self, tape: Tape, weights: Tensor, features: Tensor) -> Metrics:
+        """`features` [T, width] are those of the critic's encoder."""
         assert tape.noise is not None
         c = self.config
         action, log_prob = self.sample(tape, tape.noise[0])
@@ -299,8 +301,6 @@ class RecurrentActorCritic:
             gap = (log_prob.detach() + self.target_entropy) * weights
             descend(self.optimisers["alpha"], -self.log_alpha * gap.sum())
         alpha = self.log_alpha.detach().exp()
-        with torch.no_grad():
-            features = self.critic.encoder(tape.x, tape.first)
         value = self.critic.values(features, action).mean(0)
         loss = ((alpha * log_prob - value) * weights).sum()
         descend(self.optimisers["policy"], loss, c.clip)
@@ -328,8 +328,9 @@ class RecurrentActorCritic:
         value = value - self.log_alpha.exp() * log_prob
         return bootstrapped(tape.reward, tape.discount, value)
 
-    def update_critic(self, tape: Tape, weights: Tensor, target: Tensor) -> Metrics:
-        features = self.critic.encoder(tape.x, tape.first)
+    def update_critic(
+        self, tape: Tape, weights: Tensor, features: Tensor, target: Tensor
+    ) -> Metrics:
         q = self.critic.values(features, tape.action)
         loss = critic_loss(q, target, weights, self.config.huber)
         descend(self.optimisers["critic"], loss, self.config.clip)

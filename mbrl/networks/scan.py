@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+SHORT = 16  # steps that are walked one after the other
+
 
 def linear_scan(a: Tensor, b: Tensor) -> Tensor:
     """h [T, ...] with h_t = a_t h_{t-1} + b_t and h before the first step 0, from `a` (T in front,
     broadcastable to `b`) and `b` [T, ...], real or complex.
 
-    A reset at step t is a_t = 0. Cost: 3 T multiplications, in about 2 sqrt(T) steps one after the
+    A reset at step t is a_t = 0. Cost: 3 T multiplications, in about sqrt(T) steps one after the
     other.
     """
     result: Tensor = _Scan.apply(a.expand_as(b), b)
@@ -44,22 +46,23 @@ class _Scan(torch.autograd.Function):
 @torch.no_grad()
 def chunked_scan(a: Tensor, b: Tensor) -> Tensor:
     """The scan without gradients, `a` and `b` [T, ...] alike. All chunks run their steps side by
-    side from 0; then what enters each chunk is carried along and added in."""
+    side from 0; then what enters each chunk, itself a scan over chunks, is added in."""
     steps = len(b)
-    size = max(1, math.isqrt(steps))
-    count = -(-steps // size)
-    pad = count * size - steps
-    if pad:
-        rest = torch.zeros(pad, *b.shape[1:], dtype=b.dtype, device=b.device)
-        a, b = torch.cat([a, rest]), torch.cat([b, rest])
-    a, b = (t.reshape(count, size, *b.shape[1:]) for t in (a, b))
-    within, through = torch.empty_like(b), torch.empty_like(b)
-    within[:, 0], through[:, 0] = b[:, 0], a[:, 0]
+    size = steps if steps <= SHORT else math.isqrt(steps) // 2
+    within, through = _by_step(b, size), _by_step(a, size)
+    values, products = within.unbind(0), through.unbind(0)
     for t in range(1, size):
-        torch.addcmul(b[:, t], a[:, t], within[:, t - 1], out=within[:, t])
-        torch.mul(a[:, t], through[:, t - 1], out=through[:, t])
-    entering = torch.zeros_like(b[:, 0])
-    for c in range(1, count):
-        entering[c] = within[c - 1, -1] + through[c - 1, -1] * entering[c - 1]
-    h = torch.addcmul(within, through, entering[:, None])
-    return h.reshape(count * size, *b.shape[2:])[:steps]
+        values[t].addcmul_(products[t], values[t - 1])
+        products[t].mul_(products[t - 1])
+    if size < steps:
+        entering = chunked_scan(products[-1], values[-1])[:-1]
+        within[:, 1:].addcmul_(through[:, 1:], entering)
+    return within.transpose(0, 1).flatten(0, 1)[:steps]
+
+
+def _by_step(x: Tensor, size: int) -> Tensor:
+    """A copy [size, chunks, ...], in which the chunks' equal steps lie together; 0 at the end."""
+    rest = -len(x) % size
+    if rest:
+        x = torch.cat([x, x.new_zeros(rest, *x.shape[1:])])
+    return x.unflatten(0, (-1, size)).transpose(0, 1).clone(memory_format=torch.contiguous_format)
