@@ -1,5 +1,6 @@
 """Sentences under a table that are computed from its records: what came out of it."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -152,6 +153,36 @@ def beaten(found: Summary) -> list[str]:
     return sorted(lines)
 
 
+TRENDS = ("length", "gap", "score")
+
+
+def trends(found: Summary) -> list[str]:
+    """For rows that differ in a number, the last in what stands after the first comma of their
+    labels: rank correlations over runs of what was measured with that number."""
+    lines = []
+    for block in found.blocks:
+        panels: dict[str, list[tuple[float, Record]]] = {}
+        for label, records in records_of(block).items():
+            panel, _, line = label.partition(", ")
+            numbers = re.findall(r"\d+(?:\.\d+)?", line.partition(" of ")[0])
+            if numbers:
+                panels.setdefault(panel, []).extend((float(numbers[-1]), r) for r in records)
+        for panel, known in panels.items():
+            x = [number for number, _ in known]
+            if len(set(x)) < 3:
+                continue
+            parts = []
+            for name in TRENDS:
+                at = statistics.rank_correlation(x, [r["values"][name] for _, r in known])
+                word = "up" if at.low > 0 else "down" if at.high < 0 else "no order"
+                parts.append(f"{name} {at.estimate:.2f} [{at.low:.2f}, {at.high:.2f}], {word}")
+            lines.append(
+                f"{panel}, rank correlation with the number over {len(known)} runs of "
+                f"{len(set(x))}: {'; '.join(parts)}."
+            )
+    return lines
+
+
 def _equal(records: list[Record], name: str) -> set[int]:
     """Numbers of evaluations at which a sampler is of equal quality in all records."""
     return set.intersection(
@@ -173,6 +204,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "guided": guided,
     "rewards": language.rewards,
     "schedulers": language.schedulers,
+    "trends": trends,
     "warm_starts": language.warm_starts,
 }
 

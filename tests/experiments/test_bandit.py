@@ -431,7 +431,7 @@ def test_oracles_play_and_are_drawn(tmp_path: Path) -> None:
 
 def test_the_table() -> None:
     blocks = plan.load("bandit").blocks
-    assert [len(b.rows) * len(b.seeds) for b in blocks] == [10, 20, 6]
+    assert [len(b.rows) * len(b.seeds) for b in blocks] == [10, 20, 5, 4]
     for block in blocks:
         for row in block.rows:
             assert studies.settings_of("bandit", row.settings)["updates"] == 20_000

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import algorithms
 from algorithms import recurrent_diagnosis
-from experiments import folders, jobs, pool, records, studies
+from experiments import conclusions, folders, jobs, plan, pool, records, studies, summary
 from experiments.studies import horizons
 from mbrl import data
 from mbrl.types import Trajectories
@@ -102,3 +103,40 @@ def test_a_cell_whose_model_cannot_be_fitted_fails(tmp_path: Path) -> None:
     failed = pool.run_all([fit, run, cell], 1)
     assert list(failed) == [fit, run, cell]
     assert str(fit) in failed[run] and str(run) in failed[cell]
+
+
+def test_trends_are_rank_correlations_with_the_number_of_the_row() -> None:
+    """Against scipy; rows without a number and panels of fewer than three are left out."""
+    labels = {
+        "hopper, zeta = 0.9": 0.9, "hopper, zeta = 0.99": 0.99, "hopper, zeta = 1": 1.0,
+        "member, kept (5 of 8)": 5, "member, kept (20 of 32)": 20, "member, kept (60 of 96)": 60,
+        "member, drawn anew each step": None, "cap, 1 step": 1, "cap, 5 steps": 5,
+    }  # fmt: skip
+    rng, columns = np.random.default_rng(0), (plan.Column("score"),)
+    block = plan.Block("", tuple(plan.Row(k) for k in labels), columns, (0, 1), "horizons")
+    entries = {
+        (label, "score"): summary.Entry(
+            records=[
+                {
+                    "values": {
+                        "length": 10 * (x or 0) + seed / 9,
+                        "gap": rng.normal(),
+                        "score": -seed,
+                    }
+                }
+                for seed in range(2)
+            ]
+        )
+        for label, x in labels.items()
+    }
+    made = plan.Plan("x", "x", (block,), conclusions=("trends",))
+    lines = conclusions.lines(summary.Summary(made, (summary.BlockSummary(block, entries),)))
+    assert [line.split(",")[0] for line in lines] == ["hopper", "member"]
+    chosen = [(x, r["values"]) for (k, _), e in entries.items() if "kept" in k
+              for x in [labels[k]] for r in e.records]  # fmt: skip
+    x = [a for a, _ in chosen]
+    for name in ("length", "gap", "score"):
+        rho = stats.spearmanr(x, [v[name] for _, v in chosen]).statistic
+        assert f"{name} {rho:.2f} [" in lines[1]
+    assert "over 6 runs of 3" in lines[1] and "], up; gap" in lines[1]
+    assert lines[1].endswith("no order.")
