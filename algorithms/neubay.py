@@ -28,6 +28,7 @@ from mbrl.types import Dataset, Spec, Trajectories
 from world_models import EnsembleConfig, EnsembleDynamics, RolloutConfig, WorldModel, rollout
 
 MEASURE = "epistemic_mean"  # U: disagreement that stops a rollout, reward dimension included
+BEYOND = 2000  # positions whose actions are tried before training
 CHUNK = 10_000  # rows of data whose disagreement is asked for at a time
 SUPPORT = 10  # rows of data that a supported threshold has at or above it
 
@@ -79,8 +80,8 @@ class NEUBAYConfig:
             target="standardised",
             input_clip=None,
             log_variance_bounds="fixed",
-            log_variance_min=-5.0,
-            log_variance_max=0.25,
+            log_variance_min=-10.0,  # deviations from exp(-5)
+            log_variance_max=0.5,  # to exp(0.25)
             bootstrap="none",
             holdout_max=1000,
             weight_decay=(5e-5,),
@@ -110,7 +111,7 @@ def threshold_of(levels: Tensor, zeta: float, rule: str) -> Tensor:
 class NEUBAY(Offline):
     """A recurrent agent on long rollouts, each in one member of a posterior over tasks."""
 
-    version = 1
+    version = 2
 
     def __init__(
         self,
@@ -321,9 +322,9 @@ class NEUBAY(Offline):
         return stored
 
     def forecast(self, steps: int) -> list[str]:
-        """What is known before `steps` updates: the threshold, how far the untrained policy's
-        rollouts go, memory, and time from one collection and one update, neither of which is kept.
-        """
+        """What is known before `steps` updates: the threshold, how many actions at logged states
+        pass it, how far the untrained policy's rollouts go, memory, and time from one collection
+        and one update, neither of which is kept."""
         assert self.levels is not None and self.recorded is not None
         kept, self.generator = self.generator, torch.Generator(self.device).manual_seed(self.seed)
         began = time.perf_counter()
@@ -337,6 +338,7 @@ class NEUBAY(Offline):
         began = time.perf_counter()
         learner.update(tape)
         update = time.perf_counter() - began
+        others, uniform = self._beyond()
         self.generator = kept
         lengths = torch.zeros_like(times) if imagined is None else imagined.lengths
         c = self.config.rollouts
@@ -348,12 +350,28 @@ class NEUBAY(Offline):
         return [
             f"rollouts stop above a disagreement of {float(self.levels[0]):.4g} (zeta {c.zeta}, "
             f"{c.rule}; mean of the data {float(self.levels[1]):.4g})",
+            f"at logged states it is above that for {others:.1%} of the actions of other rows and "
+            f"{uniform:.1%} of uniform ones",
             f"the untrained policy's rollouts are {half:.0f} steps long (median; quartiles "
             f"{quarter:.0f} and {most:.0f}) of {_quartiles(limits[limits > 0])[1]:.0f} possible",
             f"{steps} updates at {1000 * update:.0f} ms and about {collections} collections at "
             f"{collection:.1f} s take about {hours:.2g} h here; the sequence buffer takes at most "
             f"{memory:.2f} GiB",
         ]
+
+    def _beyond(self) -> list[float]:
+        """Shares of actions that pass the threshold at logged states: actions logged at other
+        states, and uniform ones."""
+        assert self.levels is not None and self.recorded is not None
+        tape = self.recorded.sample(BEYOND, self.generator)
+        obs, logged = tape.x[tape.mask][:, : self.spec.obs_dim], tape.action[tape.mask]
+        order = torch.randperm(len(obs), generator=self.generator, device=self.device)
+        uniform = torch.rand(logged.shape, generator=self.generator, device=self.device) * 2 - 1
+        shares = []
+        for unit in (logged[order], uniform):
+            level = self.model.disagreement(obs, self.policy.scale.to_task(unit), MEASURE)
+            shares.append(float((level > self.levels[0]).float().mean()))
+        return shares
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict() | {

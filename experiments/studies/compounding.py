@@ -21,7 +21,7 @@ from mbrl.types import Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models.diagnostics import window_starts
 
-VERSION = 1
+VERSION = 2
 DEFAULTS: dict[str, Any] = {
     "train": "swingup/expert",  # what the ensemble is fitted to
     "test": "swingup/random",  # whose action sequences drive it

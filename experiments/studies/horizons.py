@@ -16,7 +16,7 @@ from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
 from world_models import TrueDynamics
 
-VERSION = 1
+VERSION = 2
 DEFAULTS = learned.DEFAULTS | {"data": "swingup/medium-replay", "algorithm": "neubay"}
 HISTORIES = 100  # that values are compared at
 POSITIONS = 2000  # of the tape that they are drawn from

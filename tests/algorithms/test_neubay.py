@@ -21,6 +21,7 @@ from mbrl.sequences import SequenceBuffer
 from mbrl.types import Dataset, Spec
 from tests.small import CONFIGS
 from world_models import EnsembleConfig, EnsembleDynamics, Prediction, RolloutConfig, rollout
+from world_models.ensemble import EnsembleNetwork
 
 SPEC = Spec("t", obs_dim=2, action_dim=1, action_low=(-2.0,), action_high=(2.0,))
 
@@ -225,6 +226,16 @@ def test_a_cap_bounds_rollouts_and_the_penalty_lowers_rewards(cap: int) -> None:
     torch.testing.assert_close(gap, 3.0 / 2.0 * level, rtol=1e-4, atol=1e-5)
 
 
+def test_deviations_of_members_are_bounded_as_in_the_authors_code() -> None:
+    """There the logarithm of the deviation lies in [-5, 0.25]; half of a log-variance here."""
+    network = EnsembleNetwork(4, 2, 3, NEUBAYConfig().model)
+    for far, limit in ((-60.0, -5.0), (60.0, 0.25)):
+        _, log_variance = network.split(torch.full((3, 4, 4), far))
+        torch.testing.assert_close(
+            log_variance / 2, torch.full_like(log_variance, limit), rtol=0, atol=1e-4
+        )
+
+
 def test_the_forecast_tells_and_changes_nothing() -> None:
     made, _ = agent()
     before = made.generator.get_state()
@@ -232,8 +243,23 @@ def test_the_forecast_tells_and_changes_nothing() -> None:
     lines = made.forecast(1000)
     assert torch.equal(weights, torch.cat([p.flatten() for p in made.policy.parameters()]))
     assert torch.equal(made.generator.get_state(), before) and not made.sequences.episodes
-    assert f"{float(made.levels[0]):.4g}" in lines[0] and "steps long" in lines[1]
-    assert "1000 updates at" in lines[2] and "GiB" in lines[2]
+    assert f"{float(made.levels[0]):.4g}" in lines[0] and "steps long" in lines[2]
+    assert "1000 updates at" in lines[3] and "GiB" in lines[3]
+
+
+def test_the_forecast_counts_the_actions_that_pass_the_threshold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model that disagrees about large torques alone: of uniform ones in [-2, 2] three quarters
+    are above 0.5; of the data's as many as it has."""
+    made, dataset = agent()
+    monkeypatch.setattr(made.model, "disagreement", lambda obs, action, measure: action[:, 0].abs())
+    made.levels = torch.tensor([0.5, 0.1])
+    others, uniform = made._beyond()
+    logged = float((dataset.transitions.action[:, 0].abs() > 0.5).float().mean())
+    assert uniform == pytest.approx(0.75, abs=0.03) and others == pytest.approx(logged, abs=0.05)
+    told = made.forecast(1000)[1]
+    assert "of the actions of other rows and" in told and told.endswith("of uniform ones")
 
 
 def test_memory_solves_what_a_markov_agent_cannot() -> None:
