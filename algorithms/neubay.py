@@ -3,8 +3,10 @@
 a recorded history and runs until the members disagree more than anywhere in the data; no penalty,
 and an agent with memory, since the member is hidden from it.
 
-Differences: a rollout that begins at the end of a recorded episode adds nothing to it; the last
-layers of the critic heads start uniform in +-3e-3; the tape's episodes are drawn with replacement.
+Differences from the authors' code: an update is one of temperature, actor, critics and target, in
+that order (there critics and target come first); where a recorded episode was cut before the task's
+time limit, imagination may go on from its end; a rollout that begins where an episode ended adds
+nothing to it; the last layers of the critic heads start uniform in +-3e-3.
 """
 
 import copy
