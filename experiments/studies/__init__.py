@@ -30,6 +30,7 @@ STUDIES: dict[str, str] = {
     "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
     "recipe_cost": "what every recipe costs beside GRPO",
     "schedule_search": "schedules of few evaluations that a search finds, beside plain ones",
+    "sequence_cost": "an update of a learner with memory against the length of its tape",
     "solver_orders": "error of solvers against steps where the flow is known, and the order of it",
     "staleness": "policy gradients of language models on conversations of earlier policies",
     "window_quality": "generated windows and imagined rollouts against the task and its policies",
