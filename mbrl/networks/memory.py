@@ -131,10 +131,11 @@ class GRULayer(nn.Module):
 
     def with_states(self, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """`forward`, and the state [T, width] after every position."""
-        u, keep = self.norm(x), (~first).to(x.dtype)
+        # Split at once: the gradient of a slice is as long as the tape, for every step of it.
+        inputs, keep = self.norm(x).split(1), (~first).to(x.dtype).split(1)
         state, states = x.new_zeros(1, self.state_size), []
-        for t in range(len(x)):
-            state = self.cell(u[t : t + 1], state * keep[t])
+        for u, kept in zip(inputs, keep, strict=True):
+            state = self.cell(u, state * kept)
             states.append(state)
         after = torch.cat(states)
         return x + after, after
