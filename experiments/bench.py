@@ -44,10 +44,7 @@ Name = Literal[
     "ensemble_128",
     "rollout_penalty",
     "rollout_single",
-    "recurrent_512",
-    "recurrent_1024",
-    "recurrent_2048",
-    "recurrent_4096",
+    "recurrent",
     "windows_heun_128",
     "windows_few_128",
     "windows_heun_small",
@@ -299,29 +296,25 @@ def _large_ensemble(quick: bool, folder: Path) -> tuple[Step, int]:
     return lambda: fit.epoch(x, y, gaussian_nll), batches
 
 
-def _recurrent(length: int) -> Workload:
-    """An update of NEUBAY's learner on a tape of so many positions, in the reduced preset."""
+def _recurrent(quick: bool, folder: Path) -> tuple[Step, int]:
+    """An update of NEUBAY's learner in the reduced preset; the table `sequence-cost` has other
+    lengths of its tape."""
+    values = preset("neubay", "pendulum/medium")["config"]["learner"]
+    tape = 64 if quick else values["tape"]
+    learner_config = configs.from_dict(RecurrentLearnerConfig, values | {"tape": tape})
+    draw = torch.Generator().manual_seed(0)
+    learner = RecurrentActorCritic(SPEC, learner_config, torch.device("cpu"), draw)
+    buffer, data = SequenceBuffer(SPEC, 10_000, 0.99), dataset(8_000).transitions
+    for begin in range(0, 8_000, 200):
+        rows = slice(begin, begin + 200)
+        obs = torch.cat([data.obs[rows], data.next_obs[begin + 199 : begin + 200]])
+        real = torch.ones(200, dtype=torch.bool)
+        buffer.append(obs, data.action[rows], data.reward[rows], data.terminated[rows], real)
 
-    def build(quick: bool, folder: Path) -> tuple[Step, int]:
-        tape = 64 if quick else length
-        values = preset("neubay", "pendulum/medium")["config"]["learner"] | {"tape": tape}
-        learner_config = configs.from_dict(RecurrentLearnerConfig, values)
-        draw = torch.Generator().manual_seed(0)
-        learner = RecurrentActorCritic(SPEC, learner_config, torch.device("cpu"), draw)
-        buffer, data = SequenceBuffer(SPEC, 10_000, 0.99), dataset(8_000).transitions
-        for begin in range(0, 8_000, 200):
-            rows = slice(begin, begin + 200)
-            obs = torch.cat([data.obs[rows], data.next_obs[begin + 199 : begin + 200]])
-            real = torch.ones(200, dtype=torch.bool)
-            buffer.append(obs, data.action[rows], data.reward[rows], data.terminated[rows], real)
+    def step() -> None:
+        learner.update(learner.draw(buffer.sample(tape, draw), draw))
 
-        def step() -> None:
-            learner.update(learner.draw(buffer.sample(tape, draw), draw))
-
-        return step, 1
-
-    title = f"recurrent actor-critic, tape of {length} positions, reduced preset"
-    return Workload(title, "updates/s", None, {}, build)
+    return step, 1
 
 
 def _rollouts(config: RolloutConfig) -> Build:
@@ -399,10 +392,13 @@ WORKLOADS: dict[Name, Workload] = {
         {},
         _large_ensemble,
     ),
-    "recurrent_512": _recurrent(512),
-    "recurrent_1024": _recurrent(1024),
-    "recurrent_2048": _recurrent(2048),
-    "recurrent_4096": _recurrent(4096),
+    "recurrent": Workload(
+        "recurrent actor-critic, tape of 512 positions, reduced preset",
+        "updates/s",
+        None,
+        {},
+        _recurrent,
+    ),
     "rollout_penalty": Workload(
         "rollouts, 5 steps from 50,000 states, 7 members, MOPO penalty",
         "steps/s",

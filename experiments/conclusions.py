@@ -175,7 +175,8 @@ def trends(found: Summary) -> list[str]:
             for name in TRENDS:
                 at = statistics.rank_correlation(x, [r["values"][name] for _, r in known])
                 word = "up" if at.low > 0 else "down" if at.high < 0 else "no order"
-                parts.append(f"{name} {at.estimate:.2f} [{at.low:.2f}, {at.high:.2f}], {word}")
+                around = f"{at.estimate:.2f} [{at.low:.2f}, {at.high:.2f}], {word}"
+                parts.append(f"{name} {'alike in all' if np.isnan(at.estimate) else around}")
             lines.append(
                 f"{panel}, rank correlation with the number over {len(known)} runs of "
                 f"{len(set(x))}: {'; '.join(parts)}."

@@ -258,6 +258,16 @@ def test_the_forecast_counts_the_actions_that_pass_the_threshold(
     others, uniform = made._beyond()
     logged = float((dataset.transitions.action[:, 0].abs() > 0.5).float().mean())
     assert uniform == pytest.approx(0.75, abs=0.03) and others == pytest.approx(logged, abs=0.05)
+    # A model that disagrees about what was not done there: no row has another's action by chance.
+    rows = dataset.transitions
+    known = {tuple(o): float(a) for o, a in zip(rows.obs.tolist(), rows.action[:, 0], strict=True)}
+
+    def unlike(obs: torch.Tensor, action: torch.Tensor, measure: str) -> torch.Tensor:
+        return (action[:, 0] - torch.tensor([known[tuple(o)] for o in obs.tolist()])).abs()
+
+    monkeypatch.setattr(made.model, "disagreement", unlike)
+    made.levels = torch.tensor([1e-3, 0.1])
+    assert min(made._beyond()) > 0.8
     told = made.forecast(1000)[1]
     assert "of the actions of other rows and" in told and told.endswith("of uniform ones")
 

@@ -111,6 +111,7 @@ def test_trends_are_rank_correlations_with_the_number_of_the_row() -> None:
         "hopper, zeta = 0.9": 0.9, "hopper, zeta = 0.99": 0.99, "hopper, zeta = 1": 1.0,
         "member, kept (5 of 8)": 5, "member, kept (20 of 32)": 20, "member, kept (60 of 96)": 60,
         "member, drawn anew each step": None, "cap, 1 step": 1, "cap, 5 steps": 5,
+        "alike, 1": 1, "alike, 2": 2, "alike, 3": 3,
     }  # fmt: skip
     rng, columns = np.random.default_rng(0), (plan.Column("score"),)
     block = plan.Block("", tuple(plan.Row(k) for k in labels), columns, (0, 1), "horizons")
@@ -119,7 +120,7 @@ def test_trends_are_rank_correlations_with_the_number_of_the_row() -> None:
             records=[
                 {
                     "values": {
-                        "length": 10 * (x or 0) + seed / 9,
+                        "length": 1.0 if "alike" in label else 10 * (x or 0) + seed / 9,
                         "gap": rng.normal(),
                         "score": -seed,
                     }
@@ -131,7 +132,8 @@ def test_trends_are_rank_correlations_with_the_number_of_the_row() -> None:
     }
     made = plan.Plan("x", "x", (block,), conclusions=("trends",))
     lines = conclusions.lines(summary.Summary(made, (summary.BlockSummary(block, entries),)))
-    assert [line.split(",")[0] for line in lines] == ["hopper", "member"]
+    assert [line.split(",")[0] for line in lines] == ["hopper", "member", "alike"]
+    assert "length alike in all; gap" in lines[2]
     chosen = [(x, r["values"]) for (k, _), e in entries.items() if "kept" in k
               for x in [labels[k]] for r in e.records]  # fmt: skip
     x = [a for a, _ in chosen]

@@ -29,7 +29,7 @@ def draws(steps: int, *, resets: bool) -> tuple[torch.Tensor, torch.Tensor]:
     return a, b
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 7, 16, 100, 211])
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 16, 17, 100, 211, 5000])
 @pytest.mark.parametrize("resets", [False, True])
 def test_the_scan_is_the_loop(steps: int, resets: bool) -> None:
     a, b = draws(steps, resets=resets)
