@@ -204,7 +204,9 @@ def describe_all(
 
 def _describe_run(table: Plan, cell: Cell, mark: str, home: Path, folder: Path) -> None:
     config = plan.config_of(cell.column, cell.row.data)
-    fit = fits.for_run(fits.FitSettings(cell.row.data, cell.seed), config, mark, home / "fits")
+    fit = fits.for_run(
+        fits.FitSettings(cell.row.data, cell.seed), config, mark, home.parent / "fits"
+    )
     run_settings = RunSettings(
         cell.column.algorithm,
         cell.row.data,

@@ -35,7 +35,8 @@ def agent(
     """The agent that a study's `algorithm`, `data`, `steps` and `episodes` (of the last evaluation)
     describe, trained with the config `chosen` in `folder`, where a run that stopped goes on."""
     runs.ensure(_described(settings, seed, log_every), chosen, folder)
-    runs.resume(folder, quiet=True)
+    if not (folder / "result.json").exists():  # which would forget how long a finished run took
+        runs.resume(folder, quiet=True)
     return algorithms.load(folder / "checkpoint.pt")
 
 

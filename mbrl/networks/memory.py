@@ -81,13 +81,15 @@ class LRULayer(nn.Module):
 
     def inputs(self, u: Tensor) -> Tensor:
         """What enters the recurrence [..., states], complex, from normalised inputs u."""
-        scale = self.scale.exp()
-        return torch.complex(u @ (self.into_real * scale), u @ (self.into_imag * scale))
+        # One product for real and imaginary parts, laid out as complex numbers are: no copies.
+        into = torch.stack((self.into_real, self.into_imag), -1) * self.scale.exp()[:, None]
+        return torch.view_as_complex((u @ into.flatten(1)).unflatten(-1, (-1, 2)))
 
     def outputs(self, x: Tensor, u: Tensor, h: Tensor) -> Tensor:
-        y = h.real @ self.out_real - h.imag @ self.out_imag + self.skip * u
-        y = F.gelu(y)
-        return x + self.value(y) * torch.sigmoid(self.gate(y))
+        out = torch.stack((self.out_real, -self.out_imag), 1).flatten(0, 1)
+        y = F.gelu(torch.addcmul(torch.view_as_real(h).flatten(-2) @ out, self.skip, u))
+        weight = torch.cat((self.value.weight, self.gate.weight))
+        return x + F.glu(F.linear(y, weight, torch.cat((self.value.bias, self.gate.bias))))
 
     def forward(self, x: Tensor, first: Tensor) -> Tensor:
         """[T, width] of a tape on which a sequence begins wherever `first` [T] is True."""
