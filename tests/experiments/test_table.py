@@ -248,6 +248,23 @@ def test_a_sweep_over_one_knob_has_a_column_a_value(tmp_path: Path) -> None:
     assert [c.column.label for c in cells] == ["edac eta=0.5", "edac eta=2.0"]
 
 
+def test_two_tables_share_a_fit(tmp_path: Path) -> None:
+    """Runs of two algorithms in two tables use the model of one folder."""
+    models = []
+    for name, algorithm in (("one", "ravl"), ("two", "mopo")):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(
+            f'datasets = ["pendulum/expert"]\nalgorithms = ["{algorithm}"]\nseeds = [0]\nsteps = 9\n'
+        )
+        cells = table.all_cells(plan.load(str(file)))
+        described = table.describe_all(
+            plan.load(str(file)), cells, {"pendulum/expert": "mark"}, tmp_path / "jobs" / name
+        )
+        models += [folder for job in described for folder in jobs.needs(job)]
+    assert len(models) == 2 and models[0] == models[1]
+    assert models[0].parent == (tmp_path / "jobs" / "fits").resolve()
+
+
 def test_a_shared_fit_gives_the_run_that_an_own_fit_gives(tmp_path: Path) -> None:
     config = build_config("ravl", CONFIGS["ravl"])
     values = {"steps": 12, "eval_every": 0, "final_episodes": 2, "tensorboard": False}
