@@ -7,7 +7,7 @@ left out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -104,7 +104,7 @@ class Mixture:
 
 class PGD(offline.Offline):
     """An off-policy learner on real and generated windows. `model` replaces the generator (one that
-    is fitted already)."""
+    is fitted already); its settings take the place of those in `config`."""
 
     version = 1
 
@@ -118,7 +118,10 @@ class PGD(offline.Offline):
         seed: int = 0,
     ) -> None:
         self.config: PGDConfig
-        self.setup(spec, config or PGDConfig(), device, seed)
+        config = config or PGDConfig()
+        if model is not None:
+            config = replace(config, model=model.config)  # what a saved agent is loaded with
+        self.setup(spec, config, device, seed)
         name = self.config.learner
         self.learner: Any = LEARNERS[name](
             spec, getattr(self.config, name), device=device, seed=seed

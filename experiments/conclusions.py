@@ -9,6 +9,7 @@ from scipy import stats
 
 from experiments import language_conclusions as language
 from experiments.studies import few_steps as few
+from experiments.studies import window_quality as quality
 from experiments.summary import Summary, records_of
 from mbrl import statistics
 from mbrl.errors import unknown_name
@@ -94,10 +95,12 @@ def guided(found: Summary) -> list[str]:
 
 
 def few_steps(found: Summary) -> list[str]:
-    """For every sampler the least number of evaluations at which it is of equal quality in all
-    seeds, and the sampler with the least of all in all rows."""
-    rows = {label: known for b in found.blocks for label, known in records_of(b).items() if known}
-    if not rows:
+    """Of the first block, once all its cells are done: for every sampler the least number of
+    evaluations at which it is of equal quality in all seeds, and the sampler with the least of all
+    in all rows."""
+    block = found.blocks[0]
+    rows = records_of(block)
+    if any(len(known) < len(block.block.seeds) for known in rows.values()):
         return []
     lines, cheapest = [], []
     for name in few.names(next(iter(rows.values()))[0]):
@@ -109,6 +112,40 @@ def few_steps(found: Summary) -> list[str]:
     lines.append(text + _first(cheapest))
     named = [(n, name) for n, name in cheapest if name in few.PLAIN]
     return [*lines, "Of those that a configuration names, the default: " + _first(named)]
+
+
+def windows(found: Summary) -> list[str]:
+    """For every panel with a diffusion and an ensemble: the errors of the first over those of the
+    second at the same likelihood of the target policy; and how a diffusion's likelihoods and errors
+    go with the weight (P1, P2 and P5 of policy-guided diffusion, arXiv 2404.06356)."""
+    rows: dict[str, list[Record]] = {}
+    for block in found.blocks:
+        rows |= records_of(block)
+    lines = []
+    for label, records in rows.items():
+        panel, _, line = label.partition(", ")
+        if not line.startswith("diffusion") or not records:
+            continue
+        others = {r["key"]["seed"]: r for r in rows.get(f"{panel}, ensemble", [])}
+        pairs = [(r, others[r["key"]["seed"]]) for r in records if r["key"]["seed"] in others]
+        parts = []
+        for name, title in (("one_step", "one-step"), ("open", "open-loop")):
+            logs = np.array([quality.at_equal_likelihood(a, b, name) for a, b in pairs])
+            known = logs[np.isfinite(logs)]
+            if len(known):
+                at = statistics.confidence_interval(known, statistics.mean)
+                ends = "" if np.isnan(at.low) else f" [{10**at.low:.2g}, {10**at.high:.2g}]"
+                parts.append(f"{title} error {10**at.estimate:.2g}{ends} times the ensemble's")
+        if parts:
+            lines.append(f"{label}, at equal likelihood: {', '.join(parts)}.")
+        elif pairs:
+            lines.append(f"{label}: no likelihood that both reach.")
+        slopes = []
+        for name in ("log_prob", "behaviour", "one_step"):
+            r = [stats.spearmanr(k["curves"]["weight"], k["curves"][name]) for k in records]
+            slopes.append(f"{name} {np.mean([each.statistic for each in r]):.2f}")
+        lines.append(f"{label}, rank correlation with the weight: {', '.join(slopes)}.")
+    return lines
 
 
 def costly(found: Summary) -> list[str]:
@@ -207,6 +244,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "schedulers": language.schedulers,
     "trends": trends,
     "warm_starts": language.warm_starts,
+    "windows": windows,
 }
 
 

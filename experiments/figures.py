@@ -99,13 +99,14 @@ def by_label(
 ) -> dict[str, dict[str, Curve]]:
     """The curve of each row's records, one a seed: a panel for what stands before the first comma
     of a row's label, a line for what stands after it. `x` and `y` tell the points of a record;
-    those that are no number in one of them are left out."""
+    those whose y is no number in one of them are left out, and x is the mean over them."""
     panels: dict[str, dict[str, Curve]] = {}
     for label, records in rows.items():
         panel, line = label.split(", ", 1)
         values = np.array([y(record) for record in records])
         kept = np.isfinite(values).all(0)
-        panels.setdefault(panel, {})[line] = curve(np.array(x(records[0]))[kept], values[:, kept])
+        where = np.array([x(record) for record in records]).mean(0)
+        panels.setdefault(panel, {})[line] = curve(where[kept], values[:, kept])
     return panels
 
 

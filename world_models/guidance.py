@@ -4,12 +4,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, unknown_name
 from mbrl.training import Stateful
 from world_models.samplers.base import Before, Denoiser
 from world_models.windows import Tokens
@@ -44,6 +44,9 @@ def window_log_prob(policy: Any, obs: Tensor, action: Tensor, reward: Tensor) ->
     return log_prob(policy, obs, action)
 
 
+Mode = Literal["paper", "score"]
+
+
 @dataclass(frozen=True)
 class PolicyGuidance:
     """Moves the actions of a window uphill in sum_t log pi(a_t | s_t), towards
@@ -66,14 +69,16 @@ class PolicyGuidance:
 
     policy: Any
     weight: float = 1.0  # lambda
-    mode: Literal["paper", "score"] = "paper"
+    mode: Mode = "paper"
     normalise: bool = True  # divide the gradient by its norm over a window (paper alone)
     cosine: float = 0.3  # beta of the schedule (paper alone)
     denoised: bool = False  # look at D(x) instead of x
 
     def __post_init__(self) -> None:
-        if self.weight < 0:
-            raise ConfigError(f"weight is {self.weight}, it must be 0 or more")
+        if not 0 <= self.weight < math.inf:
+            raise ConfigError(f"weight is {self.weight}, it must be 0 or more and finite")
+        if self.mode not in get_args(Mode):
+            raise unknown_name("mode of guidance", self.mode, get_args(Mode))
 
     def schedule(self, n: int, steps: int) -> float:
         """What the gradient counts before step n of `steps`."""

@@ -4,12 +4,12 @@ policy-guided diffusion (arXiv 2404.06356) does, with EDM's preconditioning (arX
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import polyak_update
 from mbrl.types import Spec, Trajectories, Transitions
 from world_models.denoisers import TemporalUNet, WindowTransformer
@@ -17,6 +17,7 @@ from world_models.guidance import PolicyGuidance
 from world_models.samplers import SAMPLERS, Denoiser, Sampler, edm_levels
 from world_models.windows import Tokens, window_starts
 
+Network = Literal["unet", "transformer"]
 Progress = Callable[[dict[str, Tensor]], None]
 HELD = 512  # held-out windows that the holdout loss looks at
 AT_ONCE = 256  # windows that are sampled together
@@ -29,7 +30,7 @@ class DiffusionConfig:
 
     length: int = 32  # steps of a window
     stride: int = 8  # rows from one window to the next
-    network: Literal["unet", "transformer"] = "unet"  # the denoiser
+    network: Network = "unet"  # the denoiser
     width: int = 64  # features; the U-Net doubles them at each level
     levels: int = 3  # of the U-Net, or the transformer's blocks
     holdout_fraction: float = 0.05  # share of the episodes for the holdout loss
@@ -55,8 +56,16 @@ class DiffusionConfig:
         for name in ("holdout_fraction", "warmup", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must lie in [0, 1)")
-        if self.sampler not in SAMPLERS:
-            raise ConfigError(f"sampler is {self.sampler!r}, allowed: {', '.join(SAMPLERS)}")
+        if not 0 < self.action_bound < 1:
+            raise ConfigError(f"action_bound is {self.action_bound}, it must lie in (0, 1)")
+        if self.noise_std < 0 or self.learning_rate <= 0:
+            raise ConfigError(
+                f"noise_std is {self.noise_std} (0 or more), learning_rate {self.learning_rate} "
+                "(above 0)"
+            )
+        for name, known in (("network", get_args(Network)), ("sampler", SAMPLERS)):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
         edm_levels(self.steps, sigma_max=self.sigma_max, sigma_min=self.sigma_min)
 
     @property
@@ -233,9 +242,11 @@ class TrajectoryDiffusion:
         sampler: Sampler | None = None,
         sigmas: list[float] | None = None,
         length: int | None = None,
+        denoise: Denoiser | None = None,
     ) -> Tensor:
-        """`count` standardised windows [count, L, F]. Raises `ConfigError` before the fit is
-        finished, and for a `length` that is not the one fitted."""
+        """`count` standardised windows [count, L, F]. `denoise` takes the place of the fitted
+        network: a student of it, a fine-tuned copy, a guided or a compiled one. Raises
+        `ConfigError` before the fit is finished, and for a `length` that is not the one fitted."""
         c = self.config
         if not self.fitted:
             raise ConfigError(
@@ -249,10 +260,9 @@ class TrajectoryDiffusion:
             )
         sampler = sampler or SAMPLERS[c.sampler]()
         levels = c.sigmas if sigmas is None else sigmas
-        denoise: Denoiser = self.denoise
-        before = None
+        denoise, before = denoise or self.denoise, None
         if guidance is not None:
-            denoise, before = guidance.attach(self.tokens, self.denoise)
+            denoise, before = guidance.attach(self.tokens, denoise)
         parts = []
         for begin in range(0, count, AT_ONCE):
             shape = (min(AT_ONCE, count - begin), c.length, self.tokens.size)
@@ -269,11 +279,18 @@ class TrajectoryDiffusion:
         sampler: Sampler | None = None,
         sigmas: list[float] | None = None,
         length: int | None = None,
+        denoise: Denoiser | None = None,
     ) -> Trajectories:
         """`count` windows as `Trajectories` [count, L, ...] in the task's units; a window of L
         tokens has L - 1 steps, or L where its last ends the task. Raises as `windows` does."""
         found = self.windows(
-            count, generator, guidance=guidance, sampler=sampler, sigmas=sigmas, length=length
+            count,
+            generator,
+            guidance=guidance,
+            sampler=sampler,
+            sigmas=sigmas,
+            length=length,
+            denoise=denoise,
         )
         return self.tokens.trajectories(found)
 

@@ -30,6 +30,7 @@ from world_models.samplers import (
     Sampler,
     Schedule,
     SearchConfig,
+    TimeShift,
     consistency_function,
     distil,
     edm_levels,
@@ -41,9 +42,11 @@ from world_models.trajectory_diffusion import AT_ONCE, precondition
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = {
-    "data": "swingup/medium-replay",
+    # Episodes of one policy: those of a replay differ so much that the few which are held out are
+    # far from the others' law, and a distance to them hardly tells samples from noise.
+    "data": "swingup/medium",
     "length": 32,  # observations of a window
-    "model": {"holdout_fraction": 0.2},  # settings over those of PGD's preset
+    "model": {"holdout_fraction": 0.4},  # settings over those of PGD's preset
     "windows": 1000,  # of each sampler; as many held-out ones at most
     "reference": 256,  # steps of Heun's method
     "evaluations": [5, 10, 20, 40, 80],  # of the network, for samplers of many steps
@@ -58,6 +61,7 @@ DEFAULTS: dict[str, Any] = {
 # 1 are DDIM.
 PLAIN: dict[str, Sampler] = {name: build() for name, build in SAMPLERS.items() if name != "euler"}
 MEASURED = ("error", "slice", "error_top", "slice_top")
+AGAIN = "heun with other noise"
 DIRECTIONS = 64  # of the sliced distance
 DRAWS = 200  # bootstrap samples
 BATCH = 64  # windows of an update, and of a measurement in the search
@@ -72,6 +76,7 @@ class Method(NamedTuple):
     denoise: Denoiser
     sampler: Sampler
     sigmas: Sequence[float]
+    start: int = 0  # which noise it begins with; methods of one number are compared in pairs
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
@@ -80,8 +85,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     distance to held-out windows; and the upper ends of the 95 % bootstrap intervals, over windows,
     of both divided by those of the reference (`error_top`, `slice_top`).
 
-    Curves are called `NAME/evaluations` and so on. The values are the reference's numbers (`error`,
-    `slice`) and those of PGD's preset over them (`default_error`, `default_slice`).
+    Curves are called `NAME/evaluations` and so on. "heun with other noise" is the reference begun
+    anew, which is how near to 1 the quotients of a perfect sampler can come that does not follow
+    the same paths. The values are the reference's numbers (`error`, `slice`), the distance of as
+    many training windows to the held-out ones (`floor`), and the numbers of PGD's preset over the
+    reference's (`default_error`, `default_slice`).
     """
     check(settings)
     dataset = data.load(settings["data"])
@@ -91,10 +99,13 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     reference = Method("", 2 * steps - 1, model.denoise, Heun(), edm_levels(steps))
     base = quality.of(reference)
     drawn = quality.resampled(base)
+    windows = windows_at(model, dataset, model.split(dataset.transitions)[0])
+    again = reference._replace(name=AGAIN, start=1)
     curves: dict[str, list[float]] = {}
-    for method in methods(settings, dataset, model, seed):
+    for method in (*methods(settings, windows, model, seed), again):
         found = quality.of(method)
-        numbers = (found.error, found.slice, *tops(quality.resampled(found), drawn))
+        ends = tops((found.error, found.slice), quality.resampled(found), base, drawn)
+        numbers = (found.error, found.slice, *ends)
         curves.setdefault(f"{method.name}/evaluations", []).append(float(method.evaluations))
         for name, value in zip(MEASURED, numbers, strict=True):
             curves.setdefault(f"{method.name}/{name}", []).append(rounded(value))
@@ -102,6 +113,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     values = {
         "error": base.error,
         "slice": base.slice,
+        "floor": quality.floor(windows),
         "default_error": default.error / base.error,
         "default_slice": default.slice / base.slice,
     }
@@ -130,10 +142,12 @@ def preset_method(model: TrajectoryDiffusion) -> Method:
 
 
 def methods(
-    settings: dict[str, Any], dataset: Dataset, model: TrajectoryDiffusion, seed: int
+    settings: dict[str, Any], windows: Tensor, model: TrajectoryDiffusion, seed: int
 ) -> Iterator[Method]:
-    """Every sampler at each of its numbers of evaluations."""
-    for name, sampler in PLAIN.items():
+    """Every sampler at each of its numbers of evaluations; `windows` [N, L, F] are those that the
+    model was fitted on."""
+    own = float(windows.flatten(1).var(1, correction=0).mean())
+    for name, sampler in {**PLAIN, "time_shift": TimeShift(data_variance=own)}.items():
         each = sampler.evaluations(2) - sampler.evaluations(1)
         for count in settings["evaluations"]:
             steps = (count + each - 1) // each
@@ -143,7 +157,6 @@ def methods(
     for count in settings["searched"]:
         plan, sigmas = searched(model, count, settings["rounds"], generator)
         yield Method("searched plan", count, model.denoise, plan, sigmas)
-    windows = windows_at(model, dataset, model.split(dataset.transitions)[0])
     for name, student in students(settings, model, windows, generator):
         config = DistillationConfig()
         for count in settings["distilled"]:
@@ -236,7 +249,8 @@ class Found(NamedTuple):
 
 
 class Quality:
-    """Both measures of windows, always from the same noise and along the same directions."""
+    """Both measures of windows, always along the same directions. Bootstrap samples draw generated
+    windows, and whole episodes of the held-out ones."""
 
     def __init__(
         self, settings: dict[str, Any], dataset: Dataset, model: TrajectoryDiffusion, seed: int
@@ -244,25 +258,25 @@ class Quality:
         self.count, self.model, self.seed = settings["windows"], model, seed
         self.task = tasks.make_for(dataset.spec)
         self.scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
-        held = windows_at(model, dataset, held_out(model, dataset))
+        starts = held_out(model, dataset)
+        held = windows_at(model, dataset, starts)
         generator = torch.Generator().manual_seed(seed)
         some = torch.randperm(len(held), generator=generator)[: self.count]
         size = held[0].numel()
         directions = torch.randn(size, DIRECTIONS, generator=generator)
         self.directions = directions / directions.norm(dim=0)
         self.held = (held[some].flatten(1) @ self.directions).double().numpy()
+        ends = torch.tensor([end for _, end in dataset.transitions.episodes()])
+        episode = torch.searchsorted(ends, starts[some], right=True)
+        _, index = np.unique(episode.numpy(), return_inverse=True)
         draw = np.random.default_rng(seed)
-        self.drawn = np.stack(
-            [
-                np.bincount(draw.integers(self.count, size=self.count), minlength=self.count)
-                for _ in range(DRAWS)
-            ]
-        )
+        self.drawn = _counts(draw, self.count)
+        self.drawn_held = _counts(draw, int(index.max()) + 1)[:, index]
 
     @torch.no_grad()
     def of(self, method: Method) -> Found:
         """Sample with the method, and measure."""
-        generator = torch.Generator().manual_seed(self.seed + 2)
+        generator = torch.Generator().manual_seed(self.seed + 2 + 1_000_003 * method.start)
         shape = (self.count, self.model.config.length, self.model.tokens.size)
         noise = torch.randn(shape, generator=generator)
         parts = [
@@ -277,21 +291,47 @@ class Quality:
         # What never varies in the data is put right in samples, as it is where they are used.
         standard = tokens.normaliser(tokens.restored(x)).flatten(1)
         order, gaps = merged((standard @ self.directions).double().numpy(), self.held)
-        weights = np.ones((1, self.count))
-        distance = float(sliced(order, gaps, weights)[0])
+        distance = self._distance(order, gaps)
         return Found(sums, counts, order, gaps, float(sums.sum() / counts.sum()), distance)
 
     def resampled(self, found: Found) -> np.ndarray:
-        """Both measures [2, R] of bootstrap samples of the windows, the same ones each time, for
-        windows of one number come from the same noise."""
+        """Both measures [2, R] of bootstrap samples, the same ones each time, for windows of one
+        number come from the same noise."""
         error = (self.drawn @ found.sums) / (self.drawn @ found.counts)
-        return np.stack([error, sliced(found.order, found.gaps, self.drawn)])
+        distance = sliced(found.order, found.gaps, self.drawn, self.drawn_held)
+        return np.stack([error, distance])
+
+    def floor(self, windows: Tensor) -> float:
+        """The distance of as many of `windows` [N, L, F], drawn at random, to the held-out ones."""
+        generator = torch.Generator().manual_seed(self.seed + 3)
+        some = windows[torch.randperm(len(windows), generator=generator)[: self.count]]
+        along = (some.flatten(1) @ self.directions).double().numpy()
+        return self._distance(*merged(along, self.held))
+
+    def _distance(self, order: np.ndarray, gaps: np.ndarray) -> float:
+        ones = np.ones((1, len(self.held)))
+        return float(sliced(order, gaps, np.ones((1, len(order) - len(self.held))), ones)[0])
 
 
-def tops(found: np.ndarray, base: np.ndarray) -> tuple[float, float]:
-    """97.5 % quantiles of both measures' quotients in bootstrap samples [2, R]."""
-    error, distance = np.quantile(found / base, 0.975, axis=1)
-    return float(error), float(distance)
+def _counts(draw: np.random.Generator, count: int) -> np.ndarray:
+    """How often each of `count` things is in each bootstrap sample [R, count]."""
+    samples = [draw.integers(count, size=count) for _ in range(DRAWS)]
+    return np.stack([np.bincount(sample, minlength=count) for sample in samples])
+
+
+def tops(
+    found: tuple[float, float], drawn: np.ndarray, base: Found, base_drawn: np.ndarray
+) -> tuple[float, float]:
+    """Upper ends of the basic 95 % bootstrap intervals of both measures over the base's, from what
+    they are (error, distance) and were in bootstrap samples [2, R].
+
+    The basic interval, 2 q - (2.5 % quantile), and not the percentile one: windows that are drawn
+    twice add to any distance, to both of a quotient alike, so that quotients of bootstrap samples
+    are too near to 1, often with their upper end below the quotient itself.
+    """
+    low = np.quantile(drawn / base_drawn, 0.025, axis=1)
+    error, distance = found[0] / base.error, found[1] / base.slice
+    return 2.0 * error - float(low[0]), 2.0 * distance - float(low[1])
 
 
 def held_out(model: TrajectoryDiffusion, dataset: Dataset) -> Tensor:
@@ -317,15 +357,15 @@ def merged(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, np.diff(np.take_along_axis(both, order, 0), axis=0)
 
 
-def sliced(order: np.ndarray, gaps: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def sliced(
+    order: np.ndarray, gaps: np.ndarray, weights: np.ndarray, others: np.ndarray
+) -> np.ndarray:
     """Sliced Wasserstein-1 distances [R]: the mean over directions of the integral of the absolute
-    difference of both distribution functions, x weighted by `weights` [R, N] (Sliced and Radon
-    Wasserstein Barycenters of Measures, Bonneel et al., 2015)."""
-    count = weights.shape[1]
-    others = np.full(len(order) - count, -1.0 / (len(order) - count))
+    difference of both distribution functions, x weighted by `weights` [R, N] and y by `others`
+    [R, M] (Sliced and Radon Wasserstein Barycenters of Measures, Bonneel et al., 2015)."""
     found = []
-    for row in weights:
-        mass = np.concatenate([row / row.sum(), others])
+    for row, other in zip(weights, others, strict=True):
+        mass = np.concatenate([row / row.sum(), -other / other.sum()])
         difference = np.abs(np.cumsum(mass[order], 0)[:-1])
         found.append((difference * gaps).sum(0).mean())
     return np.array(found)
@@ -366,6 +406,8 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
 
 def family(name: str) -> str:
     """The panel that a sampler is shown in."""
+    if name in ("time_shift", AGAIN):
+        return "one step"
     if name not in PLAIN:
         return "learned"
     return "multistep" if isinstance(PLAIN[name], DEIS | DPMSolverPP) else "one step"

@@ -17,7 +17,7 @@ from world_models import PolicyGuidance
 from world_models.samplers import SAMPLERS, FeynmanKac, edm_levels
 from world_models.windows import Tokens
 
-VERSION = 1
+VERSION = 2
 DEFAULTS: dict[str, Any] = {
     "mode": "paper",  # or score, or corrected: Feynman-Kac correctors
     "normalise": False,  # divide the gradient by its norm over a window (paper alone)
@@ -88,9 +88,10 @@ class LinearWorld:
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """For every weight: `mean`, that of the actions, and `exact`, the product's; `bias`, the
-    largest error of the mean of an action in its exact deviations; `spread`, the mean over steps
-    of an action's deviation over its exact one; `dynamics`, the root mean square of s' - 0.8 s - u,
-    which is 0 in the data. All but `exact` are NaN where samples left all bounds. The values are
+    largest error of the mean of an action in its exact deviations, and `chance`, the same of as
+    many independent draws from the product itself; `spread`, the mean over steps of an action's
+    deviation over its exact one; `dynamics`, the root mean square of s' - 0.8 s - u, which is 0 in
+    the data. All but `exact` and `chance` are NaN where samples left all bounds. The values are
     those at weight 1."""
     check(settings)
     world = LinearWorld()
@@ -103,16 +104,19 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         u = x[..., 1]
         found = w @ u
         spread = (w @ (u - found).square()).sqrt()
+        drawn = torch.randn(len(x), LENGTH, generator=generator, dtype=torch.double)
+        root = torch.linalg.cholesky(covariance[1::4, 1::4])
         slip = x[:, 1:, 0] - DECAY * x[:, :-1, 0] - x[:, :-1, 1]
         numbers = {
             "mean": found.mean(),
             "exact": exact.mean(),
             "bias": ((found - exact) / deviation).abs().max(),
+            "chance": ((drawn @ root.T).mean(0) / deviation).abs().max(),
             "spread": (spread / deviation).mean(),
             "dynamics": (w @ slip.square()).mean().sqrt(),
         }
         for name, value in numbers.items():
-            if name != "exact" and not float(x.abs().max()) < BOUND:
+            if name not in ("exact", "chance") and not float(x.abs().max()) < BOUND:
                 value = torch.tensor(torch.nan)
             curves.setdefault(name, []).append(float(f"{float(value):.4g}"))
     at = WEIGHTS.index(1.0)
@@ -164,11 +168,13 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         ("spread", "deviation / exact deviation"),
     ):
         panels = figures.by_label(rows, figures.column("weight"), figures.column(name))
-        if name == "mean":
-            some = next(iter(rows.values()))[0]["curves"]
+        beside = {"mean": "exact", "bias": "chance"}.get(name)
+        if beside is not None:
+            known = [r["curves"][beside] for records in rows.values() for r in records]
             none = np.full(len(WEIGHTS), np.nan)
-            exact = figures.Curve(np.array(WEIGHTS), np.array(some["exact"]), none, none)
-            panels = {panel: {**lines, "exact": exact} for panel, lines in panels.items()}
+            line = figures.Curve(np.array(WEIGHTS), np.mean(known, axis=0), none, none)
+            label = "exact" if name == "mean" else "draws from the product"
+            panels = {panel: {**lines, label: line} for panel, lines in panels.items()}
         files.append(folder / f"guided-{name}{mark}.png")
         figures.curves(panels, "weight of the policy", title, files[-1])
     return files

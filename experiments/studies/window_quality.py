@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -211,9 +212,34 @@ def open_loop(found: Trajectories, task: Task, state: Tensor, scale: Tensor) -> 
     return torch.stack(errors, 1)
 
 
+def at_equal_likelihood(a: dict[str, Any], b: dict[str, Any], name: str) -> float:
+    """Mean of log10 a / b of the error `name` of two records' curves, over the log-likelihoods of
+    the target policy that both reach, between whose points the logs are led straight; NaN where
+    they reach none in common."""
+    lines = []
+    for record in (a, b):
+        x, y = np.array(record["curves"]["log_prob"]), np.array(_log_of(name)(record))
+        order = np.argsort(x)
+        lines.append((x[order], y[order]))
+    low, high = (f(g(x) for x, _ in lines) for f, g in ((max, np.min), (min, np.max)))
+    if not low < high:
+        return float("nan")
+    grid = np.linspace(low, high, 101)
+    first, second = (np.interp(grid, x, y) for x, y in lines)
+    return float((first - second).mean())
+
+
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Errors against the target policy's likelihood, and along the steps of a window."""
+    """Errors against the target policy's likelihood, and along the steps of a window; and the
+    clone's likelihood and the one-step error against the weight."""
     files = []
+    weight = figures.column("weight")
+    panels = figures.by_label(rows, weight, figures.column("behaviour"))
+    files.append(folder / f"windows-behaviour-weight{mark}.png")
+    figures.curves(panels, "weight or share", "log-likelihood of the clone", files[-1])
+    panels = figures.by_label(rows, weight, _log_of("one_step"))
+    files.append(folder / f"windows-error-weight{mark}.png")
+    figures.curves(panels, "weight or share", "log10 of one-step error", files[-1])
     for name, title in (("one_step", "one-step error"), ("open", "open-loop error")):
         panels = figures.by_label(rows, figures.column("log_prob"), _log_of(name))
         files.append(folder / f"windows-{name}{mark}.png")

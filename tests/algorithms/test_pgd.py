@@ -1,5 +1,6 @@
 """PGD: what its batches hold, when it generates, and its learners."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from rich.console import Console
 
 import algorithms
-from algorithms import PGD, TD3BC, TD3BCConfig
+from algorithms import PGD, TD3BC, TD3BCConfig, load
 from algorithms.pgd import LEARNERS
 from experiments import fits, run
 from experiments.settings import RunSettings, build_config, merge
@@ -16,7 +17,7 @@ from mbrl.errors import ConfigError
 from mbrl.progress import Progress
 from mbrl.types import Dataset, Transitions
 from tests.small import CONFIGS
-from world_models import PolicyGuidance
+from world_models import PolicyGuidance, TrajectoryDiffusion
 
 SMALL = {"batch_size": 32, "hidden": [16]}
 
@@ -36,6 +37,22 @@ def test_batches_hold_real_and_generated_rows_in_the_ratio(pendulum: Dataset) ->
         assert known == [True] * 8 + [False] * 24
         made.step += 1
     assert made.steps is not None and len(made.steps) >= 16 * 3
+
+
+def test_a_generator_that_is_given_is_saved_with_its_settings(
+    pendulum: Dataset, tmp_path: Path
+) -> None:
+    config = build_config("pgd", merge(CONFIGS["pgd"], {"td3_bc": SMALL}))
+    other = dataclasses.replace(config.model, length=config.model.length + 2)
+    model = TrajectoryDiffusion(pendulum.spec, other, seed=5)
+    model.fit(pendulum.transitions)
+    made = PGD(pendulum.spec, config, model=model, seed=3).fit(pendulum, steps=2)
+    assert made.config.model == other
+    made.save(tmp_path / "agent.pt")
+    again = load(tmp_path / "agent.pt")
+    obs = pendulum.transitions.obs[0]
+    assert torch.equal(made.act(obs)[0], again.act(obs)[0])
+    assert again.model.config == other
 
 
 def test_the_first_generation_is_not_guided_and_later_ones_are(pendulum: Dataset) -> None:

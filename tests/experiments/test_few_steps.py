@@ -15,7 +15,7 @@ from experiments.studies.few_steps import Found, Method, Quality
 from mbrl import data
 from mbrl.errors import ConfigError
 from world_models import DiffusionConfig, TrajectoryDiffusion
-from world_models.samplers import DDIM, SAMPLERS, Heun, Plan, edm_levels
+from world_models.samplers import DDIM, SAMPLERS, Heun, Plan, TimeShift, edm_levels
 
 MODEL = {"updates": 4, "width": 8, "levels": 1, "batch_size": 8, "holdout_fraction": 0.3}
 TINY = few_steps.DEFAULTS | {
@@ -54,9 +54,10 @@ def test_the_sliced_distance_is_the_mean_of_those_along_lines() -> None:
     x, y = generator.normal(size=(7, 3)), 0.5 * generator.normal(size=(11, 3)) + 0.2
     order, gaps = few_steps.merged(x, y)
     weights = np.stack([np.ones(7), generator.integers(0, 4, 7).astype(float)])
-    found = few_steps.sliced(order, gaps, weights)
-    for row, value in zip(weights, found, strict=True):
-        lines = [stats.wasserstein_distance(x[:, k], y[:, k], row) for k in range(3)]
+    others = np.stack([generator.integers(0, 3, 11).astype(float), np.ones(11)])
+    found = few_steps.sliced(order, gaps, weights, others)
+    for row, other, value in zip(weights, others, found, strict=True):
+        lines = [stats.wasserstein_distance(x[:, k], y[:, k], row, other) for k in range(3)]
         assert value == pytest.approx(np.mean(lines))
 
 
@@ -108,25 +109,60 @@ def test_the_ends_of_intervals_are_those_of_a_loop(quality: Quality) -> None:
         x = generator.normal(size=(12, few_steps.DIRECTIONS))
         order, gaps = few_steps.merged(x, quality.held)
         sums, counts = generator.random(12), generator.integers(1, 4, 12)
-        return Found(sums, counts, order, gaps, 0.0, 0.0), x
+        return Found(sums, counts, order, gaps, float(generator.random()), 0.5), x
 
     (found, x), (base, y) = made(), made()
     errors, slices = [], []
     draw = np.random.default_rng(0)
-    for _ in range(few_steps.DRAWS):
-        rows = draw.integers(12, size=12)
+    samples = [draw.integers(12, size=12) for _ in range(few_steps.DRAWS)]
+    for rows, held in zip(samples, quality.drawn_held, strict=True):
         quotient = found.sums[rows].sum() / found.counts[rows].sum()
         errors.append(quotient / (base.sums[rows].sum() / base.counts[rows].sum()))
         some = range(0, few_steps.DIRECTIONS)
         distances = [
-            np.mean([stats.wasserstein_distance(z[rows, k], quality.held[:, k]) for k in some])
+            np.mean(
+                [
+                    stats.wasserstein_distance(z[rows, k], quality.held[:, k], None, held)
+                    for k in some
+                ]
+            )
             for z in (x, y)
         ]
         slices.append(distances[0] / distances[1])
-    expected = np.quantile(errors, 0.975), np.quantile(slices, 0.975)
+    error, distance = found.error / base.error, found.slice / base.slice
+    expected = 2 * error - np.quantile(errors, 0.025), 2 * distance - np.quantile(slices, 0.025)
     both = quality.resampled(found), quality.resampled(base)
-    assert few_steps.tops(*both) == pytest.approx(expected)
-    assert few_steps.tops(both[1], both[1]) == (1.0, 1.0)
+    own = (found.error, found.slice)
+    assert few_steps.tops(own, both[0], base, both[1]) == pytest.approx(expected)
+    assert few_steps.tops((base.error, base.slice), both[1], base, both[1]) == (1.0, 1.0)
+
+
+def test_held_out_windows_are_drawn_by_episodes(
+    quality: Quality, model: TrajectoryDiffusion
+) -> None:
+    """Windows of one episode are in a bootstrap sample equally often, those of two are not."""
+    dataset = data.load("pendulum/medium")
+    starts = few_steps.held_out(model, dataset)
+    some = torch.randperm(len(starts), generator=torch.Generator().manual_seed(0))[:12]
+    length = dataset.transitions.episodes()[0][1]  # all are as long
+    episode = [int(s) // length for s in starts[some]]
+    assert quality.drawn_held.shape == (few_steps.DRAWS, 12) and len(set(episode)) < 12
+    for a, b in itertools.combinations(range(12), 2):
+        alike = bool((quality.drawn_held[:, a] == quality.drawn_held[:, b]).all())
+        assert alike == (episode[a] == episode[b])
+
+
+def test_the_floor_is_the_distance_of_training_windows(
+    quality: Quality, model: TrajectoryDiffusion
+) -> None:
+    dataset = data.load("pendulum/medium")
+    windows = few_steps.windows_at(model, dataset, model.split(dataset.transitions)[0])[:12]
+    along = (windows.flatten(1) @ quality.directions).numpy()
+    lines = [
+        stats.wasserstein_distance(along[:, k], quality.held[:, k])
+        for k in range(few_steps.DIRECTIONS)
+    ]
+    assert quality.floor(windows) == pytest.approx(np.mean(lines), rel=1e-4)
 
 
 def test_a_searched_plan_is_no_worse_than_ddim_on_its_noise(model: TrajectoryDiffusion) -> None:
@@ -146,8 +182,12 @@ def test_a_tiny_measurement(tmp_path: Path) -> None:
     found = few_steps.measure(TINY, 0, tmp_path)
     record = {"values": found.values, "curves": found.curves}
     names = few_steps.names(record)
-    assert names[: len(SAMPLERS) - 1] == [name for name in SAMPLERS if name != "euler"]
-    assert names[-4:] == ["searched plan", "consistency", "SCott", "MMD fine-tuned"]
+    plain = [*(name for name in SAMPLERS if name != "euler"), "time_shift"]
+    assert names[: len(plain)] == plain
+    learned = ["searched plan", "consistency", "SCott", "MMD fine-tuned"]
+    assert names[len(plain) :] == [*learned, few_steps.AGAIN]
+    assert found.curves[f"{few_steps.AGAIN}/evaluations"] == [11.0]
+    assert found.curves[f"{few_steps.AGAIN}/error"][0] != found.values["error"]
     for name in names:
         lengths = {len(found.curves[f"{name}/{m}"]) for m in ("evaluations", *few_steps.MEASURED)}
         assert len(lengths) == 1
@@ -185,7 +225,7 @@ def test_the_default_is_the_cheapest_that_is_equal_everywhere() -> None:
     block = plan.Block("", rows, (column,), (0, 1), "few_steps")
     entries = {
         ("a", "error"): summary.Entry(records=[one, two]),
-        ("b", "error"): summary.Entry(records=[three]),
+        ("b", "error"): summary.Entry(records=[three, three]),
     }
     table = plan.Plan("x", "x", (block,))
     found = summary.Summary(table, (summary.BlockSummary(block, entries),))
@@ -197,9 +237,12 @@ def test_the_default_is_the_cheapest_that_is_equal_everywhere() -> None:
         "Of those that a configuration names, the default: ddim with 20.",
     ]
     none = curves({"deis_2": [bad]})
-    entries = {("a", "error"): summary.Entry(records=[none]), ("b", "error"): summary.Entry()}
+    entries = {(label, "error"): summary.Entry(records=[none, none]) for label in "ab"}
     found = summary.Summary(table, (summary.BlockSummary(block, entries),))
     assert conclusions.few_steps(found)[-1].endswith("the default: none.")
+    entries["b", "error"] = summary.Entry(records=[none])  # a seed is missing
+    found = summary.Summary(table, (summary.BlockSummary(block, entries),))
+    assert conclusions.few_steps(found) == []
 
 
 @pytest.mark.parametrize(
@@ -212,11 +255,16 @@ def test_impossible_settings(settings: dict[str, Any], tmp_path: Path) -> None:
 
 def test_each_sampler_is_asked_for_what_it_is_meant_to_use(model: TrajectoryDiffusion) -> None:
     settings = few_steps.DEFAULTS
+    windows = torch.randn(20, 4, 6, generator=torch.Generator().manual_seed(0)) * 2.0
     plain = itertools.islice(
-        few_steps.methods(settings, data.load("pendulum/medium"), model, 0),
-        len(few_steps.PLAIN) * len(settings["evaluations"]),
+        few_steps.methods(settings, windows, model, 0),
+        (len(few_steps.PLAIN) + 1) * len(settings["evaluations"]),
     )
     for method in plain:
+        if method.name == "time_shift":
+            assert isinstance(method.sampler, TimeShift)
+            variance = float(np.mean([np.var(w.flatten().numpy()) for w in windows]))
+            assert method.sampler.data_variance == pytest.approx(variance, rel=1e-5)
         steps = len(method.sigmas) - 1
         assert method.sampler.evaluations(steps) == method.evaluations
         assert method.sigmas == edm_levels(steps)

@@ -52,6 +52,12 @@ def test_without_weight_samples_are_the_behaviour() -> None:
         assert curves["spread"][0] == pytest.approx(1.0, abs=0.1)
 
 
+def test_exact_draws_err_by_chance_alone() -> None:
+    """The largest of eight errors of means of 500 draws, each of deviation 1 / sqrt(500)."""
+    chance = study(mode="score").curves["chance"]
+    assert all(0.2 / 500**0.5 < c < 4.0 / 500**0.5 for c in chance)
+
+
 def test_the_correctors_are_nearest_to_the_product() -> None:
     modes = ("paper", "score", "corrected")
     found = {mode: study(mode=mode, samples=3000).values for mode in modes}

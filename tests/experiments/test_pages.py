@@ -26,6 +26,16 @@ def test_the_band_is_students_interval() -> None:
 
 def test_no_two_of_nine_lines_look_alike() -> None:
     """Nor do they without colour: markers alone tell nine lines apart."""
+    # Where a record has its own places on the axis, the curve stands at their mean.
+    records = [
+        {"x": [0.0, 1.0, 2.0], "y": [1.0, 2.0, np.nan]},
+        {"x": [1.0, 3.0, 4.0], "y": [3.0, 4.0, 5.0]},
+    ]
+    panels = figures.by_label({"a, b": records}, lambda r: r["x"], lambda r: r["y"])
+    assert panels["a"]["b"].x.tolist() == [0.5, 2.0] and panels["a"]["b"].mean.tolist() == [
+        2.0,
+        3.0,
+    ]
     kinds = [figures.MARKERS[i % len(figures.MARKERS)] for i in range(9)]
     assert len(set(kinds)) == 9 and len(set(figures.COLOURS)) >= 9
 

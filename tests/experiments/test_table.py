@@ -254,7 +254,8 @@ def test_two_tables_share_a_fit(tmp_path: Path) -> None:
     for name, algorithm in (("one", "ravl"), ("two", "mopo")):
         file = tmp_path / f"{name}.toml"
         file.write_text(
-            f'datasets = ["pendulum/expert"]\nalgorithms = ["{algorithm}"]\nseeds = [0]\nsteps = 9\n'
+            f'datasets = ["pendulum/expert"]\nalgorithms = ["{algorithm}"]\n'
+            "seeds = [0]\nsteps = 9\n"
         )
         cells = table.all_cells(plan.load(str(file)))
         described = table.describe_all(

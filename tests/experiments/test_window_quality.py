@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from experiments import conclusions, plan, summary
 from experiments.studies import window_quality
 from mbrl import tasks
 from mbrl.errors import ConfigError
@@ -67,7 +69,51 @@ def test_a_tiny_measurement(source: str, tmp_path: Path) -> None:
     assert len(found.curves["open"]) == len(found.curves["weight"])
     record = {"values": found.values, "curves": found.curves}
     files = window_quality.draw({"pendulum, x": [record]}, tmp_path, "-1")
-    assert len(files) == 4 and all(f.exists() for f in files)
+    assert len(files) == 6 and all(f.exists() for f in files)
+
+
+def record(seed: int, log_prob: list[float], logs: list[float]) -> dict[str, Any]:
+    """Errors with these logarithms at these likelihoods, at weights 0, 1, 2."""
+    error = [10.0**y for y in logs]
+    weight = [float(w) for w in range(len(logs))]
+    curves = {"weight": weight, "log_prob": log_prob, "behaviour": [-p for p in log_prob]}
+    return {"key": {"seed": seed}, "curves": curves | {"one_step": error, "open": error}}
+
+
+def test_errors_are_compared_at_equal_likelihood() -> None:
+    """Both reach likelihoods 0 to 2, where one line rises from -2 to -1 and the other is -3.5; the
+    mean difference is 2."""
+    a = record(0, [2.0, -1.0, 0.0], [-1.0, -5.0, -2.0])
+    b = record(0, [0.0, 1.0, 2.0, 4.0], [-3.5, -3.5, -3.5, 0.0])
+    assert window_quality.at_equal_likelihood(a, b, "open") == pytest.approx(2.0, abs=1e-9)
+    assert window_quality.at_equal_likelihood(b, a, "open") == pytest.approx(-2.0, abs=1e-9)
+    apart = record(0, [5.0, 6.0, 7.0], [0.0, 0.0, 0.0])
+    assert np.isnan(window_quality.at_equal_likelihood(a, apart, "open"))
+
+
+def test_what_is_said_of_windows() -> None:
+    """Seeds are compared in pairs, a row of ten times the budget with the same ensemble."""
+    up = [0.0, 1.0, 2.0]
+    entries = {
+        "t 8, diffusion": [record(s, up, [-1.0, -1.0 + 0.1 * (s + 1), -1.0]) for s in (0, 1)],
+        "t 8, ensemble": [record(s, up, [-2.0, -2.0 + 0.1 * (s + 1), -2.0]) for s in (1, 0)],
+        "t 8, diffusion, ten times": [record(0, up, [-2.5, -2.4, -2.7])],
+    }
+    blocks = []
+    for labels in (("t 8, diffusion", "t 8, ensemble"), ("t 8, diffusion, ten times",)):
+        rows = tuple(plan.Row(label) for label in labels)
+        block = plan.Block("", rows, (plan.Column("open"),), (0, 1), "window_quality")
+        known = {(label, "open"): summary.Entry(records=entries[label]) for label in labels}
+        blocks.append(summary.BlockSummary(block, known))
+    made = plan.Plan("x", "x", tuple(b.block for b in blocks), conclusions=("windows",))
+    lines = conclusions.lines(summary.Summary(made, tuple(blocks)))
+    assert lines[0] == (
+        "t 8, diffusion, at equal likelihood: one-step error 10 [10, 10] times the ensemble's, "
+        "open-loop error 10 [10, 10] times the ensemble's."
+    )
+    assert lines[1].startswith("t 8, diffusion, rank correlation with the weight: log_prob 1.00, ")
+    assert "behaviour -1.00" in lines[1]
+    assert "one-step error 0.28 times the ensemble's" in lines[2] and len(lines) == 4
 
 
 @pytest.mark.parametrize("settings", [{"source": "x"}, {"length": 1}, {"windows": 0}])

@@ -194,6 +194,10 @@ def test_policies_without_a_density_are_refused() -> None:
         log_prob(object(), torch.zeros(1), torch.zeros(1))
     with pytest.raises(ConfigError, match="weight is -1"):
         PolicyGuidance(None, weight=-1.0)
+    with pytest.raises(ConfigError, match="weight is nan"):
+        PolicyGuidance(None, weight=float("nan"))
+    with pytest.raises(ConfigError, match="unknown mode of guidance 'scores'"):
+        PolicyGuidance(None, mode="scores")  # type: ignore[arg-type]
 
 
 # A linear world: windows of three steps, s' = 0.8 s + u, behaviour u = -0.3 s + 0.4 noise, target

@@ -11,7 +11,7 @@ from mbrl.errors import ConfigError
 from mbrl.types import Spec, Transitions
 from world_models import DiffusionConfig, TrajectoryDiffusion
 from world_models.denoisers import Block, TemporalUNet, WindowTransformer
-from world_models.samplers import DPMSolverPP, edm_levels
+from world_models.samplers import DDIM, Consistency, DPMSolverPP, edm_levels
 from world_models.trajectory_diffusion import denoising_loss, precondition, rate
 
 SPEC = Spec("toy", 1, 1, action_low=(-1.0,), action_high=(1.0,))
@@ -144,6 +144,26 @@ def test_an_interrupted_fit_ends_where_the_whole_one_does(network: str) -> None:
     assert torch.equal(*drawn)
 
 
+def test_another_network_may_take_the_place_of_the_fitted_one() -> None:
+    """A student, say; guidance is then of the student."""
+    data = linear_process(20)
+    model = TrajectoryDiffusion(SPEC, small(updates=2), seed=1)
+    model.fit(data)
+
+    def student(x: Tensor, sigma: Tensor) -> Tensor:
+        return torch.full_like(x, 0.25)
+
+    found = model.windows(
+        3, torch.Generator().manual_seed(0), denoise=student, sampler=Consistency()
+    )
+    assert torch.equal(found, torch.full_like(found, 0.25))
+    sampled = model.sample(3, torch.Generator().manual_seed(0), denoise=student, sampler=DDIM())
+    expected = model.tokens.trajectories(torch.full_like(found, 0.25))
+    assert torch.allclose(sampled.obs, expected.obs) and torch.allclose(
+        sampled.reward, expected.reward
+    )
+
+
 def test_progress_tells_epoch_and_both_losses() -> None:
     seen: list[dict[str, Tensor]] = []
     model = TrajectoryDiffusion(SPEC, small(updates=20, holdout_fraction=0.25))
@@ -215,6 +235,10 @@ def test_what_cannot_be_sampled_is_said() -> None:
         {"sampler": "nothing"},
         {"sigma_min": 100.0},
         {"warmup": -0.1},
+        {"network": "u-net"},
+        {"action_bound": 1.0},  # atanh of it is infinite
+        {"noise_std": -1.0},
+        {"learning_rate": 0.0},
     ],
 )
 def test_impossible_settings(settings: dict[str, object]) -> None:

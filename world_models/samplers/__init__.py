@@ -33,7 +33,6 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "deis": DEIS,
     "deis_1": partial(DEIS, degree=1),
     "deis_2": partial(DEIS, degree=2),
-    "time_shift": TimeShift,
 }
 
 __all__ = [

@@ -56,6 +56,13 @@ class BudgetForcing(Marching):
         """At most, for each sample: one for the start and one for every try."""
         return 1 + self.quota * (steps - 1)
 
+    def rewarded(self, x: Tensor) -> Tensor:
+        """r(x) [B]. Raises `ConfigError` where it is NaN, than which nothing is better or worse."""
+        found = self.reward(x)
+        if bool(found.isnan().any()):
+            raise ConfigError("the reward is NaN for some samples; use -inf for what is forbidden")
+        return found
+
     def stepper(
         self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
     ) -> Step:
@@ -69,7 +76,7 @@ class BudgetForcing(Marching):
                 left = torch.zeros(len(x), dtype=torch.long, device=x.device)
             if x is not given:  # the first, or moved since
                 denoised = denoise(x, at(x, now))
-                best = self.reward(denoised)
+                best = self.rewarded(denoised)
             if then == 0:
                 return denoised
             levels, left = (now, then), left + self.quota
@@ -93,14 +100,16 @@ class BudgetForcing(Marching):
         """The continuation of every sample, its look-ahead and reward, and the tries left over."""
         taken, ahead = torch.empty_like(x), torch.empty_like(x)
         value, left = torch.full_like(present, -torch.inf), left.clone()
+        first = True  # is taken whatever its reward, be it minus infinity
         trying = torch.arange(len(x), device=x.device)
         while len(trying):
             now, then = levels
             guess = stochastic_step(x[trying], denoised[trying], now, then, self.eta, generator)
             look = denoise(guess, at(guess, then))
-            found = self.reward(look)
+            found = self.rewarded(look)
             left[trying] -= 1
-            better = found > value[trying]
+            better = torch.ones_like(trying, dtype=torch.bool) if first else found > value[trying]
+            first = False
             rows = trying[better]
             taken[rows], ahead[rows], value[rows] = guess[better], look[better], found[better]
             going = (value[trying] <= present[trying]) & (left[trying] > 0)

@@ -5,18 +5,19 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import polyak_update
 from world_models.samplers.base import Denoiser, Marching, Step, at, normal
 from world_models.samplers.one_step import heun_step, stochastic_step
 
 M = TypeVar("M", bound=nn.Module)
+Teacher = Literal["ode", "sde"]
 
 
 def consistency_function(
@@ -36,7 +37,7 @@ def consistency_function(
 class DistillationConfig:
     """Settings of consistency distillation."""
 
-    teacher: Literal["ode", "sde"] = "ode"  # Heun's step, or DDIM's with noise
+    teacher: Teacher = "ode"  # Heun's step, or DDIM's with noise
     eta: float = 0.5  # share of fresh noise in the teacher's steps (sde alone)
     substeps: int = 1  # of the teacher between neighbouring levels
     levels: int = 18  # N, of the schedule
@@ -53,6 +54,13 @@ class DistillationConfig:
         for name in ("substeps", "updates", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        if self.teacher not in get_args(Teacher):
+            raise unknown_name("teacher", self.teacher, get_args(Teacher))
+        if self.learning_rate <= 0 or self.deviation <= 0:
+            raise ConfigError(
+                f"learning_rate is {self.learning_rate}, deviation {self.deviation}; both must be "
+                "above 0"
+            )
         if self.levels < 2 or not 0 < self.sigma_min < self.sigma_max:
             raise ConfigError(
                 f"levels is {self.levels} (2 or more), sigma_min {self.sigma_min} and sigma_max "
@@ -100,12 +108,15 @@ def distil(
     Returns the average."""
     student, target = copy.deepcopy(network), copy.deepcopy(network).requires_grad_(False)
     optimiser = torch.optim.Adam(student.parameters(), lr=config.learning_rate)
-    levels = config.schedule()
-    for _ in range(config.updates):
-        rows = torch.randint(len(data), (config.batch_size,), generator=generator)
-        n = int(torch.randint(len(levels) - 1, (1,), generator=generator))
+    levels, device = config.schedule(), generator.device
+    shape = (config.updates,)
+    parts = torch.randint(len(levels) - 1, shape, generator=generator, device=device).tolist()
+    for n in parts:
+        rows = torch.randint(
+            len(data), (config.batch_size,), generator=generator, device=generator.device
+        )
         now, then = levels[n], levels[n + 1]
-        x = data[rows]
+        x = data[rows.to(data.device)]
         x = x + now * normal(x, generator)
         with torch.no_grad():
             after = teacher_step(denoise, x, now, then, config, generator)

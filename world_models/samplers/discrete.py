@@ -59,8 +59,8 @@ class Process:
     def start(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
         """Fully corrupted tokens."""
         if self.kind == "masked":
-            return torch.full(shape, self.tokens)
-        return torch.randint(self.tokens, shape, generator=generator)
+            return torch.full(shape, self.tokens, device=generator.device)
+        return torch.randint(self.tokens, shape, generator=generator, device=generator.device)
 
 
 def jump_probabilities(
@@ -74,7 +74,7 @@ def jump_probabilities(
     leaves = -torch.expm1(-total)
     if process.kind == "masked" and then == 0:
         leaves = torch.where((x == process.tokens)[..., None], 1.0, leaves)
-    jumps = rates * (leaves / total.clamp_min(1e-300))
+    jumps = rates * (leaves / total.clamp_min(torch.finfo(total.dtype).tiny))
     return jumps.scatter_add(-1, x[..., None], 1.0 - leaves)
 
 

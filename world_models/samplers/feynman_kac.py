@@ -36,9 +36,13 @@ class FeynmanKac:
     With time running as -sigma^2, l_i = log p_i at the present level, L = sum b_i l_i and m the
     present tilt, particles follow dx = ((1 + z) / 2 grad L + z / 2 m grad r) dt + sqrt(z) dW with
     z = `noise`, and d log w = (|grad L|^2 - sum b_i |grad l_i|^2) / 2 dt + r dm + m / 2 grad L .
-    grad r dt: no Laplacian is needed. The tilt grows from 0 to `tilt` as 1 / (1 + sigma^2). One law
-    with exponent b is annealing, several with 1 are a product, (1 - w, w) is classifier-free
-    guidance.
+    grad r dt: no Laplacian is needed. The tilt grows to `tilt` as 1 / (1 + sigma^2); what it is at
+    the first level is in the weights that particles begin with. One law with exponent b is
+    annealing, several with 1 are a product, (1 - w, w) is classifier-free guidance.
+
+    The noise of a step from sigma to sigma' has variance z (sigma^2 - sigma'^2) sigma' / sigma, the
+    geometric mean of what it is where the data are a point and where they are flat: in the limit of
+    small steps that of the process above, and no noise in the last step.
 
     Not a sampler of the data's law: exact for the law above as steps and particles grow. The
     particles of one call depend on each other through resampling. Where exponents do not sum to 1
@@ -74,6 +78,10 @@ class FeynmanKac:
     def evaluations(self, steps: int) -> int:
         return steps * (1 + len(self.experts))
 
+    def tilt_at(self, sigma: float) -> float:
+        """m at a level."""
+        return self.tilt / (1.0 + sigma**2)
+
     def __call__(
         self,
         denoise: Denoiser,
@@ -83,8 +91,11 @@ class FeynmanKac:
         *,
         before: Before | None = None,
     ) -> Tensor:
-        """As many samples as `x` has rows, drawn from the weighted particles."""
-        found = self.particles(denoise, x, sigmas, generator, before=before)
+        """As many samples as `x` has rows, drawn from the weighted particles. Raises `ConfigError`
+        for a `before`, whose moves no weight would account for."""
+        if before is not None:
+            raise ConfigError("Feynman-Kac correctors take guidance as a reward, not as moves")
+        found = self.particles(denoise, x, sigmas, generator)
         if not self.corrected:
             return found.x
         return found.x[systematic(found.log_weights, generator)]
@@ -95,8 +106,6 @@ class FeynmanKac:
         x: Tensor,
         sigmas: Sequence[float],
         generator: torch.Generator,
-        *,
-        before: Before | None = None,
     ) -> Particles:
         """The weighted particles, from `x` [B, ...] ~ N(0, sigma_0^2)."""
         check_levels(sigmas)
@@ -104,9 +113,10 @@ class FeynmanKac:
         x = x / math.sqrt(self.total)  # N(0, sigma^2)^b is N(0, sigma^2 / b)
         even = -math.log(len(x))
         log_weights = x.new_full((len(x),), even)
-        for n, (now, then) in enumerate(pairwise(sigmas)):
-            if before is not None:
-                x = before(x, n, sigmas)
+        if self.reward is not None and self.corrected:
+            with torch.no_grad():
+                log_weights = torch.log_softmax(self.tilt_at(sigmas[0]) * self.reward(x), 0)
+        for now, then in pairwise(sigmas):
             x, gained = self._step(laws, x, now, then, generator)
             if self.corrected:
                 log_weights = torch.log_softmax(log_weights + gained, 0)
@@ -134,12 +144,12 @@ class FeynmanKac:
         drift = 0.5 * (1.0 + self.noise) * total
         gained = 0.5 * (_dot(total, total) - squares) * dt
         if self.reward is not None:
-            here, later = (self.tilt / (1.0 + sigma**2) for sigma in (now, then))
+            here, later = self.tilt_at(now), self.tilt_at(then)
             value, slope = _with_gradient(self.reward, x)
             drift = drift + 0.5 * self.noise * here * slope
             gained = gained + value * (later - here) + 0.5 * here * _dot(total, slope) * dt
-        x = x + drift * dt + math.sqrt(self.noise * dt) * normal(x, generator)
-        return x, gained
+        deviation = math.sqrt(self.noise * dt * then / now)
+        return x + drift * dt + deviation * normal(x, generator), gained
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

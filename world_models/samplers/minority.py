@@ -44,6 +44,11 @@ class LevelConfig:
         for name in ("levels", "updates", "batch_size"):
             if getattr(self, name) < (2 if name == "levels" else 1):
                 raise ConfigError(f"{name} is {getattr(self, name)}, which is too small")
+        if self.learning_rate <= 0 or self.noise_std < 0:
+            raise ConfigError(
+                f"learning_rate is {self.learning_rate} (above 0), noise_std {self.noise_std} "
+                "(0 or more)"
+            )
 
 
 class LevelClassifier:
@@ -66,13 +71,16 @@ def fit_levels(
     from noisy samples."""
     ranks = score.argsort().argsort()
     level = (ranks * config.levels) // len(score)
-    flat = x.flatten(1)
-    network = MLP(flat.shape[1] + 1, config.hidden, config.levels, generator=generator).to(x)
+    flat, device = x.flatten(1), generator.device
+    seed = int(torch.randint(2**62, (), generator=generator, device=device))
+    initial = torch.Generator().manual_seed(seed)  # weights are drawn on the CPU
+    network = MLP(flat.shape[1] + 1, config.hidden, config.levels, generator=initial).to(x)
     classifier = LevelClassifier(network, float(x.std(correction=0)), config.levels)
     optimiser = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
     for _ in range(config.updates):
-        rows = torch.randint(len(x), (config.batch_size,), generator=generator)
-        draw = torch.randn(len(rows), generator=generator, dtype=x.dtype)
+        rows = torch.randint(len(x), (config.batch_size,), generator=generator, device=device)
+        rows = rows.to(x.device)
+        draw = normal(flat[rows, 0], generator)
         sigma = (config.noise_mean + config.noise_std * draw).exp()
         noisy = flat[rows] + sigma[:, None] * normal(flat[rows], generator)
         loss = F.cross_entropy(classifier.logits(noisy, sigma), level[rows])
@@ -99,6 +107,9 @@ class MinorityGuidance:
             )
 
     def attach(self, denoise: Denoiser) -> Denoiser:
+        """The guided denoiser, for any sampler (`TrajectoryDiffusion.windows` takes it as
+        `denoise`)."""
+
         def guided(x: Tensor, sigma: Tensor) -> Tensor:
             with torch.enable_grad():
                 leaf = x.detach().requires_grad_()

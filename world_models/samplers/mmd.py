@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from mbrl.errors import ConfigError
 from world_models.samplers.base import Denoiser, Sampler, normal
 
 Kernel = Callable[[Tensor], Tensor]  # squared distances to similarities
@@ -37,6 +38,10 @@ def mmd_squared(x: Tensor, y: Tensor, kernel: Kernel | Literal["cubic"]) -> Tens
         return kernel(squared)
 
     n, m = len(x), len(y)
+    if min(n, m) < 2:
+        raise ConfigError(
+            f"there are {n} and {m} samples, two of each are needed for a discrepancy"
+        )
     within_x, within_y = similar(x, x), similar(y, y)
     own = (within_x.sum() - within_x.diagonal().sum()) / (n * (n - 1))
     theirs = (within_y.sum() - within_y.diagonal().sum()) / (m * (m - 1))
@@ -63,11 +68,12 @@ def finetune_by_mmd(
     Afterwards the network is a denoiser for this sampler and these levels alone.
     """
     optimiser = torch.optim.Adam(parameters, lr=learning_rate)
-    found = []
+    found, device = [], generator.device
     for _ in range(updates):
-        rows = torch.randint(len(data), (batch_size,), generator=generator)
-        x = sigmas[0] * normal(data[rows], generator)
-        loss = mmd_squared(sampler(denoise, x, sigmas, generator), data[rows], kernel)
+        rows = torch.randint(len(data), (batch_size,), generator=generator, device=device)
+        some = data[rows.to(data.device)]
+        x = sigmas[0] * normal(some, generator)
+        loss = mmd_squared(sampler(denoise, x, sigmas, generator), some, kernel)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

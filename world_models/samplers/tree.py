@@ -34,7 +34,8 @@ class DiffusionTree:
     chosen with probability proportional to exp(tilt value) (`search=False`), or the one of highest
     value plus an upper confidence bound (`search=True`, which maximises instead of sampling). The
     reward of the clean end is backed up softly: V = log mean exp(tilt V(child)) / tilt. Then every
-    sample is a walk by the same probabilities without new nodes.
+    sample is a walk by the same probabilities without new nodes; a search instead gives the clean
+    ends of highest reward that it found, best first (over again where it found fewer).
 
     Exact for the tilted law as iterations grow, and slowly with many steps: a node whose first
     leaves were poor is hardly visited again and stays undervalued, so that small trees tilt too
@@ -81,6 +82,10 @@ class DiffusionTree:
         root = Node(None)
         for _ in range(self.iterations):
             self._grow(root, denoise, x, sigmas, generator)
+        if self.search:
+            ends = sorted(_leaves(root), key=lambda leaf: -leaf.value)[: len(x)]
+            best = torch.stack([leaf.x for leaf in ends if leaf.x is not None])
+            return best[torch.arange(len(x), device=best.device) % len(best)]
         found = []
         for _ in range(len(x)):
             node = root
@@ -156,3 +161,14 @@ class DiffusionTree:
         total = torch.tensor(float(max(2, node.visits)), dtype=torch.double)
         bound = self._values(node) + self.exploration * (total.log() / visits).sqrt()
         return node.children[int(bound.argmax())]
+
+
+def _leaves(root: Node) -> list[Node]:
+    """All clean ends: every path is walked down to one."""
+    ends, left = [], [root]
+    while left:
+        node = left.pop()
+        left += reversed(node.children)
+        if not node.children:
+            ends.append(node)
+    return ends

@@ -211,8 +211,21 @@ def test_fine_tuning_mends_a_chain_of_few_steps() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"substeps": 0}, {"levels": 1}, {"sigma_min": 90.0}, {"eta": 2.0}, {"ema": 1.0}],
+    [
+        {"substeps": 0},
+        {"levels": 1},
+        {"sigma_min": 90.0},
+        {"eta": 2.0},
+        {"ema": 1.0},
+        {"teacher": "heun"},
+        {"learning_rate": -1.0},
+    ],
 )
 def test_impossible_settings(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         DistillationConfig(**settings)
+
+
+def test_a_discrepancy_needs_two_samples_of_each() -> None:
+    with pytest.raises(ConfigError, match="there are 1 and 3 samples"):
+        mmd_squared(torch.zeros(1, 2), torch.zeros(3, 2), "cubic")

@@ -153,6 +153,23 @@ def test_masked_words_are_complete_at_the_end() -> None:
         assert (sampler(MASKED, x, even(3), generator) < LETTERS).all()
 
 
+@pytest.mark.parametrize("world", [UNIFORM, MASKED], ids=["uniform", "masked"])
+def test_networks_of_single_precision_are_sampled(world: Exact) -> None:
+    """As the scores of double precision are, position by position."""
+
+    def single(x: Tensor, level: float) -> Tensor:
+        return world(x, level).float()
+
+    generator = torch.Generator().manual_seed(0)
+    x = world.process.start((30, LENGTH), generator)
+    for now, then in itertools.pairwise(even(4)):
+        law = jump_probabilities(world.process, x, single(x, now), now, then)
+        exact = jump_probabilities(world.process, x, world(x, now), now, then)
+        assert law.dtype == torch.float32
+        assert torch.allclose(law.double(), exact, atol=1e-5)
+        x = TauLeaping(world.process)(single, x, [now, then], generator)
+
+
 def teacher(world: Exact) -> tuple[Tensor, list[float]]:
     levels, generator = even(24), torch.Generator().manual_seed(0)
     x = world.process.start((3000, LENGTH), generator)

@@ -3,8 +3,10 @@
 import dataclasses
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from mbrl.errors import ConfigError
@@ -39,6 +41,8 @@ def law(name: str, sigma: float = 0.0) -> tuple[Tensor, Tensor]:
     """Mean and covariance of the law asked for, of data noised to `sigma` (tilt aside)."""
     eye = torch.eye(3).double()
     own = torch.linalg.inv(gaussian.COVARIANCE + sigma**2 * eye)
+    if name == "data":
+        return gauss(own, own @ gaussian.MEAN)
     if name == "annealed":
         return gauss(2 * own, 2 * own @ gaussian.MEAN)
     if name == "flattened":
@@ -64,9 +68,10 @@ RUNS, PARTICLES = 6, 1500
 
 def moments(name: str, corrected: bool) -> Tensor:
     """Weighted first and second moments [RUNS, 3 + 9], each run from its own noise. Particles
-    begin at the exact law of the first level, so that the process alone is looked at."""
+    begin at the exact law of the first level, so that the process alone is looked at; of a tilted
+    law, at the data's."""
     sampler = dataclasses.replace(SETTINGS[name], corrected=corrected)
-    mean, covariance = law(name, LEVELS[0])
+    mean, covariance = law("data" if name == "tilted" else name, LEVELS[0])
     root = torch.linalg.cholesky(covariance)
     rows = []
     for run in range(RUNS):
@@ -112,13 +117,54 @@ def test_particles_begin_at_the_law_that_noise_has_under_all_exponents() -> None
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)).double()
     seen: list[Tensor] = []
 
-    def before(x: Tensor, n: int, sigmas: object) -> Tensor:
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
         seen.append(x)
-        return x
+        return gaussian.denoise(x, sigma)
 
     sampler = FeynmanKac(exponent=1.5, experts=((other, 1.0),))
-    sampler.particles(gaussian.denoise, x, LEVELS, torch.Generator(), before=before)
+    sampler.particles(denoise, x, LEVELS, torch.Generator())
     assert torch.allclose(seen[0], x / 2.5**0.5) and len(seen) == 150
+
+
+@pytest.mark.parametrize("high", [1.0, 2.0])
+def test_a_tilt_is_exact_from_a_low_first_level_too(high: float) -> None:
+    """Data N(0, 1), r = -(x - 1)^2 / 2 with tilt 4: N(0.8, 0.2). At a first level of 1 the tilt is
+    half of what it comes to."""
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        return x / (1.0 + sigma.square()[:, None])
+
+    sampler = FeynmanKac(reward=lambda x: -0.5 * (x[:, 0] - 1.0).square(), tilt=4.0)
+    levels, means, variances = edm_levels(100, sigma_max=high, sigma_min=0.01), [], []
+    for run in range(8):
+        generator = torch.Generator().manual_seed(run)
+        x = (1 + high**2) ** 0.5 * torch.randn(4000, 1, generator=generator).double()
+        found = sampler.particles(denoise, x, levels, generator)
+        w, x = found.log_weights.exp(), found.x[:, 0]
+        means.append(float(w @ x))
+        variances.append(float(w @ (x - means[-1]).square()))
+    assert np.mean(means) == pytest.approx(0.8, abs=3 * stats.sem(means) + 0.006)
+    assert np.mean(variances) == pytest.approx(0.2, abs=3 * stats.sem(variances) + 0.006)
+
+
+@torch.no_grad()
+def test_without_a_tilt_few_steps_keep_the_deviation() -> None:
+    """Twenty steps on unit Gaussians; the plain Euler-Maruyama step leaves 1.22, DDPM's 0.82."""
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        return x / (1.0 + sigma.square()[:, None])
+
+    levels = edm_levels(20, sigma_max=20.0)
+    generator = torch.Generator().manual_seed(0)
+    x = levels[0] * torch.randn(20_000, 1, generator=generator, dtype=torch.double)
+    found = FeynmanKac().particles(denoise, x, levels, generator)
+    assert float(found.x.std()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_moves_before_a_step_are_refused() -> None:
+    x, generator = torch.zeros(4, 3).double(), torch.Generator()
+    with pytest.raises(ConfigError, match="as a reward"):
+        FeynmanKac()(gaussian.denoise, x, LEVELS, generator, before=lambda x, n, s: x)
 
 
 def test_systematic_resampling_keeps_to_the_weights() -> None:

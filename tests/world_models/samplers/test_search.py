@@ -68,9 +68,18 @@ def test_a_searching_tree_finds_the_reward() -> None:
 
     generator = torch.Generator().manual_seed(0)
     plain = DDIM(1.0)(mixture.denoise, noise(200), LEVELS, generator)
-    tree = DiffusionTree(height, 20.0, iterations=200, search=True, exploration=0.3)
-    found = tree(mixture.denoise, noise(20), LEVELS, generator)
-    assert float(height(found).mean()) > float(height(plain).quantile(0.95))
+    for tree in (
+        DiffusionTree(height, iterations=200, search=True),
+        DiffusionTree(height, 20.0, iterations=200, search=True, exploration=0.3),
+    ):
+        found = tree(mixture.denoise, noise(20), LEVELS, generator)
+        assert float(height(found).mean()) > float(height(plain).quantile(0.95))
+        assert (height(found).diff() <= 0).all()  # best first
+        assert len(found.unique(dim=0)) == 20
+    few = DiffusionTree(height, iterations=2, search=True)(
+        mixture.denoise, noise(5), LEVELS, generator
+    )
+    assert len(few) == 5 and torch.equal(few[0], few[len(few.unique(dim=0))])
 
 
 def test_values_are_backed_up_softly() -> None:
@@ -140,6 +149,18 @@ def test_tries_that_are_saved_roll_over_and_no_more() -> None:
     assert total == 1 + quota * (steps - 1)
     growing = iter(range(10_000))
     assert tries(lambda x: x[:, 0] * 0 + next(growing)) == 6 * steps  # always better: one a step
+
+
+def test_a_forbidden_end_is_still_a_sample() -> None:
+    """Where every reward is minus infinity the first try is taken, as by DDIM."""
+    forbidden = BudgetForcing(lambda x: torch.full_like(x[:, 0], -math.inf), quota=3)
+    found = forbidden(mixture.denoise, noise(50), LEVELS, torch.Generator().manual_seed(0))
+    away = torch.cdist(found, mixture.CENTRES).min(1).values
+    assert float(away.max()) < 6 * mixture.DEVIATION
+    with pytest.raises(ConfigError, match="reward is NaN"):
+        BudgetForcing(lambda x: x[:, 0] * math.nan)(
+            mixture.denoise, noise(2), LEVELS, torch.Generator()
+        )
 
 
 def test_forcing_earns_more_than_the_best_of_as_many() -> None:

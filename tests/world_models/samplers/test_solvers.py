@@ -22,11 +22,13 @@ from world_models.samplers import (
     Sampler,
     TimeShift,
     edm_levels,
+    one_step,
     uniform_plan,
 )
 from world_models.samplers.exponential import multistep, weights
 
 NONE = torch.Generator()
+NAMED = SAMPLERS | {"time_shift": TimeShift}
 
 
 def smooth_levels(steps: int, high: float = 10.0, low: float = 0.3) -> list[float]:
@@ -205,7 +207,7 @@ def test_edm_levels_are_those_of_the_paper() -> None:
     assert levels[-1] == 0.0 and len(levels) == 19
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", NAMED)
 def test_evaluations_are_counted(name: str) -> None:
     calls = 0
 
@@ -215,7 +217,7 @@ def test_evaluations_are_counted(name: str) -> None:
         assert sigma.shape == (len(x),)
         return gaussian.denoise(x, sigma)
 
-    sampler = SAMPLERS[name]()
+    sampler = NAMED[name]()
     sampler(denoise, starts(), edm_levels(9), torch.Generator().manual_seed(0))
     assert calls == sampler.evaluations(9)
 
@@ -236,7 +238,7 @@ def test_evaluations_with_runge_kutta_starts(degree: int) -> None:
         assert calls == sampler.evaluations(steps)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", NAMED)
 def test_what_comes_before_a_step_is_called_with_its_number(name: str) -> None:
     seen = []
 
@@ -245,7 +247,7 @@ def test_what_comes_before_a_step_is_called_with_its_number(name: str) -> None:
         return x * 0.0
 
     levels = edm_levels(4)
-    x = SAMPLERS[name]()(gaussian.denoise, starts(), levels, torch.Generator(), before=before)
+    x = NAMED[name]()(gaussian.denoise, starts(), levels, torch.Generator(), before=before)
     assert seen == [0, 1, 2, 3]
     last = gaussian.denoise(torch.zeros(1, 3).double(), torch.tensor([levels[3]]).double())
     if name != "churn":  # which may add noise after it
@@ -255,10 +257,10 @@ def test_what_comes_before_a_step_is_called_with_its_number(name: str) -> None:
 @pytest.mark.parametrize(
     "levels", [[1.0], [1.0, 2.0], [1.0, 1.0], [2.0, 0.0, -1.0], [math.nan, 0.0]], ids=str
 )
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", NAMED)
 def test_levels_must_fall(name: str, levels: list[float]) -> None:
     with pytest.raises(ConfigError, match="noise levels"):
-        SAMPLERS[name]()(gaussian.denoise, starts(), levels, NONE)
+        NAMED[name]()(gaussian.denoise, starts(), levels, NONE)
 
 
 @pytest.mark.parametrize(
@@ -272,6 +274,11 @@ def test_levels_must_fall(name: str, levels: list[float]) -> None:
         lambda: TimeShift(window=-1),
         lambda: TimeShift(eta=2.0),
         lambda: Choice(5),
+        lambda: Choice(prediction="eps"),  # type: ignore[arg-type]
+        lambda: Choice(variable="sigma"),  # type: ignore[arg-type]
+        lambda: DEIS(variable="rhoo"),  # type: ignore[arg-type]
+        lambda: DEIS(start="rk"),  # type: ignore[arg-type]
+        lambda: DPMSolverPP(start="heun"),  # type: ignore[arg-type]
         lambda: edm_levels(0),
         lambda: edm_levels(5, sigma_min=90.0),
     ],
@@ -279,6 +286,31 @@ def test_levels_must_fall(name: str, levels: list[float]) -> None:
 def test_impossible_settings(build: object) -> None:
     with pytest.raises(ConfigError):
         build()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "order"), [(DDIM(1.0), 1), (DDIM(0.5), 1), (Churn(20.0, noise=1.0), 2)], ids=str
+)
+def test_a_stochastic_sampler_converges_to_the_law_with_its_order(
+    sampler: Sampler, order: int, monkeypatch
+) -> None:
+    """Order of the covariance in the steps, without Monte-Carlo error: every step is an affine map
+    of x and of the noise it draws, so both maps are read off and the covariance pushed on."""
+    exact = gaussian.COVARIANCE + 0.3**2 * torch.eye(3).double()
+    errors = []
+    for steps in (160, 320):
+        levels = smooth_levels(steps)
+        step = sampler.stepper(gaussian.denoise, levels, NONE)  # type: ignore[attr-defined]
+        covariance = gaussian.COVARIANCE + 10.0**2 * torch.eye(3).double()
+        for n, (now, then) in enumerate(pairwise(levels)):
+            units = torch.cat([torch.zeros(4, 3), torch.eye(3)]).double()  # no x, no noise; noise
+            monkeypatch.setattr(one_step, "normal", lambda x, generator, units=units: units)
+            x = torch.cat([torch.zeros(1, 3), torch.eye(3), torch.zeros(3, 3)]).double()
+            out = step(x, n, now, then)
+            matrix, noise = (out[1:4] - out[0]).T, (out[4:] - out[0]).T
+            covariance = matrix @ covariance @ matrix.T + noise @ noise.T
+        errors.append(float((covariance - exact).norm()))
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.15)
 
 
 def test_churn_raises_levels_as_the_paper_has_it() -> None:
