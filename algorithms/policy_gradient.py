@@ -32,6 +32,7 @@ from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
 from mbrl.policy_gradient.credit import Bootstrapped, ReturnToGo
 from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.option import CURRENT_ENTROPY
+from mbrl.policy_gradient.step_size import at_rate
 from mbrl.rounds import Rounds
 from mbrl.scheduled_rounds import ScheduledRounds
 from mbrl.scheduled_rounds import check as check_scheduler
@@ -356,7 +357,8 @@ class PolicyGradient(Offline):
         log_prob, entropy = described(self.policy, t)
         value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
         if value.requires_grad:
-            descend(self.optimisers["policy"], value, clip)
+            with at_rate(self.optimisers["policy"], metrics):
+                descend(self.optimisers["policy"], value, clip)
         steps = t.mask.sum().clamp_min(1)
         metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
         if self.critic is not None and batch.target is not None:

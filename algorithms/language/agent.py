@@ -112,10 +112,10 @@ class Speaker(ABC):
         return self.config.levels or self.task.trained
 
     def problem(self, number: int) -> Problem:
-        """Problem `number` of those to train on."""
+        """Problem `number` of those to train on, none of which is held out for evaluation."""
         at = number % self.config.pool if self.config.pool else number
         rng = random.Random(f"{self.seed} {at}")
-        return self.task.problem(rng.choice(self.levels), rng)
+        return self.task.problem(rng.choice(self.levels), rng, held_out=False)
 
     def new_numbers(self, count: int) -> list[int]:
         """The next `count` problems' numbers."""

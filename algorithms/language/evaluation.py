@@ -15,7 +15,7 @@ from algorithms.language.sampling import Sampling
 from algorithms.language.tasks.base import TextTask
 from mbrl.errors import ConfigError
 
-SEED = 20_000_033  # of held-out problems; those to train on are drawn with a run's own seed
+SEED = 20_000_033  # by which held-out problems are drawn
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,17 @@ def evaluate(
     turn_tokens: int | None = None,
     rows_at_once: int = 512,
 ) -> list[Score]:
-    """`samples` answers to each of `problems` problems of every level, which no training sees: they
-    are drawn with `seed`. Deterministic; draws from no generator of the caller's. Raises
-    `ConfigError` for counts below 1."""
+    """`samples` answers to each of `problems` problems of every level, drawn with `seed` from those
+    that are held out from training (`Problem.held_out`), of which a level with few has some more
+    than once. Deterministic; draws from no generator of the caller's. Raises `ConfigError` for
+    counts below 1."""
     if problems < 1 or samples < 1:
         raise ConfigError(f"problems is {problems} and samples {samples}; both are at least 1")
     device = next(model.parameters()).device
     found = []
     for level in levels:
         drawn = [
-            task.problem(level, random.Random(f"held out {seed} {level} {i}"))
+            task.problem(level, random.Random(f"held out {seed} {level} {i}"), held_out=True)
             for i in range(problems)
         ]
         generator = torch.Generator(device=device).manual_seed(seed + level)

@@ -23,7 +23,7 @@ from mbrl.networks import target_copy
 from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
 from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.ratios import log_difference
-from mbrl.policy_gradient.step_size import effective_share
+from mbrl.policy_gradient.step_size import at_rate, effective_share
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
@@ -283,7 +283,8 @@ class LanguagePolicyGradient(Speaker):
                 self.carry(batch.rollouts, log_prob.grad, entropy.grad)
         norm = torch.nn.utils.clip_grad_norm_(trained(self.model), c.clip_norm)
         if bool(torch.isfinite(norm)):
-            optimiser.step()
+            with at_rate(optimiser, metrics):
+                optimiser.step()
         steps = t.mask.sum().clamp_min(1)
         metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
         metrics["policy/gradient_norm"] = norm.detach()

@@ -62,6 +62,9 @@ def loss(
     """The loss, a scalar with gradients, of the current policy's `log_prob` [B, T] of the steps of
     `t`, whose old policy `found` the advantages. `entropy` [B, T] is the current policy's, for
     recipes with `needs_entropy`. Shapes are static and nothing is read back, so that it compiles.
+
+    A recipe's step size is not in the loss but in the metrics, `policy/step_size`: a factor of the
+    learning rate (`step_size.at_rate`), for Adam divides what multiplies a loss out again.
     """
     if log_prob.shape != t.mask.shape:
         raise ConfigError(
@@ -82,10 +85,11 @@ def loss(
     for extra in recipe.regularisers:
         penalty = extra(log_prob, entropy, found.advantage, t)
         total = total + recipe.aggregation(penalty, found.advantage, t)
+    metrics = _metrics(total, log_ratio.detach(), weight, t)
     if recipe.step_size is not None:
         still = (log_ratio.detach(), log_prob.detach())
-        total = total * recipe.step_size(*still, found.advantage, t)
-    return total, _metrics(total, log_ratio.detach(), weight, t)
+        metrics["policy/step_size"] = recipe.step_size(*still, found.advantage, t)
+    return total, metrics
 
 
 def _metrics(total: Tensor, log_ratio: Tensor, weight: Tensor, t: Trajectories) -> Metrics:

@@ -50,7 +50,7 @@ class Recipe:
     """An objective. Its advantage is the sum of `terms`, then changed by `modulation`; `sampling`
     leaves sequences out before the terms are taken, `selection` after. The loss is what
     `aggregation` makes of minus the `gate`'s gains, weighted by `selection` and `rejection`, plus
-    `regularisers`, times `step_size`.
+    `regularisers`; `step_size` is a factor of the learning rate.
 
     `mark`: "verified" against the authors' code or page, "secondary" from another source, or
     "reconstructed" from the abstract with every assumption listed. `parts`: what it needs that is

@@ -1,6 +1,8 @@
-"""Step sizes: one factor for the whole loss, from how far the data are from the policy."""
+"""Step sizes: a factor of the learning rate, from how far the data are from the policy."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +12,7 @@ from mbrl.policy_gradient.gates import bounds
 from mbrl.policy_gradient.groups import LARGEST, exp
 from mbrl.policy_gradient.option import Option
 from mbrl.policy_gradient.ratios import log_difference
+from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
 
@@ -24,16 +27,21 @@ class StepSize(Option):
     ) -> Tensor: ...
 
 
-@dataclass(frozen=True)
-class Constant(StepSize):
-    """The same factor always."""
-
-    factor: float = 1.0
-
-    def __call__(
-        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
-    ) -> Tensor:
-        return log_ratio.new_tensor(self.factor)
+@contextmanager
+def at_rate(optimiser: torch.optim.Optimizer, metrics: Metrics) -> Iterator[None]:
+    """Steps of `optimiser` inside have their learning rates times `policy/step_size` of a loss's
+    metrics, where that is there. Reads the factor back from the device."""
+    if "policy/step_size" not in metrics:
+        yield
+        return
+    factor, rates = float(metrics["policy/step_size"]), [g["lr"] for g in optimiser.param_groups]
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 @dataclass(frozen=True)

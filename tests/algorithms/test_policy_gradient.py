@@ -15,6 +15,7 @@ from experiments import run as runs
 from experiments.settings import RunSettings, build_config
 from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
+from mbrl.policy_gradient.step_size import StepSize
 from mbrl.rounds import Rounds
 from mbrl.tasks import make
 from mbrl.tasks.base import Step
@@ -67,6 +68,30 @@ def test_recipes_learn_to_answer(name: str, discrete: bool) -> None:
     agent.learn(task, 120, callbacks=[])
     assert before < 2.5
     assert evaluate(agent, task, 200).mean() > 3.8
+
+
+@dataclasses.dataclass(frozen=True)
+class Quarter(StepSize):
+    def __call__(self, log_ratio, log_prob, advantage, t) -> Tensor:
+        return torch.tensor(0.25)
+
+
+def test_a_recipes_step_size_is_that_of_the_policys_weights() -> None:
+    """The first step of Adam, which takes no notice of the size of a gradient."""
+    moved, task = [], make("CartPole-v1")
+    for step_size in (None, Quarter()):
+        agent = PolicyGradient(task.spec, PolicyGradientConfig(envs=6, group=3), seed=1)
+        agent.recipe = dataclasses.replace(agent.recipe, step_size=step_size)
+        before = [p.detach().clone() for p in agent.policy.parameters()]
+        source = agent.collector(task)
+        while not source.collect(agent):
+            pass
+        agent.update(agent.next_batch())
+        after = list(agent.policy.parameters())
+        moved.append([(b - a).detach() for a, b in zip(before, after, strict=True)])
+    for whole, quarter in zip(*moved, strict=True):
+        assert torch.allclose(quarter, 0.25 * whole, atol=1e-7)
+    assert any(float(whole.abs().max()) > 1e-4 for whole in moved[0])
 
 
 def test_rounds_are_whole_episodes_that_begin_together() -> None:

@@ -1,5 +1,7 @@
 """What a text task is: problems without end, and a program that answers every turn."""
 
+import hashlib
+import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,6 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mbrl.errors import ConfigError
+
+HELD_OUT = 8  # one problem in so many is for evaluation alone
+TRIES = 10_000  # draws after which a level counts as without such problems
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,14 @@ class Problem:
     facts: Mapping[str, Any] = field(default_factory=dict)
     family: str = ""
     state: str = ""
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the problem is for evaluation: a fixed property of what is asked, in whatever
+        words, so that no seed brings it into training."""
+        what = [self.level, self.family] if self.family else [self.level, self.prompt, self.facts]
+        text = json.dumps(what, sort_keys=True, default=dict)
+        return int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT == 0
 
 
 @dataclass(frozen=True)
@@ -73,15 +86,24 @@ class TextTask(ABC):
     turn_length: ClassVar[int]  # characters that a turn may have
     prompt_length: ClassVar[int]  # characters that prompt or observation have at most
     signals: ClassVar[tuple[str, ...]] = ()  # names that `signals` of every reply has
+    splits: ClassVar[bool] = True  # False: too few problems to hold any out
 
-    def problem(self, level: int, rng: random.Random) -> Problem:
-        """A problem of difficulty `level`, drawn with `rng`. Raises `ConfigError` for a level that
-        the task does not have."""
+    def problem(self, level: int, rng: random.Random, *, held_out: bool | None = None) -> Problem:
+        """A problem of difficulty `level`, drawn with `rng`: one of those held out from training,
+        or of the others; None: of all. Raises `ConfigError` for a level that the task does not
+        have, or that has no such problem."""
         if level not in self.levels:
             raise ConfigError(
                 f"{self.name} has no level {level}, it has {', '.join(map(str, self.levels))}"
             )
-        return self.draw(level, rng)
+        for _ in range(TRIES):
+            found = self.draw(level, rng)
+            if held_out is None or not self.splits or found.held_out == held_out:
+                return found
+        raise ConfigError(
+            f"among {TRIES} problems of level {level} of {self.name} none is "
+            f"{'held out' if held_out else 'to train on'}; a task with so few has splits = False"
+        )
 
     @abstractmethod
     def draw(self, level: int, rng: random.Random) -> Problem: ...

@@ -95,10 +95,9 @@ OFF_POLICY = (
         "opmd",
         MYTHS,
         "2509.24203",
-        terms=(CENTRED,),
+        terms=(Term(scale=scales.One(), weight=1 / 1.1),),
         gate=gates.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        step_size=step_size.Constant(1 / 1.1),
         differences=("the simple form: advantage R - mean, loss over 1 + tau with tau = 0.1",),
     ),
     Recipe(

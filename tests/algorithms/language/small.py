@@ -18,6 +18,7 @@ class Digits(TextTask):
     """Say digits until the secret one was said, in at most three turns."""
 
     name = "digits"
+    splits = False
     title = "find a digit"
     levels = (4, 9)
     trained = (4,)
@@ -42,6 +43,7 @@ class Echo(TextTask):
     """Say the digit that was shown. Who shows how it is done says any digit."""
 
     name = "echo"
+    splits = False
     title = "repeat a digit"
     levels = (2, 4)
     trained = (4,)

@@ -1,15 +1,23 @@
 """Scores of language models, against enumeration."""
 
+import dataclasses
+import hashlib
 import itertools
+import json
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
 from algorithms.language.evaluation import cons_at, evaluate, pass_at
+from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.tasks import TASKS
+from algorithms.language.tasks.base import Problem, Reply
 from algorithms.language.vocabulary import Characters
 from mbrl.errors import ConfigError
-from tests.algorithms.language.small import Digits, tiny
+from tests.algorithms.language.small import MODEL, Digits, tiny
 
 
 @pytest.mark.parametrize("right", [0, 1, 3, 6])
@@ -42,8 +50,61 @@ def test_scores_are_those_of_the_texts_and_change_nothing() -> None:
     assert other != whole
 
 
-def test_problems_of_the_evaluation_are_held_out() -> None:
-    held_out = random.Random("held out 20000033 4 0").random()
-    assert held_out not in {random.Random(f"{s} {i}").random() for s in range(3) for i in range(50)}
+@pytest.mark.parametrize("name", TASKS)
+def test_problems_of_the_evaluation_are_never_trained_on(name: str, monkeypatch) -> None:
+    """What is asked, in whatever words; of the easiest levels, where draws of two seeds would share
+    nearly all."""
+    task, seen = TASKS[name], []
+    kept = task.reply
+
+    def reply(problem: Problem, turns: Sequence[str]) -> Reply:
+        seen.append(problem)
+        return dataclasses.replace(kept(problem, turns), done=True)
+
+    monkeypatch.setattr(task, "reply", reply)
+    levels = task.levels[:2]
+    evaluate(tiny(torch.float32), Characters(), task, levels, problems=40, turn_tokens=1)
+    assert {p.level for p in seen} == set(levels) and len(seen) == 80
+    agent = Imitation(config=ImitationConfig(task=name, levels=levels, model=MODEL))
+    trained = {asked(wording) for i in range(600) for wording in task.paraphrases(agent.problem(i))}
+    assert not trained & {asked(p) for p in seen}
+
+
+def asked(problem: Problem) -> str:
+    facts = {k: v for k, v in problem.facts.items() if k != "wording"}
+    return json.dumps([problem.prompt, facts], sort_keys=True)
+
+
+def test_one_problem_in_eight_is_held_out() -> None:
+    """And which ones is not a matter of the machine or the process."""
+    task = TASKS["addition"]
+    drawn = [task.problem(4, random.Random(i)) for i in range(4000)]
+    share = sum(p.held_out for p in drawn) / 4000
+    assert share == pytest.approx(1 / 8, abs=4 * (0.125 * 0.875 / 4000) ** 0.5)
+    digest = hashlib.sha256(b'[1, "2+9=", {"answer": 11}]').hexdigest()
+    assert Problem("2+9=", 1, {"answer": 11}).held_out == (int(digest[-1], 16) % 8 == 0)
+    alike = [Problem(p, 1, family="a question") for p in ("x?", "y?")]
+    assert alike[0].held_out == alike[1].held_out
+
+
+def test_a_task_with_few_problems_says_so() -> None:
+    class Single(Digits):
+        splits = True
+
+        def draw(self, level: int, rng: random.Random) -> Problem:
+            return Problem("one", level)
+
+    kinds = (True, False)
+    task, found = Single(), []
+    for held_out in kinds:
+        try:
+            task.problem(4, random.Random(0), held_out=held_out)
+        except ConfigError as error:
+            found.append(str(error))
+    assert len(found) == 1 and "has splits = False" in found[0]
+    assert Digits().problem(4, random.Random(0), held_out=True).prompt == "0-4"
+
+
+def test_counts_of_an_evaluation_are_checked() -> None:
     with pytest.raises(ConfigError, match="problems is 0"):
         evaluate(tiny(), Characters(), Digits(), (4,), problems=0)

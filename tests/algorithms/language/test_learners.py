@@ -18,6 +18,7 @@ from algorithms.language.sampling import Sampling
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate
+from mbrl.policy_gradient.step_size import StepSize
 from mbrl.training import train
 from tests.algorithms.language.small import MODEL, TINY, Digits, Echo
 
@@ -42,6 +43,29 @@ def weights(agent: Any) -> list[torch.Tensor]:
 
 def equal(a: Any, b: Any) -> bool:
     return all(torch.equal(x, y) for x, y in zip(weights(a), weights(b), strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Quarter(StepSize):
+    def __call__(self, log_ratio, log_prob, advantage, t) -> torch.Tensor:
+        return torch.tensor(0.25)
+
+
+def test_a_recipes_step_size_is_that_of_the_weights() -> None:
+    """The first step of Adam, which takes no notice of the size of a gradient."""
+    moved = []
+    for step_size in (None, Quarter()):
+        agent = learner()
+        agent.recipe = dataclasses.replace(agent.recipe, step_size=step_size)
+        before = weights(agent)
+        agent.collect()
+        batch = agent.next_batch()  # in which nobody is right yet
+        good = Estimate(torch.ones_like(batch.found.advantage), batch.found.weight)
+        agent.update(batch._replace(found=good))
+        moved.append([b - a for a, b in zip(before, weights(agent), strict=True)])
+    assert max(float(m.abs().max()) for m in moved[0]) > 1e-4
+    for whole, quarter in zip(*moved, strict=True):
+        assert torch.allclose(quarter, 0.25 * whole, atol=1e-7)
 
 
 def test_imitation_learns_what_is_shown() -> None:

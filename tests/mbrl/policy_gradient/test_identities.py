@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from mbrl.policy_gradient import RECIPES, Recipe, estimate, loss
 from mbrl.policy_gradient.gates import Clip, DetachedClip
 from mbrl.policy_gradient.groups import Group
 from mbrl.policy_gradient.ratios import Geometric, PrefixMinimum, Product
+from mbrl.policy_gradient.step_size import at_rate
 from mbrl.types import Trajectories
 from tests.mbrl.policy_gradient import cases
 
@@ -180,6 +182,21 @@ def test_least_variance_baseline_has_the_least_variance() -> None:
     grid = torch.linspace(-1, 2, 3001, dtype=torch.float64)
     best = float(grid[torch.tensor([moment(float(b)) for b in grid]).argmin()])
     assert chosen == pytest.approx(best, abs=1e-3)
+
+
+@pytest.mark.parametrize("optimiser", [torch.optim.SGD, torch.optim.Adam])
+def test_a_step_size_shortens_the_step_of_any_optimiser(optimiser: Any) -> None:
+    """Adam takes no notice of a factor of the loss."""
+    moved = []
+    for metrics in ({}, {"policy/step_size": torch.tensor(0.25)}):
+        weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64))
+        made = optimiser([weight], lr=0.1)
+        (weight**2).sum().backward()
+        with at_rate(made, metrics):
+            made.step()
+        moved.append(weight.detach() - torch.tensor([1.0, -2.0, 0.5]).double())
+        assert made.param_groups[0]["lr"] == 0.1
+    assert torch.allclose(moved[1], 0.25 * moved[0])
 
 
 def test_effective_samples_are_all_of_them_for_equal_weights() -> None:
