@@ -1,5 +1,7 @@
 """Sentences about language models that are computed from the records of a table."""
 
+from typing import Any
+
 import numpy as np
 
 from experiments.summary import Summary, records_of
@@ -8,6 +10,7 @@ from mbrl.statistics import Interval
 
 BAND = (20.0, 50.0)  # percent that a warm start is to solve
 GRPO, UNIFORM = "grpo", "uniform"
+Record = dict[str, Any]
 
 
 def warm_starts(found: Summary) -> list[str]:
@@ -31,32 +34,37 @@ def warm_starts(found: Summary) -> list[str]:
 
 
 def rewards(found: Summary) -> list[str]:
-    """For every task with rows of GRPO and of demonstrations: both gains, their difference, and
-    what a cell took."""
+    """For every task with a row of GRPO and rows of demonstrations: the gains, their differences,
+    and what a cell took."""
     lines = []
     for block in found.blocks:
-        rows = records_of(block)
-        for task in dict.fromkeys(label.split(", ")[0] for label in rows):
-            pair = [rows.get(f"{task}, {name}", []) for name in ("GRPO", "demonstrations")]
-            if not all(pair):
-                continue
-            for name, where in (("gain", "trained levels"), ("gain_other", "other levels")):
-                a, b = (np.array([r["values"][name] for r in records]) for records in pair)
-                if np.isnan([*a, *b]).any():
-                    continue
-                gains = [statistics.confidence_interval(x, statistics.mean) for x in (a, b)]
-                both = {"GRPO": a, "demonstrations": b}
-                less = statistics.paired_comparison(both, "demonstrations")["GRPO"].difference
-                lines.append(
-                    f"{task}, {where}: GRPO gains {_text(gains[0])} points, demonstrations "
-                    f"{_text(gains[1])}, the difference is {_text(less)}."
-                )
-            seconds = [np.mean([r["seconds"] for r in records]) for records in pair]
-            used = [np.mean([r["values"]["samples"] for r in records]) for records in pair]
-            lines.append(
-                f"{task}: a cell of GRPO took {seconds[0]:.0f} s for {used[0]:,.0f} conversations, "
-                f"one of demonstrations {seconds[1]:.0f} s for {used[1]:,.0f}."
-            )
+        rows = {label: records for label, records in records_of(block).items() if records}
+        for label, records in rows.items():
+            task, _, name = label.partition(", ")
+            if name.endswith("demonstrations") and f"{task}, GRPO" in rows:
+                lines += _beside(rows[f"{task}, GRPO"], records, task, name)
+    return lines
+
+
+def _beside(own: list[Record], other: list[Record], task: str, name: str) -> list[str]:
+    """GRPO's records of a task beside those of a row of demonstrations."""
+    lines = []
+    for key, where in (("gain", "trained levels"), ("gain_other", "other levels")):
+        a, b = (np.array([r["values"][key] for r in records]) for records in (own, other))
+        if np.isnan([*a, *b]).any():
+            continue
+        gains = [statistics.confidence_interval(x, statistics.mean) for x in (a, b)]
+        less = statistics.paired_comparison({"GRPO": a, name: b}, name)["GRPO"].difference
+        lines.append(
+            f"{task}, {where}: GRPO gains {_text(gains[0])} points, {name} {_text(gains[1])}, the "
+            f"difference is {_text(less)}."
+        )
+    seconds = [np.mean([r["seconds"] for r in records]) for records in (own, other)]
+    used = [np.mean([r["values"]["samples"] for r in records]) for records in (own, other)]
+    lines.append(
+        f"{task}: a cell of GRPO took {seconds[0]:.0f} s for {used[0]:,.0f} conversations, one of "
+        f"{name} {seconds[1]:.0f} s for {used[1]:,.0f}."
+    )
     return lines
 
 

@@ -18,6 +18,8 @@ from algorithms.language.tasks.base import Problem, TextTask
 from algorithms.language.transformer import Transformer, TransformerConfig
 from algorithms.language.vocabulary import Characters, Codec
 from mbrl import agent as shared
+from mbrl import checkpoint
+from mbrl import config as configs
 from mbrl.errors import ConfigError
 from mbrl.networks import adam
 from mbrl.training import Metrics
@@ -161,6 +163,20 @@ class Speaker(ABC):
     def load(cls, path: str | Path, device: str = "cpu") -> Self:
         """Read a learner that `save` or a run's checkpoint wrote."""
         return shared.load(cls, path, device)  # type: ignore[type-var]
+
+
+def state_at(path: str | Path, config: ModelConfig) -> dict[str, Any]:
+    """The state in a checkpoint of a learner with this model. Raises `ConfigError` where its model
+    is another one: the same weights would be another function."""
+    content = checkpoint.load(path)
+    known = content["config"]["model"]
+    if config.path is None and known != configs.to_dict(config):
+        raise ConfigError(
+            f"the model in {path} has the settings {known}, this one {configs.to_dict(config)}; "
+            "give it the same"
+        )
+    state: dict[str, Any] = content["state"]
+    return state
 
 
 def spec_of(task: str, size: int) -> Spec:

@@ -8,6 +8,7 @@ the record of it, played again, gives the same updates."""
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,14 @@ from typing import Any
 
 import torch
 
-from algorithms.language import schedule
+from algorithms.language import parts, schedule
 from algorithms.language.conversation import Conversation, Speech
+from algorithms.language.parts import Part
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.rollouts import gathered, grouped
 from algorithms.language.workers import Hall, Weights, Work, Workers
 from mbrl.errors import CheckpointError, ConfigError
+from mbrl.policy_gradient import RECIPES
 
 
 @dataclass
@@ -131,15 +134,18 @@ class Record:
     def cut(self, count: int) -> None:
         """Drop what came after the first `count` events."""
         self.count = count
-        if self.path is None or not self.path.exists():
+        if self.path is None or (count == 0 and not self.path.exists()):
             return
-        lines = self.path.read_text().splitlines(keepends=True)
+        text = self.path.read_text() if self.path.exists() else ""
+        lines = text.splitlines(keepends=True)
         if len(lines) < count:
             raise CheckpointError(
                 f"{self.path} has {len(lines)} events, the checkpoint has seen {count}; the record "
                 "of the run is damaged"
             )
-        self.path.write_text("".join(lines[:count]))
+        part = self.path.with_suffix(".part")  # a stop in between leaves the whole record
+        part.write_text("".join(lines[:count]))
+        os.replace(part, self.path)
 
 
 def events(path: Path) -> Iterator[tuple[str, Any]]:
@@ -240,6 +246,12 @@ def check(config: LanguageConfig) -> None:
             "uniform, templates, horizon, starts_share, prune_at, pivots or a recipe that mixes in "
             "earlier ones leave workers at 0"
         )
+    for kind in parts.kinds(RECIPES[config.recipe]):
+        if kind.speaks or kind.problems is not Part.problems:
+            raise ConfigError(
+                f"recipe {config.recipe} changes how conversations are held or what they are about "
+                f"({kind.__name__}), which workers do not know; leave workers at 0"
+            )
 
 
 def opened(agent: LanguagePolicyGradient, count: int, version: int) -> list[Group]:
@@ -263,6 +275,11 @@ def take_in(agent: LanguagePolicyGradient, groups: list[Group]) -> int:
     owner = [group.number for group in groups for _ in group.rows]
     found = grouped(gathered(rows, agent.codec.pad, like), owner)
     agent.tokens["sampled"] += int(found.data.mask.sum())
+    version = found.data.policy_version  # workers count rounds, an agent its updates
+    assert version is not None
+    updates = agent.config.epochs * agent.config.minibatches
+    data = dataclasses.replace(found.data, policy_version=version * updates)
+    found = dataclasses.replace(found, data=data)
     return agent.take_in(agent.with_old(found, sampled=True))
 
 
@@ -275,10 +292,5 @@ def weights_of(agent: LanguagePolicyGradient) -> Weights:
 def hall(agent: LanguagePolicyGradient, budget: int | None, threads: int) -> Hall:
     """What the agent's workers are told."""
     c = agent.config
-    if any(part.speaks for part in agent.parts):
-        raise ConfigError(
-            f"recipe {c.recipe} changes how conversations are held, which workers do not know; "
-            "train it without workers"
-        )
     speech = Speech(c.sampling, c.turn_tokens)
     return Hall(c.model, c.task, speech, budget, threads, str(agent.device))

@@ -44,11 +44,11 @@ class HuggingFaceCache:
 
 class HuggingFace(nn.Module):
     """A causal language model of the transformers library behind the interface of ours. Its dropout
-    stays off."""
+    stays off. It is saved with numbers of type `own`."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, own: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.inner = inner.eval()
+        self.inner, self.own = inner.eval(), own
         self.size: int = inner.config.vocab_size
 
     def train(self, mode: bool = True) -> Self:
@@ -165,8 +165,8 @@ def load(
     path: str, lora: int, device: torch.device, generator: torch.Generator
 ) -> tuple[HuggingFace, Codec]:
     """The model and tokenizer in the folder `path`, with low-rank updates of rank `lora` (0: none)
-    to be trained in place of the weights. Nothing is downloaded. Raises `ConfigError` where the
-    folder or the optional packages are missing."""
+    to be trained in place of the weights; in single precision, whatever the files have. Nothing is
+    downloaded. Raises `ConfigError` where the folder or the optional packages are missing."""
     if not (Path(path) / "config.json").is_file():
         raise ConfigError(
             f"{path} holds no model (there is no config.json); give a folder that "
@@ -179,10 +179,12 @@ def load(
             "models from a folder need the transformers library: pip install 'longreach[language]'"
         ) from None
     inner = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
+    own = inner.dtype  # of the file: half precision is too coarse for small steps on weights
+    inner = inner.float()
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     if lora:
         inner = with_lora(inner, lora, generator)
-    model = HuggingFace(inner).to(device)
+    model = HuggingFace(inner, own).to(device)
     return model, TokenizerCodec(tokenizer, model.size)
 
 
@@ -203,9 +205,12 @@ def with_lora(inner: Any, rank: int, generator: torch.Generator) -> Any:
 
 
 def save(model: HuggingFace, codec: TokenizerCodec, folder: str | Path) -> None:
-    """Write a folder that transformers loads; low-rank updates are merged into the weights."""
+    """Write a folder that transformers loads, in the precision of the one it came from; low-rank
+    updates are merged into the weights."""
     inner = model.inner
     if hasattr(inner, "merge_and_unload"):
         inner = copy.deepcopy(inner).merge_and_unload()
+    if inner.dtype != model.own:
+        inner = copy.deepcopy(inner).to(model.own)
     inner.save_pretrained(folder)
     codec.tokenizer.save_pretrained(folder)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from algorithms.language.agent import Speaker, SpeakerConfig, trained
+from algorithms.language.agent import Speaker, SpeakerConfig, state_at, trained
 from algorithms.language.rollouts import Rollouts, demonstrated
-from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 
@@ -49,16 +48,18 @@ class Imitation(Speaker):
         return ImitationConfig()
 
     def begin_with(self, path: Any) -> None:
-        """Go on where another learner from demonstrations stopped: its weights, its optimiser, and
-        the problems that come after those it saw. Raises `ConfigError` if it is of another kind or
-        shape."""
-        known = checkpoint.load(path)["state"]
+        """Go on where another learner from demonstrations stopped: its weights, its optimiser (at
+        this one's learning rate), and the problems that come after those it saw. Raises
+        `ConfigError` if it is of another kind or model."""
+        known = state_at(path, self.config.model)
         if known["modules"].keys() != self.modules.keys() or "tokens" in known:
             raise ConfigError(
                 f"{path} is not of a learner from demonstrations; give the checkpoint of one, such "
                 "as that of `language warm-start`"
             )
         self.load_state_dict(known)
+        for group in self.optimisers["model"].param_groups:
+            group["lr"] = group["full"] = self.config.learning_rate
 
     def next_batch(self) -> Rollouts:
         """Demonstrations of the next problems."""

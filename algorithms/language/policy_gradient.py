@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.language import parts, schedule
-from algorithms.language.agent import Speaker, measured, put, trained
+from algorithms.language.agent import Speaker, measured, put, state_at, trained
 from algorithms.language.rollouts import Rollouts, from_plain, plain
 from algorithms.language.sampling import described
 from algorithms.language.settings import ANCHORS, HAS, MADE, LanguageConfig
 from algorithms.language.starts import rounds_of
 from algorithms.language.tasks.base import Problem
-from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
 from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
@@ -79,9 +78,8 @@ class LanguagePolicyGradient(Speaker):
 
     def begin_with(self, path: Any) -> None:
         """Take the model of another learner's checkpoint as the first policy. Raises `ConfigError`
-        if it is of another shape."""
-        weights = checkpoint.load(path)["state"]["modules"]["model"]
-        put(self.model, weights)
+        if it is another model."""
+        put(self.model, state_at(path, self.config.model)["modules"]["model"])
         for anchor in self.anchors.values():
             anchor.load_state_dict(self.model.state_dict())
         for part in self.parts:

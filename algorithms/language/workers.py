@@ -5,6 +5,7 @@ worker."""
 import contextlib
 import multiprocessing
 import signal
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -19,6 +20,7 @@ from algorithms.language.tasks import text_task
 from mbrl.errors import ConfigError
 
 Weights = dict[str, np.ndarray]
+PATIENCE = 3  # deaths in a row, for each worker, before any work is done
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,13 @@ class Inline:
 
 
 class Processes:
-    """Worker processes of this machine. One that dies is replaced, and its work lost."""
+    """Worker processes of this machine. One that dies is replaced, and its work lost. Raises
+    `RuntimeError` for what went wrong inside one, and where several in a row die before any work
+    is done: the next ones would as well."""
 
     def __init__(self, hall: Hall, count: int) -> None:
         self.hall = hall
-        self.context = multiprocessing.get_context("spawn")
+        self.context, self.deaths = multiprocessing.get_context("spawn"), 0
         self.workers = [self._hire() for _ in range(count)]
 
     def _hire(self) -> "Hired":
@@ -141,11 +145,20 @@ class Processes:
             assert number is not None
             try:
                 rows = worker.pipe.recv()
-                worker.at = None
+                worker.at, self.deaths = None, 0
             except (EOFError, OSError):
                 rows = None
                 worker.process.join()
+                self.deaths += 1
+                if self.deaths > PATIENCE * len(self.workers):
+                    raise RuntimeError(
+                        f"{self.deaths} workers died one after the other before one had finished "
+                        "its work; a script that starts workers does so under "
+                        "`if __name__ == '__main__':`, and memory may be short"
+                    ) from None
                 self.workers[self.workers.index(worker)] = self._hire()
+            if isinstance(rows, Failure):
+                raise RuntimeError(f"a worker failed:\n{rows.text}")
             found.append((number, rows))
         return found
 
@@ -166,6 +179,13 @@ class Hired:
     version: int = -1
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What a worker sends in place of its work."""
+
+    text: str
+
+
 def serve(pipe: Connection, hall: Hall) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which saves first
@@ -174,7 +194,11 @@ def serve(pipe: Connection, hall: Hall) -> None:
     with contextlib.suppress(EOFError, OSError):  # the trainer is gone
         while True:
             work, weights = pipe.recv()
-            pipe.send(speaker.carry_on(work, weights))
+            try:
+                done: Any = speaker.carry_on(work, weights)
+            except Exception:  # the trainer is to know; it would happen again
+                done = Failure(traceback.format_exc())
+            pipe.send(done)
 
 
 class RayWorkers:
@@ -212,6 +236,8 @@ class RayWorkers:
             number, actor = self.out.pop(reference)
             try:
                 found.append((number, self.ray.get(reference)))
+            except self.ray.exceptions.RayTaskError as error:
+                raise RuntimeError(f"a worker failed:\n{error}") from error
             except self.ray.exceptions.RayError:
                 found.append((number, None))
                 actor = self.kind.remote(self.hall)

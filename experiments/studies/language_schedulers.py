@@ -28,6 +28,7 @@ ROUNDS: dict[str, dict[str, Any]] = {
     "arrol": {"prune_at": 10},
     "prompt_augmentation": {"templates": 8},
 }
+OWN: dict[str, dict[str, Any]] = {"dars": {"scheduler_settings": ["std=True"]}}  # GRPO's scale
 AT_TEST = ("pets", "pets_online")  # spread answers when a trained model is used, not in training
 
 
@@ -43,7 +44,7 @@ def with_penalties() -> list[dict[str, Any]]:
 
 
 def _row(task: str, name: str) -> dict[str, Any]:
-    own = {"scheduler": name} if name in SCHEDULERS else ROUNDS[name]
+    own = {"scheduler": name} | OWN.get(name, {}) if name in SCHEDULERS else ROUNDS[name]
     known = papers.scheduled()[name]
     mark = " (reconstructed)" if known.mark == "reconstructed" else ""
     label = f"{task}, {name}{mark}"

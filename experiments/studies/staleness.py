@@ -16,6 +16,7 @@ needs, measure = speaking.needs, speaking.measure
 AGES = (0, 4, 16, 64)  # updates between sampling and learning, whole rounds of four
 CHOSEN = {
     "grpo": "GRPO",
+    "dual_clip_grpo": "GRPO dual clip",
     "truncated_is_grpo": "TIS",
     "minpro": "MinPRO",
     "topr": "TOPR",

@@ -164,7 +164,7 @@ def test_every_scheduler_that_acts_in_training_has_a_row() -> None:
 
 def test_ages_are_whole_rounds() -> None:
     rows = staleness.ages()
-    assert len(rows) == 24
+    assert len(rows) == 28
     for row in rows:
         LanguageConfig(recipe=row["recipe"], **row["config"])
 
@@ -243,7 +243,11 @@ def test_gains_of_rewards_and_demonstrations_are_told() -> None:
                 for i in range(3)
             ],
         )
-        for name, at in (("GRPO", 40.0), ("demonstrations", 20.0))
+        for name, at in (
+            ("GRPO", 40.0),
+            ("demonstrations", 20.0),
+            ("as many demonstrations", 10.0),
+        )
     }
     lines = conclusions.CONCLUSIONS["rewards"](found("language_tasks", rows))
     assert lines[0].startswith("chain, trained levels: GRPO gains 41.0 [38.5, 43.5] points")
@@ -252,6 +256,8 @@ def test_gains_of_rewards_and_demonstrations_are_told() -> None:
         "chain: a cell of GRPO took 61 s for 1,000 conversations, one of demonstrations 61 s for "
         "1,000."
     )
+    assert "as many demonstrations 11.0 [8.5, 13.5], the difference is 30.0 [" in lines[3]
+    assert len(lines) == 6
 
 
 def test_figures_hold_the_records(tmp_path: Path) -> None:
@@ -260,7 +266,7 @@ def test_figures_hold_the_records(tmp_path: Path) -> None:
     rows = {row["label"]: records({}, values) for row in staleness.ages()}
     (file,) = staleness.draw(rows, tmp_path, "")
     lines = list(csv.DictReader(file.with_suffix(".csv").open()))
-    assert len(lines) == 3 * 24 and file.stat().st_size > 10_000
+    assert len(lines) == 3 * 28 and file.stat().st_size > 10_000
     mean = sum(v["score"] for v in values) / 3
     assert float(lines[0]["mean"]) == pytest.approx(mean, rel=1e-4)
     rows = {row["label"]: records({}, values) for row in language_schedulers.all_schedulers()}

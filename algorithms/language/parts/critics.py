@@ -20,6 +20,7 @@ from algorithms.language.parts.heads import (
 from algorithms.language.parts.places import at_ends, lines, spans, with_fields
 from algorithms.language.rollouts import Rollouts
 from algorithms.language.tasks.base import Reply
+from algorithms.language.vocabulary import Codec
 from mbrl.networks import polyak_update, target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.credit import Bootstrapped, following
@@ -48,20 +49,9 @@ class Critic(Learned):
         t = found.data
         now = torch.where(t.mask, read(self.heads, found, self.agent.config)[:, :-1, 0], 0.0)
         after = following(now, t.mask)
-        for row, value in self.stopped(found):
-            after[row, int(t.mask[row].nonzero()[-1])] = value
+        for row, step, values in stopped(self.heads, found, self.agent.codec):
+            after[row, step] = values[0]
         return with_fields(found, "signals", value=now, next_value=torch.where(t.mask, after, 0.0))
-
-    def stopped(self, found: Rollouts) -> Iterator[tuple[int, Tensor]]:
-        """Conversations that the task had not ended, and the values in which they stopped."""
-        places, rows = spans(found), lines(found)
-        for i, replies in enumerate(found.replies):
-            if not replies[-1].done:
-                heard = self.agent.codec.between(replies[-1].observation)
-                text = [*rows[i][: places[i][-1][1]], *heard]
-                tokens = torch.tensor([text], device=found.tokens.device)
-                with torch.no_grad():
-                    yield i, self.heads(tokens)[0, -1, 0]
 
     def targets(self, found: Rollouts) -> dict[str, Tensor]:
         return {"value": bootstrapped(self.agent.recipe, found.data)}
@@ -75,6 +65,19 @@ class Critic(Learned):
             return error.square().sum() / steps
 
         return self.fitted(found, squared)
+
+
+@torch.no_grad()
+def stopped(heads: Heads, found: Rollouts, codec: Codec) -> Iterator[tuple[int, int, Tensor]]:
+    """Conversations that the task had not ended, their last steps, and what `heads` say of the
+    states in which they would have gone on, after the observations."""
+    places, rows, mask = spans(found), lines(found), found.data.mask
+    for i, replies in enumerate(found.replies):
+        if not replies[-1].done:
+            heard = codec.between(replies[-1].observation)
+            text = [*rows[i][: places[i][-1][1]], *heard]
+            tokens = torch.tensor([text], device=found.tokens.device)
+            yield i, int(mask[i].nonzero()[-1]), heads(tokens)[0, -1]
 
 
 def bootstrapped(objective: Recipe, t: Trajectories) -> Tensor:
@@ -142,11 +145,13 @@ class Utterances(Part):
 
     def wanted(self, found: Rollouts) -> tuple[Tensor, Tensor]:
         """[B, T, 2] each: what the two Q are to be at the turns' last steps, and the two V at their
-        first."""
+        first. Nothing follows the last turn of a conversation that the task ended."""
         t, slow = found.data, read(self.slow, found, self.agent.config)
         starts, ends = turn_starts(t), turn_ends(t)
         q, v = slow[:, 1:, :2], slow[:, :-1, 2:]
-        after = [following(v[..., i], starts) for i in range(2)]
+        after = torch.stack([following(v[..., i], starts) for i in range(2)])
+        for row, step, values in stopped(self.slow, found, self.agent.codec):
+            after[:, row, step] = values[2:]
         wanted_q = [over_turns(t.reward, t.mask, t) + UTTERANCE_DISCOUNT * a for a in after]
         wanted_v = [over_turns(q[..., i], ends, t) for i in range(2)]
         return torch.stack(wanted_q, -1), torch.stack(wanted_v, -1)

@@ -2,7 +2,9 @@
 can be played again."""
 
 import json
+import multiprocessing
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +14,22 @@ import pytest
 import torch
 
 from algorithms.language import tasks
+from algorithms.language import workers as workers_module
 from algorithms.language.agent import ModelConfig
-from algorithms.language.asynchronous import Group, Ledger, Replay, Rounds, events, hall
+from algorithms.language.asynchronous import Group, Ledger, Record, Replay, Rounds, events, hall
 from algorithms.language.conversation import Conversation, Speech
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.rollouts import gathered
-from algorithms.language.workers import Hall, Inline, Processes, RayWorkers, Voice, Weights, Work
+from algorithms.language.workers import (
+    Hall,
+    Hired,
+    Inline,
+    Processes,
+    RayWorkers,
+    Voice,
+    Weights,
+    Work,
+)
 from mbrl.errors import CheckpointError
 from mbrl.training import train
 from tests.algorithms.language.small import TINY, Digits
@@ -185,6 +197,87 @@ def _until(call: Callable[[], Any], count: int) -> Callable[[], Any]:
         return call()
 
     return counted
+
+
+def test_the_age_of_conversations_is_in_updates() -> None:
+    """With two updates a round, workers that are a round behind are two updates behind."""
+    agent = learner(minibatches=2, staleness=2)
+    source = Rounds(agent, Inline(hall(agent, None, 1), 1), chunk=3)
+    ages = []
+
+    def heard(event: str, agent: Any, metrics: dict[str, Any]) -> None:
+        if "rollout/age" in metrics:
+            ages.append(float(metrics["rollout/age"]))
+
+    train(agent, 8, [heard], source)
+    assert ages[0] == 0.0 and set(ages) <= {0.0, 2.0} and ages[-1] == 2.0
+
+
+class Broken(Voice):
+    def carry_on(self, work: Work, weights: Weights | None) -> list[dict[str, Any]]:
+        raise ValueError("no such word")
+
+
+def test_what_goes_wrong_in_a_worker_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a thread that stands for the process: errors are sent, not swallowed with the worker."""
+    monkeypatch.setattr(workers_module, "Voice", Broken)
+    monkeypatch.setattr(workers_module.signal, "signal", lambda *a: None)
+    agent = learner()
+    workers = Processes(hall(agent, None, 1), 0)
+    ours, theirs = multiprocessing.Pipe()
+    thread = threading.Thread(target=workers_module.serve, args=(theirs, workers.hall))
+    thread.start()
+    workers.workers = [Hired(process=None, pipe=ours, at=None)]
+    workers.give(Work(1, 0, []), dict)
+    with pytest.raises(RuntimeError, match=r"a worker failed:(.|\n)*no such word"):
+        workers.arrived()
+    ours.close()
+    thread.join()
+
+
+class Dead:
+    """A process that has ended."""
+
+    def join(self) -> None: ...
+
+
+def test_workers_that_all_die_are_not_replaced_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hire(self: Processes) -> Hired:
+        ours, theirs = multiprocessing.Pipe()
+        theirs.close()
+        return Hired(Dead(), ours)
+
+    monkeypatch.setattr(Processes, "_hire", hire)
+    workers = Processes(hall(learner(), None, 1), 2)
+    for number in range(6):
+        workers.give(Work(number, 0, []), dict)
+        assert workers.arrived() == [(number, None)]
+    workers.give(Work(6, 0, []), dict)
+    with pytest.raises(RuntimeError, match="7 workers died one after the other"):
+        workers.arrived()
+
+
+def test_a_record_that_is_cut_is_never_half_written(tmp_path: Path, monkeypatch) -> None:
+    record = Record(tmp_path / "schedule.jsonl")
+    for number in range(5):
+        record.add("begin", number)
+    assert record.path is not None
+    whole = record.path.read_text()
+
+    def stop(*names: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr("os.replace", stop)
+        with pytest.raises(KeyboardInterrupt):
+            record.cut(3)
+    assert record.path.read_text() == whole
+    record.cut(3)
+    assert record.path.read_text() == "".join(whole.splitlines(keepends=True)[:3])
+    record.path.unlink()
+    with pytest.raises(CheckpointError, match="has 0 events, the checkpoint has seen 2"):
+        record.cut(2)
+    record.cut(0)  # nothing had happened
 
 
 def test_processes_work_and_are_replaced(tmp_path: Path) -> None:

@@ -105,6 +105,27 @@ def test_sampled_log_probs_are_those_of_whole_passes(folder: Path, sampling: Sam
     torch.testing.assert_close(model.read(model.features(found.tokens)), model(found.tokens))
 
 
+def test_half_precision_is_trained_in_single_and_saved_in_its_own(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Steps of 1e-5 are below half of bfloat16's spacing at nearly all weights."""
+    half = tmp_path / "half"
+    inner = transformers.AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16)
+    inner.save_pretrained(half)
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(half)
+    agent = learner(half, learning_rate=1e-5)
+    before = [p.detach().clone() for p in agent.model.parameters()]
+    assert {p.dtype for p in before} == {torch.float32}
+    train(agent, 2, source=agent)
+    after = zip(before, agent.model.parameters(), strict=True)
+    moved = [float((a != b).float().mean()) for a, b in after if a.ndim == 2]
+    assert max(moved) > 0.9
+    huggingface.save(agent.model, agent.codec, tmp_path / "out")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert again.dtype == torch.bfloat16
+    assert next(agent.model.parameters()).dtype == torch.float32  # it goes on as it was
+
+
 @pytest.mark.parametrize("lora", [0, 2])
 def test_a_folder_trains_resumes_exactly_and_is_saved(
     folder: Path, lora: int, tmp_path: Path

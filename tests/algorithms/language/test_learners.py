@@ -149,6 +149,12 @@ def test_demonstrations_go_on_from_those_of_another(warm: Path) -> None:
     learner().save(path)
     with pytest.raises(ConfigError, match="not of a learner from demonstrations"):
         apart.begin_with(path)
+    slower = Imitation(config=dataclasses.replace(config, learning_rate=1e-5))
+    slower.begin_with(warm)
+    before = weights(slower)
+    train(slower, 1)
+    moved = max(float((a - b).abs().max()) for a, b in zip(before, weights(slower), strict=True))
+    assert 0 < moved < 2e-5
 
 
 def test_parts_of_a_minibatch_have_its_gradient() -> None:
@@ -223,14 +229,13 @@ def test_the_reference_is_the_first_policy(warm: Path, tmp_path: Path) -> None:
     assert not equal(agent, first)
     for x, y in zip(agent.anchors["reference"].parameters(), first.model.parameters(), strict=True):
         assert torch.equal(x, y)
-    other = Imitation(
-        config=ImitationConfig(
-            task="digits", model=ModelConfig(transformer=dataclasses.replace(TINY, layers=1))
-        )
-    )
-    other.save(tmp_path / "other.pt")
-    with pytest.raises(ConfigError, match="the checkpoint is of another model"):
-        learner().begin_with(tmp_path / "other.pt")
+    # Of other layers and widths, and of the same weights that are another function.
+    for change in ({"layers": 1}, {"hidden": 32}, {"heads": 1}):
+        model = ModelConfig(transformer=dataclasses.replace(TINY, **change))
+        other = Imitation(config=ImitationConfig(task="digits", model=model))
+        other.save(tmp_path / "other.pt")
+        with pytest.raises(ConfigError, match="give it the same"):
+            learner().begin_with(tmp_path / "other.pt")
 
 
 def test_every_pass_has_every_conversation_once() -> None:

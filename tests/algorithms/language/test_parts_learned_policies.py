@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from algorithms.language.asynchronous import hall
+from algorithms.language.asynchronous import check
 from algorithms.language.parts.policies import MASK_ROUNDS, Masked, Perturbed
-from algorithms.language.policy_gradient import LanguagePolicyGradient
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling import Sampling
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate
@@ -83,9 +83,12 @@ def test_the_mask_is_renewed_after_some_rounds() -> None:
 
 
 def test_workers_do_not_know_the_mask() -> None:
-    with pytest.raises(ConfigError, match="recipe nlpo changes how conversations are held"):
-        hall(learner("addition", "nlpo"), None, 1)
-    assert hall(learner("addition", "ppo"), None, 1).task == "addition"
+    for task, recipe in (("addition", "nlpo"), ("retrieval", "ps_grpo")):
+        with pytest.raises(
+            ConfigError, match=f"recipe {recipe} changes how conversations are held"
+        ):
+            check(LanguageConfig(task=task, recipe=recipe))
+    check(LanguageConfig(task="addition", recipe="ppo"))
 
 
 def perturbed(scale: float, **settings: int) -> LanguagePolicyGradient:

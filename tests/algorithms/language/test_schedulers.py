@@ -39,6 +39,7 @@ class Parity(TextTask):
     level 3 seven: a model that knows nothing solves 35 in 71 of level 1, 7 in 71 of level 3."""
 
     name = "parity"
+    splits = False
     title = "even characters"
     levels = (0, 1, 2, 3)
     trained = (0, 1, 2)
