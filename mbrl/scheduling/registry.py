@@ -100,7 +100,10 @@ SCHEDULERS: dict[str, Entry] = {
             "4 rollouts in the first pass, then 16 between two looks",
             "intervals of 95 %, weight 0.1 of the bonus, T all rollouts of the round",
         ),
-        differences=(SHARE,),
+        differences=(
+            SHARE,
+            "training on text tasks shows no worked examples for prompts that are unsolved",
+        ),
     ),
     "v0": Entry(
         V0,
@@ -113,6 +116,10 @@ SCHEDULERS: dict[str, Entry] = {
             "a kernel regression stands for the authors' TabPFN head on language embeddings",
             "the 256 prompts that were answered last are the context",
         ),
+        differences=(
+            "chosen by name its embedding is random, and not trained over many policies' results "
+            "as `fit_value` does for one that is given in Python",
+        ),
     ),
     "v_half": Entry(
         V05,
@@ -124,6 +131,10 @@ SCHEDULERS: dict[str, Entry] = {
             "the prior is rejected beyond 1.96 deviations of its own, V (1 - V) / n",
             "a rejected prompt gets a group at a time, up to 16 rollouts",
             SHARE,
+        ),
+        differences=(
+            "chosen by name the prior is each prompt's own discounted success rate, as there is no "
+            "value model to `believe`, and the recipe's baseline is not replaced by `baseline`",
         ),
     ),
     "difficulty_targeted": Entry(
@@ -155,7 +166,10 @@ SCHEDULERS: dict[str, Entry] = {
         SCALERConfig(),
         "SCALER: Synthetic Scalable Adaptive Learning Environment for Reasoning",
         "2601.04809",
-        differences=("an environment is replaced by one that is not in the active set",),
+        differences=(
+            "an environment is replaced by one that is not in the active set",
+            "a text task is one environment, of which the difficulty alone is followed",
+        ),
     ),
     "mpts": Entry(
         MPTS,
@@ -195,6 +209,9 @@ SCHEDULERS: dict[str, Entry] = {
         assumptions=(
             "rollouts fall linearly from a group at a success rate of 0.6 to 2 at 1",
             "episodes may last 1.5 times the task's longest success",
+        ),
+        differences=(
+            "training on text tasks leaves lengths of episodes and failed ones as they are",
         ),
     ),
 }
