@@ -1,7 +1,6 @@
 """Behaviour policies of the local datasets: recording episodes in batched tasks, training with
 stable-baselines3 through a gymnasium view of a task, and the small files that hold weights."""
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mbrl.data.compact import write_atomic
 from mbrl.errors import ConfigError
+from mbrl.files import replacing
 from mbrl.tasks import Task
 from mbrl.types import Spec, Transitions
 
@@ -205,9 +204,9 @@ def actor(weights: Weights, spec: Spec, *, sampled: bool) -> Behaviour:
 
 def save_weights(weights: Weights, path: Path) -> Path:
     """Write a weights file; equal weights give equal bytes."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **weights)  # type: ignore[arg-type]
-    return write_atomic(path, buffer.getvalue())
+    with replacing(path) as file:
+        np.savez_compressed(file, **weights)  # type: ignore[arg-type]
+    return path
 
 
 def load_weights(path: Path) -> Weights:

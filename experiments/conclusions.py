@@ -2,19 +2,17 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from experiments import language_conclusions as language
+from experiments.records import Record
 from experiments.studies import few_steps as few
 from experiments.studies import window_quality as quality
 from experiments.summary import Summary, records_of
 from mbrl import statistics
 from mbrl.errors import unknown_name
-
-Record = dict[str, Any]
 
 
 def certified(found: Summary) -> list[str]:

@@ -3,19 +3,18 @@
 import contextlib
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mbrl.errors import CheckpointError
+from mbrl.files import replacing
 
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` in one step, so that a reader never meets half a file."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value, indent=2, default=str) + "\n")
-    os.replace(partial, path)
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=2, default=str) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:

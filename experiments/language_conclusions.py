@@ -1,16 +1,14 @@
 """Sentences about language models that are computed from the records of a table."""
 
-from typing import Any
-
 import numpy as np
 
+from experiments.records import Record
 from experiments.summary import Summary, records_of
 from mbrl import statistics
 from mbrl.statistics import Interval
 
 BAND = (20.0, 50.0)  # percent that a warm start is to solve
 GRPO, UNIFORM = "grpo", "uniform"
-Record = dict[str, Any]
 
 
 def warm_starts(found: Summary) -> list[str]:

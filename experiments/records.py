@@ -13,6 +13,7 @@ from mbrl import config as configs
 from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
 
+Record = dict[str, Any]  # as read from its file
 HERE = Path(__file__).resolve().parent
 # A checkout's own folder; an installed package keeps records where it is used.
 RECORDS = HERE / "records" if (HERE.parent / "pyproject.toml").exists() else Path("records")

@@ -160,6 +160,9 @@ def check(
                 old = records.read(home / cell.path, cell.key)
                 assert old is not None
                 verdict = "identical" if records.same(old, new) else "DIFFERENT"
+                then, now = (r.get("processor") for r in (old, new))
+                if verdict == "DIFFERENT" and then != now:
+                    verdict += f" (recorded on {then}, done on {now}, which may round otherwise)"
             equal += verdict == "identical"
             name = f"{cell.column.label}, {cell.row.label}, seed {cell.seed}"
             console.print(f"{name}: {verdict}", markup=False)

@@ -1,38 +1,22 @@
 """Checkpoints: one file of plain tensors and numbers, replaced atomically, never unpickled as
 code."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mbrl.errors import CheckpointError
+from mbrl.files import replacing
 
 FORMAT = 1
 
 
 def save(path: str | Path, content: dict[str, Any]) -> None:
-    """Write `content` to a temporary file beside `path`, sync it and rename it over `path`; a
-    crash at any moment leaves either the old file or the new one."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save({"format": FORMAT, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    """Replace the file at `path`; a crash at any moment leaves either the old file or the new
+    one."""
+    with replacing(Path(path)) as file:
+        torch.save({"format": FORMAT, **content}, file)
 
 
 def load(path: str | Path) -> dict[str, Any]:

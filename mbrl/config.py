@@ -69,6 +69,16 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
+def check_choices(config: Any) -> None:
+    """Raise `ConfigError` where a setting of the dataclass `config` is none of its `Literal`: what
+    was not built by `from_dict` has not been asked yet."""
+    for name, hint in typing.get_type_hints(type(config)).items():
+        if typing.get_origin(hint) is typing.Literal:
+            value, allowed = getattr(config, name), typing.get_args(hint)
+            if value not in allowed:
+                raise unknown_name(f"{type(config).__name__}.{name}", str(value), map(str, allowed))
+
+
 def _members(hint: Any) -> tuple[Any, ...]:
     origin = typing.get_origin(hint)
     if origin is typing.Union or origin is types.UnionType:

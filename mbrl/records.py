@@ -3,10 +3,11 @@ episode's return. All can be cut back to a checkpoint's step."""
 
 import csv
 import io
-import os
 from pathlib import Path
 
 import numpy as np
+
+from mbrl.files import replacing
 
 TIME_COLUMNS = ("seconds", "updates_per_second")  # what a resumed run may differ in
 
@@ -50,12 +51,12 @@ class MetricsFile:
             self.path.unlink()
 
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
-        partial = self.path.with_suffix(".partial")
-        with partial.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.columns, restval="", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(partial, self.path)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        with replacing(self.path) as file:
+            file.write(text.getvalue().encode())
 
 
 def _text(value: float | int | str) -> str:
@@ -75,12 +76,10 @@ class Evaluations:
 
     def save(self, path: str | Path) -> None:
         """`steps` [K], `counts` [K] and `returns` [sum of counts], evaluation after evaluation."""
-        path = Path(path)
-        partial = path.with_suffix(".partial.npz")
         flat = np.concatenate(self.returns) if self.returns else np.zeros(0)
         counts = np.array([len(r) for r in self.returns], dtype=np.int64)
-        np.savez(partial, steps=np.array(self.steps, np.int64), counts=counts, returns=flat)
-        os.replace(partial, path)
+        with replacing(Path(path)) as file:
+            np.savez(file, steps=np.array(self.steps, np.int64), counts=counts, returns=flat)
 
     @staticmethod
     def load(path: str | Path) -> "Evaluations":

@@ -4,12 +4,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mbrl.errors import ConfigError, unknown_name
+from mbrl.config import check_choices
+from mbrl.errors import ConfigError
 from mbrl.training import Stateful
 from world_models.samplers.base import Before, Denoiser
 from world_models.windows import Tokens
@@ -77,8 +78,7 @@ class PolicyGuidance:
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
             raise ConfigError(f"weight is {self.weight}, it must be 0 or more and finite")
-        if self.mode not in get_args(Mode):
-            raise unknown_name("mode of guidance", self.mode, get_args(Mode))
+        check_choices(self)
 
     def schedule(self, n: int, steps: int) -> float:
         """What the gradient counts before step n of `steps`."""

@@ -4,11 +4,12 @@ policy-guided diffusion (arXiv 2404.06356) does, with EDM's preconditioning (arX
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from mbrl.config import check_choices
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import polyak_update
 from mbrl.types import Spec, Trajectories, Transitions
@@ -63,9 +64,9 @@ class DiffusionConfig:
                 f"noise_std is {self.noise_std} (0 or more), learning_rate {self.learning_rate} "
                 "(above 0)"
             )
-        for name, known in (("network", get_args(Network)), ("sampler", SAMPLERS)):
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
+        check_choices(self)
+        if self.sampler not in SAMPLERS:
+            raise unknown_name("sampler", self.sampler, SAMPLERS)
         edm_levels(self.steps, sigma_max=self.sigma_max, sigma_min=self.sigma_min)
 
     @property

@@ -8,7 +8,6 @@ the record of it, played again, gives the same updates."""
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGr
 from algorithms.language.rollouts import gathered, grouped
 from algorithms.language.workers import Hall, Weights, Work, Workers
 from mbrl.errors import CheckpointError, ConfigError
+from mbrl.files import replacing
 from mbrl.policy_gradient import RECIPES
 
 
@@ -143,9 +143,8 @@ class Record:
                 f"{self.path} has {len(lines)} events, the checkpoint has seen {count}; the record "
                 "of the run is damaged"
             )
-        part = self.path.with_suffix(".part")  # a stop in between leaves the whole record
-        part.write_text("".join(lines[:count]))
-        os.replace(part, self.path)
+        with replacing(self.path) as file:
+            file.write("".join(lines[:count]).encode())
 
 
 def events(path: Path) -> Iterator[tuple[str, Any]]:

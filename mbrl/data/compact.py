@@ -1,9 +1,7 @@
 """The compact file of this library: npz with T + 1 observations an episode, so that no
 observation is stored twice; nothing in it is ever unpickled."""
 
-import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 
 from mbrl.data.columns import Columns
 from mbrl.errors import ConfigError, DataError
+from mbrl.files import replacing
 from mbrl.types import Dataset, Provenance, Spec
 
 FORMAT = "longreach-compact"
@@ -20,7 +19,7 @@ KEYS = ("meta", "obs", "action", "reward", "lengths", "terminated", "truncated")
 
 
 def save_npz(dataset: Dataset, path: str | Path) -> Path:
-    """Write `dataset` to `path` (written to a temporary name, then renamed).
+    """Write `dataset` to `path`, which a crash leaves as it was.
 
     float32 values, int64 actions, flags, state, spec and provenance come back exactly as they
     were. Equal datasets give equal bytes.
@@ -60,23 +59,9 @@ def save_npz(dataset: Dataset, path: str | Path) -> Path:
     }
     if rows.state is not None:
         arrays["state"] = rows.state.cpu().numpy()
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return write_atomic(Path(path), buffer.getvalue())
-
-
-def write_atomic(path: Path, content: bytes) -> Path:
-    """Write through a temporary name, so that a killed process leaves no half file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    path = Path(path)
+    with replacing(path) as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     return path
 
 

@@ -101,10 +101,13 @@ def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path
     lost.write_text(json.dumps(record))
     assert table.check(small, records_at, cells, 1, Here(), Console(quiet=True)) == 0
     record["means"][-1] += 1.0
+    record["processor"] = "Another One"
     lost.write_text(json.dumps(record))
     for other in files[1:]:
         other.unlink()
-    assert table.check(small, records_at, cells, 1, Here(), Console(quiet=True)) == 1
+    printed = Console(record=True, width=200, quiet=True)
+    assert table.check(small, records_at, cells, 1, Here(), printed) == 1
+    assert "DIFFERENT (recorded on Another One, done on" in printed.export_text()
 
 
 def test_a_record_of_another_key_is_not_reused(small, tmp_path: Path) -> None:

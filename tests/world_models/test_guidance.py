@@ -196,7 +196,7 @@ def test_policies_without_a_density_are_refused() -> None:
         PolicyGuidance(None, weight=-1.0)
     with pytest.raises(ConfigError, match="weight is nan"):
         PolicyGuidance(None, weight=float("nan"))
-    with pytest.raises(ConfigError, match="unknown mode of guidance 'scores'"):
+    with pytest.raises(ConfigError, match=r"unknown PolicyGuidance.mode 'scores'"):
         PolicyGuidance(None, mode="scores")  # type: ignore[arg-type]
 
 

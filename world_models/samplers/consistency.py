@@ -5,13 +5,14 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mbrl.errors import ConfigError, unknown_name
+from mbrl.config import check_choices
+from mbrl.errors import ConfigError
 from mbrl.networks import polyak_update
 from world_models.samplers.base import Denoiser, Marching, Step, at, normal
 from world_models.samplers.one_step import heun_step, stochastic_step
@@ -54,8 +55,7 @@ class DistillationConfig:
         for name in ("substeps", "updates", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        if self.teacher not in get_args(Teacher):
-            raise unknown_name("teacher", self.teacher, get_args(Teacher))
+        check_choices(self)
         if self.learning_rate <= 0 or self.deviation <= 0:
             raise ConfigError(
                 f"learning_rate is {self.learning_rate}, deviation {self.deviation}; both must be "

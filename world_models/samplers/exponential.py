@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mbrl.errors import ConfigError, unknown_name
+from mbrl.config import check_choices
+from mbrl.errors import ConfigError
 from world_models.samplers.base import Denoiser, Marching, Step, at
 
 Prediction = Literal["noise", "data"]
@@ -113,12 +114,6 @@ def _in_order(
     return step
 
 
-def check_start(start: str) -> None:
-    """Raise `ConfigError` for a start that does not exist."""
-    if start not in get_args(Start):
-        raise unknown_name("start", start, get_args(Start))
-
-
 def _evaluations(steps: int, order: int, start: Start) -> int:
     return steps + (3 * min(order - 1, steps - 1) if start == "runge_kutta" else 0)
 
@@ -140,9 +135,7 @@ class DEIS(Marching):
     def __post_init__(self) -> None:
         if not 0 <= self.degree <= 3:
             raise ConfigError(f"degree is {self.degree}, it must lie in 0..3")
-        if self.variable not in get_args(Variable):
-            raise unknown_name("variable", self.variable, get_args(Variable))
-        check_start(self.start)
+        check_choices(self)
 
     def stepper(
         self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
@@ -169,7 +162,7 @@ class DPMSolverPP(Marching):
     def __post_init__(self) -> None:
         if not 1 <= self.order <= 3:
             raise ConfigError(f"order is {self.order}, it must lie in 1..3")
-        check_start(self.start)
+        check_choices(self)
 
     def stepper(
         self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mbrl.errors import ConfigError, unknown_name
+from mbrl.config import check_choices
+from mbrl.errors import ConfigError
 from mbrl.networks import MLP
 from world_models.samplers.base import Denoiser, Marching, Step, at, edm_levels
 from world_models.samplers.exponential import Prediction, Variable, multistep
@@ -30,9 +31,7 @@ class Choice:
     def __post_init__(self) -> None:
         if not 1 <= self.order <= HIGHEST:
             raise ConfigError(f"order is {self.order}, it must lie in 1..{HIGHEST}")
-        for name, allowed in (("prediction", Prediction), ("variable", Variable)):
-            if getattr(self, name) not in get_args(allowed):
-                raise unknown_name(name, getattr(self, name), get_args(allowed))
+        check_choices(self)
 
 
 @dataclass(frozen=True)

@@ -81,10 +81,13 @@ def test_one_problem_in_eight_is_held_out() -> None:
     drawn = [task.problem(4, random.Random(i)) for i in range(4000)]
     share = sum(p.held_out for p in drawn) / 4000
     assert share == pytest.approx(1 / 8, abs=4 * (0.125 * 0.875 / 4000) ** 0.5)
-    digest = hashlib.sha256(b'[1, "2+9=", {"answer": 11}]').hexdigest()
-    assert Problem("2+9=", 1, {"answer": 11}).held_out == (int(digest[-1], 16) % 8 == 0)
-    alike = [Problem(p, 1, family="a question") for p in ("x?", "y?")]
-    assert alike[0].held_out == alike[1].held_out
+    digest = hashlib.sha256(b'["2+9=", {"answer": 11}]').hexdigest()
+    for level in (1, 2):  # a question that two levels ask is on one side
+        problem = Problem("2+9=", level, {"answer": 11})
+        assert problem.held_out == (int(digest[-1], 16) % 8 == 0)
+    for name in map(str, range(50)):
+        alike = [Problem(p, level, family=name) for p, level in (("x?", 1), ("y?", 2))]
+        assert alike[0].held_out == alike[1].held_out
 
 
 def test_a_task_with_few_problems_says_so() -> None:

@@ -1,0 +1,35 @@
+"""Files that are replaced whole, and settings that are one of several names."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mbrl.config import check_choices
+from mbrl.errors import ConfigError
+from mbrl.files import replacing
+from world_models.samplers import DEIS
+
+
+def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "notes.txt"
+    with replacing(path) as file:
+        file.write(b"first")
+    with pytest.raises(TypeError), replacing(path) as file:
+        file.writelines([b"seco", "nd"])  # type: ignore[list-item]
+    assert path.read_bytes() == b"first" and list(path.parent.iterdir()) == [path]
+    with replacing(path) as file:
+        file.write(b"second")
+    assert path.read_bytes() == b"second" and list(path.parent.iterdir()) == [path]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask  # as any file of this user
+
+
+def test_a_choice_is_one_of_its_names() -> None:
+    check_choices(DEIS())
+    with pytest.raises(ConfigError, match=r"unknown DEIS.variable 'rhoo': did you mean 'rho'"):
+        DEIS(variable="rhoo")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"unknown DEIS.start '3': .* Known: lower_order"):
+        DEIS(start=3)  # type: ignore[arg-type]
