@@ -16,6 +16,7 @@ from mbrl.networks import ensemble_values
 from mbrl.training import Metrics
 from world_models import WorldModel
 from world_models.reach import outside
+from world_models.rollout import balanced
 
 STATES = 128  # data states whose value is compared
 POINTS = 1000  # trained states, and ends of rollouts, that are looked at
@@ -134,8 +135,7 @@ def soft_return(
     for t in range(steps):
         member = None
         if model.num_members > 1:
-            order = torch.randperm(len(obs), generator=generator, device=obs.device)
-            member = order % model.num_members
+            member = balanced(len(obs), model.num_members, generator)
         step = model.predict(obs, scale.to_task(action), generator, member=member)
         gained = live * (step.reward.clamp(*rewards).double() + (later if t > 0 else 0.0))
         total += gamma**t * gained

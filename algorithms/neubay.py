@@ -3,10 +3,13 @@
 a recorded history and runs until the members disagree more than anywhere in the data; no penalty,
 and an agent with memory, since the member is hidden from it.
 
-Differences from the authors' code: an update is one of temperature, actor, critics and target, in
-that order (there critics and target come first); where a recorded episode was cut before the task's
-time limit, imagination may go on from its end; a rollout that begins where an episode ended adds
-nothing to it; the last layers of the critic heads start uniform in +-3e-3.
+Differences from the authors' code. An update is one of temperature, actor, critics and target, in
+that order (there critics and target come first); the temperature's loss has log alpha in it, not
+alpha; encoder and head are clipped by their common gradient norm. Where a recorded episode was cut
+before the task's time limit, imagination may go on from its end; a rollout that begins where an
+episode ended adds nothing to it. The last layers of the critic heads start uniform in +-3e-3; GELU
+is exact. The ensemble clamps log-variances softly, not log-deviations; decays weights alone; drops
+an epoch's last partial batch; counts a first epoch as better; and holds rows out by its own seed.
 """
 
 import copy
@@ -30,7 +33,7 @@ from mbrl.types import Dataset, Spec, Trajectories
 from world_models import EnsembleConfig, EnsembleDynamics, RolloutConfig, WorldModel, rollout
 
 MEASURE = "epistemic_mean"  # U: disagreement that stops a rollout, reward dimension included
-BEYOND = 2000  # positions whose actions are tried before training
+BEYOND = 2000  # logged states at which actions are tried before training
 CHUNK = 10_000  # rows of data whose disagreement is asked for at a time
 SUPPORT = 10  # rows of data that a supported threshold has at or above it
 
@@ -41,7 +44,8 @@ class HistoryRollouts:
 
     parallel: int = 100  # rollouts a collection; as many as members draws each member once
     zeta: float = 1.0  # quantile of the data's disagreements that stops a rollout; 1: their maximum
-    rule: Literal["quantile", "supported"] = "quantile"  # supported: no more than the 10th largest
+    # supported: no more than the 10th largest; never: no disagreement stops a rollout.
+    rule: Literal["quantile", "supported", "never"] = "quantile"
     cap: int | None = None  # steps at most; None: to the task's time limit
     member: Literal["per_rollout", "per_step"] = "per_rollout"  # per_step: drawn anew, an ablation
     penalty: float = 0.0  # c: reward loses c U / (mean U of the data), an ablation
@@ -102,7 +106,9 @@ class NEUBAYConfig:
 def threshold_of(levels: Tensor, zeta: float, rule: str) -> Tensor:
     """The disagreement that stops a rollout, from those of the data [N]: their zeta-quantile (the
     smallest value that a share zeta does not exceed); `supported` also asks that `SUPPORT` rows
-    reach it, so that no single row decides."""
+    reach it, so that no single row decides; `never` is infinity."""
+    if rule == "never":
+        return torch.tensor(math.inf, dtype=torch.double, device=levels.device)
     ordered = levels.double().sort().values
     last = min(len(ordered), max(1, math.ceil(zeta * len(ordered)))) - 1
     if rule == "supported":
@@ -113,7 +119,7 @@ def threshold_of(levels: Tensor, zeta: float, rule: str) -> Tensor:
 class NEUBAY(Offline):
     """A recurrent agent on long rollouts, each in one member of a posterior over tasks."""
 
-    version = 2
+    version = 3
 
     def __init__(
         self,
@@ -136,7 +142,10 @@ class NEUBAY(Offline):
                 spec, config.model, termination=rule, device=self.device, seed=seed
             )
         self.model = model
-        self.sequences = SequenceBuffer(spec, config.rollouts.capacity, config.gamma, self.device)
+        rollouts = config.rollouts
+        self.sequences = SequenceBuffer(
+            spec, rollouts.capacity, config.gamma, self.device, penalised=rollouts.penalty > 0
+        )
         self.recorded: SequenceBuffer | None = None  # the data, episode by episode
         self.levels: Tensor | None = None  # [2]: threshold, mean disagreement of the data
         self.due = 0  # updates until the next collection
@@ -228,29 +237,25 @@ class NEUBAY(Offline):
         self.collected = {
             "rollout/length_median": some.median() if len(some) else torch.zeros(()),
             "rollout/length_mean": some.mean() if len(some) else torch.zeros(()),
-            "rollout/threshold": self.levels[0],
             "rollout/stored": torch.tensor(float(stored)),
         }
+        if self.config.rollouts.rule != "never":
+            self.collected["rollout/threshold"] = self.levels[0]
 
     def _histories(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """`count` random (episode, time) of the data, ends included: where each episode's rows
         begin, the time in it, and how many steps a rollout from there may take."""
         assert self.recorded is not None
-        table = torch.tensor(list(self.recorded.episodes), device=self.device)
-        starts, lengths = table.unbind(1)
-        shape = (count,)
-        at = torch.randint(int(lengths.sum()), shape, generator=self.generator, device=self.device)
-        which = torch.searchsorted(lengths.cumsum(0), at, right=True)
-        times = at - (lengths.cumsum(0) - lengths)[which]
+        starts, lengths, times = self.recorded.places(count, self.generator, ends=True)
         limit = self.spec.max_episode_steps
         cap = self.config.rollouts.cap
-        left = times.new_full(shape, 2**31) if limit is None else limit - times
+        left = torch.full_like(times, 2**31) if limit is None else limit - times
         if cap is not None:
             left = left.clamp_max(cap)
         s, a = self.spec.obs_dim, self.spec.action_dim
-        before = self.recorded.rows[(starts[which] + times - 1).clamp_min(0)]
-        ended = (before[:, s + a + 1] == 0) & (times == lengths[which] - 1) & (times > 0)
-        return starts[which], times, torch.where(ended, 0, left.clamp_min(0))
+        before = self.recorded.rows[(starts + times - 1).clamp_min(0)]
+        ended = (before[:, s + a + 1] == 0) & (times == lengths - 1) & (times > 0)
+        return starts, times, torch.where(ended, 0, left.clamp_min(0))
 
     def _imagine(self, starts: Tensor, times: Tensor, limits: Tensor) -> Trajectories | None:
         """Rollouts from the histories; None where none may take a step."""
@@ -264,8 +269,8 @@ class NEUBAY(Offline):
             member=c.member,
             penalty=MEASURE if c.penalty > 0 else None,
             penalty_weight=c.penalty / max(mean, 1e-12),
-            stop=MEASURE,
-            stop_above=threshold,
+            stop=None if c.rule == "never" else MEASURE,
+            stop_above=None if c.rule == "never" else threshold,
         )
         obs = self.recorded.rows[starts + times, : self.spec.obs_dim]
         memory = self.carried(starts, times)
@@ -282,14 +287,8 @@ class NEUBAY(Offline):
         some = torch.nonzero(times > 0).flatten()
         if not len(some):
             return carried
-        length = times[some]
-        ends = length.cumsum(0)
-        at = torch.arange(int(ends[-1]), device=self.device)
-        which = torch.searchsorted(ends, at, right=True)
-        offset = at - (ends - length)[which]
-        tape = self.recorded.tape(starts[some][which] + offset, offset == 0)
-        memory = self.policy.encoder.memory(tape.x, tape.first)[ends - 1]
-        last = ends - 1
+        tape, last = self.recorded.beginnings(starts[some], times[some])
+        memory = self.policy.encoder.memory(tape.x, tape.first)[last]
         carried[some] = self.policy.carried(memory, tape.action[last], tape.reward[last])
         return carried
 
@@ -310,15 +309,22 @@ class NEUBAY(Offline):
             now = self.recorded.rows[start + known : start + known + 1, :s]
             obs, action = [past[:, :s], now], [past[:, s : s + a]]
             reward, ended = [past[:, s + a]], [past[:, s + a + 1] == 0]
+            heard = [past[:, s + a]]
             if imagined is not None and length:
                 part = slice(0, length)
                 obs.append(imagined.next_obs[row, part])
                 action.append(self.policy.scale.to_unit(imagined.action[row, part]))
                 reward.append(imagined.reward[row, part])
+                heard.append(imagined.signals.get("heard", imagined.reward)[row, part])
                 ended.append(imagined.terminated[row, part])
             real = torch.arange(known + length, device=self.device) < known
             self.sequences.append(
-                torch.cat(obs), torch.cat(action), torch.cat(reward), torch.cat(ended), real
+                torch.cat(obs),
+                torch.cat(action),
+                torch.cat(reward),
+                torch.cat(ended),
+                real,
+                torch.cat(heard),
             )
             stored += known + length
         return stored
@@ -347,11 +353,13 @@ class NEUBAY(Offline):
         stored = max(1, int((times + lengths).sum()))
         collections = max(1, round(steps / max(1, math.ceil(c.updates_per_row * stored))))
         hours = (steps * update + collections * collection) / 3600
-        memory = bytes_at_most(self.spec, c.capacity) / 2**30
+        memory = bytes_at_most(self.spec, c.capacity, c.penalty > 0) / 2**30
         quarter, half, most = _quartiles(lengths[limits > 0])
+        stop = f"above a disagreement of {float(self.levels[0]):.4g} (zeta {c.zeta}, {c.rule}"
+        if c.rule == "never":
+            stop = "at no disagreement (never"
         return [
-            f"rollouts stop above a disagreement of {float(self.levels[0]):.4g} (zeta {c.zeta}, "
-            f"{c.rule}; mean of the data {float(self.levels[1]):.4g})",
+            f"rollouts stop {stop}; mean of the data {float(self.levels[1]):.4g})",
             f"at logged states it is above that for {others:.1%} of the actions of other rows and "
             f"{uniform:.1%} of uniform ones",
             f"the untrained policy's rollouts are {half:.0f} steps long (median; quartiles "
@@ -365,8 +373,9 @@ class NEUBAY(Offline):
         """Shares of actions that pass the threshold at logged states: actions logged at other
         states, and uniform ones."""
         assert self.levels is not None and self.recorded is not None
-        tape = self.recorded.sample(BEYOND, self.generator)
-        obs, logged = tape.x[tape.mask][:, : self.spec.obs_dim], tape.action[tape.mask]
+        starts, _, times = self.recorded.places(BEYOND, self.generator, ends=False)
+        s, a = self.spec.obs_dim, self.spec.action_dim
+        obs, logged = self.recorded.rows[starts + times, : s + a].split([s, a], -1)
         order = torch.randperm(len(obs), generator=self.generator, device=self.device)
         uniform = torch.rand(logged.shape, generator=self.generator, device=self.device) * 2 - 1
         shares = []

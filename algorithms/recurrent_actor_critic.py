@@ -24,7 +24,7 @@ LOG_STD = (-5.0, 2.0)  # bounds of the actor's log-deviation
 class MemoryConfig:
     """The encoder of histories."""
 
-    kind: Literal["lru", "gru", "none"] = "lru"  # none: a Markov agent
+    kind: Literal["lru", "gru", "none"] = "lru"  # none: a Markov agent, of the observation alone
     width: int = 256  # features of a position
     layers: int = 2  # recurrent layers
     states: int = 128  # complex numbers that an LRU layer remembers
@@ -209,8 +209,9 @@ class RecurrentCritic(nn.Module):
 
 
 def encoder(spec: Spec, config: MemoryConfig, generator: torch.Generator) -> MemoryEncoder:
+    heard = 0 if config.kind == "none" else spec.action_dim + 1  # action and reward before
     return MemoryEncoder(
-        spec.obs_dim + spec.action_dim + 1,
+        spec.obs_dim + heard,
         config.width,
         kind=config.kind,
         layers=config.layers,

@@ -27,8 +27,7 @@ def diagnose(
     histories of the data (`recorded`) against what the policy earns from there in the model, each
     history in one member. `memory` [2] is what values remember of earlier temperatures."""
     metrics = reach(learner, sequences.sample(POSITIONS, generator), generator)
-    tape = recorded.sample(diagnosis.STATES, generator)
-    kept = torch.nonzero(tape.mask).flatten()
+    tape, kept = recorded.histories(diagnosis.STATES, generator)
     q = values(learner, tape, sampled(learner, tape, generator))[:, kept].mean(0).double()
     steps = recorded.rows[recorded.rows[:, -1] == 0]  # without the positions after the last step
     reward = steps[:, learner.spec.obs_dim + learner.spec.action_dim]

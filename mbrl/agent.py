@@ -72,7 +72,12 @@ def predict(
     episode_start: Any = None,
     deterministic: bool = False,
 ) -> tuple[np.ndarray, Any]:
-    """Stable-Baselines3's signature, for its evaluation helpers and wrappers."""
+    """Stable-Baselines3's signature, for its evaluation helpers and wrappers: where `episode_start`
+    is True the memory is empty. An agent with memory hears no reward this way, since the signature
+    has none; `mbrl.evaluation` tells it, and measures it as it was trained."""
+    if state is not None and episode_start is not None:
+        over = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1, 1)
+        state = torch.where(over.to(state.device), torch.zeros_like(state), state)
     action, state = act(self, np.asarray(observation), deterministic=deterministic, state=state)
     return action, state
 

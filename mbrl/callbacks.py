@@ -20,6 +20,7 @@ from mbrl.records import Evaluations, MetricsFile
 from mbrl.tasks import Task
 from mbrl.training import Agent, Metrics
 
+SPARING = 20
 LIMIT = 1e15  # a metric beyond this is as good as not finite
 
 
@@ -27,7 +28,10 @@ def read(metrics: Metrics) -> dict[str, float]:
     """All metrics as numbers, with one device transfer."""
     if not metrics:
         return {}
-    values = torch.stack([m.detach().reshape(()).double() for m in metrics.values()]).tolist()
+    found = [m.detach().reshape(()).double() for m in metrics.values()]
+    # What the host counted lies there, and joins the others where they are.
+    device = next((m.device for m in found if m.device.type != "cpu"), found[0].device)
+    values = torch.stack([m.to(device) for m in found]).tolist()
     return dict(zip(metrics, values, strict=True))
 
 
@@ -184,7 +188,9 @@ class PolicyKeeper:
 
 
 class Checkpointer:
-    """Saves the whole run every `every` steps, every `seconds`, at the end and on request.
+    """Saves the whole run every `every` steps, every `seconds`, at the end and on request; but not
+    before `SPARING` times the time that the last save took has passed, if that was over a second,
+    so that a large buffer costs a twentieth of the run at most.
 
     `parts` are the run's other stateful members by name (recorder, evaluator, collector).
     """
@@ -200,7 +206,7 @@ class Checkpointer:
     ) -> None:
         self.path, self.every, self.seconds = Path(path), every, seconds
         self.parts = parts or {}
-        self._saved = time.monotonic()
+        self._saved, self._cost = time.monotonic(), 0.0
         self._epoch = epoch
         self._seen: Metrics = {}
 
@@ -209,9 +215,12 @@ class Checkpointer:
             self._epoch = int(metrics["model/epoch"])
         elif event == "step":
             self._seen |= metrics
-        due = time.monotonic() - self._saved >= self.seconds
+        since = time.monotonic() - self._saved
+        due = since >= self.seconds
         if event == "step" and self.every and agent.step % self.every == 0:
             due = True
+        if self._cost > 1.0 and since < SPARING * self._cost:
+            due = False
         if event == "start" or event == "end":
             due = True
         if due:
@@ -221,6 +230,7 @@ class Checkpointer:
         """Write the checkpoint, unless the newest metrics or any weight are not finite: the last
         good checkpoint stays."""
         check_finite(read(self._seen), agent.step)
+        began = time.monotonic()
         content = shared.content(agent)
         check_state(content["state"], agent.step)
         content["epoch"] = self._epoch
@@ -228,6 +238,7 @@ class Checkpointer:
         content["run"] = {name: state() for name, state in self.parts.items()}
         checkpoint.save(self.path, content)
         self._saved = time.monotonic()
+        self._cost = self._saved - began
 
 
 def check_state(state: dict[str, Any], step: int) -> None:

@@ -9,7 +9,9 @@ from torch import Tensor
 from mbrl.errors import ConfigError
 from mbrl.types import Spec
 
-EXTRA = 4  # columns of a row beside observation and action: reward, discount, real, last
+# Columns of a row beside observation and action: reward, discount, real, last, and in a penalised
+# buffer the reward before its penalty.
+EXTRA = 4
 
 
 class Tape(NamedTuple):
@@ -38,16 +40,23 @@ class SequenceBuffer:
 
     An episode of n steps takes n + 1 positions of S + A + 4 numbers: its memory is bounded by
     `bytes_at_most`. The ring is allocated at once, and the system hands its pages out as they are
-    written.
+    written. A `penalised` one has one number more: an agent learns from rewards with a penalty, and
+    hears those without, as it will in the task.
     """
 
     def __init__(
-        self, spec: Spec, capacity: int, gamma: float, device: torch.device | str = "cpu"
+        self,
+        spec: Spec,
+        capacity: int,
+        gamma: float,
+        device: torch.device | str = "cpu",
+        *,
+        penalised: bool = False,
     ) -> None:
         if capacity < 2:
             raise ConfigError(f"sequence capacity is {capacity}, it must be at least 2")
-        self.spec, self.capacity, self.gamma = spec, capacity, gamma
-        self.rows = torch.zeros(capacity, width(spec), device=device)
+        self.spec, self.capacity, self.gamma, self.penalised = spec, capacity, gamma, penalised
+        self.rows = torch.zeros(capacity, width(spec, penalised), device=device)
         self.position = 0
         self.episodes: deque[tuple[int, int]] = deque()  # start and length, oldest first
         self._table: Tensor | None = None
@@ -64,9 +73,11 @@ class SequenceBuffer:
         reward: Tensor,
         terminated: Tensor,
         real: Tensor,
+        heard: Tensor | None = None,
     ) -> None:
         """Add one episode: `obs` [n + 1, S], `action` [n, A] in [-1, 1], `reward`, `terminated` and
-        `real` [n]. Raises `ConfigError` for one that is longer than the buffer."""
+        `real` [n]; `heard` [n] are the rewards before a penalty, if they differ. Raises
+        `ConfigError` for an episode that is longer than the buffer."""
         length = len(obs)
         if length > self.capacity:
             raise ConfigError(
@@ -86,6 +97,8 @@ class SequenceBuffer:
         rows[:-1, s + a + 1] = self.gamma * (1.0 - terminated.to(rows.dtype))
         rows[:-1, s + a + 2] = real.to(rows.dtype)
         rows[-1, s + a + 3] = 1.0
+        if self.penalised:
+            rows[:-1, s + a + 4] = reward if heard is None else heard
         self.episodes.append((self.position, length))
         self.position += length
         self._table = None
@@ -109,18 +122,47 @@ class SequenceBuffer:
         starts, lengths = self._table.unbind(1)
         # Episodes have at least two positions.
         draw = torch.randint(len(starts), (length // 2 + 1,), generator=generator, device=device)
-        ends = lengths[draw].cumsum(0)
-        at = torch.arange(length, device=device)
+        return self._joined(starts[draw], lengths[draw], length)
+
+    def places(
+        self, count: int, generator: torch.Generator, *, ends: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`count` random positions, with or without those at which episodes end: where their
+        episodes begin, how many positions those have, and the time of each in its own [count]."""
+        device = self.rows.device
+        starts, lengths = torch.tensor(list(self.episodes), device=device).unbind(1)
+        known = lengths if ends else lengths - 1
+        at = torch.randint(int(known.sum()), (count,), generator=generator, device=device)
+        which = torch.searchsorted(known.cumsum(0), at, right=True)
+        return starts[which], lengths[which], at - (known.cumsum(0) - known)[which]
+
+    def histories(self, count: int, generator: torch.Generator) -> tuple[Tape, Tensor]:
+        """`count` random positions that have a step, each with all that came before it in its
+        episode: a tape of these histories, and where on it they end [count]."""
+        starts, _, times = self.places(count, generator, ends=False)
+        return self.beginnings(starts, times + 1)
+
+    def beginnings(self, starts: Tensor, counts: Tensor) -> tuple[Tape, Tensor]:
+        """A tape of the first `counts` [B] (1 or more) positions of the episodes that begin at
+        `starts` [B], and where on it they end [B]."""
+        ends = counts.cumsum(0)
+        return self._joined(starts, counts, int(ends[-1])), ends - 1
+
+    def _joined(self, starts: Tensor, counts: Tensor, length: int) -> Tape:
+        """The first `counts` positions of episodes, one after the other, cut to `length`."""
+        ends = counts.cumsum(0)
+        at = torch.arange(length, device=self.rows.device)
         which = torch.searchsorted(ends, at, right=True)
-        offset = at - (ends - lengths[draw])[which]
-        return self.tape(starts[draw][which] + offset, offset == 0)
+        offset = at - (ends - counts)[which]
+        return self.tape(starts[which] + offset, offset == 0)
 
     def tape(self, index: Tensor, first: Tensor) -> Tape:
         """The rows at `index` [T], which are whole episodes up to the last one's cut."""
         rows = self.rows[index]
         s, a = self.spec.obs_dim, self.spec.action_dim
         action, reward = rows[:, s : s + a], rows[:, s + a]
-        before = torch.cat([action, reward[:, None]], -1).roll(1, 0)
+        heard = rows[:, s + a + 4] if self.penalised else reward
+        before = torch.cat([action, heard[:, None]], -1).roll(1, 0)
         before = torch.where(first[:, None], torch.zeros_like(before), before)
         mask = rows[:, s + a + 3] == 0
         mask[-1] = False  # what comes after it is not on the tape
@@ -154,11 +196,12 @@ class SequenceBuffer:
         self.position, self._table = state["position"], None
 
 
-def width(spec: Spec) -> int:
+def width(spec: Spec, penalised: bool = False) -> int:
     """Numbers that a position takes."""
-    return spec.obs_dim + spec.action_dim + EXTRA
+    return spec.obs_dim + spec.action_dim + EXTRA + penalised
 
 
-def bytes_at_most(spec: Spec, capacity: int) -> int:
-    """Memory of a sequence buffer of `capacity` positions: 4 (S + A + 4) bytes each."""
-    return 4 * width(spec) * capacity
+def bytes_at_most(spec: Spec, capacity: int, penalised: bool = False) -> int:
+    """Memory of a sequence buffer of `capacity` positions: 4 (S + A + 4) bytes each, 4 more in a
+    penalised one."""
+    return 4 * width(spec, penalised) * capacity

@@ -5,7 +5,7 @@ RAVL, MOPO, MBPO and their relatives are settings of it (member, horizon, stop, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from world_models.disagreement import measure
 
 Actor = Callable[[Tensor, torch.Generator], Tensor]
 Policy = Actor | Stateful
+FEW = 8  # rows a member, below which it matters who has one more
 CHUNK = 1000  # rows that a policy on a CPU takes at a time, so that activations stay in cache
 
 
@@ -81,7 +82,8 @@ def rollout(
     terminated), when the model cannot predict it (nothing is recorded), or at the horizon (flagged
     truncated). `states` [B, K] is the simulator state at the starts, for models that carry one;
     `memory` [B, M] what a `Stateful` policy carries there; `limits` [B] the steps of each row at
-    most, where they are fewer than the horizon.
+    most, where they are fewer than the horizon. A `Stateful` policy hears rewards as the task will
+    pay them: without a penalty, beside which they are then `signals["heard"]`.
     """
     count, device = starts.shape[0], starts.device
     record = _Record(count, config.horizon, starts)
@@ -103,16 +105,18 @@ def rollout(
         if config.member == "per_step":
             members = _members(model, config, len(live), generator)
         guess = model.predict(obs, action, generator, member=members, state=state, measure=asked)
-        guess, halted = _judged(model, config, asked, obs, action, guess)
+        heard = None
         if isinstance(policy, Stateful):
             assert memory is not None
             memory = policy.heard(memory, guess.reward)
+            heard = guess.reward if config.penalty is not None else None
+        guess, halted = _judged(model, config, asked, obs, action, guess)
         over = halted | (t == config.horizon - 1)
         if limits is not None:
             over |= limits[live] <= t + 1
         truncated = over & ~guess.terminated
         valid = guess.valid
-        record.write(t, live, valid, obs, action, guess, truncated)
+        record.write(t, live, valid, obs, action, guess, truncated, heard)
         keep = ~(guess.terminated | over)
         if valid is not None:
             keep &= valid
@@ -160,11 +164,18 @@ def _rows(values: Tensor | None, kept: Tensor) -> Tensor | None:
 def _members(
     model: WorldModel, config: RolloutConfig, count: int, generator: torch.Generator
 ) -> Tensor | None:
-    """A member for each row, every member equally often (a random balanced assignment)."""
     if config.member == "mean" or model.num_members == 1:
         return None
+    return balanced(count, model.num_members, generator)
+
+
+def balanced(count: int, members: int, generator: torch.Generator) -> Tensor:
+    """A member [count] for each row, every one as often as any other, up to one row."""
     order = torch.randperm(count, generator=generator, device=generator.device)
-    return order % model.num_members
+    if count % members and count < FEW * members:  # else one more or less is next to nothing
+        names = torch.randperm(members, generator=generator, device=generator.device)
+        return names[order % members]
+    return order % members
 
 
 def _act(policy: Actor, obs: Tensor, generator: torch.Generator) -> Tensor:
@@ -190,6 +201,7 @@ class _Record:
         action: Tensor,
         guess: Prediction,
         truncated: Tensor,
+        heard: Tensor | None,
     ) -> None:
         values = {
             "obs": obs,
@@ -201,6 +213,8 @@ class _Record:
         }
         if guess.disagreement is not None:
             values["disagreement"] = guess.disagreement
+        if heard is not None:
+            values["heard"] = heard
         rows = slice(None) if len(live) == self.shape[0] else live  # a copy beats a scatter
         for name, value in values.items():
             if name not in self.fields:
@@ -209,4 +223,7 @@ class _Record:
         self.mask[rows, t] = True if valid is None else valid
 
     def trajectories(self) -> Trajectories:
-        return Trajectories(mask=self.mask, **self.fields)  # type: ignore[arg-type]
+        fields: dict[str, Any] = dict(self.fields)
+        heard = fields.pop("heard", None)
+        signals = {} if heard is None else {"heard": heard}
+        return Trajectories(mask=self.mask, signals=signals, **fields)

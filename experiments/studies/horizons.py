@@ -16,10 +16,9 @@ from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
 from world_models import TrueDynamics
 
-VERSION = 2
+VERSION = 3
 DEFAULTS = learned.DEFAULTS | {"data": "swingup/medium-replay", "algorithm": "neubay"}
 HISTORIES = 100  # that values are compared at
-POSITIONS = 2000  # of the tape that they are drawn from
 OFTEN = 20  # updates between rows of the run's metrics
 
 
@@ -36,10 +35,11 @@ def chosen(settings: dict[str, Any]) -> Any:
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Train, then compare at random histories of the data.
 
-    `length` is the median length of rollouts over the last third of the collections, `threshold`
-    the disagreement that stopped them; `q` the mean value at the histories, `earned` the mean
-    discounted return from there in the task, `imagined` that in the model without a threshold, all
-    with as much entropy bonus as values remember; `gap` is `q` less `earned`.
+    `length` is the median length of rollouts over the last third of the run, by its metrics;
+    `threshold` the disagreement that stopped them; `q` the mean value at the histories, `earned`
+    the mean discounted return from there in the task, `imagined` that in the model without a
+    threshold, each history in one member, all with as much entropy bonus as values remember; `gap`
+    is `q` less `earned`.
     """
     run, dataset = studies.place(folder, "run"), data.load(settings["data"])
     agent: NEUBAY = learned.agent(settings, chosen(settings), seed, run, OFTEN)
@@ -49,12 +49,13 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     logged = history.metrics(run)
     lengths = logged["rollout/length_median"][1]
     values = values_at_histories(agent)
+    assert agent.levels is not None
     return Outcome(
         values
         | {
             "score": scores[-1],
             "length": float(np.median(lengths[-max(1, len(lengths) // 3) :])),
-            "threshold": float(logged["rollout/threshold"][1][-1]),
+            "threshold": float(agent.levels[0]),
         },
         {"step": [float(s) for s in evaluations.steps], "score": scores},
     )
@@ -65,9 +66,7 @@ def values_at_histories(agent: NEUBAY) -> dict[str, float]:
     """Means over `HISTORIES` random histories of the data."""
     assert agent.recorded is not None
     learner, generator = agent.learner, torch.Generator().manual_seed(0)
-    tape = agent.recorded.sample(POSITIONS, generator)
-    steps = torch.nonzero(tape.mask).flatten()
-    rows = steps[torch.randperm(len(steps), generator=generator)[:HISTORIES]]
+    tape, rows = agent.recorded.histories(HISTORIES, generator)
     action = recurrent_diagnosis.sampled(learner, tape, generator)
     q = float(recurrent_diagnosis.values(learner, tape, action)[:, rows].mean())
     endless = torch.tensor(torch.inf)

@@ -150,7 +150,8 @@ class GRULayer(nn.Module):
 
 class MemoryEncoder(nn.Module):
     """Inputs of a sequence to features of its history: a normed layer, then recurrent layers.
-    `none` is the encoder of a Markov agent: the layer alone."""
+    `none` is the encoder of a Markov agent: the layer alone. Of an input's numbers the first
+    `in_dim` are read: a Markov agent's are the observation, and what else comes is the past."""
 
     def __init__(
         self,
@@ -163,6 +164,7 @@ class MemoryEncoder(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        self.in_dim = in_dim
         self.embed = NormedLayer(in_dim, width, generator)
         recurrent: list[LRULayer | GRULayer] = []
         if kind == "lru":
@@ -179,14 +181,14 @@ class MemoryEncoder(nn.Module):
 
     def forward(self, x: Tensor, first: Tensor) -> Tensor:
         """[T, in_dim] of a tape to [T, width]; `first` [T] bool marks where sequences begin."""
-        h = self.embed(x)
+        h = self.embed(x[..., : self.in_dim])
         for layer in self.layers:
             h = layer(h, first)
         return h
 
     def memory(self, x: Tensor, first: Tensor) -> Tensor:
         """The memory [T, state_size] after every position of a tape; `step` goes on from it."""
-        h, states = self.embed(x), []
+        h, states = self.embed(x[..., : self.in_dim]), []
         for layer in self.layers:
             assert isinstance(layer, LRULayer | GRULayer)
             h, after = layer.with_states(h, first)
@@ -195,7 +197,7 @@ class MemoryEncoder(nn.Module):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of B sequences: features [B, width] and the memory [B, state_size] after it."""
-        h, states = self.embed(x), []
+        h, states = self.embed(x[..., : self.in_dim]), []
         parts = state.split(self.sizes, -1) if self.sizes else ()
         for layer, part in zip(self.layers, parts, strict=True):
             assert isinstance(layer, LRULayer | GRULayer)

@@ -87,6 +87,33 @@ def test_losses_against_a_loop_over_positions() -> None:
     assert len(tape.subset) == 2 and len(set(tape.subset.tolist())) == 2
 
 
+def test_losses_of_policy_and_temperature_against_a_loop() -> None:
+    """(alpha log pi - the mean of all heads) by the weights of steps; and of the temperature's
+    logarithm, minus the weighted mean of log pi + target entropy."""
+    made, generator = learner(real_weight=0.3, alpha=0.4), torch.Generator().manual_seed(2)
+    tape = made.draw(filled().sample(30, generator), generator)
+    with torch.no_grad():
+        actions, log_probs = made.sample(tape, tape.noise[0])
+        features = made.critic.encoder(tape.x, tape.first)
+    losses: dict[bool, list[float]] = {True: [], False: []}
+    gaps: dict[bool, list[float]] = {True: [], False: []}
+    for t in torch.nonzero(tape.mask).flatten().tolist():
+        x = torch.cat([features[t], actions[t]])[None]
+        value = np.mean([float(made.critic.heads.member(x, n).detach()) for n in range(3)])
+        losses[bool(tape.real[t])].append(0.4 * float(log_probs[t]) - float(value))
+        gaps[bool(tape.real[t])].append(float(log_probs[t]) - 1.0)  # one action dimension
+    weights = recurrent_actor_critic.step_weights(tape.mask, tape.real, 0.3)
+    # The temperature is updated first, so the actor's loss has the new one in it.
+    metrics = made.update_policy(tape, weights, features)
+    mean = 0.3 * np.mean(gaps[True]) + 0.7 * np.mean(gaps[False])
+    assert float(made.log_alpha.grad) == pytest.approx(-mean, rel=1e-4)
+    change = float(made.log_alpha.detach().exp()) - 0.4
+    entropy = 0.3 * np.mean(gaps[True]) + 0.7 * np.mean(gaps[False]) + 1.0
+    expected = 0.3 * np.mean(losses[True]) + 0.7 * np.mean(losses[False]) + change * entropy
+    assert float(metrics["actor/loss"]) == pytest.approx(expected, rel=1e-4)
+    assert float(metrics["actor/entropy"]) == pytest.approx(-entropy, rel=1e-4)
+
+
 def test_weights_where_one_kind_is_absent() -> None:
     mask = torch.tensor([True, True, False])
     real = torch.ones(3, dtype=torch.bool)
@@ -177,6 +204,26 @@ def test_every_member_is_drawn_as_often_in_a_collection() -> None:
     assert torch.bincount(seen[0]).tolist() == [5, 5]
 
 
+@pytest.mark.parametrize("kind", ["per_rollout", "per_step"])
+def test_fewer_rollouts_than_members_use_all_members_in_turn(kind: str) -> None:
+    seen = []
+
+    class Many(Line):
+        num_members = 50
+
+        def predict(self, obs, action, generator, *, member=None, **rest):
+            seen.append(member.clone())
+            return super().predict(obs, action, generator, member=member, **rest)
+
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(300):
+        config = RolloutConfig(horizon=1, member=kind)  # type: ignore[arg-type]
+        rollout(Many(), lambda o, g: torch.zeros(len(o), 1), torch.zeros(20, 2), config, generator)
+    assert all(len(set(m.tolist())) == 20 for m in seen)  # none twice in a collection
+    counts = torch.bincount(torch.cat(seen), minlength=50)
+    assert len(counts) == 50 and bool(((counts - 120).abs() < 5 * (120 * 0.6) ** 0.5).all())
+
+
 def test_thresholds_by_hand() -> None:
     levels = torch.arange(1.0, 101.0)[torch.randperm(100)]
     assert float(threshold_of(levels, 1.0, "quantile")) == 100
@@ -184,19 +231,53 @@ def test_thresholds_by_hand() -> None:
     assert float(threshold_of(levels, 0.901, "quantile")) == 91
     assert float(threshold_of(levels, 1.0, "supported")) == 91
     assert float(threshold_of(levels, 0.5, "supported")) == 50
+    assert float(threshold_of(levels, 0.5, "never")) == math.inf
+
+
+def test_without_a_quantile_only_the_limit_stops() -> None:
+    made, _ = agent(rule="never", cap=9, parallel=6)
+    assert "rollouts stop at no disagreement (never; mean of" in made.forecast(100)[0]
+    made.levels = torch.tensor([0.0, 1.0])  # which a rule would stop at
+    made.collect()
+    assert "rollout/threshold" not in made.collected
+    _, _, limits = histories = made._histories(6)
+    imagined = made._imagine(*histories)
+    assert imagined is not None and imagined.lengths.tolist() == limits.tolist()
+
+
+def test_rollouts_may_go_on_to_the_time_limit_and_not_from_a_terminal_end() -> None:
+    made, _ = agent(cap=None)
+    steps = made.spec.max_episode_steps
+    assert steps == 200
+    starts, times, limits = made._histories(3000)
+    assert torch.equal(limits, steps - times) and int(times.max()) == 200  # pendulums never end
+    begin, length = made.recorded.episodes[2]
+    made.recorded.rows[begin + length - 2, 5] = 0.0  # now this one's last step terminates
+    starts, times, limits = made._histories(3000)
+    at_end = (starts == begin) & (times == length - 1)
+    assert bool(at_end.any()) and not limits[at_end].any()
+    assert torch.equal(limits[~at_end], (steps - times)[~at_end])
 
 
 def test_stored_episodes_are_history_then_rollout() -> None:
     made, dataset = agent(parallel=8)
+    kept: list = []
+    imagine = made._imagine
+    made._imagine = lambda *a: kept.append(imagine(*a)) or kept[-1]  # type: ignore[method-assign]
     made.collect()
     raw = dataset.transitions
     total = 0
-    for start, length in made.sequences.episodes:
+    for row, (start, length) in enumerate(made.sequences.episodes):
         rows = made.sequences.rows[start : start + length]
         real = int(rows[:-1, 6].sum())
         total += length - 1
         assert bool((rows[:real, 6] == 1).all())
         assert not rows[real:-1, 6].any()
+        steps = length - 1 - real  # imagined ones, each row after what it led to
+        torch.testing.assert_close(rows[real : real + steps, :3], kept[0].obs[row, :steps])
+        torch.testing.assert_close(rows[real + 1 :, :3], kept[0].next_obs[row, :steps])
+        torch.testing.assert_close(rows[real:-1, 4], kept[0].reward[row, :steps])
+        torch.testing.assert_close(rows[real:-1, 3:4] * 2, kept[0].action[row, :steps])
         if real:
             matches = (raw.obs == rows[0, :3]).all(1).nonzero().flatten()
             begin = int(matches[0])
@@ -224,6 +305,42 @@ def test_a_cap_bounds_rollouts_and_the_penalty_lowers_rewards(cap: int) -> None:
     level = penalised.disagreement[:, 0][first]
     gap = (plain.reward - penalised.reward)[:, 0][first]
     torch.testing.assert_close(gap, 3.0 / 2.0 * level, rtol=1e-4, atol=1e-5)
+
+
+def test_a_penalty_is_learned_from_and_never_heard() -> None:
+    """As in the task, where nobody takes anything off: what stands before an imagined step on a
+    tape, and what the policy heard while it imagined, is the model's reward."""
+    made, _ = agent(parallel=5, penalty=4.0, cap=6, rule="never")
+    heard, listen = [], made.policy.heard
+    made.policy.heard = lambda m, r, a=None: heard.append(r) or listen(m, r, a)
+    kept: list = []
+    imagine = made._imagine
+    made._imagine = lambda *a: kept.append(imagine(*a)) or kept[-1]  # type: ignore[method-assign]
+    made.collect()
+    (found,), mean = kept, float(made.levels[1])
+    plain = found.reward + 4.0 / mean * found.disagreement
+    torch.testing.assert_close(heard[0], plain[:, 0][found.mask[:, 0]], rtol=1e-3, atol=1e-3)
+    for row, (start, length) in enumerate(made.sequences.episodes):
+        positions = torch.arange(start, start + length)
+        tape = made.sequences.tape(positions, positions == start)
+        steps = int(found.mask[row].sum())
+        torch.testing.assert_close(tape.reward[-1 - steps : -1], found.reward[row, :steps])
+        torch.testing.assert_close(tape.x[-steps:, -1], plain[row, :steps], rtol=1e-3, atol=1e-3)
+
+
+def test_a_markov_agent_sees_the_observation_alone() -> None:
+    obs = torch.tensor([[0.3, -1.0]])
+    for kind, alike in (("none", True), ("lru", False)):
+        made = learner(memory=MemoryConfig(kind=kind, width=8, layers=1, states=4))  # type: ignore[arg-type]
+        state = made.policy.proceed(obs, None, None)[1]
+        first = made.policy.proceed(obs, made.policy.heard(state, torch.zeros(1)), None)[0]
+        other = made.policy.heard(state, torch.full((1,), 5.0), torch.ones(1, 1))
+        assert torch.equal(first, made.policy.proceed(obs, other, None)[0]) == alike
+        tape = filled().sample(20, torch.Generator().manual_seed(1))
+        moved = tape.x.clone()
+        moved[:, 2:] += 1.0
+        same = torch.equal(*(made.critic.encoder(x, tape.first) for x in (tape.x, moved)))
+        assert same == alike
 
 
 def test_deviations_of_members_are_bounded_as_in_the_authors_code() -> None:

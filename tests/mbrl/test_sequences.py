@@ -94,6 +94,42 @@ def test_state_comes_back_and_goes_on_the_same() -> None:
     assert all(torch.equal(x, y) for x, y in zip(a[:7], b[:7], strict=True))
 
 
+def test_histories_are_all_that_came_before_a_random_step() -> None:
+    """Every step of every episode as often as any other; with ends, every position."""
+    buffer, generator = SequenceBuffer(SPEC, 100, 0.9), torch.Generator().manual_seed(4)
+    lengths = (3, 1, 6)
+    for number, steps in enumerate(lengths):
+        buffer.append(*episode(number, steps))
+    tape, rows = buffer.histories(20_000, generator)
+    begins = torch.nonzero(tape.first).flatten()
+    assert len(begins) == len(rows) == 20_000 and int(begins[0]) == 0
+    assert torch.equal(begins[1:], rows[:-1] + 1) and int(rows[-1]) == len(tape.x) - 1
+    time = torch.arange(len(tape.x)) - begins.repeat_interleave(rows - begins + 1)
+    torch.testing.assert_close(tape.x[:, 1], time.float())
+    ends = torch.stack([tape.x[rows, 0], tape.x[rows, 1]], 1).long().tolist()
+    steps = [(n, t) for n, length in enumerate(lengths) for t in range(length)]
+    counts = dict.fromkeys(steps, 0)
+    for number, t in ends:
+        counts[number, t] += 1  # never the position after the last step
+    assert all(abs(c - 2000) < 5 * 2000**0.5 for c in counts.values())
+    starts, sizes, times = buffer.places(13_000, generator, ends=True)
+    assert sizes.unique().tolist() == [2, 4, 7]
+    found = torch.bincount(starts + times, minlength=13)
+    assert len(found) == 13 and bool(((found - 1000).abs() < 5 * 1000**0.5).all())
+
+
+def test_a_penalised_buffer_teaches_less_than_was_heard() -> None:
+    buffer = SequenceBuffer(SPEC, 100, 0.9, penalised=True)
+    obs, action, reward, ended, real = episode(2, 5)
+    buffer.append(obs, action, reward - 7.0, ended, real, reward)
+    buffer.append(obs, action, reward, ended, real)
+    tape, _ = buffer.beginnings(torch.tensor([0, 6]), torch.tensor([6, 6]))
+    for begin, penalty in ((0, 7.0), (6, 0.0)):
+        torch.testing.assert_close(tape.reward[begin : begin + 5], reward - penalty)
+        torch.testing.assert_close(tape.x[begin + 1 : begin + 6, 3], reward)
+    assert buffer.rows.nbytes == bytes_at_most(SPEC, 100, penalised=True) == 100 * 4 * 8
+
+
 def test_memory_and_bad_input() -> None:
     assert bytes_at_most(SPEC, 1000) == SequenceBuffer(SPEC, 1000, 0.9).rows.nbytes
     with pytest.raises(ConfigError, match="larger capacity"):
