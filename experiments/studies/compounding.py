@@ -21,7 +21,7 @@ from mbrl.types import Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models.diagnostics import window_starts
 
-VERSION = 2
+VERSION = 3
 DEFAULTS: dict[str, Any] = {
     "train": "swingup/expert",  # what the ensemble is fitted to
     "test": "swingup/random",  # whose action sequences drive it
@@ -38,8 +38,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Fit, then predict open loop.
 
     `error_1`, `error_16`, `error_end` are the median over windows of the root mean square error of
-    the observation, in standard deviations of the training data, after so many steps; `spearman`
-    the rank correlation of disagreement and one-step error along the first 16 steps.
+    the observation, in standard deviations of the training data, after so many steps; `along` the
+    rank correlation, over all steps of all windows, of that error with the disagreement where the
+    step was made, and `spearman` that of disagreement and one-step error on logged test rows.
     """
     train, test = data.load(settings["train"]), data.load(settings["test"]).transitions
     base = preset_config("neubay", settings["train"]).model
@@ -51,13 +52,16 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     }
     model = EnsembleDynamics(train.spec, EnsembleConfig(**values), seed=seed)
     model.fit(train.transitions)
-    errors = open_loop(model, test, settings["steps"], settings["windows"], seed)
+    errors, levels = open_loop(model, test, settings["steps"], settings["windows"], seed)
     median = np.median(errors, axis=1)
     at = {"error_1": 0, "error_16": min(15, len(median) - 1), "error_end": len(median) - 1}
     kept = np.unique(np.geomspace(1, len(median), 60).round().astype(int)) - 1
     return Outcome(
         {name: float(median[i]) for name, i in at.items()}
-        | {"spearman": _ranks(model, test, seed)},
+        | {
+            "along": float(stats.spearmanr(levels.ravel(), errors.ravel())[0]),
+            "spearman": _ranks(model, test, seed),
+        },
         {
             "step": (kept + 1.0).tolist(),
             "median": median[kept].tolist(),
@@ -70,9 +74,10 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 @torch.no_grad()
 def open_loop(
     model: EnsembleDynamics, test: Transitions, steps: int, windows: int, seed: int
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
     """Root mean square errors [steps, windows] of members' mean predictions along the logged
-    actions, each window in one member. Raises `DataError` where no episode is that long."""
+    actions, each window in one member; and the disagreement [steps, windows] at the observation
+    that each step was made from. Raises `DataError` where no episode is that long."""
     starts = window_starts(test, steps)
     if len(starts) == 0:
         raise DataError(f"no episode of the test data has {steps} steps; use fewer steps")
@@ -80,15 +85,17 @@ def open_loop(
     rows = starts[torch.randperm(len(starts), generator=generator)[:windows]]
     member = torch.arange(len(rows)) % model.num_members
     scale = model.obs_normaliser.std
-    obs, errors = test.obs[rows], []
+    obs, errors, levels = test.obs[rows], [], []
     for t in range(steps):
+        level = model.disagreement(obs, test.action[rows + t], "epistemic_mean").double()
+        levels.append(torch.nan_to_num(level, LARGEST, LARGEST).clamp_max(LARGEST))
         mean, _ = model.chosen_predict(obs, test.action[rows + t], member)
         obs, _ = model.decode(obs, mean)
         gap = (obs - test.next_obs[rows + t]) / scale
         error = gap.double().square().mean(-1).sqrt()
         errors.append(torch.nan_to_num(error, LARGEST, LARGEST).clamp_max(LARGEST))
         obs = torch.nan_to_num(obs, 0.0, 1e18, -1e18)
-    return torch.stack(errors).numpy()
+    return torch.stack(errors).numpy(), torch.stack(levels).numpy()
 
 
 @torch.no_grad()

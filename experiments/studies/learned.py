@@ -48,7 +48,8 @@ def shared_run(
     described = _described(settings, seed, log_every)
     mark = fingerprint(data.load(described.data))
     fit = fits.for_run(fits.FitSettings(described.data, seed), chosen, mark, home / "fits")
-    parts = [asdict(described), configs.to_dict(chosen), mark]
+    version = algorithms.ALGORITHMS[described.algorithm][0].version
+    parts = [asdict(described), version, configs.to_dict(chosen), mark]
     name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
     folder = home / "trainings" / f"{described.algorithm}-{mark[:10]}-{seed}-{name}"
     model = None if fit is None else str(fit)

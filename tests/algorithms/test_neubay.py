@@ -421,6 +421,20 @@ def test_memory_solves_what_a_markov_agent_cannot() -> None:
     assert abs(earned["none"]) < 0.3
 
 
+def test_predict_empties_the_memory_where_an_episode_begins() -> None:
+    """With Stable-Baselines3's helper, two copies side by side: what each is shown first in every
+    episode, and what it does there, is what a new agent does."""
+    made, _ = agent()
+    obs = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(8)).numpy()
+    state, start = None, np.ones(2, dtype=bool)
+    for t in range(6):
+        action, state = made.predict(obs[t], state, start, deterministic=True)
+        for copy in range(2):
+            new, _ = made.predict(obs[t][copy : copy + 1], deterministic=True)
+            assert np.allclose(action[copy], new[0], atol=1e-5) == bool(start[copy])
+        start = np.array([t == 2, t == 3])
+
+
 def test_bad_settings() -> None:
     dataset = data.load("pendulum/medium-replay")
     with pytest.raises(ConfigError, match="zeta is 0"):

@@ -25,12 +25,16 @@ def small(layer_norm: bool = True) -> EnsembleDynamics:
 
 def test_open_loop_errors_are_those_of_single_windows() -> None:
     model, test = small(), data.load("pendulum/random").transitions
-    found = compounding.open_loop(model, test, 5, 4, seed=1)
+    found, levels = compounding.open_loop(model, test, 5, 4, seed=1)
     starts = compounding.window_starts(test, 5)
     chosen = starts[torch.randperm(len(starts), generator=torch.Generator().manual_seed(1))[:4]]
     for window, start in enumerate(chosen.tolist()):
         obs = test.obs[start : start + 1]
         for t in range(5):
+            level = model.disagreement(
+                obs, test.action[start + t : start + t + 1], "epistemic_mean"
+            )
+            assert levels[t, window] == pytest.approx(float(level), rel=1e-3)
             mean, _ = model.members_predict(obs, test.action[start + t : start + t + 1])
             obs = obs + mean[window % 2, :, :-1] * model.obs_normaliser.std
             gap = (obs - test.next_obs[start + t]) / model.obs_normaliser.std
@@ -43,8 +47,12 @@ def test_an_explosion_is_shown_as_the_largest_error() -> None:
     with torch.no_grad():
         for bias in model.network.mlp.biases:
             bias.fill_(1e25)
-    found = compounding.open_loop(model, test, 5, 4, seed=1)
-    assert np.isfinite(found).all() and found.max() == compounding.LARGEST
+    found, levels = compounding.open_loop(model, test, 5, 4, seed=1)
+    assert (
+        np.isfinite(levels).all()
+        and np.isfinite(found).all()
+        and found.max() == compounding.LARGEST
+    )
 
 
 def test_a_tiny_measurement(tmp_path: Path) -> None:
@@ -54,6 +62,7 @@ def test_a_tiny_measurement(tmp_path: Path) -> None:
     }  # fmt: skip
     found = compounding.measure(settings, 0, tmp_path)
     assert found.values["error_1"] < found.values["error_end"]
+    assert -1 <= found.values["along"] <= 1 and found.values["along"] != found.values["spearman"]
     assert len(found.curves["step"]) == len(found.curves["median"])
     record = {"key": {"seed": 0}, "values": found.values, "curves": found.curves}
     (file,) = compounding.draw({"pendulum, LayerNorm": [record]}, tmp_path, "-2")
