@@ -218,12 +218,25 @@ def _train(
 
 
 class Forecast:
-    """Prints, before the first update, what an algorithm knows of the `steps` ahead of it."""
+    """Prints what the fit of a world model will take, after two epochs of it, and, before the first
+    update, what an algorithm knows of the `steps` ahead of it."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
+        self._epoch: float | None = None  # when the first ended
 
     def __call__(self, event: str, agent: Any, metrics: Metrics) -> None:
+        if event == "prepare" and "model/epoch" in metrics:
+            model = getattr(agent.config, "model", None)
+            now, most = time.perf_counter(), getattr(model, "max_epochs", None)
+            epoch = int(metrics["model/epoch"])
+            if epoch == 2 and self._epoch is not None and most is not None:
+                seconds = now - self._epoch
+                print(
+                    f"the world model takes {seconds:.2g} s an epoch, for {most} epochs at most "
+                    f"{seconds * most / 3600:.2g} h here"
+                )
+            self._epoch = now
         if event == "start" and agent.step == 0 and hasattr(agent, "forecast"):
             for line in agent.forecast(self.steps):
                 print(line)

@@ -138,7 +138,7 @@ class Fit:
         return {
             "rows": self.rows,
             "holdout": self.holdout,
-            "train": self.train.contiguous(),
+            "train": self.train[:1] if self.config.bootstrap == "none" else self.train.contiguous(),
             "optimiser": self.optimiser.state_dict(),
             "generator": self.generator.get_state(),
             "epochs": self.epochs,
@@ -152,6 +152,7 @@ class Fit:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("holdout", "train", "best_error"):
             setattr(self, name, state[name].to(self.device))
+        self.train = self.train.expand(self.network.mlp.members, -1)  # one row serves all
         for name in ("epochs", "stalled", "dropped", "finished"):
             setattr(self, name, state[name])
         self.best = [b.to(self.device) for b in state["best"]]

@@ -18,7 +18,6 @@ from world_models.disagreement import measure
 
 Actor = Callable[[Tensor, torch.Generator], Tensor]
 Policy = Actor | Stateful
-FEW = 8  # rows a member, below which it matters who has one more
 CHUNK = 1000  # rows that a policy on a CPU takes at a time, so that activations stay in cache
 
 
@@ -166,13 +165,15 @@ def _members(
 ) -> Tensor | None:
     if config.member == "mean" or model.num_members == 1:
         return None
-    return balanced(count, model.num_members, generator)
+    return balanced(count, model.num_members, generator, fair=config.member == "per_rollout")
 
 
-def balanced(count: int, members: int, generator: torch.Generator) -> Tensor:
-    """A member [count] for each row, every one as often as any other, up to one row."""
+def balanced(count: int, members: int, generator: torch.Generator, *, fair: bool = False) -> Tensor:
+    """A member [count] for each row, every one as often as any other, up to one row. Which members
+    are left out where rows are fewer is drawn; which have a row more is drawn if `fair`, else they
+    are the first ones: among the many rows of a step that counts for nothing."""
     order = torch.randperm(count, generator=generator, device=generator.device)
-    if count % members and count < FEW * members:  # else one more or less is next to nothing
+    if count < members or (fair and count % members):
         names = torch.randperm(members, generator=generator, device=generator.device)
         return names[order % members]
     return order % members

@@ -5,10 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from experiments import run
 from experiments.__main__ import VERBS, main
+from world_models import EnsembleConfig
 
 
 def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -89,3 +93,14 @@ def test_run_evaluate_inspect(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "inspect.png").stat().st_size > 10_000
     again = call("run", "ravl", "pendulum/medium-replay", "--out", "run", cwd=tmp_path)
     assert again.returncode == 2 and "already holds a run" in again.stderr
+
+
+def test_the_fit_of_a_world_model_is_forecast_from_its_second_epoch(capsys, monkeypatch) -> None:
+    clock = iter([100.0, 107.2, 120.0])
+    monkeypatch.setattr(run.time, "perf_counter", lambda: next(clock))
+    agent = SimpleNamespace(config=SimpleNamespace(model=EnsembleConfig(max_epochs=50)), step=0)
+    shown = run.Forecast(10)
+    for epoch in (1.0, 2.0, 3.0):
+        shown("prepare", agent, {"model/epoch": torch.tensor(epoch)})
+    expected = "the world model takes 7.2 s an epoch, for 50 epochs at most 0.1 h here\n"
+    assert capsys.readouterr().out == expected
