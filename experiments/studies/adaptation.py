@@ -12,7 +12,7 @@ from experiments.studies.horizons import OFTEN
 from mbrl import data, tasks
 from mbrl.evaluation import evaluate
 
-VERSION = 3
+VERSION = 4
 DEFAULTS = learned.DEFAULTS | {
     "data": "swingup/medium-replay",
     "algorithm": "neubay",
