@@ -345,8 +345,11 @@ class PolicyGradient(Offline):
         if place == 0:
             self.order = torch.randperm(count, generator=self.generator, device=self.device)
         rows = self.order.tensor_split(self.splits)[place]
+        part = data.select(rows)
+        for ids in part.groups:  # which may be no larger than the steps that are left
+            part.groups[ids] = numbered(part.groups[ids])
         return Minibatch(
-            data.select(rows),
+            part,
             Estimate(found.advantage[rows], found.weight[rows]),
             None if target is None else target[rows],
         )

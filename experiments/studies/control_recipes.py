@@ -41,8 +41,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
     """Last scores of all recipes with intervals, best first."""
+    names = {label: label.split(", ")[-1] for label in rows}
+    if len(set(names.values())) < len(names):  # of several tasks
+        names = {label: label for label in rows}
     scores = {
-        label.split(", ")[-1]: np.array([r["values"]["score"] for r in records])
+        names[label]: np.array([r["values"]["score"] for r in records])
         for label, records in rows.items()
         if records
     }

@@ -62,7 +62,8 @@ class LeaveOneOut(Baseline):
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         others = (group.size() - 1).to(value.dtype)
-        rest = (group.sum(value) - value) / others.clamp_min(1)
+        exact = value.double()  # the rest of equal values is that value
+        rest = ((group.sum(exact) - exact) / others.clamp_min(1)).to(value.dtype)
         return torch.where(others > 0, rest, torch.zeros_like(rest))
 
 
@@ -95,8 +96,9 @@ class LengthWeighted(Baseline):
     arXiv 2505.23585."""
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
-        length = sequence(t).size().to(value.dtype)
-        return group.sum(length * value) / group.sum(length).clamp_min(1)
+        length = sequence(t).size().double()
+        mean = group.sum(length * value) / group.sum(length).clamp_min(1)
+        return mean.to(value.dtype)
 
 
 @dataclass(frozen=True)

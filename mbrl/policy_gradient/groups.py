@@ -38,7 +38,9 @@ class Group:
         return self.count(self.units).clamp_min(1)
 
     def mean(self, value: Tensor) -> Tensor:
-        return self.sum(value) / self.size().to(value.dtype)
+        """In float64, so that the mean of equal values is that value: what is left of a difference
+        would be divided by a deviation of next to nothing."""
+        return (self.sum(value.double()) / self.size()).to(value.dtype)
 
     def variance(self, value: Tensor, correction: int = 1) -> Tensor:
         """With `correction` 1 that of a sample; 0 where a group has no more units than that."""

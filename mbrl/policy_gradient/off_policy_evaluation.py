@@ -65,7 +65,8 @@ class Logged:
 
     def discounts(self) -> Tensor:
         """gamma^t [T]."""
-        return self.gamma ** torch.arange(self.mask.shape[1], dtype=torch.float64)
+        steps = torch.arange(self.mask.shape[1], dtype=torch.float64, device=self.mask.device)
+        return self.gamma**steps
 
     def log_weights(self) -> Tensor:
         """Log of the product of ratios up to each step [B, T]; after the end it stays."""
@@ -165,7 +166,8 @@ def evaluate(
         raise ConfigError(f"confidence is {confidence}, it must lie in (0, 1)")
     found = ESTIMATORS[estimator]
     episodes = len(data.mask)
-    value = float(found(data, torch.ones(1, episodes, dtype=torch.float64)))
+    device = data.mask.device
+    value = float(found(data, torch.ones(1, episodes, dtype=torch.float64, device=device)))
     log_weight = data.log_weights()[:, -1]
     share = 2 * log_weight.logsumexp(0) - (2 * log_weight).logsumexp(0) - math.log(episodes)
     if episodes < 2:
@@ -174,7 +176,7 @@ def evaluate(
     drawn = torch.randint(episodes, (draws, episodes), generator=generator)
     count = torch.zeros(draws, episodes, dtype=torch.float64)
     count.scatter_add_(1, drawn, torch.ones_like(count))
-    spread = float(found(data, count).std()) * math.sqrt(episodes / (episodes - 1))
+    spread = float(found(data, count.to(device)).std()) * math.sqrt(episodes / (episodes - 1))
     reach = float(stats.t.ppf(0.5 + confidence / 2, episodes - 1)) * spread
     return Evaluation(value, value - reach, value + reach, float(share.exp()))
 

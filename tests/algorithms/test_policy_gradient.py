@@ -173,6 +173,8 @@ def test_every_pass_uses_every_episode_once() -> None:
     for _ in range(updates):
         batch = agent.next_batch()
         seen.append(batch.data.reward.sum(1) * 100 + batch.found.advantage.sum(1))
+        ids = batch.data.groups["prompt"]  # of no more groups than there are steps
+        assert ids.unique().tolist() == list(range(len(ids.unique())))
         agent.update(batch)
     whole = agent.data
     assert whole is not None

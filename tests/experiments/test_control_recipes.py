@@ -42,6 +42,10 @@ def test_a_cell_trains_and_draws(tmp_path: Path) -> None:
     files = control_recipes.draw({"cart-pole, rloo": records}, tmp_path, "")
     assert [f.name for f in files] == ["scores.png"] and files[0].stat().st_size > 1000
     assert "rloo" in (tmp_path / "scores.csv").read_text()
+    both = {"cart-pole, ppo": records, "pendulum, ppo": records}
+    control_recipes.draw(both, tmp_path, "-2")
+    written = (tmp_path / "scores-2.csv").read_text()
+    assert "cart-pole, ppo" in written and "pendulum, ppo" in written
 
 
 def test_rows_above_and_below_the_references_are_named() -> None:

@@ -54,6 +54,22 @@ def answers(rewards: list[list[float]], steps: int = 1) -> Trajectories:
     )
 
 
+@pytest.mark.parametrize("size", [3, 7, 8, 16])
+@pytest.mark.parametrize(
+    "baseline",
+    [baselines.Mean(), baselines.LeaveOneOut(), baselines.Median(), baselines.LengthWeighted()],
+)
+def test_equal_rewards_leave_nothing_in_single_precision(
+    baseline: baselines.Baseline, size: int
+) -> None:
+    """A rounding error over a deviation of 1e-6 would be an advantage; none is to be left."""
+    for reward in (0.7, 37.3, 1e-3, 12345.6):
+        t = answers([[reward] * size, [0.0, 1.0]], steps=2)
+        t = t.map(lambda x: x.float() if x.is_floating_point() else x)
+        found = estimate(Recipe("equal", "Equal rewards", terms=(Term(baseline=baseline),)), t)
+        assert not found.advantage[:size].any()
+
+
 def test_bnpo_is_reinforce_with_a_mean_or_grpo_at_its_two_densities() -> None:
     p = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
     one, half = torch.ones_like(p), torch.full_like(p, 1.5)
