@@ -66,11 +66,12 @@ def loss(
     A recipe's step size is not in the loss but in the metrics, `policy/step_size`: a factor of the
     learning rate (`step_size.at_rate`), for Adam divides what multiplies a loss out again.
     """
-    if log_prob.shape != t.mask.shape:
-        raise ConfigError(
-            f"log_prob is {tuple(log_prob.shape)}, the trajectories are {tuple(t.mask.shape)}; "
-            "give one log-prob for every step"
-        )
+    for name, value in (("log_prob", log_prob), ("entropy", entropy)):
+        if value is not None and value.shape != t.mask.shape:
+            raise ConfigError(
+                f"{name} is {tuple(value.shape)}, the trajectories are {tuple(t.mask.shape)}; "
+                "give one number for every step"
+            )
     if recipe.needs_entropy and entropy is None:
         raise ConfigError(
             f"recipe {recipe.name} needs the current policy's entropy; give `entropy`"

@@ -3,6 +3,8 @@
 from abc import ABC
 from dataclasses import dataclass, fields
 
+from torch import Tensor
+
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.types import Trajectories
 
@@ -44,6 +46,24 @@ def missing(option: Option, t: Trajectories) -> list[str]:
         if value is None or (key and key not in value):
             lacking.append(need)
     return lacking
+
+
+def check_shapes(t: Trajectories) -> None:
+    """Raises `ConfigError` for a field that is not [B, T]: one that is [B, 1] or [B] would be
+    stretched over steps or sequences in silence."""
+    found: dict[str, Tensor | None] = {
+        "reward": t.reward,
+        "entropy": t.entropy,
+        "sum_prob_squared": t.sum_prob_squared,
+    }
+    for part in ("log_probs", "groups", "segments", "signals"):
+        found |= {f"{part}.{name}": value for name, value in getattr(t, part).items()}
+    for name, value in found.items():
+        if value is not None and value.shape != t.mask.shape:
+            raise ConfigError(
+                f"{name} is {tuple(value.shape)}, the trajectories are {tuple(t.mask.shape)}; "
+                "give one number for every step"
+            )
 
 
 def check_key(key: tuple[str, ...], t: Trajectories) -> None:

@@ -14,7 +14,7 @@ from mbrl.policy_gradient.gates import Clip, Gate
 from mbrl.policy_gradient.hierarchy import HierarchicalGAE
 from mbrl.policy_gradient.modulation import Modulation
 from mbrl.policy_gradient.nested import BundleRisk, NestedGroups, TokenWeighted
-from mbrl.policy_gradient.option import CURRENT_ENTROPY, Option, check_key, missing
+from mbrl.policy_gradient.option import CURRENT_ENTROPY, Option, check_key, check_shapes, missing
 from mbrl.policy_gradient.ratios import Ratio, Token
 from mbrl.policy_gradient.regularisers import Regulariser
 from mbrl.policy_gradient.rejection import Rejection
@@ -110,7 +110,9 @@ class Recipe:
         return CURRENT_ENTROPY in self.needs
 
     def check(self, t: Trajectories) -> None:
-        """Raises `ConfigError` that names what the recipe needs and `t` does not have."""
+        """Raises `ConfigError` that names what the recipe needs and `t` does not have, or has in
+        another shape."""
+        check_shapes(t)
         for term in self.terms:
             check_key(term.key, t)
         lacking = {need for option in self.options() for need in missing(option, t)}
