@@ -91,7 +91,9 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         for name in ("gap", "score"):
             values = np.array([r["values"][name] for r in records])
             points.setdefault(f"{panel}: {name}", {})[line] = (length, values)
-    files = [folder / f"horizon-scores{mark}.png", folder / f"horizon-gaps{mark}.png"]
+    files = [folder / f"horizon-scores{mark}.png"]
     figures.curves(panels, "updates", "normalised score", files[0], top=100)
-    figures.scatter(points, "median length of rollouts", "value", files[1])
+    if sum(map(len, rows.values())) > 1:  # a point alone has no beside
+        files.append(folder / f"horizon-gaps{mark}.png")
+        figures.scatter(points, "median length of rollouts", "value", files[1])
     return files

@@ -64,7 +64,9 @@ def test_a_tiny_run_and_its_values(tmp_path: Path) -> None:
             one = critic.values(features, torch.zeros(1, 1)).mean()
             torch.testing.assert_close(q[0 if t == 0 else 1], one, rtol=1e-3, atol=1e-4)
     record = {"values": found.values, "curves": found.curves}
-    files = horizons.draw({"pendulum, cap 20": [record]}, tmp_path, "")
+    assert len(horizons.draw({"pendulum, cap 20": [record]}, tmp_path, "-1")) == 1
+    files = horizons.draw({"pendulum, cap 20": [record, record]}, tmp_path, "")
+    assert len(files) == 2
     assert all(f.exists() and f.with_suffix(".csv").exists() for f in files)
 
 
