@@ -12,7 +12,7 @@ from mbrl.tasks import Task
 
 REFUSED = {
     "brorl": "it changes the learning rate with the groups; set envs and group yourself",
-    "grpo_roc": "it prunes by penalties of tool calls, which control does not have",
+    "grpo_roc_scheduler": "it prunes by penalties of tool calls, which control does not have",
     "scaler": "it follows the levels of families of problems, which start states do not have",
 }
 

@@ -43,7 +43,7 @@ def settings(config: Any) -> Any:
 
 def made(config: Any) -> tuple[str, ...]:
     """Sentences of `Recipe.parts` that the scheduler does."""
-    return (BOTH_KINDS,) if config.scheduler == "reinforce_ada" else ()
+    return (BOTH_KINDS,) if config.scheduler == "reinforce_ada_scheduler" else ()
 
 
 def fitted(objective: Recipe, config: Any) -> Recipe:
@@ -60,7 +60,7 @@ def fitted(objective: Recipe, config: Any) -> Recipe:
         for m in objective.modulation
     )
     objective = dataclasses.replace(objective, terms=terms, modulation=changes)
-    if config.scheduler != "reinforce_ada":
+    if config.scheduler != "reinforce_ada_scheduler":
         return objective
     left = tuple(s for s in objective.selection if not isinstance(s, Balanced))
     return dataclasses.replace(objective, selection=left)
@@ -139,7 +139,7 @@ def check_scheduler(config: Any, objective: Recipe) -> None:
             f"the scheduler {config.scheduler} chooses among problems that come again; give pool "
             "the number of problems, or take the scheduler uniform"
         )
-    if config.scheduler == "grpo_roc" and "penalty" not in text_task(config.task).signals:
+    if config.scheduler == "grpo_roc_scheduler" and "penalty" not in text_task(config.task).signals:
         raise ConfigError(
             f"the scheduler grpo_roc reads penalties, which replies of {config.task} do not have; "
             "a task that has them: calculator"

@@ -24,7 +24,9 @@ LONGER = 40  # on every other task
 MARK = " (reconstructed)"
 # What some recipes need beside the defaults; an expert is made by the cell.
 EXTRA: dict[str, dict[str, Any]] = {
-    "reinforce_ada": {"config": {"prompts": 8, "scheduler": "reinforce_ada", "pool": 500}},
+    "reinforce_ada": {
+        "config": {"prompts": 8, "scheduler": "reinforce_ada_scheduler", "pool": 500}
+    },
     "calibrl": {"expert": 200},
 }
 

@@ -29,18 +29,19 @@ ROUNDS: dict[str, dict[str, Any]] = {
     "prompt_augmentation": {"templates": 8},
 }
 OWN: dict[str, dict[str, Any]] = {"dars": {"scheduler_settings": ["std=True"]}}  # GRPO's scale
-AT_TEST = ("pets", "pets_online")  # spread answers when a trained model is used, not in training
+# Spread answers when a trained model is used, not in training.
+AT_TEST = ("pets_allocation", "pets_allocation_online")
 
 
 def all_schedulers() -> list[dict[str, Any]]:
     """Uniform sampling first, then a row for everything that `list schedulers` shows and that
     happens in training on the task of several turns."""
-    names = [n for n in papers.scheduled() if n not in ("grpo_roc", *AT_TEST)]
+    names = [n for n in papers.scheduled() if n not in ("grpo_roc_scheduler", *AT_TEST)]
     return [_row(TASK, name) for name in names]
 
 
 def with_penalties() -> list[dict[str, Any]]:
-    return [_row(PENALTIES, name) for name in ("uniform", "grpo_roc")]
+    return [_row(PENALTIES, name) for name in ("uniform", "grpo_roc_scheduler")]
 
 
 def _row(task: str, name: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ PARTS: dict[str, Entry] = {
             "survivors are the subset whose mean prediction is nearest to one half",
         ),
     ),
-    "pets": Entry(
+    "pets_allocation": Entry(
         PETS,
         PETSConfig(),
         PETS_TITLE,
@@ -59,7 +59,7 @@ PARTS: dict[str, Entry] = {
             "the prior counts every answer once",
         ),
     ),
-    "pets_online": Entry(
+    "pets_allocation_online": Entry(
         OnlinePETS,
         OnlinePETSConfig(),
         PETS_TITLE,

@@ -61,14 +61,14 @@ SCHEDULERS: dict[str, Entry] = {
         "2508.13755",
         differences=(SHARE, "what the budget cannot pay is cut in proportion"),
     ),
-    "reinforce_ada": Entry(
+    "reinforce_ada_scheduler": Entry(
         ReinforceAda,
         ReinforceAdaConfig(),
         "Reinforce-Ada: An Adaptive Sampling Framework for Reinforce-Style LLM Training",
         "2510.04996",
         differences=(SHARE, "when the budget ends, what is left is dealt out evenly"),
     ),
-    "prompt_gdro": Entry(
+    "gdro_prompt": Entry(
         PromptGDRO,
         PromptGDROConfig(),
         GDRO,
@@ -80,7 +80,7 @@ SCHEDULERS: dict[str, Entry] = {
             "log-weights shrink by 5 % a round; a tenth of prompts is drawn evenly over bins",
         ),
     ),
-    "rollout_gdro": Entry(
+    "gdro_rollout": Entry(
         RolloutGDRO,
         RolloutGDROConfig(),
         GDRO,
@@ -91,7 +91,7 @@ SCHEDULERS: dict[str, Entry] = {
             "rollouts are rounded to whole numbers by largest remainder, from 2 to 64",
         ),
     ),
-    "xrpo": Entry(
+    "xrpo_scheduler": Entry(
         XRPO,
         XRPOConfig(),
         "XRPO: Pushing the limits of GRPO with Targeted Exploration and Exploitation",
@@ -121,7 +121,7 @@ SCHEDULERS: dict[str, Entry] = {
             "as `fit_value` does for one that is given in Python",
         ),
     ),
-    "v_half": Entry(
+    "v_half_scheduler": Entry(
         V05,
         V05Config(),
         "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts",
@@ -193,14 +193,14 @@ SCHEDULERS: dict[str, Entry] = {
             "prompts are drawn evenly within a band, else those nearest to it",
         ),
     ),
-    "grpo_roc": Entry(
+    "grpo_roc_scheduler": Entry(
         GRPORoC,
         GRPORoCConfig(),
         "rStar2-Agent: Agentic Reasoning Technical Report",
         "2508.20722",
         differences=("those of the recipe of the same name",),
     ),
-    "dart": Entry(
+    "dart_scheduler": Entry(
         DART,
         DARTConfig(),
         "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation",

@@ -177,7 +177,7 @@ def test_mistakes_are_named_before_any_work(
 @pytest.mark.parametrize(
     ("recipe", "options"),
     [
-        ("reinforce_ada", ["--task=addition", "--scheduler=reinforce_ada", "--pool=8"]),
+        ("reinforce_ada", ["--task=addition", "--scheduler=reinforce_ada_scheduler", "--pool=8"]),
         ("fapo", ["--task=chain"]),
         ("arpo", ["--task=guessing"]),
     ],

@@ -158,7 +158,7 @@ def test_every_recipe_that_text_tasks_take_has_a_row() -> None:
 def test_every_scheduler_that_acts_in_training_has_a_row() -> None:
     rows = [*language_schedulers.all_schedulers(), *language_schedulers.with_penalties()]
     named = {row["label"].split(", ")[1].removesuffix(" (reconstructed)") for row in rows}
-    assert named == set(papers.scheduled()) - {"pets", "pets_online"}
+    assert named == set(papers.scheduled()) - {"pets_allocation", "pets_allocation_online"}
     assert all(row["config"]["pool"] == 100 for row in rows)
 
 

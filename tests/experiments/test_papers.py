@@ -23,7 +23,7 @@ def test_the_page_is_the_output_of_its_command() -> None:
 
 
 def test_names_are_unique_over_everything_that_has_one() -> None:
-    names = [*ALGORITHMS, *SAMPLERS]
+    names = [*ALGORITHMS, *SAMPLERS, *papers.scheduled()]
     names += [recipe.name for table in TABLES.values() for recipe in table]
     assert len(set(names)) == len(names)
 

@@ -45,7 +45,9 @@ class Told:
         return 1
 
 
-@pytest.mark.parametrize("name", ["uniform", "mpts", "difficulty_targeted", "vade", "dars", "dart"])
+@pytest.mark.parametrize(
+    "name", ["uniform", "mpts", "difficulty_targeted", "vade", "dars", "dart_scheduler"]
+)
 def test_a_scheduler_hears_what_its_starts_earned(name: str) -> None:
     task = tasks.make("CartPole-v1")
     own = settings(name, SETTINGS.get(name, ()))

@@ -84,7 +84,7 @@ PARTS: tuple[type[Part], ...] = (
 )
 WHY = {  # what no part can honestly measure here
     "rounds of sampling until both kinds of answers are there": (
-        "that is what the scheduler reinforce_ada does; set it, with a pool"
+        "that is what the scheduler reinforce_ada_scheduler does; set it, with a pool"
     ),
     "segments.decode": (
         "models here write from left to right, and which step of a masked decoder revealed a token "

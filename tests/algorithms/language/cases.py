@@ -101,13 +101,13 @@ def log_probs(model: Any, context: Sequence[int], said: Sequence[int]) -> list[f
 
 
 def lenient(task: TextTask) -> TextTask:
-    """The task, but ended problems are solved or not by the length of the last turn, so that a
+    """The task, but ended problems are solved or not by the characters of the last turn, so that a
     model that can do nothing earns something."""
 
     class Lenient(type(task)):  # type: ignore[misc]
         def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
             reply = super().reply(problem, turns)
-            right = reply.done and len(turns[-1]) % 2 == 1
+            right = reply.done and sum(map(ord, turns[-1])) % 2 == 1
             return dataclasses.replace(reply, reward=float(right), success=right)
 
     return Lenient()

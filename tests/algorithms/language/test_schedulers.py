@@ -29,8 +29,8 @@ SETTINGS = {
     "difficulty_targeted": ("references=2",),
     "drive": ("stages=((1,), (1, 2, 0.5))",),
     "mpts": ("steps=2",),
-    "reinforce_ada": ("step=4",),
-    "xrpo": ("base=2", "step=8"),
+    "reinforce_ada_scheduler": ("step=4",),
+    "xrpo_scheduler": ("base=2", "step=8"),
 }
 
 
@@ -89,7 +89,7 @@ def equal(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("name", [name for name in SCHEDULERS if name != "uniform"])
 def test_schedulers_train_within_their_budget_and_continue(name: str, tmp_path: Path) -> None:
     stale: dict[str, Any] = (
-        {"staleness": 2} if name in ("difficulty_targeted", "reinforce_ada") else {}
+        {"staleness": 2} if name in ("difficulty_targeted", "reinforce_ada_scheduler") else {}
     )
     if name == "scaler":  # it begins with the lowest level
         stale = {"levels": (1, 2)}
@@ -161,10 +161,10 @@ def mixed(name: str, told: tuple[str, ...], levels: tuple[int, ...]) -> tuple[fl
     [
         ("vade", (), (0, 1, 2), (1.5, 1.5)),
         ("difficulty_targeted", ("references=4", "every=6", "fresh=1.0"), (0, 1, 2), (1.3, 1.3)),
-        ("prompt_gdro", (), (1, 2), (1.2, 1.2)),
+        ("gdro_prompt", (), (1, 2), (1.2, 1.2)),
         # These two have wider groups instead of more.
-        ("rollout_gdro", (), (0, 1, 2), (0.9, 1.2)),
-        ("reinforce_ada", ("step=2", "passes=8", "first=0.35"), (1, 3), (0.8, 1.2)),
+        ("gdro_rollout", (), (0, 1, 2), (0.9, 1.2)),
+        ("reinforce_ada_scheduler", ("step=2", "passes=8", "first=0.35"), (1, 3), (0.8, 1.2)),
     ],
 )
 def test_more_is_learned_from_than_without(
@@ -200,19 +200,19 @@ def test_groups_come_again_with_their_own_log_probs() -> None:
 
 
 def test_reinforce_ada_compares_with_all_and_trains_on_some() -> None:
-    agent = learner("reinforce_ada", recipe="reinforce_ada", minibatches=1)
+    agent = learner("reinforce_ada_scheduler", recipe="reinforce_ada", minibatches=1)
     agent.collect()
     assert agent.data is not None
     rows = agent.data.rollouts
     sizes = rows.data.groups["prompt"][:, 0].bincount()
     assert sizes.max() <= 4 and len(rows) < agent.tokens["sampled"]
     assert bool((agent.data.found.weight[rows.data.mask] == 1).all())  # it does not choose twice
-    with pytest.raises(ConfigError, match="what the scheduler reinforce_ada does"):
+    with pytest.raises(ConfigError, match="what the scheduler reinforce_ada_scheduler does"):
         learner(recipe="reinforce_ada")
 
 
 def test_other_recipes_of_schedulers(tmp_path: Path) -> None:
-    for name, recipe in (("weighted_pairs", "weighted_grpo"), ("v_half", "v_half")):
+    for name, recipe in (("weighted_pairs", "weighted_grpo"), ("v_half_scheduler", "v_half")):
         agent = learner(name, recipe=recipe)
         train(agent, 2, source=agent)
         assert all(torch.isfinite(w).all() for w in weights(agent))
@@ -224,7 +224,7 @@ def test_wide_groups_have_a_larger_learning_rate() -> None:
 
 
 def test_few_rows_make_fewer_updates() -> None:
-    agent = learner("reinforce_ada", prompts=2, group=4, minibatches=8, levels=(0,))
+    agent = learner("reinforce_ada_scheduler", prompts=2, group=4, minibatches=8, levels=(0,))
     for _ in range(2):
         count = agent.collect()
         assert agent.data is not None and count == min(8, len(agent.data.rollouts))
@@ -258,7 +258,10 @@ def test_settings_survive_a_file() -> None:
         ({"scheduler": "vade", "scheduler_settings": ("slow=x",)}, "give a value like slow=0.98"),
         ({"scheduler": "drive", "scheduler_settings": ("stages=3",)}, "scheduler_settings has"),
         ({"scheduler": "difficulty_targeted", "scheduler_settings": ()}, "16 references"),
-        ({"scheduler": "grpo_roc", "task": "addition"}, "a task that has them: calculator"),
+        (
+            {"scheduler": "grpo_roc_scheduler", "task": "addition"},
+            "a task that has them: calculator",
+        ),
         ({"scheduler": "vade", "prune_at": 3}, "scheduler and prune_at are each another kind"),
         ({"templates": 99}, "templates is 99, it must be at least 1, at most 8"),
         ({"starts_share": 0.5}, "parity has one turn"),

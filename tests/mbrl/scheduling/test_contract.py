@@ -78,19 +78,19 @@ BAD = {
     "brorl": {"factor": 0, "power": 2.0},
     "vade": {"prior": 0.0, "fast": 1.5, "slow": -0.1, "priority": "luck"},
     "dars": {"schedule": "none", "first": 1.5, "most": 1},
-    "reinforce_ada": {"choice": "odd", "step": 0, "passes": 0},
-    "prompt_gdro": {"bins": 1, "rate": 0.0, "smooth": 1.0, "forget": 2.0, "explore": -1.0},
-    "rollout_gdro": {"fewest": 1, "most": 3, "bins": 1, "smooth": 2.0},
-    "xrpo": {"base": 1, "step": 0, "level": 1.0, "explore": -1.0},
+    "reinforce_ada_scheduler": {"choice": "odd", "step": 0, "passes": 0},
+    "gdro_prompt": {"bins": 1, "rate": 0.0, "smooth": 1.0, "forget": 2.0, "explore": -1.0},
+    "gdro_rollout": {"fewest": 1, "most": 3, "bins": 1, "smooth": 2.0},
+    "xrpo_scheduler": {"base": 1, "step": 0, "level": 1.0, "explore": -1.0},
     "v0": {"fewest": 0, "most": 3, "context": 0},
-    "v_half": {"z": 0.0, "most": 2},
+    "v_half_scheduler": {"z": 0.0, "most": 2},
     "difficulty_targeted": {"references": 0, "every": 0, "temperature": 0.0, "fresh": 0.0},
     "drive": {"stages": (), "discount": 0.0},
     "scaler": {"target": 2.0, "gain": 0.0, "history": 2, "active": 0},
     "mpts": {"candidates": 0, "draws": 1, "evenly": 2.0, "lr": 0.0},
     "weighted_pairs": {"hard": (0.5, 0.4), "easy": (0.3, 1.0)},
-    "grpo_roc": {"factor": 0, "fewest": -1},
-    "dart": {"fewest": 0, "threshold": 1.0, "slack": 0.5},
+    "grpo_roc_scheduler": {"factor": 0, "fewest": -1},
+    "dart_scheduler": {"fewest": 0, "threshold": 1.0, "slack": 0.5},
 }
 
 
@@ -120,7 +120,7 @@ def test_shaped_rewards_are_refused_where_successes_are_counted() -> None:
     with pytest.raises(ConfigError, match=re.escape("give rewards in [0, 1]")):
         one.heard(Outcome(torch.tensor([0, 1]), torch.tensor([1.5, 0.0])), g)
     with pytest.raises(ConfigError, match="no signal 'penalty'"):
-        scheduler("grpo_roc", Pool(4), budget=4, group=2).keep(
+        scheduler("grpo_roc_scheduler", Pool(4), budget=4, group=2).keep(
             Outcome(torch.tensor([0]), torch.ones(1)), g
         )
 
