@@ -6,8 +6,10 @@ moved to do less often what the kept data already have more often than that poli
 the data as a whole look as if it had drawn them; policy gradients then use all of them without
 importance weights.
 
-Differences: rounds of whole episodes; the divergence of its penalty in closed form; beyond
-`stop_kl` the sampling policy is only drawn back, instead of its updates being left out.
+Differences: rounds of whole episodes; the divergence of its penalty in closed form, in the
+direction of the authors' code; beyond `stop_kl` the sampling policy is only drawn back, instead of
+its updates being left out; the oldest round counts among the kept data also when it is about to
+leave.
 """
 
 from dataclasses import dataclass

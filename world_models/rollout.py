@@ -76,13 +76,12 @@ def rollout(
 ) -> Trajectories:
     """Roll `policy` (raw observations to task-unit actions) from `starts` [B, S] in `model`.
 
-    A row ends when the model says terminated (its later steps are masked out), when the stop
-    measure passes its threshold (flagged truncated: it bootstraps; with `HaltingRollout`
-    terminated), when the model cannot predict it (nothing is recorded), or at the horizon (flagged
-    truncated). `states` [B, K] is the simulator state at the starts, for models that carry one;
-    `memory` [B, M] what a `Stateful` policy carries there; `limits` [B] the steps of each row at
-    most, where they are fewer than the horizon. A `Stateful` policy hears rewards as the task will
-    pay them: without a penalty, beside which they are then `signals["heard"]`.
+    A row ends when the model says terminated (later steps are masked), when the stop measure passes
+    its threshold (flagged truncated: it bootstraps; with `HaltingRollout` terminated), when the
+    model cannot predict it (nothing recorded), or at the horizon (truncated). `states` [B, K] is
+    the simulator state at the starts, for models that carry one; `memory` [B, M] what a `Stateful`
+    policy carries there; `limits` [B] the steps of each row at most, where they are fewer than the
+    horizon. Such a policy hears rewards without their penalty (then `signals["heard"]`).
     """
     count, device = starts.shape[0], starts.device
     record = _Record(count, config.horizon, starts)
@@ -104,11 +103,10 @@ def rollout(
         if config.member == "per_step":
             members = _members(model, config, len(live), generator)
         guess = model.predict(obs, action, generator, member=members, state=state, measure=asked)
-        heard = None
+        heard = guess.reward if isinstance(policy, Stateful) and config.penalty else None
         if isinstance(policy, Stateful):
             assert memory is not None
             memory = policy.heard(memory, guess.reward)
-            heard = guess.reward if config.penalty is not None else None
         guess, halted = _judged(model, config, asked, obs, action, guess)
         over = halted | (t == config.horizon - 1)
         if limits is not None:

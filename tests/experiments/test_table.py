@@ -105,9 +105,10 @@ def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path
     lost.write_text(json.dumps(record))
     for other in files[1:]:
         other.unlink()
-    printed = Console(record=True, width=200, quiet=True)
-    assert table.check(small, records_at, cells, 1, Here(), printed) == 1
-    assert "DIFFERENT (recorded on Another One, done on" in printed.export_text()
+    printed = io.StringIO()
+    console = Console(file=printed, width=200)
+    assert table.check(small, records_at, cells, 1, Here(), console) == 1
+    assert "DIFFERENT (recorded on Another One, done on" in printed.getvalue()
 
 
 def test_a_record_of_another_key_is_not_reused(small, tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ ADVANTAGES = (
         parts=("bundles of questions", "the quantiles of their scores, tracked"),
         differences=(
             "an answer without a partner makes a paper of its own, it is not left out",
+            "as in the authors' code, bundles that score alike are divided by 1e-6",
             "the authors' scripts differ in levels and shares; these are of the one for DAPO-Math",
         ),
     ),
@@ -119,6 +120,7 @@ ADVANTAGES = (
         differences=(
             "prompts count by their answers, which are equally many in the paper",
             "the value is that of the objective; the authors' code has its gradient alone",
+            "the penalty is half the square of the divergence, as that gradient has it",
         ),
     ),
     Recipe(

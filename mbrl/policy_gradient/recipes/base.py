@@ -97,6 +97,10 @@ BASE = (
         "Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
         "2508.08221",
         terms=(Term(scale=scales.BatchStd()),),
+        differences=(
+            "the batch's deviation is that of rewards less their group's mean; TRL takes it of the "
+            "rewards themselves",
+        ),
     ),
     Recipe(
         "grpo_passk",

@@ -25,6 +25,7 @@ CLIPPING = (
         "2509.22576",
         regularisers=(regularisers.EntropyBand(),),
         parts=("mean entropies of earlier updates at every turn",),
+        differences=("the weight does not grow with training",),
     ),
     Recipe(
         "aepo",

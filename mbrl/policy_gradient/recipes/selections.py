@@ -88,7 +88,10 @@ SELECTIONS = (
         "2602.21420",
         mark="secondary",
         modulation=(AsymmetricConfidence(),),
-        assumptions=("rate 1", "confidence is the mean over the answer's steps"),
+        assumptions=(
+            "rate 1",
+            "confidence is the mean over the answer's steps, of the old policy",
+        ),
     ),
     Recipe(
         "xrpo",
@@ -106,6 +109,9 @@ SELECTIONS = (
         modulation=(ConfidenceGap(),),
         parts=("the policy's confidence in the prompt's own tokens",),
         assumptions=("rate 0.3", "the least likely fifth of an answer's tokens"),
+        differences=(
+            "the confidence in a question is that in its own tokens, not a mean over its answers",
+        ),
     ),
     Recipe(
         "ettrl",
