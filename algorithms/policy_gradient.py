@@ -12,14 +12,15 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from algorithms.control_recipes import ANCHORS, check, in_control, success
 from algorithms.offline import Offline
 from mbrl import agent as shared
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import (
     MLP,
     CategoricalPolicy,
@@ -28,41 +29,19 @@ from mbrl.networks import (
     descend,
     target_copy,
 )
-from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
-from mbrl.policy_gradient.credit import Bootstrapped, ReturnToGo
+from mbrl.policy_gradient import Estimate, estimate, loss, recipe
+from mbrl.policy_gradient.credit import Bootstrapped
 from mbrl.policy_gradient.groups import numbered
-from mbrl.policy_gradient.option import CURRENT_ENTROPY
 from mbrl.policy_gradient.step_size import at_rate
 from mbrl.rounds import Rounds
 from mbrl.scheduled_rounds import ScheduledRounds
 from mbrl.scheduled_rounds import check as check_scheduler
+from mbrl.scheduling import SCHEDULERS
 from mbrl.scheduling.curricula import Horizon
 from mbrl.scheduling.settings import settings
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics
 from mbrl.types import Dataset, Spec, Trajectories, Transitions, joined
-
-# What a run in control has for a recipe, beside the current policy's entropy.
-ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
-KEYS = ("prompt", "turn")  # copies that began in one state, and the step of the episode
-HAS = (
-    *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
-    *("signals.value", "signals.uniform", "groups.prompt", "segments.turn", "entropy"),
-    "sum_prob_squared",  # of discrete actions
-    CURRENT_ENTROPY,
-)
-# Parts of recipes, in their words, that a run in control has or makes.
-PARTS = frozenset(
-    {
-        "a critic",
-        "log-probs of the policy that acted",
-        "log-probs of the engine that sampled",  # here the policy itself: they are the old ones
-        "sampling log-probs",
-        "log-probs at the start of the update",
-        "data of earlier policies with their log-probs",  # with keep above 1
-        "the sum of squared probabilities of the old policy",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -76,6 +55,9 @@ class PolicyGradientConfig:
     gamma: float = 0.99  # discount factor, where the recipe discounts
     lam: float | None = None  # of advantage estimates; None: the recipe's own
     reward_scale: float = 1.0  # rewards are multiplied by it before anything else
+    # What is learned from: the task's rewards ("task"), or 1 at the end of an episode that earned
+    # at least the round's median, else 0 ("success"); None: what the recipe is made for.
+    reward: Literal["task", "success"] | None = None
     envs: int = 16  # copies of the task in a round
     group: int = 4  # copies that begin in one state
     keep: int = 1  # rounds that an update learns from, the newest ones
@@ -105,6 +87,8 @@ class PolicyGradientConfig:
             raise ConfigError(f"lam is {self.lam}, it must lie in [0, 1], or None")
         if any(width < 1 for width in self.hidden):
             raise ConfigError(f"hidden is {self.hidden}, every width must be at least 1")
+        if self.reward not in (None, "task", "success"):
+            raise unknown_name("reward", str(self.reward), ("task", "success"))
         if self.envs % self.group:
             raise ConfigError(f"envs is {self.envs}, not a multiple of group, {self.group}")
         if self.minibatches > self.envs:
@@ -115,16 +99,7 @@ class PolicyGradientConfig:
         settings(self.scheduler, self.scheduler_settings)
         if self.horizon:
             Horizon(self.horizon, self.horizon_every)
-        objective = recipe(self.recipe)
-        lacking = [n for n in objective.needs if n not in HAS]
-        keys = {name for term in objective.terms for name in term.key} - set(KEYS)
-        lacking += [f"groups.{name}" for name in sorted(keys) if f"groups.{name}" not in lacking]
-        lacking += [part for part in objective.parts if part not in PARTS]
-        if lacking:
-            raise ConfigError(
-                f"recipe {self.recipe} needs {', '.join(lacking)}, which a run in control does not "
-                "have; `list recipes` shows what each one needs"
-            )
+        check(recipe(self.recipe), self.group == 1 and self.scheduler == "uniform")
 
 
 class Minibatch(NamedTuple):
@@ -138,7 +113,7 @@ class Minibatch(NamedTuple):
 class PolicyGradient(Offline):
     """Policy gradients (REINFORCE, A2C, PPO, V-trace, GRPO, ...) by acting."""
 
-    version = 1
+    version = 2
     action_kinds = ("continuous", "discrete")
     learns_offline = False
     learn = shared.learn
@@ -159,12 +134,14 @@ class PolicyGradient(Offline):
         with torch.no_grad():  # begin near the same distribution in every state
             self.policy.net.layers[-1].weight.mul_(0.01)
             self.policy.net.layers[-1].bias.zero_()
-        self.recipe = discounted(recipe(config.recipe), config.gamma, config.lam)
+        self.recipe = in_control(recipe(config.recipe), spec, config.gamma, config.lam)
         if "sum_prob_squared" in self.recipe.needs and not spec.discrete:
             raise ConfigError(
                 f"recipe {config.recipe} needs the sum of squared probabilities, which continuous "
                 "actions do not have; choose another recipe"
             )
+        self.reward = config.reward or ("success" if self.recipe.verdict else "task")
+        self.entropy_weight = self.recipe.entropy_weight()
         credits = [term.credit for term in self.recipe.terms]
         self.credit = next((c for c in credits if isinstance(c, Bootstrapped)), None)
         learned: dict[str, nn.Module] = {"policy": self.policy}
@@ -295,9 +272,14 @@ class PolicyGradient(Offline):
             groups={"prompt": owner[:, None].expand(-1, steps)},
             segments={"turn": at.expand(len(owner), -1)},
         )
+        if self.reward == "success":
+            t = dataclasses.replace(t, reward=success(t))
         if self.chosen is not None:
-            t = t.select(self.chosen.nonzero().flatten())
-            t.groups["prompt"] = numbered(t.groups["prompt"])
+            if getattr(SCHEDULERS[self.config.scheduler].make, "of_all", False):
+                t.signals["trained"] = self.chosen[:, None].expand(-1, steps).to(t.reward.dtype)
+            else:
+                t = t.select(self.chosen.nonzero().flatten())
+                t.groups["prompt"] = numbered(t.groups["prompt"])
             self.owner, self.chosen = self.usual(), None
         with torch.no_grad():
             t.log_probs["behaviour"] = described(self.acting, t)[0]
@@ -316,6 +298,10 @@ class PolicyGradient(Offline):
             signals["uniform"] = torch.rand(
                 t.mask.shape, generator=self.generator, device=self.device
             )
+        if self.entropy_weight is not None:
+            mean = float(entropy[t.mask].mean())
+            weight = self.entropy_weight.update(mean)
+            signals["entropy_weight"] = torch.full_like(t.reward, weight)
         t = dataclasses.replace(
             t,
             log_probs=log_probs,
@@ -327,7 +313,11 @@ class PolicyGradient(Offline):
         target = None if self.credit is None else self.credit.targets(t.reward, t)
         if "previous" in self.anchors:
             self.anchors["previous"].load_state_dict(self.policy.state_dict())
-        return Minibatch(t, found, target)
+        if "trained" not in t.signals:
+            return Minibatch(t, found, target)
+        rows = t.signals["trained"][:, 0].nonzero().flatten()
+        found = Estimate(found.advantage[rows], found.weight[rows])
+        return Minibatch(t.select(rows), found, None if target is None else target[rows])
 
     def _sum_prob_squared(self, t: Trajectories) -> Tensor | None:
         if not isinstance(self.policy, CategoricalPolicy):
@@ -380,13 +370,17 @@ class PolicyGradient(Offline):
         heard = [(dataclasses.asdict(data), rows) for data, rows in self.heard]
         rounds = [dataclasses.asdict(part) for part in self.rounds]
         seen = self.seen.state_dict()
-        return super().state_dict() | {"heard": heard, "rounds": rounds, "seen": seen}
+        held = None if self.entropy_weight is None else self.entropy_weight.state_dict()
+        kept = {"heard": heard, "rounds": rounds, "seen": seen, "entropy_weight": held}
+        return super().state_dict() | kept
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.heard = [(Transitions(**data), rows) for data, rows in state["heard"]]
         self.rounds = [Trajectories(**part) for part in state["rounds"]]
         self.seen.load_state_dict(state["seen"])
+        if self.entropy_weight is not None:
+            self.entropy_weight.load_state_dict(state["entropy_weight"])
 
 
 class Critic(nn.Module):
@@ -442,16 +436,3 @@ def described(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
     _, log_std = policy.distribution(t.obs)
     entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
     return policy.log_prob(t.obs, t.action), entropy
-
-
-def discounted(objective: Recipe, gamma: float, lam: float | None) -> Recipe:
-    """The recipe with `gamma` wherever it discounts, and `lam` in its advantage estimates."""
-    terms = []
-    for term in objective.terms:
-        credit = term.credit
-        if isinstance(credit, (Bootstrapped, ReturnToGo)):
-            credit = dataclasses.replace(credit, gamma=gamma)
-        if isinstance(credit, Bootstrapped) and lam is not None:
-            credit = dataclasses.replace(credit, lam=lam)
-        terms.append(dataclasses.replace(term, credit=credit))
-    return dataclasses.replace(objective, terms=tuple(terms))

@@ -81,7 +81,8 @@ def rollout(
     model cannot predict it (nothing recorded), or at the horizon (truncated). `states` [B, K] is
     the simulator state at the starts, for models that carry one; `memory` [B, M] what a `Stateful`
     policy carries there; `limits` [B] the steps of each row at most, where they are fewer than the
-    horizon. Such a policy hears rewards without their penalty (then `signals["heard"]`).
+    horizon. Such a policy hears rewards before their penalty: with one, they are recorded as
+    `signals["heard"]`.
     """
     count, device = starts.shape[0], starts.device
     record = _Record(count, config.horizon, starts)
@@ -103,20 +104,19 @@ def rollout(
         if config.member == "per_step":
             members = _members(model, config, len(live), generator)
         guess = model.predict(obs, action, generator, member=members, state=state, measure=asked)
-        heard = guess.reward if isinstance(policy, Stateful) and config.penalty else None
+        heard = None
         if isinstance(policy, Stateful):
             assert memory is not None
             memory = policy.heard(memory, guess.reward)
+            heard = guess.reward if config.penalty else None
         guess, halted = _judged(model, config, asked, obs, action, guess)
         over = halted | (t == config.horizon - 1)
         if limits is not None:
             over |= limits[live] <= t + 1
-        truncated = over & ~guess.terminated
-        valid = guess.valid
-        record.write(t, live, valid, obs, action, guess, truncated, heard)
+        record.write(t, live, obs, action, guess, over & ~guess.terminated, heard)
         keep = ~(guess.terminated | over)
-        if valid is not None:
-            keep &= valid
+        if guess.valid is not None:
+            keep &= guess.valid
         # A host sync a step, not an update: dead rows would cost a whole model evaluation each.
         kept = torch.nonzero(keep).flatten()
         if len(kept) == len(live):
@@ -195,7 +195,6 @@ class _Record:
         self,
         t: int,
         live: Tensor,
-        valid: Tensor | None,
         obs: Tensor,
         action: Tensor,
         guess: Prediction,
@@ -219,7 +218,7 @@ class _Record:
             if name not in self.fields:
                 self.fields[name] = value.new_zeros(*self.shape, *value.shape[1:])
             self.fields[name][rows, t] = value
-        self.mask[rows, t] = True if valid is None else valid
+        self.mask[rows, t] = True if guess.valid is None else guess.valid
 
     def trajectories(self) -> Trajectories:
         fields: dict[str, Any] = dict(self.fields)

@@ -101,6 +101,12 @@ def check(config: Any, objective: Recipe) -> None:
             raise ConfigError(f"{name} is {value}, it must be at least {low:g}{up_to}")
     if config.horizon:
         Horizon(config.horizon, config.horizon_every)
+    own = any(kind.roll_out is not parts.Part.roll_out for kind in kinds)
+    if config.group == 1 and config.scheduler == "uniform" and objective.compares and not own:
+        raise ConfigError(
+            f"recipe {objective.name} compares conversations about one problem, and group is 1: "
+            "nothing would be learned; set group to 2 or more"
+        )
     kinds_of_round = {
         "scheduler": config.scheduler != "uniform",
         "starts_share": config.starts_share > 0,
@@ -113,7 +119,6 @@ def check(config: Any, objective: Recipe) -> None:
         raise ConfigError(
             f"{' and '.join(chosen)} are each another kind of round; choose one of them"
         )
-    own = any(kind.roll_out is not parts.Part.roll_out for kind in kinds)
     if own and not simple(config):
         raise ConfigError(
             f"recipe {objective.name} has rounds of its own, of conversations that branch or of "
@@ -141,8 +146,8 @@ def check_scheduler(config: Any, objective: Recipe) -> None:
         )
     if config.scheduler == "grpo_roc_scheduler" and "penalty" not in text_task(config.task).signals:
         raise ConfigError(
-            f"the scheduler grpo_roc reads penalties, which replies of {config.task} do not have; "
-            "a task that has them: calculator"
+            f"the scheduler {config.scheduler} reads penalties, which replies of {config.task} do "
+            "not have; a task that has them: calculator"
         )
     if any(kind.problems is not parts.Part.problems for kind in parts.kinds(objective)):
         raise ConfigError(

@@ -17,7 +17,7 @@ STUDIES: dict[str, str] = {
     "adaptation": "an agent's scores in tasks that differ from the data",
     "bandit": "an arm without data: what long imagination without a penalty does, and Bayes' rule",
     "compounding": "how a model's error grows along its own predictions",
-    "control_recipes": "policy gradients by every recipe in a control task",
+    "control_recipes": "a policy gradient of any recipe in a control task",
     "edge_of_reach": "values in a plane whose model is exact: what blows up, and what cures it",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",
     "few_steps": "quality of generated windows against the number of network evaluations",

@@ -1,4 +1,4 @@
-"""Every recipe as a policy gradient in a control task, at one budget."""
+"""Policy gradients of one recipe or another in a control task, at one budget."""
 
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from mbrl.records import Evaluations
 
 VERSION = 1
 DEFAULTS = learned.DEFAULTS | {
+    "algorithm": "policy_gradient",  # or props
     "recipe": "grpo",
     "task": "CartPole-v1",
     "steps": 4000,  # of each of the 16 copies
@@ -24,7 +25,6 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     last step, `score` the same normalised, `best` the best score that was seen on the way (never
     reported as the result)."""
     described = settings | {
-        "algorithm": "policy_gradient",
         "data": settings["task"],
         "config": merge(settings["config"], {"recipe": settings["recipe"]}),
     }

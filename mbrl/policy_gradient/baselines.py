@@ -1,13 +1,17 @@
 """Baselines: what a value is compared with."""
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.groups import Group, numbered, sequence
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient.groups import Group, exp, numbered, sequence
 from mbrl.policy_gradient.option import Option, one_of
+from mbrl.policy_gradient.ratios import log_difference
 from mbrl.policy_gradient.trackers import shrinkage
 from mbrl.types import Trajectories
 
@@ -53,6 +57,28 @@ class ShiftedMean(Baseline):
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         return group.mean(value) + self.shift
+
+
+@dataclass(frozen=True)
+class SoftMean(Baseline):
+    """tau log mean e^(R / tau) over the group, tau the `temperature`: the value of the policy that
+    is best under a divergence of weight tau from the one that sampled ("Kimi k1.5: Scaling
+    Reinforcement Learning with LLMs", arXiv 2501.12599, equation 3). The group's mean for large
+    tau, its best for small."""
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise ConfigError(
+                f"temperature is {self.temperature}, it must be above 0 and finite; the mean of "
+                "the group is Mean()"
+            )
+
+    def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
+        best = group.max(value)  # nothing overflows below it
+        relative = group.mean(((value - best) / self.temperature).exp())
+        return best + self.temperature * relative.log()
 
 
 @dataclass(frozen=True)
@@ -141,14 +167,22 @@ class LeastVariance(Baseline):
 class TokenOptimal(Baseline):
     """At every position t of the group, sum_i G_it W_it / sum_i W_it with W_it the sum of
     1 - 2 pi + sum_a pi(a)^2 over the steps so far, the squared norm of the score of the logits.
-    Optimal token baseline; needs `sum_prob_squared`."""
+    Optimal token baseline; needs `sum_prob_squared`. With a `cap` each of these counts min(r,
+    cap)^2 times, r the ratio of `old` to `behaviour`: least variance for gradients that are
+    weighted by `rejection.Truncated(cap=cap)`."""
+
+    cap: float | None = None
 
     def needs(self) -> tuple[str, ...]:
-        return ("sum_prob_squared", "log_probs.old")
+        weighted = () if self.cap is None else ("log_probs.behaviour",)
+        return ("sum_prob_squared", "log_probs.old", *weighted)
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         assert t.sum_prob_squared is not None
         norm = 1 - 2 * t.log_probs["old"].exp() + t.sum_prob_squared
+        if self.cap is not None:
+            log_ratio = log_difference(t.log_probs["old"], t.log_probs["behaviour"], t.mask)
+            norm = norm * exp(2 * log_ratio.clamp_max(math.log(self.cap)))
         so_far = torch.where(t.mask, norm, torch.zeros_like(norm)).cumsum(1)
         steps = norm.shape[1]
         at = torch.arange(steps, device=norm.device).expand_as(group.ids)
@@ -164,6 +198,7 @@ class VirtualMean(Baseline):
     Group Relative Policy Optimization"."""
 
     best: float = 1.0
+    verdict: ClassVar[bool] = True
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         mean = (group.sum(value) + self.best) / (group.size() + 1).to(value.dtype)
@@ -178,6 +213,7 @@ class Shrinkage(Baseline):
 
     name: str = "prior_value"
     z: float = 1.96
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return (f"signals.{self.name}",)

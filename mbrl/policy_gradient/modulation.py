@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -93,6 +94,7 @@ class Exponential(Modulation):
     """A e^(A / `temperature`): good samples weigh more, bad ones less."""
 
     temperature: float = 1.0
+    verdict: ClassVar[bool] = True
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
         return advantage * exp(advantage / self.temperature)
@@ -114,6 +116,7 @@ class LongReasoning(Modulation):
 
     weight: float = 0.1
     key: tuple[str, ...] = ("prompt",)
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return tuple(f"groups.{name}" for name in self.key)

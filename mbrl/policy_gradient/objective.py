@@ -86,19 +86,23 @@ def loss(
     for extra in recipe.regularisers:
         penalty = extra(log_prob, entropy, found.advantage, t)
         total = total + recipe.aggregation(penalty, found.advantage, t)
-    metrics = _metrics(total, log_ratio.detach(), weight, t)
+    moved = recipe.ratio.steps(log_prob.detach(), t).sum(1)
+    metrics = _metrics(total, log_ratio.detach(), moved, weight, t)
     if recipe.step_size is not None:
         still = (log_ratio.detach(), log_prob.detach())
         metrics["policy/step_size"] = recipe.step_size(*still, found.advantage, t)
     return total, metrics
 
 
-def _metrics(total: Tensor, log_ratio: Tensor, weight: Tensor, t: Trajectories) -> Metrics:
+def _metrics(
+    total: Tensor, log_ratio: Tensor, moved: Tensor, weight: Tensor, t: Trajectories
+) -> Metrics:
+    """`log_ratio` [B, T] as the gate sees it, `moved` [B] that of whole sequences."""
     steps = t.mask.sum().clamp_min(1)
     return {
         "policy/loss": total.detach(),
         "policy/ratio_max": exp(log_ratio.max()),
         "policy/log_ratio": log_ratio.abs().sum() / steps,
-        "policy/effective_samples": effective_share(log_ratio.sum(1), t.mask.any(1)),
+        "policy/effective_samples": effective_share(moved, t.mask.any(1)),
         "policy/kept": (weight.abs() > 0).sum() / steps,
     }

@@ -170,15 +170,31 @@ def evaluate(
     value = float(found(data, torch.ones(1, episodes, dtype=torch.float64, device=device)))
     log_weight = data.log_weights()[:, -1]
     share = 2 * log_weight.logsumexp(0) - (2 * log_weight).logsumexp(0) - math.log(episodes)
+    low, high = interval(
+        lambda count: found(data, count.to(device)), value, episodes, confidence, draws, seed
+    )
+    return Evaluation(value, low, high, float(share.exp()))
+
+
+def interval(
+    found: Callable[[Tensor], Tensor],
+    value: float,
+    episodes: int,
+    confidence: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """The interval of `evaluate` around `value`; `found` takes how often each episode is drawn
+    [draws, episodes] to the estimates [draws]."""
     if episodes < 2:
-        return Evaluation(value, math.nan, math.nan, float(share.exp()))
+        return math.nan, math.nan
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(episodes, (draws, episodes), generator=generator)
     count = torch.zeros(draws, episodes, dtype=torch.float64)
     count.scatter_add_(1, drawn, torch.ones_like(count))
-    spread = float(found(data, count.to(device)).std()) * math.sqrt(episodes / (episodes - 1))
+    spread = float(found(count).std()) * math.sqrt(episodes / (episodes - 1))
     reach = float(stats.t.ppf(0.5 + confidence / 2, episodes - 1)) * spread
-    return Evaluation(value, value - reach, value + reach, float(share.exp()))
+    return value - reach, value + reach
 
 
 def _returns(data: Logged) -> Tensor:

@@ -2,6 +2,7 @@
 
 from abc import ABC
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -16,8 +17,12 @@ class Option(ABC):  # noqa: B024 (each axis adds its own signature)
     """One choice on one axis of the objective: a pure function with its settings.
 
     `needs` names the fields of `Trajectories` that it reads beside `reward` and `mask`, such as
-    `entropy`, `log_probs.reference`, `signals.value`, `groups.prompt`, `segments.turn`.
+    `entropy`, `log_probs.reference`, `signals.value`, `groups.prompt`, `segments.turn`. `verdict`:
+    whether it takes the whole reward of a sequence for right (1) or wrong (0), so that returns of
+    another range would mean nothing to it.
     """
+
+    verdict: ClassVar[bool] = False
 
     def needs(self) -> tuple[str, ...]:
         return ()

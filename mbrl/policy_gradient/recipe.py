@@ -6,26 +6,33 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mbrl.errors import ConfigError
-from mbrl.policy_gradient import baselines, modulation, ratios, selection
+from mbrl.policy_gradient import baselines, masks, modulation, ratios, selection
+from mbrl.policy_gradient.adaptive_clips import EntropyClip, InformativeClip
 from mbrl.policy_gradient.aggregation import Aggregation, TokenMean
 from mbrl.policy_gradient.baselines import Baseline
-from mbrl.policy_gradient.credit import GAE, Credit, Outcome
+from mbrl.policy_gradient.credit import Credit, Outcome
 from mbrl.policy_gradient.gates import Clip, Gate
 from mbrl.policy_gradient.hierarchy import HierarchicalGAE
 from mbrl.policy_gradient.modulation import Modulation
 from mbrl.policy_gradient.nested import BundleRisk, NestedGroups, TokenWeighted
 from mbrl.policy_gradient.option import CURRENT_ENTROPY, Option, check_key, check_shapes, missing
 from mbrl.policy_gradient.ratios import Ratio, Token
-from mbrl.policy_gradient.regularisers import Regulariser
+from mbrl.policy_gradient.regularisers import EntropyTarget, Regulariser
 from mbrl.policy_gradient.rejection import Rejection
 from mbrl.policy_gradient.rewards import Given, Reward
 from mbrl.policy_gradient.scales import One, Scale, Std, VirtualStd
 from mbrl.policy_gradient.selection import Selection
 from mbrl.policy_gradient.step_size import StepSize
+from mbrl.policy_gradient.trackers import EntropyWeight
+from mbrl.policy_gradient.uncertainty import StepEntropy
 from mbrl.types import Trajectories
 
 Mark = Literal["verified", "secondary", "reconstructed"]
 COMPARED = (BundleRisk, HierarchicalGAE, NestedGroups, TokenWeighted)
+CRITICS = {
+    f"signals.{name}"
+    for name in ("value", "value_high", "value_switch", "utterance_q", "utterance_v")
+}
 TOKEN_SCALE = 0.05  # a clip range above it is meant for ratios of single steps
 
 
@@ -105,9 +112,36 @@ class Recipe:
         return tuple(dict.fromkeys(need for o in self.options() for need in o.needs()))
 
     @property
+    def verdict(self) -> bool:
+        """Whether it is made for answers that are right (1) or wrong (0)."""
+        return any(option.verdict for option in self.options())
+
+    @property
+    def compares(self) -> bool:
+        """Whether nothing is learned from a sequence that is alone with its prompt: the baseline of
+        every term is then its own value."""
+        own = (baselines.Median, baselines.SoftMean, baselines.LengthWeighted)
+        return all(
+            "prompt" in term.key
+            and (
+                isinstance(term.baseline, baselines.TokenOptimal)
+                or (isinstance(term.credit, Outcome) and isinstance(term.baseline, own))
+                or (isinstance(term.credit, Outcome) and term.baseline == baselines.Mean())
+            )
+            for term in self.terms
+        )
+
+    @property
     def needs_entropy(self) -> bool:
         """Whether the current policy's entropy [B, T] is an argument of its loss."""
         return CURRENT_ENTROPY in self.needs
+
+    def entropy_weight(self) -> EntropyWeight | None:
+        """A new tracker of what its `EntropyTarget` reads, if it has one."""
+        for option in self.regularisers:
+            if isinstance(option, EntropyTarget):
+                return EntropyWeight(option.target, option.step)
+        return None
 
     def check(self, t: Trajectories) -> None:
         """Raises `ConfigError` that names what the recipe needs and `t` does not have, or has in
@@ -128,9 +162,12 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
     optimal = (baselines.LeastVariance, baselines.TokenOptimal)
     kinds = [term.baseline for term in recipe.terms]
     if any(isinstance(b, optimal) for b in kinds) and any(
-        isinstance(m, modulation.Whiten) for m in recipe.modulation
+        isinstance(m, (modulation.Whiten, StepEntropy)) for m in recipe.modulation
     ):
-        yield "a baseline of least variance loses that when a mean is subtracted later; drop Whiten"
+        yield (
+            "a baseline of least variance loses that when a mean is subtracted later, as Whiten "
+            "and StepEntropy do; drop it"
+        )
     if any(isinstance(b, baselines.LeaveOneOut) for b in kinds) and any(
         isinstance(s, selection.NonZero) for s in recipe.selection
     ):
@@ -142,9 +179,7 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
 
 def _term_contradictions(recipe: Recipe) -> Iterator[str]:
     for term in recipe.terms:
-        learned = isinstance(term.baseline, baselines.Recorded) and term.baseline.name == "value"
-        critic = learned or isinstance(term.credit, (GAE, HierarchicalGAE))
-        if critic and "state" in term.key:
+        if "state" in term.key and CRITICS & {n for o in term.options() for n in o.needs()}:
             yield "groups by state and a critic are two baselines for the same thing; choose one"
         if isinstance(term.credit, COMPARED) and not (
             isinstance(term.baseline, baselines.Zero) and isinstance(term.scale, One)
@@ -178,7 +213,21 @@ def _selection_contradictions(recipe: Recipe) -> Iterator[str]:
 
 def _clip_contradictions(recipe: Recipe) -> Iterator[str]:
     gate, ratio = recipe.gate, recipe.ratio
-    if not isinstance(gate, Clip):
+    if isinstance(gate, masks.Hybrid):
+        pairs: tuple[tuple[Ratio, Gate], ...] = (
+            (ratio, gate.step),
+            (ratios.Geometric(), gate.whole),
+        )
+    elif isinstance(gate, (masks.CovarianceClip, masks.GradientPreservingClip)):
+        pairs = ((ratio, gate.clip),)
+    else:
+        pairs = ((ratio, gate),)
+    for of, inner in pairs:
+        yield from _range_contradictions(of, inner)
+
+
+def _range_contradictions(ratio: Ratio, gate: Gate) -> Iterator[str]:
+    if not isinstance(gate, (Clip, masks.MaskedWeight, EntropyClip, InformativeClip)):
         return
     whole = isinstance(ratio, ratios.Geometric) and ratio.segment is None
     if whole and max(gate.low, gate.high) > TOKEN_SCALE:

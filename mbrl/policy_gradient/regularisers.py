@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +29,11 @@ class Regulariser(Option):
 @dataclass(frozen=True)
 class KL(Regulariser):
     """`weight` times an estimate of KL(pi || anchor) from one sample, with d = log pi - log anchor:
-    k1 d, k2 d^2 / 2, k3 e^-d + d - 1 (Schulman, "Approximating KL Divergence"). On data of the
-    current policy the mean gradient of k2 is that of the divergence, those of k1 (0) and k3 are
-    not; `weighted` by the ratio to `old`, k1's and k3's are, on data of the old policy."""
+    k1 d, k2 d^2 / 2, k3 e^-d + d - 1 (Schulman, "Approximating KL Divergence"). "forward" is of the
+    other direction, KL(anchor || pi), from samples of pi: 1 - e^-d (1 + d), not negative either. On
+    data of the current policy the mean gradient of k2 is that of the divergence, those of the
+    others (k1: 0) are not; `weighted` by the ratio to `old` those of k1, k3 and forward are, on
+    data of the old policy."""
 
     weight: float = 0.04
     estimator: str = "k3"
@@ -58,6 +61,7 @@ ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": lambda d: d,
     "k2": lambda d: d**2 / 2,
     "k3": lambda d: exp(-d) + d - 1,
+    "forward": lambda d: 1 - exp(-d) * (1 + d),
 }
 
 
@@ -75,6 +79,44 @@ class EntropyBonus(Regulariser):
     ) -> Tensor:
         assert entropy is not None
         return -self.weight * torch.where(t.mask, entropy, torch.zeros_like(entropy))
+
+
+@dataclass(frozen=True)
+class EntropyTarget(Regulariser):
+    """Less `signals.entropy_weight` times the entropy: a weight that `trackers.EntropyWeight` moves
+    by `step` a batch, so that the mean entropy stays at `target` or above. "Skywork Open Reasoner 1
+    Technical Report", arXiv 2505.22312."""
+
+    target: float = 0.2
+    step: float = 0.005
+
+    def needs(self) -> tuple[str, ...]:
+        return (CURRENT_ENTROPY, "signals.entropy_weight")
+
+    def __call__(
+        self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        assert entropy is not None
+        held = torch.where(t.mask, entropy, torch.zeros_like(entropy))
+        return -torch.where(t.mask, t.signals["entropy_weight"], 0.0) * held
+
+
+@dataclass(frozen=True)
+class Imitation(Regulariser):
+    """Less `weight` log pi at the steps of a demonstration (`signals.<name>` above 1/2): supervised
+    learning beside the policy gradient."""
+
+    weight: float = 0.1
+    name: str = "demonstration"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.name}",)
+
+    def __call__(
+        self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        shown = t.mask & (t.signals[self.name] > 0.5)
+        return -self.weight * torch.where(shown, log_prob, torch.zeros_like(log_prob))
 
 
 @dataclass(frozen=True)
@@ -104,6 +146,7 @@ class ExpertMargin(Regulariser):
 
     weight: float = 1.0
     slope: float = 0.5
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return ("log_probs.expert",)

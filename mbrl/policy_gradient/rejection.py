@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.groups import exp, first_steps, segment, sequence
+from mbrl.policy_gradient.groups import BATCH, exp, first_steps, group, segment, sequence
 from mbrl.policy_gradient.option import Option, one_of
 from mbrl.policy_gradient.ratios import log_difference
 from mbrl.types import Trajectories
@@ -50,12 +50,18 @@ class Mismatch(Rejection):
 
 @dataclass(frozen=True)
 class Truncated(Mismatch):
-    """min(ratio, cap): truncated importance sampling."""
+    """min(ratio, cap): truncated importance sampling. `normalised`: over their mean, of steps at
+    level "token" and of sequences else, so that a batch weighs 1 on average."""
 
     cap: float = 2.0
+    normalised: bool = False
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
-        return exp(self.log_ratio(log_prob, t).clamp_max(math.log(self.cap)))
+        weight = exp(self.log_ratio(log_prob, t).clamp_max(math.log(self.cap)))
+        if not self.normalised:
+            return weight
+        units = t.mask if self.level == "token" else first_steps(sequence(t))
+        return weight / group(t, BATCH, units).mean(weight).clamp_min(1e-8)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from mbrl.errors import ConfigError
 from mbrl.policy_gradient.groups import by_sign, sequence
 from mbrl.policy_gradient.option import Option
 from mbrl.types import Trajectories
@@ -72,6 +74,7 @@ class ByOutcome(Reward):
 
     right: float = 1.0
     wrong: float = 0.0
+    verdict: ClassVar[bool] = True
 
     def __call__(self, t: Trajectories) -> Tensor:
         return at_last(by_sign(outcome(t), self.right, self.wrong), t)
@@ -83,6 +86,7 @@ class Gated(Reward):
 
     inner: Reward
     least: float = 1.0
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return self.inner.needs()
@@ -99,6 +103,7 @@ class Flawed(Reward):
     reasoning (`signals.flawed` above 1/2): "FAPO", arXiv 2510.22543."""
 
     penalty: float = 1.0
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return ("signals.flawed",)
@@ -124,6 +129,32 @@ class KLPenalised(Reward):
 
 
 @dataclass(frozen=True)
+class SoftOverlong(Reward):
+    """`inner`, and at a sequence's last step a penalty that grows linearly over its last `buffer`
+    steps before `longest`, from 0 to -`weight` at `longest` and beyond: "DAPO: An Open-Source LLM
+    Reinforcement Learning System at Scale", arXiv 2503.14476, equation 13."""
+
+    longest: int
+    buffer: int
+    inner: Reward = Given()
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.buffer <= self.longest:
+            raise ConfigError(
+                f"buffer is {self.buffer}, it must be from 1 to longest, {self.longest} steps"
+            )
+
+    def needs(self) -> tuple[str, ...]:
+        return self.inner.needs()
+
+    def __call__(self, t: Trajectories) -> Tensor:
+        length = sequence(t).size().to(t.reward.dtype)
+        over = ((length - (self.longest - self.buffer)) / self.buffer).clamp(0, 1)
+        return self.inner(t) + at_last(-self.weight * over, t)
+
+
+@dataclass(frozen=True)
 class Consistency(Reward):
     """outcome (1 + `weight` consistency) + `form` format, of the sequence's `signals.consistency`
     and `signals.format_reward`: "R1-Reward", arXiv 2505.02835."""
@@ -145,6 +176,7 @@ class RareEvents(Reward):
     (`signals.hard` above 1/2) and for a wrong answer to an easy one."""
 
     rare: float = 2.0
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return ("signals.hard",)
@@ -162,6 +194,7 @@ class Affine(Reward):
 
     scale: float = 2.0
     shift: float = -1.0
+    verdict: ClassVar[bool] = True
 
     def __call__(self, t: Trajectories) -> Tensor:
         return at_last(self.scale * outcome(t) + self.shift, t)

@@ -2,6 +2,7 @@
 `signals.uniform`, numbers in [0, 1)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ class ResampleOnCorrect(Selection):
 
     share: float = 0.5
     fewest: int = 2
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return ("groups.prompt", "signals.penalty")

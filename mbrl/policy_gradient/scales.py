@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -77,6 +78,7 @@ class VirtualStd(Scale):
 
     best: float = 1.0
     eps: float = 1e-6
+    verdict: ClassVar[bool] = True
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
         size = group.size().to(value.dtype)
@@ -96,6 +98,7 @@ class BetaDensity(Scale):
     low: float = 0.0
     high: float = 1.0
     least: float = 1e-6
+    verdict: ClassVar[bool] = True
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
         mean = ((group.mean(value) - self.low) / (self.high - self.low)).clamp(0, 1)

@@ -7,6 +7,7 @@ A selection stands in one of two places of a recipe, because they are different 
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,10 @@ class ZeroVariance(Selection):
     key: tuple[str, ...] = ("prompt",)
     right: float = 1.0
 
+    @property
+    def verdict(self) -> bool:  # type: ignore[override]
+        return self.which != "all"
+
     def __post_init__(self) -> None:
         one_of(self.which, ("all", "right", "wrong"), "which")
 
@@ -54,10 +59,15 @@ class ZeroVariance(Selection):
 
 @dataclass(frozen=True)
 class Finished(Selection):
-    """Leaves out sequences that were cut off (`truncated` at any step)."""
+    """Leaves out sequences that were cut off (`truncated` at any step). Those of `limit` steps are
+    whole, where the task itself ends there."""
+
+    limit: int | None = None
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
         cut = (t.truncated & t.mask).any(1, keepdim=True)
+        if self.limit is not None:
+            cut = cut & (t.mask.sum(1, keepdim=True) < self.limit)
         return (~cut).to(advantage.dtype).expand_as(advantage)
 
 
@@ -174,6 +184,7 @@ class Balanced(Selection):
 
     size: int = 4
     key: tuple[str, ...] = ("prompt",)
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return ("signals.uniform", *(f"groups.{name}" for name in self.key))
@@ -217,6 +228,7 @@ class DropSurplus(Selection):
     by `signals.uniform` of their first steps."""
 
     key: tuple[str, ...] = ("prompt",)
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return ("signals.uniform", *(f"groups.{name}" for name in self.key))

@@ -80,6 +80,30 @@ class SuccessTracker:
         self.counts = {int(k): (float(a), float(b)) for k, (a, b) in state["counts"].items()}
 
 
+class EntropyWeight:
+    """The weight of an entropy bonus that holds a batch's mean entropy at `target`: it grows by
+    `step` after a batch below it and shrinks by as much after one above, from 0 on; a batch above
+    the target gets no bonus. "Skywork Open Reasoner 1 Technical Report", arXiv 2505.22312."""
+
+    def __init__(self, target: float = 0.2, step: float = 0.005) -> None:
+        if not target > 0 or not step > 0:
+            raise ConfigError(f"target {target} and step {step} must both be above 0")
+        self.target, self.step, self.weight = target, step, 0.0
+
+    def update(self, entropy: float) -> float:
+        """`entropy`, the mean over the batch's steps; returns the batch's own weight."""
+        given = self.weight if entropy <= self.target else 0.0
+        change = self.step if entropy < self.target else -self.step
+        self.weight = max(self.weight + change, 0.0)
+        return given
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weight = float(state["weight"])
+
+
 def shrinkage(prior: Tensor, mean: Tensor, size: Tensor, z: float) -> Tensor:
     """The weight of `prior` beside the `mean` of `size` answers, elementwise: v / (v + bias^2),
     which makes the squared error least, with v the variance of the mean under the prior, prior

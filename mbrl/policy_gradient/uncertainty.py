@@ -2,6 +2,7 @@
 the answers to a prompt differ."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -98,6 +99,7 @@ class Novelty(Modulation):
 
     rate: float = 1.0
     most: float = 1.0
+    verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         return ("log_probs.old", "groups.prompt")

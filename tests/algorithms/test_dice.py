@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from algorithms.dice import DICEConfig, correct
@@ -82,6 +83,13 @@ def test_weights_and_value_are_the_exact_ones(end: float) -> None:
     plain = float(t.reward.mean()) / (1 - GAMMA)
     assert abs(found.value - world.value()) < 0.3 * abs(plain - world.value())
     assert 0.3 < found.effective_share <= 1
+    # The interval, of the weights as they are, against the delta method for a ratio of sums.
+    earned = found.weights * t.reward.double().numpy() / (1 - GAMMA)
+    parts = [(earned[a:b].sum(), b - a) for a, b in t.episodes()]
+    off = np.array([total - found.value * steps for total, steps in parts])
+    reach = stats.t.ppf(0.975, len(parts) - 1) * np.sqrt((off**2).sum()) / len(t)
+    assert found.high - found.value == pytest.approx(reach, rel=0.1)
+    assert found.value - found.low == pytest.approx(found.high - found.value)
 
 
 def test_wrong_input_is_named() -> None:

@@ -20,7 +20,7 @@ from mbrl.rounds import Rounds
 from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
-from mbrl.types import Spec
+from mbrl.types import Spec, Trajectories
 from tests.experiments.test_resume import assert_same_runs, killed_after, settings
 from tests.small import CONFIGS
 
@@ -50,12 +50,15 @@ class Signs:
 
 
 LEARNING = {"hidden": (16,), "envs": 32, "learning_rate": 0.02, "critic_rate": 0.02}
-RECIPES = ["reinforce", "a2c", "ppo", "vtrace", "grpo", "rloo", "gspo", "topr"]
+RECIPES = ["reinforce", "a2c", "ppo", "vtrace", "grpo", "rloo", "gspo", "skywork_or1"]
+# Made for answers that are right or wrong, or (the last two) that may be cut off.
+VERDICTS = ["topr", "psr", "nsr", "w_reinforce", "ngrpo", "bnpo", "drpo_decoupled", "red_drop"]
+VERDICTS += ["red_weight", "xrpo", "adora", "dapo", "mini_o3"]
 
 
 @pytest.mark.parametrize(
     ("name", "discrete"),
-    [(n, True) for n in RECIPES] + [(n, False) for n in ("ppo", "grpo", "reinforce")],
+    [(n, True) for n in RECIPES + VERDICTS] + [(n, False) for n in ("ppo", "grpo", "nsr", "dapo")],
 )
 def test_recipes_learn_to_answer(name: str, discrete: bool) -> None:
     """The best policy earns 4 an episode, a random one less than 2."""
@@ -68,6 +71,76 @@ def test_recipes_learn_to_answer(name: str, discrete: bool) -> None:
     agent.learn(task, 120, callbacks=[])
     assert before < 2.5
     assert evaluate(agent, task, 200).mean() > 3.8
+
+
+def heard(agent: PolicyGradient, task) -> Trajectories:
+    """The next round of `agent`, before it learns from it."""
+    source = agent.collector(task)
+    while not source.collect(agent):
+        pass
+    return agent.rounds[-1]
+
+
+def test_success_is_to_earn_at_least_the_median_of_the_round() -> None:
+    task = Signs(discrete=True)
+    given = PolicyGradient(task.spec, PolicyGradientConfig(recipe="grpo", **LEARNING), seed=0)
+    plain = heard(given, task)
+    totals = plain.reward.sum(1).tolist()
+    middle = sorted(totals)[(len(totals) - 1) // 2]
+    for name, reward in (("grpo", "success"), ("nsr", None)):
+        config = PolicyGradientConfig(recipe=name, reward=reward, reward_scale=7.0, **LEARNING)
+        t = heard(PolicyGradient(task.spec, config, seed=0), task)
+        for row, (total, length) in enumerate(zip(totals, t.lengths.tolist(), strict=True)):
+            expected = [0.0] * t.reward.shape[1]
+            expected[length - 1] = float(total >= middle)
+            assert t.reward[row].tolist() == expected
+    config = PolicyGradientConfig(recipe="nsr", reward="task", **LEARNING)
+    assert torch.equal(heard(PolicyGradient(task.spec, config, seed=0), task).reward, plain.reward)
+    with pytest.raises(ConfigError, match=r"reward.*'succes'.*success"):
+        PolicyGradientConfig(reward="succes")  # type: ignore[arg-type]
+
+
+def test_what_a_horizon_cuts_is_cut_off_and_what_the_task_ends_is_not() -> None:
+    """DAPO leaves out answers that were cut off."""
+    task, kept = Signs(discrete=True), []
+    for horizon in ((), (3,), (4,)):
+        config = PolicyGradientConfig(recipe="dapo", horizon=horizon, **LEARNING)
+        agent = PolicyGradient(task.spec, config, seed=0)
+        t = heard(agent, task)
+        cut = (t.truncated & t.mask).any(1)
+        assert cut.any() and not cut.all()
+        assert agent.data is not None
+        varied = torch.stack([g != g.mean() for g in t.reward.sum(1).view(-1, 4)]).flatten()
+        weight = agent.data.found.weight.amax(1) > 0
+        kept.append(bool(weight[cut & varied].any()))
+        assert weight[~cut & varied].all()
+    assert kept == [True, False, True]
+
+
+def test_a_recipe_that_compares_needs_something_to_compare_with() -> None:
+    with pytest.raises(
+        ConfigError, match="compares copies that begin in one state, and group is 1"
+    ):
+        PolicyGradientConfig(recipe="grpo", group=1)
+    PolicyGradientConfig(recipe="ppo", group=1)
+    PolicyGradientConfig(recipe="grpo", group=1, pool=8, scheduler="mpts")
+
+
+def test_the_entropy_bonus_follows_its_target_through_a_resume() -> None:
+    task = Signs(discrete=True)
+    config = PolicyGradientConfig(recipe="skywork_or1", **LEARNING)
+    agent = PolicyGradient(task.spec, config, seed=0)
+    assert agent.entropy_weight is not None
+    agent.entropy_weight.target = 10.0  # above any entropy of two actions
+    weights = []
+    for _ in range(3):
+        heard(agent, task)
+        assert agent.data is not None
+        weights.append(float(agent.data.data.signals["entropy_weight"][0, 0]))
+    assert weights == pytest.approx([0.0, 0.005, 0.01])
+    again = PolicyGradient(task.spec, config, seed=0)
+    again.load_state_dict(agent.state_dict())
+    assert again.entropy_weight is not None and again.entropy_weight.weight == pytest.approx(0.015)
 
 
 @dataclasses.dataclass(frozen=True)

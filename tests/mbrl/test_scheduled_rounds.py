@@ -97,6 +97,35 @@ def test_groups_are_copies_of_one_start(name: str) -> None:
             assert torch.equal(t.next_obs[i, : steps - 1], t.obs[i, 1:steps])
 
 
+def test_reinforce_ada_compares_with_episodes_that_it_does_not_keep() -> None:
+    """Baselines are means over all copies of a start, kept or not."""
+    own = ("step=2", "right=0.05")
+    agent = agent_of(
+        recipe="dr_grpo",
+        scheduler="reinforce_ada_scheduler",
+        pool=2,
+        envs=12,
+        scheduler_settings=own,
+    )
+    collector, fewer = agent.collector(tasks.make("CartPole-v1")), 0
+    for _ in range(4):
+        while not collector.collect(agent):
+            pass
+        assert agent.data is not None
+        whole, kept = episodes(agent), agent.data
+        rows = whole.signals["trained"][:, 0].nonzero().flatten().tolist()
+        fewer += len(rows) < len(whole.mask)
+        assert len(kept.data.mask) == len(kept.found.weight) == len(rows)
+        earned, starts = whole.reward.sum(1).tolist(), whole.groups["prompt"][:, 0].tolist()
+        for place, row in enumerate(rows):
+            mine = [r for r, start in zip(earned, starts, strict=True) if start == starts[row]]
+            expected = earned[row] - sum(mine) / len(mine)
+            assert float(kept.found.advantage[place, 0]) == pytest.approx(expected, abs=1e-4)
+            assert torch.equal(kept.data.obs[place], whole.obs[row])
+        agent.left = 0
+    assert fewer
+
+
 def test_the_hard_starts_are_chosen_more_often() -> None:
     """Of a pool with success rates 0, 1/2 and 1, as an agent that lets go at once has them."""
     rounds = ScheduledRounds(tasks.make("CartPole-v1"), "vade", 3, envs=12, group=4, seed=0)

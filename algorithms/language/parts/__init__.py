@@ -24,6 +24,7 @@ from algorithms.language.parts.judged import (
 )
 from algorithms.language.parts.likelihoods import (
     Degraded,
+    EntropyControl,
     EntropyHistory,
     Expert,
     GradientNorms,
@@ -69,6 +70,7 @@ PARTS: tuple[type[Part], ...] = (
     Expert,
     GradientNorms,
     EntropyHistory,
+    EntropyControl,
     Critic,
     Progress,
     Utterances,

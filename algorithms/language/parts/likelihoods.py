@@ -175,3 +175,29 @@ class EntropyHistory(Part):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seen = {int(k): (float(a), int(n)) for k, (a, n) in state["seen"].items()}
+
+
+class EntropyControl(Part):
+    """`signals.entropy_weight`: the weight of the recipe's `EntropyTarget` in this round, by the
+    mean entropy of its tokens. "Skywork Open Reasoner 1 Technical Report", arXiv 2505.22312."""
+
+    provides = ("signals.entropy_weight",)
+    covers = ("the weight of an entropy bonus that follows a target",)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        tracker = agent.recipe.entropy_weight()
+        assert tracker is not None  # nothing else reads it
+        self.tracker = tracker
+
+    def measure(self, found: Rollouts) -> Rollouts:
+        t = found.data
+        assert t.entropy is not None
+        weight = self.tracker.update(float(t.entropy[t.mask].mean()))
+        return with_fields(found, "signals", entropy_weight=torch.full_like(t.reward, weight))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.tracker.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tracker.load_state_dict(state)

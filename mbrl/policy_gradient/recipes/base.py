@@ -76,6 +76,7 @@ BASE = (
         "2402.03300",
         aggregation=aggregation.SequenceMean(),
         regularisers=(regularisers.KL(0.04),),
+        differences=("an answer that is alone with its prompt counts 0; verl keeps its reward",),
     ),
     Recipe(
         "dr_grpo",
@@ -124,6 +125,10 @@ BASE = (
         gate=gates.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
         parts=("the sum of squared probabilities of the old policy",),
+        differences=(
+            "steps that no other answer to the prompt reached count 0; verl's default keeps their "
+            "return",
+        ),
     ),
     Recipe(
         "dapo",
@@ -131,6 +136,20 @@ BASE = (
         "2503.14476",
         selection=(selection.ZeroVariance(), selection.Finished()),
         gate=gates.Clip(0.2, 0.28),
+    ),
+    Recipe(
+        "skywork_or1",
+        "Skywork Open Reasoner 1 Technical Report",
+        "2505.22312",
+        mark="secondary",
+        selection=(selection.ZeroVariance(),),
+        regularisers=(regularisers.EntropyTarget(),),
+        parts=("the weight of an entropy bonus that follows a target",),
+        assumptions=("the weight begins at 0 and moves once a batch",),
+        differences=(
+            "steps of groups that are left out stay in the denominator",
+            "without the stages of ever longer contexts, which are the trainer's",
+        ),
     ),
     Recipe(
         "dual_clip_grpo",

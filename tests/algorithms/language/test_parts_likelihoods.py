@@ -9,6 +9,7 @@ import torch
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.parts.likelihoods import (
     Degraded,
+    EntropyControl,
     EntropyHistory,
     Expert,
     GradientNorms,
@@ -129,3 +130,23 @@ def test_mean_entropies_of_earlier_rounds() -> None:
                 assert turn == pytest.approx([wanted] * len(turn), rel=1e-5)
         for k, value in now.items():
             past.setdefault(k, []).append(value)
+
+
+def test_the_weight_of_the_entropy_bonus_follows_its_target() -> None:
+    agent = learner("guessing", "skywork_or1", prompts=3, turn_tokens=3)
+    part, weights = part_of(agent, EntropyControl), list[float]()
+    for target in (9.0, 9.0, 1e-3, 9.0):  # nats of a token: out of reach, and surely passed
+        part.tracker.target = target
+        found = part.measure(agent.gathered())
+        (weight,) = found.data.signals["entropy_weight"].unique().tolist()
+        weights.append(weight)
+    assert weights == pytest.approx([0.0, 0.005, 0.0, 0.005])
+    again = part_of(learner("guessing", "skywork_or1"), EntropyControl)
+    again.load_state_dict(part.state_dict())
+    assert again.tracker.weight == pytest.approx(0.01)
+
+
+def test_one_conversation_about_a_problem_has_nothing_to_be_compared_with() -> None:
+    with pytest.raises(ConfigError, match="compares conversations about one problem, and group is"):
+        LanguageConfig(task="addition", recipe="grpo", group=1)
+    LanguageConfig(task="addition", recipe="rloo", group=1)

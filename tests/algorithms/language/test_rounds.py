@@ -160,6 +160,6 @@ def test_turns_of_demonstrations_are_practised(warm: Path) -> None:
 
 
 def test_no_turn_to_practise(warm: Path) -> None:
-    agent = learner(warm, pivots=1, group=1)
+    agent = learner(warm, recipe="rloo", pivots=1, group=1)
     with pytest.raises(ConfigError, match="give more pivots, a larger group"):
         agent.collect()

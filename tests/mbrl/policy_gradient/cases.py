@@ -105,6 +105,7 @@ def batch(seed: int, spread: float = 0.3, gaps: bool = True) -> tuple[Trajectori
     log_prob = (base + spread * normal(rows, STEPS)).clamp_max(-0.01) + junk
     entropy = 2 * uniform(rows, STEPS)
     signals["entropy_history"] = 2 * uniform(rows, STEPS)
+    signals["entropy_weight"] = torch.full_like(reward, 0.015)
     branch = torch.randint(0, 2, (rows, 1), generator=g)
     t.groups["node"] = (prompt[:, None] * TURNS + turn) * 2 + branch
     t.segments["decode"] = torch.randint(0, 3, (rows, STEPS), generator=g)

@@ -162,6 +162,18 @@ def opo(batch: list[Sequence]) -> Tensor:
     return -sequence_sum(log_likelihood(batch))
 
 
+def skywork_or1(batch: list[Sequence]) -> Tensor:
+    """Groups whose answers earned the same count nothing; an entropy bonus of the given weight."""
+    z_scores(batch)
+    rows = gains(batch, lambda r, a, x: clipped(r, a) + x.signals["entropy_weight"] * x.entropy_now)
+    bonus = gains(batch, lambda r, a, x: x.signals["entropy_weight"] * x.entropy_now)
+    for group in prompts(batch):
+        if len({s.total for s in group}) == 1:
+            for s in group:
+                rows[batch.index(s)] = bonus[batch.index(s)]
+    return -token_mean(rows)
+
+
 def optimal_token_baseline(batch: list[Sequence]) -> Tensor:
     for group in prompts(batch):
         norms: dict[tuple[int, int], float] = {}
@@ -328,6 +340,7 @@ SLOW: dict[str, Slow] = {
         grpo_passk,
         opo,
         optimal_token_baseline,
+        skywork_or1,
         dapo,
         dual_clip_grpo,
         two_sided_grpo,

@@ -1,6 +1,7 @@
 """Recipes as objects: what is refused, what is needed, numbers at their ends, compilation."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -8,10 +9,15 @@ import torch
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss, recipe
 from mbrl.policy_gradient import baselines as b
+from mbrl.policy_gradient.adaptive_clips import EntropyClip
+from mbrl.policy_gradient.credit import VTrace
 from mbrl.policy_gradient.gates import Clip
+from mbrl.policy_gradient.groups import numbered
+from mbrl.policy_gradient.masks import CovarianceClip, Hybrid, MaskedWeight
 from mbrl.policy_gradient.modulation import Whiten
 from mbrl.policy_gradient.ratios import Geometric
-from mbrl.policy_gradient.selection import NonZero
+from mbrl.policy_gradient.selection import NonZero, ZeroVariance
+from mbrl.policy_gradient.uncertainty import StepEntropy
 from tests.mbrl.policy_gradient import cases
 
 
@@ -27,7 +33,16 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
         ({"terms": ()}, "at least one"),
         ({"mark": "reconstructed"}, "lists its assumptions"),
         ({"ratio": Geometric()}, "geometric means over sequences move by"),
+        ({"ratio": Geometric(), "gate": MaskedWeight()}, "geometric means over sequences move by"),
+        ({"ratio": Geometric(), "gate": EntropyClip()}, "geometric means over sequences move by"),
+        ({"ratio": Geometric(), "gate": CovarianceClip()}, "geometric means over sequences move"),
+        ({"gate": Hybrid(whole=Clip())}, "geometric means over sequences move by"),
+        ({"gate": Hybrid(step=Clip(3e-4, 4e-4))}, "ratios of single steps take"),
         ({"gate": Clip(3e-4, 4e-4)}, "ratios of single steps take"),
+        (
+            {"terms": (Term(baseline=b.TokenOptimal()),), "modulation": (StepEntropy(),)},
+            "least variance",
+        ),
         (
             {"terms": (Term(baseline=b.LeastVariance()),), "modulation": (Whiten(),)},
             "least variance",
@@ -40,6 +55,11 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
             {"terms": (Term(baseline=b.Recorded("value"), key=("prompt", "state")),)},
             "two baselines",
         ),
+        (
+            {"terms": (Term(baseline=b.Recorded("utterance_v"), key=("prompt", "state")),)},
+            "two baselines",
+        ),
+        ({"terms": (Term(credit=VTrace(), key=("prompt", "state")),)}, "two baselines"),
     ],
 )
 def test_contradictions_are_refused_at_construction(changes: dict, reason: str) -> None:
@@ -102,6 +122,21 @@ def test_float32_stays_finite_at_log_ratios_of_fifty(name: str, shift: float) ->
 
 @pytest.mark.parametrize("name", ["grpo", "gspo", "cispo", "topr", "clip_cov", "vcpo"])
 def test_the_loss_traces_into_one_graph(name: str) -> None:
+    traced_like_eager(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_estimate_and_loss_traces_into_one_graph(name: str) -> None:
+    traced_like_eager(name)
+    t, _, _ = cases.batch(0)
+    traced = torch.compile(lambda t: estimate(RECIPES[name], t), fullgraph=True, backend="eager")
+    found, expected = traced(t), estimate(RECIPES[name], t)
+    torch.testing.assert_close(found.advantage, expected.advantage)
+    torch.testing.assert_close(found.weight, expected.weight)
+
+
+def traced_like_eager(name: str) -> None:
     t, log_prob, entropy = cases.batch(0)
     found = estimate(RECIPES[name], t)
     eager, _ = loss(RECIPES[name], log_prob, t, found, entropy)
@@ -111,6 +146,33 @@ def test_the_loss_traces_into_one_graph(name: str) -> None:
 
     traced = torch.compile(run, fullgraph=True, backend="eager")
     torch.testing.assert_close(traced(log_prob), eager)
+
+
+def test_effective_samples_are_those_of_whole_sequences() -> None:
+    """Whatever the gate sees: a product stands at every step of its sequence."""
+    t, log_prob, entropy = cases.batch(0)
+    log_w = torch.where(t.mask, log_prob.detach() - t.log_probs["old"], 0.0).sum(1)
+    weights = [math.exp(w) for w in log_w.tolist()]
+    expected = sum(weights) ** 2 / (len(weights) * sum(w**2 for w in weights))
+    for name in ("grpo", "gspo", "vespo", "minpro"):
+        _, metrics = loss(RECIPES[name], log_prob, t, estimate(RECIPES[name], t), entropy)
+        assert float(metrics["policy/effective_samples"]) == pytest.approx(expected)
+
+
+def test_recipes_say_whether_they_judge_and_whether_they_compare() -> None:
+    judging = {name for name, recipe in RECIPES.items() if recipe.verdict}
+    assert judging >= {"nsr", "topr", "bnpo", "ngrpo", "red_drop", "drpo_decoupled", "xrpo"}
+    assert not judging & {"ppo", "grpo", "dapo", "rloo", "gspo", "reinforce", "mini_o3"}
+    assert Recipe("x", "", selection=(ZeroVariance("right"),)).verdict
+    comparing = {name for name, recipe in RECIPES.items() if recipe.compares}
+    assert comparing >= {"grpo", "mc_grpo", "optimal_token_baseline", "opo", "dr_grpo"}
+    # A group of one keeps its reward, has another baseline, or compares across prompts.
+    assert not comparing & {"ppo", "reinforce", "mini_o3", "rloo", "ps_grpo", "gigpo", "mssr"}
+    t, _, _ = cases.batch(0)
+    alone = t.select(torch.tensor([12]))  # the group of one
+    alone.groups.update({k: numbered(ids) for k, ids in alone.groups.items()})
+    for name in sorted(comparing - {"empg", "arm_progrpo"}):  # which add what is no comparison
+        assert not estimate(RECIPES[name], alone).advantage.any(), name
 
 
 def test_options_tell_what_is_not_the_default() -> None:
