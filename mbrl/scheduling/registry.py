@@ -32,7 +32,7 @@ SCHEDULERS: dict[str, Entry] = {
         BroRL,
         BroRLConfig(),
         "BroRL: Scaling Reinforcement Learning via Broadened Exploration",
-        None,
+        "2510.01180",
         "reconstructed",
         assumptions=(
             "groups grow by a factor while prompts become as many fewer",
@@ -95,6 +95,7 @@ SCHEDULERS: dict[str, Entry] = {
         XRPO,
         XRPOConfig(),
         "XRPO: Pushing the limits of GRPO with Targeted Exploration and Exploitation",
+        "2510.06672",
         mark="secondary",
         assumptions=(
             "4 rollouts in the first pass, then 16 between two looks",

@@ -38,6 +38,7 @@ ADVANTAGES = (
         "mc_grpo",
         "MC-GRPO: Median-Centered Group Relative Policy Optimization for Small-Rollout "
         "Reinforcement Learning",
+        "2601.22582",
         terms=(Term(baseline=baselines.Median(), scale=scales.MedianDeviation()),),
         selection=(selection.NonZero(),),
         aggregation=aggregation.SequenceMean(),
@@ -47,6 +48,7 @@ ADVANTAGES = (
     Recipe(
         "bnpo",
         "BNPO: Beta Normalization Policy Optimization",
+        "2506.02864",
         terms=(Term(scale=scales.BetaDensity()),),
         differences=("an answer that is alone with its prompt counts 0, not its reward",),
     ),
@@ -71,6 +73,7 @@ ADVANTAGES = (
     Recipe(
         "ngrpo",
         "NGRPO: Negative-enhanced Group Relative Policy Optimization",
+        "2509.18851",
         terms=(Term(baseline=baselines.VirtualMean(), scale=scales.VirtualStd()),),
         selection=(selection.ZeroVariance("right"),),
         gate=gates.Clip(0.16, 0.24),
@@ -79,6 +82,7 @@ ADVANTAGES = (
         "gdpo",
         "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
         "Optimization",
+        "2601.05242",
         terms=(Term(), Term(Whole("length_reward"))),
         modulation=(modulation.Whiten(),),
         differences=("two rewards: the outcome and one of length",),
@@ -87,6 +91,7 @@ ADVANTAGES = (
         "gdpo_conditioned",
         "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
         "Optimization",
+        "2601.05242",
         terms=(Term(), Term(Gated(Whole("length_reward")))),
         modulation=(modulation.Whiten(),),
         differences=("two rewards: the outcome, and one of length for those that passed",),
@@ -94,6 +99,7 @@ ADVANTAGES = (
     Recipe(
         "riskpo",
         "RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
+        "2510.00911",
         terms=(Term(credit=BundleRisk(), baseline=baselines.Zero(), scale=scales.One()),),
         parts=("bundles of questions", "the quantiles of their scores, tracked"),
         differences=(
@@ -113,6 +119,7 @@ ADVANTAGES = (
     Recipe(
         "drpo_decoupled",
         "DRPO: Efficient Reasoning via Decoupled Reward Policy Optimization",
+        "2510.04474",
         terms=(Term(ByOutcome(), baseline=baselines.Zero(), scale=scales.One()),),
         gate=Discriminative(),
         aggregation=aggregation.SequenceMean(),
@@ -221,6 +228,7 @@ ADVANTAGES = (
     Recipe(
         "polychromic",
         "Polychromic Objectives for Reinforcement Learning",
+        "2509.25424",
         mark="secondary",
         terms=(Term(credit=SetValue(), scale=scales.One()),),
         modulation=(modulation.Elsewhere(GAE()),),

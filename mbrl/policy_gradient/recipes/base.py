@@ -121,6 +121,7 @@ BASE = (
     Recipe(
         "optimal_token_baseline",
         "The Optimal Token Baseline: Variance Reduction for Long-Horizon LLM-RL",
+        "2602.07078",
         terms=(Term(credit=ReturnToGo(), baseline=baselines.TokenOptimal(), scale=scales.One()),),
         gate=gates.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
@@ -205,6 +206,7 @@ BASE = (
     Recipe(
         "vespo",
         "VESPO: Variational Sequence-Level Soft Policy Optimization",
+        "2602.10693",
         terms=(Term(credit=Outcome()),),
         ratio=ratios.Product(),
         gate=gates.SmoothWeight(),
@@ -212,6 +214,7 @@ BASE = (
     Recipe(
         "luspo",
         "Length-Unbiased Sequence Policy Optimization",
+        "2602.05261",
         ratio=ratios.Geometric(),
         gate=gates.Clip(3e-4, 4e-4),
         aggregation=aggregation.SequenceSum(),

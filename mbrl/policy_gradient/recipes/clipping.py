@@ -53,6 +53,7 @@ CLIPPING = (
     Recipe(
         "balanced_aggregation",
         "Balanced Aggregation: Understanding and Fixing Aggregation Bias in GRPO",
+        "2605.04077",
         mark="secondary",
         aggregation=aggregation.SignBalanced(),
         differences=("shares are taken over the batch",),
@@ -61,6 +62,7 @@ CLIPPING = (
         "d3s",
         "Learning More with Less: A Dynamic Dual-Level Down-Sampling Framework for Efficient "
         "Policy Optimization",
+        "2509.22115",
         mark="reconstructed",
         selection=(selection.LargestVariance(0.5), selection.TopGain(0.5)),
         assumptions=(
@@ -79,6 +81,7 @@ CLIPPING = (
     Recipe(
         "rose",
         "Reinforced Efficient Reasoning via Semantically Diverse Exploration",
+        "2601.05053",
         mark="reconstructed",
         terms=(Term(credit=TreeDifference(), baseline=baselines.Zero(), scale=scales.One()),),
         aggregation=aggregation.SequenceSum(length=1024.0),
@@ -88,6 +91,7 @@ CLIPPING = (
     Recipe(
         "otr",
         "One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient",
+        "2509.26313",
         mark="reconstructed",
         terms=(Term(rewards.Affine(1.1, -0.1), baseline=baselines.Zero(), scale=scales.One()),),
         gate=gates.LogLikelihood(),

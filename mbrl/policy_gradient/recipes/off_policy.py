@@ -39,6 +39,7 @@ OFF_POLICY = (
     Recipe(
         "minpro",
         "A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization",
+        "2601.22718",
         mark="secondary",
         ratio=ratios.PrefixMinimum(),
         gate=gates.DetachedClip(high=4.0),
@@ -139,6 +140,7 @@ OFF_POLICY = (
     Recipe(
         "turn_ppo",
         STABILIZED,
+        "2511.20718",
         mark="reconstructed",
         terms=(CRITIC,),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
@@ -149,6 +151,7 @@ OFF_POLICY = (
     Recipe(
         "s_ppo",
         STABILIZED,
+        "2511.20718",
         mark="reconstructed",
         terms=(CRITIC,),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
@@ -159,6 +162,7 @@ OFF_POLICY = (
     Recipe(
         "st_ppo",
         STABILIZED,
+        "2511.20718",
         mark="reconstructed",
         terms=(CRITIC,),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
@@ -170,6 +174,7 @@ OFF_POLICY = (
     Recipe(
         "dhpo",
         DYNAMIC,
+        "2601.05607",
         mark="reconstructed",
         gate=HYBRID,
         aggregation=aggregation.SequenceMean(),
@@ -178,6 +183,7 @@ OFF_POLICY = (
     Recipe(
         "dhpo_entropy",
         DYNAMIC,
+        "2601.05607",
         mark="reconstructed",
         gate=masks.Hybrid(step=gates.Clip(0.2, 0.28), alpha=None),
         aggregation=aggregation.SequenceMean(),
@@ -187,6 +193,7 @@ OFF_POLICY = (
         "dispo",
         "DISPO: Enhancing Training Efficiency and Stability in Reinforcement Learning for Large "
         "Language Model Mathematical Reasoning",
+        "2602.00983",
         mark="reconstructed",
         gate=gates.DetachedClip(low=None, high=4.0, negative=(0.8, 0.28)),
         assumptions=("ratios up to 5 for right answers, 0.2 to 1.28 for wrong ones",),
@@ -202,6 +209,7 @@ OFF_POLICY = (
     Recipe(
         "vcpo",
         "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs",
+        "2602.17616",
         terms=(Term(baseline=baselines.LeastVariance(), scale=scales.Std()),),
         rejection=(rejection.Truncated("sequence", numerator=None, cap=8.0),),
         gate=gates.LogLikelihood(),
@@ -234,6 +242,7 @@ OFF_POLICY = (
         "remix",
         "Squeeze the Soaked Sponge: Efficient Off-policy Reinforcement Finetuning for Large "
         "Language Model",
+        "2507.06892",
         mark="reconstructed",
         ratio=ratios.Token("behaviour"),
         regularisers=(
@@ -249,6 +258,7 @@ OFF_POLICY = (
     Recipe(
         "seeupo",
         "SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees",
+        "2602.06554",
         mark="reconstructed",
         ratio=ratios.Product(segment="turn"),
         rejection=(rejection.LaterSegments(),),
@@ -261,6 +271,7 @@ OFF_POLICY = (
     Recipe(
         "calibrl",
         "Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning",
+        "2602.20197",
         regularisers=(regularisers.ExpertMargin(),),
         parts=("log-probs of an expert",),
     ),
@@ -268,6 +279,7 @@ OFF_POLICY = (
         "cj_grpo",
         "Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning "
         "with Fewer Decoding Step",
+        "2509.23924",
         mark="reconstructed",
         ratio=ratios.Product(segment="decode"),
         parts=("the states in between of a masked decoder, and which step revealed each token",),

@@ -28,12 +28,14 @@ SELECTIONS = (
         "adora",
         "ADORA: Training Reasoning Models with Dynamic Advantage Estimation on Reinforcement "
         "Learning",
+        "2602.10019",
         modulation=(modulation.LongReasoning(),),
         differences=("the condition of its version for language models, by length",),
     ),
     Recipe(
         "hapo_token_aware",
         "From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature",
+        "2509.16591",
         terms=(Term(credit=TokenWeighted(), baseline=baselines.Zero(), scale=scales.One()),),
         gate=EntropyClip(),
         differences=(
@@ -96,6 +98,7 @@ SELECTIONS = (
     Recipe(
         "xrpo",
         "XRPO: Pushing the limits of GRPO with Targeted Exploration and Exploitation",
+        "2510.06672",
         mark="secondary",
         modulation=(Novelty(),),
         assumptions=("rate 1 and limit A", "likelihoods are those of the old policy"),
@@ -130,6 +133,7 @@ SELECTIONS = (
     Recipe(
         "dart",
         "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation",
+        "2509.23866",
         mark="reconstructed",
         terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
         selection=(selection.TopEntropyTurns(0.8),),

@@ -68,6 +68,7 @@ TURNS = (
     Recipe(
         "hgpo",
         "Hierarchy-of-Groups Policy Optimization for Long-Horizon Agentic Tasks",
+        "2602.22817",
         terms=(Term(credit=NestedGroups(), baseline=ZERO, scale=ONE),),
         regularisers=(regularisers.KL(0.01),),
         parts=("ids of the last 1, 2 and 3 observations",),
@@ -75,6 +76,7 @@ TURNS = (
     Recipe(
         "trloo",
         KERNEL,
+        "2602.05885",
         terms=(
             Term(
                 credit=ReturnToGo(1.0, "turn"),
@@ -89,6 +91,7 @@ TURNS = (
     Recipe(
         "dr_kernel",
         KERNEL,
+        "2602.05885",
         terms=(
             Term(
                 credit=ReturnToGo(1.0, "turn"),
@@ -107,6 +110,7 @@ TURNS = (
         "igpo",
         "Information Gain-based Policy Optimization: A Simple and Effective Approach for "
         "Multi-Turn LLM Agents",
+        "2510.14967",
         mark="secondary",
         terms=(Term(Standardised(TurnGains()), ReturnToGo(1.0, "turn"), baseline=ZERO, scale=ONE),),
         parts=("the probability of the right answer after every turn",),
@@ -118,6 +122,7 @@ TURNS = (
     Recipe(
         "infopo",
         "InfoPO: Information-Driven Policy Optimization for User-Centric Agents",
+        "2603.00656",
         terms=(
             Term(),
             Term(
@@ -138,6 +143,7 @@ TURNS = (
     Recipe(
         "matchtir",
         "MatchTIR: Fine-Grained Supervision for Tool-Integrated Reasoning via Bipartite Matching",
+        "2601.10712",
         terms=(
             Term(
                 Mixture(((Given(), 1.0), (Signal("match_score"), 1.0))),
@@ -159,6 +165,7 @@ TURNS = (
     Recipe(
         "spa_rl",
         "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution",
+        "2505.20732",
         terms=(
             Term(
                 Mixture(((Signal("progress"), 1.0), (Signal("grounding"), 0.5))),
@@ -175,6 +182,7 @@ TURNS = (
         "hiper",
         "HiPER: Hierarchical Reinforcement Learning with Explicit Credit Assignment for Large "
         "Language Model Agents",
+        "2602.16165",
         terms=(Term(credit=HierarchicalGAE(), baseline=ZERO, scale=ONE, key=()),),
         regularisers=(regularisers.KL(0.01),),
         parts=("a critic with three heads: turns, options, switches", "subgoal and switch tokens"),
@@ -183,6 +191,7 @@ TURNS = (
     Recipe(
         "ui_s1",
         "UI-S1: Advancing GUI Automation via Semi-online Reinforcement Learning",
+        "2509.11543",
         terms=(
             Term(baseline=KEEP, scale=UNIT),
             Term(Signal("process_reward"), CutReturn(), KEEP, UNIT, TURN_KEY),
