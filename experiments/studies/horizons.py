@@ -1,6 +1,7 @@
 """What the length of imagined futures does: a NEUBAY run on a dataset, how far its rollouts went,
 and its values against what its policy earns in the task."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Train, then compare at random histories of the data.
 
     `length` is the median length of rollouts over the last third of the run, by its metrics;
-    `threshold` the disagreement that stopped them; `q` the mean value at the histories, `earned`
-    the mean discounted return from there in the task, `imagined` that in the model without a
-    threshold, each history in one member, all with as much entropy bonus as values remember; `gap`
-    is `q` less `earned`.
+    `threshold` the disagreement that stopped them (NaN: none did); `q` the mean value at the
+    histories, `earned` the mean discounted return from there in the task, `imagined` that in the
+    model without a threshold, each history in one member, all with as much entropy bonus as values
+    remember; `gap` is `q` less `earned`.
     """
     run, dataset = studies.place(folder, "run"), data.load(settings["data"])
     agent: NEUBAY = learned.agent(settings, chosen(settings), seed, run, OFTEN)
@@ -50,12 +51,13 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     lengths = logged["rollout/length_median"][1]
     values = values_at_histories(agent)
     assert agent.levels is not None
+    threshold = float(agent.levels[0])
     return Outcome(
         values
         | {
             "score": scores[-1],
             "length": float(np.median(lengths[-max(1, len(lengths) // 3) :])),
-            "threshold": float(agent.levels[0]),
+            "threshold": threshold if math.isfinite(threshold) else math.nan,
         },
         {"step": [float(s) for s in evaluations.steps], "score": scores},
     )
