@@ -73,6 +73,27 @@ def test_recipes_learn_to_answer(name: str, discrete: bool) -> None:
     assert evaluate(agent, task, 200).mean() > 3.8
 
 
+def test_ppo_learns_in_mujoco() -> None:
+    """To keep a pole up for longer than the first policy's 24 steps."""
+    task = make("InvertedPendulum-v5")
+    config = PolicyGradientConfig(learning_rate=3e-3, critic_rate=3e-3)
+    agent = PolicyGradient(task.spec, config, seed=0)
+    assert evaluate(agent, task, 20).mean() < 30
+    agent.learn(task, 1500, callbacks=[])
+    assert evaluate(agent, task, 20).mean() > 90
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_three_actions_and_rounds_of_whole_limits(name: str) -> None:
+    """Acrobot: nobody swings up by chance, so that all episodes reach the limit of 500 steps."""
+    task = make("Acrobot-v1")
+    agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe=name, envs=4, group=2), seed=0)
+    agent.learn(task, 501, callbacks=[])
+    (t,) = agent.rounds
+    assert t.mask.shape == (4, 500) and set(t.action[t.mask].tolist()) == {0, 1, 2}
+    assert all(torch.isfinite(p).all() for p in agent.policy.parameters())
+
+
 def heard(agent: PolicyGradient, task) -> Trajectories:
     """The next round of `agent`, before it learns from it."""
     source = agent.collector(task)
