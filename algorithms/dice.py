@@ -12,9 +12,12 @@ and D the data,
 has its saddle at zeta = d / D. No ratio of action probabilities is needed, nor who made the data,
 and no product over steps whose variance grows with their number.
 
-Differences: zeta is kept positive by a square; its mean is held at 1 by a multiplier where no
-logged episode ends by itself (elsewhere it is the share of time before the end, which is not
-known).
+A constant nu makes of it E_D[zeta (1 - gamma')] = 1 - gamma, with gamma' = gamma but 0 where the
+episode ended: that the weights count all of the policy's time. It is known before anything is
+learned, so a multiplier holds it, and the weights are scaled to it at the end.
+
+Differences: zeta is kept positive by a square; the multiplier, which the second paper has for data
+without ends alone (there it says that the mean of zeta is 1).
 """
 
 from collections.abc import Callable
@@ -61,11 +64,11 @@ class DICEConfig:
 
 @dataclass(frozen=True)
 class DICEResult:
-    """`weights` [N], float64: of every logged step. `value`: the mean discounted return of the
-    policy from the data's episode starts, in the task's units. `low`, `high`: its interval of 95 %
-    over resamples of the logged episodes, NaN for fewer than two; the weights are taken as they
-    are, so that what is wrong with them is not in it. `effective_share`: how many of the logged
-    steps the weights amount to, as a share."""
+    """`weights` [N], float64: of every logged step, scaled as said above. `value`: the mean
+    discounted return of the policy from the data's episode starts, in the task's units. `low`,
+    `high`: its interval of 95 % over resamples of the logged episodes, NaN for fewer than two; the
+    weights are taken as they are, so that what is wrong with them is not in it.
+    `effective_share`: how many of the logged steps the weights amount to, as a share."""
 
     weights: np.ndarray
     value: float
@@ -103,18 +106,19 @@ def correct(
         raise DivergenceError(
             f"weights are not finite after {steps} updates; lower nu_rate and zeta_rate"
         )
-    earned = (weights * fit.reward.double() / (1 - fit.config.gamma)).cpu()
-    value, share = earned.mean(), weights.sum() ** 2 / (len(weights) * (weights**2).sum())
+    left = fit.left.double()
+    weights = weights * (1 - fit.config.gamma) / (weights * left).mean()
+    share = weights.sum() ** 2 / (len(weights) * (weights**2).sum())
     spans = dataset.transitions.episodes()
-    sums = torch.stack([earned[a:b].sum() for a, b in spans])
-    sizes = torch.tensor([b - a for a, b in spans], dtype=torch.float64)
-    low, high = interval(
-        lambda drawn: drawn @ sums / (drawn @ sizes),
-        float(value),
-        len(spans),
-        seed=fit.config.seed,
+    earned, length = (
+        torch.stack([x[a:b].sum() for a, b in spans]).cpu()
+        for x in (weights * fit.reward.double(), weights * left)
     )
-    return DICEResult(weights.cpu().numpy(), float(value), low, high, float(share))
+    value = float(earned.sum() / length.sum())
+    low, high = interval(
+        lambda drawn: drawn @ earned / (drawn @ length), value, len(spans), seed=fit.config.seed
+    )
+    return DICEResult(weights.cpu().numpy(), value, low, high, float(share))
 
 
 class DICE:
@@ -127,6 +131,7 @@ class DICE:
         data = dataset.transitions.to(self.place)
         self.obs, self.next_obs, self.reward = data.obs, data.next_obs, data.reward
         self.discount = config.gamma * (~data.terminated).to(data.reward.dtype)
+        self.left = 1 - self.discount
         self.starts = data.obs[torch.tensor([a for a, _ in data.episodes()], device=self.place)]
         self.scale = None if self.spec.discrete else ActionScale(self.spec).to(self.place)
         self.normaliser = Normaliser(self.spec.obs_dim).to(self.place)
@@ -137,11 +142,9 @@ class DICE:
         self.zeta = MLP(width, config.hidden, 1, generator=initial).to(self.place)
         with torch.no_grad():
             list(self.zeta.parameters())[-1].fill_(1.0)  # the last bias: weights begin near 1
-        ends = bool(data.terminated.any())
-        self.multiplier = nn.Parameter(torch.zeros((), device=self.place), requires_grad=not ends)
-        low = [*self.nu.parameters(), *([] if ends else [self.multiplier])]
+        self.multiplier = nn.Parameter(torch.zeros((), device=self.place))
         self.optimisers = (
-            adam(low, config.nu_rate),
+            adam([*self.nu.parameters(), self.multiplier], config.nu_rate),
             adam(self.zeta.parameters(), config.zeta_rate),
         )
 
@@ -173,7 +176,8 @@ class DICE:
         residual = nu - self.discount[rows] * nu_later
         lagrangian = (zeta * residual - zeta.square() / 2).mean()
         lagrangian = lagrangian - (1 - self.config.gamma) * nu_start.mean()
-        lagrangian = lagrangian + self.multiplier * (1 - zeta.mean())
+        whole = (zeta * self.left[rows]).mean() / (1 - self.config.gamma)
+        lagrangian = lagrangian + self.multiplier * (1 - whole)
         low, high = self.optimisers
         parameters = [p for group in low.param_groups for p in group["params"]]
         others = list(self.zeta.parameters())

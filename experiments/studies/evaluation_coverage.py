@@ -1,6 +1,7 @@
 """Do intervals of off-policy evaluation cover what they say? Simulated data sets in small random
 worlds whose values are known exactly."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,14 +10,17 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from algorithms.dice import DICEConfig, correct
 from experiments import figures
 from experiments.studies import Outcome
-from mbrl.policy_gradient.off_policy_evaluation import Logged, evaluate
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient.off_policy_evaluation import Evaluation, Logged, evaluate
 from mbrl.statistics import Interval
+from mbrl.types import Dataset, Spec, Transitions
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = {
-    "estimator": "weighted_doubly_robust",
+    "estimator": "weighted_doubly_robust",  # or dice
     "episodes": 200,  # of a data set
     "steps": 10,  # of an episode at most
     "distance": 0.5,  # of the policies: 0 the same, 1 nothing in common but a floor
@@ -27,6 +31,15 @@ DEFAULTS: dict[str, Any] = {
 STATES, ACTIONS, GAMMA = 6, 3, 0.95
 ENDS = 0.05  # chance that an episode ends after a step
 FLOOR = 0.1  # share of uniform actions in both policies
+DICE = DICEConfig(
+    hidden=(32,),
+    nu_rate=3e-3,
+    zeta_rate=3e-3,
+    steps=1500,
+    batch_size=256,
+    gamma=GAMMA,
+    average_every=10,
+)
 
 
 class World(NamedTuple):
@@ -50,7 +63,11 @@ class World(NamedTuple):
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """`covered`: share of data sets whose interval holds the true value; `bias` and `error` (root
     mean square) of the estimates and mean `width` of the intervals, all over the true value's
-    magnitude; `effective`: mean share of episodes that the weights amount to."""
+    magnitude; `effective`: mean share of episodes (DICE: of steps) that the weights amount to."""
+    if settings["estimator"] == "dice" and settings["confidence"] != 0.95:
+        raise ConfigError(
+            f"confidence is {settings['confidence']}; DICE's intervals are of 0.95: leave it there"
+        )
     steps, episodes = settings["steps"], settings["episodes"]
     g = torch.Generator().manual_seed(seed)
     world = build(steps, settings["distance"], g)
@@ -58,16 +75,15 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     noise = torch.randn(world.q.shape, generator=g, dtype=torch.float64) * spread
     q = world.q + noise  # the same guess for all data sets, as if fitted elsewhere
     v = (world.target * q).sum(-1)
-    found = [
-        evaluate(
-            simulate(world, episodes, q, v, g),
-            settings["estimator"],
-            confidence=settings["confidence"],
-            seed=i,
-        )
-        for i in range(settings["sets"])
-    ]
-    value, size = world.value, abs(world.value)
+    name, share, found = settings["estimator"], settings["confidence"], list[Evaluation]()
+    for i in range(settings["sets"]):
+        data = simulate(world, episodes, steps, g)
+        if name == "dice":
+            found.append(corrected(world, data, i))
+        else:
+            found.append(evaluate(logged(world, data, q, v), name, confidence=share, seed=i))
+    value = endless(world) if name == "dice" else world.value
+    size = abs(value)
     estimates = np.array([f.value for f in found])
     inside = [f.low <= value <= f.high for f in found]
     values = {
@@ -103,34 +119,77 @@ def build(steps: int, distance: float, generator: torch.Generator) -> World:
     return World(chance, reward, start / start.sum(), behaviour, target, q, v)
 
 
-def simulate(
-    world: World, episodes: int, q: Tensor, v: Tensor, generator: torch.Generator
-) -> Logged:
+class Episodes(NamedTuple):
+    """Simulated steps [B, T]; those after an episode's end are not in `mask`."""
+
+    state: Tensor
+    action: Tensor
+    paid: Tensor
+    after: Tensor
+    ended: Tensor
+    mask: Tensor
+
+
+def simulate(world: World, episodes: int, steps: int, generator: torch.Generator) -> Episodes:
     """Episodes of the behaviour policy; rewards are 0 or 1 with the world's means."""
-    steps = len(q)
 
     def draw(p: Tensor) -> Tensor:
         return torch.multinomial(p, 1, generator=generator)[:, 0]
 
     state = draw(world.start.expand(episodes, -1))
     live = torch.ones(episodes, dtype=torch.bool)
-    fields: dict[str, list[Tensor]] = {k: [] for k in ("log_ratio", "reward", "mask", "q", "v")}
-    for t in range(steps):
+    columns: list[tuple[Tensor, ...]] = []
+    for _ in range(steps):
         action = draw(world.behaviour[state])
-        ratio = world.target[state, action] / world.behaviour[state, action]
         paid = torch.rand(episodes, generator=generator) < world.reward[state, action]
-        for name, value in (
-            ("log_ratio", ratio.log()),
-            ("reward", paid.double()),
-            ("mask", live),
-            ("q", q[t][state, action]),
-            ("v", v[t][state]),
-        ):
-            fields[name].append(value)
-        live = live & (torch.rand(episodes, generator=generator) >= ENDS)
-        state = draw(world.chance[state, action])
-    stacked = {name: torch.stack(values, 1) for name, values in fields.items()}
-    return Logged(gamma=GAMMA, **stacked)
+        ended = torch.rand(episodes, generator=generator) < ENDS
+        after = draw(world.chance[state, action])
+        columns.append((state, action, paid.double(), after, ended, live))
+        state, live = after, live & ~ended
+    return Episodes(*(torch.stack(column, 1) for column in zip(*columns, strict=True)))
+
+
+def logged(world: World, found: Episodes, q: Tensor, v: Tensor) -> Logged:
+    """The episodes with log-ratios of the target policy and its (guessed) values."""
+    state, action, at = found.state, found.action, torch.arange(found.mask.shape[1])
+    ratio = world.target[state, action] / world.behaviour[state, action]
+    return Logged(
+        ratio.log(), found.paid, found.mask, q=q[at, state, action], v=v[at, state], gamma=GAMMA
+    )
+
+
+def dataset(found: Episodes) -> Dataset:
+    """The same as transitions between states as unit vectors, without who chose the actions."""
+    seen, mask, length = torch.eye(STATES), found.mask, found.mask.shape[1]
+    cut = ~found.ended & (torch.arange(length) == length - 1)
+    data = Transitions(
+        seen[found.state[mask]],
+        found.action[mask],
+        found.paid[mask].float(),
+        seen[found.after[mask]],
+        found.ended[mask],
+        cut[mask],
+    )
+    return Dataset(data, Spec("world", STATES, 1, ACTIONS, (0.0,), (1.0,), length))
+
+
+def corrected(world: World, found: Episodes, seed: int) -> Evaluation:
+    """DICE's estimate of the value without a limit of steps, from the episodes."""
+
+    def acts(obs: Tensor, generator: torch.Generator) -> Tensor:
+        law = world.target[obs.argmax(-1)]
+        return torch.multinomial(law, 1, generator=generator)[:, 0]
+
+    result = correct(acts, dataset(found), replace(DICE, seed=seed))
+    return Evaluation(result.value, result.low, result.high, result.effective_share)
+
+
+def endless(world: World) -> float:
+    """What the target policy earns where only the world ends episodes."""
+    move = torch.einsum("sa,sat->st", world.target, world.chance) * GAMMA * (1 - ENDS)
+    earned = (world.target * world.reward).sum(-1)
+    v = torch.linalg.solve(torch.eye(STATES, dtype=torch.float64) - move, earned)
+    return float(world.start @ v)
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:

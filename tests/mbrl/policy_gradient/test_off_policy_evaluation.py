@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ def test_unbiased_over_all_episodes_of_a_world(name: str) -> None:
 def test_exact_values_leave_doubly_robust_only_the_noise_of_the_world() -> None:
     g = torch.Generator().manual_seed(2)
     world = worlds.build(8, 0.8, g)
-    data = worlds.simulate(world, 400, world.q, world.v, g)
+    data = worlds.logged(world, worlds.simulate(world, 400, 8, g), world.q, world.v)
     blind = Logged(
         data.log_ratio, data.reward, data.mask, data.gamma, data.reward * 0, data.reward * 0
     )
@@ -164,3 +165,33 @@ def test_wrong_input_is_named() -> None:
     with pytest.raises(ConfigError, match="need q"):
         evaluate(bare, "doubly_robust")
     assert math.isnan(evaluate(logged(1), "per_decision").low)
+
+
+def test_worlds_without_a_limit_and_their_transitions() -> None:
+    """The value without a limit is that of very long episodes; what DICE sees is what happened."""
+    g = torch.Generator().manual_seed(4)
+    assert worlds.build(300, 0.8, g).value == pytest.approx(
+        worlds.endless(worlds.build(1, 0.8, torch.Generator().manual_seed(4))), rel=1e-9
+    )
+    world = worlds.build(5, 0.8, g)
+    found = worlds.simulate(world, 200, 5, g)
+    t = worlds.dataset(found).transitions
+    assert len(t) == int(found.mask.sum()) and len(t.episodes()) == 200
+    lengths = found.mask.sum(1)
+    for (a, b), episode in zip(t.episodes(), range(200), strict=True):
+        assert b - a == int(lengths[episode])
+        assert t.obs[a:b].argmax(1).tolist() == found.state[episode, : b - a].tolist()
+        assert t.next_obs[a : b - 1].tolist() == t.obs[a + 1 : b].tolist()
+        assert not t.ends[a : b - 1].any() and bool(t.terminated[b - 1] != t.truncated[b - 1])
+        assert (b - a == 5) or bool(t.terminated[b - 1])
+    share = float(t.terminated.double().mean())
+    assert share == pytest.approx(worlds.ENDS, abs=0.03)
+
+
+def test_a_correction_of_a_world_covers_its_value() -> None:
+    found = worlds.measure(
+        worlds.DEFAULTS | {"estimator": "dice", "steps": 40, "sets": 1}, 0, Path("unused")
+    ).values
+    assert abs(found["bias"]) < 0.15 and 0 < found["width"] < 0.5
+    with pytest.raises(ConfigError, match=r"confidence is 0.9; DICE's intervals are of 0.95"):
+        worlds.measure(worlds.DEFAULTS | {"estimator": "dice", "confidence": 0.9}, 0, Path("x"))
