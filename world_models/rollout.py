@@ -78,10 +78,10 @@ def rollout(
 
     A row ends when the model says terminated (later steps are masked), when the stop measure passes
     its threshold (flagged truncated: it bootstraps; with `HaltingRollout` terminated), when the
-    model cannot predict it (nothing recorded), or at the horizon (truncated). `states` [B, K] is
-    the simulator state at the starts, for models that carry one; `memory` [B, M] what a `Stateful`
-    policy carries there; `limits` [B] the steps of each row at most, if fewer than the horizon.
-    Such a policy hears rewards before their penalty: with one, as recorded in `signals["heard"]`.
+    model cannot predict it (nothing recorded), or at the horizon (truncated). `states` [B, K]:
+    simulator states at the starts, for models that carry them; `memory` [B, M]: what a `Stateful`
+    policy carries there; `limits` [B]: most steps of each row, if fewer than the horizon. Such a
+    policy hears rewards before their penalty: with one, as recorded in `signals["heard"]`.
     """
     count, device = starts.shape[0], starts.device
     record = _Record(count, config.horizon, starts)
