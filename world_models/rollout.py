@@ -89,8 +89,7 @@ def rollout(
     obs, state = starts, states
     members = _members(model, config, count, generator)
     if limits is not None:
-        live = torch.nonzero(limits > 0).flatten()
-        obs = obs[live]
+        obs, live = obs[limits > 0], torch.nonzero(limits > 0).flatten()
         state, memory, members = (_rows(x, live) for x in (state, memory, members))
     asked = config.stop if config.penalty is None else config.penalty
     for t in range(config.horizon):
