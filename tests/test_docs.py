@@ -16,10 +16,15 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 TINY = ["--model.transformer.width", "16", "--final-problems", "2", "--eval-problems", "2"]
 
+FITTED = ["--steps", "20", "--model.min-epochs", "1", "--model.max-epochs", "2"]
+
 # What keeps a documented command to seconds; None: too long or needs the network.
 SHORT: dict[str, list[str] | None] = {
     "quickstart": ["--steps", "20", "--seeds", "0"],
     "run pgd": ["--steps", "20", "--model.updates", "20", "--generation.windows", "32"],
+    "run neubay": FITTED,
+    "run ravl": FITTED,
+    "run mopo": FITTED,
     "run": ["--steps", "20"],
     "bench": ["--quick", "--no-peers"],
     "collect": None,
