@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from mbrl.errors import ConfigError, unknown_name
 
@@ -101,6 +101,8 @@ def iqm(scores: Scores) -> Any:
     table = as_scores(scores)
     runs = table.reshape(*table.shape[:-2], -1)
     present = ~np.isnan(runs.reshape(-1, runs.shape[-1])[0])
+    from scipy import stats  # here, as it takes a second to import
+
     return stats.trim_mean(runs[..., present], 0.25, axis=-1)
 
 
@@ -198,7 +200,7 @@ def performance_profile(
         return Profile(levels, estimate, nothing, nothing)
     share = (above + 0.5) / (counts + 1)
     error = np.sqrt((share * (1 - share) / counts).sum(1)) / len(counts)
-    half = stats.norm.ppf((1 + confidence) / 2) * error
+    half = special.ndtri((1 + confidence) / 2) * error
     return Profile(levels, estimate, np.maximum(estimate - half, 0), np.minimum(estimate + half, 1))
 
 
@@ -268,7 +270,7 @@ def paired_comparison(
         deviation = np.sqrt((both * all_counts).mean())
         effects.append(float(difference / deviation) if deviation > 0 else np.nan)
         t = abs(difference) / error if error > 0 else np.nan
-        p_values.append(float(2 * stats.t.sf(t, degrees)))
+        p_values.append(float(2 * special.stdtr(degrees, -t)))
     rows = zip(differences, effects, p_values, holm(p_values).tolist(), strict=True)
     return {name: Comparison(*row) for name, row in zip(tables, rows, strict=True)}
 
@@ -302,11 +304,13 @@ def rank_correlation(x: ArrayLike, y: ArrayLike, *, confidence: float = 0.95) ->
         raise ConfigError("x and y must be finite; leave out the pairs that lack a value")
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return Interval(np.nan, np.nan, np.nan)
+    from scipy import stats  # here, as it takes a second to import
+
     n, r = len(a), float(stats.spearmanr(a, b).statistic)
     if n < 4:
         return Interval(r, np.nan, np.nan)
     inner = float(np.clip(r, -1 + 6 / (n * (n * n - 1)), 1 - 6 / (n * (n * n - 1))))
-    half = stats.norm.ppf((1 + confidence) / 2) * np.sqrt((1 + inner**2 / 2) / (n - 3))
+    half = special.ndtri((1 + confidence) / 2) * np.sqrt((1 + inner**2 / 2) / (n - 3))
     low, high = np.tanh(np.arctanh(inner) + half * np.array([-1.0, 1.0]))
     return Interval(r, min(r, float(low)), max(r, float(high)))
 
@@ -356,7 +360,7 @@ def _degrees(variances: np.ndarray, counts: np.ndarray) -> float:
 
 
 def _student(estimate: float, error: float, degrees: float, confidence: float) -> Interval:
-    half = float(stats.t.ppf((1 + confidence) / 2, degrees)) * error
+    half = float(special.stdtrit(degrees, (1 + confidence) / 2)) * error
     return Interval(estimate, estimate - half, estimate + half)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from mbrl.errors import DataError
@@ -90,7 +90,7 @@ def calibration(model: EnsembleDynamics, data: Transitions, *, rows: int = 5000)
     centre = mean.mean(0)
     spread = (variance.mean(0) + mean.var(0, correction=0)).sqrt()
     z = ((model.targets(data) - centre) / spread).abs().flatten().cpu().numpy()
-    bounds = stats.norm.ppf(0.5 + LEVELS / 2)
+    bounds = special.ndtri(0.5 + LEVELS / 2)
     observed = np.array([(z <= b).mean() for b in bounds])
     return Calibration(LEVELS, observed, float(np.abs(observed - LEVELS).mean()))
 
@@ -101,6 +101,8 @@ def rank_correlation(
 ) -> dict[str, float]:
     """Spearman's rank correlation of every disagreement measure with the true one-step error (root
     mean square over target dimensions), on at most `rows` rows."""
+    from scipy import stats  # here, as it takes a second to import
+
     data = _first(data, rows).to(model.device)
     mean, variance = model.members_predict(data.obs, data.action)
     error = (model.targets(data) - mean.mean(0)).square().mean(-1).sqrt().cpu().numpy()

@@ -3,7 +3,6 @@
 Tool-Integrated Reasoning via Bipartite Matching"."""
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 
 from mbrl.errors import ConfigError
@@ -13,6 +12,8 @@ def hard_match(scores: np.ndarray, penalty: float = 0.0) -> np.ndarray:
     """[P] rewards from `scores` [P, G] of predicted against reference calls: the score with the
     call that the best assignment gives each, less `penalty` for predictions that are left over.
     The best assignment has the largest sum of scores."""
+    from scipy.optimize import linear_sum_assignment  # here, as it takes long to import
+
     scores = checked(scores)
     rewards = np.full(len(scores), -penalty)
     rows, columns = linear_sum_assignment(scores, maximize=True)

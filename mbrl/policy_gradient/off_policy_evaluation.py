@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from mbrl.errors import ConfigError, unknown_name
@@ -193,7 +193,7 @@ def interval(
     count = torch.zeros(draws, episodes, dtype=torch.float64)
     count.scatter_add_(1, drawn, torch.ones_like(count))
     spread = float(found(count).std()) * math.sqrt(episodes / (episodes - 1))
-    reach = float(stats.t.ppf(0.5 + confidence / 2, episodes - 1)) * spread
+    reach = float(special.stdtrit(episodes - 1, 0.5 + confidence / 2)) * spread
     return value - reach, value + reach
 
 

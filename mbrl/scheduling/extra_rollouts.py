@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from mbrl.errors import ConfigError
@@ -188,7 +188,7 @@ class XRPO(Scheduler):
         in_range("level", config.level, 0, 1, ends=False)
         in_range("first", config.first, 0, 1)
         self.config = config
-        quantile = stats.t.ppf((1 + config.level) / 2, range(1, budget + 2))
+        quantile = special.stdtrit(range(1, budget + 2), (1 + config.level) / 2)
         self.quantiles = torch.cat([torch.full((2,), torch.inf), torch.tensor(quantile)])
 
     def request(self, generator: torch.Generator) -> Request:

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from mbrl.errors import ConfigError
@@ -194,6 +193,8 @@ def learn_few_steps(
 
 def best_coefficient(loss: Callable[[float], float]) -> tuple[float, float]:
     """The coefficient between e^-2 and e^2 of least loss, and this loss."""
+    from scipy import optimize  # here, as it takes long to import
+
     found = optimize.minimize_scalar(
         lambda log: loss(math.exp(log)), bounds=(-2.0, 2.0), method="bounded"
     )
