@@ -5,6 +5,7 @@ import dataclasses
 
 from torch import Tensor
 
+from algorithms import control_parts
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.credit import Bootstrapped, ReturnToGo
@@ -18,7 +19,8 @@ ANCHORS = ("reference", "previous")  # the first policy, the one before the last
 KEYS = ("prompt", "turn")  # copies that began in one state, and the step of the episode
 HAS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
-    *("signals.value", "signals.uniform", "signals.entropy_weight"),
+    *("signals.value", "signals.uniform"),
+    *(name for part in control_parts.PARTS for name in part.provides),
     *("groups.prompt", "segments.turn", "entropy"),
     "sum_prob_squared",  # of discrete actions
     CURRENT_ENTROPY,
@@ -33,15 +35,15 @@ PARTS = frozenset(
         "log-probs at the start of the update",
         "data of earlier policies with their log-probs",  # with keep above 1
         "the sum of squared probabilities of the old policy",
-        "the weight of an entropy bonus that follows a target",
+        *(sentence for part in control_parts.PARTS for sentence in part.covers),
     }
 )
 
 
-def check(objective: Recipe, alone: bool) -> None:
-    """Raises `ConfigError` where a run in control, with a start for every copy if `alone`, does not
-    have what the recipe needs."""
-    if alone and objective.compares:
+def check(objective: Recipe, group: int, scheduler: str, pool: int) -> None:
+    """Raises `ConfigError` where a run in control with `group` copies of a start, which are those
+    that `scheduler` takes from a `pool`, does not have what the recipe needs."""
+    if group == 1 and scheduler == "uniform" and objective.compares:
         raise ConfigError(
             f"recipe {objective.name} compares copies that begin in one state, and group is 1: "
             "nothing would be learned; set group to 2 or more"
@@ -55,6 +57,7 @@ def check(objective: Recipe, alone: bool) -> None:
             f"recipe {objective.name} needs {', '.join(lacking)}, which a run in control does not "
             "have; `list recipes` shows what each one needs"
         )
+    control_parts.check(objective, group, pool)
 
 
 def success(t: Trajectories) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from algorithms.control_parts import described, needed
 from algorithms.control_recipes import ANCHORS, check, in_control, success
 from algorithms.offline import Offline
 from mbrl import agent as shared
@@ -99,7 +100,7 @@ class PolicyGradientConfig:
         settings(self.scheduler, self.scheduler_settings)
         if self.horizon:
             Horizon(self.horizon, self.horizon_every)
-        check(recipe(self.recipe), self.group == 1 and self.scheduler == "uniform")
+        check(recipe(self.recipe), self.group, self.scheduler, self.pool)
 
 
 class Minibatch(NamedTuple):
@@ -113,7 +114,7 @@ class Minibatch(NamedTuple):
 class PolicyGradient(Offline):
     """Policy gradients (REINFORCE, A2C, PPO, V-trace, GRPO, ...) by acting."""
 
-    version = 2
+    version = 3
     action_kinds = ("continuous", "discrete")
     learns_offline = False
     learn = shared.learn
@@ -140,8 +141,13 @@ class PolicyGradient(Offline):
                 f"recipe {config.recipe} needs the sum of squared probabilities, which continuous "
                 "actions do not have; choose another recipe"
             )
+        self.parts = {part.__name__: part(self.recipe) for part in needed(self.recipe)}
+        if any(part.discrete for part in self.parts.values()) and not spec.discrete:
+            raise ConfigError(
+                f"recipe {config.recipe} compares entropies of discrete actions, and those of "
+                f"{spec.task} are continuous; choose another recipe"
+            )
         self.reward = config.reward or ("success" if self.recipe.verdict else "task")
-        self.entropy_weight = self.recipe.entropy_weight()
         credits = [term.credit for term in self.recipe.terms]
         self.credit = next((c for c in credits if isinstance(c, Bootstrapped)), None)
         learned: dict[str, nn.Module] = {"policy": self.policy}
@@ -180,7 +186,10 @@ class PolicyGradient(Offline):
         c = self.config
         horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
         if c.pool == 0:
-            return Rounds(task, envs=c.envs, group=c.group, seed=self.seed, horizon=horizon)
+            greedy = any(part.greedy for part in self.parts.values())
+            return Rounds(
+                task, envs=c.envs, group=c.group, seed=self.seed, horizon=horizon, greedy=greedy
+            )
         return ScheduledRounds(
             task,
             c.scheduler,
@@ -232,12 +241,12 @@ class PolicyGradient(Offline):
         self.seen.add(self.rounds[-1].obs[self.rounds[-1].mask])
 
     def kept(self) -> Trajectories:
-        """All kept rounds; starts of different ones are different groups."""
+        """All kept rounds; the groups of different ones are different groups."""
         first, parts = 0, []
         for part in self.rounds:
-            shifted = {"prompt": part.groups["prompt"] + first}
+            shifted = {name: ids + first for name, ids in part.groups.items()}
             parts.append(dataclasses.replace(part, groups=shifted))
-            first = int(shifted["prompt"].max()) + 1
+            first = 1 + max(int(ids.max()) for ids in shifted.values())
         return joined(parts)
 
     def _episodes(self) -> Trajectories:
@@ -281,6 +290,8 @@ class PolicyGradient(Offline):
                 t = t.select(self.chosen.nonzero().flatten())
                 t.groups["prompt"] = numbered(t.groups["prompt"])
             self.owner, self.chosen = self.usual(), None
+        for part in self.parts.values():
+            t = part.gathered(t, self.config.group)
         with torch.no_grad():
             t.log_probs["behaviour"] = described(self.acting, t)[0]
         return t
@@ -298,10 +309,6 @@ class PolicyGradient(Offline):
             signals["uniform"] = torch.rand(
                 t.mask.shape, generator=self.generator, device=self.device
             )
-        if self.entropy_weight is not None:
-            mean = float(entropy[t.mask].mean())
-            weight = self.entropy_weight.update(mean)
-            signals["entropy_weight"] = torch.full_like(t.reward, weight)
         t = dataclasses.replace(
             t,
             log_probs=log_probs,
@@ -309,6 +316,8 @@ class PolicyGradient(Offline):
             entropy=entropy,
             sum_prob_squared=self._sum_prob_squared(t),
         )
+        for part in self.parts.values():
+            t = part.measured(t, self.policy)
         found = estimate(self.recipe, t)
         target = None if self.credit is None else self.credit.targets(t.reward, t)
         if "previous" in self.anchors:
@@ -370,8 +379,8 @@ class PolicyGradient(Offline):
         heard = [(dataclasses.asdict(data), rows) for data, rows in self.heard]
         rounds = [dataclasses.asdict(part) for part in self.rounds]
         seen = self.seen.state_dict()
-        held = None if self.entropy_weight is None else self.entropy_weight.state_dict()
-        kept = {"heard": heard, "rounds": rounds, "seen": seen, "entropy_weight": held}
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        kept = {"heard": heard, "rounds": rounds, "seen": seen, "parts": parts}
         return super().state_dict() | kept
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -379,8 +388,8 @@ class PolicyGradient(Offline):
         self.heard = [(Transitions(**data), rows) for data, rows in state["heard"]]
         self.rounds = [Trajectories(**part) for part in state["rounds"]]
         self.seen.load_state_dict(state["seen"])
-        if self.entropy_weight is not None:
-            self.entropy_weight.load_state_dict(state["entropy_weight"])
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"][name])
 
 
 class Critic(nn.Module):
@@ -423,16 +432,3 @@ class Moments:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.count, self.mean, self.squares = state["count"], state["mean"], state["squares"]
-
-
-def described(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
-    """log pi of the actions of `t` and the policy's entropy, both [B, T]; of a squashed Gaussian
-    the entropy before the squash."""
-    if isinstance(policy, CategoricalPolicy):
-        log_pi = torch.log_softmax(policy.logits(t.obs), -1)
-        chosen = log_pi.gather(-1, t.action.long()[..., None])[..., 0]
-        return chosen, -(log_pi.exp() * log_pi).sum(-1)
-    assert isinstance(policy, SquashedGaussianPolicy)
-    _, log_std = policy.distribution(t.obs)
-    entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
-    return policy.log_prob(t.obs, t.action), entropy

@@ -18,12 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithms.policy_gradient import (
-    Minibatch,
-    PolicyGradient,
-    PolicyGradientConfig,
-    described,
-)
+from algorithms.control_parts import described
+from algorithms.policy_gradient import Minibatch, PolicyGradient, PolicyGradientConfig
 from mbrl import agent as shared
 from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend, target_copy
@@ -75,7 +71,7 @@ def sampling_loss(
 class PROPS(PolicyGradient):
     """PROPS: policy gradients on data of a policy that makes up for sampling error."""
 
-    version = 1
+    version = 2
     config: PROPSConfig
 
     def __init__(

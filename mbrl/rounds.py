@@ -17,7 +17,7 @@ class Rounds:
     The agent hears `observe(data, rows)`, rows [L] the copies that the L transitions are of, and
     `end_round()`, which says how many updates follow. Its whole state is tensors, so a run resumes
     exactly. With a `horizon`, which gives the longest episode of a round by its number, episodes
-    are truncated there.
+    are truncated there. With `greedy`, the last copy of every group acts without exploration.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class Rounds:
         group: int = 1,
         seed: int = 0,
         horizon: Callable[[int], int] | None = None,
+        greedy: bool = False,
     ) -> None:
         if envs < 1 or group < 1 or envs % group:
             raise ConfigError(
@@ -40,7 +41,7 @@ class Rounds:
         self.limit: int = task.spec.max_episode_steps
         self.generator = torch.Generator(device=task.device).manual_seed(seed + 7_919)
         self.running = torch.zeros(envs, dtype=torch.float64, device=task.device)
-        self.horizon, self.rounds = horizon, 0
+        self.horizon, self.rounds, self.greedy = horizon, 0, greedy
         self.rows_seen = 0
         self.returns: list[float] = []  # of finished episodes
         self._begin()
@@ -56,6 +57,10 @@ class Rounds:
     def collect(self, agent: Any) -> int:
         """One step of every copy that goes on; returns how many updates follow."""
         action, _ = agent.act(self.obs, deterministic=False, generator=self.generator)
+        if self.greedy:
+            best, _ = agent.act(self.obs, deterministic=True)
+            last = self.live % self.group == self.group - 1
+            action = torch.where(last.view(-1, *[1] * (action.ndim - 1)), best, action)
         step = self.task.step(self.state, action)
         self.elapsed += 1
         limit = self.limit if self.horizon is None else min(self.limit, self.horizon(self.rounds))

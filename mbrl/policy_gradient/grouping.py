@@ -1,9 +1,38 @@
 """Which steps are compared: ids for `groups` from observations, alike, nearly alike, or with alike
 histories. Of steps as flat rows [n], each with its `prompt` [n]."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from mbrl.errors import ConfigError
+
+BUNDLE = 5  # questions of a bundle, about
+
+
+class Bundled(NamedTuple):
+    """Of every sequence its bundle's id and its paper's within it; the papers' scores [P]."""
+
+    bundle: list[int]
+    paper: list[int]
+    scores: np.ndarray
+
+
+def bundled(prompt: Sequence[int], earned: Sequence[float]) -> Bundled:
+    """Bundles of about five neighbouring prompts, as evenly as it goes. The paper i of a bundle is
+    the i-th sequence of each of its prompts, its score the sum of what these have `earned`. RiskPO,
+    arXiv 2510.00911. `prompt` holds numbers from 0 on."""
+    count = max(prompt) + 1
+    bundles = max(1, round(count / BUNDLE))
+    bundle = [question * bundles // count for question in prompt]
+    seen: dict[int, int] = {}
+    paper, scores = [], dict[tuple[int, int], float]()
+    for question, own, reward in zip(prompt, bundle, earned, strict=True):
+        paper.append(seen.get(question, 0))
+        seen[question] = paper[-1] + 1
+        scores[own, paper[-1]] = scores.get((own, paper[-1]), 0.0) + reward
+    return Bundled(bundle, paper, np.array(list(scores.values())))
 
 
 def equal_ids(obs: np.ndarray, prompt: np.ndarray) -> np.ndarray:

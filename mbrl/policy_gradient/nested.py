@@ -2,6 +2,7 @@
 an advantage already, so that a term with them takes `Zero` and `One`."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -81,7 +82,10 @@ class BundleRisk(Credit):
 
     over the deviation of the bundle's papers, shared out by how far each answer is above the mean
     of its question. "RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM
-    Post-Training". (At the outcome's own mean the shares are 0 / 0: then all are alike.)"""
+    Post-Training". (At the outcome's own mean the shares are 0 / 0: then all are alike.) Quantiles
+    are tracked in steps of a tenth of an answer."""
+
+    verdict: ClassVar[bool] = True
 
     low: float = 0.2
     high: float = 0.8

@@ -32,7 +32,7 @@ class QuantileTracker:
         return self.quantiles
 
     def state_dict(self) -> dict[str, Any]:
-        kept = None if self.quantiles is None else self.quantiles.copy()
+        kept = None if self.quantiles is None else self.quantiles.tolist()
         return {"levels": self.levels, "quantiles": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -102,6 +102,35 @@ class EntropyWeight:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weight = float(state["weight"])
+
+
+class EntropyHistory:
+    """For every turn's number the mean over earlier batches of the mean entropy of all steps of
+    such turns; in the first batch that has one, that batch's. EPO, arXiv 2509.22576, with batches
+    for updates."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[float, int]] = {}  # sum of batches' means, batches
+
+    def update(self, entropy: Tensor, turn: Tensor) -> list[float]:
+        """`entropy` [n] of a batch's steps and the `turn` [n] each belongs to, from 0 without a
+        gap; returns the history before it of turns 0 to the largest."""
+        entropy = entropy.double()
+        totals = entropy.new_zeros(int(turn.max()) + 1)
+        counts = totals.index_add(0, turn, torch.ones_like(entropy))
+        means = (totals.index_add(0, turn, entropy) / counts.clamp_min(1)).tolist()
+        history = []
+        for k, mean in enumerate(means):
+            total, batches = self.seen.get(k, (0.0, 0))
+            history.append(total / batches if batches else mean)
+            self.seen[k] = (total + mean, batches + 1)
+        return history
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": dict(self.seen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = {int(k): (float(a), int(n)) for k, (a, n) in state["seen"].items()}
 
 
 def shrinkage(prior: Tensor, mean: Tensor, size: Tensor, z: float) -> Tensor:

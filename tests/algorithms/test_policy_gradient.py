@@ -10,7 +10,8 @@ from torch import Tensor
 
 import algorithms
 from algorithms import PolicyGradient, PolicyGradientConfig
-from algorithms.policy_gradient import Moments, described
+from algorithms.control_parts import described
+from algorithms.policy_gradient import Moments
 from experiments import run as runs
 from experiments.settings import RunSettings, build_config
 from mbrl.errors import ConfigError
@@ -151,8 +152,7 @@ def test_the_entropy_bonus_follows_its_target_through_a_resume() -> None:
     task = Signs(discrete=True)
     config = PolicyGradientConfig(recipe="skywork_or1", **LEARNING)
     agent = PolicyGradient(task.spec, config, seed=0)
-    assert agent.entropy_weight is not None
-    agent.entropy_weight.target = 10.0  # above any entropy of two actions
+    agent.parts["EntropyControl"].tracker.target = 10.0  # above any entropy of two actions
     weights = []
     for _ in range(3):
         heard(agent, task)
@@ -161,7 +161,7 @@ def test_the_entropy_bonus_follows_its_target_through_a_resume() -> None:
     assert weights == pytest.approx([0.0, 0.005, 0.01])
     again = PolicyGradient(task.spec, config, seed=0)
     again.load_state_dict(agent.state_dict())
-    assert again.entropy_weight is not None and again.entropy_weight.weight == pytest.approx(0.015)
+    assert again.parts["EntropyControl"].tracker.weight == pytest.approx(0.015)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,7 +308,9 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"recipe": "vcpo"}, r"needs signals\.gradient_norm_squared"),
+        ({"recipe": "mssr"}, r"needs signals\.tracked_value"),
+        ({"recipe": "remax", "group": 1}, "last copy of every start act greedily, and group is 1"),
+        ({"recipe": "remax", "pool": 8}, "pool is 8, set it to 0"),
         ({"recipe": "gigpo"}, r"needs groups\.state"),
         ({"recipe": "nlpo"}, "needs log-probs of the policy masked by its earlier copy's top p"),
         ({"recipe": "reinforce_ada"}, "needs rounds of sampling until both kinds"),

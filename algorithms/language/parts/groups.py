@@ -15,10 +15,8 @@ from algorithms.language.parts.places import (
 )
 from algorithms.language.parts.values import Rates
 from algorithms.language.rollouts import Rollouts
-from mbrl.policy_gradient.grouping import history_ids
+from mbrl.policy_gradient.grouping import bundled, history_ids
 from mbrl.policy_gradient.trackers import QuantileTracker
-
-BUNDLE = 5  # questions of a bundle, about
 
 
 class Histories(Part):
@@ -67,19 +65,10 @@ class Bundles(Part):
         self.tracker = QuantileTracker((0.2, 0.8), 0.1)
 
     def measure(self, found: Rollouts) -> Rollouts:
-        questions = prompts(found)
-        count = max(questions) + 1
-        bundles = max(1, round(count / BUNDLE))
-        bundle = [question * bundles // count for question in questions]
-        seen: dict[int, int] = {}
-        paper, scores = [], dict[tuple[int, int], float]()
-        for question, own, earned in zip(questions, bundle, outcomes(found), strict=True):
-            paper.append(seen.get(question, 0))
-            seen[question] = paper[-1] + 1
-            scores[own, paper[-1]] = scores.get((own, paper[-1]), 0.0) + earned
-        low, high = self.tracker.update(np.array(list(scores.values()))).tolist()
-        rows = len(found)
-        found = with_fields(found, "groups", bundle=whole(found, bundle), paper=whole(found, paper))
+        made = bundled(prompts(found), outcomes(found))
+        low, high = self.tracker.update(made.scores).tolist()
+        rows, ids = len(found), {"bundle": made.bundle, "paper": made.paper}
+        found = with_fields(found, "groups", **{n: whole(found, x) for n, x in ids.items()})
         return with_fields(
             found,
             "signals",
@@ -88,11 +77,10 @@ class Bundles(Part):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        kept = self.tracker.state_dict()["quantiles"]
-        return {"quantiles": None if kept is None else kept.tolist()}
+        return self.tracker.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tracker.load_state_dict({"levels": self.tracker.levels, **state})
+        self.tracker.load_state_dict(state)
 
 
 class Pairs(Part):

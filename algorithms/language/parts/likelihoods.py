@@ -24,7 +24,7 @@ from algorithms.language.sampling import described
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
-from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient import Recipe, trackers
 
 SPOILED = 0.3  # of a prompt's tokens are replaced
 
@@ -153,28 +153,20 @@ class EntropyHistory(Part):
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
-        self.seen: dict[int, tuple[float, int]] = {}  # sum of rounds' means, rounds
+        self.tracker = trackers.EntropyHistory()
 
     def measure(self, found: Rollouts) -> Rollouts:
         t = found.data
         assert t.entropy is not None
-        entropy, turn = t.entropy[t.mask].double(), t.segments["turn"][t.mask]
-        totals = entropy.new_zeros(int(turn.max()) + 1)
-        counts = totals.index_add(0, turn, torch.ones_like(entropy))
-        means = (totals.index_add(0, turn, entropy) / counts.clamp_min(1)).tolist()
-        history = []
-        for k, mean in enumerate(means):
-            total, rounds = self.seen.get(k, (0.0, 0))
-            history.append(total / rounds if rounds else mean)
-            self.seen[k] = (total + mean, rounds + 1)
+        history = self.tracker.update(t.entropy[t.mask], t.segments["turn"][t.mask])
         rows = [history[: len(turns)] for turns in found.turns]
         return with_fields(found, "signals", entropy_history=of_turns(found, rows))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seen": dict(self.seen)}
+        return self.tracker.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seen = {int(k): (float(a), int(n)) for k, (a, n) in state["seen"].items()}
+        self.tracker.load_state_dict(state)
 
 
 class EntropyControl(Part):
