@@ -4,7 +4,7 @@ recurrent units, as in NEUBAY (arXiv 2512.04341)."""
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -78,25 +78,32 @@ class QNetwork(nn.Module):
         return q
 
     def forward(self, inputs: Tensor, first: Tensor) -> Tensor:
-        """q [T, 2] along a tape [T, 4] on which episodes begin where `first` [T] is True."""
+        """q [T, ..., 2] along tapes [T, ..., 4] on which episodes begin where `first` [T] is
+        True."""
         return self.head(self.encoder(inputs, first))
 
 
-def double_q_loss(
-    q: Tensor, q_target: Tensor, arm: Tensor, paid: Tensor, first: Tensor, gamma: float
-) -> Tensor:
-    """Huber loss of a tape's pulls: the target of step t is paid_t + gamma q_target of step t + 1
-    at the arm that q, held fixed, prefers there. `q`, `q_target` [T, 2], the rest [T].
+class Batch(NamedTuple):
+    """Episodes side by side: `inputs` [T + 1, B, 4], `arm`, `paid` and whether the pull is learned
+    from, `pulled`, [T, B]."""
 
-    Deep Reinforcement Learning with Double Q-learning (arXiv 1509.06461). The step before a `first`
-    is the end of an episode and no pull.
+    inputs: Tensor
+    arm: Tensor
+    paid: Tensor
+    pulled: Tensor
+
+
+def double_q_loss(q: Tensor, q_target: Tensor, batch: Batch, gamma: float) -> Tensor:
+    """Huber loss of the pulls: the target of step t is paid_t + gamma q_target of step t + 1 at the
+    arm that q, held fixed, prefers there. `q`, `q_target` [T + 1, B, 2].
+
+    Deep Reinforcement Learning with Double Q-learning (arXiv 1509.06461).
     """
     best = q.detach().argmax(-1, keepdim=True)
-    goal = paid[:-1] + gamma * q_target.detach().gather(1, best)[1:, 0]
-    chosen = q.gather(1, arm[:, None])[:-1, 0]
-    pulled = ~first[1:]
-    loss = F.smooth_l1_loss(chosen, goal, reduction="none") * pulled
-    return loss.sum() / pulled.sum()
+    goal = batch.paid + gamma * q_target.detach().gather(-1, best)[1:, :, 0]
+    chosen = q[:-1].gather(-1, batch.arm[..., None])[..., 0]
+    loss = F.smooth_l1_loss(chosen, goal, reduction="none") * batch.pulled
+    return loss.sum() / batch.pulled.sum()
 
 
 class Replay:
@@ -109,8 +116,6 @@ class Replay:
         self.inputs = torch.zeros(*shape, INPUTS)
         self.arm, self.paid = torch.zeros(shape, dtype=torch.long), torch.zeros(shape)
         self.size, self.at = 0, 0
-        self.first = torch.zeros(shape[1], dtype=torch.bool)
-        self.first[0] = True
 
     def add(self, played: Pulls) -> None:
         rows = (self.at + torch.arange(played.arm.shape[1])) % self.count
@@ -119,12 +124,15 @@ class Replay:
         self.size = min(self.count, self.size + len(rows))
         self.at = (self.at + len(rows)) % self.count
 
-    def sample(self, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """A tape of uniformly drawn episodes cut after `steps`: inputs, arm, paid, first."""
+    def sample(self, steps: int, generator: torch.Generator) -> Batch:
+        """Uniformly drawn episodes. Of their rows, one episode after the other, the first `steps`
+        are learned from: of the last episode what is beyond is not, nor its last pull before."""
         count = -(-steps // self.length)
         rows = torch.randint(self.size, (count,), generator=generator)
-        fields = (self.inputs[rows], self.arm[rows], self.paid[rows], self.first.expand(count, -1))
-        return tuple(field.flatten(0, 1)[:steps] for field in fields)
+        place = torch.arange(count * self.length).view(count, -1)
+        pulled = place[:, 1:] < steps  # of every pull the row after it
+        fields = (self.inputs[rows], self.arm[rows, :-1], self.paid[rows, :-1], pulled)
+        return Batch(*(field.transpose(0, 1).contiguous() for field in fields))
 
     def state_dict(self) -> dict[str, Any]:
         fields = {name: getattr(self, name)[: self.size].clone() for name in FIELDS}
@@ -176,11 +184,12 @@ class Learner:
 
     def update(self) -> Tensor:
         """One gradient step on a sampled tape; its loss."""
-        inputs, arm, paid, first = self.replay.sample(self.config.tape, self.generator)
+        batch = self.replay.sample(self.config.tape, self.generator)
+        first = torch.arange(len(batch.inputs)) == 0
         with torch.no_grad():
-            q_target = self.target(inputs, first)
-        q = self.q(inputs, first)
-        loss = double_q_loss(q, q_target, arm, paid, first, self.config.gamma)
+            q_target = self.target(batch.inputs, first)
+        q = self.q(batch.inputs, first)
+        loss = double_q_loss(q, q_target, batch, self.config.gamma)
         for optimiser in self.optimisers:
             optimiser.zero_grad()
         loss.backward()

@@ -92,13 +92,13 @@ class LRULayer(nn.Module):
         return x + F.glu(F.linear(y, weight, torch.cat((self.value.bias, self.gate.bias))))
 
     def forward(self, x: Tensor, first: Tensor) -> Tensor:
-        """[T, width] of a tape on which a sequence begins wherever `first` [T] is True."""
+        """[T, ..., width] of tapes on which sequences begin wherever `first` [T] is True."""
         return self.with_states(x, first)[0]
 
     def with_states(self, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """`forward`, and the state [T, 2 states] after every position."""
+        """`forward`, and the state [T, ..., 2 states] after every position."""
         u = self.norm(x)
-        keep = (~first).to(x.dtype)[:, None]
+        keep = (~first).to(x.dtype).view(-1, *[1] * (x.ndim - 1))
         h = linear_scan(self.decay() * keep, self.inputs(u))
         return self.outputs(x, u, h), torch.cat([h.real, h.imag], -1)
 
@@ -128,18 +128,19 @@ class GRULayer(nn.Module):
         self.state_size = width
 
     def forward(self, x: Tensor, first: Tensor) -> Tensor:
-        """[T, width] of a tape on which a sequence begins wherever `first` [T] is True."""
+        """[T, ..., width] of tapes on which sequences begin wherever `first` [T] is True."""
         return self.with_states(x, first)[0]
 
     def with_states(self, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """`forward`, and the state [T, width] after every position."""
+        """`forward`, and the state [T, ..., width] after every position."""
         # Split at once: the gradient of a slice is as long as the tape, for every step of it.
-        inputs, keep = self.norm(x).split(1), (~first).to(x.dtype).split(1)
-        state, states = x.new_zeros(1, self.state_size), []
+        rows = self.norm(x).reshape(len(x), -1, self.state_size)
+        inputs, keep = rows.unbind(0), (~first).to(x.dtype).unbind(0)
+        state, states = torch.zeros_like(rows[0]), []
         for u, kept in zip(inputs, keep, strict=True):
             state = self.cell(u, state * kept)
             states.append(state)
-        after = torch.cat(states)
+        after = torch.stack(states).view_as(x)
         return x + after, after
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,20 +181,21 @@ class MemoryEncoder(nn.Module):
         return sum(self.sizes)
 
     def forward(self, x: Tensor, first: Tensor) -> Tensor:
-        """[T, in_dim] of a tape to [T, width]; `first` [T] bool marks where sequences begin."""
+        """[T, ..., in_dim] of a tape, or of several side by side, to [T, ..., width]; `first` [T]
+        bool marks where sequences begin, on all of them alike."""
         h = self.embed(x[..., : self.in_dim])
         for layer in self.layers:
             h = layer(h, first)
         return h
 
     def memory(self, x: Tensor, first: Tensor) -> Tensor:
-        """The memory [T, state_size] after every position of a tape; `step` goes on from it."""
+        """The memory [T, ..., state_size] after every position; `step` goes on from it."""
         h, states = self.embed(x[..., : self.in_dim]), []
         for layer in self.layers:
             assert isinstance(layer, LRULayer | GRULayer)
             h, after = layer.with_states(h, first)
             states.append(after)
-        return torch.cat(states, -1) if states else x.new_zeros(len(x), 0)
+        return torch.cat(states, -1) if states else x.new_zeros(*x.shape[:-1], 0)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of B sequences: features [B, width] and the memory [B, state_size] after it."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 SHORT = 16  # steps that are walked one after the other
+WIDE = 1024  # and numbers of a step from which that is faster than chunks, whose work is threefold
 
 
 def linear_scan(a: Tensor, b: Tensor) -> Tensor:
@@ -19,16 +20,16 @@ def linear_scan(a: Tensor, b: Tensor) -> Tensor:
     broadcastable to `b`) and `b` [T, ...], real or complex.
 
     A reset at step t is a_t = 0. Cost: 3 T multiplications, in about sqrt(T) steps one after the
-    other.
+    other; with many numbers a step, T multiplications in T steps.
     """
-    result: Tensor = _Scan.apply(a.expand_as(b), b)
+    result: Tensor = _Scan.apply(a if a.ndim == b.ndim else a.expand_as(b), b)
     return result
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        h = chunked_scan(a, b)
+        h = _scanned(a, b)
         ctx.save_for_backward(a, h)
         return h
 
@@ -38,25 +39,38 @@ class _Scan(torch.autograd.Function):
         g_t conj(h_{t-1})."""
         a, h = ctx.saved_tensors
         later = torch.cat([a[1:], torch.zeros_like(a[:1])]).conj()
-        g = chunked_scan(later.flip(0), gradients[0].flip(0)).flip(0)
+        g = _scanned(later.resolve_conj(), gradients[0].resolve_conj(), back=True)
         before = torch.cat([torch.zeros_like(h[:1]), h[:-1]])
-        return g * before.conj(), g
+        return (g * before.conj()).sum_to_size(a.shape), g
 
 
 @torch.no_grad()
-def chunked_scan(a: Tensor, b: Tensor) -> Tensor:
-    """The scan without gradients, `a` and `b` [T, ...] alike. All chunks run their steps side by
-    side from 0; then what enters each chunk, itself a scan over chunks, is added in."""
+def _scanned(a: Tensor, b: Tensor, back: bool = False) -> Tensor:
+    """The scan without gradients, `back` from the last step to the first."""
+    if len(b) > SHORT and b[0].numel() < WIDE:
+        a = a.expand_as(b)
+        return _chunked(a.flip(0), b.flip(0)).flip(0) if back else _chunked(a, b)
+    h = b.clone(memory_format=torch.contiguous_format)
+    values, factors = h.unbind(0), a.unbind(0)
+    order = range(len(b) - 2, -1, -1) if back else range(1, len(b))
+    for t in order:
+        values[t].addcmul_(factors[t], values[t + 1 if back else t - 1])
+    return h
+
+
+@torch.no_grad()
+def _chunked(a: Tensor, b: Tensor) -> Tensor:
+    """The scan without gradients, `a` and `b` [T, ...] alike, T > 16. All chunks run their steps
+    side by side from 0; then what enters each chunk, itself a scan over chunks, is added in."""
     steps = len(b)
-    size = steps if steps <= SHORT else math.isqrt(steps) // 2
+    size = math.isqrt(steps) // 2
     within, through = _by_step(b, size), _by_step(a, size)
     values, products = within.unbind(0), through.unbind(0)
     for t in range(1, size):
         values[t].addcmul_(products[t], values[t - 1])
         products[t].mul_(products[t - 1])
-    if size < steps:
-        entering = chunked_scan(products[-1], values[-1])[:-1]
-        within[:, 1:].addcmul_(through[:, 1:], entering)
+    entering = _scanned(products[-1], values[-1])[:-1]
+    within[:, 1:].addcmul_(through[:, 1:], entering)
     return within.transpose(0, 1).flatten(0, 1)[:steps]
 
 

@@ -16,6 +16,7 @@ from experiments.studies import bandit
 from experiments.studies import bandit_world as world
 from experiments.studies.bandit_agent import (
     AgentConfig,
+    Batch,
     Learner,
     QNetwork,
     Replay,
@@ -262,24 +263,22 @@ def test_the_dueling_head_by_hand() -> None:
     assert not network.advantage.bias.any()
 
 
-def test_the_loss_of_a_tape_against_a_loop() -> None:
+def test_the_loss_of_episodes_against_a_loop() -> None:
     g = seeded()
-    q, target = 2 * torch.randn(9, 2, generator=g), 2 * torch.randn(9, 2, generator=g)
-    arm, paid = torch.randint(2, (9,), generator=g), torch.randn(9, generator=g)
-    first = torch.tensor([1, 0, 0, 0, 1, 0, 0, 1, 0], dtype=torch.bool)
+    q, target = 2 * torch.randn(4, 3, 2, generator=g), 2 * torch.randn(4, 3, 2, generator=g)
+    arm, paid = torch.randint(2, (3, 3), generator=g), torch.randn(3, 3, generator=g)
+    pulled = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 0]], dtype=torch.bool)
     q.requires_grad_()
-    loss = double_q_loss(q, target, arm, paid, first, 0.9)
-    total, count, gradient = 0.0, 0, torch.zeros(9, 2)
-    for t in range(8):
-        if first[t + 1]:
-            continue
-        preferred = 0 if q[t + 1, 0] >= q[t + 1, 1] else 1
-        goal = float(paid[t]) + 0.9 * float(target[t + 1, preferred])
-        gap = float(q.detach()[t, arm[t]]) - goal
+    loss = double_q_loss(q, target, Batch(torch.zeros(4, 3, 4), arm, paid, pulled), 0.9)
+    total, count, gradient = 0.0, 0, torch.zeros(4, 3, 2)
+    for t, b in ((t, b) for t in range(3) for b in range(3) if pulled[t, b]):
+        preferred = 0 if q[t + 1, b, 0] >= q[t + 1, b, 1] else 1
+        goal = float(paid[t, b]) + 0.9 * float(target[t + 1, b, preferred])
+        gap = float(q.detach()[t, b, arm[t, b]]) - goal
         total += 0.5 * gap * gap if abs(gap) < 1 else abs(gap) - 0.5
-        gradient[t, arm[t]] = max(-1.0, min(1.0, gap))
+        gradient[t, b, arm[t, b]] = max(-1.0, min(1.0, gap))
         count += 1
-    assert count == 6
+    assert count == 7
     assert float(loss.detach()) == pytest.approx(total / count, rel=1e-5)
     torch.testing.assert_close(torch.autograd.grad(loss, q)[0], gradient / count)
 
@@ -294,17 +293,18 @@ def test_the_replay_returns_whole_episodes_and_forgets_the_oldest() -> None:
         replay.add(world.Pulls(inputs, torch.ones(4, 2).long(), inputs[1:, :, 3]))
     seen = set()
     for seed in range(30):
-        inputs, arm, paid, first = replay.sample(8, seeded(seed))
-        assert len(inputs) == 8 and first.tolist() == [True, *[False] * 4, True, False, False]
-        for start in (0, 5):
-            episode = int(inputs[start, 3]) // 10
+        inputs, arm, paid, pulled = replay.sample(8, seeded(seed))
+        assert inputs.shape == (5, 2, 4) and arm.shape == paid.shape == pulled.shape == (4, 2)
+        # Eight rows are all five of the first episode and three of the second: two pulls.
+        assert pulled.T.tolist() == [[True] * 4, [True, True, False, False]]
+        for b in range(2):
+            episode = int(inputs[0, b, 3]) // 10
             seen.add(episode)
-            rows = range(5) if start == 0 else range(3)
-            for t in rows:
-                assert float(inputs[start + t, 3]) == 10 * episode + t
+            for t in range(5):
+                assert float(inputs[t, b, 3]) == 10 * episode + t
                 if t < 4:
-                    assert float(paid[start + t]) == 10 * episode + t + 1
-                    assert arm[start + t] == 1
+                    assert float(paid[t, b]) == 10 * episode + t + 1
+                    assert arm[t, b] == 1
     assert seen == {3, 4, 5}
 
 

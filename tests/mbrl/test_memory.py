@@ -47,6 +47,23 @@ def test_its_gradients_are_those_of_the_loop(steps: int) -> None:
     assert torch.autograd.gradcheck(linear_scan, (a, b))
 
 
+@pytest.mark.parametrize("shape", [(1, 600), (3, 600), (1, 1)])
+def test_wide_steps_and_coefficients_that_many_share(shape: tuple[int, int]) -> None:
+    """Of b [40, 3, 600], walked step by step, and of a cut of it, in chunks."""
+    generator = torch.Generator().manual_seed(1)
+    a = 0.7 * torch.randn(40, *shape, dtype=torch.complex128, generator=generator)
+    b = torch.randn(40, 3, 600, dtype=torch.complex128, generator=generator)
+    weight = torch.randn(40, 3, 600, dtype=torch.complex128, generator=generator)
+    for columns in (600, 8):
+        cut = [t[..., : min(t.shape[-1], columns)].clone().requires_grad_() for t in (a, b)]
+        found, expected = (scan(*cut) for scan in (linear_scan, slow_scan))
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        losses = [(h * weight[..., :columns]).real.sum() for h in (found, expected)]
+        gradients = [torch.autograd.grad(x, cut) for x in losses]
+        for f, e in zip(*gradients, strict=True):
+            torch.testing.assert_close(f, e, rtol=1e-9, atol=1e-9)
+
+
 def test_a_constant_coefficient_is_a_filter() -> None:
     """With one real coefficient the scan is scipy's recursive filter."""
     b = np.random.default_rng(0).normal(size=(300, 2))
@@ -71,6 +88,19 @@ def test_a_tape_is_its_sequences_step_by_step(kind) -> None:
             h, state = encoder.step(x[None], state)
             expected.append(h)
     torch.testing.assert_close(tape, torch.cat(expected), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["lru", "gru", "none"])
+def test_tapes_side_by_side_are_as_one_by_one(kind) -> None:
+    generator = torch.Generator().manual_seed(4)
+    encoder = MemoryEncoder(4, 12, kind=kind, states=5, generator=generator).double()
+    x = torch.randn(20, 3, 4, dtype=torch.double, generator=generator)
+    first = torch.arange(20) % 9 == 0
+    each = range(3)
+    alone = torch.stack([encoder(x[:, i], first) for i in each], 1)
+    torch.testing.assert_close(encoder(x, first), alone, rtol=1e-9, atol=1e-9)
+    memory = torch.stack([encoder.memory(x[:, i], first) for i in each], 1)
+    torch.testing.assert_close(encoder.memory(x, first), memory, rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
