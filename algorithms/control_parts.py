@@ -12,7 +12,7 @@ from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.grouping import bundled
 from mbrl.policy_gradient.rewards import outcome
-from mbrl.policy_gradient.trackers import EntropyHistory, EntropyWeight, QuantileTracker
+from mbrl.policy_gradient.trackers import EntropyHistory, QuantileTracker
 from mbrl.types import Trajectories
 
 
@@ -46,7 +46,8 @@ class Part:
     discrete: ClassVar[bool] = False  # whether it means nothing for continuous actions
     greedy: ClassVar[bool] = False  # whether the last copy of every start acts greedily
 
-    def __init__(self, objective: Recipe) -> None: ...
+    def __init__(self, objective: Recipe) -> None:
+        self.tracker: Any = None  # what is kept from round to round
 
     def gathered(self, t: Trajectories, group: int) -> Trajectories:
         """A round's episodes as they came in."""
@@ -57,9 +58,11 @@ class Part:
         return t
 
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        return {} if self.tracker is None else self.tracker.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.tracker is not None:
+            self.tracker.load_state_dict(state)
 
 
 class GreedyReturn(Part):
@@ -103,12 +106,6 @@ class Bundles(Part):
             t, "signals", **{n: torch.full_like(like, x) for n, x in quantiles.items()}
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.tracker.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tracker.load_state_dict(state)
-
 
 class GradientNorms(Part):
     """`signals.gradient_norm_squared` of an episode: the squared norm of the gradient of the sum of
@@ -148,12 +145,6 @@ class EntropyOfTurns(Part):
         past = torch.where(t.mask, table[turn.clamp_max(len(table) - 1)], 0.0)
         return with_fields(t, "signals", entropy_history=past)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.tracker.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tracker.load_state_dict(state)
-
 
 class EntropyControl(Part):
     """`signals.entropy_weight`: the weight of the recipe's `EntropyTarget` in this round, by the
@@ -165,18 +156,12 @@ class EntropyControl(Part):
     def __init__(self, objective: Recipe) -> None:
         tracker = objective.entropy_weight()
         assert tracker is not None  # nothing else reads it
-        self.tracker: EntropyWeight = tracker
+        self.tracker = tracker
 
     def measured(self, t: Trajectories, policy: nn.Module) -> Trajectories:
         assert t.entropy is not None
         weight = self.tracker.update(float(t.entropy[t.mask].mean()))
         return with_fields(t, "signals", entropy_weight=torch.full_like(t.reward, weight))
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.tracker.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tracker.load_state_dict(state)
 
 
 PARTS: tuple[type[Part], ...] = (
