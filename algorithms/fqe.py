@@ -27,7 +27,7 @@ from mbrl.networks import (
     polyak_update,
     target_copy,
 )
-from mbrl.training import Agent, Metrics, Stateful
+from mbrl.training import Agent, Metrics, Stateful, carries
 from mbrl.types import Dataset, Spec, Transitions
 
 Policy = Callable[[Tensor], Tensor] | Stateful  # raw obs [B, S] to actions in the task's units
@@ -166,7 +166,7 @@ def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
 def greedy_actions(policy: Policy, data: Transitions, starts: Tensor) -> Tensor:
     """Actions at every `next_obs` of `data`, then at the rows `starts` [E], where episodes begin:
     [N + E, A] in the task's units, or [N + E] where discrete."""
-    if not isinstance(policy, Stateful):
+    if not carries(policy):
         places = (data.next_obs.float(), data.obs[starts].float())
         return torch.cat([policy(part) for obs in places for part in obs.split(CHUNK)])
     # Longest episodes first: those that still run are the first ones, at every step.
@@ -196,7 +196,7 @@ def policy_actions(
         if isinstance(policy, Agent):
             there = next(policy.policy.parameters()).device
             action = greedy_actions(policy.policy, data.to(there), starts.to(there)).to(place)
-        elif callable(policy) or isinstance(policy, Stateful):
+        elif callable(policy) or carries(policy):
             action = greedy_actions(policy, data, starts).to(place)
         else:
             kind = type(policy).__name__

@@ -16,7 +16,7 @@ from mbrl import config as configs
 from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.progress import Progress
 from mbrl.tasks import Task
-from mbrl.training import Agent, Callback, Metrics, Stateful, train
+from mbrl.training import Agent, Callback, Metrics, carries, train
 from mbrl.types import Dataset, Spec
 
 A = TypeVar("A", bound=Agent)
@@ -37,7 +37,7 @@ def act(
     `generator`."""
     batch = batched(self, obs)
     with torch.no_grad():
-        if isinstance(self.policy, Stateful):
+        if carries(self.policy):
             action, state = self.policy.proceed(
                 batch, state, generator, deterministic=deterministic
             )

@@ -5,7 +5,7 @@ import torch
 
 from mbrl.errors import ConfigError
 from mbrl.tasks import Task
-from mbrl.training import Agent, Stateful
+from mbrl.training import Agent, carries
 
 START_SEED = 20_402  # the start states of every evaluation, equal for all agents and steps
 
@@ -39,13 +39,13 @@ def evaluate(
     for _ in range(limit):
         policy = agent.policy
         batch = obs.to(device, torch.float32)
-        if isinstance(policy, Stateful):
+        if carries(policy):
             action, carried = policy.proceed(batch, carried, draws, deterministic=deterministic)
         else:
             action = policy(batch) if deterministic else policy.explore(batch, draws)
         step = task.step(state, action.to(task.device))
         returns[live] += step.reward.double()
-        if isinstance(policy, Stateful):
+        if carries(policy):
             assert carried is not None
             carried = policy.heard(carried, step.reward.to(device, torch.float32))
         keep = ~step.terminated

@@ -1,13 +1,16 @@
 """The library's single control loop: sample, update, count, tell the callbacks."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Generator, Tensor
 from torch.nn import Parameter
 
 from mbrl.buffer import Batch
 from mbrl.types import Dataset, Spec, Transitions
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Metrics = dict[str, Tensor]
 
@@ -21,7 +24,6 @@ class Policy(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
 
-@runtime_checkable
 class Stateful(Protocol):
     """A policy that carries something from one step of an episode to the next: a plan, a memory."""
 
@@ -41,6 +43,12 @@ class Stateful(Protocol):
         """The state after the step's `reward` [B] is known, and, where another `action` [B, A] in
         the task's units was taken than the policy's own, after that one."""
         ...
+
+
+def carries(policy: object) -> "TypeIs[Stateful]":
+    """Whether `policy` is `Stateful`. By a method of its class: to ask `isinstance` of a protocol
+    takes longer than a small policy's action."""
+    return hasattr(type(policy), "proceed")
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
-from mbrl.training import Stateful
+from mbrl.training import Stateful, carries
 from mbrl.types import Trajectories
 from world_models.base import Prediction, WorldModel
 from world_models.disagreement import measure
@@ -95,7 +95,7 @@ def rollout(
     for t in range(config.horizon):
         if not len(live):
             break
-        if isinstance(policy, Stateful):
+        if carries(policy):
             action, memory = policy.proceed(obs, memory, generator, deterministic=False)
         else:
             action = _act(policy, obs, generator)
@@ -103,7 +103,7 @@ def rollout(
             members = _members(model, config, len(live), generator)
         guess = model.predict(obs, action, generator, member=members, state=state, measure=asked)
         heard = None
-        if isinstance(policy, Stateful):
+        if carries(policy):
             assert memory is not None
             memory = policy.heard(memory, guess.reward)
             heard = guess.reward if config.penalty else None
