@@ -3,12 +3,15 @@
 import contextlib
 import fcntl
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mbrl.errors import CheckpointError
 from mbrl.files import replacing
+
+STARTED = ("lock", "log.txt")  # of a job, renewed whenever it is started
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -32,3 +35,17 @@ def locked(folder: Path) -> Iterator[None]:
                 f"another process is training in {folder}; wait for it, or stop it first"
             ) from None
         yield
+
+
+def spent(folder: Path) -> float:
+    """Seconds that earlier sessions in the folder took which did not finish, each from its begin to
+    the last file that it wrote. One more session begins now; its lock and its log are there."""
+    notes = folder / "sessions.json"
+    seconds, now = 0.0, time.time()
+    if notes.exists():
+        before = read_json(notes)
+        files = [p for p in folder.rglob("*") if p.is_file() and p.name not in STARTED]
+        written = [p.stat().st_mtime for p in files]
+        seconds = before["seconds"] + max(0.0, max(written) - before["began"])
+    write_json(notes, {"seconds": seconds, "began": now})
+    return seconds

@@ -106,10 +106,10 @@ def place(folder: Path, name: str) -> Path:
 def resume(folder: Path) -> None:
     """Make the measurement described in `folder`."""
     with folders.locked(folder):
-        values = folders.read_json(folder / "config.json")
+        values, before = folders.read_json(folder / "config.json"), folders.spent(folder)
         torch.set_num_threads(values["threads"])
         began = time.perf_counter()
         found: Outcome = module(values["study"]).measure(values["settings"], values["seed"], folder)
-        seconds = round(time.perf_counter() - began, 2)
+        seconds = round(before + time.perf_counter() - began, 2)
         result = {"values": found.values, "curves": found.curves, "seconds": seconds}
         folders.write_json(folder / "result.json", result)
