@@ -11,6 +11,7 @@ from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.grouping import bundled
+from mbrl.policy_gradient.nested import BundleRisk
 from mbrl.policy_gradient.rewards import outcome
 from mbrl.policy_gradient.trackers import EntropyHistory, QuantileTracker
 from mbrl.types import Trajectories
@@ -84,12 +85,7 @@ class Bundles(Part):
     """Bundles of about five starts with their papers, and the tracked quantiles of the papers'
     scores. RiskPO, arXiv 2510.00911."""
 
-    provides = (
-        "groups.bundle",
-        "groups.paper",
-        "signals.quantile_low",
-        "signals.quantile_high",
-    )
+    provides = BundleRisk().needs()[1:]  # but the prompt
     covers = ("bundles of questions", "the quantiles of their scores, tracked")
 
     def __init__(self, objective: Recipe) -> None:

@@ -98,11 +98,11 @@ def iqm(scores: Scores) -> Any:
     Runs are pooled, so a task with more runs than the others weighs more. The tables of a stack
     must lack the same runs.
     """
+    from scipy import stats  # here, as it takes a second to import
+
     table = as_scores(scores)
     runs = table.reshape(*table.shape[:-2], -1)
     present = ~np.isnan(runs.reshape(-1, runs.shape[-1])[0])
-    from scipy import stats  # here, as it takes a second to import
-
     return stats.trim_mean(runs[..., present], 0.25, axis=-1)
 
 

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import algorithms
 from algorithms import PolicyGradient, PolicyGradientConfig
 from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 from mbrl.rounds import Rounds
-from mbrl.training import train
 from mbrl.types import Trajectories
-from tests.algorithms.test_policy_gradient import LEARNING, Signs, heard
+from tests.algorithms.test_policy_gradient import LEARNING, Signs, continued, heard
 
 SMALL = {"hidden": (), "envs": 12, "group": 3, "minibatches": 2}
 
@@ -164,16 +162,7 @@ def test_bands_of_entropy_are_for_discrete_actions() -> None:
 
 @pytest.mark.parametrize("name", ["remax", "riskpo", "vcpo", "epo", "skywork_or1"])
 def test_parts_continue_bit_for_bit(name: str, tmp_path: Path) -> None:
-    task, agent = Signs(discrete=True), agent_of(name)
-    source = agent.collector(task)
-    train(agent, 22, [], source)
-    agent.save(tmp_path / "agent.pt")
-    again = algorithms.load(tmp_path / "agent.pt")
-    other = again.collector(task)
-    other.load_state_dict(source.state_dict())
-    train(agent, 61, [], source)
-    train(again, 61, [], other)
-    for a, b in zip(agent.policy.parameters(), again.policy.parameters(), strict=True):
-        assert torch.equal(a, b)
+    agent = agent_of(name)
+    again = continued(agent, Signs(discrete=True), tmp_path / "agent.pt", 22, 61)
     for key, part in agent.parts.items():
         assert again.parts[key].state_dict() == part.state_dict()

@@ -277,20 +277,27 @@ def test_every_pass_uses_every_episode_once() -> None:
         torch.testing.assert_close(torch.cat(epoch).sort().values, wanted)
 
 
-def test_it_saves_and_continues_bit_for_bit(tmp_path: Path) -> None:
-    task = Signs(discrete=False)
-    agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe="remix", **LEARNING), seed=0)
+def continued(agent: PolicyGradient, task, path: Path, first: int, last: int) -> PolicyGradient:
+    """`agent` after `last` updates, and the same saved after `first` and trained on to there: all
+    weights are the same bit for bit. The one that was saved."""
     source = agent.collector(task)
-    train(agent, 22, [], source)
-    agent.save(tmp_path / "agent.pt")
-    again = algorithms.load(tmp_path / "agent.pt")
+    train(agent, first, [], source)
+    agent.save(path)
+    again = algorithms.load(path)
     other = again.collector(task)
     other.load_state_dict(source.state_dict())
-    train(agent, 41, [], source)
-    train(again, 41, [], other)
+    train(agent, last, [], source)
+    train(again, last, [], other)
     for a, b in zip(agent.policy.parameters(), again.policy.parameters(), strict=True):
         assert torch.equal(a, b)
     assert source.returns == other.returns
+    return again
+
+
+def test_it_saves_and_continues_bit_for_bit(tmp_path: Path) -> None:
+    task = Signs(discrete=False)
+    agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe="remix", **LEARNING), seed=0)
+    continued(agent, task, tmp_path / "agent.pt", 22, 41)
 
 
 def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from algorithms.language.parts.places import (
 from algorithms.language.parts.values import Rates
 from algorithms.language.rollouts import Rollouts
 from mbrl.policy_gradient.grouping import bundled, history_ids
+from mbrl.policy_gradient.nested import BundleRisk
 from mbrl.policy_gradient.trackers import QuantileTracker
 
 
@@ -52,12 +53,7 @@ class Bundles(Part):
     every step: the 0.2 and 0.8 quantiles of the papers' scores, tracked, with this round's.
     "RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training"."""
 
-    provides = (
-        "groups.bundle",
-        "groups.paper",
-        "signals.quantile_low",
-        "signals.quantile_high",
-    )
+    provides = BundleRisk().needs()[1:]  # but the prompt
     covers = ("bundles of questions", "the quantiles of their scores, tracked")
 
     def __init__(self, agent: Any) -> None:
