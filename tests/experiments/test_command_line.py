@@ -1,9 +1,6 @@
 """Commands as a new user types them: help, good runs, and bad input that stops before any work."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,17 +10,6 @@ import torch
 from experiments import run
 from experiments.__main__ import VERBS, main
 from world_models import EnsembleConfig
-
-
-def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    root = str(Path(__file__).parent.parent.parent)
-    return subprocess.run(
-        [sys.executable, "-m", "experiments", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": root},
-    )
 
 
 def test_usage_names_every_verb(capsys) -> None:
@@ -78,21 +64,21 @@ def test_bad_input_stops_at_once(arguments, message, capsys, tmp_path, monkeypat
     assert not list(tmp_path.glob("runs/**/checkpoint.pt"))
 
 
-def test_run_evaluate_inspect(tmp_path: Path) -> None:
-    options = ["--steps", "20", "--out", "run", "--model.max-epochs", "2", "--imagination.starts"]
-    done = call("run", "ravl", "pendulum/medium-replay", *options, "50", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "last evaluation: return" in done.stdout and "score" in done.stdout
+def test_run_evaluate_inspect(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    train = ["run", "ravl", "pendulum/medium-replay", "--out", "run", "--steps", "20"]
+    assert main([*train, "--model.max-epochs", "2", "--imagination.starts", "50"]) == 0
+    told = capsys.readouterr().out
+    assert "last evaluation: return" in told and "score" in told
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["data"]["name"] == "pendulum/medium-replay"
     assert len(manifest["data"]["fingerprint"]) == 64
-    done = call("evaluate", "run", "--episodes", "3", cwd=tmp_path)
-    assert done.returncode == 0 and "over 3 starts" in done.stdout, done.stderr
-    done = call("model", "inspect", "run", "--steps", "5", cwd=tmp_path)
-    assert done.returncode == 0 and "5-step error" in done.stdout, done.stderr
+    assert main(["evaluate", "run", "--episodes", "3"]) == 0
+    assert "over 3 starts" in capsys.readouterr().out
+    assert main(["model", "inspect", "run", "--steps", "5"]) == 0
+    assert "5-step error" in capsys.readouterr().out
     assert (tmp_path / "run" / "inspect.png").stat().st_size > 10_000
-    again = call("run", "ravl", "pendulum/medium-replay", "--out", "run", cwd=tmp_path)
-    assert again.returncode == 2 and "already holds a run" in again.stderr
+    assert main(train) == 2 and "already holds a run" in capsys.readouterr().err
 
 
 def test_the_fit_of_a_world_model_is_forecast_from_its_second_epoch(capsys, monkeypatch) -> None:
