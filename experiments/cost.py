@@ -52,7 +52,7 @@ def _kind(key: dict[str, Any]) -> str:
     """An algorithm; a study with what makes its cells differ in cost."""
     if "algorithm" in key:
         return str(key["algorithm"])
-    names = ("algorithm", "critics", "task", "learner")
+    names = ("algorithm", "critics", "task", "learner", "agent")
     return " ".join([key["study"], *(str(key["settings"].get(name)) for name in names)])
 
 
