@@ -93,14 +93,19 @@ class LRULayer(nn.Module):
 
     def forward(self, x: Tensor, first: Tensor) -> Tensor:
         """[T, ..., width] of tapes on which sequences begin wherever `first` [T] is True."""
-        return self.with_states(x, first)[0]
+        u = self.norm(x)
+        return self.outputs(x, u, self.scanned(u, first))
 
     def with_states(self, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """`forward`, and the state [T, ..., 2 states] after every position."""
         u = self.norm(x)
-        keep = (~first).to(x.dtype).view(-1, *[1] * (x.ndim - 1))
-        h = linear_scan(self.decay() * keep, self.inputs(u))
+        h = self.scanned(u, first)
         return self.outputs(x, u, h), torch.cat([h.real, h.imag], -1)
+
+    def scanned(self, u: Tensor, first: Tensor) -> Tensor:
+        """The complex states [T, ..., states] after every position, from normalised inputs u."""
+        keep = (~first).to(u.dtype).view(-1, *[1] * (u.ndim - 1))
+        return linear_scan(self.decay() * keep, self.inputs(u))
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of B sequences: [B, width] and the state [B, 2 states] (real, imaginary)."""

@@ -40,8 +40,8 @@ class _Scan(torch.autograd.Function):
         a, h = ctx.saved_tensors
         later = torch.cat([a[1:], torch.zeros_like(a[:1])]).conj()
         g = _scanned(later.resolve_conj(), gradients[0].resolve_conj(), back=True)
-        before = torch.cat([torch.zeros_like(h[:1]), h[:-1]])
-        return (g * before.conj()).sum_to_size(a.shape), g
+        moved = (g[1:] * h[:-1].conj()).sum_to_size(a[1:].shape)  # summed before it is copied
+        return torch.cat([torch.zeros_like(a[:1]), moved]), g
 
 
 @torch.no_grad()
