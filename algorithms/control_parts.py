@@ -19,7 +19,7 @@ from mbrl.types import Trajectories
 
 def described(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
     """log pi of the actions of `t` and the policy's entropy, both [B, T]; of a squashed Gaussian
-    the entropy before the squash."""
+    actions and entropy are those before the squash."""
     if isinstance(policy, CategoricalPolicy):
         log_pi = torch.log_softmax(policy.logits(t.obs), -1)
         chosen = log_pi.gather(-1, t.action.long()[..., None])[..., 0]
@@ -27,7 +27,7 @@ def described(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
     assert isinstance(policy, SquashedGaussianPolicy)
     _, log_std = policy.distribution(t.obs)
     entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
-    return policy.log_prob(t.obs, t.action), entropy
+    return policy.log_prob_of_draw(t.obs, t.action), entropy
 
 
 def with_fields(t: Trajectories, field: str, **values: Tensor) -> Trajectories:

@@ -5,7 +5,8 @@ REINFORCE, A2C, PPO, V-trace and the GRPO family are names of recipes here. Copi
 state are a group, each step is a turn of its own.
 
 Differences: rounds of whole episodes instead of stretches of fixed length; minibatches of episodes;
-a squashed Gaussian whose log-probs are exact inside the bounds.
+a squashed Gaussian, whose actions are kept as they were drawn, before the squash, so that log-probs
+are exact at the bounds too.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ from mbrl.networks import (
     descend,
     target_copy,
 )
-from mbrl.policy_gradient import Estimate, estimate, loss, recipe
+from mbrl.policy_gradient import Estimate, estimate, loss, recipe, shuffled
 from mbrl.policy_gradient.credit import Bootstrapped
 from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.step_size import at_rate
@@ -114,7 +115,7 @@ class Minibatch(NamedTuple):
 class PolicyGradient(Offline):
     """Policy gradients (REINFORCE, A2C, PPO, V-trace, GRPO, ...) by acting."""
 
-    version = 3
+    version = 4
     action_kinds = ("continuous", "discrete")
     learns_offline = False
     learn = shared.learn
@@ -164,6 +165,7 @@ class PolicyGradient(Offline):
         if self.critic is not None:
             self.optimisers["critic"].param_groups[0]["lr"] = config.critic_rate
         self.heard: list[tuple[Transitions, Tensor]] = []  # of the round that is going on
+        self.drawn = torch.empty(0)  # of the last exploring call of `act`, before the squash
         self.owner = self.usual()  # the start of every copy of the round that is over
         self.chosen: Tensor | None = None  # those that are trained on; None: all
         self.rounds: list[Trajectories] = []
@@ -176,9 +178,9 @@ class PolicyGradient(Offline):
         return torch.arange(self.config.envs, device=self.device) // self.config.group
 
     @property
-    def acting(self) -> nn.Module:
+    def acting(self) -> CategoricalPolicy | SquashedGaussianPolicy:
         """The policy that gathers experience."""
-        policy: nn.Module = self.policy
+        policy: CategoricalPolicy | SquashedGaussianPolicy = self.policy
         return policy
 
     def collector(self, task: Task) -> Rounds:
@@ -213,9 +215,28 @@ class PolicyGradient(Offline):
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         self.fit(dataset, 0)
 
+    def act(
+        self,
+        obs: Any,
+        *,
+        deterministic: bool = True,
+        state: Any = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Any, Any]:
+        """The learned policy's greedy action, or one that `acting` draws."""
+        if deterministic:
+            return shared.act(self, obs)  # type: ignore[arg-type]
+        batch = shared.batched(self, obs)  # type: ignore[arg-type]
+        with torch.no_grad():
+            self.drawn = self.acting.draw(batch, generator)
+            action = self.acting.taken(self.drawn)
+        return shared.alike(action, obs), state
+
     def observe(self, data: Transitions, rows: Tensor) -> None:
-        """Add one step of the copies `rows` of the round."""
-        self.heard.append((data, rows))
+        """Add one step of the copies `rows` of the round, for which `act` drew last. (What a
+        greedy copy did instead is not kept: it is not learned from.)"""
+        drawn = self.drawn.to(data.obs.device)
+        self.heard.append((dataclasses.replace(data, action=drawn), rows))
 
     def starts(self, owner: Tensor, kept: Tensor) -> None:
         """Which start [E] every copy of the round that is over had, and which are trained on."""
@@ -266,13 +287,10 @@ class PolicyGradient(Offline):
             return whole.to(self.device)
 
         mask = torch.arange(steps, device=self.device) < count.to(self.device)[:, None]
-        action = padded("action")
-        if not self.spec.discrete:
-            action = torch.where(mask[..., None], self.policy.scale.to_unit(action), 0.0)
         at = torch.arange(steps, device=self.device)
         t = Trajectories(
             padded("obs"),
-            action,
+            padded("action"),
             padded("reward") * self.config.reward_scale,
             padded("next_obs"),
             padded("terminated"),
@@ -339,10 +357,9 @@ class PolicyGradient(Offline):
         if self.data is None or self.left == 0:
             raise ConfigError("there is no finished round to learn from; call learn")
         data, found, target = self.data
-        count = len(data.mask)
         place = (self.config.epochs * self.splits - self.left) % self.splits
         if place == 0:
-            self.order = torch.randperm(count, generator=self.generator, device=self.device)
+            self.order = shuffled(self.recipe, data, self.generator)
         rows = self.order.tensor_split(self.splits)[place]
         part = data.select(rows)
         for ids in part.groups:  # which may be no larger than the steps that are left

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from algorithms.control_parts import described
 from algorithms.policy_gradient import Minibatch, PolicyGradient, PolicyGradientConfig
-from mbrl import agent as shared
 from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend, target_copy
 from mbrl.policy_gradient import Estimate
@@ -71,7 +70,7 @@ def sampling_loss(
 class PROPS(PolicyGradient):
     """PROPS: policy gradients on data of a policy that makes up for sampling error."""
 
-    version = 2
+    version = 3
     config: PROPSConfig
 
     def __init__(
@@ -91,24 +90,9 @@ class PROPS(PolicyGradient):
         self.sampled: Trajectories | None = None
 
     @property
-    def acting(self) -> nn.Module:
-        return self.sampling
-
-    def act(
-        self,
-        obs: Any,
-        *,
-        deterministic: bool = True,
-        state: Any = None,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Any, Any]:
-        """The learned policy's greedy action, or one that the sampling policy draws."""
-        if deterministic:
-            return shared.act(self, obs)  # type: ignore[arg-type]
-        batch = shared.batched(self, obs)  # type: ignore[arg-type]
-        with torch.no_grad():
-            action = self.sampling.explore(batch, generator)
-        return shared.alike(action, obs), state
+    def acting(self) -> CategoricalPolicy | SquashedGaussianPolicy:
+        sampling: CategoricalPolicy | SquashedGaussianPolicy = self.sampling
+        return sampling
 
     def end_round(self) -> int:
         c = self.config

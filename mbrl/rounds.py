@@ -12,7 +12,8 @@ from mbrl.types import Transitions
 
 class Rounds:
     """Steps `envs` copies of a task in rounds: all begin together, every `group` of them in one
-    state, and whoever has ended waits until the last one has. One step of those that go on a call.
+    state, and whoever has ended waits until the last one has. `envs` transitions a call on average,
+    however few go on, so that runs of equal length have seen equally much.
 
     The agent hears `observe(data, rows)`, rows [L] the copies that the L transitions are of, and
     `end_round()`, which says how many updates follow. Its whole state is tensors, so a run resumes
@@ -43,6 +44,7 @@ class Rounds:
         self.running = torch.zeros(envs, dtype=torch.float64, device=task.device)
         self.horizon, self.rounds, self.greedy = horizon, 0, greedy
         self.rows_seen = 0
+        self.owed = 0  # transitions that calls so far were to bring, and did not
         self.returns: list[float] = []  # of finished episodes
         self._begin()
 
@@ -55,7 +57,21 @@ class Rounds:
         self.running = torch.zeros_like(self.running)
 
     def collect(self, agent: Any) -> int:
-        """One step of every copy that goes on; returns how many updates follow."""
+        """Steps of all copies that go on, up to the end of a round; returns how many updates
+        follow."""
+        self.owed += self.envs
+        while self.owed >= len(self.live):
+            self.owed -= len(self.live)
+            if self._advance(agent):
+                self._over(agent)
+                self.rounds += 1
+                self._begin()
+                updates: int = agent.end_round()
+                return updates
+        return 0
+
+    def _advance(self, agent: Any) -> bool:
+        """One step of every copy that goes on; whether the round is over with it."""
         action, _ = agent.act(self.obs, deterministic=False, generator=self.generator)
         if self.greedy:
             best, _ = agent.act(self.obs, deterministic=True)
@@ -74,13 +90,9 @@ class Rounds:
         on = ~(step.terminated | truncated)
         self.state, self.obs, self.live = step.state[on], step.obs[on], self.live[on]
         if len(self.live) or self._goes_on():
-            return 0
+            return False
         self.returns += self.running.tolist()
-        self._over(agent)
-        self.rounds += 1
-        self._begin()
-        updates: int = agent.end_round()
-        return updates
+        return True
 
     def _goes_on(self) -> bool:
         """Whether copies were added to the round, all of which had ended."""
@@ -96,6 +108,7 @@ class Rounds:
             "live": self.live.clone(),
             "running": self.running.clone(),
             "elapsed": self.elapsed,
+            "owed": self.owed,
             "rows_seen": self.rows_seen,
             "rounds": self.rounds,
             "returns": list(self.returns),
@@ -106,5 +119,6 @@ class Rounds:
         for name in ("state", "obs", "live", "running"):
             setattr(self, name, state[name].clone())
         self.elapsed, self.rows_seen = state["elapsed"], state["rows_seen"]
-        self.returns, self.rounds = list(state["returns"]), state.get("rounds", 0)
+        self.owed, self.rounds = state["owed"], state["rounds"]
+        self.returns = list(state["returns"])
         self.generator.set_state(state["generator"])

@@ -75,9 +75,9 @@ class ScheduledRounds(Rounds):
         self.lengths = torch.cat([self.lengths, torch.zeros_like(new)])
         self.elapsed = 0
 
-    def collect(self, agent: Any) -> int:
+    def _advance(self, agent: Any) -> bool:
         self.lengths[self.live.cpu()] += 1
-        return super().collect(agent)
+        return super()._advance(agent)
 
     def outcome(self) -> Outcome:
         """What the scheduler hears of the round so far."""

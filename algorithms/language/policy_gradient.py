@@ -19,7 +19,7 @@ from algorithms.language.starts import rounds_of
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
-from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe
+from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe, shuffled
 from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.ratios import log_difference
 from mbrl.policy_gradient.step_size import at_rate, effective_share
@@ -232,7 +232,7 @@ class LanguagePolicyGradient(Speaker):
         count = self.minibatches(self.data)
         place = (self.passes(self.data) - self.stage_left) % count
         if place == 0:
-            self.order = torch.randperm(len(found), generator=self.generator, device=self.device)
+            self.order = shuffled(self.recipe, found.data, self.generator)
         rows = self.order.tensor_split(count)[place]
         part = found.select(rows.tolist())
         longest = int(part.data.mask.any(0).nonzero().max()) + 1 if part.data.mask.any() else 1

@@ -118,19 +118,30 @@ class SquashedGaussianPolicy(nn.Module):
 
     def log_prob(self, obs: Tensor, action: Tensor, bound: float = 1.0 - 1e-6) -> Tensor:
         """log pi(a|s) of stored actions in [-1, 1]; those at the very bounds are moved inside."""
+        return self.log_prob_of_draw(obs, torch.atanh(action.clamp(-bound, bound)))
+
+    def log_prob_of_draw(self, obs: Tensor, pre: Tensor) -> Tensor:
+        """log pi(a|s) of a = tanh(pre), exact also where a is at the bounds."""
         mean, log_std = self.distribution(obs)
-        pre = torch.atanh(action.clamp(-bound, bound))
         return squashed_log_prob(pre, (pre - mean) / log_std.exp(), log_std)
+
+    def draw(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A sampled action before the squash."""
+        mean, log_std = self.distribution(obs)
+        noise = torch.randn(mean.shape, generator=generator, device=obs.device)
+        return mean + log_std.exp() * noise
+
+    def taken(self, pre: Tensor) -> Tensor:
+        """What is drawn, as an action in the task's units."""
+        return self.scale.to_task(torch.tanh(pre))
 
     def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
         """A sampled action in the task's units."""
-        mean, log_std = self.distribution(obs)
-        noise = torch.randn(mean.shape, generator=generator, device=obs.device)
-        return self.scale.to_task(torch.tanh(mean + log_std.exp() * noise))
+        return self.taken(self.draw(obs, generator))
 
     def forward(self, obs: Tensor) -> Tensor:
         """The greedy action in the task's units."""
-        return self.scale.to_task(torch.tanh(self.distribution(obs)[0]))
+        return self.taken(self.distribution(obs)[0])
 
 
 def squashed_log_prob(pre: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
@@ -228,10 +239,16 @@ class CategoricalPolicy(nn.Module):
     def logits(self, obs: Tensor) -> Tensor:
         return self.net(self.normaliser(obs))
 
-    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+    def draw(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
         """A sampled action [...], int64."""
         probabilities = torch.softmax(self.logits(obs), -1)
         return torch.multinomial(probabilities, 1, generator=generator)[..., 0]
+
+    def taken(self, drawn: Tensor) -> Tensor:
+        """What is drawn is the action."""
+        return drawn
+
+    explore = draw
 
     def forward(self, obs: Tensor) -> Tensor:
         """The most probable action [...], int64."""

@@ -94,6 +94,17 @@ def loss(
     return total, metrics
 
 
+def shuffled(recipe: Recipe, t: Trajectories, generator: torch.Generator) -> Tensor:
+    """[B]: the sequences in a random order, for a pass in minibatches. Where the loss compares the
+    answers to a prompt, they are neighbours."""
+    device = generator.device
+    if not recipe.whole_prompts:
+        return torch.randperm(len(t.mask), generator=generator, device=device)
+    prompts = t.groups["prompt"][:, 0].to(device)
+    places = torch.randperm(int(prompts.max()) + 1, generator=generator, device=device)
+    return torch.argsort(places[prompts], stable=True)
+
+
 def _metrics(
     total: Tensor, log_ratio: Tensor, moved: Tensor, weight: Tensor, t: Trajectories
 ) -> Metrics:

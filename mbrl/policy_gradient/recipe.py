@@ -132,6 +132,12 @@ class Recipe:
         )
 
     @property
+    def whole_prompts(self) -> bool:
+        """Whether its loss compares the answers to a prompt, which then belong in one minibatch."""
+        options = (self.ratio, *self.rejection, self.gate, self.aggregation, *self.regularisers)
+        return any("groups.prompt" in option.needs() for option in options)
+
+    @property
     def needs_entropy(self) -> bool:
         """Whether the current policy's entropy [B, T] is an argument of its loss."""
         return CURRENT_ENTROPY in self.needs

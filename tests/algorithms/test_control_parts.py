@@ -23,7 +23,9 @@ SMALL = {"hidden": (), "envs": 12, "group": 3, "minibatches": 2}
 def test_recipes_with_a_part_learn_to_answer(name: str, discrete: bool) -> None:
     """The best policy earns 4 an episode, a random one less than 2."""
     task = Signs(discrete)
-    config = PolicyGradientConfig(recipe=name, **(LEARNING | {"epochs": 1}))
+    # Without a clip, and with a greedy copy that is always right, deviations run away at 0.02.
+    slowly = {} if discrete else {"learning_rate": 0.005}
+    config = PolicyGradientConfig(recipe=name, **(LEARNING | {"epochs": 1} | slowly))
     agent = PolicyGradient(task.spec, config, seed=0)
     assert evaluate(agent, task, 200, deterministic=False).mean() < 2.5
     agent.learn(task, 120, callbacks=[])

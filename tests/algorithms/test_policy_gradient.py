@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 import algorithms
@@ -101,6 +102,20 @@ def heard(agent: PolicyGradient, task) -> Trajectories:
     while not source.collect(agent):
         pass
     return agent.rounds[-1]
+
+
+def test_runs_of_equal_length_have_seen_equally_much() -> None:
+    """A call brings as many transitions as there are copies, however early most of them end."""
+    task = make("CartPole-v1")
+    for envs, group in ((16, 4), (5, 1)):
+        config = PolicyGradientConfig(envs=envs, group=group, minibatches=1, epochs=1)
+        agent = PolicyGradient(task.spec, config, seed=0)
+        source, rounds = agent.collector(task), 0
+        for call in range(1, 200):
+            rounds += bool(source.collect(agent))
+            agent.left = 0
+            assert envs * (call - 2) < source.rows_seen <= envs * call
+        assert rounds > 3
 
 
 def test_success_is_to_earn_at_least_the_median_of_the_round() -> None:
@@ -239,10 +254,45 @@ def test_log_probs_and_entropies_are_those_of_torch_distributions() -> None:
             squashed = torch.distributions.TransformedDistribution(
                 base, [torch.distributions.transforms.TanhTransform()]
             )
-            inside = t.action.clamp(-1 + 1e-6, 1 - 1e-6)
-            expected, wanted = squashed.log_prob(inside).sum(-1), base.entropy().sum(-1)
+            expected = squashed.log_prob(torch.tanh(t.action)).sum(-1)
+            wanted = base.entropy().sum(-1)
         torch.testing.assert_close(log_prob[t.mask], expected[t.mask], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(entropy, wanted)
+
+
+def test_log_probs_are_exact_where_actions_are_at_the_bounds() -> None:
+    """Draws 9 and more deviations of the squash out, which are all 1 in the task, against
+    scipy's normal and the logarithm of 1 - tanh^2 = 4 / (e^x + e^-x)^2 in float64."""
+    task = Signs(discrete=False)
+    agent = PolicyGradient(task.spec, PolicyGradientConfig(**LEARNING), seed=0)
+    with torch.no_grad():
+        agent.policy.net.layers[-1].bias.copy_(torch.tensor([12.0, 0.5]))  # mean, log deviation
+        agent.policy.net.layers[-1].weight.zero_()
+    t = heard(agent, task)
+    pre = t.action[t.mask].double().numpy()[:, 0]
+    assert (pre > 7.5).mean() > 0.9 and len(set(pre.tolist())) > 0.9 * len(pre)
+    slope = 2 * (np.log(2) - np.logaddexp(pre, -pre))
+    expected = stats.norm.logpdf(pre, 12.0, np.exp(0.5)) - slope
+    found = described(agent.policy, t)[0][t.mask].detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_prompts_stay_together_where_answers_are_compared() -> None:
+    """drpo_decoupled sets right answers against wrong ones of one prompt in its loss."""
+    task = Signs(discrete=True)
+    for name, whole in (("drpo_decoupled", True), ("grpo", False)):
+        config = PolicyGradientConfig(recipe=name, envs=16, group=4, minibatches=4)
+        agent = PolicyGradient(task.spec, config, seed=0)
+        heard(agent, task)
+        orders = []
+        for _ in range(2):
+            for _ in range(4):
+                agent.next_batch()
+                agent.left -= 1
+            orders.append(agent.order.tolist())
+            ids = agent.data.data.groups["prompt"][:, 0][agent.order].view(4, 4)  # type: ignore[union-attr]
+            assert bool((ids == ids[:, :1]).all()) == whole
+        assert orders[0] != orders[1] and sorted(orders[0]) == list(range(16))
 
 
 def test_moments_are_those_of_all_values_so_far() -> None:
