@@ -161,31 +161,9 @@ def costly(found: Summary) -> list[str]:
     return lines
 
 
-REFERENCES = ("grpo", "ppo")
-
-
 def beaten(found: Summary) -> list[str]:
-    """Which rows of a block score above and below those called grpo and ppo, by Welch's t-test over
-    seeds with Holm's correction for the number of rows."""
-    lines = []
-    for block in found.blocks:
-        scores = {
-            label.split(", ")[-1]: [r["values"]["score"] for r in records]
-            for label, records in records_of(block).items()
-            if len(records) > 1
-        }
-        for name in set(REFERENCES) & scores.keys():
-            others = {k: v for k, v in scores.items() if k != name}
-            tests = [stats.ttest_ind(v, scores[name], equal_var=False) for v in others.values()]
-            p = statistics.holm([1.0 if np.isnan(t.pvalue) else t.pvalue for t in tests])
-            differs = [(k, t) for k, t, at in zip(others, tests, p, strict=True) if at < 0.05]
-            parts = []
-            for word, sign in (("above", 1), ("below", -1)):
-                known = sorted(k for k, t in differs if t.statistic * sign > 0)
-                parts.append(f"{word} {name}: {', '.join(known) or 'none'}")
-            title = block.block.title or found.plan.title
-            lines.append(f"{title}, p under 0.05 (Welch, Holm), {'; '.join(parts)}.")
-    return sorted(lines)
+    """Which rows of a block are above and below GRPO and PPO."""
+    return [line for name in ("grpo", "ppo") for line in language.against(name, found)]
 
 
 TRENDS = ("length", "gap", "score")

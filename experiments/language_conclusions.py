@@ -67,14 +67,14 @@ def _beside(own: list[Record], other: list[Record], task: str, name: str) -> lis
 
 
 def against_grpo(found: Summary) -> list[str]:
-    return _against(GRPO, found)
+    return against(GRPO, found)
 
 
 def schedulers(found: Summary) -> list[str]:
-    return _against(UNIFORM, found)
+    return against(UNIFORM, found)
 
 
-def _against(reference: str, found: Summary) -> list[str]:
+def against(reference: str, found: Summary) -> list[str]:
     """Which rows of a block are above and below the reference on each task, and over all tasks
     together: those whose interval of the difference of mean scores does not hold 0; of these those
     that stand when all are tested at once."""
@@ -111,8 +111,9 @@ def _compared(reference: str, task: str, table: dict[str, list[np.ndarray]]) -> 
         shown = [f"{n} {_text(differs[n].difference)}" for n in ranked]
         stand = [n for n in ranked if differs[n].adjusted_p_value < 0.05]
         lines.append(
-            f"{task}, {word} {reference} by an interval without 0, {len(shown)} of {len(found)}: "
-            f"{', '.join(shown) or 'none'}; after Holm's correction: {', '.join(stand) or 'none'}."
+            f"{task}, {word} {reference} by an interval without 0, {len(shown)} of {len(found)} "
+            f"({len(found) / 40:.1f} by chance alone): {', '.join(shown) or 'none'}; after Holm's "
+            f"correction: {', '.join(stand) or 'none'}."
         )
     return lines
 

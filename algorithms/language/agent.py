@@ -75,6 +75,7 @@ class Speaker(ABC):
     """A language model that works on a text task."""
 
     version: ClassVar[int]
+    series: ClassVar[str] = ""  # of problems: those that are shown are of another
     seed: int
     step: int
     save = shared.save
@@ -114,9 +115,10 @@ class Speaker(ABC):
         return self.config.levels or self.task.trained
 
     def problem(self, number: int) -> Problem:
-        """Problem `number` of those to train on, none of which is held out for evaluation."""
+        """Problem `number` of those to train on, none of which is held out for evaluation. With
+        one seed, other problems are demonstrated than rewards are given for."""
         at = number % self.config.pool if self.config.pool else number
-        rng = random.Random(f"{self.seed} {at}")
+        rng = random.Random(f"{self.series}{self.seed} {at}")
         return self.task.problem(rng.choice(self.levels), rng, held_out=False)
 
     def new_numbers(self, count: int) -> list[int]:

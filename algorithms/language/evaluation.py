@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from algorithms.language.parts.answers import meanings
 from algorithms.language.rollouts import Rollouts, roll_out
 from algorithms.language.sampling import Sampling
 from algorithms.language.tasks.base import TextTask
@@ -83,7 +84,7 @@ def score(level: int, parts: Sequence[Rollouts], samples: int, votes: bool) -> S
     """The scores of rollouts in groups of `samples`."""
     right = np.concatenate([p.success.numpy() for p in parts]).reshape(-1, samples)
     lengths = np.concatenate([p.data.lengths.cpu().numpy() for p in parts])
-    answers = [row[-1] for p in parts for row in p.turns]
+    answers = [answer for p in parts for answer in meanings(p)]
     rates = right.mean(1)
     counts = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= samples]
     agrees = {}
@@ -110,15 +111,16 @@ def pass_at(k: int, samples: int, right: int) -> float:
     return 1.0 - comb(samples - right, k) / comb(samples, k)
 
 
-def cons_at(k: int, answers: Sequence[str], right: Sequence[bool]) -> float:
+def cons_at(k: int, answers: Sequence[Hashable], right: Sequence[bool]) -> float:
     """The share of disjoint runs of k `answers` whose commonest answer is right; of equally common
-    ones each counts for its part."""
+    ones each counts for its part, and so does each that has it where some that do are not right
+    (they mean the same, but one is not in the form that is asked for)."""
     runs = [range(i, i + k) for i in range(0, len(answers) - k + 1, k)]
     total = 0.0
     for run in runs:
         votes = Counter(answers[i] for i in run)
         most = max(votes.values())
         winners = [a for a, n in votes.items() if n == most]
-        known = {answers[i]: bool(right[i]) for i in run}
-        total += sum(known[a] for a in winners) / len(winners)
+        shares = [np.mean([right[i] for i in run if answers[i] == a]) for a in winners]
+        total += float(np.mean(shares))
     return total / len(runs)

@@ -30,7 +30,8 @@ class ImitationConfig(SpeakerConfig):
 class Imitation(Speaker):
     """Maximises the likelihood of demonstrated turns."""
 
-    version = 1
+    version = 2
+    series = "shown "
     config: ImitationConfig
 
     def __init__(

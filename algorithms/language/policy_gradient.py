@@ -40,7 +40,7 @@ class Minibatch(NamedTuple):
 class LanguagePolicyGradient(Speaker):
     """Policy gradients on a text task. A step is a round: conversations, then updates on them."""
 
-    version = 1
+    version = 2
     config: LanguageConfig
 
     def __init__(
@@ -218,7 +218,6 @@ class LanguagePolicyGradient(Speaker):
             "rollout/entropy": torch.where(t.mask, entropy, 0.0).sum() / steps,
             "rollout/age": age.sum().to(like.dtype) / steps,
             "tokens/sampled": like.new_tensor(self.tokens["sampled"], dtype=torch.float64),
-            "tokens/trained": like.new_tensor(self.tokens["trained"], dtype=torch.float64),
         }
 
     def next_batch(self) -> Minibatch:
@@ -253,8 +252,8 @@ class LanguagePolicyGradient(Speaker):
         self.updates += 1
         self.left -= 1
         self.stage_left -= 1
-        metrics |= self.of_round
-        return metrics
+        trained_on = t.reward.new_tensor(self.tokens["trained"], dtype=torch.float64)
+        return metrics | self.of_round | {"tokens/trained": trained_on}
 
     def descend(self, batch: Minibatch) -> Metrics:
         """One step of the model. More rows than `rows_at_once` go through it in parts, twice: the

@@ -69,12 +69,14 @@ def roll_out(
     group: int | Sequence[int] = 1,
     turn_tokens: int | None = None,
     max_turns: int | None = None,
+    openings: Sequence[Sequence[int]] | None = None,
     version: int = 0,
 ) -> Rollouts:
     """Conversations about `problems`, `group` of each (one number, or one a problem), which stand
     together. Each is taken turn by turn, turns of at most `turn_tokens` tokens (None: the task's)
     and at most `max_turns` of them (None: the task's; a conversation that is stopped before its end
-    is truncated). `version` is the policy's. Raises `ConfigError` for an empty group."""
+    is truncated). `openings` are the tokens of the prompts (None: as they stand in the problems);
+    `version` is the policy's. Raises `ConfigError` for an empty group."""
     counts = [group] * len(problems) if isinstance(group, int) else list(group)
     if not problems or len(counts) != len(problems) or min(counts) < 1:
         raise ConfigError(
@@ -83,7 +85,8 @@ def roll_out(
         )
     speech = Speech(sampling, turn_tokens, max_turns)
     owner = [i for i, count in enumerate(counts) for _ in range(count)]
-    openings = [codec.opening(p.prompt) for p in problems]
+    if openings is None:
+        openings = [codec.opening(p.prompt) for p in problems]
     chance = torch.randint(2**62, (len(owner),), generator=generator, device=generator.device)
     rows = [
         Conversation(problems[i], list(openings[i]), seed)

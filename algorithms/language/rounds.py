@@ -197,11 +197,14 @@ class Scheduled(Rounds):
 
     def gathered(self) -> Rollouts:
         a, found = self.agent, list[Conversation]()
+        starts: dict[int, Conversation] = {}  # one wording a prompt, however often it is asked for
 
         def roll(request: Request) -> Outcome:
-            counts = request.rollouts.tolist()
-            starts = self.opened(a.problems(request.prompts.tolist()))
-            rows, _ = self.held(self.copies(starts, counts), request.each().tolist())
+            numbers, counts = request.prompts.tolist(), request.rollouts.tolist()
+            new = [n for n in dict.fromkeys(numbers) if n not in starts]
+            starts.update(zip(new, self.opened(a.problems(new)), strict=True))
+            rows = self.copies([starts[n] for n in numbers], counts)
+            rows, _ = self.held(rows, request.each().tolist())
             found.extend(rows)
             return outcome_of(rows, request.each())
 

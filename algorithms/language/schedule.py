@@ -15,6 +15,7 @@ from algorithms.language.vocabulary import ALPHABET
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe, recipe
 from mbrl.policy_gradient.credit import Bootstrapped, Credit
+from mbrl.policy_gradient.discriminative import Discriminative
 from mbrl.policy_gradient.modulation import Elsewhere
 from mbrl.policy_gradient.selection import Balanced
 from mbrl.scheduling import Pool
@@ -47,8 +48,9 @@ def made(config: Any) -> tuple[str, ...]:
 
 
 def fitted(objective: Recipe, config: Any) -> Recipe:
-    """The recipe with the run's discount where a critic of tokens bootstraps, and beside its
-    scheduler: where Reinforce-Ada's sampler keeps a balanced group, it does not choose again."""
+    """The recipe with the run's discount where a critic of tokens bootstraps, with the task's
+    longest answer where lengths are measured by it, and beside its scheduler: where Reinforce-Ada's
+    sampler keeps a balanced group, it does not choose again."""
     terms = tuple(
         dataclasses.replace(term, credit=discounted(term.credit, config.gamma))
         for term in objective.terms
@@ -60,6 +62,11 @@ def fitted(objective: Recipe, config: Any) -> Recipe:
         for m in objective.modulation
     )
     objective = dataclasses.replace(objective, terms=terms, modulation=changes)
+    if isinstance(objective.gate, Discriminative):  # whose lengths are shares of the longest answer
+        task = text_task(config.task)
+        longest = task.max_turns * (config.turn_tokens or task.turn_length)
+        gate = dataclasses.replace(objective.gate, longest=float(longest))
+        objective = dataclasses.replace(objective, gate=gate)
     if config.scheduler != "reinforce_ada_scheduler":
         return objective
     left = tuple(s for s in objective.selection if not isinstance(s, Balanced))
@@ -131,6 +138,11 @@ def check(config: Any, objective: Recipe) -> None:
         raise ConfigError(
             f"recipe {objective.name} measures whole conversations; {chosen[0]} begins in the "
             "middle of them: leave it at 0, or take a recipe of log-probs and rewards alone"
+        )
+    if config.pivots and (config.horizon or config.templates > 1):
+        raise ConfigError(
+            "pivots begins in the middle of demonstrated conversations, which have no other words "
+            "around their prompts and no horizon; leave templates at 1 and horizon empty"
         )
     if task.max_turns < 2 and (config.starts_share or config.horizon):
         raise ConfigError(

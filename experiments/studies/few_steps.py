@@ -13,7 +13,7 @@ from torch import Tensor
 
 from experiments import figures
 from experiments.studies import Outcome, learned
-from experiments.studies.window_quality import one_step, rounded
+from experiments.studies.window_quality import one_step, rounded, steps_of
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.types import Dataset
@@ -113,7 +113,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     values = {
         "error": base.error,
         "slice": base.slice,
-        "floor": quality.floor(windows),
+        "floor": quality.floor(windows_at(model, dataset, dense(model, dataset)[0])),
         "default_error": default.error / base.error,
         "default_slice": default.slice / base.slice,
     }
@@ -191,10 +191,12 @@ def students(
     windows: Tensor,
     generator: torch.Generator,
 ) -> Iterator[tuple[str, Denoiser]]:
-    """Consistency functions of both teachers, learned on `windows` [N, L, F]."""
+    """Consistency functions of both teachers, learned on `windows` [N, L, F]; two evaluations of
+    either between neighbouring levels."""
     begin = copy.deepcopy(model.average).requires_grad_(True)
     plain = DistillationConfig(updates=settings["distillation"], batch_size=BATCH)
-    for name, config in (("consistency", plain), ("SCott", replace(plain, teacher="sde"))):
+    sde = replace(plain, teacher="sde", substeps=2)
+    for name, config in (("consistency", plain), ("SCott", sde)):
         network = distil(model.denoise, begin, windows, config, generator)
         yield name, _consistency(network, config.sigma_min)
 
@@ -258,7 +260,7 @@ class Quality:
         self.count, self.model, self.seed = settings["windows"], model, seed
         self.task = tasks.make_for(dataset.spec)
         self.scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
-        starts = held_out(model, dataset)
+        starts = dense(model, dataset)[1]
         held = windows_at(model, dataset, starts)
         generator = torch.Generator().manual_seed(seed)
         some = torch.randperm(len(held), generator=generator)[: self.count]
@@ -285,7 +287,7 @@ class Quality:
         ]
         x = torch.cat(parts)
         tokens = self.model.tokens
-        error, mask, _ = one_step(tokens.trajectories(x), self.task, self.scale)
+        error, mask, _ = one_step(steps_of(tokens.trajectories(x)), self.task, self.scale)
         sums = torch.where(mask, error, 0.0).double().sum(1).numpy()
         counts = mask.sum(1).numpy()
         # What never varies in the data is put right in samples, as it is where they are used.
@@ -334,13 +336,16 @@ def tops(
     return 2.0 * error - float(low[0]), 2.0 * distance - float(low[1])
 
 
-def held_out(model: TrajectoryDiffusion, dataset: Dataset) -> Tensor:
-    """First rows of all windows of the episodes that the fit held out, one at every row."""
-    dense = replace(model.config, stride=1)
-    held = TrajectoryDiffusion(model.spec, dense, seed=model.seed).split(dataset.transitions)[1]
+def dense(model: TrajectoryDiffusion, dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """First rows of all windows, one at every row, of the episodes that the fit was on and of those
+    that it held out."""
+    config = replace(model.config, stride=1)
+    fitted, held = TrajectoryDiffusion(model.spec, config, seed=model.seed).split(
+        dataset.transitions
+    )
     if len(held) == 0:
         raise ConfigError("no window is held out; give the model a larger holdout_fraction")
-    return held
+    return fitted, held
 
 
 def windows_at(model: TrajectoryDiffusion, dataset: Dataset, starts: Tensor) -> Tensor:

@@ -64,6 +64,8 @@ def _row(task: str, name: str) -> dict[str, Any]:
     mark = MARK if RECIPES[name].mark == "reconstructed" else ""
     steps = ROUNDS.get(task, LONGER)
     row = {"label": f"{task}, {name}{mark}", "task": task, "recipe": name, "steps": steps}
+    if name == "remix":  # its first stage is as long a part of every run
+        row["config"] = {"prompts": 8, "mixed_rounds": 2 * steps // 3}
     return row | EXTRA.get(name, {})
 
 

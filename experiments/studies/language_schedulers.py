@@ -28,7 +28,10 @@ ROUNDS: dict[str, dict[str, Any]] = {
     "arrol": {"prune_at": 10},
     "prompt_augmentation": {"templates": 8},
 }
-OWN: dict[str, dict[str, Any]] = {"dars": {"scheduler_settings": ["std=True"]}}  # GRPO's scale
+OWN: dict[str, dict[str, Any]] = {
+    "dars": {"scheduler_settings": ["std=True"]},  # GRPO's scale
+    "difficulty_targeted": {"scheduler_settings": ["references=4"]},  # half of such a small round
+}
 # Spread answers when a trained model is used, not in training.
 AT_TEST = ("pets_allocation", "pets_allocation_online")
 

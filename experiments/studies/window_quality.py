@@ -136,7 +136,7 @@ def source(
 
         def guided(weight: float, generator: torch.Generator) -> Trajectories:
             guidance = PolicyGuidance(policy, weight)
-            return generator_of_windows.sample(count, generator, guidance=guidance)
+            return steps_of(generator_of_windows.sample(count, generator, guidance=guidance))
 
         return guided
     config = ensemble_config(settings)
@@ -158,6 +158,12 @@ def source(
         return rollout(model, act, starts, steps, generator)
 
     return rolled
+
+
+def steps_of(found: Trajectories) -> Trajectories:
+    """Generated windows [B, L, ...] without their last token, which has no next observation even
+    where it ends the task: the steps [B, L - 1, ...] that a model's rollout has too."""
+    return found.map(lambda value: value[:, :-1])
 
 
 @torch.no_grad()

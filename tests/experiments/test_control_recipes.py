@@ -72,9 +72,15 @@ def test_rows_above_and_below_the_references_are_named() -> None:
         blocks = [Block()]  # noqa: RUF012
         plan = None
 
-    first, second = conclusions.beaten(Found())  # type: ignore[arg-type]
-    assert first.endswith("above grpo: good, ppo; below grpo: bad.")
-    assert second.endswith("above ppo: none; below ppo: bad, grpo, same.")
+    lines = conclusions.beaten(Found())  # type: ignore[arg-type]
+    assert [line.split(" by ")[0] for line in lines] == [
+        "task, above grpo", "task, below grpo", "task, above ppo", "task, below ppo",
+    ]  # fmt: skip
+    stand = [line.split("correction: ")[1] for line in lines]
+    assert set(stand[0].rstrip(".").split(", ")) == {"good", "ppo"}
+    assert stand[1] == "bad." and stand[2] == "none."
+    assert set(stand[3].rstrip(".").split(", ")) == {"bad", "grpo", "same"}
+    assert "1 of 4 (0.1 by chance alone): bad -" in lines[1]
 
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])

@@ -87,7 +87,7 @@ def test_held_out_windows_are_of_episodes_that_the_fit_has_not_seen(
     dataset = data.load("pendulum/medium")
     rows = dataset.transitions
     seen = {int(s) + t for s in model.split(rows)[0] for t in range(4)}
-    held = few_steps.held_out(model, dataset)
+    held = few_steps.dense(model, dataset)[1]
     assert not seen & {int(s) + t for s in held for t in range(4)}
     within = [
         [a <= int(s) and int(s) + 4 <= b for a, b in rows.episodes()].count(True) for s in held
@@ -142,7 +142,7 @@ def test_held_out_windows_are_drawn_by_episodes(
 ) -> None:
     """Windows of one episode are in a bootstrap sample equally often, those of two are not."""
     dataset = data.load("pendulum/medium")
-    starts = few_steps.held_out(model, dataset)
+    starts = few_steps.dense(model, dataset)[1]
     some = torch.randperm(len(starts), generator=torch.Generator().manual_seed(0))[:12]
     length = dataset.transitions.episodes()[0][1]  # all are as long
     episode = [int(s) // length for s in starts[some]]

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from algorithms.language.policy_gradient import LanguageConfig
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.tasks import TASKS
 from experiments import (
     conclusions,
@@ -31,6 +31,7 @@ from experiments.studies import (
     staleness,
 )
 from mbrl import checkpoint
+from mbrl import config as configs
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES
 from mbrl.records import MetricsFile
@@ -111,7 +112,9 @@ def test_a_run_ends_with_its_tokens(short: None, tmp_path: Path) -> None:
         float(row["tokens/sampled"]) for row in MetricsFile(tmp_path / "run/metrics.csv").rows()
     ]
     assert sampled[-1] >= 400 > sampled[-2] and found.values["sampled"] == sampled[-1]
-    before = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["step"]
+    known = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
+    assert found.values["tokens"] == known["state"]["tokens"]["trained"] > 0
+    before = known["step"]
     (tmp_path / "run" / "result.json").unlink()
     language_schedulers.measure(chosen, 0, tmp_path)  # stopped before its result: does not go on
     assert checkpoint.load(tmp_path / "run" / "checkpoint.pt")["step"] == before
@@ -133,6 +136,18 @@ def test_rows_with_something_of_their_own_can_begin(row: dict[str, Any], tmp_pat
         given["config"] = given.get("config", {}) | {"expert": "made by the cell"}
     chosen = studies.settings_of("language_recipes", given | {"expert": 0})
     speaking._config(chosen, tmp_path, tmp_path)
+
+
+def test_rows_of_schedulers_ask_for_no_more_than_a_round_has() -> None:
+    for row in (*language_schedulers.all_schedulers(), *language_schedulers.with_penalties()):
+        given = {"task": row["task"], "model": SMALL["model"], "recipe": "grpo"} | row["config"]
+        LanguagePolicyGradient(config=configs.from_dict(LanguageConfig, given))
+
+
+def test_remix_goes_through_both_of_its_stages() -> None:
+    rows = [r for r in language_recipes.on_common_tasks() if r["recipe"] == "remix"]
+    assert len(rows) == 2
+    assert all(0 < r["config"]["mixed_rounds"] < 0.7 * r["steps"] for r in rows)
 
 
 def test_every_recipe_that_text_tasks_take_has_a_row() -> None:
@@ -215,8 +230,9 @@ def test_recipes_above_and_below_grpo_are_named() -> None:
     told = found("language_recipes", rows)
     lines = conclusions.CONCLUSIONS["against_grpo"](told)
     assert len(lines) == 6
-    assert "addition, above grpo by an interval without 0, 1 of 3: good" in lines[0]
-    assert "addition, below grpo by an interval without 0, 1 of 3: bad" in lines[1]
+    said = "grpo by an interval without 0, 1 of 3 (0.1 by chance alone):"
+    assert f"addition, above {said} good" in lines[0]
+    assert f"addition, below {said} bad" in lines[1]
     assert "only here" in lines[2] and "only here" not in lines[4]
     assert lines[4].startswith("all tasks, above")
     # Welch's interval of the difference, from its formula.

@@ -15,6 +15,7 @@ from mbrl.errors import ConfigError
 from mbrl.networks import DeterministicPolicy
 from mbrl.types import Dataset
 from world_models import RolloutConfig, TrueDynamics, rollout
+from world_models.windows import Tokens
 
 TINY = {
     "data": "pendulum/medium",
@@ -130,3 +131,15 @@ def test_a_policy_with_memory_is_in_no_mixture(pendulum: Dataset, tmp_path: Path
     settings = window_quality.DEFAULTS | TINY | {"source": "ensemble", "algorithm": "neubay"}
     with pytest.raises(ConfigError, match="neubay has a memory"):
         window_quality.source(settings, pendulum, Remembering(), None, 0, tmp_path)
+
+
+def test_the_last_token_is_no_step_even_where_it_ends_the_task() -> None:
+    """Its next observation is made up: its own."""
+    spec = tasks.make("InvertedPendulum-v5").spec
+    tokens = Tokens(spec)
+    x = torch.zeros(1, 5, tokens.size)
+    x[0, -1, -1] = 10.0
+    whole = tokens.trajectories(x)
+    steps = window_quality.steps_of(whole)
+    assert whole.terminated[0, -1] and whole.mask.all()
+    assert steps.mask.shape == (1, 4) and steps.mask.all() and not steps.terminated.any()

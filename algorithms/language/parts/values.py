@@ -137,8 +137,10 @@ def before(rates: Rates, found: Rollouts) -> Any:
 
 
 def mean_returns(agent: Any, model: Any, found: Rollouts, sampling: Sampling, samples: int) -> Any:
-    """[B, T]: the mean whole reward of `samples` conversations of `model` about the same prompt."""
+    """[B, T]: the mean whole reward of `samples` conversations of `model` about the same prompt, in
+    the same words and up to the same horizon."""
     rows = firsts(found)
+    spoken = found.data.mask.int().argmax(1) + 1  # where the first turn begins
     talked = roll_out(
         model,
         agent.codec,
@@ -148,6 +150,8 @@ def mean_returns(agent: Any, model: Any, found: Rollouts, sampling: Sampling, sa
         agent.generator,
         group=samples,
         turn_tokens=agent.config.turn_tokens,
+        max_turns=agent.rounds.speech().max_turns if agent.config.horizon else None,
+        openings=[found.tokens[row, : int(spoken[row])].tolist() for row in rows.values()],
     )
     agent.tokens["sampled"] += int(talked.data.mask.sum())
     earned = outcomes(talked)

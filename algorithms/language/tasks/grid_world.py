@@ -36,7 +36,7 @@ class GridWorld(TextTask):
         cells = [f"{x}{y}" for x in range(level) for y in range(level)]
         while True:
             start, goal, key, *rest = rng.sample(cells, len(cells))
-            walls = rest[: rng.randint(level * level // 8, level * level // 4)]
+            walls = sorted(rest[: rng.randint(level * level // 8, level * level // 4)])
             key = key if rng.random() < 0.5 else ""
             facts = {"size": level, "walls": walls, "goal": goal, "key": key, "start": start}
             prompt = f"{f'key {key} ' if key else ''}go {goal} at {_shown(facts, start)}"

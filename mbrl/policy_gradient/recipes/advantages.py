@@ -43,7 +43,10 @@ ADVANTAGES = (
         selection=(selection.NonZero(),),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regularisers.KL(0.04),),
-        differences=("the penalty counts the pivot too",),
+        differences=(
+            "the penalty counts the pivot too",
+            "an even group has no pivot: its median is the mean of the middle two",
+        ),
     ),
     Recipe(
         "bnpo",

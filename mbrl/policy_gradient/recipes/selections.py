@@ -42,6 +42,7 @@ SELECTIONS = (
             "entropies below the pivot are scaled to [-1, 0]; the authors' code divides them by a "
             "negative number, which makes them positive",
             "entropies are those of the old policy",
+            "the temperature of sampling does not follow the entropy",
         ),
     ),
     Recipe(
@@ -57,7 +58,11 @@ SELECTIONS = (
         "2509.07969",
         terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
         selection=(selection.Finished(),),
-        differences=("steps that are left out stay in the denominator",),
+        differences=(
+            "steps that are left out stay in the denominator",
+            "left out is what a limit of tokens or a horizon cut off; where the task tells how "
+            "many turns there are, an answer that has used them up is over, and counts",
+        ),
     ),
     Recipe(
         "grpo_roc",

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.language.evaluation import cons_at, evaluate, pass_at
+from algorithms.language.conversation import Conversation
+from algorithms.language.evaluation import cons_at, evaluate, pass_at, score
 from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.rollouts import gathered, grouped
 from algorithms.language.tasks import TASKS
 from algorithms.language.tasks.base import Problem, Reply
 from algorithms.language.vocabulary import Characters
@@ -34,6 +36,29 @@ def test_cons_at_k_is_what_most_say() -> None:
     assert cons_at(3, answers, right) == pytest.approx((0 + 0) / 2)
     assert cons_at(2, answers, right) == pytest.approx((0.5 + 0 + 0.5) / 3)
     assert cons_at(6, answers, right) == pytest.approx(1 / 3)
+    # One of the two that mean 7 has not the form that is asked for.
+    assert cons_at(3, [7, 7, 8], [True, False, False]) == pytest.approx(1 / 2)
+
+
+def test_votes_are_for_answers_and_not_for_their_derivations() -> None:
+    """Two ways to 7 outvote two texts that are the same."""
+    problem = Problem("1+2+4=", 1, {"answer": 7})
+    turns = ["1+2=3;3+4=7;7", "2+4=6;1+6=7;7", "1+4=5;5+2=7;7", "1+2=4;4+4=8;8", "1+2=4;4+4=8;8"]
+    codec = Characters()
+    rows = []
+    for turn in turns:
+        right = turn.endswith("7")
+        tokens = codec.opening(problem.prompt)
+        said = codec.encode(turn)
+        rows.append(
+            Conversation(
+                problem, [*tokens, *said], turns=[turn], replies=[Reply(float(right), True, right)],
+                spans=[(len(tokens), len(tokens) + len(said))], behaviour=[0.0] * len(said),
+                model=[0.0] * len(said), versions=[0] * len(said),
+            )
+        )  # fmt: skip
+    found = grouped(gathered(rows, codec.pad, torch.empty(0)), [0] * len(rows))
+    assert score(1, [found], 5, votes=True).agrees == {1: 3 / 5, 2: 3 / 4, 4: 1.0}
 
 
 def test_scores_are_those_of_the_texts_and_change_nothing() -> None:
@@ -71,7 +96,9 @@ def test_problems_of_the_evaluation_are_never_trained_on(name: str, monkeypatch)
 
 
 def asked(problem: Problem) -> str:
+    """Whatever the order in which walls are named."""
     facts = {k: v for k, v in problem.facts.items() if k != "wording"}
+    facts |= {k: sorted(facts[k]) for k in ("walls",) if k in facts}
     return json.dumps([problem.prompt, facts], sort_keys=True)
 
 

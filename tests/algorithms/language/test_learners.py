@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_a_policy_gradient_finds_what_is_rewarded(recipe: str, tmp_path: Path) -
     """Demonstrations show that the answer is one of four digits; that it is the one in the prompt
     only the reward tells. Chance is a quarter."""
     shown = ImitationConfig(task="echo", model=MODEL, learning_rate=1e-2, rows=32)
-    first = Imitation(config=shown)
+    first = Imitation(config=shown, seed=1)
     train(first, 60)
     first.save(tmp_path / "first.pt")
     agent = learner(
@@ -251,6 +252,24 @@ def test_every_pass_has_every_conversation_once() -> None:
         assert sorted(rows) == sorted(agent.data.rollouts.turns)
     with pytest.raises(ConfigError, match="no round to learn from"):
         agent.next_batch()
+
+
+def test_answers_that_are_compared_are_learned_from_together() -> None:
+    """And their lengths are shares of the longest that the task has."""
+    agent = learner(task="guessing", recipe="drpo_decoupled", turn_tokens=5, minibatches=2)
+    assert agent.recipe.gate.longest == 5 * agent.task.max_turns
+    agent.collect()
+    for _ in range(2):
+        prompts = agent.next_batch().rollouts.data.groups["prompt"][:, 0].tolist()
+        agent.left, agent.stage_left = agent.left - 1, agent.stage_left - 1
+        assert sorted(Counter(prompts).values()) == [4, 4]
+
+
+def test_what_was_shown_is_not_what_rewards_are_for() -> None:
+    shown = Imitation(config=ImitationConfig(task="addition", model=MODEL))
+    agent = learner(task="addition")
+    sums = [{one.problem(i).prompt for i in range(8)} for one in (shown, agent)]
+    assert len(sums[0] & sums[1]) < 4
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,33 @@ def test_greedy_returns(task: str) -> None:
     assert agent.tokens["sampled"] > sampled  # they cost what they cost
 
 
+def test_greedy_returns_are_of_the_same_words_and_turns() -> None:
+    agent = learner(
+        "guessing", "remax", prompts=6, group=2, turn_tokens=4, templates=8, horizon=(2, 3)
+    )
+    agent.task, talked = lenient(agent.task), []
+    plain = agent.task.reply
+    agent.task.reply = lambda problem, turns: talked.append(list(turns)) or plain(problem, turns)
+    found = agent.gathered()
+    talked.clear()
+    found = part_of(agent, GreedyReturn).measure(found)
+    assert max(map(len, talked)) == 2
+    for i, value in enumerate(whole(found, found.data.signals["greedy_return"])):
+        start = int(found.data.mask[i].nonzero()[0]) + 1
+        tokens, turns, earned = found.tokens[i, :start].tolist(), [], 0.0
+        for _ in range(2):
+            said: list[int] = []
+            while len(said) < 4 and agent.codec.end not in said:
+                said.append(int(agent.model(torch.tensor([tokens + said]))[0, -1].argmax()))
+            turns.append(agent.codec.decode(said))
+            reply = plain(found.problems[i], turns)
+            earned += reply.reward
+            if reply.done:
+                break
+            tokens = tokens + said + agent.codec.between(reply.observation)
+        assert value == earned
+
+
 @pytest.mark.parametrize("recipe", ["a_lol", "a_lol_ref_free"])
 def test_values_under_the_first_policy(recipe: str) -> None:
     agent = learner("addition", recipe, prompts=6, group=2, turn_tokens=4)

@@ -90,6 +90,20 @@ def test_wordings_stand_in_the_tokens_alone(warm: Path) -> None:
     assert len(set.union(*seen.values())) > 3 and set.union(*seen.values()) <= wordings
 
 
+def test_a_prompt_that_is_asked_for_again_has_its_wording(warm: Path) -> None:
+    agent = learner(
+        warm, templates=8, prompts=8, pool=4, scheduler="xrpo_scheduler",
+        scheduler_settings=("base=2", "step=4"),
+    )  # fmt: skip
+    found = agent.rounds.gathered()
+    seen: dict[int, set[str]] = {}
+    for i in range(len(found)):
+        start = int(found.data.mask[i].nonzero()[0]) + 1
+        prompt = int(found.data.groups["prompt"][i, 0])
+        seen.setdefault(prompt, set()).add(str(found.tokens[i, :start].tolist()))
+    assert len(seen) == 4 and all(len(texts) == 1 for texts in seen.values())
+
+
 def test_the_horizon_grows(warm: Path) -> None:
     agent, longest = learner(warm, **KINDS["horizon"]), []
     for _ in range(4):

@@ -265,6 +265,7 @@ def test_settings_survive_a_file() -> None:
         ({"scheduler": "vade", "prune_at": 3}, "scheduler and prune_at are each another kind"),
         ({"templates": 99}, "templates is 99, it must be at least 1, at most 8"),
         ({"starts_share": 0.5}, "parity has one turn"),
+        ({"pivots": 5, "templates": 2, "scheduler": "uniform"}, "leave templates at 1"),
         ({"horizon": (1, 2)}, "parity has one turn"),
     ],
 )
