@@ -44,7 +44,9 @@ SMALL: dict[str, Any] = {
     "problems": 3,
     "samples": 1,
 }
-TABLES = ("language-tasks", "language-recipes", "staleness", "language-schedulers")
+TABLES = (
+    "language-tasks", "language-recipes", "language-large", "staleness", "language-schedulers",
+)  # fmt: skip
 
 
 @pytest.fixture
