@@ -1,28 +1,22 @@
 """Many jobs side by side, on this machine's processes or on Ray: one thread each, retried from
 their checkpoints when a process dies."""
 
-import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from experiments import jobs
-from experiments.__main__ import main
 from mbrl.callbacks import Interrupted
 from mbrl.errors import ConfigError
 
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerProcess
-
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-LOST = 255  # exit status where the server was killed, and took the true one with it
 PAUSE = 0.2  # seconds between two looks
 PATIENCE = 5  # deaths in a row without a newer checkpoint before a job counts as failed
 Name = Literal["local", "ray"]
@@ -52,56 +46,43 @@ class Launcher(Protocol):
 
 
 class Local:
-    """One process of this machine for each job, forked from a server that has imported everything
-    before: a job starts at once and shares that memory."""
+    """One process of this machine for each job."""
 
     def __init__(self, workers: int) -> None:
         if workers < 1:
             raise ConfigError(f"workers is {workers}, it must be at least 1")
         self.workers = workers
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["experiments.train"])
 
-    def start(self, folder: Path) -> "tuple[Path, ForkServerProcess]":
-        environment = os.environ | ONE_THREAD
-        process = self.context.Process(target=_resume, args=(folder, os.getcwd(), environment))
-        before = dict(os.environ)
-        os.environ.update(ONE_THREAD)  # which the server has from where it is started
-        try:
-            process.start()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+    def start(self, folder: Path) -> tuple[Path, "subprocess.Popen[bytes]"]:
+        command = [sys.executable, "-m", "experiments", "resume", str(folder), "--quiet"]
+        # A session of its own, so that Ctrl-C reaches this process alone, which then stops all.
+        with (folder / "log.txt").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
         return folder, process
 
-    def poll(self, handle: "tuple[Path, ForkServerProcess]") -> Ended | None:
+    def poll(self, handle: tuple[Path, "subprocess.Popen[bytes]"]) -> Ended | None:
         folder, process = handle
-        status = process.exitcode
+        status = process.poll()
         if status is None:
             return None
         text = (folder / "log.txt").read_text(errors="replace")[-2000:]
-        return Ended(status, status < 0 or status == LOST, text)
+        return Ended(status, status < 0, text)
 
-    def stop(self, handles: "Sequence[tuple[Path, ForkServerProcess]]") -> None:
+    def stop(self, handles: Sequence[tuple[Path, "subprocess.Popen[bytes]"]]) -> None:
         for _, process in handles:
             process.terminate()
         for _, process in handles:
-            process.join()
+            process.wait()
 
     def close(self) -> None:
         pass
-
-
-def _resume(folder: Path, cwd: str, environment: dict[str, str]) -> None:
-    """A job's process: what `python -m experiments resume FOLDER --quiet` does, there and then."""
-    os.setsid()  # so that Ctrl-C reaches the parent alone, which then stops all
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(environment)
-    with (folder / "log.txt").open("ab") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    sys.exit(main(["resume", str(folder), "--quiet"]))
 
 
 def launcher(name: Name, workers: int, address: str | None = None) -> Launcher:
