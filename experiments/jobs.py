@@ -69,7 +69,7 @@ def in_order(folders: Iterable[Path]) -> list[Path]:
 
 
 def seconds(folder: Path) -> float:
-    """How long a finished job took; of a training run its last session."""
+    """How long a finished job took, in all its sessions (a language model's run: in its last)."""
     result = folders.read_json(folder / "result.json")
     return float(result.get("seconds", result.get("seconds_of_last_session")))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from algorithms import ALGORITHMS
 from experiments import studies
-from experiments.settings import build_config, default_steps, merge, preset
+from experiments.settings import build_config, default_steps, for_budget, merge, preset
 from mbrl import config as configs
 from mbrl.cards import find_tier
 from mbrl.errors import ConfigError, unknown_name
@@ -115,7 +115,7 @@ class Plan:
         key = {
             "algorithm": column.algorithm,
             "version": cls.version,
-            "config": configs.to_dict(config_of(column, row.data)),
+            "config": configs.to_dict(config_of(column, row.data, steps)),
             "data": row.data,
             "recipe_version": find_tier(row.data)[0].recipe_version,
             "seed": seed,
@@ -138,10 +138,12 @@ class Plan:
         return Cell(row, Column(study), seed, key, path)
 
 
-def config_of(column: Column, data: str) -> Any:
-    """The config of a column's algorithm on a dataset: its preset, then the column's settings."""
+def config_of(column: Column, data: str, steps: int | None = None) -> Any:
+    """The config of a column's algorithm on a dataset: its preset, then the column's settings, for
+    a run of `steps` updates (None: as many as the preset has)."""
     values = merge(preset(column.algorithm, data)["config"], column.config)
-    return build_config(column.algorithm, values)
+    config = build_config(column.algorithm, values)
+    return config if steps is None else for_budget(column.algorithm, data, config, steps)
 
 
 def names() -> list[str]:

@@ -9,11 +9,12 @@ import torch
 import tyro
 from rich.console import Console
 
-from experiments import figures, pool
+from experiments import figures, jobs, pool
 from experiments import run as runs
 from experiments.grid import grid
 from experiments.settings import RunSettings, preset_config
 from mbrl import data
+from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
 from mbrl.types import Dataset
 from world_models import EnsembleDynamics
@@ -50,6 +51,7 @@ class Quickstart:
         }
         for (algorithm, seed), folder in folders.items():
             settings = RunSettings(algorithm, name, steps=self.steps, seed=seed)
+            require_same(folder, self.steps)
             runs.ensure(settings, preset_config(algorithm, name), folder)
         failed = pool.run_all(list(folders.values()), self.workers, f"{self.data}")
         for folder, text in failed.items():
@@ -71,8 +73,7 @@ class Quickstart:
             curve = np.array([[spec.score(r.mean()) for r in e.returns] for e in found])
             scores[algorithm] = curve[:, -1]
             curves[algorithm] = figures.curve(np.array(found[0].steps), curve)
-            seconds = [json.loads((f / "result.json").read_text()) for f in mine]
-            longest = max(s["seconds_of_last_session"] for s in seconds)
+            longest = max(map(jobs.seconds, mine))
             values = [f"{v:.1f}" for v in curve[:, -1]]
             table.add_row(algorithm, *values, f"{curve[:, -1].mean():.1f}", f"{longest:.0f}")
         console.print(table)
@@ -99,6 +100,17 @@ class Quickstart:
         }
         (out / "scores.json").write_text(json.dumps(numbers, indent=2) + "\n")
         console.print(f"curves in {out / 'scores.png'}, run folders beside it")
+
+
+def require_same(folder: Path, steps: int) -> None:
+    """Raises `ConfigError` where the folder holds a run of another number of updates."""
+    file = folder / "config.json"
+    known = json.loads(file.read_text())["run"]["steps"] if file.exists() else steps
+    if known != steps:
+        raise ConfigError(
+            f"{folder} holds a run of {known} updates, not of {steps}; give `--steps {known}`, or "
+            "another folder with --out"
+        )
 
 
 def held_out_error(dataset: Dataset, share: float = 0.1, seed: int = 0) -> measures.KStepError:

@@ -11,6 +11,7 @@ from experiments import folders, jobs, studies
 from experiments.settings import build_config
 from mbrl import config as configs
 from mbrl.errors import ConfigError
+from mbrl.files import replacing
 from mbrl.records import Evaluations
 
 Record = dict[str, Any]  # as read from its file
@@ -64,8 +65,8 @@ def write(file: Path, key: dict[str, Any], folder: Path) -> dict[str, Any]:
     if len(text) > LIMIT and "returns" in record:
         record["returns"] = [_rounded(r, 4) for r in record["returns"]]
         text = json.dumps(record, separators=(",", ":")) + "\n"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+    with replacing(file) as part:
+        part.write(text.encode())
     return record
 
 
@@ -83,8 +84,9 @@ def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Configuration, data, versions and every episode's return of every evaluation."""
     manifest = folders.read_json(folder / "manifest.json")
     settings = folders.read_json(folder / "config.json")["run"]
-    result = folders.read_json(folder / "result.json")
-    evaluations, spec = Evaluations.load(folder / "evaluations.npz"), manifest["spec"]
+    file, spec = folder / "evaluations.npz", manifest["spec"]
+    # Data of a task that is not in the library have no evaluations.
+    evaluations = Evaluations.load(file) if file.exists() else Evaluations()
     record: dict[str, Any] = {
         "key": key,
         "fingerprint": manifest["data"]["fingerprint"],
@@ -94,7 +96,7 @@ def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:
         "packages": manifest["packages"],
         "processor": manifest["machine"]["processor"],
         "commit": manifest["commit"],
-        "seconds": result["seconds_of_last_session"],
+        "seconds": jobs.seconds(folder),
         "steps": evaluations.steps,
         "means": [float(f"{r.mean():.7g}") for r in evaluations.returns],
         "returns": [_rounded(r, 6) for r in evaluations.returns],
@@ -135,8 +137,13 @@ def scores(record: dict[str, Any]) -> np.ndarray:
     return result
 
 
+def last_score(record: dict[str, Any]) -> float:
+    """Score of the last evaluation; NaN without any."""
+    return float(scores(record)[-1]) if record["steps"] else float("nan")
+
+
 def selected_score(record: dict[str, Any]) -> float:
     """Score of the evaluation at the step that fitted Q evaluation chose; NaN without a choice."""
-    if "selection" not in record:
+    if "selection" not in record or not record["steps"]:
         return float("nan")
     return float(scores(record)[record["steps"].index(record["selection"]["chosen"])])

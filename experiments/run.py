@@ -16,7 +16,7 @@ import torch
 from algorithms import ALGORITHMS
 from experiments import fits, folders, selection
 from experiments.folders import write_json
-from experiments.settings import RunSettings, default_steps
+from experiments.settings import RunSettings, default_steps, for_budget
 from mbrl import agent as shared
 from mbrl import checkpoint, data, tasks
 from mbrl import config as configs
@@ -47,7 +47,7 @@ class Result:
     step: int
     returns: np.ndarray | None  # of the last evaluation
     score: float | None  # its mean, normalised
-    seconds: float
+    seconds: float  # of all sessions
 
 
 def start(settings: RunSettings, config: Any, folder: Path, *, quiet: bool = False) -> Result:
@@ -66,6 +66,8 @@ def create(settings: RunSettings, config: Any, folder: Path) -> None:
     settings = replace(
         settings, steps=settings.steps or default_steps(settings.algorithm, settings.data)
     )
+    assert settings.steps is not None
+    config = for_budget(settings.algorithm, settings.data, config, settings.steps)
     source = open_source(settings)
     cls, _ = ALGORITHMS[settings.algorithm]
     cls(source.spec, config, device=settings.device, seed=settings.seed)  # refuses what cannot be
@@ -87,10 +89,10 @@ def resume(folder: Path, *, quiet: bool = False) -> Result:
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} holds no run: there is no config.json in it")
     with folders.locked(folder):
-        return _resume(folder, quiet)
+        return _resume(folder, quiet, folders.spent(folder))
 
 
-def _resume(folder: Path, quiet: bool) -> Result:
+def _resume(folder: Path, quiet: bool, before: float) -> Result:
     values = json.loads((folder / "config.json").read_text())
     settings = configs.from_dict(RunSettings, values["run"])
     source = open_source(settings)
@@ -107,10 +109,10 @@ def _resume(folder: Path, quiet: bool) -> Result:
         agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
         if settings.model is not None and agent.learned is not None:
             agent.learned.load_state_dict(fits.load(Path(settings.model)))
-        return _train(agent, settings, source, folder, {}, quiet)
+        return _train(agent, settings, source, folder, {}, quiet, before)
     content = checkpoint.load(path)
     agent = shared.restore(cls, content, settings.device)
-    return _train(agent, settings, source, folder, content, quiet)
+    return _train(agent, settings, source, folder, content, quiet, before)
 
 
 @dataclass(frozen=True)
@@ -163,8 +165,10 @@ def _train(
     folder: Path,
     content: dict[str, Any],
     quiet: bool,
+    before: float,
 ) -> Result:
-    """Wire the callbacks, put their state back, and run the library's loop."""
+    """Wire the callbacks, put their state back, and run the library's loop. Earlier sessions took
+    `before` seconds."""
     began = time.perf_counter()
     steps = settings.steps
     assert steps is not None
@@ -208,7 +212,7 @@ def _train(
         returns = evaluator.evaluations.returns[-1]
         if agent.spec.reference_returns is not None:
             score = float(agent.spec.score(returns.mean()))
-    seconds = time.perf_counter() - began
+    seconds = before + time.perf_counter() - began
     choosing = settings.fqe_steps > 0 and selection.chooses(agent)
     if choosing and source.dataset is not None:
         selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
@@ -289,7 +293,7 @@ def _summary(result: Result) -> dict[str, Any]:
     mean = None if result.returns is None else float(result.returns.mean())
     return {
         "step": result.step,
-        "seconds_of_last_session": round(result.seconds, 2),
+        "seconds": round(result.seconds, 2),
         "last_return_mean": mean,
         "last_score": result.score,
     }

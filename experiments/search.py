@@ -160,7 +160,7 @@ class Search:
             record = records.read(self.out / cell.path, cell.key)
             if record is None:
                 return math.nan, math.nan
-            scores.append(float(records.scores(record)[-1]))
+            scores.append(records.last_score(record))
             chosen = max(record["selection"]["values"]) if "selection" in record else scores[-1]
             values.append(chosen)
         return float(np.mean(values)), float(np.mean(scores))

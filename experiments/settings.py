@@ -112,5 +112,23 @@ def build_config(algorithm: str, values: dict[str, Any]) -> Any:
     return configs.from_dict(config_class, merge(configs.to_dict(config_class()), values))
 
 
+def for_budget(algorithm: str, data: str, config: Any, steps: int) -> Any:
+    """`config` for a run of `steps` updates: a decay of the learning rate that is as long as the
+    preset's budget becomes as long as this one."""
+    known = default_steps(algorithm, data)
+
+    def followed(values: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: followed(value)
+            if isinstance(value, dict)
+            else steps
+            if name == "decay_steps" and value == known
+            else value
+            for name, value in values.items()
+        }
+
+    return config if steps == known else build_config(algorithm, followed(configs.to_dict(config)))
+
+
 def default_steps(algorithm: str, data: str) -> int:
     return int(preset(algorithm, data).get("steps", 1_000_000))

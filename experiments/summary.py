@@ -1,5 +1,6 @@
 """From the records of a table to its numbers: every seed's score, means, intervals."""
 
+import math
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,10 +112,9 @@ def collect(plan: Plan, home: Path, marks: dict[str, str], missing: dict[str, st
 
 
 def _add_run(entry: Entry, seed: int, record: dict[str, Any], mark: str | None) -> None:
-    scores = records.scores(record)
     entry.seeds.append(seed)
-    entry.last.append(float(scores[-1]))
-    entry.best.append(float(scores.max()))
+    entry.last.append(records.last_score(record))
+    entry.best.append(float(records.scores(record).max()) if record["steps"] else math.nan)
     entry.selected.append(records.selected_score(record))
     entry.seconds.append(record["seconds"])
     if "model_seconds" in record:

@@ -206,7 +206,7 @@ def describe_all(
 
 
 def _describe_run(table: Plan, cell: Cell, mark: str, home: Path, folder: Path) -> None:
-    config = plan.config_of(cell.column, cell.row.data)
+    config = plan.config_of(cell.column, cell.row.data, cell.key["steps"])
     fit = fits.for_run(
         fits.FitSettings(cell.row.data, cell.seed), config, mark, home.parent / "fits"
     )

@@ -46,7 +46,11 @@ def _curves(block: BlockSummary) -> dict[str, dict[str, Curve]]:
     panels: dict[str, dict[str, Curve]] = {}
     for row in block.block.rows:
         entries = {c.label: block.entry(row, c) for c in block.block.columns}
-        lines = {name: _curve(entry) for name, entry in entries.items() if entry.last}
+        lines = {
+            name: _curve(entry)
+            for name, entry in entries.items()
+            if entry.last and entry.records[0]["steps"]
+        }
         if lines:
             panels[row.label] = lines
     return panels

@@ -39,14 +39,15 @@ def test_rows_differ_in_the_data_alone(found: plan.Plan) -> None:
         for row in block.rows:
             steps = row.steps or 0
             for name in ("td3_bc", "iql"):
-                real = plan.config_of(columns[name], row.data)
+                real = plan.config_of(columns[name], row.data, steps)
                 for kind, weight in (("unguided", 0.0), ("guided", 1.0)):
-                    config = plan.config_of(columns[f"{name} {kind}"], row.data)
+                    config = plan.config_of(columns[f"{name} {kind}"], row.data, steps)
                     assert config.learner == name and getattr(config, name) == real
                     assert config.generation.weight == weight
                     assert config.generation.windows == 2048
                     assert steps / config.generation.every == 4
                     assert config.model.updates == steps
+                    assert config.iql.decay_steps == steps
 
 
 def test_the_presets_learners_are_those_of_their_own() -> None:

@@ -1,14 +1,28 @@
 """Sweeps without a file, and the search of settings: what is parsed, run, chosen and continued."""
 
 import csv
+import dataclasses
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments import pool, records, search, sweep
-from experiments.settings import build_config
+from experiments import (
+    folders,
+    jobs,
+    plan,
+    pool,
+    quickstart,
+    records,
+    render,
+    search,
+    summary,
+    sweep,
+)
+from experiments import run as runs
+from experiments.settings import RunSettings, build_config
+from mbrl.data import save_npz
 from mbrl.errors import ConfigError
 from tests.experiments.test_table import Here
 from world_models.disagreement import MEASURES
@@ -48,6 +62,47 @@ def test_a_sweep_writes_its_table_and_figure(tmp_path, monkeypatch) -> None:
     assert [float(r["learning_rate"]) for r in knob] == [0.001, 0.1]
     assert [float(r["mean"]) for r in knob] == pytest.approx([float(r["mean"]) for r in rows], 1e-4)
     assert (tmp_path / "s" / "knob.png").stat().st_size > 5000
+
+
+def test_data_without_a_task_have_no_scores(pendulum, tmp_path: Path) -> None:
+    """As D4RL's kitchen: everything but evaluations. And the time of a run is that of all its
+    sessions."""
+    spec = dataclasses.replace(pendulum.spec, task="Kitchen-v0", reference_returns=None)
+    file, folder = tmp_path / "kitchen.npz", tmp_path / "run"
+    save_npz(dataclasses.replace(pendulum, spec=spec), file)
+    settings = RunSettings("td3_bc", str(file), steps=20, fqe_steps=10, tensorboard=False)
+    runs.start(settings, build_config("td3_bc", {"hidden": [8]}), folder, quiet=True)
+    first = jobs.seconds(folder)
+    record = records.write(tmp_path / "0.json", {"algorithm": "td3_bc"}, folder)
+    assert record["steps"] == [] and math.isfinite(max(record["selection"]["values"]))
+    assert math.isnan(records.last_score(record)) and math.isnan(records.selected_score(record))
+    entry = summary.Entry()
+    summary._add_run(entry, 0, record, None)
+    assert render.text_of(entry, 1) == "none"
+    described = folders.read_json(folder / "config.json")
+    described["run"]["steps"] = 25
+    folders.write_json(folder / "config.json", described)
+    runs.resume(folder, quiet=True)
+    assert jobs.seconds(folder) > 0.9 * first
+
+
+def test_a_decay_as_long_as_the_budget_follows_it() -> None:
+    """Else nothing is learned after the preset's budget; other decays stay as they are."""
+    column = plan.Column("iql", "iql")
+    for data, budget in (("pendulum/medium", 5000), ("d4rl/hopper-medium-v2", 1_000_000)):
+        for steps in (None, budget, 300, 50_000):
+            assert plan.config_of(column, data, steps).decay_steps == (steps or budget)
+    own = plan.Column("iql", "iql", {"decay_steps": 0})
+    assert plan.config_of(own, "pendulum/medium", 50_000).decay_steps == 0
+
+
+def test_the_quickstart_mixes_no_budgets(tmp_path: Path) -> None:
+    folder = tmp_path / "ravl"
+    quickstart.require_same(folder, 100)
+    folders.write_json(folder / "config.json", {"run": {"steps": 100}})
+    quickstart.require_same(folder, 100)
+    with pytest.raises(ConfigError, match=r"a run of 100 updates, not of 4000.*--steps 100"):
+        quickstart.require_same(folder, 4000)
 
 
 class Trial:
