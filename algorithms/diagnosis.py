@@ -137,6 +137,8 @@ def soft_return(
         if model.num_members > 1:
             member = balanced(len(obs), model.num_members, generator)
         step = model.predict(obs, scale.to_task(action), generator, member=member)
+        if step.valid is not None:  # where the model has no answer nothing is earned any more
+            live = live * step.valid
         gained = live * (step.reward.clamp(*rewards).double() + (later if t > 0 else 0.0))
         total += gamma**t * gained
         if t >= steps - TAIL:

@@ -135,7 +135,9 @@ class Interpolated:
         next_obs, reward, valid = model.next_obs, model.reward, model.valid
         if self.weight > 0.0:
             truth = self.truth.predict(obs, action, generator)
-            next_obs = torch.lerp(next_obs, truth.next_obs.to(next_obs), self.weight)
+            next_obs = self._possible(
+                torch.lerp(next_obs, truth.next_obs.to(next_obs), self.weight)
+            )
             reward = torch.lerp(reward, truth.reward.to(reward), self.weight)
             valid = truth.valid if valid is None else valid & _all_if_none(truth.valid, valid)
         terminated = self.truth.task.terminates(obs, action, next_obs)
@@ -143,6 +145,14 @@ class Interpolated:
             return Prediction(next_obs, reward, terminated, valid=valid)
         disagreement = (1.0 - self.weight) * model.disagreement
         return Prediction(next_obs, reward, terminated, disagreement, valid=valid)
+
+    def _possible(self, obs: Tensor) -> Tensor:
+        """What the task would show of the state that it reads in `obs` [B, S]: a mean of two
+        observations need not be one (cosine and sine leave their circle), and the truth would have
+        no answer at the next step."""
+        task = self.truth.task
+        shown = task.observe(task.state_from_obs(obs)[0]).to(obs)
+        return torch.where(torch.isfinite(shown).all(-1, keepdim=True), shown, obs)
 
     def disagreement(self, obs: Tensor, action: Tensor, name: str) -> Tensor:
         """(1 - weight) times the model's disagreement [B]."""

@@ -125,6 +125,24 @@ def test_interpolation_is_linear_in_observation_and_reward(weight: float) -> Non
     assert mixed.num_members == 3
 
 
+def test_a_blend_is_an_observation_of_the_task() -> None:
+    """A mean of two points of a circle lies inside it: put back along its radius, so that the truth
+    has an answer at the next step too."""
+    truth, _, obs, action = batch("Pendulum-v1")
+    assert isinstance(truth, TrueDynamics)
+    obs[:, 2].clamp_(-3, 3)
+    mixed = Interpolated(Shifted(truth.spec), truth, 0.5)
+    for _ in range(5):
+        got = mixed.predict(obs, action, torch.Generator(), member=torch.zeros(len(obs)))
+        exact = truth.predict(obs, action, torch.Generator())
+        mean = (obs + 1 + exact.next_obs) / 2
+        radius = torch.hypot(mean[:, 0], mean[:, 1])
+        assert got.valid is not None and got.valid.all() and (radius - 1).abs().max() > 0.1
+        expected = torch.stack([mean[:, 0] / radius, mean[:, 1] / radius, mean[:, 2]], 1)
+        torch.testing.assert_close(got.next_obs, expected, rtol=1e-4, atol=1e-5)
+        obs = got.next_obs
+
+
 def test_the_state_is_carried_only_where_the_truth_is_alone() -> None:
     truth, state, obs, action = batch("Pendulum-v1")
     assert isinstance(truth, TrueDynamics)
