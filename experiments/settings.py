@@ -122,7 +122,7 @@ def for_budget(algorithm: str, data: str, config: Any, steps: int) -> Any:
             name: followed(value)
             if isinstance(value, dict)
             else steps
-            if name == "decay_steps" and value == known
+            if name in ("decay_steps", "actor_decay") and value == known
             else value
             for name, value in values.items()
         }
