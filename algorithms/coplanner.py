@@ -8,7 +8,6 @@ data, has only the conservative half.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -121,21 +120,9 @@ class COPlanner(OnlineModelBased):
         """The conservative choice."""
         return self.choose(obs, -self.config.foresight.conservative, generator)
 
-    def act(
-        self,
-        obs: Any,
-        *,
-        deterministic: bool = True,
-        state: Any = None,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Any, Any]:
-        """As every agent; a stochastic action, with which experience is gathered, is the optimistic
-        choice once there is a model, and needs a generator."""
-        unknown = self.learned is not None and not self.learned.fitted
-        if deterministic or generator is None or unknown:
-            return agent.act(
-                self, obs, deterministic=deterministic, state=state, generator=generator
-            )
-        batch = agent.batched(self, obs)
-        action = self.choose(batch, self.config.foresight.optimistic, generator)
-        return agent.alike(action, obs), state
+    def explored(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """What experience is gathered with: the optimistic choice once there is a model, if there
+        is a generator."""
+        if generator is None or (self.learned is not None and not self.learned.fitted):
+            return agent.explored(self, obs, generator)
+        return self.choose(obs, self.config.foresight.optimistic, generator)

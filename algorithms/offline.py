@@ -38,6 +38,7 @@ class Offline(ABC):
     optimisers: dict[str, torch.optim.Optimizer]
 
     act, predict, fit, save = shared.act, shared.predict, shared.fit, shared.save
+    explored = shared.explored
 
     def setup(self, spec: Spec, config: Any, device: str, seed: int) -> torch.Generator:
         """Set the shared attributes; returns the generator for initial weights. Raises

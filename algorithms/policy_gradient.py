@@ -165,7 +165,7 @@ class PolicyGradient(Offline):
         if self.critic is not None:
             self.optimisers["critic"].param_groups[0]["lr"] = config.critic_rate
         self.heard: list[tuple[Transitions, Tensor]] = []  # of the round that is going on
-        self.drawn = torch.empty(0)  # of the last exploring call of `act`, before the squash
+        self.drawn = torch.empty(0)  # what `explored` drew last, before the squash
         self.owner = self.usual()  # the start of every copy of the round that is over
         self.chosen: Tensor | None = None  # those that are trained on; None: all
         self.rounds: list[Trajectories] = []
@@ -215,25 +215,13 @@ class PolicyGradient(Offline):
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         self.fit(dataset, 0)
 
-    def act(
-        self,
-        obs: Any,
-        *,
-        deterministic: bool = True,
-        state: Any = None,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Any, Any]:
-        """The learned policy's greedy action, or one that `acting` draws."""
-        if deterministic:
-            return shared.act(self, obs)  # type: ignore[arg-type]
-        batch = shared.batched(self, obs)  # type: ignore[arg-type]
-        with torch.no_grad():
-            self.drawn = self.acting.draw(batch, generator)
-            action = self.acting.taken(self.drawn)
-        return shared.alike(action, obs), state
+    def explored(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """What `acting` draws."""
+        self.drawn = self.acting.draw(obs, generator)
+        return self.acting.taken(self.drawn)
 
     def observe(self, data: Transitions, rows: Tensor) -> None:
-        """Add one step of the copies `rows` of the round, for which `act` drew last. (What a
+        """Add one step of the copies `rows` of the round, for which `explored` drew last. (What a
         greedy copy did instead is not kept: it is not learned from.)"""
         drawn = self.drawn.to(data.obs.device)
         self.heard.append((dataclasses.replace(data, action=drawn), rows))

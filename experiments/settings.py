@@ -115,19 +115,14 @@ def build_config(algorithm: str, values: dict[str, Any]) -> Any:
 def for_budget(algorithm: str, data: str, config: Any, steps: int) -> Any:
     """`config` for a run of `steps` updates: a decay of the learning rate that is as long as the
     preset's budget becomes as long as this one."""
-    known = default_steps(algorithm, data)
-
-    def followed(values: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: followed(value)
-            if isinstance(value, dict)
-            else steps
-            if name in ("decay_steps", "actor_decay") and value == known
-            else value
-            for name, value in values.items()
-        }
-
-    return config if steps == known else build_config(algorithm, followed(configs.to_dict(config)))
+    known, values = default_steps(algorithm, data), configs.to_dict(config)
+    if steps == known:
+        return config
+    for part in (values, *(v for v in values.values() if isinstance(v, dict))):
+        for name in ("decay_steps", "actor_decay"):
+            if part.get(name) == known:
+                part[name] = steps
+    return build_config(algorithm, values)
 
 
 def default_steps(algorithm: str, data: str) -> int:

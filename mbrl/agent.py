@@ -1,11 +1,11 @@
-"""The methods every algorithm class shares, as functions: `act`, `predict`, `fit`, `save`, `load`.
-An algorithm takes them over by name in its class body."""
+"""The methods every algorithm class shares, as functions: `act`, `explored`, `predict`, `fit`,
+`save`, `load`. An algorithm takes them over by name in its class body."""
 
 import dataclasses
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,8 +22,20 @@ from mbrl.types import Dataset, Spec
 A = TypeVar("A", bound=Agent)
 
 
+class Acting(Agent, Protocol):
+    """An agent that has a way of its own to gather experience, or its policy's (`explored`)."""
+
+    def explored(self, obs: Tensor, generator: torch.Generator | None) -> Tensor: ...
+
+
+def explored(self: Agent, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A stochastic action of the policy at raw observations [B, S], in the task's units."""
+    action: Tensor = self.policy.explore(obs, generator)
+    return action
+
+
 def act(
-    self: Agent,
+    self: Acting,
     obs: Any,
     *,
     deterministic: bool = True,
@@ -42,7 +54,7 @@ def act(
                 batch, state, generator, deterministic=deterministic
             )
         else:
-            action = self.policy(batch) if deterministic else self.policy.explore(batch, generator)
+            action = self.policy(batch) if deterministic else self.explored(batch, generator)
     return alike(action, obs), state
 
 
@@ -66,7 +78,7 @@ def alike(action: Tensor, obs: Any) -> Any:
 
 
 def predict(
-    self: Agent,
+    self: Acting,
     observation: Any,
     state: Any = None,
     episode_start: Any = None,

@@ -262,7 +262,6 @@ def _summary(
         "lag_bound": float(np.mean([e["lag_bound"] for e in third])),
         "slope": 1000 * float(np.polyfit(steps, q, 1)[0]),
         "bound": (world.highest + alpha * math.log(4)) * years,
-        "error": diagnoses[-1]["value/q"] - diagnoses[-1]["value/monte_carlo"],
         "edge": float(np.mean([e["edge"] for e in looks])),
         "patched": float(np.mean([e["patched"] for e in looks])),
         "alarm": float("nan") if found.since is None else float(found.since),

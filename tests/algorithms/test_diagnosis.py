@@ -27,15 +27,17 @@ def learner(spec: Spec, **changes: object) -> SoftActorCritic:
 
 
 class Steady:
-    """A model whose state stands still, with reward 1 and an end where the state is negative."""
+    """A model whose state stands still, with reward 1 and an end where the state is negative. Above
+    `known` it has no answer."""
 
     num_members = 1
 
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
+    def __init__(self, spec: Spec, known: float | None = None) -> None:
+        self.spec, self.known = spec, known
 
     def predict(self, obs, action, generator, *, member=None, state=None, measure=None):
-        return Prediction(obs, torch.ones(len(obs)), obs[:, 0] < 0)
+        valid = None if self.known is None else obs[:, 0] <= self.known
+        return Prediction(obs, torch.ones(len(obs)), obs[:, 0] < 0, valid=valid)
 
 
 def test_soft_return_has_its_closed_form() -> None:
@@ -58,6 +60,18 @@ def test_soft_return_has_its_closed_form() -> None:
         torch.Generator().manual_seed(0),
     )
     np.testing.assert_allclose(cut.numpy(), [5.0, 0.5], rtol=1e-6)
+
+
+def test_nothing_is_earned_where_the_model_has_no_answer() -> None:
+    spec = PointMass().spec
+    agent = learner(spec, gamma=0.9, entropy_in_target=False)
+    obs = torch.tensor([[1.0, 0.0], [3.0, 0.0]])
+    found = diagnosis.soft_return(
+        agent, Steady(spec, known=2.0), obs, torch.zeros(2, 2),
+        (torch.tensor(0.0), torch.tensor(2.0)), torch.tensor(0.0),
+        torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    np.testing.assert_allclose(found.numpy(), [1 / (1 - 0.9), 0.0], rtol=1e-6)
 
 
 def test_soft_return_pays_a_bonus_after_the_first_step() -> None:

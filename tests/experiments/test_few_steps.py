@@ -16,6 +16,7 @@ from mbrl import data
 from mbrl.errors import ConfigError
 from world_models import DiffusionConfig, TrajectoryDiffusion
 from world_models.samplers import DDIM, SAMPLERS, Heun, Plan, TimeShift, edm_levels
+from world_models.samplers.consistency import teacher_step
 
 MODEL = {"updates": 4, "width": 8, "levels": 1, "batch_size": 8, "holdout_fraction": 0.3}
 TINY = few_steps.DEFAULTS | {
@@ -87,7 +88,9 @@ def test_held_out_windows_are_of_episodes_that_the_fit_has_not_seen(
     dataset = data.load("pendulum/medium")
     rows = dataset.transitions
     seen = {int(s) + t for s in model.split(rows)[0] for t in range(4)}
-    held = few_steps.dense(model, dataset)[1]
+    fitted, held = few_steps.dense(model, dataset)
+    every = [s for a, b in rows.episodes() for s in range(a, b - 3)]
+    assert sorted([*fitted.tolist(), *held.tolist()]) == every  # the floor's windows and these
     assert not seen & {int(s) + t for s in held for t in range(4)}
     within = [
         [a <= int(s) and int(s) + 4 <= b for a, b in rows.episodes()].count(True) for s in held
@@ -269,3 +272,28 @@ def test_each_sampler_is_asked_for_what_it_is_meant_to_use(model: TrajectoryDiff
         assert method.sampler.evaluations(steps) == method.evaluations
         assert method.sigmas == edm_levels(steps)
         assert any(abs(method.evaluations - n) <= 1 for n in settings["evaluations"])
+
+
+def test_both_teachers_have_as_many_evaluations(
+    model: TrajectoryDiffusion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between neighbouring levels; counted on the denoiser that is distilled."""
+    counts = []
+
+    def distil(denoise, network, windows, config, generator):
+        calls = []
+
+        def counted(x, sigma):
+            calls.append(sigma)
+            return denoise(x, sigma)
+
+        x = torch.randn(1, 4, model.tokens.size, generator=torch.Generator().manual_seed(0))
+        teacher_step(counted, x, 1.0, 0.5, config, generator)
+        counts.append(len(calls))
+        return network
+
+    monkeypatch.setattr(few_steps, "distil", distil)
+    windows = torch.zeros(1, 4, model.tokens.size)
+    settings = few_steps.DEFAULTS | {"distillation": 1}
+    list(few_steps.students(settings, model, windows, torch.Generator().manual_seed(0)))
+    assert counts == [2, 2]
