@@ -45,7 +45,7 @@ def sampling_error(agent: PolicyGradient, steps: int) -> float:
     agent.learn(Arms(), steps, callbacks=[])
     drawn = torch.cat([part.action.flatten() for part in agent.rounds])
     share = torch.bincount(drawn, minlength=4).double() / len(drawn)
-    law = torch.softmax(agent.policy.logits(torch.ones(1, 1)), -1)[0].double()
+    law = torch.softmax(agent.policy.logits(torch.ones(1, 1)).detach(), -1)[0].double()
     seen = share > 0
     return float((share[seen] * (share[seen] / law[seen]).log()).sum())
 
