@@ -340,7 +340,7 @@ def continued(agent: PolicyGradient, task, path: Path, first: int, last: int) ->
     train(again, last, [], other)
     for a, b in zip(agent.policy.parameters(), again.policy.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert source.returns == other.returns
+    assert source.returns == other.returns and source.owed == other.owed
     return again
 
 

@@ -117,6 +117,14 @@ def test_one_problem_in_eight_is_held_out() -> None:
         assert alike[0].held_out == alike[1].held_out
 
 
+def test_a_grid_is_on_one_side_however_its_walls_are_drawn() -> None:
+    sides: dict[str, set[bool]] = {}
+    for i in range(3000):
+        problem = TASKS["grid_world"].problem(3, random.Random(i))
+        sides.setdefault(asked(problem), set()).add(problem.held_out)
+    assert len(sides) < 2700 and all(len(side) == 1 for side in sides.values())
+
+
 def test_a_task_with_few_problems_says_so() -> None:
     class Single(Digits):
         splits = True

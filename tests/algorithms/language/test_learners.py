@@ -203,6 +203,22 @@ def test_old_log_probs_are_of_the_policy_that_is_named(warm: Path) -> None:
                 agent.update(agent.next_batch())
 
 
+def test_tokens_are_counted(warm: Path) -> None:
+    """Sampled ones once a round, trained ones in every update that they are part of."""
+    agent = learner(warm=warm, minibatches=2, epochs=2)
+    sampled = trained = 0
+    for _ in range(2):
+        updates = agent.collect()
+        sampled += int(agent.data.rollouts.data.mask.sum())
+        for _ in range(updates):
+            batch = agent.next_batch()
+            trained += int(batch.rollouts.data.mask.sum())
+            metrics = agent.update(batch)
+            assert int(metrics["tokens/sampled"]) == sampled
+            assert int(metrics["tokens/trained"]) == trained
+    assert trained == 2 * sampled
+
+
 @pytest.mark.parametrize(
     "changes",
     [
