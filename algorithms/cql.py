@@ -34,6 +34,7 @@ class CQLConfig(offline.SoftConfig):
     samples: int = 10  # actions a state of each of the three kinds
     threshold: float | None = None  # tau of the Lagrange form; None: the weight is fixed
     threshold_lr: float = 3e-4  # Adam, log of the Lagrange multiplier
+    normalise_rewards: bool = False  # times 1000 / range of returns
 
     def __post_init__(self) -> None:
         if self.learner.eta != 0:

@@ -1,7 +1,6 @@
 """IQL: Offline Reinforcement Learning with Implicit Q-Learning (arXiv 2110.06169).
 
-Differences: no dropout; rewards are used as they are (the authors rescale D4RL's locomotion
-rewards by the range of returns); the order value, policy, critic is the authors'.
+Differences: no dropout. The order value, policy, critic is the authors'.
 """
 
 import math
@@ -34,6 +33,7 @@ class IQLConfig:
     tau: float = 0.005  # rate of the target average
     batch_size: int = 256  # rows an update
     normalise_obs: bool = False  # standardise observations with the data's statistics
+    normalise_rewards: bool = False  # times 1000 / range of returns; the authors' for locomotion
 
     def __post_init__(self) -> None:
         if not 0 < self.expectile < 1:

@@ -3,7 +3,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,6 +48,7 @@ class Offline(ABC):
         self.device = shared.resolve_device(device)
         initial, self.generator = shared.generators(seed, self.device)
         self.real = None
+        self.reward_scale = 1.0  # of stored rows
         return initial
 
     def own(self, rate: float, learned: Mapping[str, nn.Module], **targets: nn.Module) -> None:
@@ -56,9 +57,12 @@ class Offline(ABC):
         self.optimisers = {name: adam(m.parameters(), rate) for name, m in learned.items()}
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
-        """Put the dataset on the device and, at the first call, fit the observation normaliser."""
+        """Put the dataset on the device and, at the first call, fit the observation normaliser.
+        Raises `ConfigError` where rewards cannot be normalised."""
         if self.real is not None:
             return
+        if getattr(self.config, "normalise_rewards", False):
+            self.reward_scale = return_scale(dataset.transitions)
         self.real = self.stored(dataset.transitions)
         if self.step == 0 and getattr(self.config, "normalise_obs", False):
             for module in self.modules.values():
@@ -67,9 +71,9 @@ class Offline(ABC):
                     normaliser.fit(dataset.transitions.obs.to(self.device), eps=1e-3)
 
     def stored(self, data: Transitions) -> Buffer:
-        """A buffer on the device that holds exactly `data`."""
+        """A buffer on the device that holds exactly `data`, rewards times `reward_scale`."""
         buffer = Buffer(self.spec, len(data), self.config.gamma, self.device)
-        buffer.append(data)
+        buffer.append(replace(data, reward=data.reward * self.reward_scale))
         return buffer
 
     def data_buffer(self) -> Buffer:
@@ -135,6 +139,19 @@ class SoftOffline(Offline):
 
     def update(self, batch: Batch) -> Metrics:
         return self.learner.update(batch)
+
+
+def return_scale(data: Transitions) -> float:
+    """1000 over the range of the episodes' returns: what IQL's authors multiply the rewards of
+    D4RL's locomotion by. Raises `ConfigError` where all returns are the same."""
+    returns = data.returns()
+    width = float(returns.max() - returns.min())
+    if width == 0:
+        raise ConfigError(
+            f"all {len(returns)} episodes of the data have the return {float(returns[0]):g}, whose "
+            "range rewards cannot be normalised by; set normalise_rewards to False"
+        )
+    return 1000.0 / width
 
 
 def require_actions(spec: Spec, algorithm: type[Offline]) -> None:

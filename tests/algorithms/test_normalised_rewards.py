@@ -1,0 +1,86 @@
+"""Rewards times 1000 over the range of returns, as CORL and IQL's authors have it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from algorithms import ALGORITHMS
+from experiments.settings import build_config, preset_config
+from mbrl.errors import ConfigError
+from mbrl.types import Dataset, Spec, Transitions
+from tests.small import CONFIGS
+
+SPEC = Spec("made-up", 2, 1, None, (-1.0,), (1.0,))
+
+
+def dataset(*rewards: list[float]) -> Dataset:
+    """Three steps an episode, the first cut off and the others ended."""
+    count = 3 * len(rewards)
+    at = torch.arange(count)
+    generator = torch.Generator().manual_seed(0)
+    rows = Transitions(
+        obs=torch.randn(count, 2, generator=generator),
+        action=torch.rand(count, 1, generator=generator) * 2 - 1,
+        reward=torch.tensor(rewards).flatten(),
+        next_obs=torch.randn(count, 2, generator=generator),
+        terminated=(at % 3 == 2) & (at > 2),
+        truncated=at == 2,
+    )
+    return Dataset(rows, SPEC)
+
+
+def trained(name: str, data: Dataset, steps: int, **values: Any) -> Any:
+    agent = ALGORITHMS[name][0](SPEC, build_config(name, CONFIGS[name] | values), seed=0)
+    return agent.fit(data, steps, callbacks=[])
+
+
+@pytest.mark.parametrize("name", ["iql", "cql"])
+def test_training_is_that_on_scaled_data(name: str) -> None:
+    """Returns of 3, 8 and -2 lie 10 apart."""
+    rewards = [1.0, 1.0, 1.0], [4.0, 4.0, 0.0], [0.0, -2.0, 0.0]
+    scaled = dataset(*([100.0 * r for r in episode] for episode in rewards))
+    data = dataset(*rewards)
+    found = trained(name, data, 5, normalise_rewards=True)
+    wanted = trained(name, scaled, 5)
+    plain = trained(name, data, 5)
+    for a, b in zip(found.modules.values(), wanted.modules.values(), strict=True):
+        for key, value in a.state_dict().items():
+            assert torch.equal(value, b.state_dict()[key])
+    first = next(iter(found.modules["critic"].parameters()))
+    assert not torch.equal(first, next(iter(plain.modules["critic"].parameters())))
+
+
+def test_rows_that_are_stored_later_have_the_same_scale() -> None:
+    """A generator's windows, for one, are in the task's units."""
+    data = dataset([1.0, 1.0, 1.0], [4.0, 4.0, 0.0])
+    values = CONFIGS["iql"] | {"normalise_rewards": True}
+    agent = ALGORITHMS["iql"][0](SPEC, build_config("iql", values), seed=0)
+    agent.prepare(data, lambda metrics: None)
+    rows = agent.stored(data.transitions).sample(50, torch.Generator().manual_seed(0))
+    assert set(rows.reward.tolist()) == {200.0, 800.0, 0.0}
+
+
+def test_returns_that_are_all_the_same_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"all 2 episodes.*return 3,.*normalise_rewards to False"):
+        trained("iql", dataset([1.0, 1.0, 1.0], [3.0, 0.0, 0.0]), 1, normalise_rewards=True)
+
+
+def test_corls_settings() -> None:
+    """configs/offline/iql, cql and awac at commit 6afec90."""
+    for task, level, normalised in (
+        ("hopper", "medium", True),
+        ("hopper", "medium-replay", True),
+        ("hopper", "medium-expert", False),
+        ("walker2d", "medium", False),
+    ):
+        name = f"d4rl/{task}-{level}-v2"
+        iql, awac = preset_config("iql", name), preset_config("awac", name)
+        assert iql.normalise_rewards == normalised and iql.normalise_obs
+        assert iql.tau == (0.001 if normalised else 0.005)
+        assert (iql.expectile, iql.temperature) == (
+            (0.5, 6.0) if level == "medium-expert" else (0.7, 3.0)
+        )
+        assert awac.hidden == (256, 256, 256) and awac.normalise_obs
+        cql = preset_config("cql", name)
+        assert cql.normalise_rewards == (name == "d4rl/hopper-medium-v2")
