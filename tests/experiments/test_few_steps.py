@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from experiments import conclusions, plan, summary
-from experiments.studies import few_steps
+from experiments.studies import few_steps, learned
 from experiments.studies.few_steps import Found, Method, Quality
 from mbrl import data
 from mbrl.errors import ConfigError
@@ -187,8 +187,8 @@ def test_a_tiny_measurement(tmp_path: Path) -> None:
     names = few_steps.names(record)
     plain = [*(name for name in SAMPLERS if name != "euler"), "time_shift"]
     assert names[: len(plain)] == plain
-    learned = ["searched plan", "consistency", "SCott", "MMD fine-tuned"]
-    assert names[len(plain) :] == [*learned, few_steps.AGAIN]
+    fitted = ["searched plan", "consistency", "SCott", "MMD fine-tuned"]
+    assert names[len(plain) :] == [*fitted, few_steps.AGAIN]
     assert found.curves[f"{few_steps.AGAIN}/evaluations"] == [11.0]
     assert found.curves[f"{few_steps.AGAIN}/error"][0] != found.values["error"]
     for name in names:
@@ -199,9 +199,21 @@ def test_a_tiny_measurement(tmp_path: Path) -> None:
     # The preset here is Heun's method with 3 steps on EDM's levels, as in the curve.
     quotient = found.curves["heun/error"][1] / found.values["error"]
     assert found.values["default_error"] == pytest.approx(quotient, rel=1e-3)
+    assert found.values["floor"] == pytest.approx(floor_of_every_row(tmp_path), rel=1e-4)
     files = few_steps.draw({"pendulum": [record, record]}, tmp_path, "-1")
     assert [f.name for f in files] == ["few-steps-error-1.png", "few-steps-slice-1.png"]
     assert all(f.exists() and f.with_suffix(".csv").exists() for f in files)
+
+
+def floor_of_every_row(folder: Path) -> float:
+    """Of windows that begin at any row of the episodes which the tiny fit was on."""
+    model = learned.generator_of_windows(TINY, 0, folder / "model")
+    dataset = data.load("pendulum/medium")
+    rows = dataset.transitions
+    held = set(few_steps.dense(model, dataset)[1].tolist())
+    every = [s for a, b in rows.episodes() for s in range(a, b - 3) if s not in held]
+    windows = few_steps.windows_at(model, dataset, torch.tensor(every))
+    return Quality(TINY, dataset, model, 0).floor(windows)
 
 
 def curves(tops: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
