@@ -79,7 +79,7 @@ class EnsembleMLP(nn.Module):
             h = torch.baddbmm(bias, h, weight)
             if layer < last:
                 if self.layer_norm:
-                    h = F.layer_norm(h, h.shape[-1:]) * self.scales[layer] + self.shifts[layer]
+                    h = _layer_norm(h, self.scales[layer], self.shifts[layer])
                 h = activate(h)
         return h
 
@@ -92,8 +92,7 @@ class EnsembleMLP(nn.Module):
             h = torch.baddbmm(bias[members], h, weight[members])
             if layer < last:
                 if self.layer_norm:
-                    scale, shift = self.scales[layer][members], self.shifts[layer][members]
-                    h = F.layer_norm(h, h.shape[-1:]) * scale + shift
+                    h = _layer_norm(h, self.scales[layer][members], self.shifts[layer][members])
                 h = activate(h)
         return h
 
@@ -140,6 +139,12 @@ def ensemble_values(
     if torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in params)):
         return member_major.Values.apply(x, *params), x.new_empty(0)
     return member_major.values(x, [p.detach() for p in params]), x.new_empty(0)
+
+
+def _layer_norm(h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """LayerNorm of h [E, B, W] with every member's own scale and shift [E, 1, W]; one pass over the
+    normalised rows and not two."""
+    return torch.addcmul(shift, F.layer_norm(h, h.shape[-1:]), scale)
 
 
 def _member_major(x: Tensor) -> bool:

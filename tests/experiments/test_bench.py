@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import bench, bench_peers, bench_windows
+from experiments import bench, bench_peers, bench_profile, bench_windows, bench_workloads
 from experiments.__main__ import main
 from world_models import TrajectoryDiffusion
 
@@ -40,8 +40,10 @@ def test_products_of_a_window_are_counted_and_fewer_steps_compared(tmp_path, cap
     """Of a U-Net of one level, 8 wide: two convolutions of width 3 over 32 steps, and the layers of
     the noise level; two steps of Heun's method are three evaluations."""
     config = dataclasses.replace(bench_windows.WIDE, levels=1)
-    _, work = bench_windows.sampling(bench.SPEC, config, "heun", 128)
-    network = TrajectoryDiffusion(bench.SPEC, dataclasses.replace(config, width=8)).network
+    _, work = bench_windows.sampling(bench_workloads.SPEC, config, "heun", 128)
+    network = TrajectoryDiffusion(
+        bench_workloads.SPEC, dataclasses.replace(config, width=8)
+    ).network
     products = 0
     for part in network.modules():
         if isinstance(part, torch.nn.Conv1d):
@@ -57,6 +59,36 @@ def test_products_of_a_window_are_counted_and_fewer_steps_compared(tmp_path, cap
         assert found["of_products"] > 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "windows_heun_small" in shown and "times as fast" in shown
+
+
+def test_products_of_the_large_ensemble_are_counted():
+    """Eight members of two layers 16 wide at 256 rows each: forward, and the gradients of weights
+    and of every layer's input but the first; a held-out row is judged once in ten updates."""
+    work = bench_workloads.WORKLOADS["ensemble_128"].work
+    inputs, outputs = 17 + 6, 2 * (17 + 1)
+    first, others = inputs * 16, 16 * 16 + 16 * outputs
+    expected = 2e-9 * 8 * 256 * (2 * first + 3 * others)
+    assert work is not None and work(True) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_profile_says_where_the_time_goes(tmp_path, capsys):
+    out = tmp_path / "r.json"
+    arguments = ["bench", "--quick", "--profile", "--workloads", "ensemble_128", "--out", str(out)]
+    assert main(arguments) == 0
+    shares = json.loads(out.read_text())["workloads"]["ensemble_128"]["profile"]
+    assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) >= 0
+    assert "native_layer_norm" in capsys.readouterr().out
+    a, small = torch.randn(2, 600, 600), torch.randn(10)
+
+    def step() -> None:
+        for _ in range(3):
+            torch.bmm(a, a)
+            torch.exp(small)
+
+    found = bench_profile.shares(step, 0.05)
+    assert list(found)[:2] == ["matrix products", "exp"]  # by size; what is below is of bookkeeping
+    assert found["matrix products"] > 0.5 > found["exp"]
+    assert set(found) >= {"other operations", bench_profile.OUTSIDE}
 
 
 def test_a_peer_that_cannot_run_says_why_and_the_recorded_figure_stands(
