@@ -42,20 +42,34 @@ class NoiseEmbedding(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolution over time with "same" padding, noise added, group normalisation, ReLU."""
+    """A convolution over time with "same" padding, noise added, group normalisation, ReLU, of x
+    [B, C, 1, L]. Features lie side by side in memory, as they do in tokens: convolutions of images
+    take that layout without reordering it, those over time alone do not (`side_by_side`)."""
 
     def __init__(self, in_dim: int, out_dim: int, kernel: int, noise: int | None = None) -> None:
         super().__init__()
-        self.pad = ((kernel - 1) // 2, kernel // 2)
+        # What an even kernel needs more on the right is padded beforehand.
+        self.pad, self.more = (0, (kernel - 1) // 2), 1 - kernel % 2
         self.conv = nn.Conv1d(in_dim, out_dim, kernel)
         self.noise = None if noise is None else nn.Linear(noise, out_dim)
         self.norm = nn.GroupNorm(GROUPS, out_dim)
 
     def forward(self, x: Tensor, embedded: Tensor) -> Tensor:
-        h = self.conv(F.pad(x, self.pad))
+        if self.more:
+            x = F.pad(x, (0, self.more))
+        h = F.conv2d(x, self.conv.weight[:, :, None], self.conv.bias, padding=self.pad)
         if self.noise is not None:
-            h = h + self.noise(embedded)[:, :, None]
+            h = h + self.noise(embedded)[:, :, None, None]
         return F.relu(self.norm(h))
+
+
+@torch.no_grad()
+def side_by_side(module: nn.Module) -> None:
+    """Lay the weights [out, in, kernel] of all convolutions out in memory as [out, kernel, in];
+    their shapes and values stay."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv1d):
+            part.weight.data = part.weight.mT.contiguous().mT
 
 
 class TemporalUNet(nn.Module):
@@ -93,24 +107,24 @@ class TemporalUNet(nn.Module):
             before = size
         self.out = nn.Conv1d(before, features, 1)
         initialise(self, generator)
+        side_by_side(self)
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
-        embedded, h = self.embedding(c), x.transpose(1, 2)
+        embedded, h = self.embedding(c), x.mT[:, :, None]
         skipped: list[Tensor] = []
         for index, stage in enumerate(self.down):
             if index > 0:
-                h = F.max_pool1d(h, 2)
+                h = F.max_pool2d(h, (1, 2))
             for part in stage:  # type: ignore[attr-defined]
                 h = part(h, embedded)
             skipped.append(h)
         skipped.pop()
         for stage in self.up:
             beside = skipped.pop()
-            h = stage[0](F.interpolate(h, size=beside.shape[-1]), embedded)  # type: ignore[index]
+            h = stage[0](F.interpolate(h, size=beside.shape[-2:]), embedded)  # type: ignore[index]
             h = stage[1](torch.cat([h, beside], 1), embedded)  # type: ignore[index]
             h = stage[2](h, embedded)  # type: ignore[index]
-        result: Tensor = self.out(h).transpose(1, 2)
-        return result
+        return F.linear(h[:, :, 0].mT, self.out.weight[:, :, 0], self.out.bias)
 
 
 class Block(nn.Module):
