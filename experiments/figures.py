@@ -136,7 +136,7 @@ def curves(
     """A panel a title, a line a name (empty: not in the legend). With `top`, panels show 0 to `top`
     at least, and a line there."""
     names = sorted({name for lines in panels.values() for name in lines}, key=_first_seen(panels))
-    columns = min(4, len(panels))
+    columns = 3 if len(panels) % 4 and len(panels) % 3 == 0 else min(4, len(panels))
     rows = math.ceil(len(panels) / columns)
     size = (6, 4) if len(panels) == 1 else (3.1 * columns, 2.5 * rows + 0.6)
     with plt.rc_context(STYLE):
