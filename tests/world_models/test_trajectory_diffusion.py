@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.errors import ConfigError
@@ -268,6 +269,41 @@ def test_networks_keep_shapes_and_rows_apart(length: int) -> None:
         assert not torch.allclose(out[1], changed[1]) and torch.allclose(out[0], changed[0])
         out.square().sum().backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+
+
+@pytest.mark.parametrize("length", [16, 7])
+def test_the_unet_is_one_of_convolutions_over_time(length: int) -> None:
+    """Written once more with convolutions, pooling and doubling in one dimension."""
+    network = TemporalUNet(5, 16, 2, torch.Generator().manual_seed(0)).double()
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(3, length, 5, generator=generator, dtype=torch.float64)
+    c = torch.randn(3, generator=generator, dtype=torch.float64)
+    embedded = network.embedding(c)
+
+    def convolved(part: nn.Module, h: Tensor) -> Tensor:
+        width = part.conv.weight.shape[-1]
+        h = part.conv(F.pad(h, ((width - 1) // 2, width // 2)))
+        if part.noise is not None:
+            h = h + part.noise(embedded)[:, :, None]
+        return F.group_norm(h, 8, part.norm.weight, part.norm.bias).clamp_min(0.0)
+
+    h = x.transpose(1, 2)
+    for part in network.down[0]:
+        h = convolved(part, h)
+    beside, h = h, F.max_pool1d(h, 2)
+    for part in network.down[1]:
+        h = convolved(part, h)
+    first, second, third = network.up[0]
+    h = convolved(first, h[:, :, torch.arange(length) * h.shape[-1] // length])
+    h = convolved(third, convolved(second, torch.cat([h, beside], 1)))
+    expected = network.out(h).transpose(1, 2)
+    found = network(x, c)
+    assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
+    weight = network.down[1][1].conv.weight
+    assert weight.shape == (32, 32, 3) and weight.stride() == (96, 1, 32)  # as `side_by_side` says
+    pairs = [torch.autograd.grad(y.square().sum(), network.parameters()) for y in (found, expected)]
+    for a, b in zip(*pairs, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
 def test_attention_is_a_softmax_over_positions() -> None:
