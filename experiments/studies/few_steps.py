@@ -397,7 +397,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
     of methods that look at the present level alone, one of multistep ones, one of what is learned.
     """
     lines = {
-        f"{label}: {family(name)}, {name}": [_part(record, name) for record in records]
+        f"{label.replace(', ', ' ')}: {family(name)}, {name}": [_part(record, name) for record in records]
         for label, records in rows.items()
         for name in names(records[0])
     }
@@ -405,7 +405,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
     for measured, title in (("error", "error"), ("slice", "distance")):
         panels = figures.by_label(lines, lambda r: np.log10(r["evaluations"]), _log(measured))
         files.append(folder / f"few-steps-{measured}{mark}.png")
-        figures.curves(panels, "log10 of evaluations", f"log10 of {title} / reference", files[-1])
+        figures.curves(panels, "log10 of evaluations", f"log10 of {title} ratio", files[-1])
     return files
 
 

@@ -1,5 +1,6 @@
 """The study of samplers against evaluations: its measures against plain loops, and a tiny run."""
 
+import csv
 import itertools
 from pathlib import Path
 from typing import Any
@@ -200,9 +201,12 @@ def test_a_tiny_measurement(tmp_path: Path) -> None:
     quotient = found.curves["heun/error"][1] / found.values["error"]
     assert found.values["default_error"] == pytest.approx(quotient, rel=1e-3)
     assert found.values["floor"] == pytest.approx(floor_of_every_row(tmp_path), rel=1e-4)
-    files = few_steps.draw({"pendulum": [record, record]}, tmp_path, "-1")
+    files = few_steps.draw({"pendulum, ten times": [record, record]}, tmp_path, "-1")
     assert [f.name for f in files] == ["few-steps-error-1.png", "few-steps-slice-1.png"]
     assert all(f.exists() and f.with_suffix(".csv").exists() for f in files)
+    with files[0].with_suffix(".csv").open() as lines:
+        panels = {line["panel"] for line in csv.DictReader(lines)}
+    assert panels == {f"pendulum ten times: {f}" for f in ("one step", "multistep", "learned")}
 
 
 def floor_of_every_row(folder: Path) -> float:
