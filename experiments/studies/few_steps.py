@@ -397,7 +397,9 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
     of methods that look at the present level alone, one of multistep ones, one of what is learned.
     """
     lines = {
-        f"{label.replace(', ', ' ')}: {family(name)}, {name}": [_part(record, name) for record in records]
+        f"{label.replace(', ', ' ')}: {family(name)}, {name}": [
+            _part(record, name) for record in records
+        ]
         for label, records in rows.items()
         for name in names(records[0])
     }
