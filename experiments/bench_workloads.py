@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,9 +53,9 @@ class Workload:
 
     title: str
     unit: str
-    aim: float | None
-    recorded: dict[str, float]
     build: Build
+    aim: float | None = None
+    recorded: dict[str, float] = field(default_factory=dict)
     work: Callable[[bool], float] | None = None  # GFLOP of products a unit, quick or not
     against: Name | None = None  # another workload that this one is compared with
 
@@ -107,12 +107,17 @@ def _model(quick: bool) -> EnsembleDynamics:
     return model
 
 
-def _model_fit(quick: bool, folder: Path) -> tuple[Step, int]:
-    model, data = _model(quick), dataset(2_000 if quick else 50_000).transitions
+def _epoch(model: EnsembleDynamics, rows: int) -> tuple[Step, int]:
+    """An epoch of the model's fit, and its updates."""
+    data = dataset(rows).transitions
     x, y = model.encode(data.obs, data.action), model.targets(data)
     fit = Fit(model.network, model.config, len(data), 0, model.device)
     batches = fit.train.shape[1] // model.config.batch_size
     return lambda: fit.epoch(x, y, gaussian_nll), batches
+
+
+def _model_fit(quick: bool, folder: Path) -> tuple[Step, int]:
+    return _epoch(_model(quick), 2_000 if quick else 50_000)
 
 
 def _large_ensemble(quick: bool, folder: Path) -> tuple[Step, int]:
@@ -121,11 +126,7 @@ def _large_ensemble(quick: bool, folder: Path) -> tuple[Step, int]:
     config = dataclasses.replace(
         NEUBAYConfig().model, members=members, elites=members, hidden=hidden, holdout_max=1
     )
-    model, data = EnsembleDynamics(SPEC, config), dataset(10 * 256 + 1).transitions
-    x, y = model.encode(data.obs, data.action), model.targets(data)
-    fit = Fit(model.network, model.config, len(data), 0, model.device)
-    batches = fit.train.shape[1] // config.batch_size
-    return lambda: fit.epoch(x, y, gaussian_nll), batches
+    return _epoch(EnsembleDynamics(SPEC, config), 10 * 256 + 1)
 
 
 def _large_ensemble_products(quick: bool) -> float:
@@ -182,7 +183,7 @@ def _windows(
 ) -> Workload:
     build, work = sampling(SPEC, config, sampler, steps)
     title = f"windows of {config.length}, {network}, {steps} steps of {sampler}"
-    return Workload(title, "windows/s", aim, recorded or {}, build, work, against)
+    return Workload(title, "windows/s", build, aim, recorded or {}, work, against)
 
 
 def _sac(critics: int, eta: float, hidden: Sequence[int]) -> Build:
@@ -193,66 +194,61 @@ WORKLOADS: dict[Name, Workload] = {
     "td3_bc": Workload(
         "TD3+BC, 2 critics 2x256, batch 256",
         "updates/s",
-        2.05,
-        {"CORL": 1.18, "d3rlpy": 0.86, "unifloral": 2.05},
         _updates("td3_bc", {}),
+        aim=2.05,
+        recorded={"CORL": 1.18, "d3rlpy": 0.86, "unifloral": 2.05},
     ),
     "sac_n": Workload(
         "SAC-N, 10 critics 3x256, batch 256",
         "updates/s",
-        0.21,
-        {"CORL": 0.114, "edge-of-reach": 0.114, "unifloral": 0.200},
         _sac(10, 0.0, (256, 256, 256)),
+        aim=0.21,
+        recorded={"CORL": 0.114, "edge-of-reach": 0.114, "unifloral": 0.200},
     ),
     "edac": Workload(
         "EDAC (RAVL's learner), 10 critics 3x256, batch 256",
         "updates/s",
-        0.17,
-        {"CORL": 0.066, "edge-of-reach": 0.067, "unifloral": 0.031},
         _sac(10, 1.0, (256, 256, 256)),
+        aim=0.17,
+        recorded={"CORL": 0.066, "edge-of-reach": 0.067, "unifloral": 0.031},
     ),
     "sac": Workload(
         "SAC, 2 critics 2x256, batch 256",
         "updates/s",
-        None,
-        {"stable-baselines3": 0.86},
         _sac(2, 0.0, (256, 256)),
+        recorded={"stable-baselines3": 0.86},
     ),
     "model_fit": Workload(
         "ensemble fit, 7 members 4x200 SiLU, batch 256 a member",
         "updates/s",
-        0.61,
-        {"OfflineRL-Kit": 0.38, "mbrl-lib": 0.43, "unifloral (ReLU)": 0.61},
         _model_fit,
+        aim=0.61,
+        recorded={"OfflineRL-Kit": 0.38, "mbrl-lib": 0.43, "unifloral (ReLU)": 0.61},
     ),
     "ensemble_128": Workload(
         "ensemble fit, 128 members 4x200 LayerNorm, batch 256 a member",
         "updates/s",
-        None,
-        {},
         _large_ensemble,
-        _large_ensemble_products,
+        work=_large_ensemble_products,
     ),
     "recurrent": Workload(
         "recurrent actor-critic, tape of 512 positions, reduced preset",
         "updates/s",
-        None,
-        {},
         _recurrent,
     ),
     "rollout_penalty": Workload(
         "rollouts, 5 steps from 50,000 states, 7 members, MOPO penalty",
         "steps/s",
-        400.0,
-        {"OfflineRL-Kit": 139.0, "unifloral": 283.0},
         _rollouts(RolloutConfig(5, penalty="max_aleatoric", penalty_weight=1.0)),
+        aim=400.0,
+        recorded={"OfflineRL-Kit": 139.0, "unifloral": 283.0},
     ),
     "rollout_single": Workload(
         "rollouts, 5 steps from 50,000 states, one member a state",
         "steps/s",
-        1850.0,
-        {"mbrl-lib": 1630.0},
         _rollouts(RolloutConfig(5)),
+        aim=1850.0,
+        recorded={"mbrl-lib": 1630.0},
     ),
     "windows_heun_128": _windows(
         "U-Net 128 wide", WIDE, "heun", 128, aim=0.048, recorded={"PGD's code (JAX)": 0.048}
@@ -267,15 +263,11 @@ WORKLOADS: dict[Name, Workload] = {
     "language_sample": Workload(
         "transformer 4x128, 128 answers of 32 tokens after 16",
         "tokens/s",
-        None,
-        {},
         bench_language.sample,
     ),
     "language_train": Workload(
         "transformer 4x128, 128 rows of 48 tokens",
         "tokens/s",
-        None,
-        {},
         bench_language.train,
     ),
 }
