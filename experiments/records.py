@@ -18,7 +18,6 @@ Record = dict[str, Any]  # as read from its file
 HERE = Path(__file__).resolve().parent
 # A checkout's own folder; an installed package keeps records where it is used.
 RECORDS = HERE / "records" if (HERE.parent / "pyproject.toml").exists() else Path("records")
-LIMIT = 8_000  # bytes of one record
 # What another run of the same cell may differ in.
 TIMES = ("seconds", "model_seconds", "shared_seconds")
 CIRCUMSTANCES = (*TIMES, "commit", "packages", "processor")
@@ -61,12 +60,8 @@ def completed(key: dict[str, Any]) -> dict[str, Any]:
 def write(file: Path, key: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the record of the finished job in `folder`."""
     record = of_run(key, folder) if "algorithm" in key else of_study(key, folder)
-    text = json.dumps(record, separators=(",", ":")) + "\n"
-    if len(text) > LIMIT and "returns" in record:
-        record["returns"] = [_rounded(r, 4) for r in record["returns"]]
-        text = json.dumps(record, separators=(",", ":")) + "\n"
     with replacing(file) as part:
-        part.write(text.encode())
+        part.write((json.dumps(record, separators=(",", ":")) + "\n").encode())
     return record
 
 
@@ -81,7 +76,8 @@ def of_study(key: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Configuration, data, versions and every episode's return of every evaluation."""
+    """Configuration, data, versions, the mean return of every evaluation and every episode's of the
+    last one. What the others returned in each episode stays in the run's folder."""
     manifest = folders.read_json(folder / "manifest.json")
     settings = folders.read_json(folder / "config.json")["run"]
     file, spec = folder / "evaluations.npz", manifest["spec"]
@@ -99,7 +95,7 @@ def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:
         "seconds": jobs.seconds(folder),
         "steps": evaluations.steps,
         "means": [float(f"{r.mean():.7g}") for r in evaluations.returns],
-        "returns": [_rounded(r, 6) for r in evaluations.returns],
+        "last_returns": _rounded(evaluations.returns[-1], 6) if evaluations.returns else [],
     }
     if (folder / "selection.json").exists():
         record["selection"] = folders.read_json(folder / "selection.json")
@@ -115,13 +111,13 @@ def _rounded(values: Any, digits: int) -> list[float]:
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Whether two records of a cell agree in all but time and circumstances. One may be older than
-    some settings, or have returns of fewer digits because its key is long."""
+    some settings, or have returns of four digits."""
     rest = []
     for record in (a, b):
         kept = {k: v for k, v in record.items() if k not in CIRCUMSTANCES}
         kept["key"] = completed(record["key"])
-        if "returns" in record:
-            kept["returns"] = [_rounded(r, 4) for r in record["returns"]]
+        if "last_returns" in record:
+            kept["last_returns"] = _rounded(record["last_returns"], 4)
         rest.append(json.dumps(kept, sort_keys=True))
     return rest[0] == rest[1]
 

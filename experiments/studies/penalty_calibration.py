@@ -199,8 +199,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         figure.tight_layout(rect=(0, 0.1, 1, 1))
         handles, labels = grid[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="lower center", ncol=3, frameon=False, fontsize=9)
-        figure.savefig(path)
-        plt.close(figure)
+        figures.save(figure, path)
     _write(rows, path.with_suffix(".csv"))
     return [path]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy import stats
 
 from experiments import figures, page, plan, render, summary, table_figures
@@ -52,6 +53,23 @@ def test_data_stand_beside_each_figure(tmp_path: Path) -> None:
     text = (tmp_path / "intervals.csv").read_text()
     assert text.splitlines()[1] == "mean,x,1,0.5,1.5"
     assert all((tmp_path / f"{n}.png").stat().st_size > 3000 for n in ("curves", "knob"))
+
+
+@pytest.mark.parametrize(
+    ("panels", "columns", "rows"),
+    [(2, 2, 1), (3, 3, 1), (4, 4, 1), (5, 4, 2), (6, 3, 2), (9, 3, 3), (10, 4, 3), (12, 4, 3)],
+)
+def test_panels_stand_in_threes_where_they_come_in_threes(
+    panels: int, columns: int, rows: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "curves.png"
+    line = figures.Curve(*(np.array([1.0, 2.0]) for _ in range(4)))
+    figures.curves({str(i): {"x": line} for i in range(panels)}, "x", "y", path)
+    with Image.open(path) as drawn:
+        assert drawn.mode == "P"  # 256 colours
+        assert drawn.width == round(columns * 3.1 * 120)
+        legend = 120 * 0.6  # at least; legends make a figure taller
+        assert drawn.height - rows * 2.5 * 120 - legend in range(120)
 
 
 class Reader(HTMLParser):
