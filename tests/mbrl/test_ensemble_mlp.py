@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mbrl.networks import EnsembleMLP, ensemble_values, minimum_value
 from mbrl.networks.ensemble_mlp import ACTIVATIONS, batched_values
@@ -155,6 +155,33 @@ def test_inference_is_the_batched_form(activation, hidden, layer_norm, stacked):
     for e in range(4):
         close(mlp.member(x[e] if stacked else x, e), wanted[e])
     assert torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_every_member_is_a_network_of_torchs_own_layers(layer_norm):
+    mlp, x, generator = build(3, (8, 12), 17, activation="leaky_relu", layer_norm=layer_norm)
+    with torch.no_grad():
+        for values in (*mlp.scales, *mlp.shifts):  # as after training: no more ones and zeros
+            values.copy_(torch.randn(values.shape, generator=generator))
+    wanted = []
+    for e in range(3):
+        h = x
+        for layer, width in enumerate((8, 12, 1)):
+            linear = nn.Linear(h.shape[1], width).double()
+            linear.load_state_dict(
+                {"weight": mlp.weights[layer][e].T, "bias": mlp.biases[layer][e, 0]}
+            )
+            h = linear(h)
+            if layer < 2 and layer_norm:
+                norm = nn.LayerNorm(width).double()
+                scale, shift = mlp.scales[layer][e, 0], mlp.shifts[layer][e, 0]
+                norm.load_state_dict({"weight": scale, "bias": shift})
+                h = norm(h)
+            h = nn.functional.leaky_relu(h) if layer < 2 else h
+        wanted.append(h)
+    close(mlp(x), torch.stack(wanted))
+    close(mlp.member(x, 1), wanted[1])
+    close(mlp.chosen(x, torch.tensor([2, 0])), torch.stack([wanted[2], wanted[0]]))
 
 
 def test_the_frozen_ensemble_keeps_no_graph_and_no_grad_saves_nothing():
