@@ -126,18 +126,22 @@ def windows(found: Summary) -> list[str]:
             continue
         others = {r["key"]["seed"]: r for r in rows.get(f"{panel}, ensemble", [])}
         pairs = [(r, others[r["key"]["seed"]]) for r in records if r["key"]["seed"] in others]
-        parts = []
-        for name, title in (("one_step", "one-step"), ("open", "open-loop")):
-            logs = np.array([quality.at_equal_likelihood(a, b, name) for a, b in pairs])
-            known = logs[np.isfinite(logs)]
-            if len(known):
-                at = statistics.confidence_interval(known, statistics.mean)
-                ends = "" if np.isnan(at.low) else f" [{10**at.low:.2g}, {10**at.high:.2g}]"
-                parts.append(f"{title} error {10**at.estimate:.2g}{ends} times the ensemble's")
-        if parts:
-            lines.append(f"{label}, at equal likelihood: {', '.join(parts)}.")
-        elif pairs:
-            lines.append(f"{label}: no likelihood that both reach.")
+        for where, compared in (
+            ("at equal likelihood", quality.at_equal_likelihood),
+            ("where likelihoods that never meet come nearest", quality.at_nearest_likelihood),
+        ):
+            parts, seeds = [], 0
+            for name, title in (("one_step", "one-step"), ("open", "open-loop")):
+                logs = np.array([compared(a, b, name) for a, b in pairs])
+                known = logs[np.isfinite(logs)]
+                seeds = len(known)
+                if seeds:
+                    at = statistics.confidence_interval(known, statistics.mean)
+                    ends = "" if np.isnan(at.low) else f" [{10**at.low:.2g}, {10**at.high:.2g}]"
+                    parts.append(f"{title} error {10**at.estimate:.2g}{ends} times the ensemble's")
+            if parts:
+                share = "" if seeds == len(pairs) else f" ({seeds} of {len(pairs)} seeds)"
+                lines.append(f"{label}, {where}{share}: {', '.join(parts)}.")
         slopes = []
         for name in ("log_prob", "behaviour", "one_step"):
             r = [stats.spearmanr(k["curves"]["weight"], k["curves"][name]) for k in records]

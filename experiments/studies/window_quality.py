@@ -222,17 +222,28 @@ def at_equal_likelihood(a: dict[str, Any], b: dict[str, Any], name: str) -> floa
     """Mean of log10 a / b of the error `name` of two records' curves, over the log-likelihoods of
     the target policy that both reach, between whose points the logs are led straight; NaN where
     they reach none in common."""
-    lines = []
-    for record in (a, b):
-        x, y = np.array(record["curves"]["log_prob"]), np.array(_log_of(name)(record))
-        order = np.argsort(x)
-        lines.append((x[order], y[order]))
+    lines = [_by_likelihood(record, name) for record in (a, b)]
     low, high = (f(g(x) for x, _ in lines) for f, g in ((max, np.min), (min, np.max)))
     if not low < high:
         return float("nan")
     grid = np.linspace(low, high, 101)
     first, second = (np.interp(grid, x, y) for x, y in lines)
     return float((first - second).mean())
+
+
+def at_nearest_likelihood(a: dict[str, Any], b: dict[str, Any], name: str) -> float:
+    """log10 a / b at the ends that lie nearest to each other, for records that reach no likelihood
+    in common; NaN for those that do."""
+    (x, first), (z, second) = (_by_likelihood(record, name) for record in (a, b))
+    if x[-1] <= z[0]:
+        return float(first[-1] - second[0])
+    return float(first[0] - second[-1]) if z[-1] <= x[0] else float("nan")
+
+
+def _by_likelihood(record: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.array(record["curves"]["log_prob"]), np.array(_log_of(name)(record))
+    order = np.argsort(x)
+    return x[order], y[order]
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:

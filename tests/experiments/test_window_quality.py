@@ -90,6 +90,11 @@ def test_errors_are_compared_at_equal_likelihood() -> None:
     assert window_quality.at_equal_likelihood(b, a, "open") == pytest.approx(-2.0, abs=1e-9)
     apart = record(0, [5.0, 6.0, 7.0], [0.0, 0.0, 0.0])
     assert np.isnan(window_quality.at_equal_likelihood(a, apart, "open"))
+    nearest = window_quality.at_nearest_likelihood
+    apart = record(0, [6.0, 5.0, 7.0], [0.5, 0.0, -1.0])
+    assert nearest(a, apart, "open") == pytest.approx(-1.0 - 0.0, abs=1e-9)
+    assert nearest(apart, a, "open") == pytest.approx(0.0 + 1.0, abs=1e-9)
+    assert np.isnan(nearest(a, b, "open"))
 
 
 def test_what_is_said_of_windows() -> None:
@@ -115,6 +120,19 @@ def test_what_is_said_of_windows() -> None:
     assert lines[1].startswith("t 8, diffusion, rank correlation with the weight: log_prob 1.00, ")
     assert "behaviour -1.00" in lines[1]
     assert "one-step error 0.28 times the ensemble's" in lines[2] and len(lines) == 4
+    # One of two seeds reaches no likelihood of the ensemble's.
+    below = record(1, [-3.0, -2.0, -1.0], [-1.0, -1.5, -1.7])
+    entries["t 8, diffusion"][1] = below
+    known = {(label, "open"): summary.Entry(records=r) for label, r in entries.items()}
+    first = summary.BlockSummary(blocks[0].block, known)
+    lines = conclusions.windows(summary.Summary(made, (first,)))
+    assert lines[0].startswith(
+        "t 8, diffusion, at equal likelihood (1 of 2 seeds): one-step error 10 "
+    )
+    assert lines[1] == (
+        "t 8, diffusion, where likelihoods that never meet come nearest (1 of 2 seeds): one-step "
+        "error 2 times the ensemble's, open-loop error 2 times the ensemble's."
+    )
 
 
 @pytest.mark.parametrize("settings", [{"source": "x"}, {"length": 1}, {"windows": 0}])
