@@ -137,8 +137,9 @@ def windows(found: Summary) -> list[str]:
                 seeds = len(known)
                 if seeds:
                     at = statistics.confidence_interval(known, statistics.mean)
-                    ends = "" if np.isnan(at.low) else f" [{10**at.low:.2g}, {10**at.high:.2g}]"
-                    parts.append(f"{title} error {10**at.estimate:.2g}{ends} times the ensemble's")
+                    mean, low, high = (f"{float(f'{10**x:.2g}'):g}" for x in at)
+                    ends = "" if np.isnan(at.low) else f" [{low}, {high}]"
+                    parts.append(f"{title} error {mean}{ends} times the ensemble's")
             if parts:
                 share = "" if seeds == len(pairs) else f" ({seeds} of {len(pairs)} seeds)"
                 lines.append(f"{label}, {where}{share}: {', '.join(parts)}.")
