@@ -15,6 +15,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from mbrl.statistics import Interval, Profile, confidence_interval
@@ -156,7 +157,8 @@ def curves(
         for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
             for name in names:
                 if name in lines:
-                    _line(axes, names.index(name), name, lines[name])
+                    every = max(1, len(lines[name].x) // 12)
+                    _line(axes, names.index(name), name, lines[name], every)
             means = np.concatenate([c.mean for c in lines.values()])
             if top is not None:
                 axes.axhline(top, color="#666666", ls=":", lw=1)
@@ -164,6 +166,7 @@ def curves(
             _limit(axes, means)
             axes.set_title(title, fontsize=9)
             axes.tick_params(labelsize=8)
+            axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # more would touch
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_visible(False)
         for axes in grid[:, 0]:
