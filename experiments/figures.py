@@ -205,10 +205,9 @@ def intervals(
     """A panel a statistic: each algorithm's estimate as a point with its interval."""
     names = list(next(iter(panels.values())))
     with plt.rc_context(STYLE):
-        height = 0.32 * len(names) + 1.1
-        figure, grid = plt.subplots(
-            1, len(panels), figsize=(3.4 * len(panels) + 0.8, height), sharey=True, squeeze=False
-        )
+        labels = 0.08 * max(map(len, names))  # inches
+        size = (3.0 * len(panels) + labels + 0.4, 0.32 * len(names) + 1.1)
+        figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
         for axes, (title, found) in zip(grid[0], panels.items(), strict=True):
             for row, name in enumerate(names):
                 at, colour = found[name], COLOURS[row % len(COLOURS)]
@@ -217,7 +216,7 @@ def intervals(
             axes.set_title(title, fontsize=10)
             axes.set_xlabel(unit, fontsize=9)
         grid[0, 0].set_yticks(range(len(names)), names)
-        grid[0, 0].invert_yaxis()
+        grid[0, 0].set_ylim(len(names) - 0.5, -0.5)
         figure.tight_layout()
         save(figure, path)
     rows = [(t, n, *interval) for t, found in panels.items() for n, interval in found.items()]
