@@ -168,7 +168,8 @@ def costly(found: Summary) -> list[str]:
 
 def beaten(found: Summary) -> list[str]:
     """Which rows of a block are above and below GRPO and PPO."""
-    return [line for name in ("grpo", "ppo") for line in language.against(name, found)]
+    lines = [line for name in ("grpo", "ppo") for line in language.against(name, found)]
+    return list(dict.fromkeys(lines))  # runs that diverged are named once
 
 
 TRENDS = ("length", "gap", "score")

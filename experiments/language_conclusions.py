@@ -77,14 +77,18 @@ def schedulers(found: Summary) -> list[str]:
 def against(reference: str, found: Summary) -> list[str]:
     """Which rows of a block are above and below the reference on each task, and over all tasks
     together: those whose interval of the difference of mean scores does not hold 0; of these those
-    that stand when all are tested at once."""
+    that stand when all are tested at once. Rows with a run that diverged are named and not tested.
+    """
     lines = []
     for block in found.blocks:
         tasks: dict[str, dict[str, np.ndarray]] = {}
         for label, records in records_of(block).items():
             task, name = label.split(", ", 1)
-            if len(records) > 1:
-                scores = np.array([r["values"]["score"] for r in records])
+            scores = np.array([r["values"]["score"] for r in records])
+            lost = int(np.isnan(scores).sum())
+            if lost:
+                lines.append(f"{task}, {name}: {lost} of {len(records)} runs diverged.")
+            elif len(records) > 1:
                 tasks.setdefault(task, {})[name] = scores
         tables = {task: {n: [s] for n, s in scores.items()} for task, scores in tasks.items()}
         if len(tasks) > 1:

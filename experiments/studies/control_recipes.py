@@ -1,5 +1,6 @@
 """Policy gradients of one recipe or another in a control task, at one budget."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import numpy as np
 from experiments import figures
 from experiments.settings import merge
 from experiments.studies import Outcome, learned
-from mbrl import statistics
+from mbrl import statistics, tasks
+from mbrl.errors import DivergenceError
 from mbrl.records import Evaluations
 
 VERSION = 1
@@ -22,25 +24,31 @@ DEFAULTS = learned.DEFAULTS | {
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Train by acting. `return` is the mean return of the greedy policy from fixed starts after the
-    last step, `score` the same normalised, `best` the best score that was seen on the way (never
-    reported as the result)."""
+    last step, `score` the same normalised, both NaN for a run that diverged; `best` the best score
+    that was seen on the way (never reported as the result)."""
     described = settings | {
         "data": settings["task"],
         "config": merge(settings["config"], {"recipe": settings["recipe"]}),
     }
     run = folder / "run"
-    agent = learned.agent(described, learned.config(described), seed, run)
-    evaluations = Evaluations.load(run / "evaluations.npz")
+    finished = True
+    try:
+        learned.agent(described, learned.config(described), seed, run)
+    except DivergenceError:  # what came out of this cell, and so no reason to try it again
+        finished = False
+    spec, file = tasks.make(settings["task"]).spec, run / "evaluations.npz"
+    evaluations = Evaluations.load(file) if file.exists() else Evaluations()
     returns = [float(r.mean()) for r in evaluations.returns]
-    scores = [float(agent.spec.score(r)) for r in returns]
+    scores = [float(spec.score(r)) for r in returns]
+    last = (returns[-1], scores[-1]) if finished else (math.nan, math.nan)
     return Outcome(
-        {"return": returns[-1], "score": scores[-1], "best": max(scores)},
+        {"return": last[0], "score": last[1], "best": max(scores, default=math.nan)},
         {"step": [float(s) for s in evaluations.steps], "score": scores},
     )
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Last scores of all recipes with intervals, best first."""
+    """Last scores of all recipes with intervals, best first; of runs that did not diverge."""
     names = {label: label.split(", ")[-1] for label in rows}
     if len(set(names.values())) < len(names):  # of several tasks
         names = {label: label for label in rows}
@@ -49,7 +57,12 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         for label, records in rows.items()
         if records
     }
-    found = {name: statistics.confidence_interval(s, statistics.iqm) for name, s in scores.items()}
+    kept = {name: s[np.isfinite(s)] for name, s in scores.items()}
+    found = {
+        name: statistics.confidence_interval(s, statistics.iqm)
+        for name, s in kept.items()
+        if len(s)
+    }
     found = dict(sorted(found.items(), key=lambda item: -item[1].estimate))
     path = folder / f"scores{mark}.png"
     figures.intervals({"normalised score, interquartile mean": found}, path)

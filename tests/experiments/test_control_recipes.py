@@ -49,6 +49,19 @@ def test_a_cell_trains_and_draws(tmp_path: Path) -> None:
     assert "cart-pole, ppo" in written and "pendulum, ppo" in written
 
 
+def test_a_run_that_diverges_has_no_score(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("mbrl.callbacks.LIMIT", 1e-9)  # of any metric
+    small = {"steps": 40, "episodes": 3, "config": {"envs": 4, "hidden": [8]}}
+    settings = studies.settings_of("control_recipes", small | {"recipe": "rloo"})
+    found = control_recipes.measure(settings, 0, tmp_path)
+    assert np.isnan([found.values["score"], found.values["return"]]).all()
+    assert len(found.curves["score"]) < 10  # it ended on the way
+    rows = {"a, rloo": [{"values": found.values}], "a, ppo": [{"values": {"score": 1.0}}]}
+    control_recipes.draw(rows, tmp_path, "")
+    written = (tmp_path / "scores.csv").read_text()
+    assert "ppo" in written and "rloo" not in written
+
+
 def test_rows_above_and_below_the_references_are_named() -> None:
     draw = np.random.default_rng(0)
     around = {"grpo": 50, "ppo": 90, "good": 90, "same": 50, "bad": 10}
@@ -57,6 +70,8 @@ def test_rows_above_and_below_the_references_are_named() -> None:
         f"task, {name}": [{"values": {"score": at + x}} for x in draw.normal(0, 1, 5)]
         for name, at in around.items()
     }
+    rows.append(plan.Row("task, lost"))
+    values["task, lost"] = [{"values": {"score": x}} for x in (np.nan, 50.0, np.nan)]
 
     @dataclasses.dataclass
     class Entry:
@@ -73,6 +88,7 @@ def test_rows_above_and_below_the_references_are_named() -> None:
         plan = None
 
     lines = conclusions.beaten(Found())  # type: ignore[arg-type]
+    assert lines.pop(0) == "task, lost: 2 of 3 runs diverged."
     assert [line.split(" by ")[0] for line in lines] == [
         "task, above grpo", "task, below grpo", "task, above ppo", "task, below ppo",
     ]  # fmt: skip
