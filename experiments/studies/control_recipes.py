@@ -63,6 +63,8 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         for name, s in kept.items()
         if len(s)
     }
+    if not found:
+        return []
     found = dict(sorted(found.items(), key=lambda item: -item[1].estimate))
     path = folder / f"scores{mark}.png"
     figures.intervals({"normalised score, interquartile mean": found}, path)

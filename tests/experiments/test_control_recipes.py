@@ -60,6 +60,7 @@ def test_a_run_that_diverges_has_no_score(tmp_path: Path, monkeypatch) -> None:
     control_recipes.draw(rows, tmp_path, "")
     written = (tmp_path / "scores.csv").read_text()
     assert "ppo" in written and "rloo" not in written
+    assert control_recipes.draw({"a, rloo": rows["a, rloo"]}, tmp_path, "-2") == []
 
 
 def test_rows_above_and_below_the_references_are_named() -> None:
