@@ -24,6 +24,7 @@ from algorithms.offline import Offline
 from mbrl import agent as shared
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import (
+    ACTIVATIONS,
     MLP,
     CategoricalPolicy,
     Normaliser,
@@ -52,6 +53,7 @@ class PolicyGradientConfig:
 
     recipe: str = "ppo"  # the objective, a name of `list recipes`
     hidden: tuple[int, ...] = (64, 64)  # widths of policy and critic
+    activation: str = "tanh"  # between their layers: relu, silu, leaky_relu, tanh, gelu
     learning_rate: float = 1e-3  # Adam, policy
     critic_rate: float = 1e-3  # Adam, critic
     gamma: float = 0.99  # discount factor, where the recipe discounts
@@ -66,7 +68,7 @@ class PolicyGradientConfig:
     epochs: int = 4  # passes over them after each round
     minibatches: int = 4  # updates a pass
     clip_norm: float = 0.5  # largest norm of a gradient
-    normalise_obs: bool = True  # standardise observations with all that was seen
+    normalise_obs: bool = False  # standardise observations with all that was seen
     scheduler: str = "uniform"  # which start states get how many copies
     scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
     pool: int = 0  # start states that come again, for a scheduler; 0: new ones in every round
@@ -89,6 +91,8 @@ class PolicyGradientConfig:
             raise ConfigError(f"lam is {self.lam}, it must lie in [0, 1], or None")
         if any(width < 1 for width in self.hidden):
             raise ConfigError(f"hidden is {self.hidden}, every width must be at least 1")
+        if self.activation not in ACTIVATIONS:
+            raise unknown_name("activation", self.activation, ACTIVATIONS)
         if self.reward not in (None, "task", "success"):
             raise unknown_name("reward", str(self.reward), ("task", "success"))
         if self.envs % self.group:
@@ -115,7 +119,7 @@ class Minibatch(NamedTuple):
 class PolicyGradient(Offline):
     """Policy gradients (REINFORCE, A2C, PPO, V-trace, GRPO, ...) by acting."""
 
-    version = 4
+    version = 5
     action_kinds = ("continuous", "discrete")
     learns_offline = False
     learn = shared.learn
@@ -132,10 +136,9 @@ class PolicyGradient(Offline):
         config = config or PolicyGradientConfig()
         initial = self.setup(spec, config, device, seed)
         kind = CategoricalPolicy if spec.discrete else SquashedGaussianPolicy
-        self.policy = kind(spec, config.hidden, generator=initial).to(self.device)
-        with torch.no_grad():  # begin near the same distribution in every state
-            self.policy.net.layers[-1].weight.mul_(0.01)
-            self.policy.net.layers[-1].bias.zero_()
+        self.policy = kind(spec, config.hidden, activation=config.activation)
+        self.policy.net.orthogonal(0.01, initial)  # nearly one distribution in all states
+        self.policy.to(self.device)
         self.recipe = in_control(recipe(config.recipe), spec, config.gamma, config.lam)
         if "sum_prob_squared" in self.recipe.needs and not spec.discrete:
             raise ConfigError(
@@ -154,7 +157,7 @@ class PolicyGradient(Offline):
         learned: dict[str, nn.Module] = {"policy": self.policy}
         self.critic: Critic | None = None
         if "signals.value" in self.recipe.needs:
-            self.critic = Critic(spec, config.hidden, initial).to(self.device)
+            self.critic = Critic(spec, config.hidden, config.activation, initial).to(self.device)
             learned["critic"] = self.critic
         self.anchors = {
             name: target_copy(self.policy)
@@ -400,10 +403,13 @@ class PolicyGradient(Offline):
 class Critic(nn.Module):
     """V(s) [...] of raw observations [..., S]."""
 
-    def __init__(self, spec: Spec, hidden: Sequence[int], generator: torch.Generator) -> None:
+    def __init__(
+        self, spec: Spec, hidden: Sequence[int], activation: str, generator: torch.Generator
+    ) -> None:
         super().__init__()
         self.normaliser = Normaliser(spec.obs_dim)
-        self.net = MLP(spec.obs_dim, hidden, 1, generator=generator)
+        self.net = MLP(spec.obs_dim, hidden, 1, activation=activation)
+        self.net.orthogonal(1.0, generator)
 
     def forward(self, obs: Tensor) -> Tensor:
         value: Tensor = self.net(self.normaliser(obs))[..., 0]

@@ -70,7 +70,7 @@ def sampling_loss(
 class PROPS(PolicyGradient):
     """PROPS: policy gradients on data of a policy that makes up for sampling error."""
 
-    version = 3
+    version = 4
     config: PROPSConfig
 
     def __init__(

@@ -13,7 +13,7 @@ from mbrl import statistics, tasks
 from mbrl.errors import DivergenceError
 from mbrl.records import Evaluations
 
-VERSION = 1
+VERSION = 2
 DEFAULTS = learned.DEFAULTS | {
     "algorithm": "policy_gradient",  # or props
     "recipe": "grpo",

@@ -1,6 +1,11 @@
 """Networks: batched ensembles with their own backward, policies, normaliser, target updates."""
 
-from mbrl.networks.ensemble_mlp import EnsembleMLP, ensemble_values, minimum_value
+from mbrl.networks.ensemble_mlp import (
+    ACTIVATIONS,
+    EnsembleMLP,
+    ensemble_values,
+    minimum_value,
+)
 from mbrl.networks.optim import adam, descend
 from mbrl.networks.policies import (
     MLP,
@@ -14,6 +19,7 @@ from mbrl.networks.policies import (
 from mbrl.networks.targets import polyak_update, target_copy
 
 __all__ = [
+    "ACTIVATIONS",
     "MLP",
     "ActionScale",
     "CategoricalPolicy",

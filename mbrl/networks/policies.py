@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mbrl.errors import unknown_name
+from mbrl.networks.ensemble_mlp import ACTIVATIONS
 from mbrl.types import Spec
 
 
@@ -56,7 +58,7 @@ class ActionScale(nn.Module):
 
 
 class MLP(nn.Module):
-    """A plain ReLU network, initialised as `torch.nn.Linear` is, from `generator`."""
+    """A plain network, initialised as `torch.nn.Linear` is, from `generator`."""
 
     def __init__(
         self,
@@ -64,10 +66,14 @@ class MLP(nn.Module):
         hidden: Sequence[int],
         out_dim: int,
         *,
+        activation: str = "relu",
         layer_norm: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        if activation not in ACTIVATIONS:
+            raise unknown_name("activation", activation, ACTIVATIONS)
+        self.activation = activation
         sizes = [in_dim, *hidden, out_dim]
         self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
         for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
@@ -81,12 +87,23 @@ class MLP(nn.Module):
             self.norms.extend(nn.LayerNorm(width) for width in hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        last = len(self.layers) - 1
+        activate, last = ACTIVATIONS[self.activation], len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             x = layer(x)
             if index < last:
-                x = torch.relu(self.norms[index](x) if len(self.norms) else x)
+                x = activate(self.norms[index](x) if len(self.norms) else x)
         return x
+
+    @torch.no_grad()
+    def orthogonal(self, last: float, generator: torch.Generator | None = None) -> None:
+        """Orthogonal weights anew, times sqrt(2) and in the last layer times `last`, and biases of
+        0: what the on-policy methods of the field begin with ("What Matters In On-Policy
+        Reinforcement Learning?", arXiv 2006.05990)."""
+        gains = [math.sqrt(2.0)] * (len(self.layers) - 1) + [last]
+        for layer, gain in zip(self.layers, gains, strict=True):
+            assert isinstance(layer, nn.Linear)
+            nn.init.orthogonal_(layer.weight, gain, generator=generator)
+            nn.init.zeros_(layer.bias)
 
 
 class SquashedGaussianPolicy(nn.Module):
@@ -99,11 +116,14 @@ class SquashedGaussianPolicy(nn.Module):
         spec: Spec,
         hidden: Sequence[int] = (256, 256),
         *,
+        activation: str = "relu",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.normaliser, self.scale = Normaliser(spec.obs_dim), ActionScale(spec)
-        self.net = MLP(spec.obs_dim, hidden, 2 * spec.action_dim, generator=generator)
+        self.net = MLP(
+            spec.obs_dim, hidden, 2 * spec.action_dim, activation=activation, generator=generator
+        )
 
     def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-deviation [..., A] before the squash."""
@@ -230,11 +250,14 @@ class CategoricalPolicy(nn.Module):
         spec: Spec,
         hidden: Sequence[int] = (256, 256),
         *,
+        activation: str = "relu",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.normaliser = Normaliser(spec.obs_dim)
-        self.net = MLP(spec.obs_dim, hidden, spec.num_actions or 0, generator=generator)
+        self.net = MLP(
+            spec.obs_dim, hidden, spec.num_actions or 0, activation=activation, generator=generator
+        )
 
     def logits(self, obs: Tensor) -> Tensor:
         return self.net(self.normaliser(obs))

@@ -51,7 +51,7 @@ class Signs:
         return Step(after, self.observe(after), right.float(), after[:, 1] >= 2)
 
 
-LEARNING = {"hidden": (16,), "envs": 32, "learning_rate": 0.02, "critic_rate": 0.02}
+LEARNING = {"hidden": (16,), "envs": 32, "learning_rate": 0.01, "critic_rate": 0.02}
 RECIPES = ["reinforce", "a2c", "ppo", "vtrace", "grpo", "rloo", "gspo", "skywork_or1"]
 # Made for answers that are right or wrong, or (the last two) that may be cut off.
 VERDICTS = ["topr", "psr", "nsr", "w_reinforce", "ngrpo", "bnpo", "drpo_decoupled", "red_drop"]
