@@ -17,6 +17,7 @@ from scipy import stats
 
 from algorithms import SAC, SACConfig
 from algorithms.soft_actor_critic import LearnerConfig
+from experiments.peers import StableBaselines
 from mbrl import tasks
 from mbrl.evaluation import evaluate
 
@@ -91,7 +92,8 @@ def _job(job: tuple[str, int, Crosscheck]) -> tuple[float, float]:
     kind, seed, settings = job
     torch.set_num_threads(1)
     began = time.perf_counter()
-    agent: Any = _train_ours(seed, settings) if kind == "ours" else _Wrapped(seed, settings)
+    train = _train_ours if kind == "ours" else _train_theirs
+    agent: Any = train(seed, settings)
     task = tasks.make("Pendulum-v1")
     return float(evaluate(agent, task, settings.episodes).mean()), time.perf_counter() - began
 
@@ -105,31 +107,20 @@ def _train_ours(seed: int, settings: Crosscheck) -> SAC:
     return agent.learn(task, settings.steps, callbacks=[])
 
 
-class _Wrapped:
-    """A trained stable-baselines3 SAC with the policy interface that `evaluate` asks for."""
+def _train_theirs(seed: int, settings: Crosscheck) -> StableBaselines:
+    import gymnasium
+    from stable_baselines3 import SAC as Theirs
 
-    def __init__(self, seed: int, settings: Crosscheck) -> None:
-        import gymnasium
-        from stable_baselines3 import SAC as Theirs
-
-        self.model = Theirs(
-            "MlpPolicy",
-            gymnasium.make("Pendulum-v1"),
-            learning_rate=RATE,
-            learning_starts=WARMUP,
-            policy_kwargs={"net_arch": list(HIDDEN)},
-            seed=seed,
-            device="cpu",
-        )
-        self.model.learn(settings.steps)
-        self.policy = self
-
-    def parameters(self) -> Any:
-        return self.model.policy.parameters()
-
-    def __call__(self, obs: torch.Tensor) -> torch.Tensor:
-        action, _ = self.model.predict(obs.numpy(), deterministic=True)
-        return torch.as_tensor(action)
+    model = Theirs(
+        "MlpPolicy",
+        gymnasium.make("Pendulum-v1"),
+        learning_rate=RATE,
+        learning_starts=WARMUP,
+        policy_kwargs={"net_arch": list(HIDDEN)},
+        seed=seed,
+        device="cpu",
+    )
+    return StableBaselines(model.learn(settings.steps))
 
 
 def crosscheck_main(arguments: list[str]) -> int:

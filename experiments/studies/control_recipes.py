@@ -6,16 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from algorithms import PolicyGradientConfig
 from experiments import figures
+from experiments.peers import StableBaselines
 from experiments.settings import merge
 from experiments.studies import Outcome, learned
 from mbrl import statistics, tasks
 from mbrl.errors import DivergenceError
+from mbrl.evaluation import evaluate
 from mbrl.records import Evaluations
 
 VERSION = 2
 DEFAULTS = learned.DEFAULTS | {
-    "algorithm": "policy_gradient",  # or props
+    "algorithm": "policy_gradient",  # or props, or stable_baselines3: its PPO in rounds alike
     "recipe": "grpo",
     "task": "CartPole-v1",
     "steps": 4000,  # of each of the 16 copies
@@ -26,6 +29,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Train by acting. `return` is the mean return of the greedy policy from fixed starts after the
     last step, `score` the same normalised, both NaN for a run that diverged; `best` the best score
     that was seen on the way (never reported as the result)."""
+    if settings["algorithm"] == "stable_baselines3":
+        return _theirs(settings, seed)
     described = settings | {
         "data": settings["task"],
         "config": merge(settings["config"], {"recipe": settings["recipe"]}),
@@ -45,6 +50,34 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         {"return": last[0], "score": last[1], "best": max(scores, default=math.nan)},
         {"step": [float(s) for s in evaluations.steps], "score": scores},
     )
+
+
+def _theirs(settings: dict[str, Any], seed: int) -> Outcome:
+    """PPO of stable-baselines3 with the settings of this library's: rollouts as long as the longest
+    episode, as many updates after each, the same networks (its own default) and rates."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    ours, task = PolicyGradientConfig(recipe="ppo", group=1), tasks.make(settings["task"])
+    limit = task.spec.max_episode_steps
+    assert limit is not None
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env(settings["task"], ours.envs, seed=seed),
+        learning_rate=ours.learning_rate,
+        n_steps=limit,
+        batch_size=limit * ours.envs // ours.minibatches,
+        n_epochs=ours.epochs,
+        gamma=ours.gamma,
+        max_grad_norm=ours.clip_norm,
+        policy_kwargs={"net_arch": list(ours.hidden)},
+        seed=seed,
+        device="cpu",
+    )
+    model.learn(ours.envs * settings["steps"])
+    earned = float(evaluate(StableBaselines(model), task, settings["episodes"]).mean())
+    score = float(task.spec.score(earned))
+    return Outcome({"return": earned, "score": score, "best": score}, {})
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:

@@ -17,6 +17,7 @@ from experiments.language_run import LanguageSettings
 from experiments.settings import merge
 from experiments.studies import Outcome
 from mbrl import config as configs
+from mbrl.errors import DivergenceError
 from mbrl.records import MetricsFile
 
 DEFAULTS: dict[str, Any] = {
@@ -92,14 +93,14 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     were learned from, `sampled` those that the model said. Means over rounds of a policy gradient,
     NaN for imitation: `signal`, the share of groups with right and wrong answers; `tail`, the share
     of tokens that are twice or half as likely at the round's last update as when they were sampled,
-    or beyond; `effective`, the share of effective samples of the conversations' weights there.
+    or beyond; `effective`, the share of effective samples of the conversations' weights there. A
+    run that diverges has no accuracy.
     """
     start, run = _begun(settings, seed, folder), folder / "run"
     if not (run / "config.json").exists():
         config = _config(settings, start, folder)
         language_run.create(_settings(settings, seed, start), config, run)
-    language_run.resume(run, quiet=True)
-    before, after = (folders.read_json(f / "result.json") for f in (start, run))
+    before, after = folders.read_json(start / "result.json"), _result(run)
     values: dict[str, float] = {}
     for mark, key in (("", "accuracy"), ("_other", "accuracy_other_levels")):
         a, b = (math.nan if r[key] is None else 100 * r[key] for r in (before, after))
@@ -108,6 +109,16 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     return Outcome(
         {k: _rounded(v) for k, v in (values | _used(settings, run)).items()}, _curves(run)
     )
+
+
+def _result(run: Path) -> dict[str, Any]:
+    """What came out of `run`, which is finished first; of one that diverged its steps alone."""
+    try:
+        language_run.resume(run, quiet=True)
+    except DivergenceError:  # what came out of this cell, and so no reason to try it again
+        steps = len(MetricsFile(run / "metrics.csv").rows())
+        return {"accuracy": None, "accuracy_other_levels": None, "step": steps}
+    return folders.read_json(run / "result.json")
 
 
 def _settings(settings: dict[str, Any], seed: int, start: Path) -> LanguageSettings:
@@ -159,12 +170,16 @@ def _used(settings: dict[str, Any], run: Path) -> dict[str, float]:
         tokens = sum(float(row["imitation/tokens"]) for row in rows)
         used = {"samples": float(len(rows) * config.rows), "tokens": tokens, "sampled": 0.0}
         return used | dict.fromkeys(MEANS, math.nan)
+    last = rows[-1] if rows else {"tokens/trained": 0, "tokens/sampled": 0}
     used = {
         "samples": float(len(rows) * config.prompts * config.group),
-        "tokens": float(rows[-1]["tokens/trained"]),
-        "sampled": float(rows[-1]["tokens/sampled"]),
+        "tokens": float(last["tokens/trained"]),
+        "sampled": float(last["tokens/sampled"]),
     }
-    means = {k: float(np.mean([float(row[name]) for row in rows])) for k, name in MEANS.items()}
+    means = {
+        k: float(np.mean([float(row[name]) for row in rows] or [np.nan]))
+        for k, name in MEANS.items()
+    }
     return used | means
 
 

@@ -85,6 +85,32 @@ def test_ppo_learns_in_mujoco() -> None:
     assert evaluate(agent, task, 20).mean() > 90
 
 
+@pytest.mark.slow
+def test_ppo_swings_up() -> None:
+    """Acrobot, within the steps, rounds and updates in which stable-baselines3 does."""
+    task = make("Acrobot-v1")
+    agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe="ppo", group=1), seed=0)
+    agent.learn(task, 6000, callbacks=[])
+    assert evaluate(agent, task, 20).mean() > -120
+
+
+def test_networks_begin_as_those_of_on_policy_methods_do() -> None:
+    """Orthogonal weights, biases of 0, tanh: the policy nearly alike in all states."""
+    agent = PolicyGradient(make("CartPole-v1").spec, PolicyGradientConfig(recipe="ppo"), seed=0)
+    assert agent.critic is not None
+    for net, last in ((agent.policy.net, 0.01), (agent.critic.net, 1.0)):
+        gains = (2**0.5, 2**0.5, last)
+        for layer, gain in zip(net.layers, gains, strict=True):
+            w = layer.weight.detach() / gain
+            square = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
+            torch.testing.assert_close(square, torch.eye(len(square)), atol=1e-5, rtol=0)
+            assert not layer.bias.any()
+    first, second, out = agent.critic.net.layers
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    plain = torch.nn.Sequential(first, torch.nn.Tanh(), second, torch.nn.Tanh(), out)
+    torch.testing.assert_close(agent.critic(x), plain(x)[:, 0])
+
+
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_three_actions_and_rounds_of_whole_limits(name: str) -> None:
     """Acrobot: nobody swings up by chance, so that all episodes reach the limit of 500 steps."""
@@ -376,6 +402,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
         ({"critic_rate": -1.0}, r"critic_rate is -1\.0, it must be finite"),
         ({"clip_norm": 0.0}, r"clip_norm is 0\.0, it must be above 0"),
         ({"hidden": (8, 0)}, "every width must be at least 1"),
+        ({"activation": "sine"}, "tanh"),
         ({"recipe": "pppo"}, "did you mean 'ppo'"),
         ({"envs": 6, "group": 4}, "not a multiple of group"),
         ({"minibatches": 40}, "more than the 16 episodes"),

@@ -10,6 +10,7 @@ import pytest
 from algorithms import PolicyGradientConfig
 from experiments import conclusions, plan, studies
 from experiments.studies import control_recipes
+from mbrl import tasks
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES
 
@@ -47,6 +48,14 @@ def test_a_cell_trains_and_draws(tmp_path: Path) -> None:
     control_recipes.draw(both, tmp_path, "-2")
     written = (tmp_path / "scores-2.csv").read_text()
     assert "cart-pole, ppo" in written and "pendulum, ppo" in written
+
+
+def test_stable_baselines3_learns_at_the_same_settings(tmp_path: Path) -> None:
+    chosen = {"algorithm": "stable_baselines3", "task": "CartPole-v1", "steps": 1000}
+    settings = studies.settings_of("control_recipes", chosen | {"episodes": 20})
+    found = control_recipes.measure(settings, 0, tmp_path)
+    assert 30 < found.values["return"] <= 500 and found.curves == {}  # a random policy: 22
+    assert found.values["score"] == tasks.make("CartPole-v1").spec.score(found.values["return"])
 
 
 def test_a_run_that_diverges_has_no_score(tmp_path: Path, monkeypatch) -> None:

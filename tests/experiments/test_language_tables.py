@@ -95,6 +95,17 @@ def test_what_a_cell_measures_is_what_its_run_wrote(short: None, tmp_path: Path)
     assert speaking.measure(chosen, 0, tmp_path).values == found.values  # finds its finished run
 
 
+def test_a_run_that_diverges_has_no_accuracy(short: None, tmp_path: Path, monkeypatch) -> None:
+    chosen = settings("language_recipes", steps=3)
+    jobs.resume(speaking.warm_start(chosen, 0, tmp_path), quiet=True)
+    monkeypatch.setattr("mbrl.callbacks.LIMIT", 1e-9)  # of any metric
+    found = speaking.measure(chosen, 0, tmp_path)
+    assert found.values["steps"] < 3 and np.isfinite(found.values["before"])
+    assert all(np.isnan(found.values[name]) for name in ("score", "gain", "score_other"))
+    again = speaking.measure(chosen, 0, tmp_path)
+    assert str(again.values) == str(found.values)
+
+
 def test_demonstrations_go_on_where_the_warm_start_stopped(short: None, tmp_path: Path) -> None:
     chosen = settings("language_tasks", learner="imitation", steps=2, config={}, looks=0)
     found = language_tasks.measure(chosen, 0, tmp_path)
