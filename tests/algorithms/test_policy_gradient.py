@@ -105,10 +105,13 @@ def test_networks_begin_as_those_of_on_policy_methods_do() -> None:
             square = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
             torch.testing.assert_close(square, torch.eye(len(square)), atol=1e-5, rtol=0)
             assert not layer.bias.any()
-    first, second, out = agent.critic.net.layers
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
-    plain = torch.nn.Sequential(first, torch.nn.Tanh(), second, torch.nn.Tanh(), out)
-    torch.testing.assert_close(agent.critic(x), plain(x)[:, 0])
+    for net, found in ((agent.policy.net, agent.policy.logits), (agent.critic.net, agent.critic)):
+        first, second, out = net.layers
+        plain = torch.nn.Sequential(first, torch.nn.Tanh(), second, torch.nn.Tanh(), out)
+        torch.testing.assert_close(found(x).view(5, -1), plain(x))
+    continuous = PolicyGradient(make("Pendulum-v1").spec, PolicyGradientConfig(), seed=0)
+    assert continuous.policy.net.activation == "tanh"
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo"])

@@ -44,6 +44,8 @@ def test_no_two_of_nine_lines_look_alike() -> None:
 def test_data_stand_beside_each_figure(tmp_path: Path) -> None:
     curve = figures.Curve(*(np.array([1.0, 2.0]) + i for i in range(4)))
     figures.learning_curves({"a": {"x": curve, "y": curve}}, tmp_path / "curves.png")
+    with Image.open(tmp_path / "curves.png") as image:
+        assert image.mode == "P" and image.info["dpi"][0] > 100  # few colours, in full resolution
     figures.against_knob({"a": curve}, "eta", tmp_path / "knob.png", "score")
     figures.intervals({"mean": {"x": Interval(1.0, 0.5, 1.5)}}, tmp_path / "intervals.png")
     rows = list(csv.reader((tmp_path / "curves.csv").open()))

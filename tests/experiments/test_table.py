@@ -83,6 +83,9 @@ def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path
     records_at, cells = tmp_path / "records", table.all_cells(small)
     files = sorted((tmp_path / "records").rglob("*.json"))
     assert len(files) == 6 and all(f.stat().st_size < 8_000 for f in files)
+    for record in (json.loads(f.read_text()) for f in files):
+        assert np.mean(record["last_returns"]) == pytest.approx(record["means"][-1], rel=1e-5)
+        assert len(set(record["means"])) > 1  # so that it could not be another's
     before = {f: f.stat().st_mtime_ns for f in files}
     began = time.perf_counter()
     finish(small, tmp_path)
@@ -109,6 +112,12 @@ def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path
     console = Console(file=printed, width=200)
     assert table.check(small, records_at, cells, 1, Here(), console) == 1
     assert "DIFFERENT (recorded on Another One, done on" in printed.getvalue()
+
+
+def test_records_of_fewer_digits_are_the_same() -> None:
+    key = {"study": "horizons", "settings": {}}
+    long, short = ({"key": key, "last_returns": [r]} for r in (1.234567, 1.235))
+    assert records.same(long, short) and not records.same(long, short | {"last_returns": [1.236]})
 
 
 def test_a_record_of_another_key_is_not_reused(small, tmp_path: Path) -> None:
