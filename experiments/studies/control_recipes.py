@@ -75,7 +75,8 @@ def _theirs(settings: dict[str, Any], seed: int) -> Outcome:
         device="cpu",
     )
     model.learn(ours.envs * settings["steps"])
-    earned = float(evaluate(StableBaselines(model), task, settings["episodes"]).mean())
+    peer: Any = StableBaselines(model)
+    earned = float(evaluate(peer, task, settings["episodes"]).mean())
     score = float(task.spec.score(earned))
     return Outcome({"return": earned, "score": score, "best": score}, {})
 

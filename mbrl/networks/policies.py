@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mbrl.errors import unknown_name
+from mbrl.errors import DivergenceError, unknown_name
 from mbrl.networks.ensemble_mlp import ACTIVATIONS
 from mbrl.types import Spec
 
@@ -263,9 +263,18 @@ class CategoricalPolicy(nn.Module):
         return self.net(self.normaliser(obs))
 
     def draw(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
-        """A sampled action [...], int64."""
+        """A sampled action [...], int64. Raises `DivergenceError` where probabilities are not
+        numbers (on the CPU; a GPU notices at its next synchronisation)."""
         probabilities = torch.softmax(self.logits(obs), -1)
-        return torch.multinomial(probabilities, 1, generator=generator)[..., 0]
+        try:
+            return torch.multinomial(probabilities, 1, generator=generator)[..., 0]
+        except RuntimeError as error:
+            if bool(torch.isfinite(probabilities).all()):
+                raise
+            raise DivergenceError(
+                "training diverged: the policy's probabilities are not numbers. The last good "
+                "checkpoint is untouched; a lower learning rate may help"
+            ) from error
 
     def taken(self, drawn: Tensor) -> Tensor:
         """What is drawn is the action."""

@@ -15,7 +15,7 @@ from algorithms.control_parts import described
 from algorithms.policy_gradient import Moments
 from experiments import run as runs
 from experiments.settings import RunSettings, build_config
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DivergenceError
 from mbrl.evaluation import evaluate
 from mbrl.policy_gradient.step_size import StepSize
 from mbrl.rounds import Rounds
@@ -415,6 +415,13 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
 def test_impossible_settings_are_refused(changes: dict, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         PolicyGradientConfig(**changes)
+
+
+def test_a_policy_without_probabilities_is_said_to_have_diverged() -> None:
+    task = make("CartPole-v1")
+    agent = PolicyGradient(task.spec, PolicyGradientConfig(learning_rate=1e30, activation="relu"))
+    with pytest.raises(DivergenceError, match="probabilities are not numbers"):
+        agent.learn(task, 200, callbacks=[])
 
 
 def test_squared_probabilities_are_those_of_discrete_actions() -> None:
