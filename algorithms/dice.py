@@ -20,7 +20,7 @@ Differences: zeta is kept positive by a square; the multiplier, which the second
 without ends alone (there it says that the mean of zeta is 1).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from mbrl.agent import generators, resolve_device
 from mbrl.errors import ConfigError, DataError, DivergenceError
-from mbrl.networks import MLP, ActionScale, Normaliser, adam
+from mbrl.networks import ActionScale, EnsembleMLP, Normaliser, adam
 from mbrl.policy_gradient.off_policy_evaluation import interval
 from mbrl.training import Metrics
 from mbrl.types import Dataset
@@ -89,11 +89,33 @@ def correct(
     the task's units, as `agent.policy.explore` (or `lambda obs, g: agent.policy(obs)` for greedy
     ones). Raises `DataError` for a dataset without rows and `DivergenceError` for weights that are
     not finite."""
-    if len(dataset) == 0:
-        raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
-    fit = DICE(acts, dataset, config or DICEConfig(), device)
+    return correct_all(acts, [dataset], config, device=device, on_progress=on_progress)[0]
+
+
+def correct_all(
+    acts: Acts,
+    datasets: Sequence[Dataset],
+    config: DICEConfig | None = None,
+    *,
+    device: str = "cpu",
+    on_progress: Callable[[Metrics], None] | None = None,
+) -> list[DICEResult]:
+    """`correct` for several datasets of one task at once, each with networks and batches of its
+    own: one ensemble, whose updates cost far less than those of its members one by one. Raises
+    `ConfigError` for none or for tasks that differ, else as `correct`."""
+    if not datasets:
+        raise ConfigError("there is no dataset; give at least one")
+    for data in datasets:
+        if len(data) == 0:
+            raise DataError(f"dataset {data.provenance.card!r} has no transitions")
+        if data.spec != datasets[0].spec:
+            raise ConfigError(
+                f"datasets of {datasets[0].spec.task} and {data.spec.task}, or of two kinds of one "
+                "task; give those of one specification"
+            )
+    fit = DICE(acts, datasets, config or DICEConfig(), device)
     steps, every = fit.config.steps, fit.config.average_every
-    total, count = torch.zeros(len(dataset), dtype=torch.float64, device=fit.place), 0
+    total, count = torch.zeros(fit.reward.shape, dtype=torch.float64, device=fit.place), 0
     for step in range(1, steps + 1):
         metrics = fit.update()
         last = step == steps
@@ -102,86 +124,118 @@ def correct(
         if on_progress is not None and (last or step % every == 0):
             on_progress(metrics)
     weights = total / count
+    return [
+        _result(data, weights[e, : len(data)].cpu(), fit.config) for e, data in enumerate(datasets)
+    ]
+
+
+def _result(dataset: Dataset, weights: Tensor, config: DICEConfig) -> DICEResult:
+    """Of raw weights [N], which are scaled here."""
     if not torch.isfinite(weights).all():
         raise DivergenceError(
-            f"weights are not finite after {steps} updates; lower nu_rate and zeta_rate"
+            f"weights are not finite after {config.steps} updates; lower nu_rate and zeta_rate"
         )
-    left = fit.left.double()
-    weights = weights * (1 - fit.config.gamma) / (weights * left).mean()
+    data = dataset.transitions.to("cpu")
+    left = 1 - config.gamma * (~data.terminated).double()
+    weights = weights * (1 - config.gamma) / (weights * left).mean()
     share = weights.sum() ** 2 / (len(weights) * (weights**2).sum())
-    spans = dataset.transitions.episodes()
+    spans = data.episodes()
     earned, length = (
-        torch.stack([x[a:b].sum() for a, b in spans]).cpu()
-        for x in (weights * fit.reward.double(), weights * left)
+        torch.stack([x[a:b].sum() for a, b in spans])
+        for x in (weights * data.reward.double(), weights * left)
     )
     value = float(earned.sum() / length.sum())
     low, high = interval(
-        lambda drawn: drawn @ earned / (drawn @ length), value, len(spans), seed=fit.config.seed
+        lambda drawn: drawn @ earned / (drawn @ length), value, len(spans), seed=config.seed
     )
-    return DICEResult(weights.cpu().numpy(), value, low, high, float(share))
+    return DICEResult(weights.numpy(), value, low, high, float(share))
 
 
 class DICE:
-    """The fit of one correction."""
+    """The fit of the corrections of E datasets: tensors [E, N, ...], the shorter ones padded."""
 
-    def __init__(self, acts: Acts, dataset: Dataset, config: DICEConfig, device: str) -> None:
-        self.acts, self.config, self.spec = acts, config, dataset.spec
+    def __init__(
+        self, acts: Acts, datasets: Sequence[Dataset], config: DICEConfig, device: str
+    ) -> None:
+        self.acts, self.config, self.spec = acts, config, datasets[0].spec
         self.place = resolve_device(device)
         initial, self.generator = generators(config.seed, self.place)
-        data = dataset.transitions.to(self.place)
-        self.obs, self.next_obs, self.reward = data.obs, data.next_obs, data.reward
-        self.discount = config.gamma * (~data.terminated).to(data.reward.dtype)
-        self.left = 1 - self.discount
-        self.starts = data.obs[torch.tensor([a for a, _ in data.episodes()], device=self.place)]
+        parts = [data.transitions.to(self.place) for data in datasets]
+        starts = [part.obs[[a for a, _ in part.episodes()]] for part in parts]
+
+        def padded(values: Sequence[Tensor]) -> Tensor:
+            return nn.utils.rnn.pad_sequence(list(values), batch_first=True)
+
+        def counts(values: Sequence[Tensor]) -> Tensor:
+            return torch.tensor([[len(v)] for v in values], device=self.place)
+
+        self.next_obs, self.starts = padded([p.next_obs for p in parts]), padded(starts)
+        self.rows, self.begun = counts([p.obs for p in parts]), counts(starts)
+        self.reward = padded([p.reward for p in parts])
+        self.discount = config.gamma * (~padded([p.terminated for p in parts])).to(torch.float32)
         self.scale = None if self.spec.discrete else ActionScale(self.spec).to(self.place)
-        self.normaliser = Normaliser(self.spec.obs_dim).to(self.place)
-        self.normaliser.fit(data.obs)
-        self.logged = self.features(self.obs, data.action)
-        width = self.logged.shape[1]
-        self.nu = MLP(width, config.hidden, 1, generator=initial).to(self.place)
-        self.zeta = MLP(width, config.hidden, 1, generator=initial).to(self.place)
-        with torch.no_grad():
-            list(self.zeta.parameters())[-1].fill_(1.0)  # the last bias: weights begin near 1
-        self.multiplier = nn.Parameter(torch.zeros((), device=self.place))
+        scales = [Normaliser(self.spec.obs_dim).to(self.place) for _ in parts]
+        for scale, part in zip(scales, parts, strict=True):
+            scale.fit(part.obs)
+        self.mean = torch.stack([scale.mean for scale in scales])[:, None]
+        self.std = torch.stack([scale.std for scale in scales])[:, None]
+        self.logged = self.features(
+            padded([p.obs for p in parts]), padded([p.action for p in parts])
+        )
+        size = (len(parts), self.logged.shape[-1], config.hidden, 1)
+        self.nu = EnsembleMLP(*size, generator=initial).to(self.place)
+        self.zeta = EnsembleMLP(*size, generator=initial).to(self.place)
+        nn.init.ones_(self.zeta.biases[-1])  # weights begin near 1
+        self.multiplier = nn.Parameter(torch.zeros(len(parts), device=self.place))
         self.optimisers = (
             adam([*self.nu.parameters(), self.multiplier], config.nu_rate),
             adam(self.zeta.parameters(), config.zeta_rate),
         )
 
     def features(self, obs: Tensor, action: Tensor) -> Tensor:
-        """What both networks see of (state, action) [B, ...]."""
+        """What both networks see of (state, action) [E, B, ...]."""
+        seen = (obs - self.mean) / self.std
         if self.scale is None:
             chosen = nn.functional.one_hot(action.long(), self.spec.num_actions or 0)
-            return torch.cat([self.normaliser(obs), chosen.to(obs.dtype)], -1)
-        return torch.cat([self.normaliser(obs), self.scale.to_unit(action)], -1)
+            return torch.cat([seen, chosen.to(obs.dtype)], -1)
+        return torch.cat([seen, self.scale.to_unit(action)], -1)
 
     def weights(self) -> Tensor:
-        """zeta [N] of all logged steps."""
+        """zeta [E, N] of all logged steps."""
         with torch.no_grad():
-            return self.zeta(self.logged)[:, 0].square()
+            return self.zeta(self.logged)[..., 0].square()
 
     def update(self) -> Metrics:
-        """One step down in nu (and the multiplier) and up in zeta."""
-        size = self.config.batch_size
+        """One step down in nu (and the multiplier) and up in zeta; sums over datasets, which have
+        nothing in common."""
+        size, gamma = self.config.batch_size, self.config.gamma
+        member = torch.arange(len(self.rows), device=self.place)[:, None]
 
-        def draw(count: int) -> Tensor:
-            return torch.randint(count, (size,), generator=self.generator, device=self.place)
+        def draw(count: Tensor) -> tuple[Tensor, Tensor]:
+            shape = (len(count), size)
+            drawn = torch.rand(
+                shape, generator=self.generator, device=self.place, dtype=torch.float64
+            )
+            return member, (drawn * count).long()
 
-        rows, first = draw(len(self.obs)), draw(len(self.starts))
-        later, start = self.next_obs[rows], self.starts[first]
-        nu = self.nu(self.logged[rows])[:, 0]
-        nu_later = self.nu(self.features(later, self.acts(later, self.generator)))[:, 0]
-        nu_start = self.nu(self.features(start, self.acts(start, self.generator)))[:, 0]
-        zeta = self.zeta(self.logged[rows])[:, 0].square()
-        residual = nu - self.discount[rows] * nu_later
-        lagrangian = (zeta * residual - zeta.square() / 2).mean()
-        lagrangian = lagrangian - (1 - self.config.gamma) * nu_start.mean()
-        whole = (zeta * self.left[rows]).mean() / (1 - self.config.gamma)
+        def ahead(obs: Tensor) -> Tensor:
+            """nu [E, B] of what the policy does at `obs` [E, B, S]."""
+            action = self.acts(obs.flatten(0, 1), self.generator)
+            value: Tensor = self.nu(self.features(obs, action.unflatten(0, obs.shape[:2])))
+            return value[..., 0]
+
+        at, first = draw(self.rows), draw(self.begun)
+        x, discount = self.logged[at], self.discount[at]
+        nu, zeta = self.nu(x)[..., 0], self.zeta(x)[..., 0].square()
+        residual = nu - discount * ahead(self.next_obs[at])
+        lagrangian = (zeta * residual - zeta.square() / 2).mean(1)
+        lagrangian = lagrangian - (1 - gamma) * ahead(self.starts[first]).mean(1)
+        whole = (zeta * (1 - discount)).mean(1) / (1 - gamma)
         lagrangian = lagrangian + self.multiplier * (1 - whole)
         low, high = self.optimisers
         parameters = [p for group in low.param_groups for p in group["params"]]
         others = list(self.zeta.parameters())
-        found = torch.autograd.grad(lagrangian, [*parameters, *others])
+        found = torch.autograd.grad(lagrangian.sum(), [*parameters, *others])
         for p, gradient in zip([*parameters, *others], found, strict=True):
             p.grad = gradient
         for p in others:
@@ -189,4 +243,5 @@ class DICE:
             p.grad = -p.grad
         low.step()
         high.step()
-        return {"dice/lagrangian": lagrangian.detach(), "dice/mean_weight": zeta.mean().detach()}
+        mean = lagrangian.detach().mean()
+        return {"dice/lagrangian": mean, "dice/mean_weight": zeta.detach().mean()}

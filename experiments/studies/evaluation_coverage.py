@@ -1,6 +1,7 @@
 """Do intervals of off-policy evaluation cover what they say? Simulated data sets in small random
 worlds whose values are known exactly."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from algorithms.dice import DICEConfig, correct
+from algorithms.dice import DICEConfig, correct_all
 from experiments import figures
 from experiments.studies import Outcome
 from mbrl.errors import ConfigError
@@ -40,6 +41,7 @@ DICE = DICEConfig(
     gamma=GAMMA,
     average_every=10,
 )
+TOGETHER = 50  # data sets that DICE is fitted to side by side
 
 
 class World(NamedTuple):
@@ -75,13 +77,15 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     noise = torch.randn(world.q.shape, generator=g, dtype=torch.float64) * spread
     q = world.q + noise  # the same guess for all data sets, as if fitted elsewhere
     v = (world.target * q).sum(-1)
-    name, share, found = settings["estimator"], settings["confidence"], list[Evaluation]()
-    for i in range(settings["sets"]):
-        data = simulate(world, episodes, steps, g)
-        if name == "dice":
-            found.append(corrected(world, data, i))
-        else:
-            found.append(evaluate(logged(world, data, q, v), name, confidence=share, seed=i))
+    name, share = settings["estimator"], settings["confidence"]
+    sets = [simulate(world, episodes, steps, g) for _ in range(settings["sets"])]
+    if name == "dice":
+        found = corrected(world, sets)
+    else:
+        found = [
+            evaluate(logged(world, data, q, v), name, confidence=share, seed=i)
+            for i, data in enumerate(sets)
+        ]
     value = endless(world) if name == "dice" else world.value
     size = abs(value)
     estimates = np.array([f.value for f in found])
@@ -173,15 +177,19 @@ def dataset(found: Episodes) -> Dataset:
     return Dataset(data, Spec("world", STATES, 1, ACTIONS, (0.0,), (1.0,), length))
 
 
-def corrected(world: World, found: Episodes, seed: int) -> Evaluation:
-    """DICE's estimate of the value without a limit of steps, from the episodes."""
+def corrected(world: World, sets: Sequence[Episodes]) -> list[Evaluation]:
+    """DICE's estimates of the value without a limit of steps, from the episodes of each set."""
 
     def acts(obs: Tensor, generator: torch.Generator) -> Tensor:
         law = world.target[obs.argmax(-1)]
         return torch.multinomial(law, 1, generator=generator)[:, 0]
 
-    result = correct(acts, dataset(found), replace(DICE, seed=seed))
-    return Evaluation(result.value, result.low, result.high, result.effective_share)
+    found: list[Evaluation] = []
+    for first in range(0, len(sets), TOGETHER):
+        data = [dataset(episodes) for episodes in sets[first : first + TOGETHER]]
+        results = correct_all(acts, data, replace(DICE, seed=first))
+        found += [Evaluation(r.value, r.low, r.high, r.effective_share) for r in results]
+    return found
 
 
 def endless(world: World) -> float:

@@ -1,12 +1,14 @@
 """Stationary distribution correction against exact ratios of small worlds."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
-from algorithms.dice import DICEConfig, correct
+from algorithms.dice import DICEConfig, correct, correct_all
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Spec, Transitions
 
@@ -67,17 +69,19 @@ class World:
 @pytest.mark.parametrize("end", [0.0, 0.1], ids=["endless", "ending"])
 def test_weights_and_value_are_the_exact_ones(end: float) -> None:
     world = World(3, end)
-    data = world.dataset(400, 30)
+    data = world.dataset(800, 30)
     config = DICEConfig(
         hidden=(32,), nu_rate=3e-3, zeta_rate=3e-3, steps=1500, gamma=GAMMA, average_every=10
     )
+    several = correct_all(world.acts, [data] * 8, config)  # fits differ by some 1 %
+    assert np.mean([r.value for r in several]) == pytest.approx(world.value(), rel=0.02)
     found = correct(world.acts, data, config)
     t = data.transitions
     state, action = t.obs.argmax(-1).numpy(), t.action.numpy()
     share = np.zeros((STATES, ACTIONS))
     np.add.at(share, (state, action), 1 / len(t))
     exact = (world.occupancy().numpy() / share)[state, action]
-    assert found.value == pytest.approx(world.value(), rel=0.03)
+    assert found.value == pytest.approx(world.value(), rel=0.06)
     assert found.value == pytest.approx((found.weights * t.reward.numpy()).mean() / (1 - GAMMA))
     assert np.corrcoef(found.weights, exact)[0, 1] > 0.95
     assert np.abs(found.weights - exact).mean() < 0.1
@@ -93,6 +97,24 @@ def test_weights_and_value_are_the_exact_ones(end: float) -> None:
     assert found.value - found.low == pytest.approx(found.high - found.value)
 
 
+def test_datasets_side_by_side_have_nothing_in_common() -> None:
+    """Of different lengths, the shorter one padded; what the other holds does not matter."""
+    world = World(3, 0.1)
+    first, second = world.dataset(800, 30), world.dataset(400, 30)
+    config = DICEConfig(
+        hidden=(32,), nu_rate=3e-3, zeta_rate=3e-3, steps=1000, gamma=GAMMA, average_every=10
+    )
+    found = correct_all(world.acts, [first, second], config)
+    for result, data in zip(found, (first, second), strict=True):
+        assert result.weights.shape == (len(data),)
+        assert result.value == pytest.approx(world.value(), rel=0.05)
+    t = second.transitions
+    changed = dataclasses.replace(t, reward=1 - t.reward, obs=t.obs.flip(-1))
+    again = correct_all(world.acts, [first, second.with_transitions(changed)], config)
+    np.testing.assert_array_equal(again[0].weights, found[0].weights)
+    assert abs(again[1].value - found[1].value) > 0.1
+
+
 def test_wrong_input_is_named() -> None:
     with pytest.raises(ConfigError, match="gamma is 1"):
         DICEConfig(gamma=1.0)
@@ -102,3 +124,7 @@ def test_wrong_input_is_named() -> None:
     data = world.dataset(2, 3)
     with pytest.raises(DataError, match="no transitions"):
         correct(world.acts, data.with_transitions(data.transitions.select(slice(0, 0))))
+    with pytest.raises(ConfigError, match="no dataset"):
+        correct_all(world.acts, [])
+    with pytest.raises(ConfigError, match="two kinds of one task"):
+        correct_all(world.acts, [data, world.dataset(2, 4)])
