@@ -5,8 +5,8 @@ REINFORCE, A2C, PPO, V-trace and the GRPO family are names of recipes here. Copi
 state are a group, each step is a turn of its own.
 
 Differences: rounds of whole episodes instead of stretches of fixed length; minibatches of episodes;
-a squashed Gaussian, whose actions are kept as they were drawn, before the squash, so that log-probs
-are exact at the bounds too.
+a critic that measures values in deviations of its targets; a squashed Gaussian, whose actions are
+kept as they were drawn, before the squash, so that log-probs are exact at the bounds too.
 """
 
 import dataclasses
@@ -173,6 +173,7 @@ class PolicyGradient(Offline):
         self.chosen: Tensor | None = None  # those that are trained on; None: all
         self.rounds: list[Trajectories] = []
         self.seen = Moments(spec.obs_dim, self.device)
+        self.aims = Moments(1, self.device)  # targets of the critic
         self.data: Minibatch | None = None
         self.order, self.left = torch.empty(0, dtype=torch.int64), 0
 
@@ -329,6 +330,9 @@ class PolicyGradient(Offline):
             t = part.measured(t, self.policy)
         found = estimate(self.recipe, t)
         target = None if self.credit is None else self.credit.targets(t.reward, t)
+        if self.critic is not None and target is not None:
+            self.aims.add(target[t.mask][:, None])
+            self.critic.rescale(self.aims)
         if "previous" in self.anchors:
             self.anchors["previous"].load_state_dict(self.policy.state_dict())
         if "trained" not in t.signals:
@@ -372,7 +376,7 @@ class PolicyGradient(Offline):
         steps = t.mask.sum().clamp_min(1)
         metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
         if self.critic is not None and batch.target is not None:
-            error = torch.where(t.mask, self.critic(t.obs) - batch.target, 0.0)
+            error = torch.where(t.mask, self.critic(t.obs) - batch.target, 0.0) / self.critic.scale
             critic_loss = error.square().sum() / steps
             descend(self.optimisers["critic"], critic_loss, clip)
             metrics["critic/loss"] = critic_loss.detach()
@@ -388,7 +392,8 @@ class PolicyGradient(Offline):
         rounds = [dataclasses.asdict(part) for part in self.rounds]
         seen = self.seen.state_dict()
         parts = {name: part.state_dict() for name, part in self.parts.items()}
-        kept = {"heard": heard, "rounds": rounds, "seen": seen, "parts": parts}
+        aims = self.aims.state_dict()
+        kept = {"heard": heard, "rounds": rounds, "seen": seen, "aims": aims, "parts": parts}
         return super().state_dict() | kept
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -396,12 +401,22 @@ class PolicyGradient(Offline):
         self.heard = [(Transitions(**data), rows) for data, rows in state["heard"]]
         self.rounds = [Trajectories(**part) for part in state["rounds"]]
         self.seen.load_state_dict(state["seen"])
+        self.aims.load_state_dict(state["aims"])
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
 
 
 class Critic(nn.Module):
-    """V(s) [...] of raw observations [..., S]."""
+    """V(s) [...] of raw observations [..., S].
+
+    The network's output is in deviations of the targets so far from their mean, so that values in
+    the hundreds are learned no later than those around 1; when these numbers change, the last layer
+    changes with them, so that values stay ("Learning values across many orders of magnitude", arXiv
+    1602.07714, section 2).
+    """
+
+    centre: Tensor
+    scale: Tensor
 
     def __init__(
         self, spec: Spec, hidden: Sequence[int], activation: str, generator: torch.Generator
@@ -410,10 +425,24 @@ class Critic(nn.Module):
         self.normaliser = Normaliser(spec.obs_dim)
         self.net = MLP(spec.obs_dim, hidden, 1, activation=activation)
         self.net.orthogonal(1.0, generator)
+        self.register_buffer("centre", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
 
     def forward(self, obs: Tensor) -> Tensor:
         value: Tensor = self.net(self.normaliser(obs))[..., 0]
-        return value
+        return self.centre + self.scale * value
+
+    @torch.no_grad()
+    def rescale(self, moments: "Moments") -> None:
+        """Measure in deviations from the mean of `moments` (of one number), with values as they
+        are."""
+        mean, std = moments.mean[0].float(), moments.std()[0].float()
+        last = self.net.layers[-1]
+        assert isinstance(last, nn.Linear)
+        last.weight.mul_(self.scale / std)
+        last.bias.copy_((self.centre + self.scale * last.bias - mean) / std)
+        self.centre.copy_(mean)
+        self.scale.copy_(std)
 
 
 class Moments:
@@ -433,10 +462,14 @@ class Moments:
         self.squares = self.squares + apart.square() * self.count * count / total
         self.mean, self.count = self.mean + apart * count / total, total
 
-    def apply(self, normaliser: Normaliser) -> None:
+    def std(self) -> Tensor:
+        """[D], 1 where nothing varies."""
         std = (self.squares / self.count.clamp_min(1)).sqrt()
+        return torch.where(std < 1e-6, torch.ones_like(std), std)
+
+    def apply(self, normaliser: Normaliser) -> None:
         normaliser.mean.copy_(self.mean)
-        normaliser.std.copy_(torch.where(std < 1e-6, torch.ones_like(std), std))
+        normaliser.std.copy_(self.std())
 
     def state_dict(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in ("count", "mean", "squares")}

@@ -12,7 +12,7 @@ from torch import Tensor
 import algorithms
 from algorithms import PolicyGradient, PolicyGradientConfig
 from algorithms.control_parts import described
-from algorithms.policy_gradient import Moments
+from algorithms.policy_gradient import Critic, Moments
 from experiments import run as runs
 from experiments.settings import RunSettings, build_config
 from mbrl.errors import ConfigError, DivergenceError
@@ -86,12 +86,44 @@ def test_ppo_learns_in_mujoco() -> None:
 
 
 @pytest.mark.slow
-def test_ppo_swings_up() -> None:
-    """Acrobot, within the steps, rounds and updates in which stable-baselines3 does."""
-    task = make("Acrobot-v1")
+@pytest.mark.parametrize(
+    ("name", "steps", "least"), [("Acrobot-v1", 6000, -120), ("Pendulum-v1", 14_000, -600)]
+)
+def test_ppo_swings_up(name: str, steps: int, least: float) -> None:
+    """Acrobot within the rounds and updates in which stable-baselines3 does, Pendulum, whose values
+    are in the hundreds, before; random policies earn -500 and -1220."""
+    task = make(name)
     agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe="ppo", group=1), seed=0)
-    agent.learn(task, 6000, callbacks=[])
-    assert evaluate(agent, task, 20).mean() > -120
+    agent.learn(task, steps, callbacks=[])
+    assert evaluate(agent, task, 20).mean() > least
+
+
+def test_values_of_any_size_are_learned_alike() -> None:
+    """A thousand times the rewards, with values of 0 at first: the same policy to rounding."""
+    policies = []
+    for scale in (1.0, 1000.0):
+        config = PolicyGradientConfig(recipe="ppo", hidden=(16,), reward_scale=scale)
+        task = make("Pendulum-v1")
+        agent = PolicyGradient(task.spec, config, seed=0)
+        assert agent.critic is not None
+        torch.nn.init.zeros_(agent.critic.net.layers[-1].weight)
+        agent.learn(task, 650, callbacks=[])
+        assert agent.critic.scale > 2 * scale  # it has seen three rounds of targets
+        policies.append(torch.cat([p.detach().flatten() for p in agent.policy.parameters()]))
+    torch.testing.assert_close(policies[1], policies[0], atol=1e-3, rtol=0)
+
+
+def test_values_stay_as_they_are_when_their_measure_changes() -> None:
+    critic = Critic(make("Pendulum-v1").spec, (8,), "tanh", torch.Generator().manual_seed(0))
+    obs = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
+    before, moments = critic(obs), Moments(1, torch.device("cpu"))
+    for mean, deviation in ((-300.0, 50.0), (20.0, 0.1)):
+        values = torch.randn(1000, 1, generator=torch.Generator().manual_seed(2))
+        moments.add(mean + deviation * values)
+        critic.rescale(moments)
+        torch.testing.assert_close(critic(obs), before, atol=1e-3, rtol=0)
+    assert float(critic.centre) == pytest.approx(float(moments.mean[0]))
+    assert float(critic.scale) == pytest.approx(float(moments.std()[0])) and critic.scale > 100
 
 
 def test_networks_begin_as_those_of_on_policy_methods_do() -> None:
