@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from algorithms.dice import DICEConfig, correct, correct_all
+from algorithms.dice import DICE, DICEConfig, correct, correct_all
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Spec, Transitions
 
@@ -113,6 +113,36 @@ def test_datasets_side_by_side_have_nothing_in_common() -> None:
     again = correct_all(world.acts, [first, second.with_transitions(changed)], config)
     np.testing.assert_array_equal(again[0].weights, found[0].weights)
     assert abs(again[1].value - found[1].value) > 0.1
+
+
+def test_every_dataset_is_drawn_from_and_standardised_by_itself() -> None:
+    """Observations that count rows, of 90 and 30 of them, from 100 and 1000 on."""
+    spec = Spec("counted", 1, 1, 2, (0.0,), (1.0,), 10)
+
+    def counted(first: int, rows: int) -> Dataset:
+        obs = torch.arange(first, first + rows, dtype=torch.float32)[:, None]
+        ends = torch.arange(rows) % 10 == 9
+        none = torch.zeros(rows, dtype=torch.bool)
+        action = torch.arange(rows) % 2
+        return Dataset(Transitions(obs, action, obs[:, 0], obs, none, ends), spec)
+
+    seen = []
+
+    def acts(obs: Tensor, generator: torch.Generator) -> Tensor:
+        seen.append(obs.view(2, -1))
+        return torch.zeros(len(obs), dtype=torch.int64)
+
+    config = DICEConfig(hidden=(4,), batch_size=64)
+    fit = DICE(acts, [counted(100, 90), counted(1000, 30)], config, "cpu")
+    for _ in range(20):
+        fit.update()
+    later, starts = torch.cat(seen[0::2], 1), torch.cat(seen[1::2], 1)
+    assert [set(x.tolist()) for x in later] == [set(range(100, 190)), set(range(1000, 1030))]
+    assert [set(x.tolist()) for x in starts] == [set(range(100, 190, 10)), {1000, 1010, 1020}]
+    for e, rows in ((0, 90), (1, 30)):
+        features = fit.logged[e, :rows, 0]
+        assert abs(float(features.mean())) < 1e-5
+        assert float(features.std(correction=0)) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_wrong_input_is_named() -> None:

@@ -100,7 +100,7 @@ def test_ppo_swings_up(name: str, steps: int, least: float) -> None:
 
 def test_values_of_any_size_are_learned_alike() -> None:
     """A thousand times the rewards, with values of 0 at first: the same policy to rounding."""
-    policies = []
+    policies, losses = [], []
     for scale in (1.0, 1000.0):
         config = PolicyGradientConfig(recipe="ppo", hidden=(16,), reward_scale=scale)
         task = make("Pendulum-v1")
@@ -110,7 +110,23 @@ def test_values_of_any_size_are_learned_alike() -> None:
         agent.learn(task, 650, callbacks=[])
         assert agent.critic.scale > 2 * scale  # it has seen three rounds of targets
         policies.append(torch.cat([p.detach().flatten() for p in agent.policy.parameters()]))
+        heard(agent, task)
+        losses.append(agent.update(agent.next_batch())["critic/loss"])
     torch.testing.assert_close(policies[1], policies[0], atol=1e-3, rtol=0)
+    torch.testing.assert_close(losses[1], losses[0], atol=0, rtol=1e-2)
+
+
+def test_values_are_measured_by_the_targets_of_real_steps() -> None:
+    """Episodes of CartPole end at different steps; what is beyond is no target."""
+    task = make("CartPole-v1")
+    agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe="ppo"), seed=0)
+    heard(agent, task)
+    assert agent.data is not None and agent.data.target is not None and agent.critic is not None
+    mask = agent.data.data.mask
+    target = agent.data.target[mask].double()
+    assert not mask.all()
+    assert float(agent.critic.centre) == pytest.approx(float(target.mean()))
+    assert float(agent.critic.scale) == pytest.approx(float(target.std(correction=0)))
 
 
 def test_values_stay_as_they_are_when_their_measure_changes() -> None:
@@ -405,9 +421,10 @@ def continued(agent: PolicyGradient, task, path: Path, first: int, last: int) ->
     return again
 
 
-def test_it_saves_and_continues_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recipe", ["remix", "ppo"])
+def test_it_saves_and_continues_bit_for_bit(recipe: str, tmp_path: Path) -> None:
     task = Signs(discrete=False)
-    agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe="remix", **LEARNING), seed=0)
+    agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe=recipe, **LEARNING), seed=0)
     continued(agent, task, tmp_path / "agent.pt", 22, 41)
 
 
