@@ -76,6 +76,12 @@ class Conversation:
             given=turns,
         )
 
+    def again(self, seed: int) -> Self:
+        """One that is as far, with chance of its own; shares nothing that changes."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        own = {name: list(value) for name, value in values.items() if isinstance(value, list)}
+        return type(self)(**(values | own | {"seed": seed}))
+
     def plain(self) -> dict[str, Any]:
         """Numbers and texts alone, for a checkpoint or another process."""
         return dataclasses.asdict(self)

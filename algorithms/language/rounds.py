@@ -57,10 +57,9 @@ class Rounds:
     def copies(self, starts: Sequence[Conversation], counts: Sequence[int]) -> list[Conversation]:
         """That many of each, with chance of their own."""
         a = self.agent
-        plain = [start.plain() for start, n in zip(starts, counts, strict=True) for _ in range(n)]
-        chance = torch.randint(2**62, (len(plain),), generator=a.generator, device=a.device)
-        pairs = zip(plain, chance.tolist(), strict=True)
-        return [Conversation.from_plain(values | {"seed": seed}) for values, seed in pairs]
+        whole = [start for start, n in zip(starts, counts, strict=True) for _ in range(n)]
+        chance = torch.randint(2**62, (len(whole),), generator=a.generator, device=a.device)
+        return [start.again(seed) for start, seed in zip(whole, chance.tolist(), strict=True)]
 
     def speech(self) -> Speech:
         """How the conversations of this round are held."""

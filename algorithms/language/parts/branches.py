@@ -111,8 +111,7 @@ class ToolBranches(Part):
 
     def split(self, leaf: Branch) -> Branch:
         """Another end of `leaf`, which has new nodes from here on, each its own."""
-        values, at = leaf.row.plain(), len(leaf.row.tokens)
-        other = Conversation.from_plain(values | {"seed": self.agent.drawn_seed()})
+        at, other = len(leaf.row.tokens), leaf.row.again(self.agent.drawn_seed())
         before = list(leaf.nodes)
         leaf.nodes = [*before, (at, self.name())]
         return Branch(other, leaf.owner, [*before, (at, self.name())], leaf.streak)

@@ -186,10 +186,7 @@ class Sets(Part):
         agent.rounds.advance(trunks, agent.rounds.speech())
         turns = [self.turn(trunk) for trunk in trunks]
         vines = [
-            [
-                Conversation.from_plain(trunk.up_to(turn).plain() | {"seed": agent.drawn_seed()})
-                for _ in range(group - 1)
-            ]
+            [trunk.up_to(turn).again(agent.drawn_seed()) for _ in range(group - 1)]
             for trunk, turn in zip(trunks, turns, strict=True)
         ]
         agent.rounds.advance([row for rows in vines for row in rows], agent.rounds.speech())

@@ -39,6 +39,16 @@ def test_pieces_make_the_whole(sampling: Sampling, budget: int) -> None:
         assert a.behaviour == pytest.approx(b.behaviour, abs=1e-12) and a.kept == b.kept
 
 
+def test_another_end_shares_nothing_that_changes() -> None:
+    model, going = tiny(), rows(2)
+    advance(model, CODEC, TASK, going, Speech(Sampling(0.9, 0.6)), budget=2)
+    before = [row.plain() for row in going]
+    others = [row.again(7) for row in going]
+    assert [o.plain() for o in others] == [values | {"seed": 7} for values in before]
+    advance(model, CODEC, TASK, others, Speech(Sampling(0.9, 0.6)))
+    assert [row.plain() for row in going] == before and all(o.done for o in others)
+
+
 def test_every_token_has_the_log_prob_of_the_policy_that_said_it() -> None:
     models = [tiny(), tiny(wide=6.0), tiny(wide=4.0)]
     going = rows()
