@@ -74,8 +74,11 @@ ROWS = {"on both tasks": on_common_tasks, "on tasks of their own": on_own_tasks}
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
     """Interquartile means of the scores with intervals, a figure a task and, of the recipes that
-    all of them have, one over all; best first."""
-    tasks = by_task(rows)
+    all of them have, one over all; best first. Of runs that did not diverge."""
+    tasks = {
+        task: {n: s[np.isfinite(s)] for n, s in found.items() if np.isfinite(s).any()}
+        for task, found in by_task(rows).items()
+    }
     panels = {task: {n: _iqm([s]) for n, s in found.items()} for task, found in tasks.items()}
     if len(tasks) > 1:
         everywhere = set.intersection(*(set(found) for found in tasks.values()))

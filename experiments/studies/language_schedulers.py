@@ -59,8 +59,13 @@ ROWS = {"all schedulers": all_schedulers, "with penalties": with_penalties}
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Accuracy and share of groups with signal, best accuracy first."""
-    done = {label.split(", ", 1)[1]: records for label, records in rows.items() if records}
+    """Accuracy and share of groups with signal, best accuracy first; of runs that did not
+    diverge."""
+    done = {
+        label.split(", ", 1)[1]: kept
+        for label, records in rows.items()
+        if (kept := [r for r in records if np.isfinite(r["values"]["score"])])
+    }
     done = dict(sorted(done.items(), key=lambda item: -_mean(item[1], "score").estimate))
     panels = {
         title: {name: _mean(records, key) for name, records in done.items()}

@@ -303,6 +303,23 @@ def test_figures_hold_the_records(tmp_path: Path) -> None:
     rows = {row["label"]: records({}, values) for row in language_recipes.on_common_tasks()}
     names = [f.name for f in language_recipes.draw(rows, tmp_path, "")]
     assert names == ["scores-all-tasks.png", "scores-addition.png", "scores-guessing.png"]
+    # One run of one row diverged, and all of another's.
+    lost = [v | {"score": np.nan} for v in values]
+    rows["addition, grpo"] = records({}, [*values[:2], lost[2]])
+    rows["guessing, ppo"] = records({}, lost)
+    language_recipes.draw(rows, tmp_path, "-3")
+    drawn = {
+        file.name: {line["name"]: line for line in csv.DictReader(file.open())}
+        for file in tmp_path.glob("scores-*-3.csv")
+    }
+    at = float(drawn["scores-addition-3.csv"]["grpo"]["estimate"])
+    assert at == pytest.approx(sum(v["score"] for v in values[:2]) / 2, rel=1e-4)
+    assert "ppo" not in drawn["scores-guessing-3.csv"] | drawn["scores-all-tasks-3.csv"]
+    assert "grpo" in drawn["scores-all-tasks-3.csv"]
+    rows = {"guessing, uniform": records({}, values), "guessing, mpts": records({}, lost)}
+    language_schedulers.draw(rows, tmp_path, "-3")
+    written = (tmp_path / "schedulers-3.csv").read_text()
+    assert "uniform" in written and "mpts" not in written
 
 
 def test_a_small_table_is_run_and_written(
