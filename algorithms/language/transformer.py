@@ -51,19 +51,30 @@ class Cache:
         return self.real.shape[1]
 
     def select(self, rows: Tensor) -> Self:
-        """The cache of these rows."""
+        """The cache of these rows. Only the columns so far are copied, early in a conversation a
+        small part of the capacity."""
         chosen = type(self)(
-            self.keys[:, rows], self.values[:, rows], self.real[rows], self.count[rows]
+            self.begun(self.keys, rows),
+            self.begun(self.values, rows),
+            self.real[rows],
+            self.count[rows],
         )
         chosen.used = self.used
         return chosen
+
+    def begun(self, whole: Tensor, rows: Tensor) -> Tensor:
+        layers, _, heads, capacity, dim = whole.shape
+        out = whole.new_empty(layers, len(rows), heads, capacity, dim)
+        out[:, :, :, : self.used] = whole[:, rows, :, : self.used]
+        return out
 
     def put_back(self, part: Self, rows: Tensor) -> None:
         """Take over the columns that `part`, made by `select(rows)`, has got since; for the other
         rows they are holes."""
         new = slice(self.used, part.used)
-        self.keys[:, rows, :, new] = part.keys[:, :, :, new]
-        self.values[:, rows, :, new] = part.values[:, :, :, new]
+        for whole, other in ((self.keys, part.keys), (self.values, part.values)):
+            whole[:, :, :, new] = 0.0  # in a hole anything may stand that is finite
+            whole[:, rows, :, new] = other[:, :, :, new]
         self.real[rows, new] = part.real[:, new]
         self.count[rows] = part.count
         self.used = part.used
@@ -117,7 +128,7 @@ class Transformer(nn.Module):
         """An empty cache for `rows` rows and at most `capacity` columns."""
         c, like = self.config, self.embedding.weight
         shape = (c.layers, rows, c.heads, capacity, c.width // c.heads)
-        keys, values = (torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(2))
+        keys, values = (torch.empty(shape, dtype=like.dtype, device=like.device) for _ in range(2))
         real = torch.zeros(rows, capacity, dtype=torch.bool, device=like.device)
         return Cache(keys, values, real, torch.zeros(rows, dtype=torch.int64, device=like.device))
 

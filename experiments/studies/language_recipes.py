@@ -14,19 +14,18 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES
 
 VERSION = 1
-DEFAULTS = speaking.DEFAULTS | {"config": {"prompts": 8}}
+DEFAULTS = speaking.DEFAULTS | {"config": {"prompts": 16}}
 needs, measure = speaking.needs, speaking.measure
 
-COMMON = ("addition", "guessing")  # one turn, several turns
-# Rounds that take GRPO about 15 seconds of one core; conversations of several turns are longer.
-ROUNDS = {"addition": 150}
-LONGER = 40  # on every other task
+COMMON = ("brackets", "grid_world")  # one turn, several turns
+# Rounds that take GRPO about 15 and 40 seconds of one core; by then it has gained some points.
+ROUNDS = {"brackets": 150, "grid_world": 45}
+OTHERS = 40  # rounds on every other task
+RATES = {"grid_world": 6e-4}  # of learning, where it is not the default
 MARK = " (reconstructed)"
 # What some recipes need beside the defaults; an expert is made by the cell.
 EXTRA: dict[str, dict[str, Any]] = {
-    "reinforce_ada": {
-        "config": {"prompts": 8, "scheduler": "reinforce_ada_scheduler", "pool": 500}
-    },
+    "reinforce_ada": {"config": {"scheduler": "reinforce_ada_scheduler", "pool": 500}},
     "calibrl": {"expert": 200},
 }
 
@@ -62,11 +61,15 @@ def on_own_tasks() -> list[dict[str, Any]]:
 
 def _row(task: str, name: str) -> dict[str, Any]:
     mark = MARK if RECIPES[name].mark == "reconstructed" else ""
-    steps = ROUNDS.get(task, LONGER)
+    steps = ROUNDS.get(task, OTHERS)
     row = {"label": f"{task}, {name}{mark}", "task": task, "recipe": name, "steps": steps}
+    extra = EXTRA.get(name, {})
+    config = DEFAULTS["config"] | extra.get("config", {})
+    if task in RATES:
+        config["learning_rate"] = RATES[task]
     if name == "remix":  # its first stage is as long a part of every run
-        row["config"] = {"prompts": 8, "mixed_rounds": 2 * steps // 3}
-    return row | EXTRA.get(name, {})
+        config["mixed_rounds"] = 2 * steps // 3
+    return row | extra | {"config": config}
 
 
 ROWS = {"on both tasks": on_common_tasks, "on tasks of their own": on_own_tasks}

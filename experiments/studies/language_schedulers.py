@@ -12,17 +12,16 @@ from mbrl import statistics
 from mbrl.scheduling import SCHEDULERS
 
 VERSION = 1
-DEFAULTS = speaking.DEFAULTS | {"steps": 100_000, "tokens": 100_000}  # whichever comes first
+DEFAULTS = speaking.DEFAULTS | {"steps": 120_000, "tokens": 120_000}  # whichever comes first
 needs, measure = speaking.needs, speaking.measure
 
-TASK = "guessing"  # of several turns, so that horizons and partial conversations make sense
+TASK = "grid_world"  # of several turns, so that horizons and partial conversations make sense
 PENALTIES = "calculator"  # the task with the signal that grpo_roc reads
-# In every row alike: few problems, so that each comes again some times, and small rounds, so that
-# there are many to choose in.
-SAME = {"pool": 100, "prompts": 8}
+# In every row alike: few problems, so that each comes again some times.
+SAME = {"pool": 100, "prompts": 16, "learning_rate": 6e-4}
 # Kinds of rounds that are no scheduler; in halves: of the groups, of an answer.
 ROUNDS: dict[str, dict[str, Any]] = {
-    "scaling_inter": {"horizon": [3, 5, 9], "horizon_every": 10},
+    "scaling_inter": {"horizon": [8, 14, 20], "horizon_every": 15},
     "exit": {"starts_share": 0.5},
     "pivot_rl": {"pivots": 100},
     "arrol": {"prune_at": 10},

@@ -9,7 +9,7 @@ from experiments import figures
 from experiments.studies import speaking
 
 VERSION = 1
-SAME = {"prompts": 8, "minibatches": 4}
+SAME = {"prompts": 16, "minibatches": 4}
 DEFAULTS = speaking.DEFAULTS | {"config": SAME}
 needs, measure = speaking.needs, speaking.measure
 

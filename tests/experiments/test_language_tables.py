@@ -176,8 +176,8 @@ def test_every_recipe_that_text_tasks_take_has_a_row() -> None:
     able = {n for n in RECIPES for task in TASKS if taken(n, task)} | {"calibrl", "reinforce_ada"}
     common, own = language_recipes.on_common_tasks(), language_recipes.on_own_tasks()
     assert {row["recipe"] for row in (*common, *own)} == able
-    both = {task: {r["recipe"] for r in common if r["task"] == task} for task in ("addition",)}
-    assert all(taken(n, "addition") for n in both["addition"] - {"calibrl", "reinforce_ada"})
+    both = {task: {r["recipe"] for r in common if r["task"] == task} for task in ("brackets",)}
+    assert all(taken(n, "brackets") for n in both["brackets"] - {"calibrl", "reinforce_ada"})
     for row in (*common, *own):
         reconstructed = RECIPES[row["recipe"]].mark == "reconstructed"
         assert row["label"].endswith("(reconstructed)") == reconstructed
@@ -302,21 +302,21 @@ def test_figures_hold_the_records(tmp_path: Path) -> None:
     assert language_schedulers.draw(rows, tmp_path, "-2")[0].name == "schedulers-2.png"
     rows = {row["label"]: records({}, values) for row in language_recipes.on_common_tasks()}
     names = [f.name for f in language_recipes.draw(rows, tmp_path, "")]
-    assert names == ["scores-all-tasks.png", "scores-addition.png", "scores-guessing.png"]
+    assert names == ["scores-all-tasks.png", "scores-brackets.png", "scores-grid_world.png"]
     # One run of one row diverged, and all of another's.
     lost = [v | {"score": np.nan} for v in values]
-    rows["addition, grpo"] = records({}, [*values[:2], lost[2]])
-    rows["guessing, ppo"] = records({}, lost)
+    rows["brackets, grpo"] = records({}, [*values[:2], lost[2]])
+    rows["grid_world, ppo"] = records({}, lost)
     language_recipes.draw(rows, tmp_path, "-3")
     drawn = {
         file.name: {line["name"]: line for line in csv.DictReader(file.open())}
         for file in tmp_path.glob("scores-*-3.csv")
     }
-    at = float(drawn["scores-addition-3.csv"]["grpo"]["estimate"])
+    at = float(drawn["scores-brackets-3.csv"]["grpo"]["estimate"])
     assert at == pytest.approx(sum(v["score"] for v in values[:2]) / 2, rel=1e-4)
-    assert "ppo" not in drawn["scores-guessing-3.csv"] | drawn["scores-all-tasks-3.csv"]
+    assert "ppo" not in drawn["scores-grid_world-3.csv"] | drawn["scores-all-tasks-3.csv"]
     assert "grpo" in drawn["scores-all-tasks-3.csv"]
-    rows = {"guessing, uniform": records({}, values), "guessing, mpts": records({}, lost)}
+    rows = {"grid_world, uniform": records({}, values), "grid_world, mpts": records({}, lost)}
     language_schedulers.draw(rows, tmp_path, "-3")
     written = (tmp_path / "schedulers-3.csv").read_text()
     assert "uniform" in written and "mpts" not in written
