@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from algorithms.language import huggingface
 from algorithms.language.model import LanguageModel
+from algorithms.language.passes import passes, together
 from algorithms.language.sampling import described
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem, TextTask
@@ -221,18 +222,19 @@ def put(module: nn.Module, state: dict[str, Tensor]) -> None:
 def measured(
     model: LanguageModel,
     tokens: Tensor,
+    mask: Tensor,
     temperature: float,
     kept: Tensor | None,
     rows_at_once: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Without gradients: log-probs, entropy and sum of squared probabilities [B, T] of whole
-    sequences `tokens` [B, T + 1], in parts of `rows_at_once`."""
-    parts = []
+    sequences `tokens` [B, T + 1], up to each row's last step in the `mask` [B, T] at least."""
+    found, todo = [], passes(mask, rows_at_once)
     with torch.no_grad():
-        for i in range(0, len(tokens), rows_at_once):
-            rows = slice(i, i + rows_at_once)
-            logits = model(tokens[rows, :-1])
-            sets = None if kept is None else kept[rows]
-            parts.append(described(logits, tokens[rows, 1:], temperature, sets))
-    log_prob, entropy, squares = (torch.cat(p) for p in zip(*parts, strict=True))
+        for rows, steps in todo:
+            sets = None if kept is None else kept[rows, :steps]
+            logits = model(tokens[rows, :steps])
+            values = described(logits, tokens[rows, 1 : steps + 1], temperature, sets)
+            found.append(torch.stack(values, -1))
+    log_prob, entropy, squares = together(found, todo, mask.shape[1]).unbind(-1)
     return log_prob, entropy, squares

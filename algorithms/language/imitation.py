@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from algorithms.language.agent import Speaker, SpeakerConfig, state_at, trained
+from algorithms.language.passes import passes
 from algorithms.language.rollouts import Rollouts, demonstrated
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
@@ -74,9 +75,9 @@ class Imitation(Speaker):
         tokens, mask = batch.tokens.to(self.device), batch.data.mask.to(self.device)
         optimiser, total = self.optimisers["model"], torch.zeros((), device=self.device)
         optimiser.zero_grad()
-        for i in range(0, len(tokens), self.config.rows_at_once):
-            part = slice(i, i + self.config.rows_at_once)
-            loss = cross_entropy(self.model(tokens[part, :-1]), tokens[part, 1:], mask[part])
+        for rows, steps in passes(mask, self.config.rows_at_once):
+            logits = self.model(tokens[rows, :steps])
+            loss = cross_entropy(logits, tokens[rows, 1 : steps + 1], mask[rows, :steps])
             loss = loss.sum() / mask.sum()
             loss.backward()
             total += loss.detach()

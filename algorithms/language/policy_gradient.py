@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from algorithms.language import parts, schedule
 from algorithms.language.agent import Speaker, measured, put, state_at, trained
+from algorithms.language.passes import Pass, passes, together
 from algorithms.language.rollouts import Rollouts, from_plain, plain
 from algorithms.language.sampling import described
 from algorithms.language.settings import ANCHORS, HAS, MADE, LanguageConfig
@@ -165,7 +166,14 @@ class LanguagePolicyGradient(Speaker):
 
     def measured(self, model: Any, found: Rollouts) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
-        return measured(model, found.tokens, c.sampling.temperature, found.kept, c.rows_at_once)
+        return measured(
+            model,
+            found.tokens,
+            found.data.mask,
+            c.sampling.temperature,
+            found.kept,
+            c.rows_at_once,
+        )
 
     @torch.no_grad()
     def estimated(self, found: Rollouts) -> Minibatch:
@@ -261,23 +269,20 @@ class LanguagePolicyGradient(Speaker):
         the weights part by part."""
         c, t, optimiser = self.config, batch.rollouts.data, self.optimisers["model"]
         optimiser.zero_grad()
+        todo = passes(t.mask, c.rows_at_once)
         if len(t.mask) <= c.rows_at_once:
-            log_prob, entropy = self.current(batch.rollouts, slice(None))
+            log_prob, entropy = self.current(batch.rollouts, todo)
             value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
             if value.requires_grad:
                 value.backward()
         else:
-            size, count = c.rows_at_once, len(t.mask)
             with torch.no_grad():
-                pieces = [
-                    self.current(batch.rollouts, slice(i, i + size)) for i in range(0, count, size)
-                ]
-            whole = [torch.cat(values) for values in zip(*pieces, strict=True)]
+                whole = self.current(batch.rollouts, todo)
             log_prob, entropy = (v.requires_grad_() for v in whole)
             value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
             if value.requires_grad:
                 value.backward()
-                self.carry(batch.rollouts, log_prob.grad, entropy.grad)
+                self.carry(batch.rollouts, todo, log_prob.grad, entropy.grad)
         norm = torch.nn.utils.clip_grad_norm_(trained(self.model), c.clip_norm)
         if bool(torch.isfinite(norm)):
             with at_rate(optimiser, metrics):
@@ -287,26 +292,35 @@ class LanguagePolicyGradient(Speaker):
         metrics["policy/gradient_norm"] = norm.detach()
         return metrics | distance(log_prob.detach(), t)
 
-    def carry(self, found: Rollouts, *gradients: Tensor | None) -> None:
+    def carry(self, found: Rollouts, todo: Sequence[Pass], *gradients: Tensor | None) -> None:
         """Carry gradients at the log-probs and entropies into the weights."""
-        for i in range(0, len(found), self.config.rows_at_once):
-            rows = slice(i, i + self.config.rows_at_once)
-            values = self.current(found, rows)
-            pairs = [(v, g[rows]) for v, g in zip(values, gradients, strict=True) if g is not None]
+        for rows, steps in todo:
+            values = self.passed(found, rows, steps).unbind(-1)
+            pairs = [
+                (v, g[rows, :steps])
+                for v, g in zip(values, gradients, strict=True)
+                if g is not None
+            ]
             torch.autograd.backward([v for v, _ in pairs], [g for _, g in pairs])
 
-    def current(self, found: Rollouts, rows: slice) -> tuple[Tensor, Tensor]:
+    def current(self, found: Rollouts, todo: Sequence[Pass]) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [B, T] of the model as it is, or as the parts change it for an
         update, with gradients."""
-        tokens, sets = found.tokens[rows], None if found.kept is None else found.kept[rows]
+        pieces = [self.passed(found, rows, steps) for rows, steps in todo]
+        log_prob, entropy = together(pieces, todo, found.data.mask.shape[1]).unbind(-1)
+        return log_prob, entropy
+
+    def passed(self, found: Rollouts, rows: Tensor, steps: int) -> Tensor:
+        """The two [b, steps, 2] of these rows."""
         model: Any = self.model
         for part in self.parts:
             model = part.learner(model, rows)
+        tokens = found.tokens[rows, : steps + 1]
+        sets = None if found.kept is None else found.kept[rows, :steps]
         logits = model(tokens[:, :-1])
-        log_prob, entropy, _ = described(
-            logits, tokens[:, 1:], self.config.sampling.temperature, sets
+        return torch.stack(
+            described(logits, tokens[:, 1:], self.config.sampling.temperature, sets)[:2], -1
         )
-        return log_prob, entropy
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from mbrl.errors import ConfigError
 
+LEAST_ROOM = 32  # columns that a cache has memory for beyond those it holds, at least
+
 
 @dataclass(frozen=True)
 class TransformerConfig:
@@ -39,8 +41,9 @@ class TransformerConfig:
 
 
 class Cache:
-    """Keys and values of the columns so far, [layers, B, H, capacity, D] each. `real` [B, capacity]
-    says which columns of a row are tokens and which are holes; `count` [B] its tokens so far."""
+    """Keys and values of the columns so far, [layers, B, H, columns, D] each, with room for more
+    columns that grows up to the capacity. `real` [B, capacity] says which columns of a row are
+    tokens and which are holes; `count` [B] its tokens so far."""
 
     def __init__(self, keys: Tensor, values: Tensor, real: Tensor, count: Tensor) -> None:
         self.keys, self.values, self.real, self.count = keys, values, real, count
@@ -53,25 +56,40 @@ class Cache:
     def select(self, rows: Tensor) -> Self:
         """The cache of these rows. Only the columns so far are copied, early in a conversation a
         small part of the capacity."""
+        room = self.room(self.used)
         chosen = type(self)(
-            self.begun(self.keys, rows),
-            self.begun(self.values, rows),
+            self.begun(self.keys, rows, room),
+            self.begun(self.values, rows, room),
             self.real[rows],
             self.count[rows],
         )
         chosen.used = self.used
         return chosen
 
-    def begun(self, whole: Tensor, rows: Tensor) -> Tensor:
-        layers, _, heads, capacity, dim = whole.shape
-        out = whole.new_empty(layers, len(rows), heads, capacity, dim)
-        out[:, :, :, : self.used] = whole[:, rows, :, : self.used]
+    def reserve(self, columns: int) -> None:
+        """Have room for so many columns, which are within the capacity."""
+        if columns > self.keys.shape[3]:
+            room, rows = self.room(columns), torch.arange(len(self.count), device=self.count.device)
+            self.keys = self.begun(self.keys, rows, room)
+            self.values = self.begun(self.values, rows, room)
+
+    def room(self, columns: int) -> int:
+        """What to allocate for `columns`: half as many again, so that growing stays cheap."""
+        return min(self.capacity, columns + max(LEAST_ROOM, columns // 2))
+
+    def begun(self, whole: Tensor, rows: Tensor, room: int) -> Tensor:
+        layers, _, heads, _, dim = whole.shape
+        out = whole.new_empty(layers, len(rows), heads, room, dim)
+        # Straight into its place: indexing makes a copy first, which takes several times as long.
+        columns = slice(self.used)
+        torch.index_select(whole[:, :, :, columns], 1, rows, out=out[:, :, :, columns])
         return out
 
     def put_back(self, part: Self, rows: Tensor) -> None:
         """Take over the columns that `part`, made by `select(rows)`, has got since; for the other
         rows they are holes."""
         new = slice(self.used, part.used)
+        self.reserve(part.used)
         for whole, other in ((self.keys, part.keys), (self.values, part.values)):
             whole[:, :, :, new] = 0.0  # in a hole anything may stand that is finite
             whole[:, rows, :, new] = other[:, :, :, new]
@@ -127,7 +145,7 @@ class Transformer(nn.Module):
     def cache(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` rows and at most `capacity` columns."""
         c, like = self.config, self.embedding.weight
-        shape = (c.layers, rows, c.heads, capacity, c.width // c.heads)
+        shape = (c.layers, rows, c.heads, min(capacity, LEAST_ROOM), c.width // c.heads)
         keys, values = (torch.empty(shape, dtype=like.dtype, device=like.device) for _ in range(2))
         real = torch.zeros(rows, capacity, dtype=torch.bool, device=like.device)
         return Cache(keys, values, real, torch.zeros(rows, dtype=torch.int64, device=like.device))
@@ -144,6 +162,7 @@ class Transformer(nn.Module):
             raise ConfigError(
                 f"{stop} columns do not fit into a cache of {cache.capacity}; ask for a larger one"
             )
+        cache.reserve(stop)
         positions = (cache.count[:, None] + real.cumsum(1) - 1).clamp_min(0)
         cache.real[:, start:stop] = real
         cache.count = cache.count + real.sum(1)
@@ -159,9 +178,11 @@ class Transformer(nn.Module):
             seen = (seen & (at <= new)) | (at == new)
         else:
             seen = seen | (torch.arange(stop, device=tokens.device) == start)
+        hidden = torch.zeros(seen.shape, dtype=x.dtype, device=x.device)
+        hidden = hidden.masked_fill(~seen, -torch.inf)  # once for all layers
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            x = block.extend(x, turn, seen, cache.keys[i], cache.values[i], start, stop)
+            x = block.extend(x, turn, hidden, cache.keys[i], cache.values[i], start, stop)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -189,7 +210,7 @@ class Block(nn.Module):
         self,
         x: Tensor,
         turn: Tensor,
-        seen: Tensor,
+        hidden: Tensor,
         keys: Tensor,
         values: Tensor,
         start: int,
@@ -200,9 +221,9 @@ class Block(nn.Module):
         keys, values = keys[:, :, :stop], values[:, :, :stop]
         if stop - start == 1:  # for one query the plain products are faster than the fused kernel
             score = torch.matmul(q * q.shape[-1] ** -0.5, keys.transpose(-1, -2))
-            mixed = torch.matmul(score.masked_fill(~seen, -torch.inf).softmax(-1), values)
+            mixed = torch.matmul((score + hidden).softmax(-1), values)
         else:
-            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
+            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=hidden)
         return self.finish(x, mixed)
 
     def projected(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -47,8 +47,8 @@ class Part:
         """Conversations about `problems`, a group of each; None: as ever."""
         return None
 
-    def learner(self, model: Any, rows: slice) -> Any:
-        """What the log-probs of an update are of, for these rows of its minibatch, in place of
+    def learner(self, model: Any, rows: Tensor) -> Any:
+        """What the log-probs of an update are of, for `rows` [b] of its minibatch, in place of
         `model`."""
         return model
 

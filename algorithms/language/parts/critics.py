@@ -60,7 +60,7 @@ class Critic(Learned):
         t, target = found.data, targets["value"]
         steps = t.mask.sum().clamp_min(1)
 
-        def squared(values: Tensor, rows: slice) -> Tensor:
+        def squared(values: Tensor, rows: Tensor) -> Tensor:
             error = torch.where(t.mask[rows], values[:, :-1, 0] - target[rows], 0.0)
             return error.square().sum() / steps
 
@@ -132,7 +132,7 @@ class Utterances(Part):
         turns = ends.sum().clamp_min(1)
         wanted_q, wanted_v = self.wanted(found)
 
-        def squared(values: Tensor, rows: slice) -> Tensor:
+        def squared(values: Tensor, rows: Tensor) -> Tensor:
             error_q = (values[:, 1:, :2] - wanted_q[rows])[ends[rows]]
             error_v = (values[:, :-1, 2:] - wanted_v[rows])[starts[rows]]
             return (error_q.square().sum() + error_v.square().sum()) / turns
@@ -195,7 +195,7 @@ class Progress(Learned):
         t = found.data
         ends, earned = turn_ends(t), torch.where(t.mask, t.reward, 0.0).sum(1)
 
-        def squared(values: Tensor, rows: slice) -> Tensor:
+        def squared(values: Tensor, rows: Tensor) -> Tensor:
             total = torch.where(ends[rows], values[:, 1:, 0], 0.0).sum(1)
             return (total - earned[rows]).square().sum() / len(found)
 

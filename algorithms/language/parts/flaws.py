@@ -75,7 +75,7 @@ class Flawed(Part):
             return {}
         last, label = last_steps(found.data), targets["flawed"]
 
-        def surprise(values: Tensor, rows: slice) -> Tensor:
+        def surprise(values: Tensor, rows: Tensor) -> Tensor:
             logits = values[:, 1:, 0][last[rows]]
             wanted = label[rows][last[rows]].to(logits.dtype)
             total = binary_cross_entropy_with_logits(logits, wanted, reduction="sum")

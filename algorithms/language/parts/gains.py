@@ -146,6 +146,7 @@ class Probes(Part):
         text = match[0] if match else ""
         return (self.agent.codec.turn(text)[:-1] if text else []), text
 
+    @torch.no_grad()
     def probe(self, contexts: list[list[int]], chance: Any) -> list[tuple[str, float]]:
         """`PROBES` turns after each of `contexts`: their texts and the geometric means of their
         tokens' probabilities."""

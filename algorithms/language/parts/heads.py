@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from algorithms.language.agent import trained
 from algorithms.language.parts.base import Part
+from algorithms.language.passes import filled, passes, together
 from algorithms.language.rollouts import Rollouts
 from mbrl.networks import adam
 from mbrl.policy_gradient.credit import following
@@ -54,9 +55,9 @@ def optimiser_of(heads: Heads, config: Any) -> torch.optim.Optimizer:
 def read(heads: Heads, found: Rollouts, config: Any) -> Tensor:
     """[B, T + 1, count]: the numbers after every token, without gradients. Those before the choice
     of step t are at t, those after it at t + 1."""
-    size = config.rows_at_once
-    rows = range(0, len(found), size)
-    return torch.cat([heads(found.tokens[i : i + size]) for i in rows])
+    todo, columns = passes(found.data.mask, config.rows_at_once), found.tokens.shape[1]
+    pieces = [heads(found.tokens[rows, : steps + 1]) for rows, steps in todo]
+    return together(pieces, todo, columns)
 
 
 def fit(
@@ -64,16 +65,15 @@ def fit(
     optimiser: torch.optim.Optimizer,
     found: Rollouts,
     config: Any,
-    loss: Callable[[Tensor, slice], Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """One step on the sum of `loss`, (numbers [b, T + 1, count], the rows they are of) to a scalar,
-    over parts of `rows_at_once`; returns that sum."""
-    size = config.rows_at_once
+    """One step on the sum of `loss`, (numbers [b, T + 1, count], 0 after what is in the mask; the
+    rows [b] they are of) to a scalar, over passes; returns that sum."""
     optimiser.zero_grad()
-    total = found.data.reward.new_zeros(())
-    for i in range(0, len(found), size):
-        rows = slice(i, i + size)
-        value = loss(heads(found.tokens[rows]), rows)
+    total, columns = found.data.reward.new_zeros(()), found.tokens.shape[1]
+    for one in passes(found.data.mask, config.rows_at_once):
+        numbers = heads(found.tokens[one.rows, : one.steps + 1])
+        value = loss(filled(numbers, columns), one.rows)
         value.backward()
         total = total + value.detach()
     norm = nn.utils.clip_grad_norm_(trained(heads), config.clip_norm)
@@ -98,7 +98,7 @@ class Learned(Part):
     def begin(self) -> None:
         self.heads.begin(self.agent.model)
 
-    def fitted(self, found: Rollouts, loss: Callable[[Tensor, slice], Tensor]) -> Metrics:
+    def fitted(self, found: Rollouts, loss: Callable[[Tensor, Tensor], Tensor]) -> Metrics:
         """One step of `fit`."""
         optimiser = self.optimisers[self.label]
         return {f"{self.label}/loss": fit(self.heads, optimiser, found, self.agent.config, loss)}

@@ -1,7 +1,7 @@
 """Parts that change the policy: which tokens it may say, and what an update sees of it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -81,8 +81,8 @@ class Perturbed(Part):
         self.optimisers = {"perturbation": adam([self.scales[0]], agent.config.part_rate)}
         self.seed = agent.drawn_seed()
 
-    def learner(self, model: Any, rows: slice) -> Any:
-        return Noisy(model, self.scales[0].exp(), self.seed, rows.start or 0)
+    def learner(self, model: Any, rows: Tensor) -> Any:
+        return Noisy(model, self.scales[0].exp(), self.seed, rows.tolist())
 
     def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
         """The gradient came with that of the model."""
@@ -103,11 +103,11 @@ class Perturbed(Part):
 
 class Noisy:
     """Tokens to logits of `model`, with `scale` [layers] times noise on the inputs of its layers.
-    The noise belongs to `seed` and the row, the first of which is number `start`, so that parts of
-    a batch have the noise of the whole."""
+    The noise belongs to `seed` and the number of the row, so that parts of a batch have the noise
+    of the whole."""
 
-    def __init__(self, model: Any, scale: Tensor, seed: int, start: int) -> None:
-        self.model, self.scale, self.seed, self.start = model, scale, seed, start
+    def __init__(self, model: Any, scale: Tensor, seed: int, rows: Sequence[int]) -> None:
+        self.model, self.scale, self.seed, self.rows = model, scale, seed, rows
 
     def __call__(self, tokens: Tensor) -> Tensor:
         layers = layers_of(self.model)
@@ -129,7 +129,7 @@ class Noisy:
     def noise(self, layer: int, like: Tensor) -> Tensor:
         """[B, N, width] standard normal, drawn on the CPU, alike on all devices."""
         rows = []
-        for row in range(self.start, self.start + len(like)):
+        for row in self.rows:
             seed = self.seed + row * len(self.scale) + layer
             generator = torch.Generator().manual_seed(seed)
             rows.append(torch.randn(like.shape[1:], generator=generator))

@@ -110,7 +110,7 @@ class Subgoals(Learned):
         where = (action_starts(found), first_steps(segment(t, "option")), turn_starts(t))
         wanted = (targets["turns"], targets["options"], targets["switches"])
 
-        def squared(values: Tensor, rows: slice) -> Tensor:
+        def squared(values: Tensor, rows: Tensor) -> Tensor:
             total = values.new_zeros(())
             for i, (steps, target) in enumerate(zip(where, wanted, strict=True)):
                 error = torch.where(steps[rows], values[:, :-1, i] - target[rows], 0.0)

@@ -66,7 +66,8 @@ def _walked(problem: Problem, turns: Sequence[str]) -> str:
 
 
 def _moved(facts: Facts, place: str, move: str) -> str:
-    x, y = (a + d for a, d in zip(map(int, place[:2]), _MOVES.get(move, (0, 0)), strict=True))
+    east, north = _MOVES.get(move, (0, 0))
+    x, y = int(place[0]) + east, int(place[1]) + north
     cell = f"{x}{y}"
     if not (0 <= x < facts["size"] and 0 <= y < facts["size"]) or cell in facts["walls"]:
         return place

@@ -7,6 +7,7 @@ import torch
 
 from algorithms.language.asynchronous import check
 from algorithms.language.parts.policies import MASK_ROUNDS, Masked, Perturbed
+from algorithms.language.passes import passes
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling import Sampling
 from mbrl.errors import ConfigError
@@ -47,7 +48,7 @@ def test_masked_log_probs_are_renormalised_on_the_copy_s_top(sampling: Sampling)
             (model(found.tokens[:, :-1]).double() / sampling.temperature).log_softmax(-1)
             for model in (agent.model, part.earlier)
         )
-        current = agent.current(found, slice(None))[0]
+        current = agent.current(found, passes(found.data.mask, 256))[0]
     reference = agent.measured(agent.anchors["reference"], found)[0]
     first = agent.anchors["reference"](found.tokens[:, :-1]).double() / sampling.temperature
     narrower = 0
@@ -103,7 +104,7 @@ def test_perturbations_of_0_leave_the_log_probs() -> None:
     agent = perturbed(0.0)
     found = agent.gathered()
     with torch.no_grad():
-        log_prob, entropy = agent.current(found, slice(None))
+        log_prob, entropy = agent.current(found, passes(found.data.mask, 256))
     assert torch.equal(log_prob, found.data.log_probs["old"])
     assert torch.equal(entropy, found.data.entropy)
 
@@ -113,8 +114,8 @@ def test_noise_goes_into_the_layers() -> None:
     found = agent.gathered()
     seed, model = part_of(agent, Perturbed).seed, agent.model
     with torch.no_grad():
-        log_prob = agent.current(found, slice(2, None))[0]
-    for i in range(2, len(found)):
+        log_prob = agent.current(found, passes(found.data.mask, 3))[0]
+    for i in range(len(found)):
         tokens = found.tokens[i : i + 1, :-1]
         hidden = model.embedding(tokens)
         noise = torch.randn(hidden.shape[1:], generator=torch.Generator().manual_seed(seed + i))
@@ -125,7 +126,7 @@ def test_noise_goes_into_the_layers() -> None:
         law = model.head(model.norm(hidden))[0].log_softmax(-1)
         for step in found.data.mask[i].nonzero().flatten().tolist():
             wanted = float(law[step, found.tokens[i, step + 1]].detach())
-            assert float(log_prob[i - 2, step]) == pytest.approx(wanted, abs=1e-4)
+            assert float(log_prob[i, step]) == pytest.approx(wanted, abs=1e-4)
 
 
 def test_parts_of_a_minibatch_have_one_noise_and_its_gradient() -> None:
