@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from algorithms.language import huggingface
 from algorithms.language.model import LanguageModel
-from algorithms.language.passes import passes, together
+from algorithms.language.passes import Pass, passes, together
 from algorithms.language.sampling import described
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem, TextTask
@@ -227,14 +227,30 @@ def measured(
     kept: Tensor | None,
     rows_at_once: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Without gradients: log-probs, entropy and sum of squared probabilities [B, T] of whole
-    sequences `tokens` [B, T + 1], up to each row's last step in the `mask` [B, T] at least."""
-    found, todo = [], passes(mask, rows_at_once)
+    """Without gradients: log-probs, entropy and sum of squared probabilities [B, T] of the steps in
+    the `mask` [B, T] of whole sequences `tokens` [B, T + 1], 0 elsewhere."""
+    todo = passes(mask, rows_at_once)
     with torch.no_grad():
-        for rows, steps in todo:
-            sets = None if kept is None else kept[rows, :steps]
-            logits = model(tokens[rows, :steps])
-            values = described(logits, tokens[rows, 1 : steps + 1], temperature, sets)
-            found.append(torch.stack(values, -1))
+        found = [described_at(model, tokens, mask, temperature, kept, one) for one in todo]
     log_prob, entropy, squares = together(found, todo, mask.shape[1]).unbind(-1)
     return log_prob, entropy, squares
+
+
+def described_at(
+    model: LanguageModel,
+    tokens: Tensor,
+    mask: Tensor,
+    temperature: float,
+    kept: Tensor | None,
+    one: Pass,
+) -> Tensor:
+    """[b, steps, 3]: what `described` says of the rows of `one`, at their steps in the mask; 0
+    elsewhere. Logits are made of those steps alone: prompts, observations and padding have none."""
+    rows, steps = one
+    here = mask[rows, :steps]
+    logits = model.logits_at(tokens[rows, :steps], here)
+    sets = None if kept is None else kept[rows, :steps][here]
+    values = described(logits, tokens[rows, 1 : steps + 1][here], temperature, sets)
+    found = logits.new_zeros(*here.shape, len(values))
+    found[here] = torch.stack(values, -1)
+    return found

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from algorithms.language.model import LanguageModel
-from algorithms.language.sampling import Sampling, Turn, sample_turn
+from algorithms.language.sampling import Said, Sampling, sample_turn
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from algorithms.language.vocabulary import Codec
 
@@ -53,6 +53,14 @@ class Conversation:
             start = self.spans.pop()[0]
         self.tokens += tokens
         self.spans.append((start, len(self.tokens)))
+
+    def hear(self, said: Said, version: int) -> None:
+        """Take in what the model of this `version` said."""
+        self.say(said.tokens)
+        self.behaviour += said.behaviour
+        self.model += said.model
+        self.versions += [version] * len(said.tokens)
+        self.kept += said.kept
 
     def finish(self, task: TextTask, codec: Codec, max_turns: int) -> None:
         """End the turn and hear what the task says; after `max_turns` it is over."""
@@ -156,11 +164,12 @@ def advance(
             end=codec.end,
             pad=codec.pad,
         )
-        going = []
+        going, said = [], turn.rows()
         for place, i in enumerate(live):
-            row, before = rows[i], len(rows[i].tokens)
-            begun[i] = before + heard(row, turn, place, version) - 1  # all but the last token
-            left[i] -= len(row.tokens) - before
+            row, count = rows[i], len(said[place].tokens)
+            begun[i] = len(row.tokens) + count - 1  # all but the last token
+            left[i] -= count
+            row.hear(said[place], version)
             if row.tokens[-1] == codec.end or row.said == limit:
                 row.finish(task, codec, rounds)
             if not row.done and left[i] > 0:
@@ -168,18 +177,6 @@ def advance(
         if len(going) < len(live):
             cache = cache.select(torch.tensor(going, dtype=torch.int64, device=device))
         live = [live[place] for place in going]
-
-
-def heard(row: Conversation, turn: Turn, place: int, version: int) -> int:
-    """Take in what the model said in row `place` of `turn`; returns how many tokens."""
-    n = int(turn.real[place].sum())
-    row.say(turn.tokens[place, :n].tolist())
-    row.behaviour += turn.behaviour[place, :n].tolist()
-    row.model += turn.model[place, :n].tolist()
-    row.versions += [version] * n
-    if turn.kept is not None:
-        row.kept += [[i for i in ids if i >= 0] for ids in turn.kept[place, :n].tolist()]
-    return n
 
 
 def opened(

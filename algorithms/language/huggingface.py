@@ -1,6 +1,7 @@
 """Causal language models of the transformers library, from a folder on this machine."""
 
 import copy
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -50,12 +51,24 @@ class HuggingFace(nn.Module):
         super().__init__()
         self.inner, self.own = inner.eval(), own
         self.size: int = inner.config.vocab_size
+        own_forward = getattr(inner, "get_base_model", lambda: inner)().forward  # not peft's
+        self.keeps_columns = "logits_to_keep" in inspect.signature(own_forward).parameters
 
     def train(self, mode: bool = True) -> Self:
         return self
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.inner(input_ids=tokens, use_cache=False).logits
+        return logits
+
+    def logits_at(self, tokens: Tensor, here: Tensor) -> Tensor:
+        """Logits [n, V] after the tokens that `here` [B, T] marks. A model that can makes them of
+        those columns alone, with whatever it does to them after its head."""
+        if not self.keeps_columns:
+            return self(tokens)[here]
+        columns = here.any(0).nonzero().flatten()
+        found = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
+        logits: Tensor = found.logits[here[:, columns]]
         return logits
 
     def features(self, tokens: Tensor) -> Tensor:

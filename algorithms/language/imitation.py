@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from algorithms.language.agent import Speaker, SpeakerConfig, state_at, trained
@@ -76,18 +75,13 @@ class Imitation(Speaker):
         optimiser, total = self.optimisers["model"], torch.zeros((), device=self.device)
         optimiser.zero_grad()
         for rows, steps in passes(mask, self.config.rows_at_once):
-            logits = self.model(tokens[rows, :steps])
-            loss = cross_entropy(logits, tokens[rows, 1 : steps + 1], mask[rows, :steps])
-            loss = loss.sum() / mask.sum()
+            here = mask[rows, :steps]
+            logits = self.model.logits_at(tokens[rows, :steps], here)
+            wanted = tokens[rows, 1 : steps + 1][here]
+            loss = F.cross_entropy(logits, wanted, reduction="sum") / mask.sum()
             loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(trained(self.model), self.config.clip_norm)
         optimiser.step()
         self.updates += 1
         return {"imitation/loss": total, "imitation/tokens": mask.sum()}
-
-
-def cross_entropy(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-    """-log p [B, T] of `tokens` [B, T] after `logits` [B, T, V], 0 outside the mask."""
-    loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
-    return torch.where(mask, loss.view_as(mask), 0.0)

@@ -27,6 +27,10 @@ class LanguageModel(Protocol):
     size: int
 
     def __call__(self, tokens: Tensor) -> Tensor: ...
+    def logits_at(self, tokens: Tensor, here: Tensor) -> Tensor:
+        """Logits [n, V] after those of `tokens` that `here` [B, T], with n of them, marks."""
+        ...
+
     def features(self, tokens: Tensor) -> Tensor:
         """What the head reads, [B, T, width]."""
         ...

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.language import parts, schedule
-from algorithms.language.agent import Speaker, measured, put, state_at, trained
+from algorithms.language.agent import Speaker, described_at, measured, put, state_at, trained
 from algorithms.language.passes import Pass, passes, together
 from algorithms.language.rollouts import Rollouts, from_plain, plain
-from algorithms.language.sampling import described
 from algorithms.language.settings import ANCHORS, HAS, MADE, LanguageConfig
 from algorithms.language.starts import rounds_of
 from algorithms.language.tasks.base import Problem
@@ -294,10 +293,10 @@ class LanguagePolicyGradient(Speaker):
 
     def carry(self, found: Rollouts, todo: Sequence[Pass], *gradients: Tensor | None) -> None:
         """Carry gradients at the log-probs and entropies into the weights."""
-        for rows, steps in todo:
-            values = self.passed(found, rows, steps).unbind(-1)
+        for one in todo:
+            values = self.passed(found, one).unbind(-1)
             pairs = [
-                (v, g[rows, :steps])
+                (v, g[one.rows, : one.steps])
                 for v, g in zip(values, gradients, strict=True)
                 if g is not None
             ]
@@ -306,21 +305,18 @@ class LanguagePolicyGradient(Speaker):
     def current(self, found: Rollouts, todo: Sequence[Pass]) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [B, T] of the model as it is, or as the parts change it for an
         update, with gradients."""
-        pieces = [self.passed(found, rows, steps) for rows, steps in todo]
+        pieces = [self.passed(found, one) for one in todo]
         log_prob, entropy = together(pieces, todo, found.data.mask.shape[1]).unbind(-1)
         return log_prob, entropy
 
-    def passed(self, found: Rollouts, rows: Tensor, steps: int) -> Tensor:
-        """The two [b, steps, 2] of these rows."""
+    def passed(self, found: Rollouts, one: Pass) -> Tensor:
+        """The two of one pass, [b, steps, 2]."""
         model: Any = self.model
         for part in self.parts:
-            model = part.learner(model, rows)
-        tokens = found.tokens[rows, : steps + 1]
-        sets = None if found.kept is None else found.kept[rows, :steps]
-        logits = model(tokens[:, :-1])
-        return torch.stack(
-            described(logits, tokens[:, 1:], self.config.sampling.temperature, sets)[:2], -1
-        )
+            model = part.learner(model, one.rows)
+        temperature = self.config.sampling.temperature
+        mask = found.data.mask
+        return described_at(model, found.tokens, mask, temperature, found.kept, one)[..., :2]
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {

@@ -45,6 +45,9 @@ class Restricted:
     def __call__(self, tokens: Tensor) -> Tensor:
         return self.barred(self.model(tokens), self.guide(tokens))
 
+    def logits_at(self, tokens: Tensor, here: Tensor) -> Tensor:
+        return self.barred(self.model.logits_at(tokens, here), self.guide.logits_at(tokens, here))
+
     def features(self, tokens: Tensor) -> Tensor:
         """Those of the model."""
         return self.model.features(tokens)

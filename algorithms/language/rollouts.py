@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -111,49 +112,49 @@ def gathered(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
     """Conversations that are over, as padded tensors on the device and in the precision of
     `like`. Turns that were given to them are no choices: like a prompt, and without reward."""
     b, length = len(rows), max(len(r.tokens) for r in rows)
-    tokens = torch.full((b, length), pad, dtype=torch.int64)
-    mask = torch.zeros(b, length - 1, dtype=torch.bool)
-    reward, behaviour, plain = (torch.zeros(b, length - 1, dtype=like.dtype) for _ in range(3))
-    terminated, truncated = torch.zeros_like(mask), torch.zeros_like(mask)
-    turn = torch.zeros(b, length - 1, dtype=torch.int64)
-    version = torch.zeros_like(turn)
+    # Written as arrays: to write into a tensor row by row takes several times as long.
+    tokens, steps = np.full((b, length), pad), (b, length - 1)
+    mask, terminated, truncated = (np.zeros(steps, dtype=bool) for _ in range(3))
+    reward, behaviour, plain = (np.zeros(steps) for _ in range(3))
+    turn, version = (np.zeros(steps, dtype=np.int64) for _ in range(2))
     widest = max((len(k) for r in rows for k in r.kept), default=0)
-    kept = torch.full((b, length - 1, widest), -1) if widest else None
+    kept = np.full((*steps, widest), -1)
     for i, row in enumerate(rows):
-        tokens[i, : len(row.tokens)] = torch.tensor(row.tokens)
+        tokens[i, : len(row.tokens)] = row.tokens
         at = [j - 1 for start, stop in row.spans[row.given :] for j in range(start, stop)]
-        mask[i, at] = True
-        behaviour[i, at] = torch.tensor(row.behaviour, dtype=like.dtype)
-        plain[i, at] = torch.tensor(row.model, dtype=like.dtype)
-        version[i, at] = torch.tensor(row.versions)
-        if kept is not None:
-            for j, ids in zip(at, row.kept, strict=True):
-                kept[i, j, : len(ids)] = torch.tensor(ids)
+        mask[i, at], version[i, at] = True, row.versions
+        behaviour[i, at], plain[i, at] = row.behaviour, row.model
+        for j, ids in zip(at, row.kept, strict=bool(widest)):
+            kept[i, j, : len(ids)] = ids
         for k, ((start, stop), reply) in enumerate(zip(row.spans, row.replies, strict=True)):
             turn[i, start - 1 :] = k
             reward[i, stop - 2] = reply.reward if k >= row.given else 0.0
         last = row.spans[-1][1] - 2
         ended = row.replies[-1].done and not row.cut
         terminated[i, last], truncated[i, last] = ended, not ended
+
+    def on(values: np.ndarray) -> Tensor:
+        found = torch.from_numpy(values).to(like.device)
+        return found.to(like.dtype) if found.is_floating_point() else found
+
+    said = on(tokens)
     data = Trajectories(
-        obs=tokens[:, :-1, None],
-        action=tokens[:, 1:],
-        reward=reward,
-        next_obs=tokens[:, 1:, None],
-        terminated=terminated,
-        truncated=truncated,
-        mask=mask,
-        log_probs={"behaviour": behaviour},
-        segments={"turn": turn},
-        policy_version=version,
+        obs=said[:, :-1, None],
+        action=said[:, 1:],
+        reward=on(reward),
+        next_obs=said[:, 1:, None],
+        terminated=on(terminated),
+        truncated=on(truncated),
+        mask=on(mask),
+        log_probs={"behaviour": on(behaviour)},
+        segments={"turn": on(turn)},
+        policy_version=on(version),
     )
-    kept = None if kept is None else kept.to(like.device)
-    on = data.map(lambda value: value.to(like.device))
     return Rollouts(
-        tokens.to(like.device),
-        on,
-        plain.to(like.device),
-        kept,
+        said,
+        data,
+        on(plain),
+        on(kept) if widest else None,
         tuple(r.problem for r in rows),
         tuple(tuple(r.turns) for r in rows),
         tuple(tuple(r.replies) for r in rows),

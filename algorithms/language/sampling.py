@@ -1,7 +1,7 @@
 """Drawing turns from a language model, with the exact log-probs of what drew them."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,15 @@ class Sampling:
             raise ConfigError(f"top_p is {self.top_p}, it must lie in (0, 1]")
 
 
+class Said(NamedTuple):
+    """What one row of a `Turn` says, as plain numbers; `kept` is empty where nothing was kept."""
+
+    tokens: list[int]
+    behaviour: list[float]
+    model: list[float]
+    kept: list[list[int]]
+
+
 @dataclass(frozen=True)
 class Turn:
     """Tokens [B, N] of a turn each, real where `real` [B, N]. `behaviour` [B, N] are their
@@ -40,6 +49,19 @@ class Turn:
     behaviour: Tensor
     model: Tensor
     kept: Tensor | None
+
+    def rows(self) -> list[Said]:
+        """Row by row, without what is not real."""
+        count = self.real.sum(1).tolist()
+        tokens, behaviour, model = (
+            values.tolist() for values in (self.tokens, self.behaviour, self.model)
+        )
+        kept = [[]] * len(count) if self.kept is None else self.kept.tolist()
+        found = []
+        for i, n in enumerate(count):
+            sets = [[k for k in ids if k >= 0] for ids in kept[i][:n]]
+            found.append(Said(tokens[i][:n], behaviour[i][:n], model[i][:n], sets))
+        return found
 
 
 def law(

@@ -123,6 +123,10 @@ class Transformer(nn.Module):
         """Logits [B, T, V] after each of `tokens` [B, T]."""
         return self.read(self.features(tokens))
 
+    def logits_at(self, tokens: Tensor, here: Tensor) -> Tensor:
+        """Logits [n, V] after the tokens that `here` [B, T] marks."""
+        return self.read(self.features(tokens)[here])
+
     def features(self, tokens: Tensor) -> Tensor:
         """What the head reads, [B, T, width]."""
         x = self.embedding(tokens)

@@ -109,11 +109,11 @@ class Noisy:
     def __init__(self, model: Any, scale: Tensor, seed: int, rows: Sequence[int]) -> None:
         self.model, self.scale, self.seed, self.rows = model, scale, seed, rows
 
-    def __call__(self, tokens: Tensor) -> Tensor:
+    def logits_at(self, tokens: Tensor, here: Tensor) -> Tensor:
         layers = layers_of(self.model)
         hooks = [layer.register_forward_pre_hook(self.hook(i)) for i, layer in enumerate(layers)]
         try:
-            logits: Tensor = self.model(tokens)
+            logits: Tensor = self.model.logits_at(tokens, here)
         finally:
             for hook in hooks:
                 hook.remove()

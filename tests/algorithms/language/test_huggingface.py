@@ -103,6 +103,33 @@ def test_sampled_log_probs_are_those_of_whole_passes(folder: Path, sampling: Sam
         log_prob[mask], found.data.log_probs["behaviour"][mask], rtol=0, atol=1e-4
     )
     torch.testing.assert_close(model.read(model.features(found.tokens)), model(found.tokens))
+    for keeps in (True, False):
+        assert model.keeps_columns
+        model.keeps_columns = keeps
+        chosen = model.logits_at(found.tokens[:, :-1], mask)
+        torch.testing.assert_close(chosen, logits[mask], rtol=0, atol=1e-5)
+        model.keeps_columns = True
+
+
+def test_logits_of_some_steps_are_capped_as_all_are() -> None:
+    """Gemma 2 bends its logits after the head."""
+    config = transformers.Gemma2Config(
+        vocab_size=20,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        initializer_range=3.0,
+        final_logit_softcapping=2.0,
+    )
+    model = huggingface.HuggingFace(transformers.AutoModelForCausalLM.from_config(config))
+    tokens = torch.randint(20, (3, 7), generator=torch.Generator().manual_seed(0))
+    here = torch.rand(3, 7, generator=torch.Generator().manual_seed(1)) < 0.4
+    whole = model(tokens)
+    assert 1.5 < float(whole.abs().max()) <= 2.0  # the cap is felt
+    torch.testing.assert_close(model.logits_at(tokens, here), whole[here], rtol=0, atol=1e-5)
 
 
 def test_half_precision_is_trained_in_single_and_saved_in_its_own(

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from algorithms.language import transformer
 from algorithms.language.transformer import Transformer, TransformerConfig
 from mbrl.errors import ConfigError
 from tests.algorithms.language.small import TINY, tiny
@@ -60,8 +61,13 @@ def test_logits_are_those_of_llama(tied: bool) -> None:
         torch.testing.assert_close(model(tokens), other(tokens).logits, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("room", [1, 32])
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_the_cache_gives_the_logits_of_whole_passes(dtype: torch.dtype, near: float) -> None:
+def test_the_cache_gives_the_logits_of_whole_passes(
+    dtype: torch.dtype, near: float, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it has to grow all the time."""
+    monkeypatch.setattr(transformer, "LEAST_ROOM", room)
     model = tiny(dtype)
     g = torch.Generator().manual_seed(0)
     rows, steps = 5, 24
