@@ -124,17 +124,19 @@ class Transformer(nn.Module):
         return self.read(self.features(tokens))
 
     def logits_at(self, tokens: Tensor, here: Tensor) -> Tensor:
-        """Logits [n, V] after the tokens that `here` [B, T] marks."""
-        return self.read(self.features(tokens)[here])
+        """Logits [n, V] after the tokens that `here` [B, T] marks. The last block needs what the
+        others are about, but works for these alone."""
+        return self.read(self.features(tokens, here))
 
-    def features(self, tokens: Tensor) -> Tensor:
-        """What the head reads, [B, T, width]."""
+    def features(self, tokens: Tensor, here: Tensor | None = None) -> Tensor:
+        """What the head reads, [B, T, width], or [n, width] of the n tokens that `here` marks."""
         x = self.embedding(tokens)
         at = torch.arange(tokens.shape[1], device=tokens.device)
         turn = rotation(at, self.config, x.dtype)
-        for block in self.blocks:
+        *first, last = self.blocks
+        for block in first:
             x = block(x, turn)
-        normed: Tensor = self.norm(x)
+        normed: Tensor = self.norm(last(x, turn, here))
         return normed
 
     def read(self, features: Tensor) -> Tensor:
@@ -205,10 +207,26 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(w, 2 * h, bias=False)
         self.down = nn.Linear(h, w, bias=False)
 
-    def forward(self, x: Tensor, turn: Tensor) -> Tensor:
-        q, k, v = self.projected(x, turn)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.finish(x, mixed)
+    def forward(self, x: Tensor, turn: Tensor, here: Tensor | None = None) -> Tensor:
+        """[B, T, width] of `x`, or [n, width] of the n places that `here` [B, T] marks."""
+        if here is None:
+            q, k, v = self.projected(x, turn)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.finish(x, mixed.transpose(1, 2))
+        # Queries of the marked places, first in their rows and filled up to the longest row.
+        most = max(1, int(here.sum(1).max()))
+        places = here.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        marked = here.gather(1, places)
+        normed, width = self.attention_norm(x), x.shape[-1]
+        asked = normed.gather(1, places[..., None].expand(-1, -1, width))
+        wq, wkv = self.qkv.weight.tensor_split((width,))
+        q = rotated(self.by_head(F.linear(asked, wq)), turn[places][:, None])
+        k, v = self.by_head(F.linear(normed, wkv)).chunk(2, 1)
+        later = torch.arange(x.shape[1], device=x.device) > places[..., None]
+        hidden = torch.zeros(later.shape, dtype=x.dtype, device=x.device)
+        hidden = hidden.masked_fill(later, -torch.inf)[:, None]
+        mixed = F.scaled_dot_product_attention(q, rotated(k, turn), v, attn_mask=hidden)
+        return self.finish(x[here], mixed.transpose(1, 2)[marked])
 
     def extend(
         self,
@@ -228,16 +246,21 @@ class Block(nn.Module):
             mixed = torch.matmul((score + hidden).softmax(-1), values)
         else:
             mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=hidden)
-        return self.finish(x, mixed)
+        return self.finish(x, mixed.transpose(1, 2))
 
     def projected(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values, [B, H, N, D] each."""
         both, v = self.qkv(self.attention_norm(x)).tensor_split((2 * x.shape[-1],), -1)
-        q, k = rotated(both.unflatten(-1, (2 * self.heads, -1)).transpose(1, 2), turn).chunk(2, 1)
-        return q, k, v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q, k = rotated(self.by_head(both), turn).chunk(2, 1)
+        return q, k, self.by_head(v)
+
+    def by_head(self, x: Tensor) -> Tensor:
+        """[B, heads, N, D] of [B, N, heads * D]."""
+        return x.unflatten(-1, (-1, self.out.in_features // self.heads)).transpose(1, 2)
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        """[..., width] of the places' `x` [..., width] and what they attended to [..., H, D]."""
+        x = x + self.out(mixed.flatten(-2))
         gate, up = self.gate_up(self.unit_norm(x)).chunk(2, -1)
         added: Tensor = x + self.down(F.silu(gate) * up)
         return added

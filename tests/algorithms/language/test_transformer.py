@@ -61,6 +61,22 @@ def test_logits_are_those_of_llama(tied: bool) -> None:
         torch.testing.assert_close(model(tokens), other(tokens).logits, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_logits_and_gradients_of_some_places_are_those_of_the_whole(share: float) -> None:
+    model = tiny(torch.float64)
+    g = torch.Generator().manual_seed(0)
+    tokens = torch.randint(model.size, (7, 13), generator=g)
+    here = torch.rand(7, 13, generator=g) < share
+    here[3] = False
+    weight = torch.randn(int(here.sum()), model.size, generator=g, dtype=torch.float64)
+    found = []
+    for logits in (model.logits_at(tokens, here), model(tokens)[here]):
+        gradients = torch.autograd.grad((logits * weight).sum(), list(model.parameters()))
+        found.append((logits, *gradients))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("room", [1, 32])
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
 def test_the_cache_gives_the_logits_of_whole_passes(
