@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from algorithms.language.agent import described_at
+from algorithms.language.passes import passes, together
 from algorithms.language.sampling import Sampling, sample_turn
 from algorithms.language.transformer import Transformer, TransformerConfig
 from experiments.bench_peers import Step
@@ -55,3 +57,26 @@ def train(quick: bool, folder: Path) -> tuple[Step, int]:
         optimiser.step()
 
     return step, rows * (PROMPT + said)
+
+
+def update(quick: bool, folder: Path) -> tuple[Step, int]:
+    """As an update of a policy gradient: answers of all lengths up to the longest, and the loss on
+    their tokens alone. These are counted."""
+    config, rows, said = sizes(quick)
+    model = Transformer(SIZE, config, torch.Generator().manual_seed(0))
+    optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
+    g = torch.Generator().manual_seed(0)
+    tokens = torch.randint(SIZE, (rows, PROMPT + said), generator=g)
+    steps = torch.arange(PROMPT + said - 1) - (PROMPT - 1)
+    lengths = 1 + torch.arange(rows)[:, None] % said
+    mask = (steps >= 0) & (steps < lengths)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        todo = passes(mask, rows)
+        found = [described_at(model, tokens, mask, 1.0, None, one) for one in todo]
+        log_prob = together(found, todo, mask.shape[1])[..., 0]
+        (-log_prob.sum() / mask.sum()).backward()
+        optimiser.step()
+
+    return step, int(mask.sum())

@@ -65,7 +65,10 @@ PEERS = {
 
 # The same members as one stack for `torch.func.vmap`, in this environment.
 PEERS["transformers"] = Peer(
-    "transformers", "transformers", None, ("language_sample", "language_train")
+    "transformers",
+    "transformers",
+    None,
+    ("language_sample", "language_train", "language_update"),
 )
 PEERS["torch.func.vmap"] = Peer("torch", "torch", None, ("ensemble_128",))
 
@@ -342,6 +345,8 @@ def _transformers(workload: str) -> tuple[Step, int]:
 
         return sample, rows * answer
     optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
+    if workload == "language_update":
+        return _padded_update(model, optimiser, rows, prompt, answer)
     tokens = torch.randint(size, (rows, prompt + answer + 1))
 
     def train() -> None:
@@ -352,6 +357,32 @@ def _transformers(workload: str) -> tuple[Step, int]:
         optimiser.step()
 
     return train, rows * (prompt + answer)
+
+
+def _padded_update(
+    model: Any, optimiser: Any, rows: int, prompt: int, answer: int
+) -> tuple[Step, int]:
+    """Answers of all lengths as one padded batch, logits of the answers' columns alone."""
+    import torch
+
+    tokens = torch.randint(model.config.vocab_size, (rows, prompt + answer))
+    lengths = 1 + torch.arange(rows)[:, None] % answer
+    mask = torch.arange(answer) < lengths
+    real = torch.cat([torch.ones(rows, prompt, dtype=torch.bool), mask[:, :-1]], 1)
+
+    def update() -> None:
+        optimiser.zero_grad()
+        logits = model(
+            input_ids=tokens[:, :-1],
+            attention_mask=real.long(),
+            use_cache=False,
+            logits_to_keep=answer,
+        ).logits
+        wanted = torch.where(mask, tokens[:, -answer:], -100)  # which its mean leaves out
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten()).backward()
+        optimiser.step()
+
+    return update, int(mask.sum())
 
 
 def serve(name: str, workload: str) -> None:

@@ -41,6 +41,7 @@ Name = Literal[
     "windows_few_small",
     "language_sample",
     "language_train",
+    "language_update",
 ]
 Build = Callable[[bool, Path], tuple[Step, int]]
 SPEC = Spec("bench", 17, 6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
@@ -269,5 +270,10 @@ WORKLOADS: dict[Name, Workload] = {
         "transformer 4x128, 128 rows of 48 tokens",
         "tokens/s",
         bench_language.train,
+    ),
+    "language_update": Workload(
+        "transformer 4x128, 128 answers of 1 to 32 tokens after 16, trained on",
+        "tokens/s",
+        bench_language.update,
     ),
 }

@@ -214,7 +214,7 @@ class Block(nn.Module):
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             return self.finish(x, mixed.transpose(1, 2))
         # Queries of the marked places, first in their rows and filled up to the longest row.
-        most = max(1, int(here.sum(1).max()))
+        most = int(here.sum(1).max())
         places = here.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
         marked = here.gather(1, places)
         normed, width = self.attention_norm(x), x.shape[-1]

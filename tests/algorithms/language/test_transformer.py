@@ -117,6 +117,24 @@ def test_the_cache_gives_the_logits_of_whole_passes(
             )
 
 
+def test_a_part_that_said_much_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "LEAST_ROOM", 1)
+    model = tiny(torch.float64)
+    tokens = torch.randint(model.size, (3, 21), generator=torch.Generator().manual_seed(0))
+    every = torch.ones(3, 21, dtype=torch.bool)
+    with torch.no_grad():
+        whole, cache = model(tokens), model.cache(3, 40)
+        model.extend(tokens[:, :2], every[:, :2], cache)
+        rows = torch.tensor([2, 0])
+        part = cache.select(rows)
+        model.extend(tokens[rows, 2:20], every[:2, 2:20], part)
+        cache.put_back(part, rows)
+        taken = torch.tensor([20, 2, 20])
+        logits = model.extend(tokens.gather(1, taken[:, None]), every[:, :1], cache)
+        wanted = whole[torch.arange(3), taken]
+    torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-9)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     model = tiny()
     tokens, real = torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3, dtype=torch.bool)
