@@ -52,7 +52,7 @@ class AnswerGain(Part):
             for row, turns, prompt in zip(rows, places, prompts(found), strict=True)
             for start, _ in turns
         ]
-        likely = iter([math.exp(x.double().mean()) for x in likelihoods(agent, pairs)])
+        likely = iter([math.exp(mean(x)) for x in likelihoods(agent, pairs)])
         gains = []
         for turns in places:
             p = [next(likely) for _ in turns]
@@ -65,20 +65,24 @@ class ObservationGain(Part):
     turn's tokens with the observation that came between, less that with an empty one in its place;
     0 for the last turn. Under the model before the round's updates. "InfoPO: Information-Driven
     Policy Optimization for User-Centric Agents", whose fixed text for the observation left out is
-    the empty one here. Costs two passes over each conversation up to each turn."""
+    the empty one here. Costs one pass over each conversation up to each turn."""
 
     provides = ("signals.information_gain",)
     covers = ("what a turn's observation told, against the same turn without it",)
 
     def measure(self, found: Rollouts) -> Rollouts:
-        agent, places = self.agent, spans(found)
+        agent, places, rows = self.agent, spans(found), lines(found)
         empty, pairs = agent.codec.between(""), []
-        for row, turns in zip(lines(found), places, strict=True):
+        for row, turns in zip(rows, places, strict=True):
             for (_, end), (start, stop) in zip(turns, turns[1:], strict=False):
-                said = row[start:stop]
-                pairs += [(row[:start], said), ([*row[:end], *empty], said)]
-        means = iter([float(x.double().mean()) for x in likelihoods(agent, pairs)])
-        gains = [[next(means) - next(means) for _ in turns[1:]] + [0.0] for turns in places]
+                pairs.append(([*row[:end], *empty], row[start:stop]))
+        without = iter(likelihoods(agent, pairs))
+        # One pass has all turns of a conversation as they were said.
+        whole = likelihoods(agent, [(row[:1], row[1:]) for row in rows])
+        gains = []
+        for turns, log_prob in zip(places, whole, strict=True):
+            told = [log_prob[start - 1 : stop - 1] for start, stop in turns[1:]]
+            gains.append([mean(x) - mean(next(without)) for x in told] + [0.0])
         return with_fields(found, "signals", information_gain=at_ends(found, gains))
 
 
@@ -171,6 +175,10 @@ class Probes(Part):
             likely = math.exp(log_prob[own].double().mean())
             found.append((agent.codec.decode(tokens[own].tolist()), likely))
         return found
+
+
+def mean(log_prob: torch.Tensor) -> float:
+    return float(log_prob.double().mean())
 
 
 def likelihoods(agent: Any, pairs: list[tuple[list[int], list[int]]]) -> list[torch.Tensor]:

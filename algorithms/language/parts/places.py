@@ -105,7 +105,14 @@ def scored(
         joint = [[*texts[j][0], *texts[j][1]] for j in chunk]
         longest = max(map(len, joint))
         tokens = torch.tensor([[*t, *([pad] * (longest - len(t)))] for t in joint], device=device)
-        log_prob = described(model(tokens[:, :-1]), tokens[:, 1:], temperature)[0]
-        for row, j, t in zip(log_prob, chunk, joint, strict=True):
-            found[j] = row[len(texts[j][0]) - 1 : len(t) - 1]
+        counts = [len(texts[j][1]) for j in chunk]
+        here = torch.zeros(len(chunk), longest - 1, dtype=torch.bool)
+        for own, t, count in zip(here, joint, counts, strict=True):
+            own[len(t) - 1 - count : len(t) - 1] = True
+        here = here.to(device)
+        log_prob = described(
+            model.logits_at(tokens[:, :-1], here), tokens[:, 1:][here], temperature
+        )[0]
+        for j, own in zip(chunk, log_prob.split(counts), strict=True):
+            found[j] = own
     return [found[j] for j in which]
