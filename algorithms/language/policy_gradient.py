@@ -283,7 +283,8 @@ class LanguagePolicyGradient(Speaker):
                 value.backward()
                 self.carry(batch.rollouts, todo, log_prob.grad, entropy.grad)
         norm = torch.nn.utils.clip_grad_norm_(trained(self.model), c.clip_norm)
-        if bool(torch.isfinite(norm)):
+        waits = any(part.waits() for part in self.parts)
+        if not waits and bool(torch.isfinite(norm)):
             with at_rate(optimiser, metrics):
                 optimiser.step()
         steps = t.mask.sum().clamp_min(1)

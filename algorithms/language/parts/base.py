@@ -52,6 +52,10 @@ class Part:
         `model`."""
         return model
 
+    def waits(self) -> bool:
+        """Whether the model is not to learn in this round."""
+        return False
+
     def measure(self, found: Rollouts) -> Rollouts:
         """With what this part provides; before the updates of a round."""
         return found

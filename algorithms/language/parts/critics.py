@@ -30,6 +30,7 @@ from mbrl.types import Trajectories
 
 UTTERANCE_DISCOUNT = 0.95  # of ArCHer from turn to turn; the authors' scripts
 UTTERANCE_RATE = 0.1  # of its soft updates of the targets; the authors' scripts
+UTTERANCE_WARM_UP = 20  # rounds in which only the critics learn; the authors' scripts
 
 
 class Critic(Learned):
@@ -98,9 +99,10 @@ class Utterances(Part):
     each, all four linear heads on one copy of the model. Q_i is fitted to the turn's reward plus
     the discounted target of V_i before the next turn (0 after the last: the task has ended it),
     V_i to the target of Q_i at the turn that was taken; targets follow by soft updates. ArCHer,
-    arXiv 2402.19446, without its replay of earlier rounds; discount 0.95 and rate 0.1 are those of
-    the authors' scripts (github.com/YifeiZhou02/ArCHer), whose V is fitted at a new sample of the
-    turn."""
+    arXiv 2402.19446, without its replay of earlier rounds; discount 0.95, rate 0.1 and 20 rounds
+    in which the policy waits for its critics are those of the authors' scripts
+    (github.com/YifeiZhou02/ArCHer), whose V is fitted at a new sample of the turn, and whose
+    critics have several updates for one of the policy."""
 
     provides = ("signals.utterance_q", "signals.utterance_v")
     covers = ("critics of whole utterances, the smaller of two each: Q and V",)
@@ -115,6 +117,9 @@ class Utterances(Part):
     def begin(self) -> None:
         self.heads.begin(self.agent.model)
         self.slow.load_state_dict(self.heads.state_dict())
+
+    def waits(self) -> bool:
+        return bool(self.agent.step < UTTERANCE_WARM_UP)
 
     def measure(self, found: Rollouts) -> Rollouts:
         values, t = read(self.heads, found, self.agent.config), found.data

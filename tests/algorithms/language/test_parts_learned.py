@@ -11,11 +11,13 @@ import torch
 from algorithms.language import tasks
 from algorithms.language.agent import ModelConfig
 from algorithms.language.conversation import Conversation
+from algorithms.language.parts import critics
 from algorithms.language.parts.critics import UTTERANCE_DISCOUNT, Critic, Utterances
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.rollouts import Rollouts, gathered, grouped
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from mbrl.policy_gradient.credit import GAE
+from mbrl.training import train
 from tests.algorithms.language.cases import (
     MODEL,
     features,
@@ -211,6 +213,21 @@ def test_targets_of_utterances_follow_slowly() -> None:
     now = zip(first, part.slow.parameters(), part.heads.parameters(), strict=True)
     for old, slow, fast in now:
         torch.testing.assert_close(slow, old + 0.1 * (fast.detach() - old))
+
+
+def test_a_policy_waits_for_critics_of_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(critics, "UTTERANCE_WARM_UP", 2)
+    agent = learner("guessing", "archer", levels=(8,), turn_tokens=2)
+    agent.task = lenient(agent.task)
+    policy, critic = agent.model, part_of(agent, Utterances).heads
+    for round_ in range(4):
+        before = [[p.detach().clone() for p in net.parameters()] for net in (policy, critic)]
+        train(agent, round_ + 1, source=agent)
+        moved = [
+            any(not torch.equal(a, b) for a, b in zip(old, net.parameters(), strict=True))
+            for old, net in zip(before, (policy, critic), strict=True)
+        ]
+        assert moved == [round_ >= 2, True]
 
 
 def test_models_from_a_folder_have_critics(tmp_path: Path) -> None:
