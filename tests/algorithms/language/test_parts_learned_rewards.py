@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from algorithms.language.parts import critics
 from algorithms.language.parts.critics import Progress
 from algorithms.language.parts.flaws import Flawed
 from algorithms.language.tasks.base import Problem
@@ -73,7 +74,8 @@ def test_a_detector_learns_flaws_from_the_program() -> None:
 
 
 @pytest.mark.parametrize("case", ["ppo", "vtrace", "archer", "nlpo", "alp", "spa_rl", "fapo"])
-def test_they_resume_exactly(case: str, tmp_path: Path) -> None:
+def test_they_resume_exactly(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(critics, "UTTERANCE_WARM_UP", 0)
     if case == "fapo":
         agent = learner("chain", case, flaws="learned", turn_tokens=3)
     else:

@@ -8,6 +8,7 @@ import torch
 
 from algorithms.language import parts
 from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.parts import critics
 from algorithms.language.policy_gradient import (
     HAS,
     MADE,
@@ -62,7 +63,8 @@ def trained(agent: LanguagePolicyGradient, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if accepted(name)])
-def test_recipes_learn(name: str, expert: str) -> None:
+def test_recipes_learn(name: str, expert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(critics, "UTTERANCE_WARM_UP", 0)
     agents = [tiny(name, tasks, expert) for tasks in (ONE_TURN, MORE_TURNS)]
     assert any(agents)
     for agent in filter(None, agents):
