@@ -99,13 +99,11 @@ def test_ppo_swings_up(name: str, steps: int, least: float) -> None:
 
 
 def test_values_of_any_size_are_learned_alike() -> None:
-    """1024 times the rewards, with values of 0 at first: the same policy. With a power of two the
-    sums round alike, so that little is left to the processor."""
+    """1024 times the rewards, with values of 0 at first; sums with a power of two round alike."""
     policies, losses = [], []
     for scale in (1.0, 1024.0):
         config = PolicyGradientConfig(recipe="ppo", hidden=(16,), reward_scale=scale)
-        task = make("Pendulum-v1")
-        agent = PolicyGradient(task.spec, config, seed=0)
+        agent = PolicyGradient((task := make("Pendulum-v1")).spec, config, seed=0)
         assert agent.critic is not None
         torch.nn.init.zeros_(agent.critic.net.layers[-1].weight)
         agent.learn(task, 650, callbacks=[])
@@ -113,7 +111,7 @@ def test_values_of_any_size_are_learned_alike() -> None:
         policies.append(torch.cat([p.detach().flatten() for p in agent.policy.parameters()]))
         heard(agent, task)
         losses.append(agent.update(agent.next_batch())["critic/loss"])
-    torch.testing.assert_close(policies[1], policies[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(*policies, atol=1e-5, rtol=0)
     torch.testing.assert_close(losses[1], losses[0], atol=0, rtol=1e-4)
 
 
