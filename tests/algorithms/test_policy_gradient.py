@@ -478,7 +478,6 @@ def test_squared_probabilities_are_those_of_discrete_actions() -> None:
         PolicyGradient(Signs(discrete=False).spec, config)
     task = Signs(discrete=True)
     agent = PolicyGradient(task.spec, config, seed=0).learn(task, 8, callbacks=[])
-    assert agent.data is not None and agent.data.data.sum_prob_squared is not None
     t = agent.data.data
     old = t.log_probs["old"].exp()
     expected = old**2 + (1 - old) ** 2

@@ -1,9 +1,14 @@
 """The transformer against Llama of the transformers library, and its cache against whole passes."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch.nn import functional as F
 
 from algorithms.language import transformer
+from algorithms.language.agent import described_at
+from algorithms.language.passes import passes, together
 from algorithms.language.transformer import Transformer, TransformerConfig
 from mbrl.errors import ConfigError
 from tests.algorithms.language.small import TINY, tiny
@@ -17,11 +22,9 @@ def halved(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_logits_are_those_of_llama(tied: bool) -> None:
+def llama(model: Transformer, tied: bool) -> Any:
+    """Llama with the weights of a model of two layers and four heads."""
     transformers = pytest.importorskip("transformers")
-    config = TransformerConfig(width=32, layers=2, heads=4, hidden=40, tied=tied)
-    model = Transformer(SIZE, config, torch.Generator().manual_seed(0)).double()
     other = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=SIZE,
@@ -34,8 +37,6 @@ def test_logits_are_those_of_llama(tied: bool) -> None:
         )
     ).double()
     with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(weight.numel()))
         theirs = other.state_dict()
         theirs["model.embed_tokens.weight"].copy_(model.embedding.weight)
         theirs["lm_head.weight"].copy_(model.head.weight)
@@ -56,9 +57,56 @@ def test_logits_are_those_of_llama(tied: bool) -> None:
                 "post_attention_layernorm": block.unit_norm.weight,
             }.items():
                 theirs[f"model.layers.{i}.{name}.weight"].copy_(weight)
-        tokens = torch.randint(SIZE, (3, 20), generator=torch.Generator().manual_seed(1))
-        # The library takes norms and angles in float32, whatever the weights are.
-        torch.testing.assert_close(model(tokens), other(tokens).logits, rtol=0, atol=1e-5)
+    return other
+
+
+def spread(tied: bool) -> Transformer:
+    """A model whose weights are far from 0."""
+    config = TransformerConfig(width=32, layers=2, heads=4, hidden=40, tied=tied)
+    model = Transformer(SIZE, config, torch.Generator().manual_seed(0)).double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(weight.numel()))
+    return model
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_those_of_llama(tied: bool) -> None:
+    model = spread(tied)
+    tokens = torch.randint(SIZE, (3, 20), generator=torch.Generator().manual_seed(1))
+    # The library takes norms and angles in float32, whatever the weights are.
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model(tokens), llama(model, tied)(tokens).logits, rtol=0, atol=1e-5
+        )
+
+
+def test_an_update_on_answers_of_all_lengths_has_llamas_loss_and_gradient() -> None:
+    model = spread(tied=True)
+    other = llama(model, tied=True)
+    tokens = torch.randint(SIZE, (9, 17), generator=torch.Generator().manual_seed(1))
+    prompt, lengths = 5, 1 + torch.arange(9)[:, None] * 5 % 12
+    mask = torch.arange(12) < lengths
+    wanted = torch.where(mask, tokens[:, prompt:], -100)  # which cross_entropy leaves out
+    logits = other(tokens[:, :-1], logits_to_keep=12).logits
+    expected = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+    expected.backward()
+
+    said = torch.cat([torch.zeros(9, prompt - 1, dtype=torch.bool), mask], 1)
+    todo = passes(said, 4)
+    assert len(todo) > 2
+    pieces = [described_at(model, tokens, said, 1.0, None, one) for one in todo]
+    loss = -together(pieces, todo, 16)[..., 0].sum() / mask.sum()
+    loss.backward()
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-6)
+    for ours, theirs in (
+        (model.embedding, other.model.embed_tokens),
+        (model.norm, other.model.norm),
+        (model.blocks[0].out, other.model.layers[0].self_attn.o_proj),
+        (model.blocks[1].down, other.model.layers[1].mlp.down_proj),
+        (model.blocks[1].attention_norm, other.model.layers[1].input_layernorm),
+    ):
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
