@@ -217,6 +217,7 @@ def _first(known: list[tuple[int, str]]) -> str:
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "against_grpo": language.against_grpo,
     "beaten": beaten,
+    "by_gate": language.by_gate,
     "certified": certified,
     "costly": costly,
     "detector": detector,

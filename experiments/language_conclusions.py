@@ -5,10 +5,12 @@ import numpy as np
 from experiments.records import Record
 from experiments.summary import Summary, records_of
 from mbrl import statistics
+from mbrl.policy_gradient import recipe
 from mbrl.statistics import Interval
 
 BAND = (20.0, 50.0)  # percent that a warm start is to solve
 GRPO, UNIFORM = "grpo", "uniform"
+LOST = 5.0  # percent: a run that ends below has lost what its warm start had
 
 
 def warm_starts(found: Summary) -> list[str]:
@@ -68,6 +70,35 @@ def _beside(own: list[Record], other: list[Record], task: str, name: str) -> lis
 
 def against_grpo(found: Summary) -> list[str]:
     return against(GRPO, found)
+
+
+def by_gate(found: Summary) -> list[str]:
+    """For tasks with several kinds of gates (how a recipe lets steps of the policy through): how
+    many recipes have each, what they gain on average, and how many runs lost everything. Recipes
+    of a kind differ in more than that."""
+    gates: dict[str, dict[str, list[list[Record]]]] = {}
+    for block in found.blocks:
+        for label, records in records_of(block).items():
+            if records:
+                kind = type(recipe(records[0]["key"]["settings"]["recipe"]).gate).__name__
+                kinds = gates.setdefault(label.split(", ", 1)[0], {})
+                kinds.setdefault(kind, []).append(records)
+    lines = []
+    for task, kinds in gates.items():
+        if len(kinds) < 2:
+            continue
+        shown = []
+        for kind, rows in sorted(kinds.items(), key=lambda item: -len(item[1])):
+            values = [r["values"] for records in rows for r in records]
+            gains = np.array([v["gain"] for v in values])
+            lost = sum(not v["score"] >= LOST for v in values)
+            mean = np.mean(gains[np.isfinite(gains)]) if np.isfinite(gains).any() else np.nan
+            shown.append(f"{kind} ({len(rows)}) {mean:.1f}, {lost} of {len(values)} runs lost")
+        lines.append(
+            f"{task}, points gained by recipes of a kind of gate on average, and runs that "
+            f"diverged or ended below {LOST:g} %: {'; '.join(shown)}."
+        )
+    return lines
 
 
 def schedulers(found: Summary) -> list[str]:

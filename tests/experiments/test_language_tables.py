@@ -262,6 +262,23 @@ def test_recipes_above_and_below_grpo_are_named() -> None:
     assert line.endswith("guessing seed 0 55.0, guessing seed 1 55.0, guessing seed 2 55.0.")
 
 
+def test_gains_are_told_by_kind_of_gate() -> None:
+    def row(recipe: str, *values: tuple[float, float]) -> list[dict[str, Any]]:
+        key = {"settings": {"task": "brackets", "recipe": recipe}}
+        return records(key, [{"score": a, "gain": b} for a, b in values])
+
+    rows = {
+        "brackets, grpo": row("grpo", (40.0, 8.0), (44.0, 12.0)),
+        "brackets, ppo": row("ppo", (30.0, 1.0), (50.0, 3.0)),
+        "brackets, a2c": row("a2c", (4.9, -30.0), (float("nan"), float("nan"))),
+        "addition, grpo": row("grpo", (40.0, 8.0)),
+    }
+    (line,) = conclusions.CONCLUSIONS["by_gate"](found("language_recipes", rows))
+    assert line.startswith("brackets, ") and line.endswith(
+        ": Clip (2) 6.0, 0 of 4 runs lost; LogLikelihood (1) -30.0, 2 of 2 runs lost."
+    )
+
+
 def test_gains_of_rewards_and_demonstrations_are_told() -> None:
     key = {"settings": {"task": "chain"}}
     rows = {
