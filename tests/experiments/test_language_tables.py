@@ -183,6 +183,16 @@ def test_every_recipe_that_text_tasks_take_has_a_row() -> None:
         assert row["label"].endswith("(reconstructed)") == reconstructed
 
 
+def test_longer_runs_are_those_of_short_ones_but_for_their_rounds() -> None:
+    own = {row["label"]: row for row in language_recipes.on_own_tasks()}
+    longer = language_recipes.on_own_tasks_for_longer()
+    assert {row["task"] for row in longer} == set(language_recipes.SHORT)
+    for row in longer:
+        short = own[row["label"].replace(" at ten times", "")]
+        assert row == short | {"label": row["label"], "steps": 400}
+    assert len(longer) == sum(row["task"] in language_recipes.SHORT for row in own.values())
+
+
 def test_every_scheduler_that_acts_in_training_has_a_row() -> None:
     rows = [*language_schedulers.all_schedulers(), *language_schedulers.with_penalties()]
     named = {row["label"].split(", ")[1].removesuffix(" (reconstructed)") for row in rows}
