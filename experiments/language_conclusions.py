@@ -101,6 +101,28 @@ def by_gate(found: Summary) -> list[str]:
     return lines
 
 
+def alike(found: Summary) -> list[str]:
+    """Recipes of a task that ended with the same numbers on every seed: where nothing happened that
+    they treat differently, they are one recipe under several names."""
+    lines = []
+    for block in found.blocks:
+        rows: dict[tuple[str, str], list[str]] = {}
+        for label, records in records_of(block).items():
+            task, name = label.split(", ", 1)
+            if len(records) > 1:
+                measured = str([(r["key"]["seed"], r["values"]) for r in records])
+                rows.setdefault((task, measured), []).append(name)
+        tasks: dict[str, list[str]] = {}
+        for (task, _), names in rows.items():
+            if len(names) > 1:
+                tasks.setdefault(task, []).append(" and ".join(names))
+        lines += [
+            f"{task}, the same numbers on every seed: {'; '.join(names)}."
+            for task, names in tasks.items()
+        ]
+    return lines
+
+
 def schedulers(found: Summary) -> list[str]:
     return against(UNIFORM, found)
 

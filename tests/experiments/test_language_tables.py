@@ -289,6 +289,23 @@ def test_gains_are_told_by_kind_of_gate() -> None:
     )
 
 
+def test_recipes_that_ended_alike_are_named() -> None:
+    def row(*scores: float) -> list[dict[str, Any]]:
+        return records({}, [{"score": x, "gain": float("nan")} for x in scores])
+
+    rows = {
+        "brackets, one": row(1.0, 2.0),
+        "brackets, other": row(1.0, 2.5),
+        "brackets, two": row(1.0, 2.0),
+        "addition, one": row(1.0, 2.0),
+        "addition, other": row(2.0, 1.0),
+        "addition, single": row(1.0),
+        "addition, alone": row(1.0),
+    }
+    (line,) = conclusions.CONCLUSIONS["alike"](found("language_recipes", rows))
+    assert line == "brackets, the same numbers on every seed: one and two."
+
+
 def test_gains_of_rewards_and_demonstrations_are_told() -> None:
     key = {"settings": {"task": "chain"}}
     rows = {
