@@ -110,7 +110,7 @@ def alike(found: Summary) -> list[str]:
         for label, records in records_of(block).items():
             task, name = label.split(", ", 1)
             if len(records) > 1:
-                measured = str([(r["key"]["seed"], r["values"]) for r in records])
+                measured = str([(r["key"]["seed"], r["values"], r["curves"]) for r in records])
                 rows.setdefault((task, measured), []).append(name)
         tasks: dict[str, list[str]] = {}
         for (task, _), names in rows.items():
