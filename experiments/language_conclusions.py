@@ -10,6 +10,7 @@ from mbrl.statistics import Interval
 
 BAND = (20.0, 50.0)  # percent that a warm start is to solve
 GRPO, UNIFORM = "grpo", "uniform"
+PERCENT = {"signal": 100.0}  # of values that are recorded as shares
 LOST = 5.0  # percent: a run that ends below has lost what its warm start had
 
 
@@ -124,20 +125,23 @@ def alike(found: Summary) -> list[str]:
 
 
 def schedulers(found: Summary) -> list[str]:
-    return against(UNIFORM, found)
+    """Who has more groups with right and wrong answers, and who ends higher."""
+    lines = against(UNIFORM, found, "signal") + against(UNIFORM, found)
+    return list(dict.fromkeys(lines))  # a run that diverged is named by both
 
 
-def against(reference: str, found: Summary) -> list[str]:
+def against(reference: str, found: Summary, value: str = "score") -> list[str]:
     """Which rows of a block are above and below the reference on each task, and over all tasks
-    together: those whose interval of the difference of mean scores does not hold 0; of these those
-    that stand when all are tested at once. Rows with a run that diverged are named and not tested.
+    together: those whose interval of the difference of means of `value` does not hold 0; of these
+    those that stand when all are tested at once. Rows with a run that diverged are named and not
+    tested. A value that is a share is told in percent.
     """
     lines = []
     for block in found.blocks:
         tasks: dict[str, dict[str, np.ndarray]] = {}
         for label, records in records_of(block).items():
             task, name = label.split(", ", 1)
-            scores = np.array([r["values"]["score"] for r in records])
+            scores = np.array([r["values"][value] for r in records]) * PERCENT.get(value, 1.0)
             lost = int(np.isnan(scores).sum())
             if lost:
                 lines.append(f"{task}, {name}: {lost} of {len(records)} runs diverged.")
@@ -151,11 +155,12 @@ def against(reference: str, found: Summary) -> list[str]:
             tables["all tasks"] = {n: [scores[n] for scores in tasks.values()] for n in everywhere}
         for task, table in tables.items():
             if reference in table and len(table) > 1:
-                lines += _compared(reference, task, table)
+                about = task if value == "score" else f"{value} on {task}"
+                lines += _compared(reference, about, table)
     return lines
 
 
-def _compared(reference: str, task: str, table: dict[str, list[np.ndarray]]) -> list[str]:
+def _compared(reference: str, about: str, table: dict[str, list[np.ndarray]]) -> list[str]:
     found = statistics.paired_comparison(table, reference)
     lines = []
     for word, sign in (("above", 1), ("below", -1)):
@@ -168,7 +173,7 @@ def _compared(reference: str, task: str, table: dict[str, list[np.ndarray]]) -> 
         shown = [f"{n} {_text(differs[n].difference)}" for n in ranked]
         stand = [n for n in ranked if differs[n].adjusted_p_value < 0.05]
         lines.append(
-            f"{task}, {word} {reference} by an interval without 0, {len(shown)} of {len(found)} "
+            f"{about}, {word} {reference} by an interval without 0, {len(shown)} of {len(found)} "
             f"({len(found) / 40:.1f} by chance alone): {', '.join(shown) or 'none'}; after Holm's "
             f"correction: {', '.join(stand) or 'none'}."
         )

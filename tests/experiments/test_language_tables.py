@@ -272,6 +272,24 @@ def test_recipes_above_and_below_grpo_are_named() -> None:
     assert line.endswith("guessing seed 0 55.0, guessing seed 1 55.0, guessing seed 2 55.0.")
 
 
+def test_schedulers_are_told_by_their_signal_and_by_their_score() -> None:
+    def row(score: float, signal: float) -> list[dict[str, Any]]:
+        values = [{"score": score + i, "signal": signal + i / 100} for i in range(3)]
+        return records({}, values)
+
+    rows = {
+        "grid_world, uniform": row(40.0, 0.5),
+        "grid_world, more": row(40.5, 0.75),
+        "grid_world, better": row(60.0, 0.5),
+        "grid_world, lost": row(float("nan"), float("nan")),
+    }
+    lost, *lines = conclusions.CONCLUSIONS["schedulers"](found("language_schedulers", rows))
+    assert lost == "grid_world, lost: 3 of 3 runs diverged." and len(lines) == 4
+    assert lines[0].startswith("signal on grid_world, above uniform by an interval without 0, 1 of 2")
+    assert "more 25.0 [" in lines[0] and "better" not in lines[0]
+    assert "better 20.0 [" in lines[2] and "more" not in lines[2]
+
+
 def test_gains_are_told_by_kind_of_gate() -> None:
     def row(recipe: str, *values: tuple[float, float]) -> list[dict[str, Any]]:
         key = {"settings": {"task": "brackets", "recipe": recipe}}
