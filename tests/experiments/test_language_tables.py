@@ -285,7 +285,8 @@ def test_schedulers_are_told_by_their_signal_and_by_their_score() -> None:
     }
     lost, *lines = conclusions.CONCLUSIONS["schedulers"](found("language_schedulers", rows))
     assert lost == "grid_world, lost: 3 of 3 runs diverged." and len(lines) == 4
-    assert lines[0].startswith("signal on grid_world, above uniform by an interval without 0, 1 of 2")
+    said = "above uniform by an interval without 0, 1 of 2"
+    assert lines[0].startswith(f"signal on grid_world, {said}")
     assert "more 25.0 [" in lines[0] and "better" not in lines[0]
     assert "better 20.0 [" in lines[2] and "more" not in lines[2]
 
