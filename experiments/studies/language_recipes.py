@@ -21,7 +21,7 @@ COMMON = ("brackets", "grid_world")  # one turn, several turns
 # Rounds that take GRPO about 15 and 40 seconds of one core; by then it has gained some points.
 ROUNDS = {"brackets": 150, "grid_world": 45}
 OTHERS = 40  # rounds on every other task
-# Where these take GRPO some ten seconds and it loses what the warm start had.
+# Where these take GRPO some ten seconds, in which it loses points or gains one.
 SHORT = ("formatted", "chain", "retrieval", "kernels")
 RATES = {"grid_world": 6e-4}  # of learning, where it is not the default
 MARK = " (reconstructed)"

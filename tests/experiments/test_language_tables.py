@@ -320,6 +320,8 @@ def test_recipes_that_ended_alike_are_named() -> None:
         "addition, other": row(2.0, 1.0),
         "addition, single": row(1.0),
         "addition, alone": row(1.0),
+        "chain, one": row(500.0, 500.0),
+        "chain, other on the way": [r | {"curves": {"score": [1.0]}} for r in row(500.0, 500.0)],
     }
     (line,) = conclusions.CONCLUSIONS["alike"](found("language_recipes", rows))
     assert line == "brackets, the same numbers on every seed: one and two."
