@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithms.advantage_weighted import AdvantageWeighted, AdvantageWeightedConfig
+from algorithms.learners.advantage_weighted import AdvantageWeighted, AdvantageWeightedConfig
 from mbrl.errors import ConfigError
 from mbrl.types import Spec
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from algorithms import offline
 from algorithms.cql import sample_actions, soft_maximum, with_action_noise
+from algorithms.learners.soft_actor_critic import LearnerConfig, critic_loss
 from algorithms.model_based import ImaginationConfig, ModelBased, ModelBasedConfig
-from algorithms.soft_actor_critic import LearnerConfig, critic_loss
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import descend

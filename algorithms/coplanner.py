@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from algorithms.online_model import DynaConfig, OnlineModelBased, OnlineModelBasedConfig
-from algorithms.soft_actor_critic import LearnerConfig
 from mbrl import agent
 from mbrl.errors import ConfigError
 from mbrl.types import Spec

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms import offline
-from algorithms.soft_actor_critic import LearnerConfig, critic_loss
+from algorithms.learners.soft_actor_critic import LearnerConfig, critic_loss
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import SquashedGaussianPolicy, adam, descend

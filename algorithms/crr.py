@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from algorithms.advantage_weighted import (
+from algorithms.learners.advantage_weighted import (
     AdvantageWeighted,
     AdvantageWeightedConfig,
     exponential_weight,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms import offline
-from algorithms.soft_actor_critic import critic_loss
+from algorithms.learners.soft_actor_critic import critic_loss
 from mbrl.buffer import Batch
 from mbrl.networks import EnsembleMLP, Normaliser, adam, descend, polyak_update, target_copy
 from mbrl.training import Metrics

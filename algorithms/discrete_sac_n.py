@@ -15,7 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from algorithms import offline
-from algorithms.soft_actor_critic import actor_loss, critic_loss, soft_target, temperature_loss
+from algorithms.learners.soft_actor_critic import (
+    actor_loss,
+    critic_loss,
+    soft_target,
+    temperature_loss,
+)
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, descend, polyak_update, target_copy

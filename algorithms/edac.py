@@ -8,7 +8,7 @@ less work; all learning rates are 3e-4.
 from dataclasses import dataclass, field
 
 from algorithms import offline
-from algorithms.soft_actor_critic import LearnerConfig
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from mbrl.types import Spec
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from algorithms import offline
-from algorithms.advantage_weighted import exponential_weight, weighted_cloning
+from algorithms.learners.advantage_weighted import exponential_weight, weighted_cloning
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import MLP, TanhMeanGaussianPolicy, descend, polyak_update, target_copy

@@ -10,8 +10,8 @@ critics alone.
 
 from dataclasses import dataclass, field
 
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from algorithms.online_model import OnlineModelBased, OnlineModelBasedConfig
-from algorithms.soft_actor_critic import LearnerConfig
 from mbrl.types import Spec
 from world_models import WorldModel
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from algorithms.model_based import ModelBased, ModelBasedConfig, require_ensemble
-from algorithms.soft_actor_critic import LearnerConfig
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import ensemble_values

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from algorithms import diagnosis, offline
+from algorithms import offline
+from algorithms.evaluation import diagnosis
 from mbrl import tasks
 from mbrl.buffer import Batch, Buffer, sample_mixed
 from mbrl.errors import ConfigError
@@ -138,7 +139,7 @@ class ModelBased(offline.SoftOffline):
         return self.learner.update(batch)
 
     def diagnose(self, trajectories: Trajectories) -> Metrics:
-        """Reach and values of the current critics (`algorithms.diagnosis`), from random draws of
+        """Reach and values of the current critics, from random draws of
         their own, so that a diagnosed run is the run that it would be without."""
         generator = torch.Generator(self.device).manual_seed(self.seed + 1_000_003 * self.step)
         points, states = diagnosis.POINTS, diagnosis.STATES

@@ -7,8 +7,8 @@ model's target units, un-normalised changes of observation and reward, as in the
 
 from dataclasses import dataclass, field
 
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from algorithms.model_based import ImaginationConfig, ModelBased, ModelBasedConfig
-from algorithms.soft_actor_critic import LearnerConfig
 from mbrl.types import Spec
 from world_models import RolloutConfig, WorldModel
 

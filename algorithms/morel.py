@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from algorithms.model_based import ModelBased, ModelBasedConfig
-from algorithms.soft_actor_critic import LearnerConfig
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics

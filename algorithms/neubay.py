@@ -22,10 +22,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from algorithms import diagnosis, recurrent_diagnosis
+from algorithms.evaluation import diagnosis, recurrent_diagnosis
+from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
 from algorithms.model_based import termination_rule
 from algorithms.offline import Offline
-from algorithms.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
 from mbrl.errors import ConfigError
 from mbrl.sequences import SequenceBuffer, Tape, bytes_at_most
 from mbrl.training import Metrics

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from algorithms.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
 from mbrl import agent as shared
 from mbrl.buffer import Batch, Buffer
 from mbrl.errors import ConfigError

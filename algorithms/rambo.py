@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from algorithms import offline
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from algorithms.model_based import (
     ImaginationConfig,
     ModelBased,
     ModelBasedConfig,
     require_ensemble,
 )
-from algorithms.soft_actor_critic import LearnerConfig
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import adam, descend

@@ -8,8 +8,8 @@ replacement where the data has enough of them.
 
 from dataclasses import dataclass, field
 
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from algorithms.model_based import ModelBased, ModelBasedConfig
-from algorithms.soft_actor_critic import LearnerConfig
 from mbrl.types import Spec
 from world_models import WorldModel
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from algorithms import td3
+from algorithms.learners import td3
 from mbrl.buffer import Batch, Buffer
 from mbrl.networks import minimum_value
 from mbrl.training import Metrics

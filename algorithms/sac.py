@@ -7,8 +7,8 @@ Differences: networks start as `torch.nn.Linear` does; the log-deviation is clip
 from dataclasses import dataclass, field
 
 from algorithms import offline
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from algorithms.online import GatheringConfig, Online
-from algorithms.soft_actor_critic import LearnerConfig
 from mbrl.types import Spec
 
 

@@ -6,7 +6,7 @@ Differences: none known from the authors' code, except that all learning rates a
 from dataclasses import dataclass, field
 
 from algorithms import offline
-from algorithms.soft_actor_critic import LearnerConfig
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from mbrl.types import Spec
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from algorithms import td3
+from algorithms.learners import td3
 from mbrl.training import Metrics
 from mbrl.types import Spec
 

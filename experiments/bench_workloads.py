@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from algorithms import ALGORITHMS, NEUBAYConfig
-from algorithms.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
+from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
 from experiments import bench_language
 from experiments.bench_peers import Step
 from experiments.bench_windows import SMALL, WIDE, sampling

@@ -38,8 +38,8 @@ from experiments.behaviour import (
     uniform_actions,
 )
 from experiments.linear_search import Search, record_candidates, search
-from mbrl.cards import Card, Tier, all_cards, cards_dir
 from mbrl.data import data_home, from_arrays, save_npz
+from mbrl.data.cards import Card, Tier, all_cards, cards_dir
 from mbrl.errors import ConfigError, DataError, unknown_name
 from mbrl.tasks import Task, make
 from mbrl.tasks.experts import expert

@@ -16,7 +16,7 @@ from rich.console import Console
 from scipy import stats
 
 from algorithms import SAC, SACConfig
-from algorithms.soft_actor_critic import LearnerConfig
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from experiments.peers import StableBaselines
 from mbrl import tasks
 from mbrl.evaluation import evaluate

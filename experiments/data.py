@@ -12,9 +12,9 @@ from rich.progress import TransferSpeedColumn as Speed
 from rich.table import Table
 
 from experiments.grid import grid
-from mbrl.cards import Card, Tier, all_cards, find_card, find_tier
 from mbrl.data import Finding, check, data_home, load, save_npz
-from mbrl.data.places import find_file, homes, local_file
+from mbrl.data.cards import Card, Tier, all_cards, find_card, find_tier
+from mbrl.data.locate import find_file, homes, local_file
 from mbrl.errors import DataError
 from mbrl.types import Dataset
 

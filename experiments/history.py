@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from algorithms import diagnosis
+from algorithms.evaluation import diagnosis
 from experiments import folders
 from experiments.settings import RunSettings
 from mbrl import config as configs

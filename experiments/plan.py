@@ -13,7 +13,7 @@ from algorithms import ALGORITHMS
 from experiments import studies
 from experiments.settings import build_config, default_steps, for_budget, merge, preset
 from mbrl import config as configs
-from mbrl.cards import find_tier
+from mbrl.data.cards import find_tier
 from mbrl.errors import ConfigError, unknown_name
 
 TABLES = Path(__file__).parent / "tables"

@@ -19,7 +19,7 @@ from experiments.grid import grid
 from experiments.plan import Block, Column, Plan, Row
 from experiments.settings import merge
 from experiments.sweep import parse_knob
-from mbrl.cards import find_tier
+from mbrl.data.cards import find_tier
 from mbrl.errors import ConfigError, unknown_name
 
 Objective = Literal["fqe", "score"]

@@ -5,8 +5,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from algorithms.fqe import FQEConfig, evaluate_policies
-from algorithms.fqe import select as best
+from algorithms.evaluation.fqe import FQEConfig, evaluate_policies
+from algorithms.evaluation.fqe import select as best
 from algorithms.pets import PETS
 from experiments import folders
 from mbrl import checkpoint

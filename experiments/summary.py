@@ -11,7 +11,7 @@ import numpy as np
 from experiments import records
 from experiments.plan import Block, Column, Plan, Row
 from mbrl import statistics
-from mbrl.cards import cards_dir
+from mbrl.data.cards import cards_dir
 from mbrl.errors import ConfigError
 from mbrl.statistics import Interval
 

@@ -13,7 +13,7 @@ from algorithms import ALGORITHMS
 from experiments import plan, pool, table
 from experiments.plan import Block, Column, Knob, Plan, Row
 from experiments.settings import merge
-from mbrl.cards import find_tier
+from mbrl.data.cards import find_tier
 from mbrl.errors import ConfigError, unknown_name
 
 SET = (

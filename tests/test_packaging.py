@@ -13,10 +13,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CHECK = """
-import mbrl.cards, experiments.__main__
+import mbrl.data.cards, experiments.__main__
 from mbrl.data import load
 assert len(load("pendulum/medium-replay")) > 1000
-print(mbrl.cards.cards_dir())
+print(mbrl.data.cards.cards_dir())
 """
 HUGGING_FACE = "import datasets; assert datasets.__version__ == '4.0.0', datasets"
 

@@ -1,9 +1,9 @@
 """World models: learned ensembles, the true dynamics, rollouts from them, and generators of whole
 trajectories."""
 
-from world_models.base import Prediction, WorldModel
 from world_models.ensemble import EnsembleConfig, EnsembleDynamics
 from world_models.guidance import PolicyGuidance
+from world_models.protocol import Prediction, WorldModel
 from world_models.rollout import RolloutConfig, rollout
 from world_models.trajectory_diffusion import DiffusionConfig, TrajectoryDiffusion
 from world_models.true_dynamics import Interpolated, TrueDynamics

@@ -13,9 +13,9 @@ from mbrl.buffer import Batch
 from mbrl.errors import ConfigError, DataError
 from mbrl.networks import EnsembleMLP, Normaliser
 from mbrl.types import Spec, Transitions
-from world_models.base import Prediction
 from world_models.disagreement import measure as named_measure
 from world_models.fitting import Fit
+from world_models.protocol import Prediction
 
 Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 Progress = Callable[[dict[str, Tensor]], None]

@@ -13,8 +13,8 @@ from torch import Tensor
 from mbrl.errors import ConfigError
 from mbrl.training import Stateful, carries
 from mbrl.types import Trajectories
-from world_models.base import Prediction, WorldModel
 from world_models.disagreement import measure
+from world_models.protocol import Prediction, WorldModel
 
 Actor = Callable[[Tensor, torch.Generator], Tensor]
 Policy = Actor | Stateful

@@ -10,7 +10,7 @@ from torch import Tensor
 from mbrl.errors import ConfigError
 from mbrl.tasks.base import Task
 from mbrl.types import Spec
-from world_models.base import Prediction, WorldModel
+from world_models.protocol import Prediction, WorldModel
 
 
 class TrueDynamics:

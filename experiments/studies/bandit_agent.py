@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from experiments.studies.bandit_world import ARMS, Act, Pulls
 from mbrl.networks import adam, polyak_update, target_copy
-from mbrl.networks.memory import MemoryEncoder, NormedLayer
+from mbrl.networks.recurrent import MemoryEncoder, NormedLayer
 
 INPUTS = 1 + ARMS + 1  # a dummy observation, the arm before, its reward
 

@@ -16,9 +16,9 @@ from scipy import stats
 from torch import Tensor
 
 from algorithms import RAVL, RAVLConfig
-from algorithms.diagnosis import greedy_values, value_metrics, verdict
+from algorithms.evaluation.diagnosis import greedy_values, value_metrics, verdict
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from algorithms.model_based import ImaginationConfig
-from algorithms.soft_actor_critic import LearnerConfig
 from experiments import figures
 from experiments.studies import Outcome
 from experiments.studies.plane import LIMIT, SQUARE, Plane

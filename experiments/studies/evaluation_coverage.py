@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from algorithms.dice import DICEConfig, correct_all
+from algorithms.evaluation.dice import DICEConfig, correct_all
 from experiments import figures
 from experiments.studies import Outcome
 from mbrl.errors import ConfigError

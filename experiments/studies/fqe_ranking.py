@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import algorithms
-from algorithms.fqe import FQEConfig, evaluate_policies, select
+from algorithms.evaluation.fqe import FQEConfig, evaluate_policies, select
 from experiments import figures, selection
 from experiments import run as runs
 from experiments.settings import RunSettings, preset_config

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithms import recurrent_diagnosis
+from algorithms.evaluation import recurrent_diagnosis
 from algorithms.neubay import NEUBAY
 from experiments import figures, history, studies
 from experiments.studies import Outcome, learned

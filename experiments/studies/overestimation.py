@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from algorithms import diagnosis
+from algorithms.evaluation import diagnosis
 from algorithms.model_based import ModelBased
 from experiments import figures, history
 from experiments.settings import merge

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithms.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
+from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
 from experiments import figures
 from experiments.settings import merge, preset
 from experiments.studies import Outcome

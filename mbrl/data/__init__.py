@@ -1,11 +1,11 @@
 """Logged data: `load` by name or path, readers of things in memory, `save_npz`, `check`."""
 
 from mbrl.data.assemble import from_arrays
-from mbrl.data.compact import save_npz
-from mbrl.data.findings import Finding
+from mbrl.data.issues import Finding
 from mbrl.data.loading import check, load
-from mbrl.data.memory import from_dataframe, from_sb3
-from mbrl.data.places import data_home, local_target
+from mbrl.data.locate import data_home, local_target
+from mbrl.data.readers.compact import save_npz
+from mbrl.data.readers.memory import from_dataframe, from_sb3
 
 __all__ = [
     "Finding",

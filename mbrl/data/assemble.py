@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mbrl.data.checks import inspect
 from mbrl.data.columns import Columns, Options, from_named
-from mbrl.data.findings import raise_first
-from mbrl.data.specs import given_spec
-from mbrl.data.verify import inspect
+from mbrl.data.issues import raise_first
+from mbrl.data.task_spec import given_spec
 from mbrl.errors import DataError
 from mbrl.types import Dataset, Provenance, Spec, Transitions
 

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mbrl.cards import Checksum
+from mbrl.data.cards import Checksum
 from mbrl.errors import DataError
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known

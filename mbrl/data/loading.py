@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from mbrl.cards import Card, Tier, all_cards, find_tier
 from mbrl.data.assemble import build
+from mbrl.data.cards import Card, Tier, all_cards, find_tier
+from mbrl.data.checks import inspect
 from mbrl.data.columns import Columns, Options, from_named
-from mbrl.data.compact import is_compact, read_compact
-from mbrl.data.files import SUFFIXES, file_hash, read_file
-from mbrl.data.findings import Finding, error
-from mbrl.data.minari import read_minari, read_minari_folder
-from mbrl.data.places import local_file
-from mbrl.data.published import read_d4rl, read_neorl, read_neorl2
-from mbrl.data.source import Source, checksum_findings
-from mbrl.data.specs import given_spec
-from mbrl.data.verify import inspect
+from mbrl.data.issues import Finding, error
+from mbrl.data.locate import local_file
+from mbrl.data.readers.compact import is_compact, read_compact
+from mbrl.data.readers.files import SUFFIXES, file_hash, read_file
+from mbrl.data.readers.minari import read_minari, read_minari_folder
+from mbrl.data.readers.named import Source, checksum_findings
+from mbrl.data.readers.published import read_d4rl, read_neorl, read_neorl2
+from mbrl.data.task_spec import given_spec
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Provenance, Transitions
 

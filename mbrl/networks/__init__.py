@@ -1,6 +1,6 @@
 """Networks: batched ensembles with their own backward, policies, normaliser, target updates."""
 
-from mbrl.networks.ensemble_mlp import (
+from mbrl.networks.ensemble import (
     ACTIVATIONS,
     EnsembleMLP,
     ensemble_values,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.errors import DivergenceError, unknown_name
-from mbrl.networks.ensemble_mlp import ACTIVATIONS
+from mbrl.networks.ensemble import ACTIVATIONS
 from mbrl.types import Spec
 
 

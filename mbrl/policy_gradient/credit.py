@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.networks.scan import linear_scan
+from mbrl.networks.linear_scan import linear_scan
 from mbrl.policy_gradient.groups import exp, first_steps, group, nodes, segment, sequence
 from mbrl.policy_gradient.option import Option
 from mbrl.policy_gradient.ratios import log_difference

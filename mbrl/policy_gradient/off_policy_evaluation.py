@@ -59,7 +59,7 @@ class Logged:
         value: Tensor | None = getattr(self, name)
         if value is None:
             raise ConfigError(
-                f"doubly robust estimators need {name}; fit it first, as algorithms.fqe does"
+                f"doubly robust estimators need {name}; fit it first, by fitted Q evaluation say"
             )
         return torch.where(self.mask, value.double(), 0.0)
 

@@ -8,7 +8,7 @@ import torch
 
 import algorithms
 from algorithms import ALGORITHMS, BC, RAVL, SAC, RAVLConfig, SACConfig
-from algorithms.soft_actor_critic import LearnerConfig
+from algorithms.learners.soft_actor_critic import LearnerConfig
 from experiments.settings import build_config
 from mbrl.collector import Collector
 from mbrl.errors import CheckpointError, ConfigError, DivergenceError
@@ -54,7 +54,7 @@ def test_update_save_load_continue(
         assert torch.equal(a, b)
 
 
-# A planner has nothing to act with before its model is fitted (tests/algorithms/test_planning.py).
+# A planner has nothing to act with before its model is fitted (tests/algorithms/test_pets.py).
 @pytest.mark.parametrize("name", [n for n in OFFLINE if takes(n, "continuous") and n != "pets"])
 def test_act_shapes_kinds_and_bounds(name: str) -> None:
     """Arrays give arrays, tensors tensors, one gives one; actions are in the task's units."""

@@ -11,15 +11,15 @@ from scipy import integrate, optimize, special, stats
 
 from algorithms import ALGORITHMS
 from algorithms import discrete_cql as dq
-from algorithms.advantage_weighted import advantages, exponential_weight, weighted_cloning
 from algorithms.awac import softmax_weight
 from algorithms.cql import bounded_multiplier, conservative_gap, multiplier_loss
 from algorithms.crr import binary_weight
 from algorithms.discrete_sac_n import expectations
+from algorithms.learners.advantage_weighted import advantages, exponential_weight, weighted_cloning
 from algorithms.rebrac import actor_loss, cloning_penalty, with_next_actions
 from experiments.settings import build_config
 from mbrl.types import Dataset, Spec, Transitions
-from tests.algorithms.slow import slow_soft_maximum, slow_value
+from tests.algorithms.reference_values import slow_soft_maximum, slow_value
 
 D = torch.float64
 

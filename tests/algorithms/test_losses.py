@@ -8,14 +8,14 @@ import torch
 from scipy import stats
 
 from algorithms.iql import expectile_loss, policy_loss
-from algorithms.soft_actor_critic import (
+from algorithms.learners.soft_actor_critic import (
     actor_loss,
     critic_loss,
     diversity_loss,
     soft_target,
     temperature_loss,
 )
-from algorithms.td3 import td3_target
+from algorithms.learners.td3 import td3_target
 from algorithms.td3_bc import actor_loss as td3_actor_loss
 from mbrl.networks import SquashedGaussianPolicy
 from mbrl.types import Spec

@@ -18,7 +18,7 @@ from experiments.settings import build_config, merge
 from mbrl.errors import ConfigError
 from mbrl.tasks import make
 from mbrl.types import Dataset
-from tests.algorithms.slow import slow_soft_maximum, slow_value
+from tests.algorithms.reference_values import slow_soft_maximum, slow_value
 from tests.small import CONFIGS
 from world_models import EnsembleDynamics, RolloutConfig, TrueDynamics
 from world_models.rollout import HaltingRollout

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms import NEUBAY, NEUBAYConfig, recurrent_actor_critic
-from algorithms.neubay import threshold_of
-from algorithms.recurrent_actor_critic import (
+from algorithms import NEUBAY, NEUBAYConfig
+from algorithms.learners import recurrent_actor_critic
+from algorithms.learners.recurrent_actor_critic import (
     MemoryConfig,
     RecurrentActorCritic,
     RecurrentLearnerConfig,
 )
+from algorithms.neubay import threshold_of
 from mbrl import config as configs
 from mbrl import data
 from mbrl.errors import ConfigError

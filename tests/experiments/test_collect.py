@@ -15,8 +15,8 @@ from experiments import behaviour, linear_search
 from experiments.behaviour import TaskEnv, Training
 from experiments.collect import RECIPES, Collect, collect, collect_main, update_card
 from experiments.linear_search import Search
-from mbrl.cards import all_cards, cards_dir, read_card
 from mbrl.data import check, load
+from mbrl.data.cards import all_cards, cards_dir, read_card
 from mbrl.errors import ConfigError, DataError
 from mbrl.tasks import make
 

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 import algorithms
-from algorithms import recurrent_diagnosis
+from algorithms.evaluation import recurrent_diagnosis
 from experiments import conclusions, folders, jobs, plan, pool, records, studies, summary
 from experiments.studies import horizons
 from mbrl import data

@@ -6,13 +6,13 @@ import tomllib
 import numpy as np
 import pytest
 
-import mbrl.data.published
+import mbrl.data.readers.published
 from algorithms import ALGORITHMS
 from experiments import plan, render, summary, table
 from experiments.settings import preset, preset_config
-from mbrl.cards import all_cards, cards_dir, find_tier
+from mbrl.data.cards import all_cards, cards_dir, find_tier
 from tests.experiments.test_table import Here
-from tests.mbrl.test_data_readers import (
+from tests.mbrl.data.readers.test_published import (
     d4rl_arrays,
     hopper,
     neorl_arrays,
@@ -43,7 +43,7 @@ config.imagination.starts = 16
 def test_the_whole_path_on_files_in_the_published_formats(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LONGREACH_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(mbrl.data.published, "checksum_findings", lambda *a, **k: ())
+    monkeypatch.setattr(mbrl.data.readers.published, "checksum_findings", lambda *a, **k: ())
     short_limit(monkeypatch, "neorl", "hopper", 6)
     hopper(tmp_path, d4rl_arrays())
     neorl = tmp_path / "data/neorl/Hopper-v3/Hopper-v3-low-1000-train-noise.npz"

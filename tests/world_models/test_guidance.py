@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms.recurrent_actor_critic import (
+from algorithms.learners.recurrent_actor_critic import (
     MemoryConfig,
     RecurrentLearnerConfig,
     RecurrentPolicy,

@@ -9,7 +9,7 @@ from torch import Tensor
 from mbrl.errors import ConfigError
 from mbrl.tasks import make
 from mbrl.types import Spec
-from world_models.base import Prediction, WorldModel
+from world_models.protocol import Prediction, WorldModel
 from world_models.true_dynamics import Interpolated, TrueDynamics
 
 TASKS = ["Pendulum-v1", "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "PointMass-v0"]

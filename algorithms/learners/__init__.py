@@ -1,0 +1,1 @@
+"""Learners: what is updated and how, each from one family of papers."""

@@ -1,0 +1,178 @@
+"""What can be wrong with logged transitions, found without stopping at the first: `inspect` gives
+tidy columns, the spec and every `Finding`; loading raises the first error, `check` lists all."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mbrl.data.columns import Columns, Options
+from mbrl.data.episode_ends import resolve_ends
+from mbrl.data.issues import Finding, error, has_error, note
+from mbrl.data.task_spec import resolve_spec
+from mbrl.errors import ConfigError, DataError
+from mbrl.types import Spec
+
+FLAGS = ("terminated", "truncated", "done")
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Tidy columns (`spec` None and columns raw where an error stopped the inspection early)."""
+
+    columns: Columns
+    spec: Spec | None
+    findings: list[Finding]
+
+
+def inspect(columns: Columns, spec: Spec | None, options: Options) -> Inspection:
+    """Verify `columns` against `spec` (inferred from the data and `options` where None)."""
+    findings = [*map(note, columns.notes), *_shapes(columns)]
+    if has_error(findings):
+        return Inspection(columns, None, findings)
+    columns = tidy(columns)
+    findings += _values(columns)
+    if has_error(findings):
+        return Inspection(columns, None, findings)
+    try:
+        spec, notes = resolve_spec(columns, spec, options)
+    except (DataError, ConfigError) as problem:
+        return Inspection(columns, None, [*findings, error(str(problem))])
+    findings += [*map(note, notes), *_sizes(columns, spec)]
+    if has_error(findings):
+        return Inspection(columns, None, findings)
+    columns = _shape_actions(columns, spec)
+    findings += _actions(columns, spec, options)
+    columns, more = resolve_ends(columns, spec, options)
+    return Inspection(columns, spec, [*findings, *more])
+
+
+def _shapes(columns: Columns) -> list[Finding]:
+    arrays = columns.arrays()
+    missing = [name for name in ("obs", "action", "reward") if name not in arrays]
+    if missing:
+        return [error(f"no {' and no '.join(missing)}; found: {columns.listing()}")]
+    findings = []
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            findings.append(
+                error(f"{name} has dtype {array.dtype}; only numbers and booleans can be used")
+            )
+        limit = 2 if name in ("obs", "next_obs", "action", "state") else 1
+        column = array.ndim == limit + 1 == 2 and array.shape[1] == 1
+        if not (1 <= array.ndim <= limit or column):
+            wanted = "[N, size]" if limit == 2 else "[N] or [N, 1]"
+            findings.append(
+                error(f"{name} has shape {array.shape}, expected {wanted}: one row a transition")
+            )
+        elif 0 in array.shape[1:]:
+            findings.append(error(f"{name} has shape {array.shape}: its rows are empty"))
+    if has_error(findings):
+        return findings
+    rows = {name: len(array) for name, array in arrays.items()}
+    if len(set(rows.values())) > 1:
+        findings.append(error(f"the arrays differ in length: {rows}"))
+    elif rows["obs"] == 0:
+        findings.append(error("there are no rows"))
+    if columns.next_obs is not None and columns.obs is not None:
+        shapes = (columns.obs.shape[1:], columns.next_obs.shape[1:])
+        if shapes[0] != shapes[1]:
+            findings.append(error(f"rows of obs and next_obs differ in shape: {shapes}"))
+    return findings
+
+
+def tidy(columns: Columns) -> Columns:
+    """Rewards and flags [N], observations [N, S]; files of the wild hold (N, 1) and (N,)."""
+    changes: dict[str, Any] = {}
+    for name, array in columns.arrays().items():
+        if name in ("obs", "next_obs", "state"):
+            changes[name] = array.reshape(len(array), -1)
+        elif name != "action":
+            changes[name] = array.reshape(-1)
+    return replace(columns, **changes)
+
+
+def _values(columns: Columns) -> list[Finding]:
+    findings = []
+    for name, array in columns.arrays().items():
+        if array.dtype.kind == "f":
+            # the comparison is False for NaN too, and refuses what float32 cannot hold
+            good = np.abs(array) <= FLOAT32_MAX
+            bad = ~good.reshape(len(array), -1).all(axis=1)
+            if bad.any():
+                row = int(np.argmax(bad))
+                value = array[row].reshape(-1)[~good[row].reshape(-1)][0]
+                findings.append(
+                    error(
+                        f"{name} is not finite in row {row} ({value}); {_share(bad)} are affected. "
+                        "Drop the episodes they belong to",
+                        row,
+                        bad,
+                    )
+                )
+                continue
+        if name in FLAGS:
+            bad = (array != 0) & (array != 1)
+            if bad.any():
+                row = int(np.argmax(bad))
+                findings.append(
+                    error(f"{name} is {array[row]} in row {row}; flags must be 0 or 1", row, bad)
+                )
+    return findings
+
+
+def _sizes(columns: Columns, spec: Spec) -> list[Finding]:
+    findings = []
+    obs_dim = columns.need("obs").shape[1]
+    if obs_dim != spec.obs_dim:
+        findings.append(
+            error(f"obs has {obs_dim} entries a row, task {spec.task!r} has {spec.obs_dim}")
+        )
+    action = columns.need("action")
+    size = action.reshape(len(action), -1).shape[1]
+    if size != spec.action_dim:
+        kind = "one integer a row (discrete)" if spec.discrete else f"{spec.action_dim}"
+        findings.append(
+            error(f"action has {size} entries a row, task {spec.task!r} expects {kind}")
+        )
+    return findings
+
+
+def _shape_actions(columns: Columns, spec: Spec) -> Columns:
+    action = columns.need("action").reshape(len(columns.need("action")), -1)
+    return replace(columns, action=action[:, 0] if spec.discrete else action)
+
+
+def _actions(columns: Columns, spec: Spec, options: Options) -> list[Finding]:
+    action = columns.need("action")
+    if spec.discrete:
+        count = int(spec.num_actions or 0)
+        bad = (action < 0) | (action >= count) | (action != np.floor(action))
+        if not bad.any():
+            return []
+        row = int(np.argmax(bad))
+        text = (
+            f"action is {action[row]} in row {row}; task {spec.task!r} has actions 0 to "
+            f"{count - 1}. If actions are continuous, say discrete=False and give the bounds"
+        )
+        return [error(text, row, bad)]
+    low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+    slack = 1e-5 * (high - low)  # float32 rounding of a bound is not a violation
+    outside = (action < low - slack) | (action > high + slack)
+    bad = outside.any(axis=1)
+    if not bad.any():
+        return []
+    row = int(np.argmax(bad))
+    entry = int(np.argmax(outside[row]))
+    text = (
+        f"action[{entry}] is {action[row, entry]:.6g} in row {row}, outside "
+        f"[{low[entry]:g}, {high[entry]:g}]; {_share(bad)} are affected"
+    )
+    if options.clip_actions:
+        return [note(f"clipped to the bounds: {text}", row, bad)]
+    return [error(f"{text}. clip_actions=True clips them", row, bad)]
+
+
+def _share(bad: np.ndarray) -> str:
+    return f"{int(bad.sum())} of {len(bad)} rows"

@@ -1,0 +1,73 @@
+"""Which task a dataset belongs to: from the caller, from a card, or, for a bare file, from the
+data itself, never by guessing bounds that the data contradict."""
+
+from typing import Any
+
+import numpy as np
+
+from mbrl.data.cards import spec_of_task
+from mbrl.data.columns import Columns, Options
+from mbrl.errors import DataError
+from mbrl.types import Spec
+
+
+def given_spec(options: Options) -> Spec | None:
+    """The spec that the caller named, by value or by task id."""
+    if not isinstance(options.spec, str):
+        return options.spec
+    known = spec_of_task(options.spec)
+    if known is not None:
+        return known
+    from mbrl.tasks import make  # only a task that no card describes has to be built
+
+    return make(options.spec).spec
+
+
+def resolve_spec(
+    columns: Columns, spec: Spec | None, options: Options
+) -> tuple[Spec, tuple[str, ...]]:
+    """`spec`, or one made from tidy columns and the caller's options, with notes on what was
+    assumed."""
+    if spec is not None:
+        return spec, ()
+    action = columns.need("action")
+    width = action.reshape(len(action), -1).shape[1]
+    sizes: dict[str, Any] = {"task": "file", "obs_dim": columns.need("obs").shape[1]}
+    discrete = options.discrete
+    if discrete is None:
+        # integers written as floats stay continuous: only the dtype decides
+        discrete = action.dtype.kind in "iub" and width == 1
+    if discrete:
+        count = max(int(np.max(action)) + 1, 2)
+        text = f"no spec given: discrete actions 0 to {count - 1}, as found in the data"
+        found = Spec(num_actions=count, max_episode_steps=options.horizon, **sizes)
+        return found, (text,)
+    low, high = bound(options.action_low, width), bound(options.action_high, width)
+    notes: tuple[str, ...] = ()
+    if low is None or high is None:
+        if np.abs(action).max() > 1.0 + 1e-5:
+            peak = float(np.abs(action).max())
+            raise DataError(
+                f"the bounds of the actions are not known and actions reach {peak:.6g}; give "
+                "spec=, or action_low= and action_high="
+            )
+        low, high = (-1.0,) * width, (1.0,) * width
+        notes = ("no spec given: action bounds taken as -1 and 1, which all actions respect",)
+    found = Spec(
+        action_dim=width,
+        action_low=low,
+        action_high=high,
+        max_episode_steps=options.horizon,
+        **sizes,
+    )
+    return found, notes
+
+
+def bound(value: tuple[float, ...] | float | None, width: int) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, int | float):
+        return (float(value),) * width
+    if len(value) != width:
+        raise DataError(f"an action bound has {len(value)} entries, actions have {width}")
+    return tuple(float(v) for v in value)
