@@ -1,7 +1,7 @@
 """AWAC: Accelerating Online Reinforcement Learning with Offline Datasets (arXiv 2006.09359), on
 logged data.
 
-Differences from the authors' code: no online phase and no pre-training; two hidden layers of 256
+Differences from the authors' code: no pre-training; two hidden layers of 256
 and 256 rows an update (theirs: policies of four layers, 1024 rows), no weight decay; the policy's
 log-deviation is clipped to [-5, 2] (theirs: squashed into [-6, 0]), its samples to the action
 bounds. As in their code the weights are normalised over the batch; the paper's update leaves the
@@ -11,11 +11,13 @@ normaliser out.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from algorithms.learners.advantage_weighted import AdvantageWeighted, AdvantageWeightedConfig
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,16 @@ def softmax_weight(advantage: Tensor, temperature: float) -> Tensor:
     return len(advantage) * torch.softmax(advantage / temperature, 0)
 
 
-class AWAC(AdvantageWeighted):
+class AWAC(Agent[Batch]):
     """Advantage-weighted actor-critic."""
 
     version = 1
+    config: AWACConfig
 
-    def __init__(
-        self, spec: Spec, config: AWACConfig | None = None, *, device: str = "cpu", seed: int = 0
-    ) -> None:
-        self.config: AWACConfig
-        super().__init__(spec, config or AWACConfig(), device, seed)
+    def build(self, generator: Generator) -> tuple[AdvantageWeighted, LoggedRows]:
+        c = self.config
+        learner = AdvantageWeighted(self.spec, c, self.device, generator, self.weight)
+        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
 
     def weight(self, advantage: Tensor) -> Tensor:
         return softmax_weight(advantage, self.config.temperature)

@@ -6,12 +6,15 @@ TD3+BC's authors' BC row does), not by likelihood.
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
-from algorithms import offline
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.networks import CategoricalPolicy, DeterministicPolicy, descend
+from mbrl.networks import CategoricalPolicy, DeterministicPolicy, adam, descend
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -29,34 +32,37 @@ class BCConfig:
 
 def squared_error(action: Tensor, logged: Tensor) -> tuple[Tensor, Metrics]:
     """Mean squared error of actions [B, A] in [-1, 1]."""
+    check_shapes(action=(action, "B A"), logged=(logged, "B A"))
     loss = F.mse_loss(action, logged)
     return loss, {"actor/bc": loss.detach()}
 
 
 def cross_entropy(logits: Tensor, logged: Tensor) -> tuple[Tensor, Metrics]:
     """Negative log-likelihood of logged actions [B] under logits [B, n]."""
+    check_shapes(logits=(logits, "B A"), logged=(logged, "B"))
     loss = F.cross_entropy(logits, logged)
     return loss, {"actor/bc": loss.detach()}
 
 
-class BC(offline.Offline):
-    """Behaviour cloning."""
-
-    version = 1
-    action_kinds = ("continuous", "discrete")
+class Cloning:
+    """A policy and its supervised update."""
 
     def __init__(
-        self, spec: Spec, config: BCConfig | None = None, *, device: str = "cpu", seed: int = 0
+        self, spec: Spec, config: BCConfig, device: torch.device, generator: Generator
     ) -> None:
-        self.config: BCConfig
-        initial = self.setup(spec, config or BCConfig(), device, seed)
+        self.config = config
         kind = CategoricalPolicy if spec.discrete else DeterministicPolicy
         self.policy: CategoricalPolicy | DeterministicPolicy = kind(
-            spec, self.config.hidden, generator=initial
-        ).to(self.device)
-        self.own(self.config.learning_rate, {"policy": self.policy})
+            spec, config.hidden, generator=generator
+        ).to(device)
+        self.modules: dict[str, nn.Module] = {"policy": self.policy}
+        self.optimisers = {"policy": adam(self.policy.parameters(), config.learning_rate)}
 
-    def update(self, batch: Batch) -> Metrics:
+    def draw(self, batch: Batch, generator: Generator) -> Batch:
+        """The batch as it is: updates draw nothing."""
+        return batch
+
+    def update(self, batch: Batch, count: int = 0) -> Metrics:
         if isinstance(self.policy, CategoricalPolicy):
             loss, metrics = cross_entropy(self.policy.logits(batch.obs), batch.action)
         else:
@@ -64,3 +70,16 @@ class BC(offline.Offline):
             loss, metrics = squared_error(self.policy.unit(batch.obs), batch.action)
         descend(self.optimisers["policy"], loss)
         return metrics
+
+
+class BC(Agent[Batch]):
+    """Behaviour cloning."""
+
+    version = 1
+    action_kinds = ("continuous", "discrete")
+    config: BCConfig
+
+    def build(self, generator: Generator) -> tuple[Cloning, LoggedRows]:
+        c = self.config
+        learner = Cloning(self.spec, c, self.device, generator)
+        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)

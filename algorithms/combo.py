@@ -9,17 +9,21 @@ fixed; the actor's learning rate is constant.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from torch import Tensor
+from torch import Generator, Tensor
 
-from algorithms import offline
-from algorithms.cql import sample_actions, soft_maximum, with_action_noise
-from algorithms.learners.soft_actor_critic import LearnerConfig, critic_loss
-from algorithms.model_based import ImaginationConfig, ModelBased, ModelBasedConfig
+from algorithms.cql import sample_actions, soft_maximum
+from algorithms.learners.critics import q_values, sampled_q_values
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic, critic_loss
+from algorithms.sources.imagined import (
+    ImaginationConfig,
+    ImaginedRows,
+    ModelBasedConfig,
+    dynamics,
+)
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.networks import descend
 from mbrl.training import Metrics
-from mbrl.types import Spec
 from world_models import WorldModel
 
 
@@ -54,46 +58,46 @@ class COMBOConfig(ModelBasedConfig):
             )
 
 
-class COMBO(ModelBased):
+def conservative_gap(
+    learner: SoftActorCritic, batch: Batch, q: Tensor, config: COMBOConfig
+) -> Tensor:
+    """Mean soft maximum over the states of rho minus the mean value of the logged actions, [N],
+    both with their gradient; `q` [N, B] is of the batch's own actions."""
+    assert batch.noise is not None and batch.real is not None
+    first = batch.real if config.states == "model" else 0
+    obs, next_obs, noise = batch.obs[first:], batch.next_obs[first:], batch.noise[2:, first:]
+    actions, log_density = sample_actions(learner.actor, obs, next_obs, noise)
+    sampled = sampled_q_values(learner.critic, obs, actions)
+    pressed = soft_maximum(sampled, log_density, config.temperature).mean(1)
+    return pressed - q[:, : batch.real].mean(1)
+
+
+class COMBO(Agent[Batch]):
     """SAC on real and imagined rows, with CQL's term on the states of both."""
 
     version = 1
+    config: COMBOConfig
 
-    def __init__(
-        self,
-        spec: Spec,
-        config: COMBOConfig | None = None,
-        *,
-        model: WorldModel | None = None,
-        device: str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        self.config: COMBOConfig
-        super().__init__(spec, config or COMBOConfig(), model, device, seed)
+    def build(
+        self, generator: Generator, model: WorldModel | None = None
+    ) -> tuple[SoftActorCritic, ImaginedRows]:
+        c, device = self.config, self.device
+        learner = SoftActorCritic(
+            self.spec,
+            c.learner,
+            device,
+            generator,
+            critic_loss=self.critic_loss,
+            samples=3 * c.samples,
+        )
+        model = dynamics(self.spec, c.model, c.imagination, device, self.seed, model)
+        return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)
 
-    def next_batch(self) -> Batch:
-        """A mixed batch with draws for the learner and, behind them, for the sampled actions."""
-        return with_action_noise(super().next_batch(), self.config.samples, self.generator)
-
-    def update_learner(self, batch: Batch) -> Metrics:
-        return self.learner.update(batch, critic=self.update_critic)
-
-    def update_critic(self, batch: Batch, target: Tensor) -> Metrics:
-        c, critic = self.config, self.learner.critic
-        q = offline.q_values(critic, batch.obs, batch.action)
-        loss, metrics = critic_loss(q, target, None, 0.0, c.learner.huber)
-        gap = self.conservative_gap(batch, q)
-        descend(self.learner.optimisers["critic"], loss + c.weight * gap.sum())
-        return metrics | {"critic/target": target.mean(), "critic/gap": gap.detach().mean()}
-
-    def conservative_gap(self, batch: Batch, q: Tensor) -> Tensor:
-        """Mean soft maximum over the states of rho minus the mean value of the logged actions,
-        [N], both with their gradient; `q` [N, B] is of the batch's own actions."""
-        assert batch.noise is not None
-        c, real = self.config, self.real_rows(len(batch.obs))
-        first = real if c.states == "model" else 0
-        obs, next_obs, noise = batch.obs[first:], batch.next_obs[first:], batch.noise[2:, first:]
-        actions, log_density = sample_actions(self.learner.actor, obs, next_obs, noise)
-        sampled = offline.sampled_q_values(self.learner.critic, obs, actions)
-        pressed = soft_maximum(sampled, log_density, c.temperature).mean(1)
-        return pressed - q[:, :real].mean(1)
+    def critic_loss(
+        self, learner: SoftActorCritic, batch: Batch, target: Tensor
+    ) -> tuple[Tensor, Metrics]:
+        c = self.config
+        q = q_values(learner.critic, batch.obs, batch.action)
+        loss, metrics = critic_loss(q, target, c.learner.huber)
+        gap = conservative_gap(learner, batch, q, c)
+        return loss + c.weight * gap.sum(), metrics | {"critic/gap": gap.detach().mean()}

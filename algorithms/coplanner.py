@@ -10,13 +10,14 @@ data, has only the conservative half.
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from algorithms.online_model import DynaConfig, OnlineModelBased, OnlineModelBasedConfig
-from mbrl import agent
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.mbpo import DynaConfig, DynaRows, OnlineModelBasedConfig
+from algorithms.sources.imagined import dynamics
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.types import Spec
 from world_models import WorldModel
 from world_models.disagreement import measure
 from world_models.rollout import Actor
@@ -63,7 +64,7 @@ def futures(
     obs: Tensor,
     action: Tensor,
     config: ForesightConfig,
-    generator: torch.Generator,
+    generator: Generator,
 ) -> tuple[Tensor, Tensor]:
     """Discounted sums over the horizon of reward and of disagreement, both [B], of taking `action`
     [B, A] at `obs` [B, S] and following `policy` in the model, with a random member each step."""
@@ -87,25 +88,28 @@ def futures(
     return reward, uncertainty
 
 
-class COPlanner(OnlineModelBased):
-    """MBPO whose rollouts avoid what the model does not know and whose exploration seeks it."""
+class COPlanner(Agent[Batch]):
+    """MBPO whose rollouts avoid what the model does not know and whose exploration seeks it.
+    `model` replaces the learned ensemble."""
 
     version = 1
+    config: COPlannerConfig
+    learner: SoftActorCritic
+    source: DynaRows
 
-    def __init__(
-        self,
-        spec: Spec,
-        config: COPlannerConfig | None = None,
-        *,
-        model: WorldModel | None = None,
-        device: str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        self.config: COPlannerConfig
-        super().__init__(spec, config or COPlannerConfig(), model, device, seed)
+    def build(
+        self, generator: Generator, model: WorldModel | None = None
+    ) -> tuple[SoftActorCritic, DynaRows]:
+        c = self.config
+        learner = SoftActorCritic(self.spec, c.learner, self.device, generator)
+        model = dynamics(self.spec, c.model, c.imagination, self.device, self.seed, model)
+        source = DynaRows(
+            learner, model, c.imagination, c.online, self.seed, policy=self.imagined_action
+        )
+        return learner, source
 
     @torch.no_grad()
-    def choose(self, obs: Tensor, weight: float, generator: torch.Generator) -> Tensor:
+    def choose(self, obs: Tensor, weight: float, generator: Generator) -> Tensor:
         """Of K sampled actions at each of `obs` [B, S] the one [A] whose future has the largest
         reward plus `weight` times uncertainty; [B, A] in the task's units."""
         c, explore = self.config.foresight, self.learner.actor.explore
@@ -116,13 +120,14 @@ class COPlanner(OnlineModelBased):
         rows = torch.arange(len(obs), device=obs.device) * c.candidates + best
         return action[rows]
 
-    def imagined_action(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def imagined_action(self, obs: Tensor, generator: Generator) -> Tensor:
         """The conservative choice."""
         return self.choose(obs, -self.config.foresight.conservative, generator)
 
-    def explored(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+    def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
         """What experience is gathered with: the optimistic choice once there is a model, if there
         is a generator."""
-        if generator is None or (self.learned is not None and not self.learned.fitted):
-            return agent.explored(self, obs, generator)
+        learned = self.source.learned
+        if generator is None or (learned is not None and not learned.fitted):
+            return super().explore(obs, generator)
         return self.choose(obs, self.config.foresight.optimistic, generator)

@@ -9,19 +9,26 @@ import math
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from algorithms import offline
-from algorithms.learners.soft_actor_critic import LearnerConfig, critic_loss
+from algorithms.learners.critics import sampled_q_values
+from algorithms.learners.soft_actor_critic import (
+    LearnerConfig,
+    SoftActorCritic,
+    SoftConfig,
+    critic_loss,
+)
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import SquashedGaussianPolicy, adam, descend
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
-from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class CQLConfig(offline.SoftConfig):
+class CQLConfig(SoftConfig):
     """Settings of CQL; the defaults are those the authors name for Gym-MuJoCo."""
 
     learner: LearnerConfig = field(
@@ -52,11 +59,13 @@ def conservative_gap(q: Tensor, log_density: Tensor, data_q: Tensor, temperature
 
     CQL(H) with the authors' importance-sampled estimate of the sum, without its constant log K.
     """
+    check_shapes(q=(q, "N K B"), log_density=(log_density, "K B"), data_q=(data_q, "N B"))
     return (soft_maximum(q, log_density, temperature) - data_q).mean(1)
 
 
 def soft_maximum(q: Tensor, log_density: Tensor, temperature: float) -> Tensor:
     """T log sum_k exp((Q_n(s, a_k) - log mu(a_k)) / T), [N, B], over all K actions of a state."""
+    check_shapes(q=(q, "N K B"), log_density=(log_density, "K B"))
     return temperature * torch.logsumexp((q - log_density) / temperature, 1)
 
 
@@ -78,14 +87,6 @@ def sample_actions(
     )
 
 
-def with_action_noise(batch: Batch, samples: int, generator: torch.Generator) -> Batch:
-    """The batch with normal draws for `sample_actions` behind those of the learner."""
-    assert batch.noise is not None
-    shape = (3 * samples, *batch.noise.shape[1:])
-    noise = torch.randn(shape, generator=generator, device=batch.noise.device)
-    return batch._replace(noise=torch.cat([batch.noise, noise]))
-
-
 def multiplier_loss(log_multiplier: Tensor, gap: Tensor, threshold: float) -> Tensor:
     """-alpha' mean_n (gap_n - tau) from weighted gaps [N], the paper's Lagrange form: alpha' grows
     while the gap is above the threshold."""
@@ -96,47 +97,58 @@ def bounded_multiplier(log_multiplier: Tensor) -> Tensor:
     return log_multiplier.exp().clamp_max(1e6)
 
 
-class CQL(offline.SoftOffline):
-    """SAC whose critics are pressed down on sampled actions and up on logged ones."""
+class Conservatism:
+    """The critics' loss with the conservative term, and in the Lagrange form its multiplier."""
 
-    version = 1
+    def __init__(self, config: CQLConfig, device: torch.device) -> None:
+        self.config = config
+        self.log_multiplier = nn.Parameter(torch.zeros((), device=device))
+        self.optimiser = adam([self.log_multiplier], config.threshold_lr)
 
-    def __init__(
-        self, spec: Spec, config: CQLConfig | None = None, *, device: str = "cpu", seed: int = 0
-    ) -> None:
-        self.config: CQLConfig
-        super().__init__(spec, config or CQLConfig(), device, seed)
-        if self.config.threshold is not None:
-            self.log_multiplier = nn.Parameter(torch.zeros((), device=self.device))
-            self.modules["multiplier"] = nn.ParameterDict({"log": self.log_multiplier})
-            self.optimisers["multiplier"] = adam([self.log_multiplier], self.config.threshold_lr)
-
-    def next_batch(self) -> Batch:
-        """A batch with draws for the learner and, behind them, for the sampled actions."""
-        return with_action_noise(super().next_batch(), self.config.samples, self.generator)
-
-    def update(self, batch: Batch) -> Metrics:
-        return self.learner.update(batch, critic=self.update_critic)
-
-    def update_critic(self, batch: Batch, target: Tensor) -> Metrics:
+    def __call__(
+        self, learner: SoftActorCritic, batch: Batch, target: Tensor
+    ) -> tuple[Tensor, Metrics]:
+        """The loss; with a threshold the multiplier makes its own step first."""
+        assert batch.noise is not None
         c = self.config
-        sampled, log_density = self.sample_actions(batch)
+        sampled, log_density = sample_actions(
+            learner.actor, batch.obs, batch.next_obs, batch.noise[2:]
+        )
         actions = torch.cat([batch.action[None], sampled])
-        q = offline.sampled_q_values(self.learner.critic, batch.obs, actions)
-        loss, metrics = critic_loss(q[:, 0], target, None, 0.0, c.learner.huber)
+        q = sampled_q_values(learner.critic, batch.obs, actions)
+        loss, metrics = critic_loss(q[:, 0], target, c.learner.huber)
         gap = conservative_gap(q[:, 1:], log_density, q[:, 0], c.temperature)
         penalty = c.weight * gap
-        metrics |= {"critic/target": target.mean(), "critic/gap": gap.detach().mean()}
+        metrics["critic/gap"] = gap.detach().mean()
         if c.threshold is not None:
             multiplier = bounded_multiplier(self.log_multiplier.detach())
             metrics["critic/multiplier"] = multiplier
             threshold_loss = multiplier_loss(self.log_multiplier, penalty, c.threshold)
             penalty = multiplier * (penalty - c.threshold)
-            descend(self.optimisers["multiplier"], threshold_loss)
-        descend(self.learner.optimisers["critic"], loss + penalty.sum())
-        return metrics
+            descend(self.optimiser, threshold_loss)
+        return loss + penalty.sum(), metrics
 
-    def sample_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The actions [3M, B, A] that are pressed down, and their log-densities [3M, B]."""
-        assert batch.noise is not None
-        return sample_actions(self.learner.actor, batch.obs, batch.next_obs, batch.noise[2:])
+
+class CQL(Agent[Batch]):
+    """SAC whose critics are pressed down on sampled actions and up on logged ones."""
+
+    version = 1
+    config: CQLConfig
+
+    def build(self, generator: Generator) -> tuple[SoftActorCritic, LoggedRows]:
+        c, device = self.config, self.device
+        loss = Conservatism(c, device)
+        learner = SoftActorCritic(
+            self.spec, c.learner, device, generator, critic_loss=loss, samples=3 * c.samples
+        )
+        if c.threshold is not None:
+            learner.modules["multiplier"] = nn.ParameterDict({"log": loss.log_multiplier})
+            learner.optimisers["multiplier"] = loss.optimiser
+        source = LoggedRows(
+            self.spec,
+            c.learner.gamma,
+            c.learner.batch_size,
+            device,
+            normalise_rewards=c.normalise_rewards,
+        )
+        return learner, source

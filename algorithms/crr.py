@@ -9,15 +9,17 @@ actions are the policy's own, not resampled by their values when acting.
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from algorithms.learners.advantage_weighted import (
     AdvantageWeighted,
     AdvantageWeightedConfig,
     exponential_weight,
 )
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,24 @@ def binary_weight(advantage: Tensor) -> Tensor:
     return (advantage > 0).to(advantage.dtype)
 
 
-class CRR(AdvantageWeighted):
+class CRR(Agent[Batch]):
     """Critic-regularised regression."""
 
     version = 1
+    config: CRRConfig
 
-    def __init__(
-        self, spec: Spec, config: CRRConfig | None = None, *, device: str = "cpu", seed: int = 0
-    ) -> None:
-        self.config: CRRConfig
-        super().__init__(spec, config or CRRConfig(), device, seed)
-        self.baseline, self.samples = self.config.baseline, self.config.samples
+    def build(self, generator: Generator) -> tuple[AdvantageWeighted, LoggedRows]:
+        c = self.config
+        learner = AdvantageWeighted(
+            self.spec,
+            c,
+            self.device,
+            generator,
+            self.weight,
+            baseline=c.baseline,
+            samples=c.samples,
+        )
+        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
 
     def weight(self, advantage: Tensor) -> Tensor:
         """Equations 3 and 4."""

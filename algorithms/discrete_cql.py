@@ -8,12 +8,15 @@ exponential average (d3rlpy's: copied every 8000 updates); squared error unless 
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from algorithms import offline
+from algorithms.learners.critics import chosen, critics
 from algorithms.learners.soft_actor_critic import critic_loss
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.networks import EnsembleMLP, Normaliser, adam, descend, polyak_update, target_copy
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -36,12 +39,14 @@ class DiscreteCQLConfig:
 def double_q_values(online: Tensor, target: Tensor) -> Tensor:
     """Values [N, B] that the `target` critics [N, B, A] give the action that is best in the mean of
     the `online` ones [N, B, A]."""
-    return offline.chosen(target, online.mean(0).argmax(-1))
+    check_shapes(online=(online, "N B A"), target=(target, "N B A"))
+    return chosen(target, online.mean(0).argmax(-1))
 
 
 def conservative_gap(q: Tensor, data_q: Tensor) -> Tensor:
     """Batch mean of log sum_a exp Q_n(s, a) - Q_n(s, a_logged), [N], for `q` [N, B, A] and `data_q`
     [N, B]: CQL(H) with the sum over all actions."""
+    check_shapes(q=(q, "N B A"), data_q=(data_q, "N B"))
     return (torch.logsumexp(q, -1) - data_q).mean(1)
 
 
@@ -61,45 +66,54 @@ class GreedyPolicy(nn.Module):
         """The greedy action [B], int64."""
         return self.values(obs).mean(0).argmax(-1)
 
-    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+    def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
         """The policy has no noise of its own: the action itself."""
         return self(obs)
 
 
-class DiscreteCQL(offline.Offline):
-    """Double DQN whose values are pressed down on all actions and up on logged ones."""
-
-    version = 1
-    action_kinds = ("discrete",)
+class ConservativeDQN:
+    """Critics that are the policy, their target, and the update."""
 
     def __init__(
-        self,
-        spec: Spec,
-        config: DiscreteCQLConfig | None = None,
-        *,
-        device: str = "cpu",
-        seed: int = 0,
+        self, spec: Spec, config: DiscreteCQLConfig, device: torch.device, generator: Generator
     ) -> None:
-        self.config: DiscreteCQLConfig
-        initial = self.setup(spec, config or DiscreteCQLConfig(), device, seed)
-        critic = offline.critics(spec, self.config.critics, self.config.hidden, initial)
-        self.policy = GreedyPolicy(spec, critic).to(self.device)
+        self.config = config
+        critic = critics(spec, config.critics, config.hidden, generator)
+        self.policy = GreedyPolicy(spec, critic).to(device)
         self.critic_target = target_copy(self.policy.critic)
-        self.modules = {"policy": self.policy, "critic_target": self.critic_target}
-        self.optimisers = {
-            "critic": adam(self.policy.critic.parameters(), self.config.learning_rate)
+        self.modules: dict[str, nn.Module] = {
+            "policy": self.policy,
+            "critic_target": self.critic_target,
         }
+        self.optimisers = {"critic": adam(self.policy.critic.parameters(), config.learning_rate)}
 
-    def update(self, batch: Batch) -> Metrics:
+    def draw(self, batch: Batch, generator: Generator) -> Batch:
+        """The batch as it is: updates draw nothing."""
+        return batch
+
+    def update(self, batch: Batch, count: int = 0) -> Metrics:
         c, policy = self.config, self.policy
         with torch.no_grad():
             next_obs = policy.normaliser(batch.next_obs)
             next_q = double_q_values(policy.critic(next_obs), self.critic_target(next_obs))
             target = batch.reward + batch.discount * next_q.min(0).values
         q = policy.values(batch.obs)
-        data_q = offline.chosen(q, batch.action)
-        loss, metrics = critic_loss(data_q, target, None, 0.0, c.huber)
+        data_q = chosen(q, batch.action)
+        loss, metrics = critic_loss(data_q, target, c.huber)
         gap = conservative_gap(q, data_q)
         descend(self.optimisers["critic"], loss + c.weight * gap.sum())
         polyak_update(self.critic_target, policy.critic, c.tau)
         return metrics | {"critic/target": target.mean(), "critic/gap": gap.detach().mean()}
+
+
+class DiscreteCQL(Agent[Batch]):
+    """Double DQN whose values are pressed down on all actions and up on logged ones."""
+
+    version = 1
+    action_kinds = ("discrete",)
+    config: DiscreteCQLConfig
+
+    def build(self, generator: Generator) -> tuple[ConservativeDQN, LoggedRows]:
+        c = self.config
+        learner = ConservativeDQN(self.spec, c, self.device, generator)
+        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)

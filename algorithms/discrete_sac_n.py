@@ -12,18 +12,21 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from algorithms import offline
+from algorithms.learners.critics import critics, q_values
 from algorithms.learners.soft_actor_critic import (
     actor_loss,
     critic_loss,
     soft_target,
     temperature_loss,
 )
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.networks import CategoricalPolicy, descend, polyak_update, target_copy
+from mbrl.networks import CategoricalPolicy, adam, descend, polyak_update, target_copy
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -56,41 +59,39 @@ class DiscreteSACNConfig:
 def expectations(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """sum_a pi(a|s) Q(s, a) and sum_a pi(a|s) log pi(a|s), both [B], from `logits` and `values`
     [B, A]: what stands in the place of samples (arXiv 1910.07207)."""
+    check_shapes(logits=(logits, "B A"), values=(values, "B A"))
     log_pi = torch.log_softmax(logits, -1)
     pi = log_pi.exp()
     return (pi * values).sum(-1), (pi * log_pi).sum(-1)
 
 
-class DiscreteSACN(offline.Offline):
-    """SAC with N critics and exact expectations over discrete actions."""
-
-    version = 1
-    action_kinds = ("discrete",)
+class DiscreteSoftActorCritic:
+    """A categorical policy, critics with one output an action, a temperature, and the update."""
 
     def __init__(
-        self,
-        spec: Spec,
-        config: DiscreteSACNConfig | None = None,
-        *,
-        device: str = "cpu",
-        seed: int = 0,
+        self, spec: Spec, config: DiscreteSACNConfig, device: torch.device, generator: Generator
     ) -> None:
-        self.config: DiscreteSACNConfig
-        initial = self.setup(spec, config or DiscreteSACNConfig(), device, seed)
-        c = self.config
-        self.policy = CategoricalPolicy(spec, c.hidden, generator=initial).to(self.device)
-        self.critic = offline.critics(spec, c.critics, c.hidden, initial).to(self.device)
+        self.config = c = config
+        self.policy = CategoricalPolicy(spec, c.hidden, generator=generator).to(device)
+        self.critic = critics(spec, c.critics, c.hidden, generator).to(device)
         self.critic_target = target_copy(self.critic)
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(c.alpha), device=self.device))
-        temperature = nn.ParameterDict({"log_alpha": self.log_alpha})
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(c.alpha), device=device))
         self.target_entropy = c.entropy_fraction * math.log(spec.num_actions or 1)
-        self.own(
-            c.learning_rate,
-            {"policy": self.policy, "critic": self.critic, "temperature": temperature},
-            critic_target=self.critic_target,
-        )
+        learned: dict[str, nn.Module] = {
+            "policy": self.policy,
+            "critic": self.critic,
+            "temperature": nn.ParameterDict({"log_alpha": self.log_alpha}),
+        }
+        self.modules = learned | {"critic_target": self.critic_target}
+        self.optimisers = {
+            name: adam(m.parameters(), c.learning_rate) for name, m in learned.items()
+        }
 
-    def update(self, batch: Batch) -> Metrics:
+    def draw(self, batch: Batch, generator: Generator) -> Batch:
+        """The batch as it is: expectations need no draws."""
+        return batch
+
+    def update(self, batch: Batch, count: int = 0) -> Metrics:
         metrics = self.update_policy(batch) | self.update_critic(batch)
         polyak_update(self.critic_target, self.critic, self.config.tau)
         return metrics
@@ -115,7 +116,20 @@ class DiscreteSACN(offline.Offline):
             entropy = log_prob if self.config.entropy_in_target else None
             alpha = self.log_alpha.exp()
             target = soft_target(batch.reward, batch.discount, value[None], entropy, alpha)
-        q = offline.q_values(self.critic, normalise(batch.obs), batch.action)
-        loss, metrics = critic_loss(q, target, None, 0.0, None)
+        q = q_values(self.critic, normalise(batch.obs), batch.action)
+        loss, metrics = critic_loss(q, target, None)
         descend(self.optimisers["critic"], loss)
         return metrics | {"critic/target": target.mean()}
+
+
+class DiscreteSACN(Agent[Batch]):
+    """SAC with N critics and exact expectations over discrete actions."""
+
+    version = 1
+    action_kinds = ("discrete",)
+    config: DiscreteSACNConfig
+
+    def build(self, generator: Generator) -> tuple[DiscreteSoftActorCritic, LoggedRows]:
+        c = self.config
+        learner = DiscreteSoftActorCritic(self.spec, c, self.device, generator)
+        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)

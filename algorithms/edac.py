@@ -7,25 +7,55 @@ less work; all learning rates are 3e-4.
 
 from dataclasses import dataclass, field
 
-from algorithms import offline
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from mbrl.types import Spec
+import torch
+from torch import Generator, Tensor
+
+from algorithms.learners import soft_actor_critic
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic, SoftConfig
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
+from mbrl.networks import ensemble_values
+from mbrl.shapes import check_shapes
+from mbrl.training import Metrics
 
 
 @dataclass(frozen=True)
-class EDACConfig(offline.SoftConfig):
+class EDACConfig(SoftConfig):
     """Settings of EDAC; N = 10 and eta = 1 are the authors' for HalfCheetah and Walker2d."""
 
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(critics=10, eta=1.0))
 
 
-class EDAC(offline.SoftOffline):
+def diversity_loss(dq_da: Tensor) -> Tensor:
+    """Mean over the batch of sum_{i != j} <g_i, g_j> / (N - 1), where g_n is the action gradient
+    of critic n scaled to unit length; `dq_da` is [N, B, A] (eq. 5)."""
+    check_shapes(dq_da=(dq_da, "N B A"))
+    g = dq_da / (dq_da.norm(dim=-1, keepdim=True) + 1e-10)
+    # sum_{i != j} <g_i, g_j> = |sum g|^2 - sum |g|^2 avoids the N x N table.
+    pairs = g.sum(0).square().sum(-1) - g.square().sum((0, 2))
+    return pairs.mean() / (dq_da.shape[0] - 1)
+
+
+def critic_loss(learner: SoftActorCritic, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics]:
+    """The errors of all critics plus eta times the diversity term."""
+    eta, huber = learner.config.eta, learner.config.huber
+    x = torch.cat([batch.obs, batch.action], -1)
+    q, dq_da = ensemble_values(learner.critic, x, learner.spec.action_dim if eta > 0 else 0)
+    loss, metrics = soft_actor_critic.critic_loss(q, target, huber)
+    if eta == 0:
+        return loss, metrics
+    diversity = diversity_loss(dq_da)
+    return loss + eta * diversity, metrics | {"critic/diversity": diversity.detach()}
+
+
+class EDAC(Agent[Batch]):
     """SAC with a diversified critic ensemble, on logged data alone."""
 
     version = 1
+    config: EDACConfig
 
-    def __init__(
-        self, spec: Spec, config: EDACConfig | None = None, *, device: str = "cpu", seed: int = 0
-    ) -> None:
-        self.config: EDACConfig
-        super().__init__(spec, config or EDACConfig(), device, seed)
+    def build(self, generator: Generator) -> tuple[SoftActorCritic, LoggedRows]:
+        c = self.config.learner
+        learner = SoftActorCritic(self.spec, c, self.device, generator, critic_loss=critic_loss)
+        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)

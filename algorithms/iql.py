@@ -5,16 +5,26 @@ Differences: no dropout. The order value, policy, critic is the authors'.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
-from algorithms import offline
 from algorithms.learners.advantage_weighted import exponential_weight, weighted_cloning
+from algorithms.learners.critics import critics, q_values
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
-from mbrl.networks import MLP, TanhMeanGaussianPolicy, descend, polyak_update, target_copy
+from mbrl.networks import (
+    MLP,
+    CategoricalPolicy,
+    TanhMeanGaussianPolicy,
+    adam,
+    descend,
+    polyak_update,
+    target_copy,
+)
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -50,48 +60,56 @@ def policy_loss(
     log_prob: Tensor, advantage: Tensor, temperature: float, max_weight: float
 ) -> tuple[Tensor, Metrics]:
     """-mean min(exp(beta A), bound) log pi(a|s), all [B] (eq. 7)."""
+    check_shapes(log_prob=(log_prob, "B"), advantage=(advantage, "B"))
     return weighted_cloning(log_prob, exponential_weight(advantage, temperature, max_weight))
 
 
-class IQL(offline.Offline):
-    """Implicit Q-learning."""
-
-    version = 1
-    policy_class: Any = TanhMeanGaussianPolicy
+class ImplicitQLearner:
+    """Value by expectile regression, policy by weighted cloning, critics on the values. `policy` is
+    a Gaussian around a tanh mean or, for discrete actions, categorical."""
 
     def __init__(
-        self, spec: Spec, config: IQLConfig | None = None, *, device: str = "cpu", seed: int = 0
+        self, spec: Spec, config: IQLConfig, device: torch.device, generator: Generator
     ) -> None:
-        self.config: IQLConfig
-        initial = self.setup(spec, config or IQLConfig(), device, seed)
-        hidden = self.config.hidden
-        self.policy = self.policy_class(spec, hidden, generator=initial).to(self.device)
-        self.critic = offline.critics(spec, 2, hidden, initial).to(self.device)
-        self.value = MLP(spec.obs_dim, hidden, 1, generator=initial).to(self.device)
+        self.config = config
+        hidden, rate = config.hidden, config.learning_rate
+        kind = CategoricalPolicy if spec.discrete else TanhMeanGaussianPolicy
+        self.policy: CategoricalPolicy | TanhMeanGaussianPolicy = kind(
+            spec, hidden, generator=generator
+        ).to(device)
+        self.critic = critics(spec, 2, hidden, generator).to(device)
+        self.value = MLP(spec.obs_dim, hidden, 1, generator=generator).to(device)
         self.critic_target = target_copy(self.critic)
-        self.own(
-            self.config.learning_rate,
-            {"policy": self.policy, "critic": self.critic, "value": self.value},
-            critic_target=self.critic_target,
-        )
+        learned: dict[str, nn.Module] = {
+            "policy": self.policy,
+            "critic": self.critic,
+            "value": self.value,
+        }
+        self.modules = learned | {"critic_target": self.critic_target}
+        self.optimisers = {name: adam(m.parameters(), rate) for name, m in learned.items()}
 
-    def update(self, batch: Batch) -> Metrics:
+    def draw(self, batch: Batch, generator: Generator) -> Batch:
+        """The batch as it is: updates draw nothing."""
+        return batch
+
+    def update(self, batch: Batch, count: int) -> Metrics:
+        """One step of value, policy and critics, in that order."""
         c, normalise = self.config, self.policy.normaliser
         obs, next_obs = normalise(batch.obs), normalise(batch.next_obs)
         with torch.no_grad():
             next_value = self.value(next_obs)[:, 0]
-            q_target = offline.q_values(self.critic_target, obs, batch.action).min(0).values
+            q_target = q_values(self.critic_target, obs, batch.action).min(0).values
         value = self.value(obs)[:, 0]
         advantage = (q_target - value).detach()
-        value_loss = expectile_loss(q_target - value, c.expectile)
+        value_loss = self.value_loss(q_target - value)
         descend(self.optimisers["value"], value_loss)
 
-        log_prob = self.log_prob(batch)
+        log_prob = self.policy.log_prob(batch.obs, batch.action)
         loss, metrics = policy_loss(log_prob, advantage, c.temperature, c.max_weight)
-        self._set_policy_rate()
+        self.optimisers["policy"].param_groups[0]["lr"] = policy_rate(c, count)
         descend(self.optimisers["policy"], loss)
 
-        q = offline.q_values(self.critic, obs, batch.action)
+        q = q_values(self.critic, obs, batch.action)
         target = batch.reward + batch.discount * next_value
         critic_loss = (q - target).square().mean(1).sum() / 2
         descend(self.optimisers["critic"], critic_loss)
@@ -102,14 +120,33 @@ class IQL(offline.Offline):
             "critic/q_mean": q.detach().mean(),
         }
 
-    def log_prob(self, batch: Batch) -> Tensor:
-        """log pi(a|s) [B] of the logged actions."""
-        log_prob: Tensor = self.policy.log_prob(batch.obs, batch.action)
-        return log_prob
+    def value_loss(self, difference: Tensor) -> Tensor:
+        """The loss of the state value from `difference` [B] of target critics and value."""
+        return expectile_loss(difference, self.config.expectile)
 
-    def _set_policy_rate(self) -> None:
+
+def policy_rate(config: IQLConfig, count: int) -> float:
+    """The policy's learning rate after `count` updates: a cosine to 0, where it decays."""
+    if config.decay_steps == 0:
+        return config.learning_rate
+    progress = min(1.0, count / config.decay_steps)
+    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+class IQL(Agent[Batch]):
+    """Implicit Q-learning."""
+
+    version = 1
+    config: IQLConfig
+
+    def build(self, generator: Generator) -> tuple[ImplicitQLearner, LoggedRows]:
         c = self.config
-        if c.decay_steps > 0:
-            progress = min(1.0, self.step / c.decay_steps)
-            rate = c.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
-            self.optimisers["policy"].param_groups[0]["lr"] = rate
+        learner = ImplicitQLearner(self.spec, c, self.device, generator)
+        source = LoggedRows(
+            self.spec,
+            c.gamma,
+            c.batch_size,
+            self.device,
+            normalise_rewards=c.normalise_rewards,
+        )
+        return learner, source

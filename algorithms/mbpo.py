@@ -8,12 +8,56 @@ fitted once, the horizon is fixed and the schedule is RAVL's, so that the two di
 critics alone.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from algorithms.online_model import OnlineModelBased, OnlineModelBasedConfig
-from mbrl.types import Spec
-from world_models import WorldModel
+import torch
+from torch import Generator
+
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.sources.imagined import (
+    ImaginationConfig,
+    ImaginedRows,
+    ModelBasedConfig,
+    RefitConfig,
+    dynamics,
+    follow,
+)
+from mbrl.agent import Agent
+from mbrl.buffer import Batch, resized
+from mbrl.errors import ConfigError
+from mbrl.training import Metrics
+from mbrl.types import Transitions
+from world_models import RolloutConfig, WorldModel
+from world_models.rollout import Actor
+
+
+@dataclass(frozen=True)
+class DynaConfig(RefitConfig):
+    """Online learning on imagined rows; rollouts are refreshed after each refit of the model."""
+
+    updates_per_step: int = 20  # of the learner, a loop step
+    horizons: tuple[int, int] = (1, 15)  # of rollouts, at first and in the end
+    growth: tuple[int, int] = (20_000, 150_000)  # loop steps between which the horizon grows
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.horizons) < 1:
+            raise ConfigError(f"horizons is {self.horizons}, both must be at least 1")
+        if not 0 <= self.growth[0] < self.growth[1]:
+            raise ConfigError(f"growth is {self.growth}, it must be (first step, later step)")
+
+    def horizon(self, step: int) -> int:
+        """Whole part of the linear growth from the first horizon to the last."""
+        (low, high), (first, last) = self.horizons, self.growth
+        share = min(max((step - first) / (last - first), 0.0), 1.0)
+        return int(low + share * (high - low))
+
+
+@dataclass(frozen=True)
+class OnlineModelBasedConfig(ModelBasedConfig):
+    """The settings of an algorithm that imagines, offline and online."""
+
+    online: DynaConfig = field(default_factory=DynaConfig)
 
 
 @dataclass(frozen=True)
@@ -23,19 +67,77 @@ class MBPOConfig(OnlineModelBasedConfig):
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(critics=2))
 
 
-class MBPO(OnlineModelBased):
-    """SAC on short rollouts of a learned world model, without any pessimism about it."""
-
-    version = 1
+class DynaRows(ImaginedRows):
+    """MBPO's loop around the learner: act, add to the experience, refit the model when due, imagine
+    from the experience, update several times. Offline, the plain imagined rows."""
 
     def __init__(
         self,
-        spec: Spec,
-        config: MBPOConfig | None = None,
+        learner: SoftActorCritic,
+        model: WorldModel,
+        imagination: ImaginationConfig,
+        online: DynaConfig,
+        seed: int,
         *,
-        model: WorldModel | None = None,
-        device: str = "cpu",
-        seed: int = 0,
+        policy: Actor | None = None,
     ) -> None:
-        self.config: MBPOConfig
-        super().__init__(spec, config or MBPOConfig(), model, device, seed)
+        device = learner.log_alpha.device
+        super().__init__(
+            learner, model, imagination, device, seed, policy=policy, collection=online
+        )
+
+    @property
+    def online(self) -> DynaConfig | None:
+        """The settings of learning online; None before there is experience."""
+        c = self.collection
+        return c if self.real.online and isinstance(c, DynaConfig) else None
+
+    def observe(self, data: Transitions, step: int) -> None:
+        """Add experience, and refit the model every `refit_every` steps."""
+        self.real.observe(data, step)
+        follow(self.learned, self.real, step)
+
+    def advance(self, step: int, generator: Generator) -> Metrics:
+        """Imagine after each refit, `horizon(step)` steps far, into a buffer that holds `retain`
+        such refreshes."""
+        metrics = super().advance(step, generator)
+        if self.online is None:
+            return metrics
+        metrics["model/horizon"] = torch.tensor(float(self.online.horizon(step)))
+        if self.learned is not None and self.learned.holdout_mse is not None:
+            metrics["model/holdout_mse"] = self.learned.holdout_mse.mean()
+        return metrics
+
+    def due(self, step: int) -> bool:
+        if self.online is None:
+            return super().due(step)
+        return step % self.online.refit_every == 0 or len(self.imagined) == 0
+
+    def rollout_config(self, step: int) -> RolloutConfig:
+        rollout = self.imagination.rollout
+        return (
+            rollout if self.online is None else replace(rollout, horizon=self.online.horizon(step))
+        )
+
+    def imagine(self, step: int, generator: Generator) -> Metrics:
+        if self.online is not None:
+            c = self.imagination
+            capacity = c.starts * self.online.horizon(step) * c.retain
+            self.imagined = resized(self.imagined, capacity)
+        return super().imagine(step, generator)
+
+
+class MBPO(Agent[Batch]):
+    """SAC on short rollouts of a learned world model, without any pessimism about it. `model`
+    replaces the learned ensemble."""
+
+    version = 1
+    config: MBPOConfig
+
+    def build(
+        self, generator: Generator, model: WorldModel | None = None
+    ) -> tuple[SoftActorCritic, DynaRows]:
+        c = self.config
+        learner = SoftActorCritic(self.spec, c.learner, self.device, generator)
+        model = dynamics(self.spec, c.model, c.imagination, self.device, self.seed, model)
+        return learner, DynaRows(learner, model, c.imagination, c.online, self.seed)

@@ -10,16 +10,26 @@ negative rewards; the critics are updated after the policy.
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from algorithms.model_based import ModelBased, ModelBasedConfig, require_ensemble
+from algorithms.learners.soft_actor_critic import (
+    LearnerConfig,
+    SoftActorCritic,
+    soft_value_target,
+)
+from algorithms.sources.imagined import (
+    ImaginedRows,
+    ModelBasedConfig,
+    dynamics,
+    require_ensemble,
+)
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import ensemble_values
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
-from mbrl.types import Spec
-from world_models import WorldModel
+from world_models import EnsembleDynamics, WorldModel
 
 
 @dataclass(frozen=True)
@@ -50,57 +60,69 @@ def bellman_inconsistency(next_q: Tensor) -> Tensor:
     """Deviation over members (Bessel's correction, as in the authors' code) of each member's mean
     next value, [B] from the least target critic's values `next_q` [K, E, B] of K samples a member.
     """
+    check_shapes(next_q=(next_q, "K E B"))
     return next_q.mean(0).std(0)
 
 
-class MOBILE(ModelBased):
+@torch.no_grad()
+def inconsistency(
+    learner: SoftActorCritic,
+    model: EnsembleDynamics,
+    obs: Tensor,
+    action: Tensor,
+    samples: int,
+    generator: Generator,
+) -> Tensor:
+    """The members' disagreement [B] about the next value after `action` [B, A] in [-1, 1], from
+    `samples` next states a member."""
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=obs.device)
+
+    mean, variance = model.members_predict(obs, learner.actor.scale.to_task(action))
+    shape = (samples, *mean.shape[:2])
+    next_obs, _ = model.decode(obs, mean + variance.sqrt() * noise(*shape, mean.shape[2]))
+    next_action, _ = learner.actor.sample(next_obs, noise(*shape, learner.spec.action_dim))
+    x = torch.cat([next_obs, next_action], -1).flatten(0, 2)
+    q = ensemble_values(learner.target, x)[0].min(0).values
+    return bellman_inconsistency(q.view(shape))
+
+
+class MOBILE(Agent[Batch]):
     """SAC whose targets on imagined rows are lowered where the model's members disagree about the
-    next value."""
+    next value. `model` replaces the learned ensemble by another."""
 
     version = 1
+    config: MOBILEConfig
+    learner: SoftActorCritic
+    source: ImaginedRows
 
-    def __init__(
-        self,
-        spec: Spec,
-        config: MOBILEConfig | None = None,
-        *,
-        model: WorldModel | None = None,
-        device: str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        self.config: MOBILEConfig
-        super().__init__(spec, config or MOBILEConfig(), model, device, seed)
-        self.ensemble = require_ensemble(self.model, type(self))
-        self.penalty = torch.zeros(0, device=self.device)
+    def build(
+        self, generator: Generator, model: WorldModel | None = None
+    ) -> tuple[SoftActorCritic, ImaginedRows]:
+        c, device = self.config, self.device
+        learner = SoftActorCritic(
+            self.spec, c.learner, device, generator, target=self.penalised_target
+        )
+        model = dynamics(self.spec, c.model, c.imagination, device, self.seed, model)
+        require_ensemble(model, "MOBILE")
+        return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)
 
     def next_batch(self) -> Batch:
-        """A mixed batch, and the penalty [B] of its rows: 0 for the real ones, which come first."""
+        """A mixed batch, and the penalty [B] of its rows: 0 for the real ones."""
         batch = super().next_batch()
-        real = self.real_rows(len(batch.obs))
-        penalty = self.inconsistency(batch.obs[real:], batch.action[real:])
-        self.penalty = torch.cat([penalty.new_zeros(real), penalty])
-        return batch
+        assert batch.real is not None and isinstance(self.model, EnsembleDynamics)
+        obs, action = batch.obs[batch.real :], batch.action[batch.real :]
+        samples = self.config.samples
+        penalty = inconsistency(self.learner, self.model, obs, action, samples, self.generator)
+        return batch._replace(penalty=torch.cat([penalty.new_zeros(batch.real), penalty]))
 
-    @torch.no_grad()
-    def inconsistency(self, obs: Tensor, action: Tensor) -> Tensor:
-        """The members' disagreement [B] about the next value after `action` [B, A] in [-1, 1]."""
-        c, learner, model = self.config, self.learner, self.ensemble
-        mean, variance = model.members_predict(obs, learner.actor.scale.to_task(action))
-        shape = (c.samples, *mean.shape[:2])
-        next_obs, _ = model.decode(obs, mean + variance.sqrt() * self._noise(*shape, mean.shape[2]))
-        next_action, _ = learner.actor.sample(next_obs, self._noise(*shape, self.spec.action_dim))
-        x = torch.cat([next_obs, next_action], -1).flatten(0, 2)
-        q = ensemble_values(learner.target, x)[0].min(0).values
-        return bellman_inconsistency(q.view(shape))
-
-    def _noise(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.generator, device=self.device)
-
-    def update_learner(self, batch: Batch) -> Metrics:
-        metrics = self.learner.update(batch, target=self.penalised_target)
-        return metrics | {"critic/inconsistency": self.penalty.mean()}
-
-    def penalised_target(self, batch: Batch, metrics: Metrics) -> Tensor:
-        """The learner's target [B], lowered by the weighted inconsistency."""
-        target = self.learner.value_target(batch, self.config.penalty_weight * self.penalty)
+    def penalised_target(self, learner: SoftActorCritic, batch: Batch, metrics: Metrics) -> Tensor:
+        """The soft target [B], lowered by the weighted inconsistency."""
+        assert batch.penalty is not None
+        target = soft_value_target(learner, batch, self.config.penalty_weight * batch.penalty)
         return target.clamp_min(0.0) if self.config.clamp_target_at_zero else target
+
+    def update(self, batch: Batch) -> Metrics:
+        assert batch.penalty is not None
+        return super().update(batch) | {"critic/inconsistency": batch.penalty.mean()}

@@ -7,9 +7,17 @@ model's target units, un-normalised changes of observation and reward, as in the
 
 from dataclasses import dataclass, field
 
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from algorithms.model_based import ImaginationConfig, ModelBased, ModelBasedConfig
-from mbrl.types import Spec
+from torch import Generator
+
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.sources.imagined import (
+    ImaginationConfig,
+    ImaginedRows,
+    ModelBasedConfig,
+    dynamics,
+)
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
 from world_models import RolloutConfig, WorldModel
 
 
@@ -29,19 +37,17 @@ class MOPOConfig(ModelBasedConfig):
     )
 
 
-class MOPO(ModelBased):
-    """SAC on rollouts whose reward is reduced by the largest predicted deviation."""
+class MOPO(Agent[Batch]):
+    """SAC on rollouts whose reward is reduced by the largest predicted deviation. `model` replaces
+    the learned ensemble."""
 
     version = 1
+    config: MOPOConfig
 
-    def __init__(
-        self,
-        spec: Spec,
-        config: MOPOConfig | None = None,
-        *,
-        model: WorldModel | None = None,
-        device: str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        self.config: MOPOConfig
-        super().__init__(spec, config or MOPOConfig(), model, device, seed)
+    def build(
+        self, generator: Generator, model: WorldModel | None = None
+    ) -> tuple[SoftActorCritic, ImaginedRows]:
+        c, device = self.config, self.device
+        learner = SoftActorCritic(self.spec, c.learner, device, generator)
+        model = dynamics(self.spec, c.model, c.imagination, device, self.seed, model)
+        return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)

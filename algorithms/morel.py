@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from algorithms.model_based import ModelBased, ModelBasedConfig
-from mbrl.buffer import Batch
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.sources.imagined import ImaginedRows, ModelBasedConfig, dynamics
+from mbrl.agent import Agent
+from mbrl.buffer import Batch, transitions
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
-from mbrl.types import Dataset, Spec
+from mbrl.types import Dataset, Transitions
 from world_models import RolloutConfig, WorldModel
+from world_models.disagreement import data_disagreement
 from world_models.rollout import HaltingRollout
 
 MEASURE = "max_pairwise_difference"  # eq. 2: members are compared at one and the same input
-CHUNK = 10_000  # rows of data whose disagreement is asked for at a time
 
 Rule = Literal["mean_std", "quantile", "maximum"]
 
@@ -65,52 +66,41 @@ def halt_threshold(disagreement: Tensor, rule: Rule, value: float) -> Tensor:
     return value * level.max()
 
 
-class MOReL(ModelBased):
-    """SAC in a pessimistic task that ends where the model's members disagree."""
-
-    version = 1
+class HaltingRows(ImaginedRows):
+    """Rollouts in the pessimistic task; the column `halted` tells which rows lead to HALT."""
 
     def __init__(
-        self,
-        spec: Spec,
-        config: MOReLConfig | None = None,
-        *,
-        model: WorldModel | None = None,
-        device: str = "cpu",
-        seed: int = 0,
+        self, config: MOReLConfig, learner: SoftActorCritic, model: WorldModel, seed: int
     ) -> None:
-        self.config: MOReLConfig
-        super().__init__(spec, config or MOReLConfig(), model, device, seed)
+        device = learner.log_alpha.device
+        super().__init__(learner, model, config.imagination, device, seed, widths={"halted": 0})
+        self.config = config
         self.halt: Tensor | None = None  # [2]: threshold, reward of HALT
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Fit the world model, then decide from the data where HALT is and what it pays."""
         super().prepare(dataset, on_progress)
-        if self.halt is not None:
-            return
-        c, data = self.config, dataset.transitions.to(self.device)
-        levels = [
-            self.model.disagreement(obs, action, MEASURE)
-            for obs, action in zip(data.obs.split(CHUNK), data.action.split(CHUNK), strict=True)
-        ]
-        threshold = halt_threshold(torch.cat(levels), c.threshold_rule, c.threshold)
+        if self.halt is None:
+            self.set_halt(dataset.transitions.to(self.device))
+
+    def refitted(self) -> None:
+        self.set_halt(transitions(self.real.rows))
+
+    def set_halt(self, data: Transitions) -> None:
+        """Threshold and reward of HALT from the disagreements and the rewards of `data`."""
+        c = self.config
+        levels = data_disagreement(self.model, data, MEASURE)
+        threshold = halt_threshold(levels, c.threshold_rule, c.threshold)
         reward = data.reward.min() + c.halt_offset
         if c.halt_forever:
             reward = reward / (1.0 - c.gamma)
         self.halt = torch.stack([threshold.float(), reward.float()])
 
-    def rollout_config(self) -> RolloutConfig:
+    def rollout_config(self, step: int) -> RolloutConfig:
         assert self.halt is not None
         threshold, reward = self.halt.tolist()
-        values = {**vars(self.config.imagination.rollout), "stop": MEASURE}
+        values = {**vars(self.imagination.rollout), "stop": MEASURE}
         return HaltingRollout(**values | {"stop_above": threshold}, halt_reward=reward)
-
-    def update_learner(self, batch: Batch) -> Metrics:
-        assert self.halt is not None
-        threshold, reward = self.halt
-        halted = (batch.reward == reward) & (batch.discount == 0)
-        measured = {"halt/threshold": threshold, "halt/share": halted.float().mean()}
-        return super().update_learner(batch) | measured
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"halt": self.halt}
@@ -118,3 +108,25 @@ class MOReL(ModelBased):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.halt = None if state["halt"] is None else state["halt"].to(self.device)
+
+
+class MOReL(Agent[Batch]):
+    """SAC in a pessimistic task that ends where the model's members disagree. `model` replaces the
+    learned ensemble."""
+
+    version = 1
+    config: MOReLConfig
+    source: HaltingRows
+
+    def build(
+        self, generator: Generator, model: WorldModel | None = None
+    ) -> tuple[SoftActorCritic, HaltingRows]:
+        c = self.config
+        learner = SoftActorCritic(self.spec, c.learner, self.device, generator)
+        model = dynamics(self.spec, c.model, c.imagination, self.device, self.seed, model)
+        return learner, HaltingRows(c, learner, model, self.seed)
+
+    def update(self, batch: Batch) -> Metrics:
+        assert batch.halted is not None and self.source.halt is not None
+        measured = {"halt/threshold": self.source.halt[0], "halt/share": batch.halted.mean()}
+        return super().update(batch) | measured

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from algorithms.model_based import termination_rule
-from algorithms.online import Online
-from algorithms.online_model import OnlineConfig, follow
+from algorithms.sources.imagined import RefitConfig, follow, termination_rule
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import ActionScale
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics, WorldModel
@@ -62,8 +63,8 @@ class PETSConfig:
             members=5, elites=5, learning_rate=7.5e-4, weight_decay=(3e-5,)
         )
     )
-    online: OnlineConfig = field(
-        default_factory=lambda: OnlineConfig(warmup=200, refit_every=50, refit_epochs=25)
+    online: RefitConfig = field(
+        default_factory=lambda: RefitConfig(warmup=200, refit_every=50, refit_epochs=25)
     )
     termination: Literal["task", "never"] = "task"  # where imagined episodes end
     gamma: float = 0.99  # of offline evaluation; plans have planner.discount
@@ -74,6 +75,12 @@ def refitted(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance [B, H, A] for the next iteration: those of the best plans by `values`
     [B, P] among `plans` [B, P, H, A], with the momentum of the present ones."""
+    check_shapes(
+        plans=(plans, "B P H A"),
+        values=(values, "B P"),
+        mean=(mean, "B H A"),
+        variance=(variance, "B H A"),
+    )
     best = values.nan_to_num(-torch.inf).topk(config.elites, 1).indices
     elites = plans.gather(1, best[:, :, None, None].expand(-1, -1, *plans.shape[2:]))
     keep = config.momentum
@@ -95,7 +102,7 @@ def plan_values(
     obs: Tensor,
     actions: Tensor,
     config: PlannerConfig,
-    generator: torch.Generator,
+    generator: Generator,
 ) -> Tensor:
     """Mean over particles of the discounted reward [B, P] of open-loop `actions` [B, P, H, A], in
     the task's units, from `obs` [B, S]. A particle that ended earns nothing more."""
@@ -136,11 +143,11 @@ class CrossEntropyPlanner(nn.Module):
         self.start = nn.Parameter(start, requires_grad=False)
 
     @torch.no_grad()
-    def proceed(
+    def step(
         self,
         obs: Tensor,
         state: Tensor | None,
-        generator: torch.Generator | None,
+        generator: Generator | None,
         *,
         deterministic: bool = True,
     ) -> tuple[Tensor, Tensor]:
@@ -149,7 +156,7 @@ class CrossEntropyPlanner(nn.Module):
         `deterministic` changes nothing, the plan's mean is acted upon."""
         c, device = self.config, self.start.device
         if generator is None:
-            generator = torch.Generator(device=device).manual_seed(self.seed)
+            generator = Generator(device=device).manual_seed(self.seed)
         fresh = self.start.expand(len(obs), -1, -1)
         if state is not None and state.shape != fresh.shape:
             raise ConfigError(
@@ -169,14 +176,14 @@ class CrossEntropyPlanner(nn.Module):
         return self.scale.to_task(mean[:, 0]), shifted
 
     def forward(self, obs: Tensor) -> Tensor:
-        """The action of a fresh plan; `proceed` continues one."""
-        return self.proceed(obs, None, None)[0]
+        """The action of a fresh plan; `step` continues one."""
+        return self.step(obs, None, None)[0]
 
-    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+    def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
         """The action of a fresh plan, with its draws from `generator`."""
-        return self.proceed(obs, None, generator)[0]
+        return self.step(obs, None, generator)[0]
 
-    def heard(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
+    def observe_reward(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
         """The plan, which neither reward nor action changes."""
         return state
 
@@ -188,41 +195,34 @@ class CrossEntropyPlanner(nn.Module):
             self.model.load_state_dict(state)
 
 
-class PETS(Online):
-    """Planning in a learned ensemble. Nothing but the model is learned, so updates are empty:
-    `fit` fits the model to logged data, whatever its `steps`; `learn` acts, and refits it."""
+class Planning:
+    """The planner as a learner that learns nothing: what is learned is the world model."""
 
-    version = 1
+    def __init__(self, planner: CrossEntropyPlanner, config: PETSConfig) -> None:
+        self.policy, self.config = planner, config
+        self.modules: dict[str, nn.Module] = {"policy": planner}
+        self.optimisers: dict[str, torch.optim.Optimizer] = {}
+
+    def draw(self, batch: Batch, generator: Generator) -> Batch:
+        return batch
+
+    def update(self, batch: Batch, count: int = 0) -> Metrics:
+        """Nothing is learned here; the model's holdout error is reported."""
+        model = self.policy.model
+        if not isinstance(model, EnsembleDynamics) or model.holdout_mse is None:
+            return {}
+        return {"model/holdout_mse": model.holdout_mse.mean()}
+
+
+class ModelRows(LoggedRows):
+    """Rows of a replay buffer with the world model that follows it."""
 
     def __init__(
-        self,
-        spec: Spec,
-        config: PETSConfig | None = None,
-        *,
-        model: WorldModel | None = None,
-        device: str = "cpu",
-        seed: int = 0,
+        self, spec: Spec, model: WorldModel, config: PETSConfig, device: torch.device
     ) -> None:
-        self.config: PETSConfig
-        self.setup(spec, config or PETSConfig(), device, seed)
-        if model is None:
-            rule = termination_rule(spec, self.config.termination, "termination")
-            model = EnsembleDynamics(
-                spec, self.config.model, termination=rule, device=self.device, seed=seed
-            )
+        super().__init__(spec, config.gamma, 1, device, collection=config.online)
         self.model = model
-        planner = CrossEntropyPlanner(spec, model, self.config.planner, seed)
-        self.policy = planner.to(self.device)
-        self.modules, self.optimisers = {"policy": self.policy}, {}
-
-    @property
-    def learned(self) -> EnsembleDynamics | None:
-        return self.model if isinstance(self.model, EnsembleDynamics) else None
-
-    def observe(self, data: Transitions) -> None:
-        """Add experience, and let the model follow it when due."""
-        super().observe(data)
-        follow(self.model, self.data_buffer(), self.config.online, self.step)
+        self.learned = model if isinstance(model, EnsembleDynamics) else None
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Fit the world model, continuing an unfinished fit."""
@@ -230,12 +230,28 @@ class PETS(Online):
         if self.learned is not None and not self.learned.fitted:
             self.learned.fit(dataset.transitions, on_progress)
 
-    def next_batch(self) -> Batch:
-        """One row, which no update learns from."""
-        return self.data_buffer().sample(1, self.generator)
+    def observe(self, data: Transitions, step: int) -> None:
+        """Add experience, and let the model follow it when due."""
+        super().observe(data, step)
+        follow(self.learned, self, step)
 
-    def update(self, batch: Batch) -> Metrics:
-        """Nothing is learned here; the model's holdout error is reported."""
-        if self.learned is None or self.learned.holdout_mse is None:
-            return {}
-        return {"model/holdout_mse": self.learned.holdout_mse.mean()}
+
+class PETS(Agent[Batch]):
+    """Planning in a learned ensemble. Nothing but the model is learned, so updates are empty:
+    `fit` fits the model to logged data, whatever its `steps`; `learn` acts, and refits it. `model`
+    replaces the ensemble."""
+
+    version = 1
+    config: PETSConfig
+
+    def build(
+        self, generator: Generator, model: WorldModel | None = None
+    ) -> tuple[Planning, ModelRows]:
+        c = self.config
+        if model is None:
+            rule = termination_rule(self.spec, c.termination, "termination")
+            model = EnsembleDynamics(
+                self.spec, c.model, termination=rule, device=self.device, seed=self.seed
+            )
+        planner = CrossEntropyPlanner(self.spec, model, c.planner, self.seed).to(self.device)
+        return Planning(planner, c), ModelRows(self.spec, model, c, self.device)

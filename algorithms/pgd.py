@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from torch import Generator
 
-from algorithms import offline
 from algorithms.awac import AWAC, AWACConfig
 from algorithms.cql import CQL, CQLConfig
 from algorithms.crr import CRR, CRRConfig
@@ -20,11 +20,14 @@ from algorithms.edac import EDAC, EDACConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.rebrac import ReBRAC, ReBRACConfig
 from algorithms.sac_n import SACN, SACNConfig
+from algorithms.sources.logged import LoggedRows
 from algorithms.td3_bc import TD3BC, TD3BCConfig
+from mbrl.agent import Agent, Learner, generators
 from mbrl.buffer import Batch, Buffer, sample_mixed
+from mbrl.collector import CollectorConfig
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
-from mbrl.types import Dataset, Spec, Transitions
+from mbrl.types import Dataset, Transitions
 from world_models import DiffusionConfig, PolicyGuidance, TrajectoryDiffusion
 from world_models.guidance import log_prob
 
@@ -90,49 +93,33 @@ class PGDConfig:
         return gamma
 
 
-class Mixture:
-    """What the learner samples from in place of its data: real and generated rows, in a fixed
-    ratio in every batch."""
-
-    def __init__(self, real: Buffer, generated: Buffer, real_ratio: float) -> None:
-        self.real, self.generated, self.real_ratio = real, generated, real_ratio
-
-    def sample(self, count: int, generator: torch.Generator) -> Batch:
-        rows = sample_mixed(self.real, self.generated, count, self.real_ratio, generator)
-        return self.real.batch(rows)
-
-
-class PGD(offline.Offline):
-    """An off-policy learner on real and generated windows. `model` replaces the generator (one that
-    is fitted already); its settings take the place of those in `config`."""
-
-    version = 1
+class GeneratedRows:
+    """Batches of `real_ratio` real rows, from `real`, and of rows of generated windows."""
 
     def __init__(
         self,
-        spec: Spec,
-        config: PGDConfig | None = None,
-        *,
-        model: TrajectoryDiffusion | None = None,
-        device: str = "cpu",
-        seed: int = 0,
+        real: LoggedRows,
+        policy: Any,
+        model: TrajectoryDiffusion,
+        config: GenerationConfig,
+        generator: Generator,
     ) -> None:
-        self.config: PGDConfig
-        config = config or PGDConfig()
-        if model is not None:
-            config = replace(config, model=model.config)  # what a saved agent is loaded with
-        self.setup(spec, config, device, seed)
-        name = self.config.learner
-        self.learner: Any = LEARNERS[name](
-            spec, getattr(self.config, name), device=device, seed=seed
-        )
-        self.modules, self.optimisers = self.learner.modules, self.learner.optimisers
-        self.policy = self.learner.policy
-        if model is None:
-            model = TrajectoryDiffusion(spec, self.config.model, device=self.device, seed=seed)
-        self.model = model
-        self.steps: Transitions | None = None  # generated ones
-        self.found: Metrics = {}  # waits for the update that reports it
+        self.real, self.policy, self.model, self.config = real, policy, model, config
+        self.generator = generator  # of the windows
+        self.generated: Buffer | None = None
+        self.steps: Transitions | None = None  # what the buffer was made of
+
+    @property
+    def collection(self) -> CollectorConfig:
+        return self.real.collection
+
+    @collection.setter
+    def collection(self, value: CollectorConfig) -> None:
+        self.real.collection = value
+
+    @property
+    def logged(self) -> int:
+        return self.real.logged
 
     @property
     def learned(self) -> TrajectoryDiffusion:
@@ -140,37 +127,33 @@ class PGD(offline.Offline):
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Put the data on the device and fit the generator, continuing an unfinished fit."""
-        if self.real is None:
-            self.learner.step = self.step
-            self.learner.prepare(dataset, lambda metrics: None)
-            self.real = self.learner.real
-            self._mix()
+        self.real.prepare(dataset, on_progress)
+        self._store()
         if not self.model.fitted:
             self.model.fit(dataset.transitions, on_progress)
 
-    def _mix(self) -> None:
-        """Let the learner sample from both kinds of rows, once there are both."""
-        if self.real is not None and self.steps is not None:
-            generated = self.learner.stored(self.steps)
-            self.learner.real = Mixture(self.real, generated, self.config.generation.real_ratio)
+    def observe(self, data: Transitions, step: int) -> None:
+        """Add experience. The generator stays as it was fitted."""
+        self.real.observe(data, step)
 
-    def next_batch(self) -> Batch:
-        """Generate anew when due, then a batch as the learner draws it."""
-        self.data_buffer()
-        if self.step % self.config.generation.every == 0 and self.config.generation.real_ratio < 1:
-            self.generate()
-        batch: Batch = self.learner.next_batch()
-        return batch
+    def advance(self, step: int, generator: Generator) -> Metrics:
+        """Generate anew when due."""
+        if step % self.config.every == 0 and self.config.real_ratio < 1:
+            return self.generate(guided=step > 0)
+        return {}
 
-    def generate(self) -> None:
-        """Replace the generated rows; the first time without guidance, for there is no policy
-        yet."""
-        generation = self.config.generation
-        guidance = generation.guidance(self.policy) if self.step > 0 else None
-        found = self.model.sample(generation.windows, self.generator, guidance=guidance)
-        self.steps = found.transitions()
-        self._mix()
-        self.found = self.describe(self.steps)
+    def generate(self, *, guided: bool) -> Metrics:
+        """Replace the generated rows; before the first update without guidance, for there is no
+        policy yet."""
+        guidance = self.config.guidance(self.policy) if guided else None
+        windows = self.model.sample(self.config.windows, self.generator, guidance=guidance)
+        self.steps = windows.transitions()
+        self._store()
+        return self.describe(self.steps)
+
+    def _store(self) -> None:
+        if self.steps is not None:
+            self.generated = self.real.stored(self.steps)
 
     @torch.no_grad()
     def describe(self, steps: Transitions) -> Metrics:
@@ -182,25 +165,48 @@ class PGD(offline.Offline):
             "generated/reward": steps.reward.mean(),
         }
 
-    def update(self, batch: Batch) -> Metrics:
-        found, self.found = self.found, {}
-        self.learner.step = self.step
-        metrics: Metrics = self.learner.update(batch)
-        return metrics | found
+    def sample(self, generator: Generator) -> Batch:
+        """Real rows, then generated ones, once there are both."""
+        if self.generated is None:
+            return self.real.sample(generator)
+        count, ratio = self.real.batch_size, self.config.real_ratio
+        return sample_mixed(self.real.rows, self.generated, count, ratio, generator)
 
     def state_dict(self) -> dict[str, Any]:
         steps = self.steps
-        state: dict[str, Any] = self.learner.state_dict()
-        return state | {
+        return self.real.state_dict() | {
             "model": self.model.state_dict(),
             "generating": self.generator.get_state(),
             "steps": None if steps is None else {name: getattr(steps, name) for name in FIELDS},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state)
+        self.real.load_state_dict(state)
         self.model.load_state_dict(state["model"])
         self.generator.set_state(state["generating"])
         steps = state["steps"]
-        self.steps = None if steps is None else Transitions(**steps).to(self.device)
-        self._mix()
+        self.steps = None if steps is None else Transitions(**steps).to(self.real.device)
+        self._store()
+
+
+class PGD(Agent[Batch]):
+    """An off-policy learner on real and generated windows. `model` replaces the generator (one that
+    is fitted already); its settings take the place of those in `config`."""
+
+    version = 1
+    config: PGDConfig
+
+    def build(
+        self, generator: Generator, model: TrajectoryDiffusion | None = None
+    ) -> tuple[Learner[Batch], GeneratedRows]:
+        if model is None:
+            model = TrajectoryDiffusion(
+                self.spec, self.config.model, device=self.device, seed=self.seed
+            )
+        else:  # what a saved agent is loaded with
+            self.config = replace(self.config, model=model.config)
+        c, name = self.config, self.config.learner
+        base = LEARNERS[name](self.spec, getattr(c, name), device=str(self.device), seed=self.seed)
+        _, windows = generators(self.seed, self.device)
+        source = GeneratedRows(base.source, base.policy, model, c.generation, windows)
+        return base.learner, source

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from algorithms.control_parts import described, needed
 from algorithms.control_recipes import ANCHORS, check, in_control, success
-from algorithms.offline import Offline
-from mbrl import agent as shared
+from mbrl.agent import Agent
+from mbrl.collector import CollectorConfig
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import (
     ACTIVATIONS,
@@ -29,6 +29,7 @@ from mbrl.networks import (
     CategoricalPolicy,
     Normaliser,
     SquashedGaussianPolicy,
+    adam,
     descend,
     target_copy,
 )
@@ -116,29 +117,41 @@ class Minibatch(NamedTuple):
     target: Tensor | None
 
 
-class PolicyGradient(Offline):
+class Networks:
+    """The learner as an agent holds it: what is saved. The updates are the agent's own."""
+
+    def __init__(self, config: Any, rate: float, learned: dict[str, nn.Module]) -> None:
+        self.config, self.policy = config, learned["policy"]
+        self.modules = dict(learned)
+        self.optimisers = {name: adam(m.parameters(), rate) for name, m in learned.items()}
+
+
+class OnPolicy:
+    """The source of an agent that learns from its own rounds alone: no rows are kept here."""
+
+    model, learned, logged = None, None, 0
+    collection = CollectorConfig()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class PolicyGradient(Agent[Minibatch]):
     """Policy gradients (REINFORCE, A2C, PPO, V-trace, GRPO, ...) by acting."""
 
     version = 5
     action_kinds = ("continuous", "discrete")
     learns_offline = False
-    learn = shared.learn
     config: PolicyGradientConfig
 
-    def __init__(
-        self,
-        spec: Spec,
-        config: PolicyGradientConfig | None = None,
-        *,
-        device: str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        config = config or PolicyGradientConfig()
-        initial = self.setup(spec, config, device, seed)
+    def build(self, generator: torch.Generator) -> tuple[Networks, OnPolicy]:
+        spec, config, initial = self.spec, self.config, generator
         kind = CategoricalPolicy if spec.discrete else SquashedGaussianPolicy
-        self.policy = kind(spec, config.hidden, activation=config.activation)
-        self.policy.net.orthogonal(0.01, initial)  # nearly one distribution in all states
-        self.policy.to(self.device)
+        policy = kind(spec, config.hidden, activation=config.activation)
+        policy.net.orthogonal(0.01, initial)  # nearly one distribution in all states
+        policy.to(self.device)
         self.recipe = in_control(recipe(config.recipe), spec, config.gamma, config.lam)
         if "sum_prob_squared" in self.recipe.needs and not spec.discrete:
             raise ConfigError(
@@ -154,21 +167,22 @@ class PolicyGradient(Offline):
         self.reward = config.reward or ("success" if self.recipe.verdict else "task")
         credits = [term.credit for term in self.recipe.terms]
         self.credit = next((c for c in credits if isinstance(c, Bootstrapped)), None)
-        learned: dict[str, nn.Module] = {"policy": self.policy}
+        learned: dict[str, nn.Module] = {"policy": policy}
         self.critic: Critic | None = None
         if "signals.value" in self.recipe.needs:
             self.critic = Critic(spec, config.hidden, config.activation, initial).to(self.device)
             learned["critic"] = self.critic
         self.anchors = {
-            name: target_copy(self.policy)
+            name: target_copy(policy)
             for name in ANCHORS
             if f"log_probs.{name}" in self.recipe.needs
         }
-        self.own(config.learning_rate, learned, **self.anchors)
+        learner = Networks(config, config.learning_rate, learned)
+        learner.modules |= self.anchors
         if self.critic is not None:
-            self.optimisers["critic"].param_groups[0]["lr"] = config.critic_rate
+            learner.optimisers["critic"].param_groups[0]["lr"] = config.critic_rate
         self.heard: list[tuple[Transitions, Tensor]] = []  # of the round that is going on
-        self.drawn = torch.empty(0)  # what `explored` drew last, before the squash
+        self.drawn = torch.empty(0)  # what `explore` drew last, before the squash
         self.owner = self.usual()  # the start of every copy of the round that is over
         self.chosen: Tensor | None = None  # those that are trained on; None: all
         self.rounds: list[Trajectories] = []
@@ -176,6 +190,7 @@ class PolicyGradient(Offline):
         self.aims = Moments(1, self.device)  # targets of the critic
         self.data: Minibatch | None = None
         self.order, self.left = torch.empty(0, dtype=torch.int64), 0
+        return learner, OnPolicy()
 
     def usual(self) -> Tensor:
         """[E]: the starts of a round without a scheduler."""
@@ -219,13 +234,17 @@ class PolicyGradient(Offline):
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         self.fit(dataset, 0)
 
-    def explored(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+    def advance(self) -> Metrics:
+        """Rounds come from the collector."""
+        return {}
+
+    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
         """What `acting` draws."""
         self.drawn = self.acting.draw(obs, generator)
         return self.acting.taken(self.drawn)
 
-    def observe(self, data: Transitions, rows: Tensor) -> None:
-        """Add one step of the copies `rows` of the round, for which `explored` drew last. (What a
+    def observe(self, data: Transitions, rows: Tensor) -> None:  # type: ignore[override]
+        """Add one step of the copies `rows` of the round, for which `explore` drew last. (What a
         greedy copy did instead is not kept: it is not learned from.)"""
         drawn = self.drawn.to(data.obs.device)
         self.heard.append((dataclasses.replace(data, action=drawn), rows))
@@ -346,7 +365,7 @@ class PolicyGradient(Offline):
             return None
         return torch.softmax(self.policy.logits(t.obs), -1).square().sum(-1)
 
-    def next_batch(self) -> Minibatch:  # type: ignore[override]
+    def next_batch(self) -> Minibatch:
         """Episodes of the kept rounds, each once a pass. Raises `ConfigError` before a round is
         over."""
         if self.data is None or self.left == 0:
@@ -365,7 +384,7 @@ class PolicyGradient(Offline):
             None if target is None else target[rows],
         )
 
-    def update(self, batch: Minibatch) -> Metrics:  # type: ignore[override]
+    def update(self, batch: Minibatch) -> Metrics:
         """One step of the policy on the recipe's loss, and of the critic on squared errors."""
         t, clip = batch.data, self.config.clip_norm
         log_prob, entropy = described(self.policy, t)

@@ -19,14 +19,20 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.control_parts import described
-from algorithms.policy_gradient import Minibatch, PolicyGradient, PolicyGradientConfig
+from algorithms.policy_gradient import (
+    Minibatch,
+    Networks,
+    OnPolicy,
+    PolicyGradient,
+    PolicyGradientConfig,
+)
 from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend, target_copy
 from mbrl.policy_gradient import Estimate
 from mbrl.policy_gradient.gates import Clip
 from mbrl.policy_gradient.ratios import log_difference
 from mbrl.training import Metrics
-from mbrl.types import Spec, Trajectories
+from mbrl.types import Trajectories
 
 
 @dataclass(frozen=True)
@@ -73,21 +79,16 @@ class PROPS(PolicyGradient):
     version = 4
     config: PROPSConfig
 
-    def __init__(
-        self,
-        spec: Spec,
-        config: PROPSConfig | None = None,
-        *,
-        device: str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(spec, config or PROPSConfig(), device=device, seed=seed)
-        self.sampling = target_copy(self.policy).requires_grad_(True)
-        self.modules["sampling"] = self.sampling
-        self.optimisers["sampling"] = adam(self.sampling.parameters(), self.config.sampling_rate)
+    def build(self, generator: torch.Generator) -> tuple[Networks, OnPolicy]:
+        learner, source = super().build(generator)
+        self.sampling: Any = target_copy(learner.policy).requires_grad_(True)
+        learner.modules["sampling"] = self.sampling
+        rate = self.config.sampling_rate
+        learner.optimisers["sampling"] = adam(self.sampling.parameters(), rate)
         self.count = 0  # rounds so far
         self.sampling_left = 0
         self.sampled: Trajectories | None = None
+        return learner, source
 
     @property
     def acting(self) -> CategoricalPolicy | SquashedGaussianPolicy:
@@ -105,7 +106,7 @@ class PROPS(PolicyGradient):
         self.sampling_left = c.sampling_epochs * c.sampling_minibatches
         return self.left + self.sampling_left
 
-    def next_batch(self) -> Minibatch:  # type: ignore[override]
+    def next_batch(self) -> Minibatch:
         """Of the learned policy's episodes first, then of the sampling policy's. Raises
         `ConfigError` before a round is over."""
         if self.left > 0 or self.sampling_left == 0:
@@ -130,7 +131,7 @@ class PROPS(PolicyGradient):
         self.sampled = self.kept()
         self.sampled.log_probs["old"] = described(self.policy, self.sampled)[0]
 
-    def update(self, batch: Minibatch) -> Metrics:  # type: ignore[override]
+    def update(self, batch: Minibatch) -> Metrics:
         if self.left > 0:
             return super().update(batch)
         t = batch.data

@@ -13,22 +13,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from algorithms import offline
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from algorithms.model_based import (
+from algorithms.learners.critics import q_values
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.sources.imagined import (
     ImaginationConfig,
-    ModelBased,
+    ImaginedRows,
     ModelBasedConfig,
+    dynamics,
     require_ensemble,
 )
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.networks import adam, descend
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
-from mbrl.types import Dataset, Spec
-from world_models import RolloutConfig, WorldModel
+from mbrl.types import Dataset
+from world_models import EnsembleDynamics, RolloutConfig, WorldModel
 from world_models.ensemble import gaussian_nll
 
 
@@ -84,6 +87,7 @@ class RAMBOConfig(ModelBasedConfig):
 def mixture_log_prob(mean: Tensor, log_variance: Tensor, target: Tensor) -> Tensor:
     """log of (1 / E) sum_e N(y; mu_e, sigma_e^2) [B] at `target` [B, D], from the members' means
     and log-variances [E, B, D]."""
+    check_shapes(mean=(mean, "E B D"), log_variance=(log_variance, "E B D"), target=(target, "B D"))
     square = (target - mean).square() * torch.exp(-log_variance)
     log_probs = -0.5 * (square + log_variance + math.log(2 * math.pi)).sum(-1)
     return torch.logsumexp(log_probs, 0) - math.log(len(mean))
@@ -91,6 +95,7 @@ def mixture_log_prob(mean: Tensor, log_variance: Tensor, target: Tensor) -> Tens
 
 def normalised_advantage(value: Tensor, baseline: Tensor) -> Tensor:
     """(A - mean A) / std A over the batch, of A = value - baseline, all [B]; no gradient."""
+    check_shapes(value=(value, "B"), baseline=(baseline, "B"))
     advantage = (value - baseline).detach()
     return (advantage - advantage.mean()) / (advantage.std() + 1e-6)
 
@@ -104,33 +109,32 @@ def adversarial_loss(
     RAMBO-RL (arXiv 2204.12581), the model's gradient of the value with a baseline. A mean, as in
     the authors' code; OfflineRL-Kit sums over the batch.
     """
+    check_shapes(log_prob=(log_prob, "B"), advantage=(advantage, "B"))
     attack = (log_prob * advantage).mean()
     metrics = {"adversary/fit": fit.detach(), "adversary/attack": attack.detach()}
     return fit + weight * attack, metrics
 
 
-class RAMBO(ModelBased):
-    """SAC against a model that is trained to be as bad for the policy as the data allow."""
+class AdversarialRows(ImaginedRows):
+    """Imagined rows in a model that an adversary changes every so many updates. The adversary's
+    optimiser and that of cloning are among the learner's."""
 
-    version = 1
+    model: EnsembleDynamics
 
     def __init__(
         self,
-        spec: Spec,
-        config: RAMBOConfig | None = None,
-        *,
-        model: WorldModel | None = None,
-        device: str = "cpu",
-        seed: int = 0,
+        config: RAMBOConfig,
+        learner: SoftActorCritic,
+        model: EnsembleDynamics,
+        seed: int,
+        generator: Generator,
     ) -> None:
-        self.config: RAMBOConfig
-        super().__init__(spec, config or RAMBOConfig(), model, device, seed)
-        self.ensemble = require_ensemble(self.model, type(self))
-        rate = self.config.cloning.learning_rate
-        self.optimisers["cloning"] = adam(self.learner.actor.parameters(), rate)
+        super().__init__(learner, model, config.imagination, learner.log_alpha.device, seed)
+        self.config, self.generator = config, generator
+        rate = config.cloning.learning_rate
+        learner.optimisers["cloning"] = adam(learner.actor.parameters(), rate)
         self.epochs = 0  # of the model's fit and of cloning, those that were reported
         self.cloned = 0  # epochs of cloning
-        self.attacked: Metrics = {}  # of the last turn, until an update reports it
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Fit the world model, then clone the logged actions; both continue where they stopped."""
@@ -142,60 +146,64 @@ class RAMBO(ModelBased):
         super().prepare(dataset, counted)
         while self.cloned < self.config.cloning.epochs:
             self.clone(on_progress)
-        if "adversary" not in self.optimisers:
+        if "adversary" not in self.learner.optimisers:
             self.arm()
 
     def clone(self, on_progress: Callable[[Metrics], None]) -> None:
         """One pass over the logged rows in a fresh random order, by maximum likelihood."""
-        data, actor = self.data_buffer(), self.learner.actor
+        data, actor = self.real.rows, self.learner.actor
         order = torch.randperm(data.size, generator=self.generator, device=self.device)
         total = torch.zeros((), device=self.device)
         parts = order.split(self.config.cloning.batch_size)
         for rows in parts:
             batch = data.batch(data.gather(rows))
             loss = -actor.log_prob(batch.obs, batch.action).mean()
-            descend(self.optimisers["cloning"], loss)
+            descend(self.learner.optimisers["cloning"], loss)
             total += loss.detach()
         self.cloned, self.epochs = self.cloned + 1, self.epochs + 1
-        assert self.ensemble.holdout_mse is not None
+        assert self.model.holdout_mse is not None
         on_progress(
             {
                 "model/epoch": torch.tensor(float(self.epochs)),
-                "model/holdout_mse": self.ensemble.holdout_mse.mean(),
+                "model/holdout_mse": self.model.holdout_mse.mean(),
                 "actor/cloning": total / len(parts),
             }
         )
 
     def arm(self) -> None:
         """Make the fitted model trainable again, with an optimiser of the adversary's own."""
-        learned = self.ensemble.trainable()
-        self.optimisers["adversary"] = adam(learned, self.config.adversary.learning_rate)
+        learned, rate = self.model.trainable(), self.config.adversary.learning_rate
+        self.learner.optimisers["adversary"] = adam(learned, rate)
 
-    def next_batch(self) -> Batch:
-        """Let the adversary have its turn when due, then refresh and draw as ever."""
+    def refitted(self) -> None:
+        self.arm()
+
+    def advance(self, step: int, generator: Generator) -> Metrics:
+        """Let the adversary have its turn when due, then imagine when due."""
         c = self.config.adversary
-        if c.weight > 0 and self.step > 0 and self.step % c.every == 0:
-            self.attack()
-        return super().next_batch()
+        armed = "adversary" in self.learner.optimisers
+        due = armed and c.weight > 0 and step > 0 and step % c.every == 0
+        metrics = self.attack() if due else {}
+        return metrics | super().advance(step, generator)
 
-    def attack(self) -> None:
+    def attack(self) -> Metrics:
         """One turn of the adversary: `steps` gradient steps on its loss, along rollouts of the
-        policy in the model as it changes."""
-        c, horizon = self.config.adversary, self.config.imagination.rollout.horizon
+        policy in the model as it changes; the means of its metrics."""
+        c, horizon = self.config.adversary, self.imagination.rollout.horizon
         totals: Metrics = {}
-        obs = self.data_buffer().sample(c.batch_size, self.generator).obs
+        obs = self.real.rows.sample(c.batch_size, self.generator).obs
         for k in range(c.steps):
-            real = self.data_buffer().sample(c.batch_size, self.generator)
+            real = self.real.rows.sample(c.batch_size, self.generator)
             if k % horizon == 0:
                 obs = real.obs
             metrics, obs = self.attack_step(obs, real)
             totals = {name: totals.get(name, 0.0) + value for name, value in metrics.items()}
-        self.attacked = {name: value / c.steps for name, value in totals.items()}
+        return {name: value / c.steps for name, value in totals.items()}
 
     def attack_step(self, obs: Tensor, real: Batch) -> tuple[Metrics, Tensor]:
         """One gradient step at the imagined `obs` [B, S] and the `real` rows; returns the next
         imagined observations, where an episode ended those of `real`."""
-        model, to_task = self.ensemble, self.learner.actor.scale.to_task
+        model, to_task = self.model, self.learner.actor.scale.to_task
         with torch.no_grad():
             action = self.learner.actor.explore(obs, self.generator)
         mean, log_variance = model.network(model.encode(obs, action))
@@ -207,7 +215,7 @@ class RAMBO(ModelBased):
         fit = gaussian_nll(real_mean, real_spread, model.targets(real), model.network)
         log_prob = mixture_log_prob(mean, log_variance, y)
         loss, metrics = adversarial_loss(fit, log_prob, advantage, self.config.adversary.weight)
-        descend(self.optimisers["adversary"], loss)
+        descend(self.learner.optimisers["adversary"], loss)
         return metrics, torch.where(terminated[:, None], real.obs, next_obs)
 
     def sampled_target(self, mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -226,14 +234,10 @@ class RAMBO(ModelBased):
         greedy action at s'; `action` in the task's units."""
         critic, actor = self.learner.critic, self.learner.actor
         to_unit = actor.scale.to_unit
-        next_q = offline.q_values(critic, next_obs, to_unit(actor(next_obs))).min(0).values
-        q = offline.q_values(critic, obs, to_unit(action)).min(0).values
+        next_q = q_values(critic, next_obs, to_unit(actor(next_obs))).min(0).values
+        q = q_values(critic, obs, to_unit(action)).min(0).values
         discount = self.config.gamma * (1.0 - terminated.to(reward.dtype))
         return normalised_advantage(reward + discount * next_q, q)
-
-    def update_learner(self, batch: Batch) -> Metrics:
-        attacked, self.attacked = self.attacked, {}
-        return super().update_learner(batch) | attacked
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"epochs": self.epochs, "cloned": self.cloned}
@@ -242,5 +246,21 @@ class RAMBO(ModelBased):
         super().load_state_dict(state)
         self.epochs, self.cloned = state["epochs"], state["cloned"]
         if "adversary" in state["optimisers"]:
-            self.arm()
-            self.optimisers["adversary"].load_state_dict(state["optimisers"]["adversary"])
+            self.arm()  # its optimiser is then loaded with the learner's others
+
+
+class RAMBO(Agent[Batch]):
+    """SAC against a model that is trained to be as bad for the policy as the data allow. `model`
+    replaces the learned ensemble by another."""
+
+    version = 1
+    config: RAMBOConfig
+
+    def build(
+        self, generator: Generator, model: WorldModel | None = None
+    ) -> tuple[SoftActorCritic, AdversarialRows]:
+        c = self.config
+        learner = SoftActorCritic(self.spec, c.learner, self.device, generator)
+        model = dynamics(self.spec, c.model, c.imagination, self.device, self.seed, model)
+        ensemble = require_ensemble(model, "RAMBO")
+        return learner, AdversarialRows(c, learner, ensemble, self.seed, self.generator)

@@ -8,9 +8,13 @@ replacement where the data has enough of them.
 
 from dataclasses import dataclass, field
 
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from algorithms.model_based import ModelBased, ModelBasedConfig
-from mbrl.types import Spec
+from torch import Generator
+
+from algorithms import edac
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.sources.imagined import ImaginedRows, ModelBasedConfig, dynamics
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
 from world_models import WorldModel
 
 
@@ -21,19 +25,22 @@ class RAVLConfig(ModelBasedConfig):
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(critics=10, eta=1.0))
 
 
-class RAVL(ModelBased):
-    """Reach-aware value learning: EDAC on short rollouts of a learned world model."""
+class RAVL(Agent[Batch]):
+    """Reach-aware value learning: EDAC's critics on short rollouts of a learned world model.
+
+    `model` replaces the learned ensemble (the true dynamics, a mixture, one that is fitted
+    already).
+    """
 
     version = 1
+    config: RAVLConfig
 
-    def __init__(
-        self,
-        spec: Spec,
-        config: RAVLConfig | None = None,
-        *,
-        model: WorldModel | None = None,
-        device: str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        self.config: RAVLConfig
-        super().__init__(spec, config or RAVLConfig(), model, device, seed)
+    def build(
+        self, generator: Generator, model: WorldModel | None = None
+    ) -> tuple[SoftActorCritic, ImaginedRows]:
+        c, device = self.config, self.device
+        learner = SoftActorCritic(
+            self.spec, c.learner, device, generator, critic_loss=edac.critic_loss
+        )
+        model = dynamics(self.spec, c.model, c.imagination, device, self.seed, model)
+        return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)

@@ -7,20 +7,22 @@ as `torch.nn.Linear` does (theirs: small last layers, hidden biases 0.1); the la
 that was cut off has no next action, so it is kept without the critics' penalty (theirs drops it).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from algorithms.learners import td3
-from mbrl.buffer import Batch, Buffer
+from algorithms.learners.td3 import TD3, TD3Config
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
 from mbrl.networks import minimum_value
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
-from mbrl.types import Spec, Transitions
+from mbrl.types import Transitions
 
 
 @dataclass(frozen=True)
-class ReBRACConfig(td3.TD3Config):
+class ReBRACConfig(TD3Config):
     """Settings of ReBRAC. The authors choose the two penalties per dataset; the defaults are those
     that stand most often in their Gym-MuJoCo settings."""
 
@@ -35,6 +37,7 @@ class ReBRACConfig(td3.TD3Config):
 
 def cloning_penalty(action: Tensor, logged: Tensor) -> Tensor:
     """|a - a_logged|^2, summed over the components of [..., A]."""
+    check_shapes(action=(action, "... A"), logged=(logged, "... A"))
     return (action - logged).square().sum(-1)
 
 
@@ -43,53 +46,55 @@ def actor_loss(
 ) -> tuple[Tensor, Metrics]:
     """Mean of beta_1 |pi(s) - a|^2 - lambda Q(s, pi(s)) with lambda = 1 / mean |Q|, or 1 without
     `normalise`; `q` [B], actions [B, A]."""
+    check_shapes(q=(q, "B"), action=(action, "B A"), logged=(logged, "B A"))
     scale = 1.0 / q.detach().abs().mean().clamp_min(1e-8) if normalise else 1.0
     clone = cloning_penalty(action, logged).mean()
     loss = weight * clone - scale * q.mean()
     return loss, {"actor/loss": loss.detach(), "actor/bc": clone.detach()}
 
 
-def with_next_actions(data: Transitions) -> Transitions:
-    """`data` with actions [N, 2A + 1]: the row's own, that of the next row of its episode (zeros
-    in its last row), and 1 where there is such a row, else 0."""
+def next_actions(data: Transitions) -> dict[str, Tensor]:
+    """The columns `next_action` [N, A], that of the next row of its episode (zeros in its last
+    row), and `has_next` [N], 1 where there is such a row, else 0."""
     known = ~data.ends
     known[-1] = False
     following = data.action.roll(-1, 0) * known[:, None]
-    return replace(data, action=torch.cat([data.action, following, known[:, None].float()], 1))
+    return {"next_action": following, "has_next": known.to(data.reward.dtype)}
 
 
-class ReBRAC(td3.TD3):
+class ReBRAC(Agent[Batch]):
     """TD3 with behaviour-cloning penalties of policy and critics."""
 
     version = 1
+    config: ReBRACConfig
 
-    def __init__(
-        self, spec: Spec, config: ReBRACConfig | None = None, *, device: str = "cpu", seed: int = 0
-    ) -> None:
-        self.config: ReBRACConfig
-        config = config or ReBRACConfig()
-        super().__init__(spec, config, device, seed, layer_norm=config.layer_norm)
-
-    def stored(self, data: Transitions) -> Buffer:
-        """A buffer whose actions are those of `with_next_actions`."""
-        low, high = self.spec.action_low, self.spec.action_high
-        wide = replace(
-            self.spec,
-            action_dim=2 * self.spec.action_dim + 1,
-            action_low=(*low, *low, -1.0),
-            action_high=(*high, *high, 1.0),
+    def build(self, generator: Generator) -> tuple[TD3, LoggedRows]:
+        c, spec, device = self.config, self.spec, self.device
+        learner = TD3(
+            spec,
+            c,
+            device,
+            generator,
+            self.policy_loss,
+            self.next_penalty,
+            layer_norm=c.layer_norm,
         )
-        buffer = Buffer(wide, len(data), self.config.gamma, self.device)
-        buffer.append(with_next_actions(data))
-        return buffer
+        widths = {"next_action": spec.action_dim, "has_next": 0}
+        source = LoggedRows(
+            spec, c.gamma, c.batch_size, device, widths=widths, columns=next_actions
+        )
+        return learner, source
 
-    def next_q_values(self, batch: Batch, action: Tensor) -> Tensor:
-        """Q_n(s', a') - beta_2 |a' - a'_logged|^2, [N, B]."""
-        _, logged, known = batch.action.split((*[self.spec.action_dim] * 2, 1), -1)
-        penalty = self.config.critic_bc * known[:, 0] * cloning_penalty(action, logged)
-        return super().next_q_values(batch, action) - penalty
+    def next_penalty(self, batch: Batch, action: Tensor) -> Tensor:
+        """beta_2 |a' - a'_logged|^2 [B] at the next action `action` [B, A]; 0 where none is
+        logged."""
+        assert batch.next_action is not None and batch.has_next is not None
+        weight = self.config.critic_bc * batch.has_next
+        return weight * cloning_penalty(action, batch.next_action)
 
-    def policy_loss(self, x: Tensor, action: Tensor, logged: Tensor) -> tuple[Tensor, Metrics]:
+    def policy_loss(
+        self, learner: TD3, x: Tensor, action: Tensor, logged: Tensor
+    ) -> tuple[Tensor, Metrics]:
         c = self.config
-        q = minimum_value(self.critic, x, self.spec.action_dim)
+        q = minimum_value(learner.critic, x, self.spec.action_dim)
         return actor_loss(q, action, logged, c.actor_bc, c.normalise_q)

@@ -6,14 +6,17 @@ Differences: networks start as `torch.nn.Linear` does; the log-deviation is clip
 
 from dataclasses import dataclass, field
 
-from algorithms import offline
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from algorithms.online import GatheringConfig, Online
-from mbrl.types import Spec
+from torch import Generator
+
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic, SoftConfig
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
+from mbrl.collector import CollectorConfig
 
 
 @dataclass(frozen=True)
-class SACConfig(GatheringConfig, offline.SoftConfig):
+class SACConfig(CollectorConfig, SoftConfig):
     """Settings of SAC."""
 
     learner: LearnerConfig = field(
@@ -21,14 +24,15 @@ class SACConfig(GatheringConfig, offline.SoftConfig):
     )
 
 
-class SAC(Online, offline.SoftOffline):
+class SAC(Agent[Batch]):
     """Soft actor-critic; `learn(task, steps)` online with an update a step, `fit(dataset, steps)`
     on logged data."""
 
     version = 1
+    config: SACConfig
 
-    def __init__(
-        self, spec: Spec, config: SACConfig | None = None, *, device: str = "cpu", seed: int = 0
-    ) -> None:
-        self.config: SACConfig
-        super().__init__(spec, config or SACConfig(), device, seed)
+    def build(self, generator: Generator) -> tuple[SoftActorCritic, LoggedRows]:
+        c = self.config.learner
+        learner = SoftActorCritic(self.spec, c, self.device, generator)
+        source = LoggedRows(self.spec, c.gamma, c.batch_size, self.device, collection=self.config)
+        return learner, source

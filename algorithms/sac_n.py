@@ -5,25 +5,28 @@ Differences: none known from the authors' code, except that all learning rates a
 
 from dataclasses import dataclass, field
 
-from algorithms import offline
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from mbrl.types import Spec
+from torch import Generator
+
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic, SoftConfig
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
 
 
 @dataclass(frozen=True)
-class SACNConfig(offline.SoftConfig):
+class SACNConfig(SoftConfig):
     """Settings of SAC-N; the paper needs up to 500 critics on Hopper."""
 
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(critics=10))
 
 
-class SACN(offline.SoftOffline):
+class SACN(Agent[Batch]):
     """SAC with N critics, on logged data alone."""
 
     version = 1
+    config: SACNConfig
 
-    def __init__(
-        self, spec: Spec, config: SACNConfig | None = None, *, device: str = "cpu", seed: int = 0
-    ) -> None:
-        self.config: SACNConfig
-        super().__init__(spec, config or SACNConfig(), device, seed)
+    def build(self, generator: Generator) -> tuple[SoftActorCritic, LoggedRows]:
+        c = self.config.learner
+        learner = SoftActorCritic(self.spec, c, self.device, generator)
+        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)

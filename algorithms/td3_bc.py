@@ -5,15 +5,18 @@ Differences: none known from the authors' code; observations are standardised wi
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Generator, Tensor
 
-from algorithms.learners import td3
+from algorithms.learners.td3 import TD3, TD3Config
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
-from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class TD3BCConfig(td3.TD3Config):
+class TD3BCConfig(TD3Config):
     """Settings of TD3+BC; the defaults are the paper's."""
 
     alpha: float = 2.5  # weight of the value term against cloning
@@ -22,23 +25,26 @@ class TD3BCConfig(td3.TD3Config):
 
 def actor_loss(q: Tensor, action: Tensor, logged: Tensor, alpha: float) -> tuple[Tensor, Metrics]:
     """-lambda mean Q + mean (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5, 6)."""
+    check_shapes(q=(q, "B"), action=(action, "B A"), logged=(logged, "B A"))
     weight = alpha / q.detach().abs().mean().clamp_min(1e-8)
     clone = (action - logged).square().mean()
     loss = -weight * q.mean() + clone
     return loss, {"actor/loss": loss.detach(), "actor/bc": clone.detach()}
 
 
-class TD3BC(td3.TD3):
+class TD3BC(Agent[Batch]):
     """TD3 with a behaviour-cloning term."""
 
     version = 1
+    config: TD3BCConfig
 
-    def __init__(
-        self, spec: Spec, config: TD3BCConfig | None = None, *, device: str = "cpu", seed: int = 0
-    ) -> None:
-        self.config: TD3BCConfig
-        super().__init__(spec, config or TD3BCConfig(), device, seed)
+    def build(self, generator: Generator) -> tuple[TD3, LoggedRows]:
+        c = self.config
+        learner = TD3(self.spec, c, self.device, generator, self.policy_loss)
+        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
 
-    def policy_loss(self, x: Tensor, action: Tensor, logged: Tensor) -> tuple[Tensor, Metrics]:
-        q = self.critic.member(x, 0)[:, 0]
+    def policy_loss(
+        self, learner: TD3, x: Tensor, action: Tensor, logged: Tensor
+    ) -> tuple[Tensor, Metrics]:
+        q = learner.critic.member(x, 0)[:, 0]
         return actor_loss(q, action, logged, self.config.alpha)

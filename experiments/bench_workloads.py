@@ -89,7 +89,7 @@ def _updates(algorithm: str, values: dict[str, Any]) -> Build:
             callback("start", agent, {})
 
         def step() -> None:
-            metrics = agent.update(agent.next_batch())
+            metrics = agent.advance() | agent.update(agent.next_batch())
             agent.step += 1
             for callback in callbacks:
                 callback("step", agent, metrics)

@@ -12,13 +12,13 @@ from experiments import folders
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.progress import Progress
-from mbrl.training import Agent, Metrics
+from mbrl.training import Metrics, Trainable
 from mbrl.types import Dataset
 
 TAU = 0.1  # twice the usual rate: values are to settle within few updates
 
 
-def kept_policies(folder: Path, agent: Agent) -> tuple[list[int], list[Any]]:
+def kept_policies(folder: Path, agent: Trainable) -> tuple[list[int], list[Any]]:
     """Steps and policies of a run folder, in order; `agent` is any agent of that run."""
     steps = sorted(int(file.stem) for file in (folder / "policies").glob("*.pt"))
     policies = []
@@ -29,13 +29,13 @@ def kept_policies(folder: Path, agent: Agent) -> tuple[list[int], list[Any]]:
     return steps, policies
 
 
-def chooses(agent: Agent) -> bool:
+def chooses(agent: Trainable) -> bool:
     """Whether an agent's kept policies differ: those of a planner do not."""
     return not isinstance(agent, PETS)
 
 
 def select(
-    folder: Path, agent: Agent, dataset: Dataset, updates: int, *, quiet: bool = False
+    folder: Path, agent: Trainable, dataset: Dataset, updates: int, *, quiet: bool = False
 ) -> dict[str, Any]:
     """Evaluate every kept policy of the run with `updates` updates and write the values and the
     chosen step to `selection.json`. Raises `ConfigError` for an agent that learns no policy."""

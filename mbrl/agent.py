@@ -1,135 +1,349 @@
-"""The methods every algorithm class shares, as functions: `act`, `explored`, `predict`, `fit`,
-`save`, `load`. An algorithm takes them over by name in its class body."""
+"""An agent is a learner and a source of batches. `Agent` is the one class with `fit`, `learn`,
+`act`, `predict`, `save` and `load`; an algorithm's file says which learner and which source."""
 
 import dataclasses
+import inspect
 import typing
-from collections.abc import Sequence
+from abc import ABC
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
 from mbrl import checkpoint
 from mbrl import config as configs
+from mbrl.collector import Collector, CollectorConfig
 from mbrl.errors import CheckpointError, ConfigError, DataError
+from mbrl.networks import Normaliser
 from mbrl.progress import Progress
 from mbrl.tasks import Task
-from mbrl.training import Agent, Callback, Metrics, carries, train
-from mbrl.types import Dataset, Spec
+from mbrl.training import Callback, Metrics, Policy, Trainable, is_stateful, train
+from mbrl.types import Dataset, Spec, Transitions
 
-A = TypeVar("A", bound=Agent)
-
-
-class Acting(Agent, Protocol):
-    """An agent that has a way of its own to gather experience, or its policy's (`explored`)."""
-
-    def explored(self, obs: Tensor, generator: torch.Generator | None) -> Tensor: ...
+A = TypeVar("A", bound=Trainable)
+B = TypeVar("B")  # what one update learns from
+L = TypeVar("L")
+S = TypeVar("S", covariant=True)
 
 
-def explored(self: Agent, obs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A stochastic action of the policy at raw observations [B, S], in the task's units."""
-    action: Tensor = self.policy.explore(obs, generator)
-    return action
+class Learner(Protocol[L]):
+    """The maths of a paper: networks, their optimisers, and one update."""
+
+    config: Any
+    modules: dict[str, nn.Module]
+    optimisers: dict[str, torch.optim.Optimizer]
+
+    @property
+    def policy(self) -> Policy: ...
+
+    def draw(self, batch: L, generator: Generator) -> L:
+        """The batch with the random numbers that an update needs."""
+        ...
+
+    def update(self, batch: L, count: int) -> Metrics:
+        """One step of everything that is learned: a function of state, batch and the `count` of
+        updates before this one."""
+        ...
 
 
-def act(
-    self: Acting,
-    obs: Any,
-    *,
-    deterministic: bool = True,
-    state: Any = None,
-    generator: torch.Generator | None = None,
-) -> tuple[Any, Any]:
-    """Action in the task's units for raw observations [S] or [B, S], array or tensor; the same
-    kind comes back. `state` is what the call for the step before returned (None for Markov agents
-    and at an episode's start); a policy with memory wants to hear the reward in between:
-    `state = agent.policy.heard(state, reward)`. A stochastic action, and a planner's, draws from
-    `generator`."""
-    batch = batched(self, obs)
-    with torch.no_grad():
-        if carries(self.policy):
-            action, state = self.policy.proceed(
-                batch, state, generator, deterministic=deterministic
+class Source(Protocol[S]):
+    """Where batches come from: logged rows, a replay buffer, imagined rows, histories."""
+
+    collection: CollectorConfig  # how experience is gathered online
+
+    @property
+    def logged(self) -> int:
+        """Rows of logged data that it was given."""
+        ...
+
+    @property
+    def model(self) -> Any:
+        """The world model that it imagines in; None where there is none."""
+        ...
+
+    @property
+    def learned(self) -> Any:
+        """The part of it that is fitted to data; None where nothing is."""
+        ...
+
+    def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
+        """Take logged data in and fit what is fitted first, continuing an unfinished fit."""
+        ...
+
+    def observe(self, data: Transitions, step: int) -> None:
+        """Add experience: one row of each copy of the task, at loop step `step`."""
+        ...
+
+    def advance(self, step: int, generator: Generator) -> Metrics:
+        """Imagine, generate or refit when due, before the updates of loop step `step`."""
+        ...
+
+    def sample(self, generator: Generator) -> S: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Agent(ABC, Generic[B]):
+    """What `build` puts together, trained offline (`fit`), online (`learn`), or one after the
+    other.
+
+    `config` None takes the defaults; `parts` are passed to `build` (a world model that is fitted
+    already, say). Raises `ConfigError` for a task whose actions the algorithm cannot take, or a
+    device that this machine does not have.
+    """
+
+    version: int
+    action_kinds: tuple[str, ...] = ("continuous",)  # what it takes; the other is "discrete"
+    learns_offline = True  # whether it learns from logged data
+    config: Any
+
+    def __init__(
+        self,
+        spec: Spec,
+        config: Any = None,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        **parts: Any,
+    ) -> None:
+        require_actions(spec, type(self))
+        self.spec, self.seed = spec, seed
+        self.step, self.updates = 0, 0  # of the loop; of the learner
+        self.config = config_class(type(self))() if config is None else config
+        self.device = resolve_device(device)
+        initial, self.generator = generators(seed, self.device)
+        self.learner: Any
+        self.source: Any
+        self.learner, self.source = self.build(initial, **parts)
+
+    build: Callable[..., tuple[Any, Any]]
+    """`build(generator, **parts)`: the learner and the source; initial weights are drawn from
+    `generator` (on the CPU)."""
+
+    @property
+    def policy(self) -> Any:
+        return self.learner.policy
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """All networks by name, targets among them."""
+        modules: dict[str, nn.Module] = self.learner.modules
+        return modules
+
+    @property
+    def optimisers(self) -> dict[str, torch.optim.Optimizer]:
+        optimisers: dict[str, torch.optim.Optimizer] = self.learner.optimisers
+        return optimisers
+
+    @property
+    def model(self) -> Any:
+        """The world model, or None."""
+        return self.source.model
+
+    @property
+    def learned(self) -> Any:
+        """The world model that is fitted to data, or None."""
+        return self.source.learned
+
+    # Training.
+
+    def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
+        """Take logged data in: fit the observation normaliser before the first update, and what
+        the source fits (a world model)."""
+        if self.step == 0 and getattr(self.learner.config, "normalise_obs", False):
+            fit_normalisers(self.learner.modules, dataset.transitions.obs.to(self.device))
+        self.source.prepare(dataset, on_progress)
+
+    def advance(self) -> Metrics:
+        """Let the source move on before the updates of a step; what it measured."""
+        metrics: Metrics = self.source.advance(self.step, self.generator)
+        return metrics
+
+    def next_batch(self) -> B:
+        """A batch with its random numbers."""
+        batch: B = self.learner.draw(self.source.sample(self.generator), self.generator)
+        return batch
+
+    def update(self, batch: B) -> Metrics:
+        """One update of the learner."""
+        metrics: Metrics = self.learner.update(batch, self.updates)
+        self.updates += 1
+        return metrics
+
+    def fit(
+        self, dataset: Dataset, steps: int, *, callbacks: Sequence[Callback] | None = None
+    ) -> Self:
+        """Train offline for `steps` further updates and return the agent. Without `callbacks` a
+        progress bar is shown where the output is a terminal. Raises `ConfigError` for a negative
+        `steps` or a dataset of another task."""
+        require_steps(steps)
+        require_match(self.spec, dataset)
+        shown = self._shown(steps, callbacks)
+
+        def on_progress(metrics: Metrics) -> None:
+            for callback in shown:
+                callback("prepare", self, metrics)
+
+        self.prepare(dataset, on_progress)
+        train(self, self.step + steps, shown)
+        return self
+
+    def learn(
+        self,
+        task: Task,
+        steps: int,
+        *,
+        collection: CollectorConfig | None = None,
+        callbacks: Sequence[Callback] | None = None,
+    ) -> Self:
+        """Act in `task` for `steps` steps of each parallel copy and learn from that as well as from
+        the logged data, if there are any. `collection` None: as the algorithm has it. Raises
+        `ConfigError` for a negative `steps`."""
+        require_steps(steps)
+        if collection is not None:
+            self.source.collection = collection
+        train(self, self.step + steps, self._shown(steps, callbacks), self.collector(task))
+        return self
+
+    def _shown(self, steps: int, callbacks: Sequence[Callback] | None) -> Sequence[Callback]:
+        return [Progress(total=self.step + steps)] if callbacks is None else callbacks
+
+    # Acting, and experience.
+
+    def act(
+        self,
+        obs: Any,
+        *,
+        deterministic: bool = True,
+        state: Any = None,
+        generator: Generator | None = None,
+    ) -> tuple[Any, Any]:
+        """Action in the task's units for raw observations [S] or [B, S], array or tensor; the same
+        kind comes back. `state` is what the call for the step before returned (None for Markov
+        agents and at an episode's start); a policy with memory must be given the reward in
+        between: `state = agent.policy.observe_reward(state, reward)`. A stochastic action, and a
+        planner's, draws from `generator`."""
+        batch = as_batch(self, obs)
+        with torch.no_grad():
+            if is_stateful(self.policy):
+                action, state = self.policy.step(
+                    batch, state, generator, deterministic=deterministic
+                )
+            else:
+                action = self.policy(batch) if deterministic else self.explore(batch, generator)
+        return like_input(action, obs), state
+
+    def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
+        """Actions [B, A] in the task's units with which experience is gathered at raw `obs`
+        [B, S]: the policy's stochastic ones, unless the algorithm explores in another way."""
+        action: Tensor = self.policy.explore(obs, generator)
+        return action
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, Any]:
+        """Stable-Baselines3's signature, for its evaluation helpers and wrappers: where
+        `episode_start` is True the memory is empty. An agent with memory is told no reward this
+        way, since the signature has none; `mbrl.evaluation` tells it, and measures it as it was
+        trained."""
+        if state is not None and episode_start is not None:
+            over = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1, 1)
+            state = torch.where(over.to(state.device), torch.zeros_like(state), state)
+        return self.act(np.asarray(observation), deterministic=deterministic, state=state)
+
+    def collector(self, task: Task) -> Any:
+        """What acts in `task` with the agent's exploration: uniform actions in the warm-up, which
+        an agent with logged data does not need."""
+        c = self.source.collection
+        warmup = 0 if self.source.logged else c.warmup
+        return Collector(task, envs=c.envs, warmup=warmup, seed=self.seed)
+
+    @property
+    def updates_per_step(self) -> int:
+        """Updates after each step of the collector."""
+        count: int = self.source.collection.updates_per_step
+        return count
+
+    def observe(self, data: Transitions) -> None:
+        """Add experience (the collector calls this)."""
+        self.source.observe(data, self.step)
+
+    # Saving.
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "modules": {k: v.state_dict() for k, v in self.learner.modules.items()},
+            "optimisers": {k: v.state_dict() for k, v in self.learner.optimisers.items()},
+            "generator": self.generator.get_state(),
+            "updates": self.updates,
+            "collection": configs.to_dict(self.source.collection),
+            **self.source.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave, also that of a release without `updates` or
+        `collection` in it."""
+        if "collection" in state:
+            self.source.collection = configs.from_dict(
+                type(self.source.collection), state["collection"]
             )
-        else:
-            action = self.policy(batch) if deterministic else self.explored(batch, generator)
-    return alike(action, obs), state
+        self.source.load_state_dict(state)
+        for name, module in self.learner.modules.items():
+            module.load_state_dict(state["modules"][name])
+        for name, optimiser in self.learner.optimisers.items():
+            optimiser.load_state_dict(state["optimisers"][name])
+        self.generator.set_state(state["generator"])
+        self.updates = state.get("updates", self.step)
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole agent, optimisers and generators included, to one file."""
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> Self:
+        """Read an agent that `save` or a run's checkpoint wrote. Raises `CheckpointError` where the
+        file holds something else or is of another version."""
+        return load(cls, path, device)
 
 
-def batched(self: Agent, obs: Any) -> Tensor:
+def fit_normalisers(modules: dict[str, nn.Module], obs: Tensor) -> None:
+    """Fit the observation normalisers of `modules` to raw `obs` [N, S]."""
+    for module in modules.values():
+        normaliser = getattr(module, "normaliser", None)
+        if isinstance(normaliser, Normaliser):
+            normaliser.fit(obs, eps=1e-3)
+
+
+def as_batch(agent: Trainable, obs: Any) -> Tensor:
     """Raw observations [S] or [B, S], array or tensor, as a batch [B, S] for the policy."""
     tensor = obs if isinstance(obs, Tensor) else torch.as_tensor(np.asarray(obs))
-    if tensor.ndim not in (1, 2) or tensor.shape[-1] != self.spec.obs_dim:
+    if tensor.ndim not in (1, 2) or tensor.shape[-1] != agent.spec.obs_dim:
         raise ConfigError(
-            f"obs has shape {tuple(tensor.shape)}, task {self.spec.task!r} needs "
-            f"[{self.spec.obs_dim}] or [B, {self.spec.obs_dim}]"
+            f"obs has shape {tuple(tensor.shape)}, task {agent.spec.task!r} needs "
+            f"[{agent.spec.obs_dim}] or [B, {agent.spec.obs_dim}]"
         )
-    parameter = next(self.policy.parameters())
-    return tensor.to(parameter.device, parameter.dtype).reshape(-1, self.spec.obs_dim)
+    parameter = next(agent.policy.parameters())
+    return tensor.to(parameter.device, parameter.dtype).reshape(-1, agent.spec.obs_dim)
 
 
-def alike(action: Tensor, obs: Any) -> Any:
+def like_input(action: Tensor, obs: Any) -> Any:
     """Actions [B, A] in the form of `obs`: an array or a tensor, one or a batch."""
     if np.ndim(obs) == 1:
         action = action[0]
     return action if isinstance(obs, Tensor) else action.cpu().numpy()
 
 
-def predict(
-    self: Acting,
-    observation: Any,
-    state: Any = None,
-    episode_start: Any = None,
-    deterministic: bool = False,
-) -> tuple[np.ndarray, Any]:
-    """Stable-Baselines3's signature, for its evaluation helpers and wrappers: where `episode_start`
-    is True the memory is empty. An agent with memory hears no reward this way, since the signature
-    has none; `mbrl.evaluation` tells it, and measures it as it was trained."""
-    if state is not None and episode_start is not None:
-        over = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1, 1)
-        state = torch.where(over.to(state.device), torch.zeros_like(state), state)
-    action, state = act(self, np.asarray(observation), deterministic=deterministic, state=state)
-    return action, state
-
-
-def fit(
-    self: A,
-    dataset: Dataset,
-    steps: int,
-    *,
-    callbacks: Sequence[Callback] | None = None,
-) -> A:
-    """Train offline for `steps` further updates and return the agent.
-
-    What comes first (normaliser, world model) is prepared unless it is there already. Without
-    `callbacks` a progress bar is shown where the output is a terminal.
-    """
+def require_steps(steps: int) -> None:
+    """Raise `ConfigError` for a negative number of steps."""
     if steps < 0:
         raise ConfigError(f"steps is {steps}, it must be 0 or more")
-    require_match(self.spec, dataset)
-    if callbacks is None:
-        callbacks = [Progress(total=self.step + steps)]
-
-    def on_progress(metrics: Metrics) -> None:
-        for callback in callbacks:
-            callback("prepare", self, metrics)
-
-    self.prepare(dataset, on_progress)
-    train(self, self.step + steps, callbacks)
-    return self
-
-
-def learn(self: A, task: Task, steps: int, *, callbacks: Sequence[Callback] | None = None) -> A:
-    """Interact with `task` for `steps` steps of each parallel copy. Without `callbacks` a progress
-    line is shown. Raises `ConfigError` for a negative `steps`."""
-    if steps < 0:
-        raise ConfigError(f"steps is {steps}, it must be 0 or more")
-    if callbacks is None:
-        callbacks = [Progress(total=self.step + steps)]
-    train(self, self.step + steps, callbacks, self.collector(task))  # type: ignore[attr-defined]
-    return self
 
 
 def require_match(spec: Spec, dataset: Dataset) -> None:
@@ -145,22 +359,50 @@ def require_match(spec: Spec, dataset: Dataset) -> None:
         raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
 
 
-def content(self: Agent) -> dict[str, Any]:
+def require_actions(spec: Spec, algorithm: type[Agent[Any]]) -> None:
+    """Raise `ConfigError` unless `algorithm` takes actions of the task's kind."""
+    kind = "discrete" if spec.discrete else "continuous"
+    if kind in algorithm.action_kinds:
+        return
+    able = sorted(c.__name__ for c in subclasses(Agent) if kind in c.action_kinds)
+    raise ConfigError(
+        f"{algorithm.__name__} needs {algorithm.action_kinds[0]} actions and those of task "
+        f"{spec.task!r} are {kind}; algorithms that take them: {', '.join(able)}"
+    )
+
+
+def subclasses(cls: type) -> set[type[Agent[Any]]]:
+    """All classes below `cls`."""
+    direct: set[type[Agent[Any]]] = set(cls.__subclasses__())
+    return direct.union(*(subclasses(c) for c in direct))
+
+
+def config_class(cls: type) -> type:
+    """The dataclass of an agent class's settings: the annotation of its `config`."""
+    hints = typing.get_type_hints(cls)
+    if not dataclasses.is_dataclass(hints.get("config")):
+        hints = typing.get_type_hints(inspect.getattr_static(cls, "__init__"))
+    hint = hints["config"]
+    kinds = [c for c in (hint, *typing.get_args(hint)) if isinstance(c, type)]
+    return next(c for c in kinds if dataclasses.is_dataclass(c))
+
+
+def content(agent: Trainable) -> dict[str, Any]:
     """Everything a checkpoint of this agent holds."""
     return {
-        "algorithm": type(self).__name__,
-        "version": self.version,
-        "spec": configs.to_dict(self.spec),
-        "config": configs.to_dict(self.config),
-        "seed": self.seed,
-        "step": self.step,
-        "state": self.state_dict(),
+        "algorithm": type(agent).__name__,
+        "version": agent.version,
+        "spec": configs.to_dict(agent.spec),
+        "config": configs.to_dict(agent.config),
+        "seed": agent.seed,
+        "step": agent.step,
+        "state": agent.state_dict(),
     }
 
 
-def save(self: Agent, path: str | Path) -> None:
+def save(agent: Trainable, path: str | Path) -> None:
     """Write the whole agent, optimisers and generators included, to one file."""
-    checkpoint.save(path, content(self))
+    checkpoint.save(path, content(agent))
 
 
 def load(cls: type[A], path: str | Path, device: str = "cpu") -> A:
@@ -181,13 +423,10 @@ def restore(cls: type[A], values: dict[str, Any], device: str = "cpu") -> A:
             f"version {cls.version}; load it with the release that wrote it"
         )
     spec = Spec.from_dict(values["spec"])
-    config_class = typing.get_type_hints(cls.__init__)["config"]
-    if not dataclasses.is_dataclass(config_class):
-        config_class = next(c for c in typing.get_args(config_class) if dataclasses.is_dataclass(c))
-    config = configs.from_dict(config_class, values["config"])  # type: ignore[arg-type]
+    config: Any = configs.from_dict(config_class(cls), values["config"])
     agent: A = cls(spec, config, device=device, seed=values["seed"])  # type: ignore[call-arg]
-    agent.load_state_dict(values["state"])
     agent.step = values["step"]
+    agent.load_state_dict(values["state"])
     return agent
 
 
@@ -205,9 +444,9 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def generators(seed: int, device: torch.device) -> tuple[torch.Generator, torch.Generator]:
+def generators(seed: int, device: torch.device) -> tuple[Generator, Generator]:
     """One generator for initial weights (always on the CPU, so that they do not depend on the
     device) and one for everything drawn while training."""
-    initial = torch.Generator().manual_seed(seed)
-    running = torch.Generator(device=device).manual_seed(seed + 1_000_003)
+    initial = Generator().manual_seed(seed)
+    running = Generator(device=device).manual_seed(seed + 1_000_003)
     return initial, running

@@ -18,7 +18,7 @@ from mbrl.evaluation import evaluate
 from mbrl.progress import Progress
 from mbrl.records import Evaluations, MetricsFile
 from mbrl.tasks import Task
-from mbrl.training import Agent, Metrics
+from mbrl.training import Metrics, Trainable
 
 SPARING = 20
 LIMIT = 1e15  # a metric beyond this is as good as not finite
@@ -60,7 +60,7 @@ class Recorder:
         self._began = time.perf_counter()
         self._mark = (0, self._began)
 
-    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+    def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
         if event == "prepare":
             values = read(metrics)
             epoch = int(values["model/epoch"])
@@ -76,7 +76,7 @@ class Recorder:
         elif event == "end" and self._writer is not None:
             self._writer.flush()
 
-    def write(self, agent: Agent) -> None:
+    def write(self, agent: Trainable) -> None:
         values = read(self.latest)
         check_finite(values, agent.step)
         step, now = agent.step, time.perf_counter()
@@ -144,7 +144,7 @@ class Evaluator:
         self.recorder, self.progress = recorder, progress
         self.evaluations = Evaluations()
 
-    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+    def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
         if event != "step":
             return
         final = agent.step == self.last
@@ -170,7 +170,7 @@ class PolicyKeeper:
     def __init__(self, folder: str | Path, *, every: int, last: int) -> None:
         self.folder, self.every, self.last = Path(folder), every, last
 
-    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+    def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
         due = agent.step == self.last or (self.every > 0 and agent.step % self.every == 0)
         if event == "step" and due:
             weights = agent.policy.state_dict()
@@ -210,7 +210,7 @@ class Checkpointer:
         self._epoch = epoch
         self._seen: Metrics = {}
 
-    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+    def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
         if event == "prepare":
             self._epoch = int(metrics["model/epoch"])
         elif event == "step":
@@ -226,7 +226,7 @@ class Checkpointer:
         if due:
             self.save(agent)
 
-    def save(self, agent: Agent) -> None:
+    def save(self, agent: Trainable) -> None:
         """Write the checkpoint, unless the newest metrics or any weight are not finite: the last
         good checkpoint stays."""
         check_finite(read(self._seen), agent.step)
@@ -277,7 +277,7 @@ class StopOnSignal:
             raise KeyboardInterrupt  # the second Ctrl-C does not wait for the step boundary
         self.asked = True
 
-    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+    def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
         if self.asked and event in ("prepare", "step"):
             self.checkpointer.save(agent)
             raise Interrupted

@@ -1,5 +1,6 @@
 """The collector of online runs: it owns the tasks' states; agents see only batches and `act`."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -7,6 +8,26 @@ import torch
 from mbrl.errors import ConfigError
 from mbrl.tasks import Task
 from mbrl.types import Transitions
+
+
+@dataclass(frozen=True)
+class CollectorConfig:
+    """How experience is gathered."""
+
+    envs: int = 1  # parallel tasks; each loop step advances all of them once
+    warmup: int = 100  # uniform random rows before the first update; none after logged data
+    capacity: int = 1_000_000  # rows of experience kept, logged data among them
+    updates_per_step: int = 1  # of the learner, a loop step
+
+    def __post_init__(self) -> None:
+        least = {"envs": 1, "warmup": 0, "capacity": 1, "updates_per_step": 1}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
+        if self.capacity < self.warmup:
+            raise ConfigError(
+                f"capacity is {self.capacity}, below the warmup of {self.warmup} rows"
+            )
 
 
 class Collector:
@@ -28,7 +49,9 @@ class Collector:
         self.obs = task.observe(self.state)
         self.elapsed = torch.zeros(envs, dtype=torch.int64, device=task.device)
         self.running = torch.zeros(envs, dtype=torch.float64, device=task.device)
-        self.carried: torch.Tensor | None = None  # what the agent's `act` returned beside actions
+        self.policy_state: torch.Tensor | None = (
+            None  # what the agent's `act` returned beside actions
+        )
         self.rows = 0
         self.returns: list[float] = []  # finished episodes, in order
 
@@ -36,8 +59,8 @@ class Collector:
         """One step of every copy; returns how many updates follow."""
         action = self._action(agent)
         step = self.task.step(self.state, action)
-        if self.carried is not None:
-            self.carried = agent.policy.heard(self.carried, step.reward)
+        if self.policy_state is not None:
+            self.policy_state = agent.policy.observe_reward(self.policy_state, step.reward)
         self.elapsed += 1
         truncated = (self.elapsed >= self.limit) & ~step.terminated
         agent.observe(
@@ -51,9 +74,11 @@ class Collector:
             fresh = self.task.reset(self.envs, self.generator)
             state = torch.where(ended[:, None], fresh, state)
             self.running[ended], self.elapsed[ended] = 0.0, 0
-            if self.carried is not None:
-                going = (~ended).to(self.carried)
-                self.carried = self.carried * going.view(-1, *[1] * (self.carried.ndim - 1))
+            if self.policy_state is not None:
+                going = (~ended).to(self.policy_state)
+                self.policy_state = self.policy_state * going.view(
+                    -1, *[1] * (self.policy_state.ndim - 1)
+                )
         # Observed anew only where a task was reset: MuJoCo observations may need a forward pass.
         self.obs = self.task.observe(state) if bool(ended.any()) else step.obs
         self.state = state
@@ -63,8 +88,8 @@ class Collector:
     def _action(self, agent: Any) -> torch.Tensor:
         spec = self.task.spec
         if self.rows >= self.warmup:
-            action, self.carried = agent.act(
-                self.obs, deterministic=False, state=self.carried, generator=self.generator
+            action, self.policy_state = agent.act(
+                self.obs, deterministic=False, state=self.policy_state, generator=self.generator
             )
             return action
         if spec.discrete:
@@ -80,7 +105,7 @@ class Collector:
             "obs": self.obs.clone(),
             "elapsed": self.elapsed.clone(),
             "running": self.running.clone(),
-            "carried": None if self.carried is None else self.carried.clone(),
+            "carried": None if self.policy_state is None else self.policy_state.clone(),
             "rows": self.rows,
             "returns": list(self.returns),
             "generator": self.generator.get_state(),
@@ -90,6 +115,6 @@ class Collector:
         for name in ("state", "obs", "elapsed", "running"):
             setattr(self, name, state[name].clone())
         carried = state.get("carried")  # absent where it was saved before planners were known
-        self.carried = None if carried is None else carried.clone()
+        self.policy_state = None if carried is None else carried.clone()
         self.rows, self.returns = state["rows"], list(state["returns"])
         self.generator.set_state(state["generator"])

@@ -5,14 +5,14 @@ import torch
 
 from mbrl.errors import ConfigError
 from mbrl.tasks import Task
-from mbrl.training import Agent, carries
+from mbrl.training import Trainable, is_stateful
 
 START_SEED = 20_402  # the start states of every evaluation, equal for all agents and steps
 
 
 @torch.no_grad()
 def evaluate(
-    agent: Agent,
+    agent: Trainable,
     task: Task,
     episodes: int,
     *,
@@ -39,15 +39,15 @@ def evaluate(
     for _ in range(limit):
         policy = agent.policy
         batch = obs.to(device, torch.float32)
-        if carries(policy):
-            action, carried = policy.proceed(batch, carried, draws, deterministic=deterministic)
+        if is_stateful(policy):
+            action, carried = policy.step(batch, carried, draws, deterministic=deterministic)
         else:
             action = policy(batch) if deterministic else policy.explore(batch, draws)
         step = task.step(state, action.to(task.device))
         returns[live] += step.reward.double()
-        if carries(policy):
+        if is_stateful(policy):
             assert carried is not None
-            carried = policy.heard(carried, step.reward.to(device, torch.float32))
+            carried = policy.observe_reward(carried, step.reward.to(device, torch.float32))
         keep = ~step.terminated
         if not bool(keep.all()):
             live, state, obs = live[keep], step.state[keep], step.obs[keep]

@@ -11,7 +11,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
-from mbrl.training import Agent, Metrics
+from mbrl.training import Metrics, Trainable
 
 
 class Progress:
@@ -32,7 +32,7 @@ class Progress:
         )
         self.rows: dict[str, TaskID] = {}
 
-    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None:
+    def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
         if event == "prepare":
             self.epoch(metrics)
         elif event == "start":

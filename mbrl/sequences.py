@@ -41,7 +41,7 @@ class SequenceBuffer:
     An episode of n steps takes n + 1 positions of S + A + 4 numbers: its memory is bounded by
     `bytes_at_most`. The ring is allocated at once, and the system hands its pages out as they are
     written. A `penalised` one has one number more: an agent learns from rewards with a penalty, and
-    hears those without, as it will in the task.
+    observes those without, as it will in the task.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class SequenceBuffer:
         reward: Tensor,
         terminated: Tensor,
         real: Tensor,
-        heard: Tensor | None = None,
+        observed: Tensor | None = None,
     ) -> None:
         """Add one episode: `obs` [n + 1, S], `action` [n, A] in [-1, 1], `reward`, `terminated` and
-        `real` [n]; `heard` [n] are the rewards before a penalty, if they differ. Raises
+        `real` [n]; `observed` [n] are the rewards before a penalty, if they differ. Raises
         `ConfigError` for an episode that is longer than the buffer."""
         length = len(obs)
         if length > self.capacity:
@@ -98,7 +98,7 @@ class SequenceBuffer:
         rows[:-1, s + a + 2] = real.to(rows.dtype)
         rows[-1, s + a + 3] = 1.0
         if self.penalised:
-            rows[:-1, s + a + 4] = reward if heard is None else heard
+            rows[:-1, s + a + 4] = reward if observed is None else observed
         self.episodes.append((self.position, length))
         self.position += length
         self._table = None
@@ -161,8 +161,8 @@ class SequenceBuffer:
         rows = self.rows[index]
         s, a = self.spec.obs_dim, self.spec.action_dim
         action, reward = rows[:, s : s + a], rows[:, s + a]
-        heard = rows[:, s + a + 4] if self.penalised else reward
-        before = torch.cat([action, heard[:, None]], -1).roll(1, 0)
+        observed = rows[:, s + a + 4] if self.penalised else reward
+        before = torch.cat([action, observed[:, None]], -1).roll(1, 0)
         before = torch.where(first[:, None], torch.zeros_like(before), before)
         mask = rows[:, s + a + 3] == 0
         mask[-1] = False  # what comes after it is not on the tape
@@ -175,6 +175,12 @@ class SequenceBuffer:
             real=rows[:, s + a + 2] == 1,
             mask=mask,
         )
+
+    def rewards(self) -> Tensor:
+        """Of all steps [N], episode after episode."""
+        column = self.spec.obs_dim + self.spec.action_dim
+        parts = [self.rows[start : start + n - 1, column] for start, n in self.episodes]
+        return torch.cat(parts)
 
     def state_dict(self) -> dict[str, Any]:
         """The episodes in order, without gaps."""

@@ -1,4 +1,4 @@
-"""The library's single control loop: sample, update, count, tell the callbacks."""
+"""The library's single control loop: collect, let the source move on, update, run the callbacks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from torch import Generator, Tensor
 from torch.nn import Parameter
 
-from mbrl.buffer import Batch
-from mbrl.types import Dataset, Spec, Transitions
+from mbrl.types import Dataset, Spec
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -25,9 +24,9 @@ class Policy(Protocol):
 
 
 class Stateful(Protocol):
-    """A policy that carries something from one step of an episode to the next: a plan, a memory."""
+    """A policy with a state that lasts from step to step of an episode: a plan, a memory."""
 
-    def proceed(
+    def step(
         self,
         obs: Tensor,
         state: Tensor | None,
@@ -39,21 +38,21 @@ class Stateful(Protocol):
         back at the next step; rows of zeros, or None, begin an episode."""
         ...
 
-    def heard(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
+    def observe_reward(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
         """The state after the step's `reward` [B] is known, and, where another `action` [B, A] in
         the task's units was taken than the policy's own, after that one."""
         ...
 
 
-def carries(policy: object) -> "TypeIs[Stateful]":
+def is_stateful(policy: object) -> "TypeIs[Stateful]":
     """Whether `policy` is `Stateful`. By a method of its class: to ask `isinstance` of a protocol
     takes longer than a small policy's action."""
-    return hasattr(type(policy), "proceed")
+    return hasattr(type(policy), "observe_reward")
 
 
 @runtime_checkable
-class Agent(Protocol):
-    """What the loop, the evaluation and the checkpoints need of an algorithm."""
+class Trainable(Protocol):
+    """What the loop, the evaluation and the checkpoints need of an agent."""
 
     version: int
     spec: Spec
@@ -64,8 +63,9 @@ class Agent(Protocol):
     @property
     def policy(self) -> Policy: ...
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None: ...
-    def next_batch(self) -> Batch: ...
-    def update(self, batch: Batch) -> Metrics: ...
+    def advance(self) -> Metrics: ...
+    def next_batch(self) -> Any: ...
+    def update(self, batch: Any) -> Metrics: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
@@ -74,35 +74,32 @@ class Callback(Protocol):
     """Called with the event: "start" (before the first update), "prepare" (progress of what is
     fitted first), "step" (after each update), "end". `metrics` are detached 0-d tensors."""
 
-    def __call__(self, event: str, agent: Agent, metrics: Metrics) -> None: ...
+    def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None: ...
 
 
-class Source(Protocol):
-    """Where an online agent's data comes from."""
+class Collecting(Protocol):
+    """What gathers an online agent's experience."""
 
     def collect(self, agent: Any) -> int:
-        """Gather experience for one step; returns how many updates follow it, 0 while the agent
-        should not update yet."""
+        """Act for one step; returns how many updates follow it, 0 while the agent should not
+        update yet."""
         ...
 
 
-class Online(Protocol):
-    """What an algorithm needs beside `Agent` to learn online."""
-
-    updates_per_step: int  # updates after each step of the collector
-
-    def observe(self, data: Transitions) -> None: ...
-
-
 def train(
-    agent: Agent, until: int, callbacks: Sequence[Callback] = (), source: Source | None = None
+    agent: Trainable,
+    until: int,
+    callbacks: Sequence[Callback] = (),
+    collector: Collecting | None = None,
 ) -> None:
-    """Update `agent` until its step counter reads `until`."""
+    """Update `agent` until its step counter reads `until`: once a step, or with a `collector` as
+    often as it says after its step in the task."""
     for callback in callbacks:
         callback("start", agent, {})
     while agent.step < until:
-        metrics: Metrics = {}
-        for _ in range(1 if source is None else source.collect(agent)):
+        updates = 1 if collector is None else collector.collect(agent)
+        metrics: Metrics = agent.advance() if updates else {}
+        for _ in range(updates):
             metrics |= agent.update(agent.next_batch())
         agent.step += 1
         for callback in callbacks:

@@ -11,28 +11,36 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import unknown_name
+from mbrl.shapes import check_shapes
+from mbrl.types import Transitions
+from world_models.protocol import WorldModel
 
 Measure = Callable[[Tensor, Tensor], Tensor]
+CHUNK = 10_000  # rows of data whose disagreement is computed at a time
 
 
 def max_aleatoric(mean: Tensor, variance: Tensor) -> Tensor:
     """max_e ||sigma_e||_2. MOPO (arXiv 2005.13239), section 5."""
+    check_shapes(mean=(mean, "E B D"), variance=(variance, "E B D"))
     return variance.sum(-1).sqrt().max(0).values
 
 
 def ensemble_variance(mean: Tensor, variance: Tensor) -> Tensor:
     """Euclidean norm of the mixture's per-dimension variance, mean_e(sigma_e^2 + mu_e^2) - mu*^2.
     Revisiting Design Choices in Offline Model-Based RL (arXiv 2110.04135), section 4."""
+    check_shapes(mean=(mean, "E B D"), variance=(variance, "E B D"))
     return _mixture_variance(mean, variance).norm(dim=-1)
 
 
 def ensemble_std(mean: Tensor, variance: Tensor) -> Tensor:
     """Euclidean norm of the mixture's per-dimension standard deviation (arXiv 2110.04135)."""
+    check_shapes(mean=(mean, "E B D"), variance=(variance, "E B D"))
     return _mixture_variance(mean, variance).sum(-1).sqrt()
 
 
 def max_pairwise_difference(mean: Tensor, variance: Tensor) -> Tensor:
     """max_{i,j} ||mu_i - mu_j||_2. MOReL (arXiv 2005.05951), eq. 2."""
+    check_shapes(mean=(mean, "E B D"), variance=(variance, "E B D"))
     widest = mean.new_zeros(mean.shape[1])
     for i in range(mean.shape[0] - 1):
         gaps = (mean[i + 1 :] - mean[i]).square().sum(-1).max(0).values
@@ -87,3 +95,10 @@ def measure(name: str) -> Measure:
     if name not in MEASURES:
         raise unknown_name("disagreement measure", name, MEASURES)
     return MEASURES[name]
+
+
+def data_disagreement(model: WorldModel, data: Transitions, name: str) -> Tensor:
+    """The members' disagreement [N] by measure `name` at all rows of `data`, which lie on the
+    model's device."""
+    chunks = zip(data.obs.split(CHUNK), data.action.split(CHUNK), strict=True)
+    return torch.cat([model.disagreement(obs, action, name) for obs, action in chunks])

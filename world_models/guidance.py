@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mbrl.config import check_choices
 from mbrl.errors import ConfigError
-from mbrl.training import carries
+from mbrl.training import is_stateful
 from world_models.samplers.base import Before, Denoiser
 from world_models.windows import Tokens
 
@@ -19,7 +19,7 @@ from world_models.windows import Tokens
 def log_prob(policy: Any, obs: Tensor, action: Tensor) -> Tensor:
     """log pi(a|s) [...] at raw `obs` [..., S] and `action` [..., A] in [-1, 1]; that of
     N(pi(s), 1) for a deterministic policy. Raises `ConfigError` for one that has neither."""
-    if carries(policy):
+    if is_stateful(policy):
         raise ConfigError(
             f"{type(policy).__name__} carries a memory or a plan; its density at single steps is "
             "not defined"

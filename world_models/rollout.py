@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
-from mbrl.training import Stateful, carries
+from mbrl.training import Stateful, is_stateful
 from mbrl.types import Trajectories
 from world_models.disagreement import measure
 from world_models.protocol import Prediction, WorldModel
@@ -81,7 +81,9 @@ def rollout(
     model cannot predict it (nothing recorded), or at the horizon (truncated). `states` [B, K]:
     simulator states at the starts, for models that carry them; `memory` [B, M]: what a `Stateful`
     policy carries there; `limits` [B]: most steps of each row, if fewer than the horizon. Such a
-    policy hears rewards before their penalty: with one, as recorded in `signals["heard"]`.
+    policy observes rewards before their penalty: with one, as recorded in
+    `signals["unpenalised_reward"]`. With `HaltingRollout`, `signals["halted"]` is 1 at the steps
+    that lead to HALT.
     """
     count, device = starts.shape[0], starts.device
     record = _Record(count, config.horizon, starts)
@@ -95,23 +97,23 @@ def rollout(
     for t in range(config.horizon):
         if not len(live):
             break
-        if carries(policy):
-            action, memory = policy.proceed(obs, memory, generator, deterministic=False)
+        if is_stateful(policy):
+            action, memory = policy.step(obs, memory, generator, deterministic=False)
         else:
             action = _act(policy, obs, generator)
         if config.member == "per_step":
             members = _members(model, config, len(live), generator)
         guess = model.predict(obs, action, generator, member=members, state=state, measure=asked)
-        heard = None
-        if carries(policy):
+        plain = guess.reward
+        if is_stateful(policy):
             assert memory is not None
-            memory = policy.heard(memory, guess.reward)
-            heard = guess.reward if config.penalty else None
+            memory = policy.observe_reward(memory, plain)
         guess, halted = _judged(model, config, asked, obs, action, guess)
         over = halted | (t == config.horizon - 1)
         if limits is not None:
             over |= limits[live] <= t + 1
-        record.write(t, live, obs, action, guess, over & ~guess.terminated, heard)
+        signals = _signals(policy, config, plain, halted)
+        record.write(t, live, obs, action, guess, over & ~guess.terminated, signals)
         keep = ~(guess.terminated | over)
         if guess.valid is not None:
             keep &= guess.valid
@@ -152,6 +154,19 @@ def _judged(
     return guess._replace(reward=reward), halted
 
 
+def _signals(
+    policy: Policy, config: RolloutConfig, plain: Tensor, halted: Tensor
+) -> dict[str, Tensor]:
+    """What is recorded beside a step: the reward [B] before a penalty for a policy that observes
+    it, and the rows [B] that HALT ended."""
+    signals = {}
+    if config.penalty and is_stateful(policy):
+        signals["unpenalised_reward"] = plain
+    if isinstance(config, HaltingRollout):
+        signals["halted"] = halted.to(plain.dtype)
+    return signals
+
+
 def _rows(values: Tensor | None, kept: Tensor) -> Tensor | None:
     return None if values is None else values[kept]
 
@@ -187,6 +202,7 @@ class _Record:
     def __init__(self, count: int, horizon: int, like: Tensor) -> None:
         self.shape, self.like = (count, horizon), like
         self.fields: dict[str, Tensor] = {}
+        self.signals: dict[str, Tensor] = {}
         self.mask = torch.zeros(self.shape, dtype=torch.bool, device=like.device)
 
     def write(
@@ -197,7 +213,7 @@ class _Record:
         action: Tensor,
         guess: Prediction,
         truncated: Tensor,
-        heard: Tensor | None,
+        signals: dict[str, Tensor],
     ) -> None:
         values = {
             "obs": obs,
@@ -209,17 +225,14 @@ class _Record:
         }
         if guess.disagreement is not None:
             values["disagreement"] = guess.disagreement
-        if heard is not None:
-            values["heard"] = heard
         rows = slice(None) if len(live) == self.shape[0] else live  # a copy beats a scatter
-        for name, value in values.items():
-            if name not in self.fields:
-                self.fields[name] = value.new_zeros(*self.shape, *value.shape[1:])
-            self.fields[name][rows, t] = value
+        for storage, new in ((self.fields, values), (self.signals, signals)):
+            for name, value in new.items():
+                if name not in storage:
+                    storage[name] = value.new_zeros(*self.shape, *value.shape[1:])
+                storage[name][rows, t] = value
         self.mask[rows, t] = True if guess.valid is None else guess.valid
 
     def trajectories(self) -> Trajectories:
         fields: dict[str, Any] = dict(self.fields)
-        heard = fields.pop("heard", None)
-        signals = {} if heard is None else {"heard": heard}
-        return Trajectories(mask=self.mask, signals=signals, **fields)
+        return Trajectories(mask=self.mask, signals=self.signals, **fields)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic
-from algorithms.learners.soft_actor_critic import SoftActorCritic
+from algorithms.learners.soft_actor_critic import SoftActorCritic, entropy_range
 from mbrl.networks import ensemble_values
 from mbrl.training import Metrics
 from world_models import WorldModel
@@ -83,7 +83,7 @@ def value_metrics(
     """Mean value at data states `obs` [B, S] against what the policy earns from there in the
     model. `rewards` are the least and the largest reward of the data, to which imagined ones are
     cut unless told otherwise; `memory` [2] is what values remember of earlier temperatures
-    (`remembered`)."""
+    (`learner.remembered`)."""
     noise = torch.randn(len(obs), learner.spec.action_dim, generator=generator, device=obs.device)
     action, _ = learner.actor.sample(obs, noise)
     q = ensemble_values(learner.critic, torch.cat([obs, action], -1))[0].min(0).values.double()
@@ -99,7 +99,7 @@ def excess_metrics(
     range: that of the rewards (with 0, the reward after an end) and entropy bonuses, over
     1 - gamma."""
     low, high = rewards[0].clamp_max(0), rewards[1].clamp_min(0)
-    least, most = entropies(learner)
+    least, most = entropy_range(learner)
     alpha = torch.maximum(learner.log_alpha.detach().exp(), memory[0])
     span = (high - low + alpha * (most - least)) / (1 - learner.config.gamma)
     return {
@@ -155,28 +155,6 @@ def soft_return(
 def horizon(gamma: float) -> int:
     """Steps after which the discount is at most `LEFT`."""
     return max(1, math.ceil(math.log(LEFT) / math.log(gamma))) if gamma > 0 else 1
-
-
-def remembered(before: Tensor, metrics: Metrics, learner: Learner) -> Tensor:
-    """The temperature and the mean entropy bonus of a step [2] in the values after an update with
-    these `metrics`, from those `before` it (0 in new values).
-
-    Values that fit their targets exactly follow alpha H / (1 - gamma) at the target average's rate
-    times 1 - gamma: with 0.005 and 0.99 over some 20,000 updates, in which a learned temperature
-    may fall a hundredfold. Such an old bonus is no overestimation, though no step pays it now.
-    """
-    config = learner.config
-    entropy = metrics["actor/entropy"].clamp(*entropies(learner))
-    rate = config.tau * (1 - config.gamma)
-    alpha = metrics["actor/alpha"]
-    return torch.lerp(before, torch.stack([alpha, alpha * entropy]), rate)
-
-
-def entropies(learner: Learner) -> tuple[float, float]:
-    """The entropies that a policy is given credit for: from the target to that of uniform
-    actions."""
-    most = learner.spec.action_dim * math.log(2)
-    return min(learner.target_entropy, most), most
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from mbrl.networks import (
     polyak_update,
     target_copy,
 )
-from mbrl.training import Agent, Metrics, Stateful, carries
+from mbrl.training import Metrics, Stateful, Trainable, is_stateful
 from mbrl.types import Dataset, Spec, Transitions
 
 Policy = Callable[[Tensor], Tensor] | Stateful  # raw obs [B, S] to actions in the task's units
@@ -89,7 +89,7 @@ class FQEResult:
 
 
 def evaluate_policies(
-    policies: Sequence[Agent | Policy],
+    policies: Sequence[Trainable | Policy],
     dataset: Dataset,
     config: FQEConfig | None = None,
     *,
@@ -166,25 +166,25 @@ def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
 def greedy_actions(policy: Policy, data: Transitions, starts: Tensor) -> Tensor:
     """Actions at every `next_obs` of `data`, then at the rows `starts` [E], where episodes begin:
     [N + E, A] in the task's units, or [N + E] where discrete."""
-    if not carries(policy):
+    if not is_stateful(policy):
         places = (data.next_obs.float(), data.obs[starts].float())
         return torch.cat([policy(part) for obs in places for part in obs.split(CHUNK)])
     # Longest episodes first: those that still run are the first ones, at every step.
     length = torch.cat([starts[1:], starts.new_tensor([len(data)])]) - starts
     order = length.argsort(descending=True)
-    action, state = policy.proceed(data.obs[starts[order]].float(), None, None)
+    action, state = policy.step(data.obs[starts[order]].float(), None, None)
     found = action.new_zeros(len(data) + len(starts), *action.shape[1:])
     found[len(data) + order] = action
     for t in range(int(length.max())):
         rows = starts[order[: int((length > t).sum())]] + t
-        state = policy.heard(state[: len(rows)], data.reward[rows], data.action[rows])
-        action, state = policy.proceed(data.next_obs[rows].float(), state, None)
+        state = policy.observe_reward(state[: len(rows)], data.reward[rows], data.action[rows])
+        action, state = policy.step(data.next_obs[rows].float(), state, None)
         found[rows] = action
     return found
 
 
 def policy_actions(
-    policies: Sequence[Agent | Policy], data: Transitions, starts: Tensor, spec: Spec
+    policies: Sequence[Trainable | Policy], data: Transitions, starts: Tensor, spec: Spec
 ) -> Tensor:
     """Greedy actions of K policies as `greedy_actions` has them, on the data's device: [N + E, K,
     A] in [-1, 1], or [N + E, K] int64 where discrete."""
@@ -193,10 +193,10 @@ def policy_actions(
     scale = None if spec.discrete else ActionScale(spec).to(place)
     columns = []
     for k, policy in enumerate(policies):
-        if isinstance(policy, Agent):
+        if isinstance(policy, Trainable):
             there = next(policy.policy.parameters()).device
             action = greedy_actions(policy.policy, data.to(there), starts.to(there)).to(place)
-        elif callable(policy) or carries(policy):
+        elif callable(policy) or is_stateful(policy):
             action = greedy_actions(policy, data, starts).to(place)
         else:
             kind = type(policy).__name__
@@ -230,7 +230,11 @@ class FQE:
     """
 
     def __init__(
-        self, policies: Sequence[Agent | Policy], dataset: Dataset, config: FQEConfig, device: str
+        self,
+        policies: Sequence[Trainable | Policy],
+        dataset: Dataset,
+        config: FQEConfig,
+        device: str,
     ) -> None:
         if len(policies) == 0:
             raise ConfigError("policies is empty; give at least one agent or function")

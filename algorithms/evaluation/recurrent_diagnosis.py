@@ -30,8 +30,7 @@ def diagnose(
     metrics = reach(learner, sequences.sample(POSITIONS, generator), generator)
     tape, kept = recorded.histories(diagnosis.STATES, generator)
     q = values(learner, tape, sampled(learner, tape, generator))[:, kept].mean(0).double()
-    steps = recorded.rows[recorded.rows[:, -1] == 0]  # without the positions after the last step
-    reward = steps[:, learner.spec.obs_dim + learner.spec.action_dim]
+    reward = recorded.rewards()
     rewards = (reward.min(), reward.max())
     found = imagine(learner, model, tape, kept, generator)
     earned = soft_return(found, rewards, memory[1], learner.config.gamma)

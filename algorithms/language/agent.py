@@ -139,6 +139,10 @@ class Speaker(ABC):
                 group.setdefault("full", group["lr"])
                 group["lr"] = group["full"] * grown
 
+    def advance(self) -> Metrics:
+        """Nothing happens between the rounds of the collector."""
+        return {}
+
     @abstractmethod
     def next_batch(self) -> Any: ...
 

@@ -1,16 +1,17 @@
-"""What AWAC and CRR share: critics that learn the policy's own values, and a policy that clones the
-logged actions with weights from their advantages."""
+"""The learner that AWAC and CRR share: critics of the policy's own values, and a policy that clones
+the logged actions with weights from their advantages. The weight is what a paper adds."""
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from algorithms import offline
+from algorithms.learners.critics import critics, q_values, sampled_q_values
 from mbrl.buffer import Batch
-from mbrl.networks import TanhMeanGaussianPolicy, descend, polyak_update, target_copy
+from mbrl.networks import TanhMeanGaussianPolicy, adam, descend, polyak_update, target_copy
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -21,6 +22,7 @@ def advantages(q: Tensor, sampled_q: Tensor, baseline: Literal["mean", "max"] = 
 
     Critic Regularized Regression (arXiv 2006.15134), table 1: the mean or the largest of K samples.
     """
+    check_shapes(q=(q, "N B"), sampled_q=(sampled_q, "N K B"))
     values = sampled_q.min(0).values
     state_value = values.mean(0) if baseline == "mean" else values.max(0).values
     return q.min(0).values - state_value
@@ -33,6 +35,7 @@ def exponential_weight(advantage: Tensor, scale: float, bound: float) -> Tensor:
 
 def weighted_cloning(log_prob: Tensor, weight: Tensor) -> tuple[Tensor, Metrics]:
     """-mean weight log pi(a|s), both [B]; no gradient flows into the weight."""
+    check_shapes(log_prob=(log_prob, "B"), weight=(weight, "B"))
     weight = weight.detach()
     loss = -(weight * log_prob).mean()
     return loss, {"actor/loss": loss.detach(), "actor/weight": weight.mean()}
@@ -51,33 +54,44 @@ class AdvantageWeightedConfig:
     normalise_obs: bool = False  # standardise observations with the data's statistics
 
 
-class AdvantageWeighted(offline.Offline):
-    """Critics of the policy's values and advantage-weighted cloning. A class built on it defines
-    `weight`."""
+class AdvantageWeighted:
+    """Critics of the policy's values and cloning with `weight` [B] of the advantages [B], which
+    subtract a `baseline` over `samples` actions of the policy."""
 
-    baseline: Literal["mean", "max"] = "mean"
-    samples = 1
-
-    def __init__(self, spec: Spec, config: AdvantageWeightedConfig, device: str, seed: int) -> None:
-        initial = self.setup(spec, config, device, seed)
-        hidden = config.hidden
-        self.policy = TanhMeanGaussianPolicy(spec, hidden, generator=initial).to(self.device)
-        self.critic = offline.critics(spec, config.critics, hidden, initial).to(self.device)
+    def __init__(
+        self,
+        spec: Spec,
+        config: AdvantageWeightedConfig,
+        device: torch.device,
+        generator: torch.Generator,
+        weight: Callable[[Tensor], Tensor],
+        *,
+        baseline: Literal["mean", "max"] = "mean",
+        samples: int = 1,
+    ) -> None:
+        self.config, self.device = config, device
+        self.weight, self.baseline, self.samples = weight, baseline, samples
+        hidden, rate = config.hidden, config.learning_rate
+        self.policy = TanhMeanGaussianPolicy(spec, hidden, generator=generator).to(device)
+        self.critic = critics(spec, config.critics, hidden, generator).to(device)
         self.critic_target = target_copy(self.critic)
-        self.own(
-            config.learning_rate,
-            {"policy": self.policy, "critic": self.critic},
-            critic_target=self.critic_target,
-        )
+        self.modules: dict[str, nn.Module] = {
+            "policy": self.policy,
+            "critic": self.critic,
+            "critic_target": self.critic_target,
+        }
+        self.optimisers: dict[str, torch.optim.Optimizer] = {
+            "policy": adam(self.policy.parameters(), rate),
+            "critic": adam(self.critic.parameters(), rate),
+        }
 
-    def next_batch(self) -> Batch:
-        """A uniform batch with the draws of one next action and of `samples` actions a state."""
-        batch = super().next_batch()
+    def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch with the draws of one next action and of `samples` actions a state."""
         shape = (1 + self.samples, *batch.action.shape)
-        noise = torch.randn(shape, generator=self.generator, device=self.device)
+        noise = torch.randn(shape, generator=generator, device=self.device)
         return batch._replace(noise=noise)
 
-    def update(self, batch: Batch) -> Metrics:
+    def update(self, batch: Batch, count: int = 0) -> Metrics:
         metrics = self.update_critic(batch) | self.update_policy(batch)
         polyak_update(self.critic_target, self.critic, self.config.tau)
         return metrics
@@ -87,9 +101,9 @@ class AdvantageWeighted(offline.Offline):
         normalise = self.policy.normaliser
         with torch.no_grad():
             action, _ = self.policy.sample(batch.next_obs, batch.noise[0])
-            next_q = offline.q_values(self.critic_target, normalise(batch.next_obs), action)
+            next_q = q_values(self.critic_target, normalise(batch.next_obs), action)
             target = batch.reward + batch.discount * next_q.min(0).values
-        q = offline.q_values(self.critic, normalise(batch.obs), batch.action)
+        q = q_values(self.critic, normalise(batch.obs), batch.action)
         loss = (q - target).square().mean(1).sum()
         descend(self.optimisers["critic"], loss)
         return {"critic/loss": loss.detach(), "critic/q_mean": q.detach().mean()}
@@ -107,9 +121,5 @@ class AdvantageWeighted(offline.Offline):
         assert batch.noise is not None
         sampled, _ = self.policy.sample(batch.obs, batch.noise[1:])
         actions = torch.cat([batch.action[None], sampled])
-        q = offline.sampled_q_values(self.critic, self.policy.normaliser(batch.obs), actions)
+        q = sampled_q_values(self.critic, self.policy.normaliser(batch.obs), actions)
         return advantages(q[:, 0], q[:, 1:], self.baseline)
-
-    @abstractmethod
-    def weight(self, advantage: Tensor) -> Tensor:
-        """Weights [B] of the logged actions."""

@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algorithms.learners.soft_actor_critic import value_memory
 from mbrl.errors import ConfigError
 from mbrl.networks import ActionScale, EnsembleMLP, descend, polyak_update, target_copy
 from mbrl.networks.policies import squashed_log_prob
 from mbrl.networks.recurrent import MemoryEncoder, NormedLayer, uniform_initialisation
 from mbrl.sequences import Tape
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -76,6 +78,7 @@ class RecurrentLearnerConfig:
 def step_weights(mask: Tensor, real: Tensor, real_weight: float) -> Tensor:
     """Weights [T] such that their sum with a loss is kappa times its mean over recorded steps plus
     1 - kappa times that over imagined ones. A kind that is absent counts nothing."""
+    check_shapes(mask=(mask, "T"), real=(real, "T"))
     recorded, imagined = (mask & real).float(), (mask & ~real).float()
     share = recorded * (real_weight / recorded.sum().clamp_min(1.0))
     return share + imagined * ((1.0 - real_weight) / imagined.sum().clamp_min(1.0))
@@ -84,11 +87,13 @@ def step_weights(mask: Tensor, real: Tensor, real_weight: float) -> Tensor:
 def bootstrapped(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
     """y_t = r_t + discount_t V_{t+1} [T] of a tape, from the values `next_value` [T] at its own
     positions; the last entry means nothing."""
+    check_shapes(reward=(reward, "T"), discount=(discount, "T"), next_value=(next_value, "T"))
     return reward + discount * next_value.roll(-1)
 
 
 def critic_loss(q: Tensor, target: Tensor, weights: Tensor, huber: float) -> Tensor:
     """Weighted Huber error, mean over heads, of `q` [N, T] against `target` [T]."""
+    check_shapes(q=(q, "N T"), target=(target, "T"), weights=(weights, "T"))
     error = F.huber_loss(q, target.expand_as(q), reduction="none", delta=huber)
     return (error.mean(0) * weights).sum()
 
@@ -122,7 +127,7 @@ class RecurrentPolicy(nn.Module):
         return mean, log_std.clamp(*LOG_STD)
 
     @torch.no_grad()
-    def proceed(
+    def step(
         self,
         obs: Tensor,
         state: Tensor | None,
@@ -145,7 +150,7 @@ class RecurrentPolicy(nn.Module):
             [memory, action, obs.new_zeros(len(obs), 1)], 1
         )
 
-    def heard(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
+    def observe_reward(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
         """The carried state with the step's `reward` [B] in it, and with `action` [B, A], in the
         task's units, in place of the policy's own."""
         memory, own, _ = state.split([self.encoder.state_size, self.spec.action_dim, 1], 1)
@@ -164,22 +169,24 @@ class RecurrentPolicy(nn.Module):
         differentiable. Actions at the very bounds are moved inside."""
         pre = torch.atanh(action.clamp(-bound, bound))
         memory = obs.new_zeros(len(obs), self.encoder.state_size)
-        heard = obs.new_zeros(len(obs), self.spec.action_dim + 1)
-        found = []
+        before = obs.new_zeros(len(obs), self.spec.action_dim + 1)
+        log_probs = []
         for t in range(obs.shape[1]):
-            features, memory = self.encoder.step(torch.cat([obs[:, t], heard], -1), memory)
+            features, memory = self.encoder.step(torch.cat([obs[:, t], before], -1), memory)
             mean, log_std = self.distribution(features)
-            found.append(squashed_log_prob(pre[:, t], (pre[:, t] - mean) / log_std.exp(), log_std))
-            heard = torch.cat([action[:, t], reward[:, t, None]], -1)
-        return torch.stack(found, 1)
+            log_probs.append(
+                squashed_log_prob(pre[:, t], (pre[:, t] - mean) / log_std.exp(), log_std)
+            )
+            before = torch.cat([action[:, t], reward[:, t, None]], -1)
+        return torch.stack(log_probs, 1)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """The greedy action at the first step of an episode; `proceed` goes on from there."""
-        return self.proceed(obs, None, None)[0]
+        """The greedy action at the first step of an episode; `step` goes on from there."""
+        return self.step(obs, None, None)[0]
 
     def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
         """A sampled action at the first step of an episode."""
-        return self.proceed(obs, None, generator, deterministic=False)[0]
+        return self.step(obs, None, generator, deterministic=False)[0]
 
 
 class RecurrentCritic(nn.Module):
@@ -209,9 +216,9 @@ class RecurrentCritic(nn.Module):
 
 
 def encoder(spec: Spec, config: MemoryConfig, generator: torch.Generator) -> MemoryEncoder:
-    heard = 0 if config.kind == "none" else spec.action_dim + 1  # action and reward before
+    before = 0 if config.kind == "none" else spec.action_dim + 1  # last action and reward
     return MemoryEncoder(
-        spec.obs_dim + heard,
+        spec.obs_dim + before,
         config.width,
         kind=config.kind,
         layers=config.layers,
@@ -244,6 +251,7 @@ class RecurrentActorCritic:
         self.target = target_copy(self.critic)
         log_alpha = torch.tensor(math.log(config.alpha), dtype=torch.float32)
         self.log_alpha = nn.Parameter(log_alpha.to(device))
+        self.remembered = torch.zeros(2, device=device)  # see `value_memory`
         entropy = config.target_entropy
         self.target_entropy = -float(spec.action_dim) if entropy is None else entropy
         self.modules: dict[str, nn.Module] = {
@@ -283,14 +291,17 @@ class RecurrentActorCritic:
         for group, rate in zip(self.optimisers["policy"].param_groups, rates, strict=True):
             group["lr"] = factor * rate
 
-    def update(self, tape: Tape) -> Metrics:
-        """One step of temperature, actor, critics and target, in that order."""
+    def update(self, tape: Tape, count: int = 0) -> Metrics:
+        """One step of temperature, actor, critics and target, in that order, at the rates of update
+        `count`."""
         c = self.config
+        self.set_rates(count)
         weights = step_weights(tape.mask, tape.real, c.real_weight)
         features = self.critic.encoder(tape.x, tape.first)
         metrics = self.update_policy(tape, weights, features.detach())
         metrics |= self.update_critic(tape, weights, features, self.value_target(tape))
         polyak_update(self.target, self.critic, c.tau)
+        self.remembered = value_memory(self, metrics)
         return metrics
 
     def update_policy(self, tape: Tape, weights: Tensor, features: Tensor) -> Metrics:

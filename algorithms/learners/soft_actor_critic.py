@@ -1,9 +1,10 @@
 """The learner that the SAC family shares: a squashed-Gaussian actor, a batched critic ensemble and
-a temperature. SAC, SAC-N, EDAC, CQL, RAVL, MBPO and MOPO are settings of it and of their data."""
+a temperature. What a paper changes is the loss of the critics or their target, which it passes."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from mbrl.networks import (
     polyak_update,
     target_copy,
 )
+from mbrl.shapes import check_shapes
 from mbrl.types import Spec
 
 Metrics = dict[str, Tensor]
@@ -70,6 +72,17 @@ class LearnerConfig:
             raise ConfigError(f"alpha is {self.alpha}, it must be above 0")
 
 
+@dataclass(frozen=True)
+class SoftConfig:
+    """The settings of an algorithm that has a soft actor-critic learner."""
+
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+
+    @property
+    def gamma(self) -> float:
+        return self.learner.gamma
+
+
 def soft_target(
     reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: Tensor | None, alpha: Tensor
 ) -> Tensor:
@@ -78,49 +91,38 @@ def soft_target(
     Soft Actor-Critic Algorithms and Applications (arXiv 1812.05905), eq. 3, with the minimum over
     all given critics. `next_log_prob` None leaves the entropy out.
     """
+    check_shapes(
+        reward=(reward, "B"),
+        discount=(discount, "B"),
+        next_q=(next_q, "N B"),
+        next_log_prob=(next_log_prob, "B"),
+    )
     value = next_q.min(0).values
     if next_log_prob is not None:
         value = value - alpha * next_log_prob
     return reward + discount * value
 
 
-def diversity_loss(dq_da: Tensor) -> Tensor:
-    """Mean over the batch of sum_{i != j} <g_i, g_j> / (N - 1), where g_n is the action gradient
-    of critic n scaled to unit length; `dq_da` is [N, B, A].
-
-    Uncertainty-Based Offline RL with Diversified Q-Ensemble (arXiv 2110.01548), eq. 5.
-    """
-    g = dq_da / (dq_da.norm(dim=-1, keepdim=True) + 1e-10)
-    # sum_{i != j} <g_i, g_j> = |sum g|^2 - sum |g|^2 avoids the N x N table.
-    pairs = g.sum(0).square().sum(-1) - g.square().sum((0, 2))
-    return pairs.mean() / (dq_da.shape[0] - 1)
-
-
-def critic_loss(
-    q: Tensor, target: Tensor, dq_da: Tensor | None, eta: float, huber: float | None
-) -> tuple[Tensor, Metrics]:
-    """Sum over critics of the batch-mean error of `q` [N, B] against `target` [B], plus eta times
-    the diversity term."""
+def critic_loss(q: Tensor, target: Tensor, huber: float | None) -> tuple[Tensor, Metrics]:
+    """Sum over critics of the batch-mean error of `q` [N, B] against `target` [B]: squared, or
+    Huber's with the threshold `huber`."""
+    check_shapes(q=(q, "N B"), target=(target, "B"))
     goal = target.expand_as(q)
     if huber is None:
-        fit = (q - goal).square().mean(1).sum()
+        loss = (q - goal).square().mean(1).sum()
     else:
-        fit = F.huber_loss(q, goal, reduction="none", delta=huber).mean(1).sum()
-    metrics = {
-        "critic/loss": fit.detach(),
+        loss = F.huber_loss(q, goal, reduction="none", delta=huber).mean(1).sum()
+    return loss, {
+        "critic/loss": loss.detach(),
         "critic/q_mean": q.detach().mean(),
         "critic/q_spread": q.detach().std(0, correction=0).mean(),
         "critic/penalty": (q.detach().mean(0) - q.detach().min(0).values).mean(),
     }
-    if dq_da is None or eta == 0:
-        return fit, metrics
-    diversity = diversity_loss(dq_da)
-    metrics["critic/diversity"] = diversity.detach()
-    return fit + eta * diversity, metrics
 
 
 def actor_loss(log_prob: Tensor, value: Tensor, alpha: Tensor) -> tuple[Tensor, Metrics]:
     """Batch mean of alpha log pi(a|s) - Q(s, a), both [B]."""
+    check_shapes(log_prob=(log_prob, "B"), value=(value, "B"))
     loss = (alpha * log_prob - value).mean()
     return loss, {"actor/loss": loss.detach(), "actor/entropy": -log_prob.detach().mean()}
 
@@ -131,12 +133,34 @@ def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float)
 
 
 class SoftActorCritic:
-    """Networks, targets, optimisers and the update; a component that algorithms own."""
+    """Networks, targets, optimisers and the update.
+
+    `critic_loss` and `target` are what an algorithm puts in the place of squared errors and of the
+    soft target (from learner, batch and the metrics of the policy's step); `samples` more draws a
+    state come with a batch for them. `remembered` [2] is what
+    the values still hold of earlier temperatures (`value_memory`).
+    """
 
     def __init__(
-        self, spec: Spec, config: LearnerConfig, device: torch.device, generator: torch.Generator
+        self,
+        spec: Spec,
+        config: LearnerConfig,
+        device: torch.device,
+        generator: torch.Generator,
+        *,
+        critic_loss: "CriticLoss | None" = None,
+        target: "Target | None" = None,
+        samples: int = 0,
     ) -> None:
+        if config.eta > 0 and critic_loss is None:
+            raise ConfigError(
+                f"eta is {config.eta}, but these critics have no diversity term; set it to 0, or "
+                "take EDAC (logged data) or RAVL (imagined rollouts), whose critics have one"
+            )
         self.spec, self.config = spec, config
+        self.critic_loss, self.target_of = critic_loss or regression, target or plain_target
+        self.samples = samples
+        self.remembered = torch.zeros(2, device=device)
         self.actor = SquashedGaussianPolicy(spec, config.hidden, generator=generator)
         width = spec.obs_dim + spec.action_dim
         self.critic = EnsembleMLP(config.critics, width, config.hidden, 1, generator=generator)
@@ -160,31 +184,31 @@ class SoftActorCritic:
             "alpha": adam([self.log_alpha], config.alpha_lr),
         }
 
+    @property
+    def policy(self) -> SquashedGaussianPolicy:
+        return self.actor
+
     def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch with the random draws an update needs."""
+        """The batch with the random draws an update needs: two actions a state, the target critics,
+        and `samples` further actions."""
         config, device = self.config, batch.obs.device
-        shape = (2, batch.obs.shape[0], self.spec.action_dim)
-        noise = torch.randn(shape, generator=generator, device=device)
+        shape = (len(batch.obs), self.spec.action_dim)
+        noise = torch.randn((2, *shape), generator=generator, device=device)
         subset = None
         if config.target_min_of is not None:
             order = torch.randperm(config.critics, generator=generator, device=device)
             subset = order[: config.target_min_of]
+        if self.samples > 0:
+            more = torch.randn((self.samples, *shape), generator=generator, device=device)
+            noise = torch.cat([noise, more])
         return batch._replace(noise=noise, subset=subset)
 
-    def update(
-        self,
-        batch: Batch,
-        *,
-        target: Callable[[Batch, Metrics], Tensor] | None = None,
-        critic: Callable[[Batch, Tensor], Metrics] | None = None,
-    ) -> Metrics:
-        """One step of temperature, actor, critics and target, in that order. An algorithm may have
-        a `target` of its own, from the batch and the metrics of the policy's step, and a step of
-        the `critic` of its own, from the batch and the target."""
+    def update(self, batch: Batch, count: int = 0) -> Metrics:
+        """One step of temperature, actor, critics and target, in that order."""
         metrics = self.update_policy(batch)
-        goal = self.value_target(batch) if target is None else target(batch, metrics)
-        metrics |= (critic or self.update_critic)(batch, goal)
+        metrics |= self.update_critic(batch, self.target_of(self, batch, metrics))
         polyak_update(self.target, self.critic, self.config.tau)
+        self.remembered = value_memory(self, metrics)
         return metrics
 
     def update_policy(self, batch: Batch) -> Metrics:
@@ -203,25 +227,71 @@ class SoftActorCritic:
         descend(self.optimisers["actor"], loss)
         return metrics | {"actor/alpha": alpha}
 
-    @torch.no_grad()
-    def value_target(self, batch: Batch, reward_penalty: Tensor | None = None) -> Tensor:
-        assert batch.noise is not None
-        action, log_prob = self.actor.sample(batch.next_obs, batch.noise[1])
-        q = ensemble_values(self.target, torch.cat([batch.next_obs, action], -1))[0]
-        if batch.subset is not None:
-            q = q[batch.subset]
-        reward = batch.reward if reward_penalty is None else batch.reward - reward_penalty
-        entropy = log_prob if self.config.entropy_in_target else None
-        return soft_target(reward, batch.discount, q, entropy, self.log_alpha.detach().exp())
-
     def update_critic(self, batch: Batch, target: Tensor) -> Metrics:
-        x = torch.cat([batch.obs, batch.action], -1)
-        gradient_dims = self.spec.action_dim if self.config.eta > 0 else 0
-        q, dq_da = ensemble_values(self.critic, x, gradient_dims)
-        eta, huber = self.config.eta, self.config.huber
-        loss, metrics = critic_loss(q, target, dq_da if gradient_dims else None, eta, huber)
+        loss, metrics = self.critic_loss(self, batch, target)
         descend(self.optimisers["critic"], loss)
         return metrics | {"critic/target": target.mean()}
+
+
+CriticLoss = Callable[[SoftActorCritic, Batch, Tensor], tuple[Tensor, Metrics]]
+Target = Callable[[SoftActorCritic, Batch, Metrics], Tensor]
+
+
+def plain_target(learner: SoftActorCritic, batch: Batch, metrics: Metrics) -> Tensor:
+    """The soft target [B] of the batch."""
+    return soft_value_target(learner, batch)
+
+
+@torch.no_grad()
+def soft_value_target(
+    learner: SoftActorCritic, batch: Batch, penalty: Tensor | None = None
+) -> Tensor:
+    """The soft target [B] of the batch, with `penalty` [B] taken off its rewards."""
+    assert batch.noise is not None
+    action, log_prob = learner.actor.sample(batch.next_obs, batch.noise[1])
+    q = ensemble_values(learner.target, torch.cat([batch.next_obs, action], -1))[0]
+    if batch.subset is not None:
+        q = q[batch.subset]
+    reward = batch.reward if penalty is None else batch.reward - penalty
+    entropy = log_prob if learner.config.entropy_in_target else None
+    return soft_target(reward, batch.discount, q, entropy, learner.log_alpha.detach().exp())
+
+
+def regression(learner: SoftActorCritic, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics]:
+    """`critic_loss` of the batch's own actions."""
+    q = ensemble_values(learner.critic, torch.cat([batch.obs, batch.action], -1))[0]
+    return critic_loss(q, target, learner.config.huber)
+
+
+class Entropic(Protocol):
+    """A learner with a temperature, as far as its values' memory is concerned."""
+
+    spec: Spec
+    config: Any
+    target_entropy: float
+    remembered: Tensor
+
+
+def value_memory(learner: Entropic, metrics: Metrics) -> Tensor:
+    """The temperature and the mean entropy bonus of a step [2] that the values hold after an update
+    with these `metrics` (0 in new values).
+
+    Values that fit their targets exactly follow alpha H / (1 - gamma) at the target average's rate
+    times 1 - gamma: with 0.005 and 0.99 over some 20,000 updates, in which a learned temperature
+    may fall a hundredfold. Such an old bonus is no overestimation, though no step pays it now.
+    """
+    config = learner.config
+    entropy = metrics["actor/entropy"].clamp(*entropy_range(learner))
+    rate = config.tau * (1 - config.gamma)
+    alpha = metrics["actor/alpha"]
+    return torch.lerp(learner.remembered, torch.stack([alpha, alpha * entropy]), rate)
+
+
+def entropy_range(learner: Entropic) -> tuple[float, float]:
+    """The entropies that a policy is given credit for: from the target to that of uniform
+    actions."""
+    most = learner.spec.action_dim * math.log(2)
+    return min(learner.target_entropy, most), most
 
 
 @torch.no_grad()

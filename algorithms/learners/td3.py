@@ -1,16 +1,17 @@
-"""What TD3+BC and ReBRAC share: a deterministic policy, two critics, their targets and the delayed
-updates of TD3 (Addressing Function Approximation Error in Actor-Critic Methods,
-arXiv 1802.09477)."""
+"""The learner that TD3+BC and ReBRAC share: a deterministic policy, two critics, their targets and
+the delayed updates of TD3 (Addressing Function Approximation Error in Actor-Critic Methods,
+arXiv 1802.09477). What a paper adds is the policy's loss, and what it takes off the target."""
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from algorithms import offline
+from algorithms.learners.critics import critics, q_values
 from mbrl.buffer import Batch
-from mbrl.networks import DeterministicPolicy, descend, polyak_update, target_copy
+from mbrl.networks import DeterministicPolicy, adam, descend, polyak_update, target_copy
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -32,38 +33,53 @@ class TD3Config:
 
 def td3_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
     """r + discount min_n Q_n(s', a') [B] from `next_q` [N, B]."""
+    check_shapes(reward=(reward, "B"), discount=(discount, "B"), next_q=(next_q, "N B"))
     return reward + discount * next_q.min(0).values
 
 
-class TD3(offline.Offline):
-    """TD3 on logged data. A class built on it defines `policy_loss`."""
+class TD3:
+    """TD3 with a `policy_loss` (from this learner, the critics' input [B, S + A] at the policy's
+    action, that action and the logged one [B, A]) and, if given, a `next_penalty` [B] of the next
+    action that the next value is lowered by."""
 
     def __init__(
-        self, spec: Spec, config: TD3Config, device: str, seed: int, *, layer_norm: bool = False
+        self,
+        spec: Spec,
+        config: TD3Config,
+        device: torch.device,
+        generator: torch.Generator,
+        policy_loss: "PolicyLoss",
+        next_penalty: Callable[[Batch, Tensor], Tensor] | None = None,
+        *,
+        layer_norm: bool = False,
     ) -> None:
-        initial = self.setup(spec, config, device, seed)
-        hidden = config.hidden
-        self.policy = DeterministicPolicy(spec, hidden, generator=initial).to(self.device)
-        critic = offline.critics(spec, 2, hidden, initial, layer_norm=layer_norm)
-        self.critic = critic.to(self.device)
+        self.spec, self.config, self.device = spec, config, device
+        self.policy_loss, self.next_penalty = policy_loss, next_penalty
+        self.policy = DeterministicPolicy(spec, config.hidden, generator=generator).to(device)
+        critic = critics(spec, 2, config.hidden, generator, layer_norm=layer_norm)
+        self.critic = critic.to(device)
         self.policy_target, self.critic_target = target_copy(self.policy), target_copy(self.critic)
-        self.own(
-            config.learning_rate,
-            {"policy": self.policy, "critic": self.critic},
-            policy_target=self.policy_target,
-            critic_target=self.critic_target,
-        )
+        self.modules: dict[str, nn.Module] = {
+            "policy": self.policy,
+            "critic": self.critic,
+            "policy_target": self.policy_target,
+            "critic_target": self.critic_target,
+        }
+        rate = config.learning_rate
+        self.optimisers: dict[str, torch.optim.Optimizer] = {
+            "policy": adam(self.policy.parameters(), rate),
+            "critic": adam(self.critic.parameters(), rate),
+        }
 
-    def next_batch(self) -> Batch:
-        """A uniform batch with the target action's noise."""
-        batch = super().next_batch()
+    def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch with the target action's noise."""
         shape = (1, len(batch.obs), self.spec.action_dim)
-        noise = torch.randn(shape, generator=self.generator, device=self.device)
+        noise = torch.randn(shape, generator=generator, device=self.device)
         return batch._replace(noise=noise)
 
-    def update(self, batch: Batch) -> Metrics:
+    def update(self, batch: Batch, count: int) -> Metrics:
         metrics = self.update_critic(batch)
-        if self.step % self.config.policy_every == 0:
+        if count % self.config.policy_every == 0:
             metrics |= self.update_policy(batch)
             polyak_update(self.policy_target, self.policy, self.config.tau)
             polyak_update(self.critic_target, self.critic, self.config.tau)
@@ -75,29 +91,21 @@ class TD3(offline.Offline):
         with torch.no_grad():
             noise = (batch.noise[0] * c.policy_noise).clamp(-c.noise_clip, c.noise_clip)
             action = (self.policy_target.unit(batch.next_obs) + noise).clamp(-1, 1)
-            next_q = self.next_q_values(batch, action)
+            next_q = q_values(self.critic_target, normalise(batch.next_obs), action)
+            if self.next_penalty is not None:
+                next_q = next_q - self.next_penalty(batch, action)
             target = td3_target(batch.reward, batch.discount, next_q)
-        q = offline.q_values(self.critic, normalise(batch.obs), self.logged(batch))
+        q = q_values(self.critic, normalise(batch.obs), batch.action)
         loss = (q - target).square().mean(1).sum()
         descend(self.optimisers["critic"], loss)
         return {"critic/loss": loss.detach(), "critic/q_mean": q.detach().mean()}
 
-    def next_q_values(self, batch: Batch, action: Tensor) -> Tensor:
-        """Target critics [N, B] at the next observations and `action` [B, A]."""
-        obs = self.policy.normaliser(batch.next_obs)
-        return offline.q_values(self.critic_target, obs, action)
-
-    def logged(self, batch: Batch) -> Tensor:
-        """The logged actions [B, A]; a batch may carry more columns behind them."""
-        return batch.action[:, : self.spec.action_dim]
-
     def update_policy(self, batch: Batch) -> Metrics:
         action = self.policy.unit(batch.obs)
         x = torch.cat([self.policy.normaliser(batch.obs), action], -1)
-        loss, metrics = self.policy_loss(x, action, self.logged(batch))
+        loss, metrics = self.policy_loss(self, x, action, batch.action)
         descend(self.optimisers["policy"], loss)
         return metrics
 
-    @abstractmethod
-    def policy_loss(self, x: Tensor, action: Tensor, logged: Tensor) -> tuple[Tensor, Metrics]:
-        """Loss of the policy's `action` [B, A]; `x` [B, S + A] is the critics' input there."""
+
+PolicyLoss = Callable[[TD3, Tensor, Tensor, Tensor], tuple[Tensor, Metrics]]

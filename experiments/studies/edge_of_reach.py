@@ -15,19 +15,24 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from algorithms import RAVL, RAVLConfig
+from algorithms import RAVLConfig, edac
 from algorithms.evaluation.diagnosis import greedy_values, value_metrics, verdict
-from algorithms.learners.soft_actor_critic import LearnerConfig
-from algorithms.model_based import ImaginationConfig
+from algorithms.learners.soft_actor_critic import (
+    LearnerConfig,
+    SoftActorCritic,
+    soft_value_target,
+)
+from algorithms.sources.imagined import ImaginationConfig, ImaginedRows
 from experiments import figures
 from experiments.studies import Outcome
 from experiments.studies.plane import LIMIT, SQUARE, Plane
+from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.callbacks import read
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Provenance, Transitions
-from world_models import RolloutConfig, TrueDynamics
+from world_models import RolloutConfig, TrueDynamics, WorldModel
 
 VERSION = 3
 DEFAULTS: dict[str, Any] = {
@@ -73,7 +78,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     first = greedy_values(agent.learner, starts(world)).max().clamp_min(0.0).detach()
     lag_bound = first.expand(LIMIT if world.clock else 1)
     for step in range(1, settings["updates"] + 1):
-        metrics |= agent.update(agent.next_batch())
+        metrics |= agent.advance() | agent.update(agent.next_batch())
         agent.step = step
         lag_bound = followed(lag_bound, metrics["actor/alpha"], world)
         if "value/at" in metrics:
@@ -84,7 +89,13 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     rewards = (torch.tensor(world.lowest), torch.tensor(world.highest))
     generator = torch.Generator().manual_seed(0)
     found = value_metrics(
-        agent.learner, agent.model, starts(world), rewards, agent.remembered, generator, cut=False
+        agent.learner,
+        agent.model,
+        starts(world),
+        rewards,
+        agent.learner.remembered,
+        generator,
+        cut=False,
     )
     values = {
         "excess": float(found["value/excess"]),
@@ -96,31 +107,38 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 KINDS = ("value", "reach")
 
 
-class PatchedRAVL(RAVL):
+class PatchedRAVL(Agent[Batch]):
     """RAVL (or, with two critics and no diversity, SAC on imagined rollouts) whose targets take
     the exact value of some of the next states instead of the bootstrapped one."""
 
+    version = 1
     config: RAVLConfig
+    learner: SoftActorCritic
+    source: ImaginedRows
 
-    def patched(self, world: Plane, kind: str) -> "PatchedRAVL":
+    def build(
+        self, generator: torch.Generator, model: WorldModel, world: Plane, kind: str
+    ) -> tuple[SoftActorCritic, ImaginedRows]:
         self.world, self.kind = world, kind
-        self.share = torch.zeros(())
-        return self
+        c, device = self.config, self.device
+        learner = SoftActorCritic(
+            self.spec,
+            c.learner,
+            device,
+            generator,
+            critic_loss=edac.critic_loss,
+            target=None if kind == "none" else self.patched_target,
+        )
+        return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)
 
-    def update_learner(self, batch: Batch) -> Metrics:
-        if self.kind == "none":
-            return super().update_learner(batch)
-        metrics = self.learner.update(batch, target=self.patched_target)
-        return metrics | {"patched": self.share}
-
-    def patched_target(self, batch: Batch, metrics: Metrics) -> Tensor:
+    def patched_target(self, learner: SoftActorCritic, batch: Batch, metrics: Metrics) -> Tensor:
         """The learner's target [B], of the chosen rows with the exact value."""
         chosen = self._chosen(batch)
-        self.share = chosen.double().mean()
+        metrics["patched"] = chosen.double().mean()
         # The entropy bonus that goes with the value: the policy's own, now and later.
         bonus = metrics["actor/alpha"] * metrics["actor/entropy"] / (1 - self.config.gamma)
         exact = batch.reward + batch.discount * (self.world.value(batch.next_obs) + bonus)
-        return torch.where(chosen, exact, self.learner.value_target(batch))
+        return torch.where(chosen, exact, soft_value_target(learner, batch))
 
     def _chosen(self, batch: Batch) -> Tensor:
         """[B] bool: as many rows as lie in the edge set, chosen by `kind`."""
@@ -138,7 +156,8 @@ class PatchedRAVL(RAVL):
 
     def _visits(self, obs: Tensor) -> Tensor:
         """[B]: how often the targets of the buffer bootstrap from the unit cell of each state."""
-        ends = self.imagined.batch(self.imagined.rows[: self.imagined.size]).next_obs
+        imagined = self.source.imagined
+        ends = imagined.batch(imagined.rows[: imagined.size]).next_obs
         half = 2 * LIMIT + int(SQUARE)
 
         def cell(points: Tensor) -> Tensor:
@@ -174,8 +193,10 @@ def build(settings: dict[str, Any], seed: int) -> tuple[Plane, PatchedRAVL]:
         ),
     )
     model = TrueDynamics(world.task)
-    agent = PatchedRAVL(world.task.spec, config, model=model, seed=seed)
-    return world, agent.patched(world, settings["patch"])
+    agent = PatchedRAVL(
+        world.task.spec, config, seed=seed, model=model, world=world, kind=settings["patch"]
+    )
+    return world, agent
 
 
 def starting_data(world: Plane, seed: int) -> Dataset:
@@ -211,7 +232,8 @@ def look(world: Plane, agent: PatchedRAVL, metrics: Metrics) -> dict[str, float]
     for _ in range(LIMIT):
         step = world.task.step(state, agent.policy(state))
         state, earned = step.state, earned + step.reward
-    rows = agent.imagined.batch(agent.imagined.rows[: agent.imagined.size])
+    imagined = agent.source.imagined
+    rows = imagined.batch(imagined.rows[: imagined.size])
     edge = world.at_edge(rows.next_obs)
     return {
         "q": float(q.mean()),

@@ -50,8 +50,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     logged = history.metrics(run)
     lengths = logged["rollout/length_median"][1]
     values = values_at_histories(agent)
-    assert agent.levels is not None
-    threshold = float(agent.levels[0])
+    assert agent.source.levels is not None
+    threshold = float(agent.source.levels[0])
     return Outcome(
         values
         | {
@@ -66,9 +66,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 @torch.no_grad()
 def values_at_histories(agent: NEUBAY) -> dict[str, float]:
     """Means over `HISTORIES` random histories of the data."""
-    assert agent.recorded is not None
+    assert agent.source.recorded is not None
     learner, generator = agent.learner, torch.Generator().manual_seed(0)
-    tape, rows = agent.recorded.histories(HISTORIES, generator)
+    tape, rows = agent.source.recorded.histories(HISTORIES, generator)
     action = recurrent_diagnosis.sampled(learner, tape, generator)
     q = float(recurrent_diagnosis.values(learner, tape, action)[:, rows].mean())
     endless = torch.tensor(torch.inf)
@@ -77,7 +77,7 @@ def values_at_histories(agent: NEUBAY) -> dict[str, float]:
     for name, model in (("earned", truth), ("imagined", agent.model)):
         found = recurrent_diagnosis.imagine(learner, model, tape, rows, generator)
         returns = recurrent_diagnosis.soft_return(
-            found, (-endless, endless), agent.remembered[1], agent.config.gamma
+            found, (-endless, endless), agent.learner.remembered[1], agent.config.gamma
         )
         earned[name] = float(returns.mean())
     return {"q": q, **earned, "gap": q - earned["earned"]}

@@ -10,11 +10,12 @@ import torch
 from scipy import stats
 
 from algorithms.evaluation import diagnosis
-from algorithms.model_based import ModelBased
 from experiments import figures, history
 from experiments.settings import merge
 from experiments.studies import Outcome, learned
 from mbrl import data, tasks
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
 from mbrl.types import Dataset
@@ -42,7 +43,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     MOPO's penalty with the critics' spread on the last policy's rollouts (NaN without a model).
     """
     run, dataset = folder / "run", data.load(settings["data"])
-    agent: ModelBased = learned.agent(settings, _config(settings), seed, run)
+    agent: Agent[Batch] = learned.agent(settings, _config(settings), seed, run)
     values = _in_the_task(agent, dataset) | _correlations(agent, dataset)
     evaluations = Evaluations.load(run / "evaluations.npz")
     returns = [float(r.mean()) for r in evaluations.returns]
@@ -87,7 +88,7 @@ def fell(steps: list[int], returns: list[float]) -> float:
     return math.nan
 
 
-def _in_the_task(agent: ModelBased, dataset: Dataset) -> dict[str, float]:
+def _in_the_task(agent: Agent[Batch], dataset: Dataset) -> dict[str, float]:
     truth = TrueDynamics(tasks.make_for(dataset.spec))
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(dataset), generator=generator)
@@ -99,7 +100,7 @@ def _in_the_task(agent: ModelBased, dataset: Dataset) -> dict[str, float]:
         truth,
         obs[valid][:STATES],
         (reward.min(), reward.max()),
-        agent.remembered,
+        agent.learner.remembered,
         generator,
         cut=False,
     )
@@ -112,7 +113,7 @@ def _in_the_task(agent: ModelBased, dataset: Dataset) -> dict[str, float]:
     }
 
 
-def _correlations(agent: ModelBased, dataset: Dataset) -> dict[str, float]:
+def _correlations(agent: Agent[Batch], dataset: Dataset) -> dict[str, float]:
     if agent.learned is None:
         return {"pearson": math.nan, "spearman": math.nan}
     generator = torch.Generator().manual_seed(1)

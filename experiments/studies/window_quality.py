@@ -18,7 +18,7 @@ from mbrl import config as configs
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.tasks.base import Task
-from mbrl.training import carries
+from mbrl.training import is_stateful
 from mbrl.types import Dataset, Trajectories
 from world_models import (
     EnsembleConfig,
@@ -125,7 +125,7 @@ def source(
 ) -> Make:
     """The fitted generator or ensemble as a function from weight to windows."""
     diffusion = settings["source"] == "diffusion"
-    if not diffusion and carries(policy):
+    if not diffusion and is_stateful(policy):
         raise ConfigError(
             f"{settings['algorithm']} has a memory, which a mixture with a clone has not; choose "
             "an algorithm without one for the ensemble"

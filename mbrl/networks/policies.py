@@ -262,6 +262,10 @@ class CategoricalPolicy(nn.Module):
     def logits(self, obs: Tensor) -> Tensor:
         return self.net(self.normaliser(obs))
 
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """log pi(a|s) [B] of actions [B], int64."""
+        return -F.cross_entropy(self.logits(obs), action, reduction="none")
+
     def draw(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
         """A sampled action [...], int64. Raises `DivergenceError` where probabilities are not
         numbers (on the CPU; a GPU notices at its next synchronisation)."""

@@ -12,11 +12,13 @@ from scipy import integrate, optimize, special, stats
 from algorithms import ALGORITHMS
 from algorithms import discrete_cql as dq
 from algorithms.awac import softmax_weight
-from algorithms.cql import bounded_multiplier, conservative_gap, multiplier_loss
+from algorithms.cql import bounded_multiplier, conservative_gap, multiplier_loss, sample_actions
 from algorithms.crr import binary_weight
 from algorithms.discrete_sac_n import expectations
 from algorithms.learners.advantage_weighted import advantages, exponential_weight, weighted_cloning
-from algorithms.rebrac import actor_loss, cloning_penalty, with_next_actions
+from algorithms.learners.critics import q_values
+from algorithms.learners.soft_actor_critic import soft_value_target
+from algorithms.rebrac import actor_loss, cloning_penalty, next_actions
 from experiments.settings import build_config
 from mbrl.types import Dataset, Spec, Transitions
 from tests.algorithms.reference_values import slow_soft_maximum, slow_value
@@ -79,19 +81,20 @@ def test_cql_step_against_an_independent_loop(pendulum: Dataset) -> None:
     learner = {"hidden": [16, 16], "batch_size": 8, "critics": 2}
     agent = prepared("cql", pendulum, learner=learner, samples=4, weight=5.0)
     batch = agent.next_batch()
-    target = agent.learner.value_target(batch)
     learner, gaps = agent.learner, []
+    target = soft_value_target(learner, batch)
     for n in range(2):
         for b in range(8):
             logged = slow_value(learner.critic, n, batch.obs[b], batch.action[b])
             gaps.append(slow_soft_maximum(learner, batch, n, b, 4) - logged)
-    metrics = agent.update_critic(batch, target)
+    metrics = learner.update_critic(batch, target)
     assert float(metrics["critic/gap"]) == pytest.approx(np.mean(gaps), rel=1e-4)
 
 
 def test_cql_uniform_actions_are_uniform(pendulum: Dataset) -> None:
     agent = prepared("cql", pendulum, learner={"hidden": [8], "batch_size": 1000}, samples=2)
-    actions, density = agent.sample_actions(agent.next_batch())
+    batch = agent.next_batch()
+    actions, density = sample_actions(agent.policy, batch.obs, batch.next_obs, batch.noise[2:])
     uniform = actions[:2].flatten().numpy()
     assert stats.kstest(uniform, stats.uniform(-1, 2).cdf).pvalue > 0.01
     assert torch.allclose(density[:2], torch.tensor(math.log(0.5)))
@@ -157,26 +160,29 @@ def test_rebrac_next_actions_stay_inside_an_episode() -> None:
     terminated = torch.tensor([False, True, False, False, False])
     truncated = torch.tensor([False, False, False, True, False])
     data = Transitions(obs, action, torch.zeros(5), obs, terminated, truncated)
-    got = with_next_actions(data).action
-    assert got.tolist() == [[1, 2, 1], [2, 0, 0], [3, 4, 1], [4, 0, 0], [5, 0, 0]]
+    got = next_actions(data)
+    assert got["next_action"].flatten().tolist() == [2, 0, 4, 0, 0]
+    assert got["has_next"].tolist() == [1, 0, 1, 0, 0]
 
 
 def test_rebrac_target_against_a_loop(pendulum: Dataset) -> None:
     """Bounds of +-2 are scaled away, the cut episode's last row has no penalty."""
     agent = prepared("rebrac", pendulum, hidden=[16, 16], batch_size=600, critic_bc=0.5)
-    rows, data = agent.real.batch(agent.real.rows), pendulum.transitions
+    buffer, data = agent.source.rows, pendulum.transitions
+    rows, learner = buffer.batch(buffer.rows), agent.learner
     action = 2 * torch.rand(600, 1, generator=torch.Generator().manual_seed(0)) - 1
     with torch.no_grad():
-        got = agent.next_q_values(rows, action)
+        q = q_values(learner.critic_target, rows.next_obs, action)
+        got = q - agent.next_penalty(rows, action)
         for row in (0, 57, 198, 199, 200, 399, 598, 599):
             x = torch.cat([data.next_obs[row], action[row]])[None]
             last = bool(data.ends[row])
             penalty = 0.0 if last else float(action[row] - data.action[row + 1] / 2) ** 2
             for n in range(2):
-                expected = float(agent.critic_target.member(x, n)) - 0.5 * penalty
+                expected = float(learner.critic_target.member(x, n)) - 0.5 * penalty
                 assert float(got[n, row]) == pytest.approx(expected, abs=1e-5)
     assert data.ends.sum() == 3
-    assert torch.allclose(agent.logged(rows), data.action / 2)
+    assert torch.allclose(rows.action, data.action / 2)
 
 
 # AWAC and CRR.
@@ -195,14 +201,14 @@ def test_advantages_against_a_loop() -> None:
 def test_agents_advantages_against_a_loop(pendulum: Dataset) -> None:
     agent = prepared("crr", pendulum, hidden=[16], batch_size=6, critics=2, samples=3)
     batch = agent.next_batch()
-    got = agent.advantage(batch)
+    got = agent.learner.advantage(batch)
     for b in range(6):
         with torch.no_grad():
             mean, std = agent.policy.unit(batch.obs[b]), agent.policy.log_std.exp()
             actions = [batch.action[b]]
             actions += [(mean + std * batch.noise[1 + k, b]).clamp(-1, 1) for k in range(3)]
             inputs = [torch.cat([batch.obs[b], a])[None] for a in actions]
-            q = [min(float(agent.critic.member(x, n)) for n in range(2)) for x in inputs]
+            q = [min(float(agent.learner.critic.member(x, n)) for n in range(2)) for x in inputs]
         assert float(got[b]) == pytest.approx(q[0] - np.mean(q[1:]), abs=1e-5)
 
 
@@ -289,8 +295,8 @@ def test_discrete_cql_without_its_term_finds_the_best_values(critics: int) -> No
 def test_discrete_iql_with_expectile_a_half_finds_the_logged_policys_values() -> None:
     agent = trained("discrete_iql", table(), 800, expectile=0.5, decay_steps=0, **FAST)
     with torch.no_grad():
-        got = agent.critic(torch.eye(3)).numpy()
-        value = agent.value(torch.eye(3))[:, 0].numpy()
+        got = agent.learner.critic(torch.eye(3)).numpy()
+        value = agent.learner.value(torch.eye(3))[:, 0].numpy()
     expected = backed_up(lambda q: q.mean(1))
     assert np.abs(got - expected).max() < 0.15
     assert np.abs(value - expected.mean(1)).max() < 0.15
@@ -303,7 +309,7 @@ def test_discrete_sac_finds_the_soft_values() -> None:
     agent = trained("discrete_sac_n", table(), 800, **values, **FAST)
     expected = backed_up(lambda q: alpha * special.logsumexp(q / alpha, axis=1))
     with torch.no_grad():
-        got = agent.critic(torch.eye(3)).numpy()
+        got = agent.learner.critic(torch.eye(3)).numpy()
         policy = torch.softmax(agent.policy.logits(torch.eye(3)), -1).numpy()
     assert np.abs(got - expected).max() < 0.15
     assert np.abs(policy - special.softmax(expected / alpha, axis=1)).max() < 0.1

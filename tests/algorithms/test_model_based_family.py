@@ -11,7 +11,9 @@ import torch
 from scipy import stats
 
 from algorithms import ALGORITHMS
-from algorithms.mobile import bellman_inconsistency
+from algorithms.combo import conservative_gap
+from algorithms.learners.soft_actor_critic import soft_value_target
+from algorithms.mobile import bellman_inconsistency, inconsistency
 from algorithms.morel import MEASURE, halt_threshold
 from algorithms.rambo import adversarial_loss, mixture_log_prob, normalised_advantage
 from experiments.settings import build_config, merge
@@ -68,15 +70,17 @@ def test_morel_threshold_is_of_the_data_and_halt_is_recorded(pendulum: Dataset) 
     levels = []
     for row in mean.transpose(0, 1).double().numpy():
         levels.append(max(np.linalg.norm(a - b) for a in row for b in row))
-    threshold, reward = agent.halt.tolist()
+    threshold, reward = agent.source.halt.tolist()
     assert threshold == pytest.approx(np.mean(levels) + 0.5 * np.std(levels), rel=1e-4)
     assert reward == pytest.approx(float(data.reward.min()) - 7.0)
-    agent.imagine()
-    rows = agent.imagined.batch(agent.imagined.rows[: len(agent.imagined)])
+    agent.source.imagine(0, agent.generator)
+    imagined = agent.source.imagined
+    rows = imagined.batch(imagined.rows[: len(imagined)])
     action = agent.policy.scale.to_task(rows.action)
     halted = model.disagreement(rows.obs, action, MEASURE) > threshold
     assert 0 < int(halted.sum()) < len(halted)
-    assert torch.equal(rows.reward == agent.halt[1], halted)
+    assert torch.equal(rows.reward == agent.source.halt[1], halted)
+    assert torch.equal(rows.halted == 1, halted)
     assert (rows.discount[halted] == 0).all() and (rows.discount[~halted] > 0).all()
 
 
@@ -87,9 +91,9 @@ def test_morel_compares_members_at_one_input_only(pendulum: Dataset) -> None:
     with torch.no_grad():
         for p in agent.model.network.mlp.parameters():
             p.copy_(p[:1].expand_as(p))
-    agent.halt = None
+    agent.source.halt = None
     agent.prepare(pendulum, lambda metrics: None)
-    assert float(agent.halt[0]) == pytest.approx(0.0, abs=1e-4)
+    assert float(agent.source.halt[0]) == pytest.approx(0.0, abs=1e-4)
     mean, _ = agent.model.members_predict(pendulum.transitions.obs, pendulum.transitions.action)
     assert float((mean[0] - mean[0, 0]).norm(dim=-1).max()) > 0.1
 
@@ -98,16 +102,16 @@ def test_morel_halt_for_ever_is_below_every_return(pendulum: Dataset) -> None:
     """Where all rewards are negative, a HALT that pays once would be worth more than going on."""
     once = prepared("morel", pendulum, halt_offset=0.0)
     ever = prepared("morel", pendulum, halt_offset=0.0, halt_forever=True)
-    assert float(ever.halt[1]) == pytest.approx(float(once.halt[1]) / 0.01, rel=1e-5)
+    assert float(ever.source.halt[1]) == pytest.approx(float(once.source.halt[1]) / 0.01, rel=1e-5)
     worst = float(pendulum.transitions.reward.min()) / (1 - 0.99)
-    assert float(ever.halt[1]) <= worst + 1e-3 < float(once.halt[1])
+    assert float(ever.source.halt[1]) <= worst + 1e-3 < float(once.source.halt[1])
 
 
 def test_morel_keeps_its_threshold(pendulum: Dataset, tmp_path) -> None:
     agent = agent_of("morel", pendulum).fit(pendulum, 3, callbacks=[])
     agent.save(tmp_path / "a.pt")
     again = type(agent).load(tmp_path / "a.pt")
-    assert torch.equal(agent.halt, again.halt)
+    assert torch.equal(agent.source.halt, again.source.halt)
     with pytest.raises(ConfigError, match="it must lie in"):
         replace(agent.config, threshold_rule="quantile", threshold=2.0)
     stopping = RolloutConfig(stop=MEASURE, stop_above=1.0)
@@ -135,10 +139,13 @@ def test_mobile_penalty_is_of_imagined_rows_alone(pendulum: Dataset) -> None:
     with torch.no_grad():  # critics that differ from each other at every state
         for p in agent.learner.target.parameters():
             p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
+    agent.advance()
     batch = agent.next_batch()
-    assert (agent.penalty[:4] == 0).all() and (agent.penalty[4:] > 0).all()
+    assert (batch.penalty[:4] == 0).all() and (batch.penalty[4:] > 0).all()
     before = agent.generator.get_state()
-    got = agent.inconsistency(batch.obs[4:], batch.action[4:])
+    got = inconsistency(
+        agent.learner, agent.model, batch.obs[4:], batch.action[4:], 2, agent.generator
+    )
     agent.generator.set_state(before)
     rows, members = 12, agent.model.num_members
     state_noise = torch.randn(2, members, rows, 4, generator=agent.generator)
@@ -157,9 +164,9 @@ def test_mobile_penalty_is_of_imagined_rows_alone(pendulum: Dataset) -> None:
                 x = torch.cat([next_obs, torch.tanh(pre)])[None].detach()
                 values[k, e] = min(float(critics.member(x, n).detach()) for n in range(3))
         assert float(got[b]) == pytest.approx(np.std(values.mean(0), ddof=1), rel=1e-3, abs=1e-6)
-    plain = agent.learner.value_target(batch)
-    lowered = agent.learner.value_target(batch, 0.5 * agent.penalty)
-    assert torch.allclose(plain - lowered, 0.5 * agent.penalty, atol=1e-5)
+    plain = soft_value_target(agent.learner, batch)
+    lowered = agent.penalised_target(agent.learner, batch, {})
+    assert torch.allclose(plain - lowered, 0.5 * batch.penalty, atol=1e-5)
 
 
 @pytest.mark.parametrize("clamp", [False, True])
@@ -168,6 +175,7 @@ def test_mobile_targets_may_be_negative_unless_clamped(clamp: bool, pendulum: Da
     agent = prepared("mobile", pendulum, clamp_target_at_zero=clamp)
     with torch.no_grad():
         agent.learner.target.biases[-1].sub_(100.0)
+    agent.advance()
     target = float(agent.update(agent.next_batch())["critic/target"])
     assert target == 0.0 if clamp else target < -90.0
 
@@ -190,6 +198,7 @@ def test_combo_gap_against_an_independent_loop(states: str, pendulum: Dataset) -
     learner = {"hidden": [16, 16], "batch_size": 8, "critics": 2}
     values = {"learner": learner, "samples": 4, "states": states}
     agent = prepared("combo", pendulum, **values, imagination={"real_ratio": 0.5})
+    agent.advance()
     batch = agent.next_batch()
     critic = agent.learner.critic
 
@@ -199,7 +208,8 @@ def test_combo_gap_against_an_independent_loop(states: str, pendulum: Dataset) -
         soft = [slow_soft_maximum(agent.learner, batch, n, b, 4) for b in rows]
         logged = [slow_value(critic, n, batch.obs[b], batch.action[b]) for b in range(4)]
         expected.append(np.mean(soft) - np.mean(logged))
-    metrics = agent.update_critic(batch, agent.learner.value_target(batch))
+    learner = agent.learner
+    metrics = learner.update_critic(batch, soft_value_target(learner, batch))
     assert float(metrics["critic/gap"]) == pytest.approx(np.mean(expected), rel=1e-4)
 
 
@@ -207,10 +217,11 @@ def test_combo_pushes_sampled_values_down_and_logged_ones_up(pendulum: Dataset) 
     """Both terms have their gradient: shifting all values changes nothing, and the gradient at the
     imagined rows is not zero. (A known reference code stops the gradient of the sampled term.)"""
     agent = prepared("combo", pendulum)
+    agent.advance()
     batch = agent.next_batch()
     critic = agent.learner.critic
     x = torch.cat([batch.obs, batch.action], -1)
-    gap = agent.conservative_gap(batch, critic(x)[..., 0])
+    gap = conservative_gap(agent.learner, batch, critic(x)[..., 0], agent.config)
     last_bias = torch.autograd.grad(gap.sum(), critic.biases[-1], retain_graph=True)[0]
     assert last_bias.abs().max() < 1e-5  # +1 of the sampled term, -1 of the logged one
     real = int(len(x) * 0.5)
@@ -223,12 +234,13 @@ def test_combo_pushes_sampled_values_down_and_logged_ones_up(pendulum: Dataset) 
 def test_combo_backup_and_wrong_ratios(pendulum: Dataset) -> None:
     for entropy in (False, True):
         agent = prepared("combo", pendulum, learner={"entropy_in_target": entropy})
+        agent.advance()
         batch = agent.next_batch()
         action, log_prob = agent.learner.actor.sample(batch.next_obs, batch.noise[1])
         q = agent.learner.target(torch.cat([batch.next_obs, action], -1))[..., 0].min(0).values
         bonus = agent.learner.log_alpha.exp() * log_prob if entropy else 0.0
         expected = batch.reward + batch.discount * (q - bonus)
-        assert torch.allclose(agent.learner.value_target(batch), expected, atol=1e-5)
+        assert torch.allclose(soft_value_target(agent.learner, batch), expected, atol=1e-5)
     for ratio, states in ((0.001, "mixture"), (1.0, "model")):
         with pytest.raises(ConfigError, match=f"real_ratio is {ratio}"):
             build_config("combo", {"imagination": {"real_ratio": ratio}, "states": states})
@@ -265,7 +277,8 @@ def test_adversarial_loss_by_hand() -> None:
 
 def model_value(agent: Any, seed: int) -> float:
     """Mean one-step value, r + gamma min Q, of the policy in the agent's model."""
-    obs = agent.data_buffer().batch(agent.real.rows[: agent.real.size]).obs
+    real = agent.source.real.rows
+    obs = real.batch(real.rows[: real.size]).obs
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         action = agent.learner.actor.explore(obs, generator)
@@ -282,21 +295,21 @@ def test_the_adversary_makes_the_model_worse_for_the_policy(pendulum: Dataset) -
     values = {"adversary": {"weight": 3.0, "steps": 60, "learning_rate": 3e-3, "batch_size": 64}}
     agent = prepared("rambo", pendulum, **values)
     before, counted = model_value(agent, 0), [0]
-    step = agent.attack_step
+    step = agent.source.attack_step
 
     def counting(*arguments: Any) -> Any:
         counted[0] += 1
         return step(*arguments)
 
-    agent.attack_step = counting
+    agent.source.attack_step = counting
     agent.step = 10
-    agent.next_batch()
+    agent.advance()
     assert counted[0] == 60
     assert model_value(agent, 0) < before - 0.05
     calm = prepared("rambo", pendulum, adversary={"weight": 0.0})
     kept = [p.clone() for p in calm.model.network.parameters()]
     calm.step = 10
-    calm.next_batch()
+    calm.advance()
     assert all(
         torch.equal(a, b) for a, b in zip(kept, calm.model.network.parameters(), strict=True)
     )
@@ -306,14 +319,13 @@ def test_the_adversary_leaves_policy_and_critics_alone(pendulum: Dataset) -> Non
     agent = prepared("rambo", pendulum)
     kept = {k: [p.clone() for p in m.parameters()] for k, m in agent.modules.items()}
     model = [p.clone() for p in agent.model.network.mlp.parameters()]
-    agent.attack()
+    attacked = agent.source.attack()
     for name, module in agent.modules.items():
         assert all(torch.equal(a, b) for a, b in zip(kept[name], module.parameters(), strict=True))
     changed = zip(model, agent.model.network.mlp.parameters(), strict=True)
     assert all(not torch.equal(a, b) for a, b in changed)
-    batch = agent.next_batch()
-    assert {"adversary/fit", "adversary/attack"} <= agent.update(batch).keys()
-    assert "adversary/fit" not in agent.update(agent.next_batch())
+    assert {"adversary/fit", "adversary/attack"} == attacked.keys()
+    assert "adversary/fit" not in agent.advance()
 
 
 def test_cloning_sees_every_row_once_in_a_fresh_order(pendulum: Dataset) -> None:
@@ -350,7 +362,7 @@ def test_cloning_continues_where_it_stopped(pendulum: Dataset) -> None:
         pass
 
     def stop(metrics: Any) -> None:
-        if broken.cloned == 2:
+        if broken.source.cloned == 2:
             raise Stop
 
     with pytest.raises(Stop):
@@ -360,4 +372,4 @@ def test_cloning_continues_where_it_stopped(pendulum: Dataset) -> None:
     again.prepare(pendulum, lambda metrics: None)
     for a, b in zip(whole.policy.parameters(), again.policy.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert isinstance(again.model, EnsembleDynamics) and again.epochs == whole.epochs
+    assert isinstance(again.model, EnsembleDynamics) and again.source.epochs == whole.source.epochs

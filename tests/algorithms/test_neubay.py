@@ -14,7 +14,7 @@ from algorithms.learners.recurrent_actor_critic import (
     RecurrentActorCritic,
     RecurrentLearnerConfig,
 )
-from algorithms.neubay import threshold_of
+from algorithms.sources.histories import threshold_of
 from mbrl import config as configs
 from mbrl import data
 from mbrl.errors import ConfigError
@@ -132,23 +132,23 @@ def test_what_a_tape_teaches_is_what_acting_sees() -> None:
     state = None
     for t in range(20):
         state = None if tape.first[t] else state
-        action, state = made.policy.proceed(tape.x[t : t + 1, :2], state, None)
+        action, state = made.policy.step(tape.x[t : t + 1, :2], state, None)
         torch.testing.assert_close(action, 2.0 * torch.tanh(mean[t : t + 1]), rtol=1e-4, atol=1e-5)
         size = made.policy.encoder.state_size
         state = made.policy.carried(state[:, :size], tape.action[t : t + 1], torch.zeros(1))
-        state = made.policy.heard(state, tape.reward[t : t + 1])
+        state = made.policy.observe_reward(state, tape.reward[t : t + 1])
 
 
 def test_memory_carried_into_a_rollout_is_that_of_its_history() -> None:
     made, _ = agent()
-    starts, times, _ = made._histories(5)
-    carried = made.carried(starts, times)
+    starts, times, _ = made.source.histories(5, made.generator)
+    carried = made.source.carried(starts, times)
     s = made.spec.obs_dim
     for row, (start, time) in enumerate(zip(starts.tolist(), times.tolist(), strict=True)):
         state = torch.zeros(1, made.policy.carried_size)
         for t in range(time):
-            past = made.recorded.rows[start + t : start + t + 1]
-            _, state = made.policy.proceed(past[:, :s], state, None)
+            past = made.source.recorded.rows[start + t : start + t + 1]
+            _, state = made.policy.step(past[:, :s], state, None)
             size = made.policy.encoder.state_size
             state = made.policy.carried(state[:, :size], past[:, s : s + 1], past[:, s + 1])
         torch.testing.assert_close(carried[row : row + 1], state, rtol=1e-3, atol=1e-4)
@@ -238,11 +238,10 @@ def test_thresholds_by_hand() -> None:
 def test_without_a_quantile_only_the_limit_stops() -> None:
     made, _ = agent(rule="never", cap=9, parallel=6)
     assert "rollouts stop at no disagreement (never; mean of" in made.forecast(100)[0]
-    made.levels = torch.tensor([0.0, 1.0])  # which a rule would stop at
-    made.collect()
-    assert "rollout/threshold" not in made.collected
-    _, _, limits = histories = made._histories(6)
-    imagined = made._imagine(*histories)
+    made.source.levels = torch.tensor([0.0, 1.0])  # which a rule would stop at
+    assert "rollout/threshold" not in made.source.collect(made.generator)
+    _, _, limits = histories = made.source.histories(6, made.generator)
+    imagined = made.source.imagine(*histories, made.generator)
     assert imagined is not None and imagined.lengths.tolist() == limits.tolist()
 
 
@@ -250,11 +249,11 @@ def test_rollouts_may_go_on_to_the_time_limit_and_not_from_a_terminal_end() -> N
     made, _ = agent(cap=None)
     steps = made.spec.max_episode_steps
     assert steps == 200
-    starts, times, limits = made._histories(3000)
+    starts, times, limits = made.source.histories(3000, made.generator)
     assert torch.equal(limits, steps - times) and int(times.max()) == 200  # pendulums never end
-    begin, length = made.recorded.episodes[2]
-    made.recorded.rows[begin + length - 2, 5] = 0.0  # now this one's last step terminates
-    starts, times, limits = made._histories(3000)
+    begin, length = made.source.recorded.episodes[2]
+    made.source.recorded.rows[begin + length - 2, 5] = 0.0  # now this one's last step terminates
+    starts, times, limits = made.source.histories(3000, made.generator)
     at_end = (starts == begin) & (times == length - 1)
     assert bool(at_end.any()) and not limits[at_end].any()
     assert torch.equal(limits[~at_end], (steps - times)[~at_end])
@@ -263,13 +262,13 @@ def test_rollouts_may_go_on_to_the_time_limit_and_not_from_a_terminal_end() -> N
 def test_stored_episodes_are_history_then_rollout() -> None:
     made, dataset = agent(parallel=8)
     kept: list = []
-    imagine = made._imagine
-    made._imagine = lambda *a: kept.append(imagine(*a)) or kept[-1]  # type: ignore[method-assign]
-    made.collect()
+    imagine = made.source.imagine
+    made.source.imagine = lambda *a: kept.append(imagine(*a)) or kept[-1]  # type: ignore[method-assign]
+    made.source.collect(made.generator)
     raw = dataset.transitions
     total = 0
-    for row, (start, length) in enumerate(made.sequences.episodes):
-        rows = made.sequences.rows[start : start + length]
+    for row, (start, length) in enumerate(made.source.sequences.episodes):
+        rows = made.source.sequences.rows[start : start + length]
         real = int(rows[:-1, 6].sum())
         total += length - 1
         assert bool((rows[:real, 6] == 1).all())
@@ -285,22 +284,22 @@ def test_stored_episodes_are_history_then_rollout() -> None:
             torch.testing.assert_close(rows[:real, :3], raw.obs[begin : begin + real])
             torch.testing.assert_close(rows[:real, 4], raw.reward[begin : begin + real])
             torch.testing.assert_close(rows[:real, 3:4] * 2, raw.action[begin : begin + real])
-    assert made.due == max(1, math.ceil(0.05 * total))
+    assert made.source.due == max(1, math.ceil(0.05 * total))
 
 
 @pytest.mark.parametrize("cap", [1, 7])
 def test_a_cap_bounds_rollouts_and_the_penalty_lowers_rewards(cap: int) -> None:
     made, _ = agent(cap=cap, parallel=6, zeta=1.0)
-    histories = made._histories(6)
+    histories = made.source.histories(6, made.generator)
     assert int(histories[2].max()) <= cap
-    made.levels = torch.tensor([math.inf, 2.0])
-    plain = made._imagine(*histories)
+    made.source.levels = torch.tensor([math.inf, 2.0])
+    plain = made.source.imagine(*histories, made.generator)
     state = made.generator.get_state()
     made.generator.manual_seed(5)
-    plain = made._imagine(*histories)
+    plain = made.source.imagine(*histories, made.generator)
     object.__setattr__(made.config.rollouts, "penalty", 3.0)
     made.generator.manual_seed(5)
-    penalised = made._imagine(*histories)
+    penalised = made.source.imagine(*histories, made.generator)
     made.generator.set_state(state)
     first = plain.mask[:, 0]
     level = penalised.disagreement[:, 0][first]
@@ -312,18 +311,18 @@ def test_a_penalty_is_learned_from_and_never_heard() -> None:
     """As in the task, where nobody takes anything off: what stands before an imagined step on a
     tape, and what the policy heard while it imagined, is the model's reward."""
     made, _ = agent(parallel=5, penalty=4.0, cap=6, rule="never")
-    heard, listen = [], made.policy.heard
-    made.policy.heard = lambda m, r, a=None: heard.append(r) or listen(m, r, a)
+    heard, listen = [], made.policy.observe_reward
+    made.policy.observe_reward = lambda m, r, a=None: heard.append(r) or listen(m, r, a)
     kept: list = []
-    imagine = made._imagine
-    made._imagine = lambda *a: kept.append(imagine(*a)) or kept[-1]  # type: ignore[method-assign]
-    made.collect()
-    (found,), mean = kept, float(made.levels[1])
+    imagine = made.source.imagine
+    made.source.imagine = lambda *a: kept.append(imagine(*a)) or kept[-1]  # type: ignore[method-assign]
+    made.source.collect(made.generator)
+    (found,), mean = kept, float(made.source.levels[1])
     plain = found.reward + 4.0 / mean * found.disagreement
     torch.testing.assert_close(heard[0], plain[:, 0][found.mask[:, 0]], rtol=1e-3, atol=1e-3)
-    for row, (start, length) in enumerate(made.sequences.episodes):
+    for row, (start, length) in enumerate(made.source.sequences.episodes):
         positions = torch.arange(start, start + length)
-        tape = made.sequences.tape(positions, positions == start)
+        tape = made.source.sequences.tape(positions, positions == start)
         steps = int(found.mask[row].sum())
         torch.testing.assert_close(tape.reward[-1 - steps : -1], found.reward[row, :steps])
         torch.testing.assert_close(tape.x[-steps:, -1], plain[row, :steps], rtol=1e-3, atol=1e-3)
@@ -333,10 +332,10 @@ def test_a_markov_agent_sees_the_observation_alone() -> None:
     obs = torch.tensor([[0.3, -1.0]])
     for kind, alike in (("none", True), ("lru", False)):
         made = learner(memory=MemoryConfig(kind=kind, width=8, layers=1, states=4))  # type: ignore[arg-type]
-        state = made.policy.proceed(obs, None, None)[1]
-        first = made.policy.proceed(obs, made.policy.heard(state, torch.zeros(1)), None)[0]
-        other = made.policy.heard(state, torch.full((1,), 5.0), torch.ones(1, 1))
-        assert torch.equal(first, made.policy.proceed(obs, other, None)[0]) == alike
+        state = made.policy.step(obs, None, None)[1]
+        first = made.policy.step(obs, made.policy.observe_reward(state, torch.zeros(1)), None)[0]
+        other = made.policy.observe_reward(state, torch.full((1,), 5.0), torch.ones(1, 1))
+        assert torch.equal(first, made.policy.step(obs, other, None)[0]) == alike
         tape = filled().sample(20, torch.Generator().manual_seed(1))
         moved = tape.x.clone()
         moved[:, 2:] += 1.0
@@ -360,8 +359,8 @@ def test_the_forecast_tells_and_changes_nothing() -> None:
     weights = torch.cat([p.flatten() for p in made.policy.parameters()])
     lines = made.forecast(1000)
     assert torch.equal(weights, torch.cat([p.flatten() for p in made.policy.parameters()]))
-    assert torch.equal(made.generator.get_state(), before) and not made.sequences.episodes
-    assert f"{float(made.levels[0]):.4g}" in lines[0] and "steps long" in lines[2]
+    assert torch.equal(made.generator.get_state(), before) and not made.source.sequences.episodes
+    assert f"{float(made.source.levels[0]):.4g}" in lines[0] and "steps long" in lines[2]
     assert "1000 updates at" in lines[3] and "GiB" in lines[3]
 
 
@@ -372,8 +371,8 @@ def test_the_forecast_counts_the_actions_that_pass_the_threshold(
     are above 0.5; of the data's as many as it has."""
     made, dataset = agent()
     monkeypatch.setattr(made.model, "disagreement", lambda obs, action, measure: action[:, 0].abs())
-    made.levels = torch.tensor([0.5, 0.1])
-    others, uniform = made._beyond()
+    made.source.levels = torch.tensor([0.5, 0.1])
+    others, uniform = made._beyond(made.generator)
     logged = float((dataset.transitions.action[:, 0].abs() > 0.5).float().mean())
     assert uniform == pytest.approx(0.75, abs=0.03) and others == pytest.approx(logged, abs=0.05)
     # A model that disagrees about what was not done there: no row has another's action by chance.
@@ -384,8 +383,8 @@ def test_the_forecast_counts_the_actions_that_pass_the_threshold(
         return (action[:, 0] - torch.tensor([known[tuple(o)] for o in obs.tolist()])).abs()
 
     monkeypatch.setattr(made.model, "disagreement", unlike)
-    made.levels = torch.tensor([1e-3, 0.1])
-    assert min(made._beyond()) > 0.8
+    made.source.levels = torch.tensor([1e-3, 0.1])
+    assert min(made._beyond(made.generator)) > 0.8
     told = made.forecast(1000)[1]
     assert "of the actions of other rows and" in told and told.endswith("of uniform ones")
 
@@ -413,9 +412,9 @@ def test_memory_solves_what_a_markov_agent_cannot() -> None:
             made.update(made.draw(buffer.sample(256, generator), generator))
         gains = []
         for sign in (-1.0, 1.0):
-            action, state = made.policy.proceed(torch.tensor([[sign, 0.0]]), None, None)
-            state = made.policy.heard(state, torch.zeros(1))
-            action, _ = made.policy.proceed(torch.zeros(1, 2), state, None)
+            action, state = made.policy.step(torch.tensor([[sign, 0.0]]), None, None)
+            state = made.policy.observe_reward(state, torch.zeros(1))
+            action, _ = made.policy.step(torch.zeros(1, 2), state, None)
             gains.append(sign * float(action) / 2)
         earned[kind] = float(np.mean(gains))
     assert earned["lru"] > 0.8

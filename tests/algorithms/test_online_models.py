@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms import COPlanner, COPlannerConfig
+from algorithms import MBPO, COPlanner, COPlannerConfig
 from algorithms.coplanner import ForesightConfig, futures
-from algorithms.online_model import DynaConfig, resized
+from algorithms.mbpo import DynaConfig
 from experiments.settings import build_config, merge
-from mbrl.buffer import Buffer
+from mbrl.buffer import Buffer, resized
 from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 from mbrl.tasks import make
@@ -72,32 +72,35 @@ def test_online_loop_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fits: list[tuple[int, int]] = []
     imagined: list[tuple[int, int]] = []
     updates: list[int] = []
-    fit, imagine, update = EnsembleDynamics.fit, agent.imagine, agent.update
+    fit, imagine, update = EnsembleDynamics.fit, agent.source.imagine, agent.update
 
     def counted_fit(model: Any, data: Any, on_progress: Any = None) -> None:
         fits.append((agent.step, len(data)))
         fit(model, data, on_progress)
 
-    def counted_imagine() -> None:
-        imagine()
-        imagined.append((agent.step, agent.imagined.capacity))
+    def counted_imagine(step: int, generator: torch.Generator) -> Any:
+        metrics = imagine(step, generator)
+        imagined.append((agent.step, agent.source.imagined.capacity))
+        return metrics
 
     def counted_update(batch: Any) -> Any:
         updates.append(agent.step)
         return update(batch)
 
     monkeypatch.setattr(EnsembleDynamics, "fit", counted_fit)
-    agent.imagine, agent.update = counted_imagine, counted_update
+    agent.source.imagine, agent.update = counted_imagine, counted_update
     seen: dict[str, float] = {}
     agent.learn(task, 42, callbacks=[lambda e, a, m: seen.update(m)])
     # loop step s leaves s + 1 rows of experience; updates begin after the warm-up of 20 rows
     assert fits == [(19, 20), (20, 21), (30, 31), (40, 41)]
     assert imagined == [(20, 32 * 1 * 2), (30, 32 * 2 * 2), (40, 32 * 3 * 2)]
     assert updates == [s for s in range(20, 42) for _ in range(2)]
-    assert agent.real is agent.experience and len(agent.experience) == 42
+    experience = agent.source.real.rows
+    assert agent.source.real.online and len(experience) == 42
     assert seen["model/horizon"] == 3.0
-    starts = agent.imagined.rows[agent.imagined.size - 96 :: 3, :3]
-    known = agent.experience.rows[: agent.experience.size, :3]
+    kept = agent.source.imagined
+    starts = kept.rows[kept.size - 96 :: 3, :3]
+    known = experience.rows[: experience.size, :3]
     assert ((starts[:, None] - known).abs().amax(-1).min(1).values < 1e-6).all()
 
 
@@ -119,13 +122,14 @@ def test_refits_see_all_experience_and_keep_the_members(pendulum: Dataset) -> No
 
 
 def test_logged_data_are_the_first_experience(pendulum: Dataset) -> None:
-    agent = build("mbpo", pendulum.spec)
-    agent.config = build_config("mbpo", merge(CONFIGS["mbpo"], {"online": {"capacity": 1000}}))
+    config = build_config("mbpo", merge(CONFIGS["mbpo"], {"online": {"capacity": 1000}}))
+    agent = MBPO(pendulum.spec, config)
     agent.fit(pendulum, 3, callbacks=[])
-    assert agent.experience is None and agent.imagined.capacity == 32 * 3 * 2
+    assert not agent.source.real.online and agent.source.imagined.capacity == 32 * 3 * 2
     agent.learn(make("Pendulum-v1"), 5, callbacks=[])
-    assert len(agent.experience) == len(pendulum) + 5
-    kept = agent.experience.batch(agent.experience.rows[: len(pendulum)])
+    experience = agent.source.real.rows
+    assert len(experience) == len(pendulum) + 5
+    kept = experience.batch(experience.rows[: len(pendulum)])
     assert torch.allclose(kept.action * 2.0, pendulum.transitions.action, atol=1e-5)
     assert torch.equal(kept.obs, pendulum.transitions.obs)
 

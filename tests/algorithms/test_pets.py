@@ -11,7 +11,6 @@ from scipy import linalg
 from torch import Tensor
 
 from algorithms import PETS, PETSConfig
-from algorithms.online_model import transitions
 from algorithms.pets import (
     CrossEntropyPlanner,
     PlannerConfig,
@@ -20,7 +19,7 @@ from algorithms.pets import (
     refitted,
 )
 from experiments.settings import build_config
-from mbrl.buffer import Buffer
+from mbrl.buffer import Buffer, transitions
 from mbrl.collector import Collector
 from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
@@ -84,7 +83,7 @@ def test_plans_reach_the_analytic_cost() -> None:
     config = PlannerConfig(horizon=10, population=400, iterations=25, particles=1)
     planner = CrossEntropyPlanner(SPEC, Linear(), config, seed=0)
     obs = torch.tensor([[1.0, 0.0], [-0.5, 0.8], [0.3, -0.6]])
-    action, rest = planner.proceed(obs, None, torch.Generator().manual_seed(0))
+    action, rest = planner.step(obs, None, torch.Generator().manual_seed(0))
     best = riccati(10)[-1]
     for b in range(3):
         s, cost = obs[b].double().numpy(), 0.0
@@ -140,7 +139,7 @@ def test_plans_stay_inside_the_bounds() -> None:
 
     config = PlannerConfig(horizon=2, population=400, iterations=20, particles=1)
     planner = CrossEntropyPlanner(SPEC, Greedy(), config, seed=0)
-    action, rest = planner.proceed(torch.zeros(2, 2), None, None)
+    action, rest = planner.step(torch.zeros(2, 2), None, None)
     assert (action > 2.9).all() and (rest[:, -1] == 0).all()
 
 
@@ -196,11 +195,11 @@ def test_ended_particles_earn_nothing_more(discount: float) -> None:
 class Counting:
     """A planner whose state counts the steps of each row's episode; the state is the action."""
 
-    def proceed(self, obs, state, generator, *, deterministic=True):
+    def step(self, obs, state, generator, *, deterministic=True):
         state = torch.zeros(len(obs), 2) if state is None else state
         return state[:, :1], state + 1.0
 
-    def heard(self, state, reward):
+    def observe_reward(self, state, reward):
         return state
 
     def parameters(self):
@@ -234,7 +233,7 @@ class Carrier:
         self.policy, self.rows = Counting(), []
 
     def act(self, obs, *, deterministic, state, generator):
-        return self.policy.proceed(obs, state, generator)
+        return self.policy.step(obs, state, generator)
 
     def observe(self, data) -> None:
         self.rows.append(data.action[:, 0].tolist())
@@ -294,7 +293,7 @@ def test_pets_learns_the_regulator_online() -> None:
         },
     )
     agent = PETS(task.spec, config, seed=0).learn(task, 400, callbacks=[])
-    assert agent.experience is not None and len(agent.experience) == 400
+    assert agent.source.online and len(agent.source.rows) == 400
     starts = task.reset(4, torch.Generator().manual_seed(1)).double().numpy()
     p = linalg.solve_discrete_are(A, B, Q, R)
     best = np.mean([s @ p @ s for s in starts])

@@ -32,11 +32,12 @@ def test_batches_hold_real_and_generated_rows_in_the_ratio(pendulum: Dataset) ->
     made.prepare(pendulum, lambda metrics: None)
     rows = {tuple(row) for row in pendulum.transitions.obs.tolist()}
     for _ in range(3):
+        made.advance()
         batch = made.next_batch()
         known = [tuple(row) in rows for row in batch.obs.tolist()]
         assert known == [True] * 8 + [False] * 24
         made.step += 1
-    assert made.steps is not None and len(made.steps) >= 16 * 3
+    assert made.source.steps is not None and len(made.source.steps) >= 16 * 3
 
 
 def test_a_generator_that_is_given_is_saved_with_its_settings(
@@ -111,7 +112,7 @@ def test_every_learner_goes_on_from_a_checkpoint(
         copy.fit(pendulum, 9, callbacks=[])
     for a, b in zip(made.policy.parameters(), again.policy.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert torch.equal(made.steps.obs, again.steps.obs)  # type: ignore[union-attr]
+    assert torch.equal(made.source.steps.obs, again.source.steps.obs)  # type: ignore[union-attr]
 
 
 def test_a_normaliser_is_fitted_once(pendulum: Dataset, tmp_path: Path) -> None:

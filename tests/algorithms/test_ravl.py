@@ -6,6 +6,7 @@ import math
 import numpy as np
 import torch
 
+from algorithms import edac
 from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
 from mbrl.buffer import Batch
 from mbrl.types import Spec
@@ -132,7 +133,9 @@ def test_the_learner_is_the_slow_one() -> None:
         actor_lr=RATE, critic_lr=RATE, alpha_lr=RATE,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(3)
-    fast = SoftActorCritic(spec, config, torch.device("cpu"), generator)
+    fast = SoftActorCritic(
+        spec, config, torch.device("cpu"), generator, critic_loss=edac.critic_loss
+    )
     slow = SlowLearner(fast)
     for _ in range(5):
         draw = torch.randn(B, 2 * S + 1, generator=generator)

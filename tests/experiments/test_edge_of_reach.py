@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from algorithms.learners.soft_actor_critic import soft_value_target
 from experiments import conclusions, plan, render, studies, summary
 from experiments import table as tables
 from experiments.studies import edge_of_reach, overestimation
@@ -72,6 +73,7 @@ def test_with_the_whole_episode_there_is_no_edge() -> None:
 def test_patched_targets_against_a_loop() -> None:
     world, agent = edge_of_reach.build(SETTINGS | {"patch": "oracle", "learn_alpha": False}, 0)
     agent.prepare(edge_of_reach.starting_data(world, 0), lambda metrics: None)
+    agent.advance()
     batch = agent.next_batch()
     batch = batch._replace(next_obs=torch.where(torch.arange(256)[:, None] < 100, 4.5, 0.5))
     batch = batch._replace(next_obs=batch.next_obs.expand(256, 2).contiguous())
@@ -79,7 +81,7 @@ def test_patched_targets_against_a_loop() -> None:
     kept = agent.learner.update_critic
     agent.learner.update_critic = lambda b, target: seen.update(y=target) or kept(b, target)
     metrics = agent.update(batch)
-    plain = agent.learner.value_target(batch)
+    plain = soft_value_target(agent.learner, batch)
     bonus = 1.0 * float(metrics["actor/entropy"]) / 0.01
     for i in range(256):
         gap, value = [max(0.0, abs(4.5 - c) - 1) for c in (2.0, 1.0)], 0.0
@@ -98,6 +100,7 @@ def test_patched_targets_against_a_loop() -> None:
 def test_controls_patch_as_many_rows_as_the_oracle(kind: str) -> None:
     world, agent = edge_of_reach.build(SETTINGS | {"patch": kind}, 0)
     agent.prepare(edge_of_reach.starting_data(world, 0), lambda metrics: None)
+    agent.advance()
     batch = agent.next_batch()
     edge = world.at_edge(batch.next_obs)
     chosen = agent._chosen(batch)

@@ -51,9 +51,9 @@ def test_a_tiny_run_and_its_values(tmp_path: Path) -> None:
     assert again == found
     agent = algorithms.load(tmp_path / "run" / "checkpoint.pt")
     agent.prepare(data.load("pendulum/medium-replay"), lambda metrics: None)
-    tape = agent.recorded.tape(torch.arange(4), torch.arange(4) == 0)
+    tape = agent.source.recorded.tape(torch.arange(4), torch.arange(4) == 0)
     q = recurrent_diagnosis.values(agent.learner, tape, torch.zeros(4, 1)).mean(0)[[0, 3]]
-    rows = agent.recorded.rows
+    rows = agent.source.recorded.rows
     x = torch.zeros(4, agent.spec.obs_dim + 2)
     x[:, :3] = rows[:4, :3]
     x[1:, 3:] = rows[:3, 3:5]

@@ -43,7 +43,27 @@ def test_mixing_ratio_is_exact() -> None:
     generator = torch.Generator().manual_seed(0)
     for ratio, expected in ((0.05, 12), (0.5, 128), (1.0, 256), (0.0, 0)):
         batch = sample_mixed(real, imagined, 256, ratio, generator)
-        assert int((batch[:, 0] < 1000).sum()) == expected
+        assert int((batch.obs[:, 0] < 1000).sum()) == expected == batch.real
+        assert (batch.obs[:expected, 0] < 1000).all()
+
+
+def test_columns_come_back_with_the_rows() -> None:
+    """Next actions are scaled as actions are, a number a row is flat, a column that is not given is
+    0, and rows that were saved without columns are read."""
+    buffer = Buffer(SPEC, 4, 0.9, columns={"next_action": 1, "halted": 0})
+    given = torch.tensor([-2.0, 2.0, 6.0])
+    buffer.append(rows(0, 3), next_action=given[:, None], halted=torch.tensor([0.0, 1.0, 0.0]))
+    buffer.append(rows(3, 1))
+    batch = buffer.batch(buffer.rows)
+    assert batch.next_action is not None and batch.halted is not None
+    assert batch.next_action[:, 0].tolist() == [-1, 0, 1, -0.5]
+    assert batch.halted.tolist() == [0, 1, 0, 0] and batch.penalty is None
+    assert torch.equal(batch.next_obs, batch.obs + 1)
+    plain = Buffer(SPEC, 4, 0.9)
+    plain.append(rows(0, 4))
+    buffer.load_state_dict(plain.state_dict())
+    again = buffer.batch(buffer.rows)
+    assert torch.equal(again.obs, batch.obs) and not again.halted.any()  # type: ignore[union-attr]
 
 
 def test_state_round_trip_and_starts() -> None:

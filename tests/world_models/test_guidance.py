@@ -98,8 +98,8 @@ def test_a_memory_is_led_along_the_window_from_its_start(kind: Any) -> None:
             expected = float(law.log_prob(action[b, t][None]).sum().detach())
             assert float(found[b, t].detach()) == pytest.approx(expected, rel=1e-9)
             taken = policy.scale.to_task(action[b, t][None])
-            _, state = policy.proceed(now, state, None)
-            state = policy.heard(state, reward[b, t][None], taken)
+            _, state = policy.step(now, state, None)
+            state = policy.observe_reward(state, reward[b, t][None], taken)
 
 
 def test_windows_of_a_policy_with_memory_are_apart_and_in_order() -> None:
@@ -185,8 +185,8 @@ def test_no_weight_is_no_guidance() -> None:
 
 def test_policies_without_a_density_are_refused() -> None:
     class Planner:
-        def proceed(self) -> None: ...
-        def heard(self) -> None: ...
+        def step(self) -> None: ...
+        def observe_reward(self) -> None: ...
 
     with pytest.raises(ConfigError, match="Planner carries a memory or a plan"):
         log_prob(Planner(), torch.zeros(1), torch.zeros(1))

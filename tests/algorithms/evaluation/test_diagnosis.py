@@ -9,7 +9,7 @@ import torch
 
 from algorithms import MBPO, RAVL, MBPOConfig, RAVLConfig
 from algorithms.evaluation import diagnosis
-from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic, value_memory
 from mbrl import config as configs
 from mbrl import data
 from mbrl.errors import ConfigError
@@ -108,14 +108,14 @@ def test_the_bonus_that_values_remember() -> None:
     """The value of one endless state that pays for entropy alone, learned by averaged exact targets
     while temperature and entropy fall: it is the remembered bonus over 1 - gamma."""
     agent = learner(PointMass().spec, gamma=0.9, tau=0.05)
-    value, found = 0.0, torch.zeros(2)
+    value = 0.0
     for step in range(300):
         alpha, entropy = math.exp(-step / 50), 1.2 - step / 100
         metrics = {"actor/alpha": torch.tensor(alpha), "actor/entropy": torch.tensor(entropy)}
-        found = diagnosis.remembered(found, metrics, agent)
+        agent.remembered = value_memory(agent, metrics)
         value += 0.05 * (alpha * entropy + 0.9 * value - value)
-    assert float(found[1]) / 0.1 == pytest.approx(value, rel=1e-4)
-    assert float(found[0]) > 10 * alpha
+    assert float(agent.remembered[1]) / 0.1 == pytest.approx(value, rel=1e-4)
+    assert float(agent.remembered[0]) > 10 * alpha
 
 
 @torch.no_grad()
@@ -195,8 +195,10 @@ def test_what_values_remember_is_in_the_checkpoint(tmp_path: Path) -> None:
     dataset = data.load("pendulum/medium-replay")
     agent = RAVL(dataset.spec, configs.from_dict(RAVLConfig, CONFIGS["ravl"]), seed=1)
     agent.fit(dataset, 3, callbacks=[]).save(tmp_path / "agent.pt")
-    assert (agent.remembered > 0).all()
-    assert torch.equal(RAVL.load(tmp_path / "agent.pt").remembered, agent.remembered)
+    assert (agent.learner.remembered > 0).all()
+    assert torch.equal(
+        RAVL.load(tmp_path / "agent.pt").learner.remembered, agent.learner.remembered
+    )
 
 
 def test_true_and_mixed_dynamics_as_a_setting() -> None:
@@ -209,7 +211,8 @@ def test_true_and_mixed_dynamics_as_a_setting() -> None:
         assert isinstance(agent.model, kind)
         agent.fit(dataset, 3, callbacks=[])
         assert (agent.learned is None) == (truth == 1.0)
-    row = agent.imagined.batch(agent.imagined.rows[:50])
+    imagined = agent.source.imagined
+    row = imagined.batch(imagined.rows[:50])
     task = TrueDynamics(agent.model.task)
     step = task.predict(row.obs, 2 * row.action, torch.Generator())
     torch.testing.assert_close(step.next_obs, row.next_obs)

@@ -191,7 +191,7 @@ def test_ranking_follows_true_returns() -> None:
 class Opposite:
     """Begins with action 0 and then takes the action that was not taken the step before."""
 
-    def proceed(
+    def step(
         self,
         obs: Tensor,
         state: Tensor | None,
@@ -202,7 +202,7 @@ class Opposite:
         state = torch.ones(len(obs), 1) if state is None else state
         return 1 - state[:, 0].long(), state
 
-    def heard(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
+    def observe_reward(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
         assert action is not None
         return action[:, None].float()
 
@@ -239,13 +239,13 @@ def test_actions_of_a_memory_step_by_step(pendulum: Dataset) -> None:
     assert starts.tolist() == [0, 5, 34, 37]
     found = greedy_actions(policy, data, starts)
     for e, (first, stop) in enumerate(data.episodes()):
-        action, state = policy.proceed(data.obs[first : first + 1], None, None)
+        action, state = policy.step(data.obs[first : first + 1], None, None)
         torch.testing.assert_close(found[80 + e], action[0], rtol=1e-4, atol=1e-5)
         for t in range(first, stop):
             memory = state[:, : policy.encoder.state_size]
             known = data.action[t : t + 1] / 2.0  # Pendulum's torque reaches 2
             state = torch.cat([memory, known, data.reward[t : t + 1, None]], 1)
-            action, state = policy.proceed(data.next_obs[t : t + 1], state, None)
+            action, state = policy.step(data.next_obs[t : t + 1], state, None)
             torch.testing.assert_close(found[t], action[0], rtol=1e-4, atol=1e-5)
 
 

@@ -22,7 +22,7 @@ def agent(**rollouts: Any) -> NEUBAY:
     made = NEUBAY(dataset.spec, build_config("neubay", values), seed=1)
     with torch.enable_grad():
         made.prepare(dataset, lambda metrics: None)
-    made.collect()
+    made.source.collect(made.generator)
     return made
 
 
@@ -38,7 +38,7 @@ class Steady:
 @torch.no_grad()
 def test_soft_return_has_its_closed_form() -> None:
     made, generator = agent(), torch.Generator().manual_seed(0)
-    tape = made.recorded.sample(40, generator)
+    tape = made.source.recorded.sample(40, generator)
     rows = torch.nonzero(tape.mask).flatten()
     found = recurrent_diagnosis.imagine(made.learner, Steady(), tape, rows, generator)
     bounds, gamma = (torch.tensor(-1.0), torch.tensor(2.0)), made.config.gamma
@@ -54,7 +54,7 @@ def test_soft_return_has_its_closed_form() -> None:
 def test_rollouts_remember_their_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they carry at first is what acting along the recorded episode leaves."""
     made, generator = agent(), torch.Generator().manual_seed(3)
-    tape = made.recorded.sample(30, generator)
+    tape = made.source.recorded.sample(30, generator)
     rows = torch.nonzero(tape.mask).flatten()
     seen: dict[str, Any] = {}
     monkeypatch.setattr(
@@ -66,7 +66,7 @@ def test_rollouts_remember_their_history(monkeypatch: pytest.MonkeyPatch) -> Non
     for t in range(30):
         state = torch.zeros_like(state) if tape.first[t] else state
         expected[t] = state
-        _, after = made.policy.proceed(tape.x[t : t + 1, :s], state, None)
+        _, after = made.policy.step(tape.x[t : t + 1, :s], state, None)
         memory = after[:, : made.policy.encoder.state_size]
         state = made.policy.carried(memory, tape.action[t : t + 1], tape.reward[t : t + 1])
     for row, t in enumerate(rows.tolist()):
@@ -77,7 +77,7 @@ def test_rollouts_remember_their_history(monkeypatch: pytest.MonkeyPatch) -> Non
 @torch.no_grad()
 def test_ends_are_what_is_bootstrapped_and_never_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     made = agent()
-    tape = made.sequences.sample(200, torch.Generator().manual_seed(4))
+    tape = made.source.sequences.sample(200, torch.Generator().manual_seed(4))
     seen: dict[str, Any] = {}
 
     def spread(mask: torch.Tensor, trained: torch.Tensor, ends: torch.Tensor) -> dict[str, Any]:
@@ -112,8 +112,9 @@ def test_a_diagnosed_run_is_the_run_that_it_would_be_without(tmp_path) -> None:
             assert all(np.isfinite(float(found[name])) for name in names)
     assert torch.equal(*weights)
     made.save(tmp_path / "agent.pt")
-    assert torch.equal(NEUBAY.load(tmp_path / "agent.pt").remembered, made.remembered)
-    assert (made.remembered[0] > 0).all()
+    again = NEUBAY.load(tmp_path / "agent.pt")
+    assert torch.equal(again.learner.remembered, made.learner.remembered)
+    assert (made.learner.remembered[0] > 0).all()
 
 
 def episodes(made: NEUBAY) -> SequenceBuffer:

@@ -143,7 +143,7 @@ def test_half_precision_is_trained_in_single_and_saved_in_its_own(
     agent = learner(half, learning_rate=1e-5)
     before = [p.detach().clone() for p in agent.model.parameters()]
     assert {p.dtype for p in before} == {torch.float32}
-    train(agent, 2, source=agent)
+    train(agent, 2, collector=agent)
     after = zip(before, agent.model.parameters(), strict=True)
     moved = [float((a != b).float().mean()) for a, b in after if a.ndim == 2]
     assert max(moved) > 0.9
@@ -159,11 +159,11 @@ def test_a_folder_trains_resumes_exactly_and_is_saved(
 ) -> None:
     whole, broken = learner(folder, lora), learner(folder, lora)
     first = [p.detach().clone() for p in whole.model.parameters()]
-    train(whole, 3, source=whole)
-    train(broken, 1, source=broken)
+    train(whole, 3, collector=whole)
+    train(broken, 1, collector=broken)
     broken.save(tmp_path / "agent.pt")
     again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    train(again, 3, source=again)
+    train(again, 3, collector=again)
     pairs = zip(whole.model.named_parameters(), again.model.parameters(), first, strict=True)
     moved = set()
     for (name, x), y, start in pairs:

@@ -104,7 +104,7 @@ def test_a_policy_gradient_finds_what_is_rewarded(recipe: str, tmp_path: Path) -
         task="echo", recipe=recipe, prompts=32, group=8, minibatches=1, warm=tmp_path / "first.pt"
     )
     before = evaluate(agent.model, agent.codec, agent.task, (4,), problems=200)[0].accuracy
-    train(agent, 120, source=agent)
+    train(agent, 120, collector=agent)
     after = evaluate(agent.model, agent.codec, agent.task, (4,), problems=200)[0].accuracy
     assert before < 0.35 and after > 0.5
 
@@ -119,7 +119,7 @@ def test_the_first_update_of_a_round_has_ratios_of_1() -> None:
 
 def test_the_distance_from_the_sampler_is_that_of_a_slow_loop(warm: Path) -> None:
     agent = learner(warm=warm, prompts=6, staleness=4, learning_rate=0.05)
-    train(agent, 2, source=agent)
+    train(agent, 2, collector=agent)
     agent.collect()
     batch = agent.next_batch()
     t, (now, _, _) = batch.rollouts.data, agent.measured(agent.model, batch.rollouts)
@@ -227,11 +227,11 @@ def test_tokens_are_counted(warm: Path) -> None:
 )
 def test_it_continues_bit_for_bit(changes: dict[str, Any], warm: Path, tmp_path: Path) -> None:
     whole, broken = learner(warm=warm, **changes), learner(warm=warm, **changes)
-    train(whole, 5, source=whole)
-    train(broken, 2, source=broken)
+    train(whole, 5, collector=whole)
+    train(broken, 2, collector=broken)
     broken.save(tmp_path / "agent.pt")
     again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    train(again, 5, source=again)
+    train(again, 5, collector=again)
     assert equal(whole, again) and not equal(whole, broken)
     assert whole.tokens == again.tokens and whole.updates == again.updates
 
@@ -240,7 +240,7 @@ def test_the_reference_is_the_first_policy(warm: Path, tmp_path: Path) -> None:
     first = Imitation.load(warm)
     agent = learner(recipe="gigpo", warm=warm)
     assert equal(agent, first)
-    train(agent, 2, source=agent)
+    train(agent, 2, collector=agent)
     assert not equal(agent, first)
     for x, y in zip(agent.anchors["reference"].parameters(), first.model.parameters(), strict=True):
         assert torch.equal(x, y)

@@ -222,7 +222,7 @@ def test_a_policy_waits_for_critics_of_utterances(monkeypatch: pytest.MonkeyPatc
     policy, critic = agent.model, part_of(agent, Utterances).heads
     for round_ in range(4):
         before = [[p.detach().clone() for p in net.parameters()] for net in (policy, critic)]
-        train(agent, round_ + 1, source=agent)
+        train(agent, round_ + 1, collector=agent)
         moved = [
             any(not torch.equal(a, b) for a, b in zip(old, net.parameters(), strict=True))
             for old, net in zip(before, (policy, critic), strict=True)

@@ -97,14 +97,14 @@ def test_schedulers_train_within_their_budget_and_continue(name: str, tmp_path: 
     rounds = 4
     for _ in range(rounds):
         before = whole.tokens["sampled"]
-        train(whole, whole.step + 1, source=whole)
+        train(whole, whole.step + 1, collector=whole)
         sampled = whole.tokens["sampled"] - before  # a conversation is one token
         assert 0 < sampled <= 32 * (2 if "staleness" in stale and whole.step == 1 else 1)
     assert all(torch.isfinite(w).all() for w in weights(whole))
-    train(broken, 2, source=broken)
+    train(broken, 2, collector=broken)
     broken.save(tmp_path / "agent.pt")
     again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-    train(again, rounds, source=again)
+    train(again, rounds, collector=again)
     assert equal(whole, again) and not equal(whole, broken)
     assert whole.tokens == again.tokens and isinstance(again.rounds, Scheduled)
 
@@ -132,7 +132,7 @@ def test_without_a_scheduler_nothing_has_changed(pool: int) -> None:
 
     plain.gathered = gathered  # type: ignore[method-assign]
     for one in (agent, plain):
-        train(one, 3, source=one)
+        train(one, 3, collector=one)
     assert equal(agent, plain) and agent.tokens == plain.tokens
     assert torch.equal(agent.generator.get_state(), plain.generator.get_state())
 
@@ -214,7 +214,7 @@ def test_reinforce_ada_compares_with_all_and_trains_on_some() -> None:
 def test_other_recipes_of_schedulers(tmp_path: Path) -> None:
     for name, recipe in (("weighted_pairs", "weighted_grpo"), ("v_half_scheduler", "v_half")):
         agent = learner(name, recipe=recipe)
-        train(agent, 2, source=agent)
+        train(agent, 2, collector=agent)
         assert all(torch.isfinite(w).all() for w in weights(agent))
 
 

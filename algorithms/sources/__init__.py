@@ -1,0 +1,1 @@
+"""Sources of batches: logged and replayed rows, imagined rows, generated windows, histories."""

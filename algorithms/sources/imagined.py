@@ -1,0 +1,303 @@
+"""Imagined rows: rollouts of the policy in a world model, refreshed as the policy moves, mixed with
+real rows in an exact ratio."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from algorithms.evaluation import diagnosis
+from algorithms.learners.soft_actor_critic import SoftActorCritic, SoftConfig
+from algorithms.sources.logged import LoggedRows
+from mbrl import tasks
+from mbrl.buffer import Batch, Buffer, resized, sample_mixed, transitions
+from mbrl.collector import CollectorConfig
+from mbrl.errors import ConfigError
+from mbrl.training import Metrics
+from mbrl.types import Dataset, Spec, Trajectories, Transitions
+from world_models import (
+    EnsembleConfig,
+    EnsembleDynamics,
+    Interpolated,
+    RolloutConfig,
+    TrueDynamics,
+    WorldModel,
+    rollout,
+)
+from world_models.ensemble import Termination
+from world_models.rollout import Actor
+
+
+@dataclass(frozen=True)
+class ImaginationConfig:
+    """When, from where and how much is imagined."""
+
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)  # each rollout
+    starts: int = 50_000  # rollouts a refresh, from states of the data
+    every: int = 1000  # updates between refreshes
+    retain: int = 5  # refreshes kept before the oldest is overwritten
+    real_ratio: float = 0.05  # share of real rows in a batch
+    termination: Literal["task", "never"] = "task"  # where imagined episodes end
+    truth: float = 0.0  # weight of the task's own dynamics in the model; 1: no learned model
+    diagnose: int = 1000  # updates between diagnoses of reach and values, at refreshes; 0: none
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.real_ratio <= 1:
+            raise ConfigError(f"real_ratio is {self.real_ratio}, it must lie in [0, 1]")
+        if not 0 <= self.truth <= 1:
+            raise ConfigError(f"truth is {self.truth}, it must lie in [0, 1]")
+        if self.diagnose < 0:
+            raise ConfigError(f"diagnose is {self.diagnose}, it must be 0 (never) or more")
+        for name in ("starts", "every", "retain"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+
+
+@dataclass(frozen=True)
+class ModelBasedConfig(SoftConfig):
+    """The settings of an algorithm that imagines."""
+
+    model: EnsembleConfig = field(default_factory=EnsembleConfig)
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
+
+
+@dataclass(frozen=True)
+class RefitConfig(CollectorConfig):
+    """How experience is gathered, and how the world model follows it."""
+
+    warmup: int = 5000  # uniform random rows before the first fit of the model
+    refit_every: int = 250  # loop steps between refits of the model
+    refit_epochs: int = 20  # passes over the experience a refit makes at most
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least = {"warmup": 3, "refit_every": 1, "refit_epochs": 1}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
+
+
+class ImaginedRows:
+    """Batches of `real_ratio` real rows and imagined ones, for `learner`.
+
+    `model` is what rollouts are made in; a learned ensemble is fitted to the logged data, and
+    online refitted to the experience every `collection.refit_every` steps. `policy` is who acts in
+    them (None: the learner's). `widths` are further columns of both kinds of rows; rollouts give
+    theirs as signals.
+    """
+
+    def __init__(
+        self,
+        learner: SoftActorCritic,
+        model: WorldModel,
+        imagination: ImaginationConfig,
+        device: torch.device,
+        seed: int,
+        *,
+        policy: Actor | None = None,
+        collection: RefitConfig | None = None,
+        widths: dict[str, int] | None = None,
+    ) -> None:
+        self.learner, self.imagination, self.seed, self.device = learner, imagination, seed, device
+        self.model: WorldModel = model
+        self.policy = policy or learner.actor.explore
+        self.widths = widths or {}
+        c = learner.config
+        self.real = LoggedRows(
+            learner.spec,
+            c.gamma,
+            c.batch_size,
+            device,
+            collection=collection or RefitConfig(),
+            widths=widths,
+        )
+        rows = imagination.starts * imagination.rollout.horizon * imagination.retain
+        self.imagined = Buffer(learner.spec, rows, c.gamma, device, widths)
+
+    @property
+    def collection(self) -> CollectorConfig:
+        return self.real.collection
+
+    @collection.setter
+    def collection(self, value: CollectorConfig) -> None:
+        self.real.collection = value
+
+    @property
+    def logged(self) -> int:
+        return self.real.logged
+
+    @property
+    def learned(self) -> EnsembleDynamics | None:
+        """The learned model, also where the task's own dynamics are mixed into it."""
+        model = self.model.model if isinstance(self.model, Interpolated) else self.model
+        return model if isinstance(model, EnsembleDynamics) else None
+
+    def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
+        """Put the data on the device and fit the world model, continuing an unfinished fit."""
+        self.real.prepare(dataset, on_progress)
+        if self.learned is not None and not self.learned.fitted:
+            self.learned.fit(dataset.transitions, on_progress)
+
+    def observe(self, data: Transitions, step: int) -> None:
+        """Add experience, and refit the model when due."""
+        self.real.observe(data, step)
+        if follow(self.learned, self.real, step):
+            self.refitted()
+
+    def refitted(self) -> None:
+        """Called after each refit, for what depends on the model."""
+
+    def advance(self, step: int, generator: torch.Generator) -> Metrics:
+        """Imagine anew when due."""
+        return self.imagine(step, generator) if self.due(step) else {}
+
+    def due(self, step: int) -> bool:
+        if self.imagination.real_ratio == 1:
+            return False
+        return step % self.imagination.every == 0 or len(self.imagined) == 0
+
+    def rollout_config(self, step: int) -> RolloutConfig:
+        """Of the rollouts imagined at `step`."""
+        return self.imagination.rollout
+
+    def imagine(self, step: int, generator: torch.Generator) -> Metrics:
+        """Roll the current policy out in the model from states of the data; the diagnosis, when
+        due."""
+        c = self.imagination
+        starts = self.real.rows.sample_obs(c.starts, generator)
+        config = self.rollout_config(step)
+        trajectories = rollout(self.model, self.policy, starts, config, generator)
+        columns = {name: trajectories.signals[name][trajectories.mask] for name in self.widths}
+        self.imagined.append(trajectories.transitions(), **columns)
+        if c.diagnose > 0 and step % c.diagnose < c.every:
+            return self.diagnose(trajectories, step)
+        return {}
+
+    def diagnose(self, trajectories: Trajectories, step: int) -> Metrics:
+        """Reach and values of the current critics, from random draws of their own, so that a
+        diagnosed run is the run that it would be without."""
+        generator = torch.Generator(self.device).manual_seed(self.seed + 1_000_003 * step)
+        points, states = diagnosis.POINTS, diagnosis.STATES
+        real, learner = self.real.rows, self.learner
+        metrics = {"value/at": torch.tensor(float(step)), "reach/outside": torch.zeros(())}
+        ends = trajectories.next_obs[trajectories.truncated & trajectories.mask]
+        if len(ends):
+            ratio = self.imagination.real_ratio
+            trained = sample_mixed(real, self.imagined, points, ratio, generator)
+            draw = torch.randint(len(ends), (points,), generator=generator, device=ends.device)
+            metrics |= diagnosis.edge_metrics(learner, trained.obs, ends[draw])
+        reward = real.batch(real.rows[: real.size]).reward
+        return metrics | diagnosis.value_metrics(
+            learner,
+            self.model,
+            real.sample(states, generator).obs,
+            (reward.min(), reward.max()),
+            learner.remembered,
+            generator,
+        )
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """Real rows, then imagined ones."""
+        c, ratio = self.learner.config, self.imagination.real_ratio
+        return sample_mixed(self.real.rows, self.imagined, c.batch_size, ratio, generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self.real.state_dict() | {
+            "imagined": self.imagined.state_dict(),
+            "imagined_capacity": self.imagined.capacity,
+            "remembered": self.learner.remembered,
+        }
+        if self.learned is not None:
+            state["model"] = self.learned.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.real.load_state_dict(state)
+        capacity = state.get("imagined_capacity", self.imagined.capacity)
+        self.imagined = resized(self.imagined, capacity)
+        self.imagined.load_state_dict(state["imagined"])
+        known = state.get("remembered", self.learner.remembered)  # not in old checkpoints
+        self.learner.remembered = known.to(self.device)
+        if self.learned is not None:
+            self.learned.load_state_dict(state["model"])
+
+
+def refit_due(
+    model: EnsembleDynamics | None, config: RefitConfig, rows: int, logged: int, step: int
+) -> bool:
+    """Whether the model is fitted to all `rows` at loop step `step`: once the warm-up is over,
+    which there is not after `logged` data, and then every `refit_every` steps."""
+    if rows < config.warmup and logged == 0:
+        return False
+    return (model is not None and not model.fitted) or step % config.refit_every == 0
+
+
+def refit(model: EnsembleDynamics, data: Transitions, config: RefitConfig) -> None:
+    """Fit the model from scratch the first time, and then from where it is."""
+    if model.fitted:
+        model.refit(data, config.refit_epochs)
+    else:
+        model.fit(data)
+
+
+def follow(model: EnsembleDynamics | None, real: LoggedRows, step: int) -> bool:
+    """Fit `model` to all rows if that is due, and tell whether it was."""
+    c = real.collection
+    assert isinstance(c, RefitConfig)
+    if model is None or not refit_due(model, c, len(real.rows), real.logged, step):
+        return False
+    refit(model, transitions(real.rows), c)
+    return True
+
+
+def dynamics(
+    spec: Spec,
+    config: EnsembleConfig,
+    imagination: ImaginationConfig,
+    device: torch.device,
+    seed: int,
+    model: WorldModel | None = None,
+) -> WorldModel:
+    """`model`, or a new ensemble, with the task's own dynamics mixed in at `imagination.truth`; at
+    1 these alone."""
+    if model is not None:
+        return model
+    rule = termination_rule(spec, imagination.termination)
+    learned = EnsembleDynamics(spec, config, termination=rule, device=device, seed=seed)
+    weight = imagination.truth
+    if weight == 0:
+        return learned
+    if spec.task not in tasks.TASKS:
+        raise ConfigError(
+            f"imagination.truth is {weight}, but {spec.task!r} is not a task of this library; set "
+            "it to 0"
+        )
+    truth = TrueDynamics(tasks.make_for(spec, device=learned.device))
+    return truth if weight == 1 else Interpolated(learned, truth, weight)
+
+
+def require_ensemble(model: WorldModel, algorithm: str) -> EnsembleDynamics:
+    """The model, or `ConfigError` where it is not a learned ensemble."""
+    if isinstance(model, EnsembleDynamics):
+        return model
+    raise ConfigError(
+        f"{algorithm} needs the predictions of a learned ensemble's members; model is a "
+        f"{type(model).__name__}, give an EnsembleDynamics or none, and no imagination.truth"
+    )
+
+
+def termination_rule(
+    spec: Spec, choice: str, setting: str = "imagination.termination"
+) -> Termination | None:
+    """The task's own rule from observations, or None for tasks that never end. `setting` is what
+    the choice is called."""
+    if choice == "never":
+        return None
+    if spec.task not in tasks.TASKS:
+        raise ConfigError(
+            f"no termination rule is known for task {spec.task!r}; set "
+            f"{setting} to 'never' if it does not end, or give the algorithm a model "
+            "that has one: model=EnsembleDynamics(spec, termination=function)"
+        )
+    return tasks.make_for(spec).terminates

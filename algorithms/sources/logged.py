@@ -1,0 +1,154 @@
+"""Rows of a dataset, and, once the agent acts, of its own experience: the replay buffer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from mbrl.buffer import Batch, Buffer, resized
+from mbrl.collector import CollectorConfig
+from mbrl.errors import ConfigError
+from mbrl.training import Metrics
+from mbrl.types import Dataset, Spec, Transitions
+
+Columns = Callable[[Transitions], dict[str, torch.Tensor]]
+
+
+class LoggedRows:
+    """Uniform batches of logged rows. Online, experience joins them in a ring of
+    `collection.capacity` rows, the logged data being its first.
+
+    `normalise_rewards` multiplies rewards by `return_scale` of the data. `widths` and `columns` are
+    further columns of the buffer, and how they follow from rows in time order.
+    """
+
+    model: Any = None
+    learned: Any = None  # the world model, if it is fitted to the data
+
+    def __init__(
+        self,
+        spec: Spec,
+        gamma: float,
+        batch_size: int,
+        device: torch.device,
+        *,
+        collection: CollectorConfig | None = None,
+        normalise_rewards: bool = False,
+        widths: Mapping[str, int] | None = None,
+        columns: Columns | None = None,
+    ) -> None:
+        self.spec, self.gamma, self.batch_size, self.device = spec, gamma, batch_size, device
+        self.collection = collection or CollectorConfig()
+        self.normalise_rewards, self.widths, self.columns = normalise_rewards, widths, columns
+        self.buffer: Buffer | None = None
+        self.logged = 0
+        self.online = False  # whether the buffer holds experience
+        self.reward_scale = 1.0
+        self.waiting: Transitions | None = None  # rows whose columns need the step after them
+
+    @property
+    def rows(self) -> Buffer:
+        """The buffer. Raises `ConfigError` while there is none."""
+        if self.buffer is None:
+            raise ConfigError(
+                "the agent has no data yet; call fit(dataset, steps), prepare(dataset) or "
+                "learn(task, steps)"
+            )
+        return self.buffer
+
+    def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
+        """Put the dataset on the device, unless there are rows. Raises `ConfigError` where rewards
+        cannot be normalised."""
+        if self.buffer is not None:
+            return
+        data = dataset.transitions
+        if self.normalise_rewards:
+            self.reward_scale = return_scale(data)
+        self.buffer, self.logged = self.stored(data), len(data)
+
+    def stored(self, data: Transitions) -> Buffer:
+        """A buffer on the device that holds exactly `data`, rewards times `reward_scale`."""
+        buffer = self._empty(len(data))
+        self._append(buffer, data)
+        return buffer
+
+    def _empty(self, capacity: int) -> Buffer:
+        return Buffer(self.spec, capacity, self.gamma, self.device, self.widths)
+
+    def _append(self, buffer: Buffer, data: Transitions, every: int = 1) -> None:
+        columns = {} if self.columns is None else self.columns(data)
+        rows = data.select(slice(None, None, every))
+        rows = replace(rows, reward=rows.reward * self.reward_scale)
+        buffer.append(rows, **{name: value[::every] for name, value in columns.items()})
+
+    def observe(self, data: Transitions, step: int) -> None:
+        """Add one row of each copy of the task. Where columns look one step ahead, a row joins when
+        the next one of its copy is there."""
+        if not self.online:
+            self.begin_experience()
+        if self.columns is None:
+            return self._append(self.rows, data)
+        before, self.waiting = self.waiting, data
+        if before is not None and len(before) == len(data):
+            # Where another collector began in between, the row has no next one.
+            broken = ((before.next_obs - data.obs).abs() > 1e-3).any(-1)
+            before = replace(before, truncated=before.truncated | (broken & ~before.terminated))
+            self._append(self.rows, interleaved(before, data), every=2)
+
+    def begin_experience(self) -> None:
+        """Make room for experience behind the logged rows."""
+        self.online = True
+        if self.buffer is None:
+            self.buffer = self._empty(self.collection.capacity)
+        else:
+            self.buffer = resized(self.buffer, self.collection.capacity)
+
+    def advance(self, step: int, generator: torch.Generator) -> Metrics:
+        return {}
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """A uniform batch."""
+        return self.rows.sample(self.batch_size, generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Experience, logged rows included; without experience the dataset is not kept."""
+        return {
+            "experience": self.rows.state_dict() if self.online else None,
+            "logged": self.logged if self.online else 0,
+            "reward_scale": self.reward_scale,
+            "waiting": None if self.waiting is None else asdict(self.waiting),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reward_scale = state.get("reward_scale", 1.0)
+        if state.get("experience") is None:
+            return
+        self.logged = state.get("logged", 0)
+        self.buffer = None
+        self.begin_experience()
+        self.rows.load_state_dict(state["experience"])
+        waiting = state.get("waiting")
+        self.waiting = None if waiting is None else Transitions(**waiting).to(self.device)
+
+
+def interleaved(first: Transitions, second: Transitions) -> Transitions:
+    """The rows [E] of two steps as episodes of two rows each, copy after copy."""
+    values = {}
+    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated"):
+        pair = torch.stack([getattr(first, name), getattr(second, name)], 1)
+        values[name] = pair.flatten(0, 1)
+    return Transitions(**values)
+
+
+def return_scale(data: Transitions) -> float:
+    """1000 over the range of the episodes' returns: what IQL's authors multiply the rewards of
+    D4RL's locomotion by. Raises `ConfigError` where all returns are the same."""
+    returns = data.returns()
+    width = float(returns.max() - returns.min())
+    if width == 0:
+        raise ConfigError(
+            f"all {len(returns)} episodes of the data have the return {float(returns[0]):g}, whose "
+            "range rewards cannot be normalised by; set normalise_rewards to False"
+        )
+    return 1000.0 / width

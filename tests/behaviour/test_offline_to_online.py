@@ -1,0 +1,109 @@
+"""Every algorithm that learns from logged rows goes on in a task, with the logged rows as its first
+experience, and resumes exactly there too."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import algorithms
+from algorithms import ReBRAC
+from experiments.settings import build_config, merge
+from mbrl.tasks import Task, make
+from mbrl.training import train
+from mbrl.types import Dataset, Spec, Transitions
+from tests.small import CONFIGS, OFFLINE, suited, takes
+
+OFFLINE_STEPS, BEFORE, AFTER = 6, 5, 7
+QUICK = {"refit_every": 4, "refit_epochs": 1, "updates_per_step": 2, "envs": 2}
+QUICK |= {"warmup": 20, "capacity": 620}
+
+
+def build(name: str, spec: Spec) -> Any:
+    values = CONFIGS[name]
+    if name == "neubay":  # tapes that fit into a short ring
+        values = merge(values, {"rollouts": {"cap": 5}})
+    agent = algorithms.ALGORITHMS[name][0](spec, build_config(name, values), seed=3)
+    own = {f.name for f in dataclasses.fields(agent.source.collection)}
+    changed = {k: v for k, v in QUICK.items() if k in own}
+    agent.source.collection = dataclasses.replace(agent.source.collection, **changed)
+    return agent
+
+
+def task_of(name: str) -> Task:
+    return make("Pendulum-v1" if takes(name, "continuous") else "CartPole-v1")
+
+
+def weights(agent: Any) -> list[torch.Tensor]:
+    tensors = [t for m in agent.modules.values() for t in m.state_dict().values()]
+    return [t for t in tensors if isinstance(t, torch.Tensor)]
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_fit_then_learn_resumes_exactly(
+    name: str, pendulum: Dataset, cartpole: Dataset, tmp_path: Path
+) -> None:
+    data = suited(name, pendulum, cartpole)
+    whole = build(name, data.spec).fit(data, OFFLINE_STEPS, callbacks=[])
+    task = task_of(name)
+    collector = whole.collector(task)
+    seen: dict[str, float] = {}
+    callback = [lambda event, agent, m: seen.update({k: float(v) for k, v in m.items()})]
+    train(whole, OFFLINE_STEPS + BEFORE, callback, collector)
+    whole.save(tmp_path / "agent.pt")
+    kept = collector.state_dict()
+    train(whole, OFFLINE_STEPS + BEFORE + AFTER, callback, collector)
+    assert collector.rows == 2 * (BEFORE + AFTER)
+    assert whole.updates == OFFLINE_STEPS + 2 * (BEFORE + AFTER)
+    assert all(torch.isfinite(torch.tensor(v)) for v in seen.values())
+
+    again = algorithms.load(tmp_path / "agent.pt")
+    assert again.source.collection == whole.source.collection
+    resumed = again.collector(task)
+    resumed.load_state_dict(kept)
+    train(again, OFFLINE_STEPS + BEFORE + AFTER, (), resumed)
+    for a, b in zip(weights(whole), weights(again), strict=True):
+        assert torch.equal(a, b)
+    obs = data.transitions.obs[:5]
+    assert torch.equal(whole.act(obs)[0], again.act(obs)[0])
+
+
+@pytest.mark.parametrize("name", [n for n in OFFLINE if n not in ("neubay", "pgd", "pets")])
+def test_logged_rows_are_the_first_experience(
+    name: str, pendulum: Dataset, cartpole: Dataset
+) -> None:
+    """They stand before the rows of the task, unchanged; the task begins without a warm-up."""
+    data = suited(name, pendulum, cartpole)
+    agent = build(name, data.spec)
+    agent.prepare(data, lambda metrics: None)
+    rows = getattr(agent.source, "real", agent.source)
+    before = rows.rows.rows.clone()
+    assert agent.collector(task_of(name)).warmup == 0
+    agent.learn(task_of(name), 4, callbacks=[])
+    # A row whose next action is not known yet waits for the step after it.
+    waiting = 2 if name == "rebrac" else 0
+    assert len(rows.rows) == len(data) + 2 * 4 - waiting
+    assert torch.equal(rows.rows.rows[: len(before)], before)
+
+
+def test_next_actions_of_experience_are_those_of_the_same_copy() -> None:
+    """Two copies, one of which ends in between; against the steps themselves."""
+    spec = Spec("line", 1, 1, None, (-1.0,), (1.0,), 10)
+    agent = ReBRAC(spec, build_config("rebrac", {"hidden": [4]}))
+    steps = []
+    for t in range(4):
+        obs = torch.tensor([[float(t)], [float(10 + t)]])
+        action = torch.tensor([[0.1 * t], [-0.1 * t]])
+        ended = torch.tensor([False, t == 1])
+        steps.append(Transitions(obs, action, torch.zeros(2), obs + 1, ended, ended & False))
+        agent.observe(steps[-1])
+    batch = agent.source.rows.batch(agent.source.rows.rows[: len(agent.source.rows)])
+    assert len(batch.obs) == 6 and batch.next_action is not None and batch.has_next is not None
+    for row in range(6):
+        t, copy = divmod(row, 2)
+        known = not (t == 1 and copy == 1)
+        expected = float(steps[t + 1].action[copy]) if known else 0.0
+        assert float(batch.has_next[row]) == known
+        assert float(batch.next_action[row]) == pytest.approx(expected)
