@@ -7,30 +7,30 @@ from collections.abc import Callable
 from mbrl.callbacks import Interrupted
 from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError, unknown_name
 
-# verb -> (module with `main(arguments) -> exit status`, what it does)
-VERBS: dict[str, tuple[str, str]] = {
-    "quickstart": ("quickstart", "train RAVL, EDAC and MBPO on a shipped dataset and compare them"),
-    "run": ("train", "train an algorithm on a dataset, or online in a task"),
-    "resume": ("train", "continue a run from its checkpoint"),
-    "evaluate": ("evaluate", "evaluate a run or checkpoint in the real task"),
-    "report": ("report", "write a page about a run: scores, losses, reach and values"),
-    "plot": ("report", "draw curves of several runs"),
-    "data": ("data", "list, describe, check, download or import datasets"),
-    "collect": ("collect", "record the local datasets anew from behaviour policies"),
-    "model": ("model", "fit a world model, or inspect how good one is"),
-    "list": ("listing", "the algorithms, tasks and datasets there are"),
-    "table": ("table", "run the missing cells of a table and print it"),
-    "sweep": ("sweep", "train every combination of algorithms, datasets, seeds and settings"),
-    "search": ("search", "search settings with Optuna, by an offline score"),
-    "crosscheck": ("crosscheck", "compare SAC with the one of stable-baselines3"),
-    "language": ("language", "train language models on text tasks by any recipe"),
-    "bench": ("bench", "measure speed beside the machine's matrix-product rate and peers"),
+# verb -> what it does; its module in `experiments.cli` has `main(arguments) -> exit status`
+VERBS = {
+    "quickstart": "train RAVL, EDAC and MBPO on a shipped dataset and compare them",
+    "run": "train an algorithm on a dataset, or online in a task",
+    "resume": "continue a run from its checkpoint",
+    "evaluate": "evaluate a run or checkpoint in the real task",
+    "report": "write a page about a run: scores, losses, reach and values",
+    "plot": "draw curves of several runs",
+    "data": "list, describe, check, download or import datasets",
+    "collect": "record the local datasets anew from behaviour policies",
+    "model": "fit a world model, or inspect how good one is",
+    "list": "the algorithms, tasks and datasets there are",
+    "table": "run the missing cells of a table and print it",
+    "sweep": "train every combination of algorithms, datasets, seeds and settings",
+    "search": "search settings with Optuna, by an offline score",
+    "crosscheck": "compare SAC with the one of stable-baselines3",
+    "language": "train language models on text tasks by any recipe",
+    "bench": "measure speed beside the machine's matrix-product rate and peers",
 }
 
 
 def usage() -> str:
     width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {text}" for verb, (_, text) in VERBS.items()]
+    lines = [f"  {verb:<{width}}  {text}" for verb, text in VERBS.items()]
     return "\n".join(
         [
             "usage: python -m experiments VERB [options]",
@@ -52,8 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if verb not in VERBS:
             raise unknown_name("command", verb, VERBS)
-        module = importlib.import_module(f"experiments.{VERBS[verb][0]}")
-        command: Callable[[list[str]], int] = getattr(module, f"{verb}_main")
+        command: Callable[[list[str]], int]
+        command = importlib.import_module(f"experiments.cli.{verb}").main
         return command(rest)
     except (ConfigError, DataError, CheckpointError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from experiments import folders
+from experiments.runs import folders
 from mbrl.errors import unknown_name
 
 # name -> what it measures; the module of that name in this package has `measure`

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures, studies
+from experiments import studies
+from experiments.reports import figures
 from experiments.studies import Outcome, learned
 from experiments.studies.horizons import OFTEN
 from mbrl import data, tasks

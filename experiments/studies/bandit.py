@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.bandit_agent import AgentConfig, Learner
 from experiments.studies.bandit_oracle import KINDS, Oracle

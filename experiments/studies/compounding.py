@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.settings import preset_config
 from experiments.studies import Outcome
 from mbrl import data

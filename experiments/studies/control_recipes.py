@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from algorithms import PolicyGradientConfig
-from experiments import figures
-from experiments.peers import StableBaselines
+from experiments.reports import figures
 from experiments.settings import merge
 from experiments.studies import Outcome, learned
+from experiments.studies.stable_baselines import StableBaselines
 from mbrl import statistics, tasks
 from mbrl.errors import DivergenceError
 from mbrl.evaluation import evaluate

@@ -19,7 +19,7 @@ from algorithms import RAVL, RAVLConfig
 from algorithms.diagnosis import greedy_values, value_metrics, verdict
 from algorithms.model_based import ImaginationConfig
 from algorithms.soft_actor_critic import LearnerConfig
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.plane import LIMIT, SQUARE, Plane
 from mbrl.buffer import Batch

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from algorithms.dice import DICEConfig, correct_all
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.off_policy_evaluation import Evaluation, Logged, evaluate

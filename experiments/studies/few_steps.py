@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome, learned
 from experiments.studies.window_quality import one_step, rounded, steps_of
 from mbrl import data, tasks

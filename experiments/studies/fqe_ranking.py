@@ -8,8 +8,9 @@ import numpy as np
 
 import algorithms
 from algorithms.fqe import FQEConfig, evaluate_policies, select
-from experiments import figures, selection
-from experiments import run as runs
+from experiments.reports import figures
+from experiments.runs import selection
+from experiments.runs import training as runs
 from experiments.settings import RunSettings, preset_config
 from experiments.studies import Outcome
 from mbrl import data

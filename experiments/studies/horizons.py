@@ -10,7 +10,9 @@ import torch
 
 from algorithms import recurrent_diagnosis
 from algorithms.neubay import NEUBAY
-from experiments import figures, history, studies
+from experiments import studies
+from experiments.reports import figures
+from experiments.runs import history
 from experiments.studies import Outcome, learned
 from mbrl import data, tasks
 from mbrl.errors import ConfigError

@@ -7,7 +7,7 @@ import numpy as np
 
 from algorithms.language.policy_gradient import LanguageConfig
 from algorithms.language.tasks import TASKS
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import speaking
 from mbrl import statistics
 from mbrl.errors import ConfigError

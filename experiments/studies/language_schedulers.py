@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures, papers
+from experiments.reports import figures, papers
 from experiments.studies import speaking
 from mbrl import statistics
 from mbrl.scheduling import SCHEDULERS

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import speaking
 from mbrl import statistics
 

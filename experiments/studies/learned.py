@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import algorithms
-from experiments import fits
-from experiments import run as runs
+from experiments.runs import model_fits as fits
+from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config, merge, preset, preset_config
 from mbrl import config as configs
 from mbrl import data

@@ -11,7 +11,8 @@ from scipy import stats
 
 from algorithms import diagnosis
 from algorithms.model_based import ModelBased
-from experiments import figures, history
+from experiments.reports import figures
+from experiments.runs import history
 from experiments.settings import merge
 from experiments.studies import Outcome, learned
 from mbrl import data, tasks

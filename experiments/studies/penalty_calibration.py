@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures
-from experiments.behaviour import uniform_actions
-from experiments.fits import saving
+from experiments.recording.behaviour import uniform_actions
+from experiments.reports import figures
+from experiments.runs.model_fits import saving
 from experiments.settings import merge, preset_config
 from experiments.studies import Outcome
 from mbrl import checkpoint, data, tasks

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from algorithms.language.transformer import Transformer, TransformerConfig
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from mbrl import statistics
 from mbrl.networks import adam

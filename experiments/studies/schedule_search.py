@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.window_quality import rounded
 from mbrl.errors import ConfigError

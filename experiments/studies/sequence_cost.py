@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from algorithms.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
-from experiments import figures
+from experiments.reports import figures
 from experiments.settings import merge, preset
 from experiments.studies import Outcome
 from mbrl import config as configs

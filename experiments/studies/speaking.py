@@ -12,8 +12,10 @@ import numpy as np
 
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig
-from experiments import folders, language_run, studies
-from experiments.language_run import LanguageSettings
+from experiments import studies
+from experiments.runs import folders
+from experiments.runs import language as language_run
+from experiments.runs.language import LanguageSettings
 from experiments.settings import merge
 from experiments.studies import Outcome
 from mbrl import config as configs

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures, fits, studies
+from experiments import studies
+from experiments.reports import figures
+from experiments.runs import model_fits as fits
 from experiments.settings import preset_config
 from experiments.studies import Outcome, learned
 from experiments.studies.penalty_calibration import CIRCLES, on_circles

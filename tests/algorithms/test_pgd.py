@@ -11,7 +11,8 @@ from rich.console import Console
 import algorithms
 from algorithms import PGD, TD3BC, TD3BCConfig, load
 from algorithms.pgd import LEARNERS
-from experiments import fits, run
+from experiments.runs import model_fits as fits
+from experiments.runs import training as run
 from experiments.settings import RunSettings, build_config, merge
 from mbrl.errors import ConfigError
 from mbrl.progress import Progress

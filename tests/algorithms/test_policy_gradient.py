@@ -13,7 +13,7 @@ import algorithms
 from algorithms import PolicyGradient, PolicyGradientConfig
 from algorithms.control_parts import described
 from algorithms.policy_gradient import Critic, Moments
-from experiments import run as runs
+from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
 from mbrl.errors import ConfigError, DivergenceError
 from mbrl.evaluation import evaluate
@@ -23,7 +23,7 @@ from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
 from mbrl.types import Spec, Trajectories
-from tests.experiments.test_resume import assert_same_runs, killed_after, settings
+from tests.behaviour.test_resume import assert_same_runs, killed_after, settings
 from tests.small import CONFIGS
 
 

@@ -1,0 +1,199 @@
+"""The verb `model`: fit an ensemble world model on a dataset, or inspect how good one is."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from experiments.reports import figures
+from experiments.runs import history
+from experiments.runs.model_fits import saving
+from experiments.settings import preset_config
+from mbrl import checkpoint, data
+from mbrl import config as configs
+from mbrl.data.fingerprint import fingerprint
+from mbrl.errors import CheckpointError, ConfigError, unknown_name
+from mbrl.progress import Progress
+from mbrl.types import Dataset, Spec, Transitions
+from world_models import EnsembleConfig, EnsembleDynamics
+from world_models import diagnostics as measures
+
+# What the run that a model belongs to logged last of its reach and values.
+REACH = {
+    "reach/outside": "share of rollouts that end outside",
+    "reach/spread_inside": "critics' spread inside",
+    "reach/spread_edge": "critics' spread at the edge of reach",
+    "reach/penalty_inside": "effective penalty inside",
+    "reach/penalty_edge": "effective penalty at the edge of reach",
+    "value/q": "value at data states",
+    "value/monte_carlo": "discounted return of the policy from there in the model",
+}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fit a world model, keeping part of the episodes aside for `model inspect`. A fit that was
+    stopped continues where it was."""
+
+    data: tyro.conf.Positional[str]  # dataset name or file
+    out: Path = Path("model")  # folder for model.pt and its description
+    seed: int = 0  # seed of weights, holdout and batches
+    threads: int = 1  # CPU threads
+    test_share: float = 0.1  # share of the rows, in whole episodes, that the fit never sees
+    config: Annotated[EnsembleConfig, tyro.conf.arg(name="")] = field(
+        default_factory=EnsembleConfig
+    )
+
+    def main(self) -> int:
+        if not 0 < self.test_share < 1:
+            raise ConfigError(f"test_share is {self.test_share}, it must lie in (0, 1)")
+        torch.set_num_threads(self.threads)
+        dataset = data.load(self.data)
+        train, _ = measures.split_episodes(dataset.transitions, self.test_share, self.seed)
+        path = self.out / "model.pt"
+        model = EnsembleDynamics(dataset.spec, self.config, seed=self.seed)
+        known = self._description(dataset)
+        if path.exists():
+            content = checkpoint.load(path)
+            if content["description"] != known:
+                raise CheckpointError(
+                    f"{path} is a fit with other settings or data; give another --out"
+                )
+            model.load_state_dict(content["model"])
+
+        def save() -> None:
+            checkpoint.save(path, {"description": known, "model": model.state_dict()})
+
+        if not model.fitted:
+            bar = Progress(self.config.max_epochs)
+            model.fit(train, saving(bar.epoch, save))
+            bar.close()
+            save()
+        assert model.holdout_mse is not None
+        error = ", ".join(f"{float(e):.4g}" for e in model.holdout_mse)
+        print(f"kept {model.num_members} members, holdout squared errors {error}; saved {path}")
+        return 0
+
+    def _description(self, dataset: Dataset) -> dict:
+        return {
+            "data": self.data,
+            "fingerprint": fingerprint(dataset),
+            "spec": configs.to_dict(dataset.spec),
+            "config": configs.to_dict(self.config),
+            "seed": self.seed,
+            "test_share": self.test_share,
+        }
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Error over k steps, calibration and rank correlation of a fitted model, on episodes that it
+    never saw; also of the model inside a run folder (on its training data)."""
+
+    model: tyro.conf.Positional[Path]  # folder of `model fit`, or of a run
+    data: str | None = None  # inspect on this dataset instead
+    steps: int = 20  # longest horizon of the error curve
+    out: Path | None = None  # figure and numbers; None: beside the model
+
+    def main(self) -> int:
+        model, test, seen = self._open()
+        longest = max(b - a for a, b in test.episodes())
+        k = min(self.steps, longest)
+        error = measures.k_step_error(model, test, k)
+        cover = measures.calibration(model, test)
+        ranks = measures.rank_correlation(model, test)
+        likelihood = measures.log_likelihood(model, test)
+        where = "data the fit saw" if seen else "episodes the fit never saw"
+        table = Table("quantity", "value", title=f"{self.model} on {where} ({len(test)} rows)")
+        for t in sorted({1, min(5, k), k}):
+            at = error.median[t - 1]
+            table.add_row(f"{t}-step error, median, in standard deviations", f"{at:.4g}")
+        table.add_row("mean log-likelihood of the members", f"{likelihood.mean():.4g}")
+        table.add_row("calibration error (0 is perfect)", f"{cover.error:.3f}")
+        for name, rho in ranks.items():
+            table.add_row(f"rank correlation with the true error: {name}", f"{rho:.3f}")
+        told = history.verdict(self.model) if (self.model / "metrics.csv").exists() else None
+        if told is not None:
+            last = history.diagnoses(self.model)[-1]
+            for name, text in REACH.items():
+                if name in last:
+                    table.add_row(text, f"{last[name]:.4g}")
+        Console().print(table)
+        if told is not None:
+            print(told.sentence)
+        out = self.out or self.model
+        out.mkdir(parents=True, exist_ok=True)
+        numbers = {
+            "rows": len(test),
+            "data_seen_by_fit": seen,
+            "k_step_error": {
+                n: getattr(error, n).tolist() for n in ("median", "low", "high", "reward")
+            },
+            "calibration": {
+                "levels": cover.levels.tolist(),
+                "observed": cover.observed.tolist(),
+                "error": cover.error,
+            },
+            "rank_correlation": ranks,
+            "log_likelihood": likelihood.tolist(),
+        }
+        (out / "inspect.json").write_text(json.dumps(numbers, indent=2) + "\n")
+        figures.model_inspection(error, cover, ranks, where, out / "inspect.png")
+        print(f"wrote {out / 'inspect.json'} and {out / 'inspect.png'}")
+        return 0
+
+    def _open(self) -> tuple[EnsembleDynamics, Transitions, bool]:
+        if (self.model / "model.pt").exists():
+            content = checkpoint.load(self.model / "model.pt")
+            known = content["description"]
+            spec = Spec.from_dict(known["spec"])
+            config = configs.from_dict(EnsembleConfig, known["config"])
+            model = EnsembleDynamics(spec, config)
+            model.load_state_dict(content["model"])
+            if not model.fitted:
+                raise CheckpointError(f"the fit in {self.model} is not finished; rerun model fit")
+            if self.data is not None:
+                return model, data.load(self.data).transitions, False
+            rows = data.load(known["data"]).transitions
+            _, test = measures.split_episodes(rows, known["test_share"], known["seed"])
+            return model, test, False
+        if (self.model / "checkpoint.pt").exists():
+            import algorithms
+
+            agent = algorithms.load(self.model / "checkpoint.pt")
+            if not isinstance(getattr(agent, "model", None), EnsembleDynamics):
+                raise ConfigError(f"the run in {self.model} has no learned world model")
+            name = json.loads((self.model / "config.json").read_text())["run"]["data"]
+            chosen = self.data or name
+            return agent.model, data.load(chosen).transitions, self.data is None
+        raise CheckpointError(f"{self.model} holds neither model.pt nor checkpoint.pt")
+
+
+HELP = """usage: python -m experiments model {fit,inspect} ...
+
+fit DATA --out FOLDER   fit an ensemble on a dataset, keeping some episodes aside
+inspect FOLDER          k-step error, calibration and rank correlation of a fit or of a run's model
+
+Each has its own --help."""
+
+
+def main(arguments: list[str]) -> int:
+    verbs = {"fit": Fit, "inspect": Inspect}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP)
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in verbs:
+        raise unknown_name("model command", verb, verbs)
+    prog = f"python -m experiments model {verb}"
+    if verb == "inspect":
+        return tyro.cli(Inspect, args=rest, prog=prog).main()
+    if rest and not rest[0].startswith("-"):
+        default = Fit(rest[0], Path("model"), config=preset_config("ravl", rest[0]).model)
+        return tyro.cli(Fit, args=rest, default=default, prog=prog).main()
+    return tyro.cli(Fit, args=rest, prog=prog).main()

@@ -1,0 +1,77 @@
+"""What pages about runs are made of."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.reports import figures
+from experiments.reports.figures import Curve
+from experiments.runs import folders, history
+from experiments.tables.page import STYLE
+
+FACTS = "td.fact { text-align: left; white-space: normal; }"
+
+
+def write_page(folder: Path, title: str, parts: Sequence[str]) -> Path:
+    """report.html in a run's folder: `parts`, then its settings and what it ran on."""
+    lines = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(title)}</title><style>{STYLE}{FACTS}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+        *parts,
+        "<h2>Settings</h2>",
+        facts(flat(folders.read_json(folder / "config.json"))),
+        "<h2>Versions and machine</h2>",
+        facts(flat(folders.read_json(folder / "manifest.json"))),
+        "</body></html>",
+    ]
+    path = folder / "report.html"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def losses(folder: Path, watched: Sequence[str]) -> list[str]:
+    """Panels of those of the metrics `watched` that the run logged."""
+    known = history.metrics(folder)
+    panels = {name: {"": plain(*known[name])} for name in watched if name in known}
+    if not panels:
+        return []
+    figures.curves(panels, "updates", "", folder / "report-losses.png")
+    return ["<h2>Training</h2>", image("report-losses", "what the run logged")]
+
+
+def plain(x: np.ndarray, y: np.ndarray) -> Curve:
+    """One run's line, without an interval."""
+    none = np.full(len(y), np.nan)
+    return Curve(x, y, none, none)
+
+
+def image(name: str, text: str) -> str:
+    return (
+        f'<div class="scroll" tabindex="0"><img src="{name}.png" alt="{escape(text)}"></div>'
+        f'<p><a href="{name}.csv">data</a></p>'
+    )
+
+
+def facts(values: dict[str, Any]) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td class="fact">{escape(str(value))}</td></tr>'
+        for name, value in values.items()
+    )
+    return f'<div class="scroll" tabindex="0"><table><tbody>{rows}</tbody></table></div>'
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
