@@ -4,8 +4,7 @@ import importlib
 import sys
 from collections.abc import Callable
 
-from mbrl.callbacks import Interrupted
-from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError, unknown_name
+import longreach  # noqa: F401  refuses a foreign `mbrl`
 
 # verb -> what it does; its module in `experiments.cli` has `main(arguments) -> exit status`
 VERBS = {
@@ -48,22 +47,36 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
-    verb, rest = arguments[0], arguments[1:]
     try:
-        if verb not in VERBS:
-            raise unknown_name("command", verb, VERBS)
-        command: Callable[[list[str]], int]
-        command = importlib.import_module(f"experiments.cli.{verb}").main
-        return command(rest)
-    except (ConfigError, DataError, CheckpointError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        return verb(arguments[0])(arguments[1:])
+    except Exception as error:
+        status = exit_status(error)
+        if status is None:
+            raise
+        print(f"error: {error}" if status < 128 else error, file=sys.stderr)
+        return status
+
+
+def verb(name: str) -> Callable[[list[str]], int]:
+    """The function of a verb. Only the chosen verb's module is imported."""
+    if name not in VERBS:
+        from mbrl.errors import unknown_name
+
+        raise unknown_name("command", name, VERBS)
+    command: Callable[[list[str]], int] = importlib.import_module(f"experiments.cli.{name}").main
+    return command
+
+
+def exit_status(error: Exception) -> int | None:
+    """Of an error that is told without a traceback; None for every other one."""
+    from mbrl.callbacks import Interrupted
+    from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError
+
+    if isinstance(error, ConfigError | DataError | CheckpointError):
         return 2
-    except DivergenceError as error:
-        print(f"error: {error}", file=sys.stderr)
+    if isinstance(error, DivergenceError):
         return 3
-    except Interrupted as stopped:
-        print(str(stopped), file=sys.stderr)
-        return 130
+    return 130 if isinstance(error, Interrupted) else None
 
 
 if __name__ == "__main__":

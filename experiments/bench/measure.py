@@ -7,7 +7,6 @@ import platform
 import statistics
 import tempfile
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rich.console import Console
 from experiments.bench import profile as bench_profile
 from experiments.bench.peers import PEERS, PeerError, Running, Step, window
 from experiments.bench.workloads import WORKLOADS, Name
+from experiments.runs.manifest import processor, version
 
 WINDOWS = 5
 
@@ -47,7 +47,7 @@ def measure(command: Bench, console: Console) -> dict[str, Any]:
     record: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": machine(),
-        "versions": {n: _version(n) for n in ("longreach", "torch", "numpy")},
+        "versions": {n: version(n) for n in ("longreach", "torch", "numpy")},
         "settings": {**asdict(command), "out": None, "home": None},
         "workloads": {},
     }
@@ -140,17 +140,7 @@ def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Step:
 
 
 def machine() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
     capability = torch.backends.cpu.get_cpu_capability()
-    return f"{name}, {os.cpu_count()} cores, {capability}, {platform.system()}, one thread used"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return (
+        f"{processor()}, {os.cpu_count()} cores, {capability}, {platform.system()}, one thread used"
+    )

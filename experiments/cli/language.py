@@ -17,7 +17,6 @@ from algorithms.language.policy_gradient import LanguageConfig
 from algorithms.language.rollouts import roll_out
 from algorithms.language.sampling import Sampling
 from algorithms.language.tasks import TASKS, text_task
-from experiments.cli.run import with_resume_hint
 from experiments.reports.grid import grid
 from experiments.runs import folders
 from experiments.runs import language as language_run
@@ -88,7 +87,7 @@ def warm_start_main(arguments: list[str]) -> int:
     command = parsed(WARM, ImitationConfig(), None, "warm-start", arguments)
     folder = command.out or warm_folder(command.config.task, command.settings.seed)
     settings = command.settings
-    with_resume_hint(lambda: language_run.start(settings, command.config, folder), folder)
+    language_run.start(settings, command.config, folder)
     show(folder)
     return 0
 
@@ -110,7 +109,7 @@ def run_main(arguments: list[str]) -> int:
     folder = command.out or run_folder(config.task, name, settings.seed)
     if settings.start is None and config.model.path is None:
         settings = dataclasses.replace(settings, start=str(warm_start(settings, config)))
-    with_resume_hint(lambda: language_run.start(settings, config, folder), folder)
+    language_run.start(settings, config, folder)
     show(folder)
     return 0
 
@@ -161,7 +160,7 @@ def warm_start(settings: LanguageSettings, config: LanguageConfig) -> Path:
         **{k: getattr(config, k) for k in ("task", "levels", "model", "turn_tokens")},
     )
     if (folder / "config.json").exists():
-        _, known = language_run.described(folder)
+        _, known = language_run.read_settings(folder)
         for name in ("levels", "model"):
             if getattr(known, name) != getattr(shown, name):
                 raise ConfigError(
@@ -173,8 +172,9 @@ def warm_start(settings: LanguageSettings, config: LanguageConfig) -> Path:
         print(f"warm start first, in {folder}")
         same = {k: getattr(settings, k) for k in ("seed", "threads", "device")}
         language_run.create(dataclasses.replace(WARM, **same), shown, folder)
-    if not (folder / "result.json").exists():
-        with_resume_hint(lambda: language_run.resume(folder), folder)
+    job = language_run.LanguageRun(folder)
+    if not job.finished():
+        job.resume()
     return folder
 
 
@@ -182,7 +182,7 @@ def show(folder: Path) -> None:
     """What came out of the run in `folder`."""
     result = folders.read_json(folder / "result.json")
     scores = [Score(**{**s, "passes": {}, "agrees": {}}) for s in result["levels"]]
-    settings, config = language_run.described(folder)
+    settings, config = language_run.read_settings(folder)
     trained = config.levels or text_task(config.task).trained
     table = grid("level", "accuracy", "tokens", title=f"{config.task} after {result['step']} steps")
     for s in scores:

@@ -5,21 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 from experiments.reports import figures
 from experiments.runs import history
-from experiments.runs.model_fits import saving
+from experiments.runs.model_fits import FitSettings, ModelFit, description, ensure
 from experiments.settings import preset_config
 from mbrl import checkpoint, data
 from mbrl import config as configs
-from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError, ConfigError, unknown_name
-from mbrl.progress import Progress
-from mbrl.types import Dataset, Spec, Transitions
+from mbrl.types import Spec, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models import diagnostics as measures
 
@@ -52,42 +49,19 @@ class Fit:
     def main(self) -> int:
         if not 0 < self.test_share < 1:
             raise ConfigError(f"test_share is {self.test_share}, it must lie in (0, 1)")
-        torch.set_num_threads(self.threads)
-        dataset = data.load(self.data)
-        train, _ = measures.split_episodes(dataset.transitions, self.test_share, self.seed)
+        settings = FitSettings(self.data, self.seed, self.threads, self.test_share)
+        job = ModelFit(self.out)
+        if job.described and job.read() != description(settings, self.config):
+            raise CheckpointError(
+                f"{self.out} holds a fit with other settings or data; give another --out"
+            )
+        ensure(settings, self.config, self.out)
+        result = job.resume()
+        error = ", ".join(f"{e:.4g}" for e in result["holdout_mse"])
+        members = len(result["holdout_mse"])
         path = self.out / "model.pt"
-        model = EnsembleDynamics(dataset.spec, self.config, seed=self.seed)
-        known = self._description(dataset)
-        if path.exists():
-            content = checkpoint.load(path)
-            if content["description"] != known:
-                raise CheckpointError(
-                    f"{path} is a fit with other settings or data; give another --out"
-                )
-            model.load_state_dict(content["model"])
-
-        def save() -> None:
-            checkpoint.save(path, {"description": known, "model": model.state_dict()})
-
-        if not model.fitted:
-            bar = Progress(self.config.max_epochs)
-            model.fit(train, saving(bar.epoch, save))
-            bar.close()
-            save()
-        assert model.holdout_mse is not None
-        error = ", ".join(f"{float(e):.4g}" for e in model.holdout_mse)
-        print(f"kept {model.num_members} members, holdout squared errors {error}; saved {path}")
+        print(f"kept {members} members, holdout squared errors {error}; saved {path}")
         return 0
-
-    def _description(self, dataset: Dataset) -> dict:
-        return {
-            "data": self.data,
-            "fingerprint": fingerprint(dataset),
-            "spec": configs.to_dict(dataset.spec),
-            "config": configs.to_dict(self.config),
-            "seed": self.seed,
-            "test_share": self.test_share,
-        }
 
 
 @dataclass(frozen=True)
@@ -151,7 +125,11 @@ class Inspect:
         if (self.model / "model.pt").exists():
             content = checkpoint.load(self.model / "model.pt")
             known = content["description"]
-            spec = Spec.from_dict(known["spec"])
+            fit = known.get(
+                "fit", known
+            )  # which earlier versions did not put in a table of its own
+            rows = data.load(fit["data"])
+            spec = Spec.from_dict(known["spec"]) if "spec" in known else rows.spec
             config = configs.from_dict(EnsembleConfig, known["config"])
             model = EnsembleDynamics(spec, config)
             model.load_state_dict(content["model"])
@@ -159,8 +137,10 @@ class Inspect:
                 raise CheckpointError(f"the fit in {self.model} is not finished; rerun model fit")
             if self.data is not None:
                 return model, data.load(self.data).transitions, False
-            rows = data.load(known["data"]).transitions
-            _, test = measures.split_episodes(rows, known["test_share"], known["seed"])
+            share = fit.get("test_share", 0.0)
+            if share == 0:
+                return model, rows.transitions, True
+            _, test = measures.split_episodes(rows.transitions, share, fit["seed"])
             return model, test, False
         if (self.model / "checkpoint.pt").exists():
             import algorithms

@@ -10,6 +10,7 @@ from experiments.reports import figures
 from experiments.reports.figures import Curve
 from experiments.reports.page_parts import plain
 from experiments.runs import history
+from experiments.runs.training import TrainingRun
 from mbrl.errors import CheckpointError, unknown_name
 
 
@@ -27,7 +28,7 @@ class Plot:
             raise CheckpointError("name at least one run folder, such as runs/ravl/pendulum/seed-0")
         panels: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
         for folder in self.folders:
-            run = history.settings(folder)
+            run = TrainingRun(folder).settings
             line = self._values(folder)
             panels.setdefault(run.data, {}).setdefault(run.algorithm, []).append(line)
         curves = {

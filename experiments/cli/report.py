@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from experiments.reports import language_report, run_report
-from experiments.runs import history, jobs
+from experiments.runs import jobs
 from mbrl.errors import CheckpointError
 
 
@@ -19,13 +19,9 @@ class Report:
     def main(self) -> int:
         if not self.folders:
             raise CheckpointError("name at least one run folder, such as runs/ravl/pendulum/seed-0")
-        language = {folder: jobs.kind_of(folder) == "language" for folder in self.folders}
-        for folder in self.folders:
-            if not language[folder]:
-                history.settings(folder)
-        for folder in self.folders:
-            page = language_report.write(folder) if language[folder] else run_report.write(folder)
-            print(f"wrote {page}")
+        for job in [jobs.job_in(folder) for folder in self.folders]:
+            report = language_report if job.kind == "language" else run_report
+            print(f"wrote {report.write(job.folder)}")
         return 0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from experiments.cli.run import show, with_resume_hint
+from experiments.cli.run import show
 from experiments.runs import jobs
 
 
@@ -21,10 +21,8 @@ class Resume:
 def main(arguments: list[str]) -> int:
     command = tyro.cli(Resume, args=arguments, prog="python -m experiments resume")
 
-    def work() -> None:
-        result = jobs.resume(command.folder, quiet=command.quiet)
-        if result is not None and not command.quiet:
-            show(result)
-
-    with_resume_hint(work, command.folder)
+    job = jobs.job_in(command.folder)
+    result = job.resume(quiet=command.quiet)
+    if job.kind == "run" and not command.quiet:
+        show(result, command.folder)
     return 0

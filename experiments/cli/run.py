@@ -10,8 +10,8 @@ from rich.console import Console
 from algorithms import ALGORITHMS
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, preset_config
-from mbrl.callbacks import Interrupted
 from mbrl.errors import unknown_name
+from mbrl.records import Evaluations
 
 HELP = """usage: python -m experiments run ALGORITHM DATA [options]
 
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         raise unknown_name("algorithm", algorithm, ALGORITHMS)
     command = run_command(algorithm, data, options)
     folder = command.out or default_folder(command.settings)
-    with_resume_hint(lambda: show(runs.start(command.settings, command.config, folder)), folder)
+    show(runs.start(command.settings, command.config, folder), folder)
     return 0
 
 
@@ -60,19 +60,17 @@ def default_folder(settings: RunSettings) -> Path:
     return Path("runs") / settings.algorithm / data / f"seed-{settings.seed}"
 
 
-def with_resume_hint(work: Any, folder: Path) -> None:
-    try:
-        work()
-    except Interrupted:
-        raise Interrupted(runs.interrupted_message(folder)) from None
-
-
-def show(result: runs.Result) -> None:
+def show(result: dict[str, Any], folder: Path) -> None:
+    """Print the outcome of the training run in `folder`."""
     console = Console()
-    console.print(f"{result.step} updates in {result.seconds:.0f} s; run folder {result.folder}")
-    if result.returns is not None:
-        mean, spread = result.returns.mean(), result.returns.std()
-        text = (
-            f"last evaluation: return {mean:.1f} ± {spread:.1f} over {len(result.returns)} starts"
-        )
-        console.print(text + ("" if result.score is None else f", score {result.score:.1f}"))
+    console.print(
+        f"{result['step']} updates in {result['seconds']:.0f} s; run folder {folder}",
+        soft_wrap=True,
+    )
+    evaluations = folder / "evaluations.npz"
+    if evaluations.exists():
+        returns = Evaluations.load(evaluations).returns[-1]
+        mean, spread = returns.mean(), returns.std()
+        text = f"last evaluation: return {mean:.1f} ± {spread:.1f} over {len(returns)} starts"
+        score = result["last_score"]
+        console.print(text + ("" if score is None else f", score {score:.1f}"))

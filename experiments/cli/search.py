@@ -16,7 +16,7 @@ from rich.console import Console
 from algorithms import ALGORITHMS
 from experiments.cli.sweep import parse_knob
 from experiments.reports.grid import grid
-from experiments.runs import pool
+from experiments.runs import launchers
 from experiments.settings import merge
 from experiments.tables import plan, records, table
 from experiments.tables.plan import Block, Column, Plan, Row
@@ -53,7 +53,7 @@ class Search:
     sampler_seed: int = 0  # of Optuna's sampler
     out: Path = Path("runs/search")  # folder: search.db, runs, records, trials.csv
     workers: int = 2  # jobs side by side, one thread each
-    launcher: pool.Name = "local"  # processes of this machine, or Ray
+    launcher: launchers.Name = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
 
     def main(self) -> int:
@@ -64,7 +64,7 @@ class Search:
         if self.trials < 1:
             raise ConfigError(f"trials is {self.trials}, it must be at least 1")
         study = self._study()
-        where = pool.launcher(self.launcher, self.workers, self.address)
+        where = launchers.launcher(self.launcher, self.workers, self.address)
         try:
             self._search(study, suggest, where)
         finally:
@@ -116,7 +116,7 @@ class Search:
         study.set_user_attr("search", known)
         return study
 
-    def _search(self, study: Any, suggest: Sequence["Suggest"], where: pool.Launcher) -> None:
+    def _search(self, study: Any, suggest: Sequence["Suggest"], where: launchers.Launcher) -> None:
         """As many trials at a time as there are workers; unfinished ones of earlier calls first."""
         from optuna.trial import Trial, TrialState
 

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from algorithms import ALGORITHMS
-from experiments.runs import pool
+from experiments.runs import launchers
 from experiments.settings import merge
 from experiments.tables import plan, table
 from experiments.tables.plan import Block, Column, Knob, Plan, Row
@@ -36,12 +36,12 @@ class Sweep:
     fqe_steps: int = 0  # updates of the fitted Q evaluation that chooses a checkpoint; 0: none
     out: Path = Path("runs/sweep")  # folder
     workers: int = 2  # jobs side by side, one thread each
-    launcher: pool.Name = "local"  # processes of this machine, or Ray
+    launcher: launchers.Name = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
 
     def main(self) -> int:
         sweep = self._plan()
-        where = pool.launcher(self.launcher, self.workers, self.address)
+        where = launchers.launcher(self.launcher, self.workers, self.address)
         try:
             table.finish(sweep, self.out, self.out / "runs", where, table.all_cells(sweep))
         finally:

@@ -2,23 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
-from rich.console import Console
-
-from experiments.runs import pool
-from experiments.tables import plan, records
-from experiments.tables.table import check, choose, finish, show
 
 
 @dataclass(frozen=True)
 class Table:
     """Finish and write a table; it may be stopped and started again at any time."""
 
-    name: tyro.conf.Positional[str]  # a file in experiments/tables, or the path of another one
+    name: tyro.conf.Positional[str]  # in experiments/tables/definitions, or the path of a file
     run: bool = True  # --no-run: write what is recorded
     workers: int = 2  # jobs side by side, one thread each
-    launcher: pool.Name = "local"  # processes of this machine, or Ray
+    launcher: Literal["local", "ray"] = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
     folder: Path = Path("runs/tables")  # where the run folders go; for Ray a shared folder
     seeds: int | None = None  # do only the first so many seeds
@@ -28,13 +24,19 @@ class Table:
     check: int = 0  # do so many recorded cells again, drawn at random, and compare
 
     def main(self) -> int:
+        from rich.console import Console  # here, as `--help` is to come at once
+
+        from experiments.runs.launchers import Local, launcher
+        from experiments.tables import plan, records
+        from experiments.tables.table import check, choose, finish, show
+
         table, console = plan.load(self.name), Console()
         home = records.RECORDS / table.name
         chosen = choose(table, self.seeds, self.only, self.blocks)
         if self.check > 0:
-            return check(table, home, chosen, self.check, pool.Local(self.workers), console)
+            return check(table, home, chosen, self.check, Local(self.workers), console)
         if self.run:
-            where = pool.launcher(self.launcher, self.workers, self.address)
+            where = launcher(self.launcher, self.workers, self.address)
             try:
                 finish(table, home, self.folder / table.name, where, chosen, strict=self.strict)
             finally:

@@ -20,7 +20,7 @@ WATCHED = (
 
 def write(folder: Path) -> Path:
     """The page of a run, with its figures beside it."""
-    settings, config = language_run.described(folder)
+    settings, config = language_run.read_settings(folder)
     name = getattr(config, "recipe", settings.learner)
     title = f"{name} on {config.task}, seed {settings.seed}"
     parts = [_summary(folder), *_accuracy(folder), *losses(folder, WATCHED)]

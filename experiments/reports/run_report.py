@@ -10,6 +10,7 @@ from experiments.reports import figures
 from experiments.reports.figures import Curve
 from experiments.reports.page_parts import facts, image, losses, plain, write_page
 from experiments.runs import folders, history
+from experiments.runs.training import TrainingRun
 from mbrl.records import Evaluations
 
 # Panels of the report's second figure, where a run logged them.
@@ -21,7 +22,7 @@ WATCHED = (
 
 def write(folder: Path) -> Path:
     """The page of a run, with its figures beside it."""
-    run = history.settings(folder)
+    run = TrainingRun(folder).settings
     title = f"{run.algorithm} on {run.data}, seed {run.seed}"
     parts = [
         facts(_summary(folder)),
@@ -33,7 +34,7 @@ def write(folder: Path) -> Path:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    run, manifest = history.settings(folder), folders.read_json(folder / "manifest.json")
+    run, manifest = TrainingRun(folder).settings, folders.read_json(folder / "manifest.json")
     facts: dict[str, Any] = {"updates": run.steps}
     if "rows" in manifest["data"]:
         facts["transitions"] = manifest["data"]["rows"]

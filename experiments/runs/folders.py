@@ -24,6 +24,12 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def description(folder: Path) -> dict[str, Any]:
+    """The content of a job's config.json; empty where there is none."""
+    file = folder / "config.json"
+    return read_json(file) if file.is_file() else {}
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder for this process. Raises `CheckpointError` while another one works in it."""

@@ -7,19 +7,7 @@ import numpy as np
 
 from algorithms import diagnosis
 from experiments.runs import folders
-from experiments.settings import RunSettings
-from mbrl import config as configs
-from mbrl.errors import CheckpointError
 from mbrl.records import Evaluations, MetricsFile
-
-
-def settings(folder: Path) -> RunSettings:
-    """The run's settings. Raises `CheckpointError` where there is no run."""
-    file = folder / "config.json"
-    values = folders.read_json(file) if file.is_file() else {}
-    if "run" not in values:
-        raise CheckpointError(f"{folder} holds no run: there is no config.json of one in it")
-    return configs.from_dict(RunSettings, values["run"])
 
 
 def metrics(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:

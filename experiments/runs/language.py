@@ -1,6 +1,5 @@
 """One training run of a language model in one folder: start, resume, evaluate."""
 
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +14,7 @@ from algorithms.language.evaluation import Score, evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.workers import KINDS, Inline
-from experiments.runs import folders
-from experiments.runs.folders import write_json
-from experiments.runs.training import surroundings
+from experiments.runs.job import Clock, Job
 from mbrl import agent as shared
 from mbrl import checkpoint
 from mbrl import config as configs
@@ -97,82 +94,90 @@ class LanguageSettings:
 
 def start(settings: LanguageSettings, config: Any, folder: Path, *, quiet: bool = False) -> None:
     """Train from scratch in a new folder. Raises `ConfigError` if it holds a run already."""
-    create(settings, config, folder)
-    resume(folder, quiet=quiet)
+    LanguageRun(folder).start(description(settings, config), quiet=quiet)
 
 
 def create(settings: LanguageSettings, config: Any, folder: Path) -> None:
-    """Check everything and describe the run in a new folder, ready for `resume` to begin it."""
-    if (folder / "config.json").exists():
-        raise ConfigError(
-            f"{folder} already holds a run; continue it with `python -m experiments resume "
-            f"{folder}`, or give another folder with --out"
-        )
-    agent = made(settings, config)  # refuses what cannot be
-    folder.mkdir(parents=True, exist_ok=True)
-    facts = {
-        "algorithm": {"name": settings.learner, "version": agent.version},
-        "data": {"task": config.task},
-        "spec": configs.to_dict(agent.spec),
-        "seed": settings.seed,
-        "threads": settings.threads,
-        **surroundings(settings.device),
-    }
-    write_json(folder / "manifest.json", facts)
-    values = {"language": asdict(settings), "config": configs.to_dict(config)}
-    write_json(folder / "config.json", values)
+    """Describe a run in a new folder, ready for `resume`."""
+    LanguageRun(folder).describe(description(settings, config))
 
 
-def made(settings: LanguageSettings, config: Any) -> Any:
-    """The learner of a run that has not begun."""
-    cls, _ = LEARNERS[settings.learner]
+def description(settings: LanguageSettings, config: Any) -> dict[str, Any]:
+    """The content of config.json. What the settings alone do not tell, the first session checks
+    before it trains."""
     if settings.workers:
         asynchronous.check(config)
+    if settings.start is not None:
+        start_checkpoint(settings.start)
+    return {"language": asdict(settings), "config": configs.to_dict(config)}
+
+
+def start_checkpoint(folder: str) -> Path:
+    path = Path(folder) / "checkpoint.pt"
+    if not path.exists():
+        raise CheckpointError(
+            f"start is {folder}, which holds no checkpoint.pt; give the folder of a run, such as "
+            "one of `language warm-start`"
+        )
+    return path
+
+
+def new_learner(settings: LanguageSettings, config: Any) -> Any:
+    """The learner of a run that has not begun."""
+    cls, _ = LEARNERS[settings.learner]
     agent: Any = cls(config=config, device=settings.device, seed=settings.seed)
     if settings.start is not None:
-        path = Path(settings.start) / "checkpoint.pt"
-        if not path.exists():
-            raise CheckpointError(
-                f"start is {settings.start}, which holds no checkpoint.pt; give the folder of a "
-                "run, such as one of `language warm-start`"
-            )
-        agent.begin_with(path)
+        agent.begin_with(start_checkpoint(settings.start))
     return agent
 
 
-def described(folder: Path) -> tuple[LanguageSettings, Any]:
+def read_settings(folder: Path) -> tuple[LanguageSettings, Any]:
     """The settings and the config of the run in `folder`."""
-    file = folder / "config.json"
-    values = folders.read_json(file) if file.is_file() else {}
-    if "language" not in values:
-        raise CheckpointError(f"{folder} holds no run of a language model")
+    values = LanguageRun(folder).read()
     settings = configs.from_dict(LanguageSettings, values["language"])
     return settings, configs.from_dict(LEARNERS[settings.learner][1], values["config"])
 
 
 def load(folder: Path) -> Any:
     """The learner of the run in `folder`, as its checkpoint has it."""
-    settings, _ = described(folder)
+    settings, _ = read_settings(folder)
     path = folder / "checkpoint.pt"
     return shared.restore(LEARNERS[settings.learner][0], checkpoint.load(path), settings.device)  # type: ignore[type-var]
 
 
-def resume(folder: Path, *, quiet: bool = False) -> None:
-    """Continue the run in `folder` from its checkpoint (or begin it)."""
-    settings, config = described(folder)
-    with folders.locked(folder):
-        _train(settings, config, folder, quiet)
+class LanguageRun(Job):
+    """The training of a language model."""
+
+    kind, title = "language", "run of a language model"
+
+    def work(self, quiet: bool, clock: Clock) -> dict[str, Any]:
+        settings, config = read_settings(self.folder)
+        torch.set_num_threads(settings.threads)
+        path, content = self.folder / "checkpoint.pt", {}
+        if path.exists():
+            content = checkpoint.load(path)
+            agent: Any = shared.restore(LEARNERS[settings.learner][0], content, settings.device)  # type: ignore[type-var]
+        else:
+            agent = new_learner(settings, config)
+        facts = {
+            "algorithm": {"name": settings.learner, "version": agent.version},
+            "data": {"task": config.task},
+            "spec": configs.to_dict(agent.spec),
+            "seed": settings.seed,
+            "threads": settings.threads,
+        }
+        self.manifest(facts, settings.device)
+        _train(agent, settings, self.folder, content, quiet)
+        if isinstance(agent.model, huggingface.HuggingFace):
+            huggingface.save(agent.model, agent.codec, self.folder / "model")
+        scores = measure(agent, settings.final_problems, settings.final_samples)
+        return {"step": agent.step, **summary(agent, scores)}
 
 
-def _train(settings: LanguageSettings, config: Any, folder: Path, quiet: bool) -> None:
-    torch.set_num_threads(settings.threads)
-    began = time.perf_counter()
-    path, content = folder / "checkpoint.pt", {}
-    if path.exists():
-        content = checkpoint.load(path)
-        agent: Any = shared.restore(LEARNERS[settings.learner][0], content, settings.device)  # type: ignore[type-var]
-    else:
-        agent = made(settings, config)
+def _train(
+    agent: Any, settings: LanguageSettings, folder: Path, content: dict[str, Any], quiet: bool
+) -> None:
+    """Wire the callbacks, put their state back, and run the library's loop."""
     recorder = Recorder(folder, settings.log_every, settings.tensorboard)
     kept = content.get("run", {"recorder": {"latest": {}, "events": {}}})
     recorder.load_state_dict(kept["recorder"], agent.step, 0)
@@ -180,7 +185,7 @@ def _train(settings: LanguageSettings, config: Any, folder: Path, quiet: bool) -
     evaluator = TextEvaluator(settings, folder, progress)
     evaluator.cut(agent.step if content else -1)
     saver = Checkpointer(
-        path,
+        folder / "checkpoint.pt",
         every=settings.checkpoint_every,
         seconds=settings.checkpoint_seconds,
         parts={"recorder": recorder.state_dict},
@@ -205,17 +210,6 @@ def _train(settings: LanguageSettings, config: Any, folder: Path, quiet: bool) -
             progress.close()
             if settings.workers > 0:
                 source.workers.close()
-    if isinstance(agent.model, huggingface.HuggingFace):
-        huggingface.save(agent.model, agent.codec, folder / "model")
-    scores = measure(agent, settings.final_problems, settings.final_samples)
-    write_json(
-        folder / "result.json",
-        {
-            "step": agent.step,
-            "seconds_of_last_session": round(time.perf_counter() - began, 2),
-            **summary(agent, scores),
-        },
-    )
 
 
 def rounds(agent: Any, settings: LanguageSettings, record: Path) -> Rounds:
@@ -228,12 +222,12 @@ def rounds(agent: Any, settings: LanguageSettings, record: Path) -> Rounds:
 def replay(folder: Path) -> bool:
     """Play the record of a run with workers again, from its start to where its checkpoint is;
     whether the model is the same, bit for bit."""
-    settings, config = described(folder)
+    settings, config = read_settings(folder)
     path = folder / "schedule.jsonl"
     if not path.exists():
         raise CheckpointError(f"{folder} has no schedule.jsonl; runs with workers write one")
     torch.set_num_threads(settings.threads)
-    known, agent = load(folder), made(settings, config)
+    known, agent = load(folder), new_learner(settings, config)
     source = Replay(agent, Inline(hall(agent, settings.budget, settings.threads)), path)
     train(agent, known.step, [], source)
     pairs = zip(known.model.parameters(), agent.model.parameters(), strict=True)

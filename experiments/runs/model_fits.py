@@ -3,7 +3,6 @@ same data with the same model config and seed. Such a run ends where one with it
 
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,15 +10,19 @@ from typing import Any
 
 import torch
 
-from experiments.runs import folders
+from experiments.runs.job import Clock, Job
 from experiments.settings import RunSettings
 from mbrl import checkpoint, data
 from mbrl import config as configs
 from mbrl.callbacks import read
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError
+from mbrl.progress import Progress
 from mbrl.training import Metrics
 from world_models import DiffusionConfig, EnsembleConfig, EnsembleDynamics, TrajectoryDiffusion
+from world_models.diagnostics import split_episodes
+
+SAVE_EVERY = 10  # epochs
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class FitSettings:
     data: str  # a dataset or a file
     seed: int = 0  # of weights, holdout and batches
     threads: int = 1  # CPU threads
+    test_share: float = 0.0  # share of the rows, in whole episodes, that the fit never sees
 
 
 ModelConfig = EnsembleConfig | DiffusionConfig
@@ -38,88 +42,91 @@ MODELS: dict[str, tuple[Any, Any]] = {  # kind of model: class, config class
 }
 
 
-def described(settings: FitSettings, config: ModelConfig) -> dict[str, Any]:
-    """What `config.json` of a fit's folder says; an ensemble's has no kind."""
+def description(settings: FitSettings, config: ModelConfig) -> dict[str, Any]:
+    """The content of config.json, without `kind` for an ensemble and without `test_share` for a fit
+    to all rows."""
     values = {"fit": asdict(settings), "config": configs.to_dict(config)}
+    if settings.test_share == 0:
+        del values["fit"]["test_share"]
     return values if isinstance(config, EnsembleConfig) else values | {"kind": "diffusion"}
 
 
-def create(settings: FitSettings, config: ModelConfig, folder: Path) -> None:
-    """Describe the fit in a new folder, ready for `resume`."""
-    values = described(settings, config)
-    cls, _ = MODELS[values.get("kind", "ensemble")]
-    cls(data.load(settings.data).spec, config)  # refuses what cannot be
-    folder.mkdir(parents=True, exist_ok=True)
-    folders.write_json(folder / "config.json", values)
+def ensure(settings: FitSettings, config: ModelConfig, folder: Path) -> None:
+    """Describe the fit in `folder`, unless one is described there."""
+    job = ModelFit(folder)
+    if not job.described:
+        job.describe(description(settings, config))
 
 
-def shared(settings: FitSettings, config: ModelConfig, data_mark: str, home: Path) -> Path:
-    """The folder under `home` of the fit that all such runs share, made if it is not there;
-    `data_mark` is the fingerprint of the data."""
-    parts = [asdict(settings), configs.to_dict(config), data_mark]
-    if not isinstance(config, EnsembleConfig):
-        parts.append("diffusion")
+def shared(settings: FitSettings, config: ModelConfig, data_fingerprint: str, home: Path) -> Path:
+    """The folder under `home` of the fit that all such runs share, described there if it is not
+    yet."""
+    values = description(settings, config)
+    parts = [values["fit"], values["config"], data_fingerprint]
+    if "kind" in values:
+        parts.append(values["kind"])
     text = json.dumps(parts, sort_keys=True)
     name = f"{settings.data.replace('/', '-')}-{settings.seed}"
     folder = (home / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}").resolve()
-    if not (folder / "config.json").exists():
-        create(settings, config, folder)
+    ensure(settings, config, folder)
     return folder
 
 
-def for_run(settings: FitSettings, config: Any, data_mark: str, home: Path) -> Path | None:
+def for_run(settings: FitSettings, config: Any, data_fingerprint: str, home: Path) -> Path | None:
     """`shared`, for a run with that config; None if it fits no model."""
     imagination = getattr(config, "imagination", None)
     if not hasattr(config, "model") or getattr(imagination, "truth", 0.0) >= 1:
         return None
-    return shared(settings, config.model, data_mark, home)
+    return shared(settings, config.model, data_fingerprint, home)
 
 
-def resume(folder: Path) -> None:
-    """Fit the model described in `folder`, or continue the fit."""
-    with folders.locked(folder):
-        _resume(folder)
+class ModelFit(Job):
+    """The fit of a world model to a dataset."""
 
+    kind, title = "fit", "fit of a world model"
 
-def _resume(folder: Path) -> None:
-    began = time.perf_counter()
-    values = folders.read_json(folder / "config.json")
-    settings = configs.from_dict(FitSettings, values["fit"])
-    torch.set_num_threads(settings.threads)
-    dataset = data.load(settings.data)
-    cls, config_class = MODELS[values.get("kind", "ensemble")]
-    config = configs.from_dict(config_class, values["config"])
-    model = cls(dataset.spec, config, seed=settings.seed)
-    known = values | {"fingerprint": fingerprint(dataset)}
-    path, before = folder / "model.pt", 0.0
-    if path.exists():
-        content = checkpoint.load(path)
-        if content["description"] != known:
-            raise CheckpointError(f"the data of {folder} has changed since its fit was begun")
-        model.load_state_dict(content["model"])
-        before = content["seconds"]
+    def work(self, quiet: bool, clock: Clock) -> dict[str, Any]:
+        values = self.read()
+        settings = configs.from_dict(FitSettings, values["fit"])
+        torch.set_num_threads(settings.threads)
+        dataset = data.load(settings.data)
+        cls, config_class = MODELS[values.get("kind", "ensemble")]
+        config = configs.from_dict(config_class, values["config"])
+        model = cls(dataset.spec, config, seed=settings.seed)
+        origin = {"fingerprint": fingerprint(dataset), "spec": configs.to_dict(dataset.spec)}
+        path = self.folder / "model.pt"
+        if path.exists():
+            content = checkpoint.load(path)
+            if content["description"]["fingerprint"] != origin["fingerprint"]:
+                raise CheckpointError(f"the data of {self.folder} has changed since its fit began")
+            model.load_state_dict(content["model"])
 
-    def save() -> None:
-        seconds = before + time.perf_counter() - began
-        content = {"description": known, "model": model.state_dict(), "seconds": seconds}
-        checkpoint.save(path, content)
+        def save() -> None:
+            content = {"description": values | origin, "model": model.state_dict()}
+            checkpoint.save(path, content)
 
-    if not model.fitted:
-        model.fit(dataset.transitions, saving(lambda metrics: None, save))
-    save()
-    result: dict[str, Any] = {"seconds": round(before + time.perf_counter() - began, 2)}
-    if isinstance(model, EnsembleDynamics):
+        if not model.fitted:
+            rows = dataset.transitions
+            if settings.test_share > 0:
+                rows, _ = split_episodes(rows, settings.test_share, settings.seed)
+            bar = None if quiet else Progress(getattr(config, "max_epochs", 1))
+            model.fit(rows, _saving(save, bar))
+            if bar is not None:
+                bar.close()
+        save()
+        if not isinstance(model, EnsembleDynamics):
+            return {}
         assert model.holdout_mse is not None
-        result["holdout_mse"] = [float(e) for e in model.holdout_mse]
-    folders.write_json(folder / "result.json", result)
+        return {"holdout_mse": [float(e) for e in model.holdout_mse]}
 
 
-def saving(show: Callable[[Metrics], None], save: Callable[[], None], every: int = 10) -> Callable:
-    """Progress of a fit that also saves every `every` epochs."""
+def _saving(save: Callable[[], None], bar: Progress | None) -> Callable[[Metrics], None]:
+    """Shows the progress of a fit and saves it every few epochs."""
 
     def on_progress(metrics: Metrics) -> None:
-        show(metrics)
-        if int(read(metrics)["model/epoch"]) % every == 0:
+        if bar is not None:
+            bar.epoch(metrics)
+        if int(read(metrics)["model/epoch"]) % SAVE_EVERY == 0:
             save()
 
     return on_progress
@@ -138,8 +145,8 @@ def load(folder: Path) -> dict[str, Any]:
 
 def require_match(folder: Path, settings: RunSettings, config: Any) -> None:
     """Raise `CheckpointError` unless the fit in `folder` is the one that the run would make."""
-    values = folders.read_json(folder / "config.json")
-    wanted = described(FitSettings(settings.data, settings.seed, settings.threads), config.model)
+    values = ModelFit(folder).read()
+    wanted = description(FitSettings(settings.data, settings.seed, settings.threads), config.model)
     if values != wanted:
         raise CheckpointError(
             f"the world model in {folder} is of other data, seed, threads or config; the run needs "

@@ -1,97 +1,20 @@
-"""Many jobs side by side, on this machine's processes or on Ray: one thread each, retried from
-their checkpoints when a process dies."""
+"""Many jobs side by side, one thread each, retried from their checkpoints when a process dies."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from experiments.runs import jobs
+from experiments.runs.launchers import Exit, Launcher, Local
 from mbrl.callbacks import Interrupted
-from mbrl.errors import ConfigError
 
 PAUSE = 0.2  # seconds between two looks
 PATIENCE = 5  # deaths in a row without a newer checkpoint before a job counts as failed
-Name = Literal["local", "ray"]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a job's process ended: `died` if it was killed, else with its exit `status`."""
-
-    status: int
-    died: bool
-    text: str = ""  # the end of its log
-
-
-class Launcher(Protocol):
-    """Where jobs run."""
-
-    workers: int
-
-    def start(self, folder: Path) -> Any: ...
-    def poll(self, handle: Any) -> Ended | None: ...
-    def stop(self, handles: Sequence[Any]) -> None:
-        """Let the jobs save and end, and wait for it."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Local:
-    """One process of this machine for each job."""
-
-    def __init__(self, workers: int) -> None:
-        if workers < 1:
-            raise ConfigError(f"workers is {workers}, it must be at least 1")
-        self.workers = workers
-
-    def start(self, folder: Path) -> tuple[Path, "subprocess.Popen[bytes]"]:
-        command = [sys.executable, "-m", "experiments", "resume", str(folder), "--quiet"]
-        # A session of its own, so that Ctrl-C reaches this process alone, which then stops all.
-        with (folder / "log.txt").open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )
-        return folder, process
-
-    def poll(self, handle: tuple[Path, "subprocess.Popen[bytes]"]) -> Ended | None:
-        folder, process = handle
-        status = process.poll()
-        if status is None:
-            return None
-        text = (folder / "log.txt").read_text(errors="replace")[-2000:]
-        return Ended(status, status < 0, text)
-
-    def stop(self, handles: Sequence[tuple[Path, "subprocess.Popen[bytes]"]]) -> None:
-        for _, process in handles:
-            process.terminate()
-        for _, process in handles:
-            process.wait()
-
-    def close(self) -> None:
-        pass
-
-
-def launcher(name: Name, workers: int, address: str | None = None) -> Launcher:
-    """`local`, or `ray` on a running cluster's `address` (None: one on this machine)."""
-    if name == "ray":
-        from experiments.runs.ray_pool import Ray
-
-        return Ray(workers, address)
-    return Local(workers)
 
 
 @dataclass
@@ -123,7 +46,7 @@ class _Board:
     def next_ready(self) -> Path | None:
         """The first waiting job that has what it begins with; where that failed it fails too."""
         for folder in list(self.waiting):
-            lacking = [f for f in jobs.needs(folder) if not self.has(f)]
+            lacking = [f for f in jobs.job_in(folder).needs() if not self.has(f)]
             if not lacking:
                 self.waiting.remove(folder)
                 return folder
@@ -141,7 +64,7 @@ class _Board:
     def has(self, folder: Path) -> bool:
         return folder in self.ended or jobs.finished(folder)
 
-    def settle(self, folder: Path, end: Ended) -> bool:
+    def settle(self, folder: Path, end: Exit) -> bool:
         """Book the end of a job; True if it is finished."""
         del self.running[folder]
         if end.status == 0 and not end.died:
@@ -173,7 +96,7 @@ def run_all(
     for known in before:
         on_finished(known)
     board = _Board([f for f in folders if f not in set(before)], ended=set(before))
-    sizes = {f: jobs.size(f) for f in folders}
+    sizes = {f: jobs.job_in(f).size() for f in folders}
     columns = ("{task.description}", BarColumn(), "{task.fields[done]}/{task.fields[count]} runs")
     shown = [TextColumn(c) if isinstance(c, str) else c for c in columns]
     with Progress(*shown, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
@@ -191,7 +114,9 @@ def run_all(
                     if end is not None and board.settle(folder, end):
                         on_finished(folder)
                 over = board.ended | set(board.failed)
-                part = sum(sizes[f] for f in over) + sum(map(jobs.done, board.running))
+                part = sum(sizes[f] for f in over) + sum(
+                    jobs.job_in(f).progress() for f in board.running
+                )
                 bar.update(task, completed=part, done=len(over))
                 time.sleep(PAUSE)
         except KeyboardInterrupt:

@@ -1,22 +1,17 @@
-"""One training run in one folder: start, resume, and the two commands for it."""
+"""Training runs: an algorithm on a dataset or online in a task, in a folder of its own."""
 
-import json
-import platform
-import subprocess
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from algorithms import ALGORITHMS
-from experiments.runs import folders, selection
-from experiments.runs import model_fits as fits
-from experiments.runs.folders import write_json
+from experiments.runs import folders, model_fits, selection
+from experiments.runs.job import Clock, Job
 from experiments.settings import RunSettings, default_steps, for_budget
 from mbrl import agent as shared
 from mbrl import checkpoint, data, tasks
@@ -24,96 +19,136 @@ from mbrl import config as configs
 from mbrl.callbacks import (
     Checkpointer,
     Evaluator,
-    Interrupted,
     PolicyKeeper,
     Recorder,
     StopOnSignal,
 )
+from mbrl.cards import all_cards, find_tier
 from mbrl.collector import Collector
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.progress import Progress
+from mbrl.records import MetricsFile
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics, train
 from mbrl.types import Dataset, Spec
 
-PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "mujoco", "h5py", "stable-baselines3")
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a finished run reports."""
-
-    folder: Path
-    step: int
-    returns: np.ndarray | None  # of the last evaluation
-    score: float | None  # its mean, normalised
-    seconds: float  # of all sessions
+Result = dict[str, Any]  # the content of result.json
 
 
 def start(settings: RunSettings, config: Any, folder: Path, *, quiet: bool = False) -> Result:
     """Train from scratch in a new folder. Raises `ConfigError` if it holds a run already."""
-    create(settings, config, folder)
-    return resume(folder, quiet=quiet)
+    return TrainingRun(folder).start(description(settings, config), quiet=quiet)
 
 
 def create(settings: RunSettings, config: Any, folder: Path) -> None:
-    """Check everything and describe the run in a new folder, ready for `resume` to begin it."""
-    if (folder / "config.json").exists():
-        raise ConfigError(
-            f"{folder} already holds a run; continue it with `python -m experiments resume "
-            f"{folder}`, or give another folder with --out"
-        )
-    settings = replace(
-        settings, steps=settings.steps or default_steps(settings.algorithm, settings.data)
-    )
-    assert settings.steps is not None
-    config = for_budget(settings.algorithm, settings.data, config, settings.steps)
-    source = open_source(settings)
-    cls, _ = ALGORITHMS[settings.algorithm]
-    cls(source.spec, config, device=settings.device, seed=settings.seed)  # refuses what cannot be
+    """Describe a run in a new folder, ready for `resume`."""
+    TrainingRun(folder).describe(description(settings, config))
+
+
+def description(settings: RunSettings, config: Any) -> dict[str, Any]:
+    """The content of config.json, checked against the algorithm and the dataset's card. What a card
+    does not tell, the first session checks before it trains."""
+    steps = settings.steps or default_steps(settings.algorithm, settings.data)
+    settings = replace(settings, steps=steps)
+    config = for_budget(settings.algorithm, settings.data, config, steps)
+    check(settings)
     if settings.model is not None:
-        fits.require_match(Path(settings.model), settings, config)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "manifest.json", manifest(settings, source))
-    write_json(folder / "config.json", {"run": asdict(settings), "config": configs.to_dict(config)})
+        model_fits.require_match(Path(settings.model), settings, config)
+    return {"run": asdict(settings), "config": configs.to_dict(config)}
 
 
 def ensure(settings: RunSettings, config: Any, folder: Path) -> None:
-    """`create`, unless the folder holds a run: then it stays as it was described."""
-    if not (folder / "config.json").exists():
+    """`create`, unless a run is described in the folder: then it stays as it is."""
+    if not TrainingRun(folder).described:
         create(settings, config, folder)
 
 
-def resume(folder: Path, *, quiet: bool = False) -> Result:
-    """Continue the run in `folder` from its checkpoint (or from the start if it has none)."""
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} holds no run: there is no config.json in it")
-    with folders.locked(folder):
-        return _resume(folder, quiet, folders.spent(folder))
-
-
-def _resume(folder: Path, quiet: bool, before: float) -> Result:
-    values = json.loads((folder / "config.json").read_text())
-    settings = configs.from_dict(RunSettings, values["run"])
-    source = open_source(settings)
-    cls, config_class = ALGORITHMS[settings.algorithm]
-    torch.set_num_threads(settings.threads)
-    known = json.loads((folder / "manifest.json").read_text())["data"]
-    if known != source.describe():
-        raise CheckpointError(
-            f"the data of {folder} has changed: it was {known}, now it is {source.describe()}"
+def check(settings: RunSettings) -> None:
+    """Raise `ConfigError` where the algorithm cannot learn from what the settings name."""
+    name, given = settings.algorithm, settings.data
+    cls, _ = ALGORITHMS[name]
+    if settings.online and not hasattr(cls, "learn"):
+        able = [name for name, (c, _) in ALGORITHMS.items() if hasattr(c, "learn")]
+        raise ConfigError(
+            f"{name} does not learn online and {given!r} is a task; give a dataset, or one of the "
+            f"algorithms that do: {', '.join(able)}"
         )
-    path = folder / "checkpoint.pt"
-    if not path.exists():
-        config = configs.from_dict(config_class, values["config"])
-        agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
-        if settings.model is not None and agent.learned is not None:
-            agent.learned.load_state_dict(fits.load(Path(settings.model)))
-        return _train(agent, settings, source, folder, {}, quiet, before)
-    content = checkpoint.load(path)
-    agent = shared.restore(cls, content, settings.device)
-    return _train(agent, settings, source, folder, content, quiet, before)
+    if not settings.online and not cls.learns_offline:
+        raise ConfigError(
+            f"{name} learns by acting and {given!r} is a dataset; give a task, such as CartPole-v1 "
+            "(`list` shows them all)"
+        )
+    family = given.partition("/")[0]
+    if family in all_cards() and family != "minari":  # whose card knows no sizes
+        card, tier = find_tier(given)
+        kind = "discrete" if card.environment(tier).num_actions else "continuous"
+        if kind not in cls.action_kinds:
+            able = [n for n, (c, _) in ALGORITHMS.items() if kind in c.action_kinds]
+            raise ConfigError(
+                f"{name} needs {cls.action_kinds[0]} actions and those of {given} are {kind}; "
+                f"algorithms that take them: {', '.join(able)}"
+            )
+
+
+class TrainingRun(Job):
+    """The training of an algorithm on a dataset, or online in a task."""
+
+    kind, title = "run", "run"
+
+    @property
+    def settings(self) -> RunSettings:
+        return configs.from_dict(RunSettings, self.read()["run"])
+
+    def needs(self) -> list[Path]:
+        """The fit of the world model that the run begins with."""
+        model = self.settings.model
+        return [] if model is None else [Path(model)]
+
+    def finished(self) -> bool:
+        """Whether all updates are done, and the policy is chosen where one is to be."""
+        if not super().finished():
+            return False
+        settings, result = self.settings, folders.read_json(self.folder / "result.json")
+        chooses = result.get("chooses", settings.fqe_steps > 0)
+        chosen = (self.folder / "selection.json").exists() or not chooses
+        return bool(result["step"] >= settings.steps and chosen)
+
+    def size(self) -> int:
+        return int(self.settings.steps or 0)
+
+    def progress(self) -> int:
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+            return int(MetricsFile(self.folder / "metrics.csv").rows()[-1]["step"])
+        return 0
+
+    def work(self, quiet: bool, clock: Clock) -> Result:
+        settings, source = self.settings, open_source(self.settings)
+        cls, config_class = ALGORITHMS[settings.algorithm]
+        torch.set_num_threads(settings.threads)
+        path, content = self.folder / "checkpoint.pt", {}
+        if path.exists():
+            content = checkpoint.load(path)
+            agent: Any = shared.restore(cls, content, settings.device)
+        else:
+            config = configs.from_dict(config_class, self.read()["config"])
+            agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
+            if settings.model is not None and agent.learned is not None:
+                agent.learned.load_state_dict(model_fits.load(Path(settings.model)))
+        data_now = source.describe()
+        facts = {
+            "algorithm": {"name": settings.algorithm, "version": cls.version},
+            "data": data_now,
+            "spec": configs.to_dict(source.spec),
+            "seed": settings.seed,
+            "threads": settings.threads,
+        }
+        known = self.manifest(facts, settings.device)["data"]
+        if known != data_now:
+            raise CheckpointError(
+                f"the data of {self.folder} has changed: it was {known}, now it is {data_now}"
+            )
+        return _train(agent, settings, source, self.folder, content, quiet, clock)
 
 
 @dataclass(frozen=True)
@@ -138,22 +173,10 @@ class Source:
 
 
 def open_source(settings: RunSettings) -> Source:
-    """Load what the settings name; every error comes from here, before any work starts."""
+    """Load what the settings name."""
     if settings.online:
-        cls, _ = ALGORITHMS[settings.algorithm]
-        if not hasattr(cls, "learn"):
-            able = [name for name, (c, _) in ALGORITHMS.items() if hasattr(c, "learn")]
-            raise ConfigError(
-                f"{settings.algorithm} does not learn online and {settings.data!r} is a task; give "
-                f"a dataset, or one of the algorithms that do: {', '.join(able)}"
-            )
         task = tasks.make(settings.data)
         return Source(task.spec, None, task)
-    if not ALGORITHMS[settings.algorithm][0].learns_offline:
-        raise ConfigError(
-            f"{settings.algorithm} learns by acting and {settings.data!r} is a dataset; give a "
-            "task, such as CartPole-v1 (`list` shows them all)"
-        )
     dataset = data.load(settings.data)
     known = dataset.spec.task in tasks.TASKS
     return Source(dataset.spec, dataset, tasks.make_for(dataset.spec) if known else None)
@@ -166,11 +189,9 @@ def _train(
     folder: Path,
     content: dict[str, Any],
     quiet: bool,
-    before: float,
+    clock: Clock,
 ) -> Result:
-    """Wire the callbacks, put their state back, and run the library's loop. Earlier sessions took
-    `before` seconds."""
-    began = time.perf_counter()
+    """Wire the callbacks, put their state back, and run the library's loop."""
     steps = settings.steps
     assert steps is not None
     progress = Progress(steps)
@@ -208,18 +229,21 @@ def _train(
                 train(agent, steps, callbacks, collector)
         finally:
             progress.close()
-    returns = score = None
+    mean = score = None
     if evaluator is not None and evaluator.evaluations.returns:
-        returns = evaluator.evaluations.returns[-1]
+        mean = float(evaluator.evaluations.returns[-1].mean())
         if agent.spec.reference_returns is not None:
-            score = float(agent.spec.score(returns.mean()))
-    seconds = before + time.perf_counter() - began
-    choosing = settings.fqe_steps > 0 and selection.chooses(agent)
-    if choosing and source.dataset is not None:
+            score = float(agent.spec.score(mean))
+    result = {
+        "step": agent.step,
+        "seconds": clock(),  # without those of the choice among checkpoints
+        "last_return_mean": mean,
+        "last_score": score,
+    }
+    chooses = settings.fqe_steps > 0 and selection.chooses(agent)
+    if chooses and source.dataset is not None:
         selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
-    result = Result(folder, agent.step, returns, score, seconds)
-    write_json(folder / "result.json", _summary(result) | {"chooses": choosing})
-    return result
+    return result | {"chooses": chooses}
 
 
 class Forecast:
@@ -288,76 +312,3 @@ def _put_back(
         evaluator.evaluations.save(folder / "evaluations.npz")
     if collector is not None and "collector" in kept:
         collector.load_state_dict(kept["collector"])
-
-
-def _summary(result: Result) -> dict[str, Any]:
-    mean = None if result.returns is None else float(result.returns.mean())
-    return {
-        "step": result.step,
-        "seconds": round(result.seconds, 2),
-        "last_return_mean": mean,
-        "last_score": result.score,
-    }
-
-
-def manifest(settings: RunSettings, source: Source) -> dict[str, Any]:
-    """Versions, commit, data and machine: what is needed to make the run again."""
-    cls, _ = ALGORITHMS[settings.algorithm]
-    return {
-        "algorithm": {"name": settings.algorithm, "version": cls.version},
-        "data": source.describe(),
-        "spec": configs.to_dict(source.spec),
-        "seed": settings.seed,
-        "threads": settings.threads,
-        **surroundings(settings.device),
-    }
-
-
-def surroundings(device: str) -> dict[str, Any]:
-    """Versions, commit and machine."""
-    return {
-        "longreach": _version("longreach"),
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "machine": {
-            "system": platform.platform(),
-            "processor": _processor(),
-            "device": device,
-        },
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The checkout's commit with `+` for uncommitted changes; None outside a checkout."""
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
-        return None
-    git = ["git", "-C", str(here)]
-    found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-    changed = subprocess.run(
-        [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
-    )
-    return (found.stdout.strip() + ("+" if changed.stdout.strip() else "")) or None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
-def interrupted_message(folder: Path) -> str:
-    return f"stopped and saved; continue with: python -m experiments resume {folder}"
-
-
-__all__ = ["Interrupted", "Result", "interrupted_message", "resume", "start"]

@@ -2,14 +2,9 @@
 numbers. A table gives each of them rows of settings; a cell is one call in a job folder."""
 
 import importlib
-import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from experiments.runs import folders
 from mbrl.errors import unknown_name
 
 # name -> what it measures; the module of that name in this package has `measure`
@@ -75,41 +70,3 @@ def rows_of(name: str, which: str) -> list[dict[str, Any]]:
         raise unknown_name(f"list of rows of {name}", which, known)
     rows: list[dict[str, Any]] = known[which]()
     return rows
-
-
-def create(
-    name: str, settings: dict[str, Any], seed: int, folder: Path, home: Path | None = None
-) -> None:
-    """Describe the call in a new folder, ready for `resume`; what it shares with others is under
-    `home`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    whole = settings_of(name, settings)
-    described = {"study": name, "settings": whole, "seed": seed, "threads": 1}
-    needs = getattr(module(name), "needs", None)
-    if needs is not None and home is not None:
-        described["needs"] = {k: str(v) for k, v in needs(whole, seed, home).items()}
-    folders.write_json(folder / "config.json", described)
-
-
-def needed(folder: Path) -> dict[str, Path]:
-    """The shared jobs that the cell in `folder` begins with."""
-    file = folder / "config.json"
-    values = folders.read_json(file) if file.exists() else {}
-    return {name: Path(job) for name, job in values.get("needs", {}).items()}
-
-
-def place(folder: Path, name: str) -> Path:
-    """Where a part of the cell in `folder` is: the job that it shares, else a folder of its own."""
-    return needed(folder).get(name, folder / name)
-
-
-def resume(folder: Path) -> None:
-    """Make the measurement described in `folder`."""
-    with folders.locked(folder):
-        values, before = folders.read_json(folder / "config.json"), folders.spent(folder)
-        torch.set_num_threads(values["threads"])
-        began = time.perf_counter()
-        found: Outcome = module(values["study"]).measure(values["settings"], values["seed"], folder)
-        seconds = round(before + time.perf_counter() - began, 2)
-        result = {"values": found.values, "curves": found.curves, "seconds": seconds}
-        folders.write_json(folder / "result.json", result)

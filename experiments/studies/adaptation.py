@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments import studies
 from experiments.reports import figures
+from experiments.runs.study import place
 from experiments.studies import Outcome, learned
 from experiments.studies.horizons import OFTEN
 from mbrl import data, tasks
@@ -34,7 +34,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     the mean score over the other values, `worst` the least of them. Scores are normalised as those
     of the task as logged.
     """
-    run = studies.place(folder, "run")
+    run = place(folder, "run")
     agent = learned.agent(settings, learned.config(settings), seed, run, OFTEN)
     spec = data.load(settings["data"]).spec
     scores = []

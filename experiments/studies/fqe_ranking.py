@@ -95,7 +95,7 @@ def _policies(
         tensorboard=False,
     )
     runs.ensure(run, preset_config(name, settings["data"]), folder)
-    runs.resume(folder, quiet=True)
+    runs.TrainingRun(folder).finish()
     agent = algorithms.load(folder / "checkpoint.pt")
     steps, policies = selection.kept_policies(folder, agent)
     evaluations = Evaluations.load(folder / "evaluations.npz")

@@ -10,9 +10,9 @@ import torch
 
 from algorithms import recurrent_diagnosis
 from algorithms.neubay import NEUBAY
-from experiments import studies
 from experiments.reports import figures
 from experiments.runs import history
+from experiments.runs.study import place
 from experiments.studies import Outcome, learned
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
@@ -44,7 +44,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     model without a threshold, each history in one member, all with as much entropy bonus as values
     remember; `gap` is `q` less `earned`.
     """
-    run, dataset = studies.place(folder, "run"), data.load(settings["data"])
+    run, dataset = place(folder, "run"), data.load(settings["data"])
     agent: NEUBAY = learned.agent(settings, chosen(settings), seed, run, OFTEN)
     agent.prepare(dataset, lambda metrics: None)
     evaluations = Evaluations.load(run / "evaluations.npz")

@@ -35,8 +35,7 @@ def agent(
     """The agent that a study's `algorithm`, `data`, `steps` and `episodes` (of the last evaluation)
     describe, trained with the config `chosen` in `folder`, where a run that stopped goes on."""
     runs.ensure(_described(settings, seed, log_every), chosen, folder)
-    if not (folder / "result.json").exists():  # which would forget how long a finished run took
-        runs.resume(folder, quiet=True)
+    runs.TrainingRun(folder).finish()
     return algorithms.load(folder / "checkpoint.pt")
 
 
@@ -85,9 +84,8 @@ def windows_config(settings: dict[str, Any]) -> DiffusionConfig:
 def generator_of_windows(settings: dict[str, Any], seed: int, folder: Path) -> TrajectoryDiffusion:
     """The generator of `windows_config`, fitted in `folder`, where a fit that stopped goes on."""
     config = windows_config(settings)
-    if not (folder / "config.json").exists():
-        fits.create(fits.FitSettings(settings["data"], seed), config, folder)
-    fits.resume(folder)
+    fits.ensure(fits.FitSettings(settings["data"], seed), config, folder)
+    fits.ModelFit(folder).finish()
     model = TrajectoryDiffusion(data.load(settings["data"]).spec, config, seed=seed)
     model.load_state_dict(fits.load(folder))
     return model

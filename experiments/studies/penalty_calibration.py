@@ -12,11 +12,12 @@ from torch import Tensor
 
 from experiments.recording.behaviour import uniform_actions
 from experiments.reports import figures
-from experiments.runs.model_fits import saving
+from experiments.runs import model_fits
+from experiments.runs.model_fits import FitSettings
 from experiments.settings import merge, preset_config
 from experiments.studies import Outcome
-from mbrl import checkpoint, data, tasks
 from mbrl import config as configs
+from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.statistics import Interval, confidence_interval, mean, rank_correlation
 from mbrl.tasks import Task
@@ -69,7 +70,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     dataset = data.load(settings["data"])
     task = tasks.make_for(dataset.spec)
     train, test = split_episodes(dataset.transitions, settings["test_share"], seed)
-    model = _fitted(dataset, train, settings, seed, folder)
+    model = _fitted(dataset, settings, seed, folder / "model")
     generator = torch.Generator().manual_seed(seed)
     starts = train.obs[torch.randint(len(train), (settings["starts"],), generator=generator)]
     rows = {
@@ -148,23 +149,17 @@ def on_circles(obs: Tensor, pairs: tuple[tuple[int, int], ...]) -> Tensor:
 
 
 def _fitted(
-    dataset: Dataset, train: Transitions, settings: dict[str, Any], seed: int, folder: Path
+    dataset: Dataset, settings: dict[str, Any], seed: int, folder: Path
 ) -> EnsembleDynamics:
-    """The ensemble, from where an earlier call left its fit."""
+    """The ensemble, fitted in `folder`, where a fit that stopped goes on."""
     values = configs.to_dict(preset_config("mopo", settings["data"]).model)
     config = configs.from_dict(EnsembleConfig, merge(values, settings["model"]))
+    chosen = FitSettings(settings["data"], seed, test_share=settings["test_share"])
+    model_fits.ensure(chosen, config, folder)
+    model_fits.ModelFit(folder).finish()
     rule = tasks.make_for(dataset.spec).terminates
     model = EnsembleDynamics(dataset.spec, config, termination=rule, seed=seed)
-    path = folder / "model.pt"
-    if path.exists():
-        model.load_state_dict(checkpoint.load(path)["model"])
-
-    def save() -> None:
-        checkpoint.save(path, {"model": model.state_dict()})
-
-    if not model.fitted:
-        model.fit(train, saving(lambda metrics: None, save))
-        save()
+    model.load_state_dict(model_fits.load(folder))
     return model
 
 

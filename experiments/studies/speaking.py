@@ -12,10 +12,10 @@ import numpy as np
 
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig
-from experiments import studies
 from experiments.runs import folders
 from experiments.runs import language as language_run
-from experiments.runs.language import LanguageSettings
+from experiments.runs.language import LanguageRun, LanguageSettings
+from experiments.runs.study import shared_jobs
 from experiments.settings import merge
 from experiments.studies import Outcome
 from mbrl import config as configs
@@ -68,7 +68,7 @@ def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
     described = [dataclasses.asdict(shown), configs.to_dict(config)]
     mark = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:10]
     folder = (home / "starts" / f"{settings['task']}-{seed}-{mark}").resolve()
-    if not (folder / "config.json").exists():
+    if not LanguageRun(folder).described:
         language_run.create(shown, config, folder)
     return folder
 
@@ -79,9 +79,8 @@ def _model(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _begun(settings: dict[str, Any], seed: int, folder: Path) -> Path:
     """The finished warm start of the cell in `folder`: the shared one, else one of its own."""
-    start = studies.needed(folder).get("start") or warm_start(settings, seed, folder)
-    if not (start / "result.json").exists():
-        language_run.resume(start, quiet=True)
+    start = shared_jobs(folder).get("start") or warm_start(settings, seed, folder)
+    LanguageRun(start).finish()
     return start
 
 
@@ -99,7 +98,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     run that diverges has no accuracy.
     """
     start, run = _begun(settings, seed, folder), folder / "run"
-    if not (run / "config.json").exists():
+    if not LanguageRun(run).described:
         config = _config(settings, start, folder)
         language_run.create(_settings(settings, seed, start), config, run)
     before, after = folders.read_json(start / "result.json"), _result(run)
@@ -116,7 +115,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 def _result(run: Path) -> dict[str, Any]:
     """What came out of `run`, which is finished first; of one that diverged its steps alone."""
     try:
-        language_run.resume(run, quiet=True)
+        LanguageRun(run).resume(quiet=True)
     except DivergenceError:  # what came out of this cell, and so no reason to try it again
         steps = len(MetricsFile(run / "metrics.csv").rows())
         return {"accuracy": None, "accuracy_other_levels": None, "step": steps}
@@ -154,20 +153,19 @@ def _config(settings: dict[str, Any], start: Path, folder: Path) -> Any:
 
 def _expert(settings: dict[str, Any], start: Path, folder: Path) -> Path:
     """The folder of a model that goes on from the warm start with demonstrations."""
-    known, config = language_run.described(start)
-    if not (folder / "config.json").exists():
+    known, config = language_run.read_settings(start)
+    if not LanguageRun(folder).described:
         chosen = dataclasses.replace(
             known, steps=settings["expert"], until=None, start=str(start), final_problems=1
         )
         language_run.create(dataclasses.replace(chosen, eval_every=0), config, folder)
-    if not (folder / "result.json").exists():
-        language_run.resume(folder, quiet=True)
+    LanguageRun(folder).finish()
     return folder
 
 
 def _used(settings: dict[str, Any], run: Path) -> dict[str, float]:
     """Samples, tokens and means over rounds, from the metrics of a run that logs every step."""
-    rows, (_, config) = MetricsFile(run / "metrics.csv").rows(), language_run.described(run)
+    rows, (_, config) = MetricsFile(run / "metrics.csv").rows(), language_run.read_settings(run)
     if settings["learner"] == "imitation":
         tokens = sum(float(row["imitation/tokens"]) for row in rows)
         used = {"samples": float(len(rows) * config.rows), "tokens": tokens, "sampled": 0.0}

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import studies
 from experiments.reports import figures
 from experiments.runs import model_fits as fits
+from experiments.runs.study import place
 from experiments.settings import preset_config
 from experiments.studies import Outcome, learned
 from experiments.studies.penalty_calibration import CIRCLES, on_circles
@@ -59,10 +59,10 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     dataset = data.load(settings["data"])
     task = tasks.make_for(dataset.spec)
     policy, clone = (
-        learned.agent(s, learned.config(s), seed, studies.place(folder, name)).policy
+        learned.agent(s, learned.config(s), seed, place(folder, name)).policy
         for name, s in trainings(settings).items()
     )
-    make = source(settings, dataset, policy, clone, seed, studies.place(folder, "model"))
+    make = source(settings, dataset, policy, clone, seed, place(folder, "model"))
     scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
     curves: dict[str, list[float]] = {"weight": list(WEIGHTS[settings["source"]])}
     by_step: dict[str, list[float]] = {}
@@ -142,9 +142,8 @@ def source(
 
         return guided
     config = ensemble_config(settings)
-    if not (folder / "config.json").exists():
-        fits.create(fits.FitSettings(settings["data"], seed), config, folder)
-    fits.resume(folder)
+    fits.ensure(fits.FitSettings(settings["data"], seed), config, folder)
+    fits.ModelFit(folder).finish()
     rule = tasks.make_for(dataset.spec).terminates
     model = EnsembleDynamics(dataset.spec, config, termination=rule, seed=seed)
     model.load_state_dict(fits.load(folder))

@@ -7,28 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.reports.page_parts import STYLE
 from experiments.tables import conclusions, render
 from experiments.tables.plan import Column, Row
 from experiments.tables.summary import BlockSummary, Entry, Summary
-
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 100rem; padding: 1rem; }
-h1 { font-size: 1.4rem; line-height: 1.25; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
-th, td { padding: 0.35rem 0.7rem; text-align: right; white-space: nowrap; }
-th:first-child { text-align: left; position: sticky; left: 0; background: Canvas; z-index: 1; }
-thead th { border-bottom: 2px solid var(--line); } tbody tr + tr > * { border-top: 1px solid var(--soft); }
-tbody tr:hover > * { background: var(--soft); } tbody tr:hover > th { background: Canvas; }
-small { display: block; opacity: 0.75; font-size: 0.75rem; } td.best { font-weight: 700; }
-td.best small { font-weight: 400; } .scroll img { min-width: 44rem; }
-img { max-width: 100%; height: auto; background: white; border-radius: 6px; }
-@media (max-width: 40rem) {
-  body { padding: 0.6rem; } th, td { padding: 0.3rem 0.45rem; }
-  th:first-child { white-space: normal; max-width: 10rem; overflow-wrap: break-word; }
-}
-"""  # noqa: E501
 
 
 def html(found: Summary, figures: Sequence[Path]) -> str:

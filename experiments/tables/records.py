@@ -70,7 +70,7 @@ def of_study(key: dict[str, Any], folder: Path) -> dict[str, Any]:
     result = folders.read_json(folder / "result.json")
     curves = {name: _rounded(v, 5) for name, v in result["curves"].items()}
     record = {"key": key, "values": result["values"], "curves": curves}
-    shared = jobs.in_order(jobs.needs(folder))
+    shared = jobs.in_order(jobs.job_in(folder).needs())
     if shared:
         record["shared_seconds"] = round(sum(map(jobs.seconds, shared)), 2)
     return record | {"seconds": result["seconds"]}

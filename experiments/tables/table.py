@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import studies
-from experiments.runs import jobs, pool
+from experiments.runs import jobs, launchers, pool, study
 from experiments.runs import model_fits as fits
 from experiments.runs import training as runs
 from experiments.settings import RunSettings
@@ -62,7 +61,7 @@ def finish(
     table: Plan,
     home: Path,
     folder: Path,
-    where: pool.Launcher,
+    where: launchers.Launcher,
     cells: Sequence[Cell],
     *,
     strict: bool = False,
@@ -97,7 +96,7 @@ def check(
     home: Path,
     cells: Sequence[Cell],
     count: int,
-    where: pool.Launcher,
+    where: launchers.Launcher,
     console: Console,
 ) -> int:
     """Do `count` of the recorded cells again, from nothing, and compare; 0 if all agree."""
@@ -155,7 +154,7 @@ def describe_all(
         if (folder / "config.json").exists():
             continue
         if "study" in cell.key:
-            studies.create(cell.key["study"], cell.row.settings, cell.seed, folder, home.parent)
+            study.create(cell.key["study"], cell.row.settings, cell.seed, folder, home.parent)
         else:
             assert mark is not None
             _describe_run(table, cell, mark, home, folder)

@@ -11,6 +11,7 @@ from rich.console import Console
 import algorithms
 from algorithms import PGD, TD3BC, TD3BCConfig, load
 from algorithms.pgd import LEARNERS
+from experiments.runs import jobs
 from experiments.runs import model_fits as fits
 from experiments.runs import training as run
 from experiments.settings import RunSettings, build_config, merge
@@ -134,7 +135,7 @@ def test_runs_share_a_generator(tmp_path: Path) -> None:
     settings = fits.FitSettings("pendulum/medium", 2)
     folder = fits.shared(settings, config.model, "mark", tmp_path / "fits")
     assert folder == fits.shared(settings, config.model, "mark", tmp_path / "fits")
-    fits.resume(folder)
+    jobs.resume(folder)
     policies = []
     for name, model in (("own", None), ("shared", str(folder))):
         values = RunSettings(

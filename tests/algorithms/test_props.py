@@ -11,6 +11,7 @@ import algorithms
 from algorithms import PROPS, PolicyGradientConfig, PROPSConfig
 from algorithms.policy_gradient import PolicyGradient
 from algorithms.props import divergence, sampling_loss
+from experiments.runs import jobs
 from experiments.runs import training as runs
 from experiments.settings import build_config
 from mbrl.errors import ConfigError
@@ -144,7 +145,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     killed_after(
         folder, lambda: runs.start(chosen, config, folder, quiet=True), PROPS, "observe", 31
     )
-    runs.resume(folder, quiet=True)
+    jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)
 
 

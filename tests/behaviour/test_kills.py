@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.runs import jobs, pool
+from experiments.runs import jobs, launchers, pool
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
@@ -82,7 +82,7 @@ def folders(root: Path, count: int) -> list[Path]:
     return made
 
 
-def campaign(where: pool.Launcher, tmp_path: Path, count: int, kills: int) -> int:
+def campaign(where: launchers.Launcher, tmp_path: Path, count: int, kills: int) -> int:
     """Run the same jobs without and with kills, and compare; returns how many kills there were."""
     whole, torn = folders(tmp_path / "whole", count), folders(tmp_path / "torn", count)
     killer = Killer(tmp_path / "torn", kills, seed=0)
@@ -105,16 +105,16 @@ def campaign(where: pool.Launcher, tmp_path: Path, count: int, kills: int) -> in
 
 
 def test_a_few_kills_change_nothing(tmp_path: Path) -> None:
-    assert campaign(pool.Local(2), tmp_path, count=2, kills=2) >= 1
+    assert campaign(launchers.Local(2), tmp_path, count=2, kills=2) >= 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "ray"])
-def test_fifty_kills_change_nothing(name: pool.Name, tmp_path: Path, capsys) -> None:
+def test_fifty_kills_change_nothing(name: launchers.Name, tmp_path: Path, capsys) -> None:
     if name == "ray":
         pytest.importorskip("ray")
     began = time.monotonic()
-    kills = campaign(pool.launcher(name, 2), tmp_path, count=12, kills=50)
+    kills = campaign(launchers.launcher(name, 2), tmp_path, count=12, kills=50)
     with capsys.disabled():
         print(f"\n{name}: {kills} kills, 12 runs identical, {time.monotonic() - began:.0f} s")
     assert kills == 50
@@ -123,15 +123,15 @@ def test_fifty_kills_change_nothing(name: pool.Name, tmp_path: Path, capsys) -> 
 def test_a_job_that_always_dies_is_given_up(tmp_path: Path) -> None:
     (folder,) = folders(tmp_path, 1)
 
-    class Deadly(pool.Local):
+    class Deadly(launchers.Local):
         starts = 0
 
         def start(self, folder: Path) -> Path:  # type: ignore[override]
             self.starts += 1
             return folder
 
-        def poll(self, handle: object) -> pool.Ended:
-            return pool.Ended(-9, True)
+        def poll(self, handle: object) -> launchers.Exit:
+            return launchers.Exit(-9, True)
 
     deadly = Deadly(1)
     failed = pool.run_all([folder], deadly)

@@ -14,7 +14,7 @@ from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGr
 from algorithms.language.tasks import TASKS
 from experiments import studies
 from experiments.reports import papers
-from experiments.runs import folders, jobs, pool
+from experiments.runs import folders, jobs, launchers, pool, study
 from experiments.studies import (
     language_recipes,
     language_schedulers,
@@ -55,10 +55,10 @@ def settings(study: str, **changes: Any) -> dict[str, Any]:
 def test_cells_share_a_warm_start_that_is_done_first(short: None, tmp_path: Path) -> None:
     home, cells = tmp_path / "home", [tmp_path / "grpo", tmp_path / "rloo"]
     for folder in cells:
-        studies.create("language_recipes", settings("language_recipes"), 0, folder, home)
+        study.create("language_recipes", settings("language_recipes"), 0, folder, home)
     other = tmp_path / "other"
-    studies.create("language_recipes", settings("language_recipes"), 1, other, home)
-    starts = [jobs.needs(folder) for folder in (*cells, other)]
+    study.create("language_recipes", settings("language_recipes"), 1, other, home)
+    starts = [jobs.job_in(folder).needs() for folder in (*cells, other)]
     assert starts[0] == starts[1] != starts[2] and len(list((home / "starts").iterdir())) == 2
     (start,) = starts[0]
     assert start.is_relative_to(home)
@@ -415,7 +415,7 @@ learner = "imitation"
     described = table.describe_all(known, table.all_cells(known), {}, folder)
     for job in jobs.in_order(described):
         jobs.resume(job, quiet=True)
-    table.finish(known, home, folder, pool.Local(1), table.all_cells(known))
+    table.finish(known, home, folder, launchers.Local(1), table.all_cells(known))
     table.show(known, home, Console(quiet=True))
     assert "chain" not in (home / "table.md").read_text()
     assert "guessing: a cell of GRPO took" in (home / "table.md").read_text()

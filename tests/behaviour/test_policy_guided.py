@@ -24,7 +24,7 @@ def test_one_generator_for_a_dataset_and_seed(found: plan.Plan, tmp_path: Path) 
     described = table.describe_all(found, cells, marks, tmp_path)
     needed: dict[tuple[int, int], set[Path]] = {}
     for folder, cell in described.items():
-        fit = jobs.needs(folder)
+        fit = jobs.job_in(folder).needs()
         assert len(fit) == (cell.column.algorithm == "pgd")
         needed.setdefault((cell.seed, cell.key["steps"]), set()).update(fit)
     assert sorted(needed) == [(0, 5000), (0, 50000), (1, 5000)]

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from algorithms import ALGORITHMS
+from experiments.runs import jobs
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
@@ -123,8 +124,8 @@ def test_killed_at_several_steps(
     killed_after(folder, start, cls, "update", draw.randint(2, 20))
     for _ in range(2):
         count = draw.randint(1, 9)
-        killed_after(folder, lambda: runs.resume(folder, quiet=True), cls, "update", count)
-    runs.resume(folder, quiet=True)
+        killed_after(folder, lambda: jobs.resume(folder, quiet=True), cls, "update", count)
+    jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)
 
 
@@ -136,8 +137,8 @@ def test_killed_inside_the_model_fit(algorithm: str, data_file: str, tmp_path: P
     eager = settings(algorithm, data_file, checkpoint_seconds=1e-6)
     start = lambda: runs.start(eager, config, folder, quiet=True)  # noqa: E731
     killed_after(folder, start, Fit, "epoch", 4)
-    killed_after(folder, lambda: runs.resume(folder, quiet=True), Fit, "epoch", 2)
-    runs.resume(folder, quiet=True)
+    killed_after(folder, lambda: jobs.resume(folder, quiet=True), Fit, "epoch", 2)
+    jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)
 
 
@@ -150,8 +151,8 @@ def test_killed_while_the_policy_is_cloned(data_file: str, tmp_path: Path) -> No
     eager = settings("rambo", data_file, checkpoint_seconds=1e-6)
     start = lambda: runs.start(eager, config, folder, quiet=True)  # noqa: E731
     killed_after(folder, start, cls, "clone", 3)
-    killed_after(folder, lambda: runs.resume(folder, quiet=True), cls, "clone", 2)
-    runs.resume(folder, quiet=True)
+    killed_after(folder, lambda: jobs.resume(folder, quiet=True), cls, "clone", 2)
+    jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)
     rows = MetricsFile(folder / "model.csv").rows()
     assert [int(row["epoch"]) for row in rows] == list(range(1, len(rows) + 1))
@@ -185,7 +186,7 @@ def test_a_changed_dataset_is_refused(data_file, pendulum, tmp_path: Path) -> No
     changed = pendulum.transitions.select(slice(0, 400))
     save_npz(pendulum.with_transitions(changed), other)
     with pytest.raises(Exception, match="has changed"):
-        runs.resume(tmp_path / "run", quiet=True)
+        jobs.resume(tmp_path / "run", quiet=True)
 
 
 def test_an_online_run_in_mujoco_resumes_exactly(tmp_path: Path) -> None:
@@ -206,7 +207,7 @@ def test_an_online_run_in_mujoco_resumes_exactly(tmp_path: Path) -> None:
     runs.start(chosen, config, tmp_path / "whole", quiet=True)
     folder, cls = tmp_path / "killed", ALGORITHMS["sac"][0]
     killed_after(folder, lambda: runs.start(chosen, config, folder, quiet=True), cls, "update", 17)
-    runs.resume(folder, quiet=True)
+    jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)
 
 
@@ -218,11 +219,11 @@ def test_online_runs_with_a_model_resume_exactly(algorithm: str, tmp_path: Path)
     runs.start(chosen, config, tmp_path / "whole", quiet=True)
     folder, cls = tmp_path / "killed", ALGORITHMS[algorithm][0]
     start = lambda: runs.start(chosen, config, folder, quiet=True)  # noqa: E731
-    again = lambda: runs.resume(folder, quiet=True)  # noqa: E731
+    again = lambda: jobs.resume(folder, quiet=True)  # noqa: E731
     killed_after(folder, start, cls, "observe", 24)
     killed_after(folder, again, Fit, "epoch", 3)
     killed_after(folder, again, cls, "update", 10)
-    runs.resume(folder, quiet=True)
+    jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)
     state = checkpoint.load(folder / "checkpoint.pt")["state"]
     assert len(state["experience"]["rows"]) == STEPS
@@ -237,7 +238,7 @@ def test_tensorboard_events_are_cut_back(data_file: str, tmp_path: Path) -> None
     folder = tmp_path / "run"
     start = lambda: runs.start(chosen, config, folder, quiet=True)  # noqa: E731
     killed_after(folder, start, ALGORITHMS["bc"][0], "update", 33)
-    runs.resume(folder, quiet=True)
+    jobs.resume(folder, quiet=True)
     steps: list[int] = []
     for file in sorted((folder / "events").glob("*")):
         events = EventAccumulator(str(file)).Reload()
@@ -251,7 +252,7 @@ def test_a_finished_run_is_not_run_again(data_file: str, tmp_path: Path) -> None
     chosen = settings("bc", data_file)
     runs.start(chosen, config, tmp_path / "run", quiet=True)
     before = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
-    runs.resume(tmp_path / "run", quiet=True)
+    jobs.resume(tmp_path / "run", quiet=True)
     assert_same(before, checkpoint.load(tmp_path / "run" / "checkpoint.pt"))
     with pytest.raises(Exception, match="already holds a run"):
         runs.start(chosen, config, tmp_path / "run", quiet=True)

@@ -55,7 +55,7 @@ def assert_same_runs(first: Path, second: Path, steps: int) -> None:
         assert kept[0] == kept[1] and kept[0]
     results = [folders.read_json(folder / "result.json") for folder in (first, second)]
     for result in results:
-        del result["seconds_of_last_session"]
+        del result["seconds"]
     assert results[0] == results[1]
 
 
@@ -77,7 +77,7 @@ def test_killed_runs_end_like_whole_ones(learner: str, tmp_path: Path) -> None:
     killed_after(folder, lambda: jobs.resume(folder, quiet=True), owner, "next_batch", 2)
     jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder, 9)
-    assert jobs.kind_of(folder) == "language" and jobs.finished(folder)
+    assert jobs.job_in(folder).kind == "language" and jobs.finished(folder)
     steps = [row["step"] for row in MetricsFile(folder / "evaluations.csv").rows()]
     assert sorted(set(steps), key=int) == ["0", "3", "6", "9"]
 
@@ -124,9 +124,11 @@ def test_a_run_begins_with_the_warm_start_of_its_task(
     folder = language.run_folder("addition", "grpo", 0)
     first = language_run.load(language.warm_folder("addition", 0))
     agent = language_run.load(folder)
-    told = language_run.described(folder)[0]
+    told = language_run.read_settings(folder)[0]
     assert told.start == str(language.warm_folder("addition", 0)) and agent.step == 2
-    assert_same(first.model.state_dict(), language_run.made(told, agent.config).model.state_dict())
+    assert_same(
+        first.model.state_dict(), language_run.new_learner(told, agent.config).model.state_dict()
+    )
     capsys.readouterr()
     assert main(["language", "evaluate", str(folder), "--problems=2", "--samples=2"]) == 0
     shown = capsys.readouterr().out

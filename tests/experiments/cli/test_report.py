@@ -10,6 +10,7 @@ import pytest
 
 from experiments.__main__ import main
 from experiments.runs import history
+from experiments.runs.training import TrainingRun
 from mbrl.errors import CheckpointError
 from mbrl.records import Evaluations, MetricsFile
 
@@ -78,7 +79,7 @@ def test_what_cannot_be_drawn(runs: list[Path], tmp_path: Path, capsys) -> None:
     assert "holds no run" in capsys.readouterr().err
     assert main(["report"]) == 2
     with pytest.raises(CheckpointError, match="holds no run"):
-        history.settings(tmp_path)
+        TrainingRun(tmp_path).read()
 
 
 def test_inspecting_a_runs_model_tells_the_verdict(tmp_path: Path, capsys) -> None:

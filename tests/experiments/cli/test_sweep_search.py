@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import quickstart, search, sweep
-from experiments.runs import folders, jobs, pool
+from experiments.runs import folders, jobs, launchers
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
 from experiments.tables import plan, records, render, summary
@@ -43,7 +43,7 @@ def test_every_combination_is_a_column() -> None:
 
 
 def test_a_sweep_writes_its_table_and_figure(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pool, "launcher", lambda *a: Here())
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
     options = ["--algorithms", "bc", "--data", "pendulum/expert", "--steps", "20"]
     out = ["--set", "learning_rate=0.001,0.1", "--out", str(tmp_path / "s")]
     assert sweep.main([*options, *out]) == 0
@@ -73,7 +73,7 @@ def test_data_without_a_task_have_no_scores(pendulum, tmp_path: Path) -> None:
     described = folders.read_json(folder / "config.json")
     described["run"]["steps"] = 25
     folders.write_json(folder / "config.json", described)
-    runs.resume(folder, quiet=True)
+    jobs.resume(folder, quiet=True)
     assert jobs.seconds(folder) > 0.9 * first
 
 
@@ -124,7 +124,7 @@ def test_wrong_ranges_are_named(text: str) -> None:
 
 def test_a_search_is_continued_and_keeps_its_objective(tmp_path, monkeypatch, capsys) -> None:
     pytest.importorskip("optuna")
-    monkeypatch.setattr(pool, "launcher", lambda *a: Here())
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
     values = {"steps": 10, "fqe_steps": 5, "workers": 1, "out": tmp_path / "found"}
     knobs = ("learning_rate=log:1e-4:1e-1", "hidden=[8],[8,8]")
     search.Search("bc", "pendulum/expert", knobs, trials=2, **values).main()
@@ -150,7 +150,7 @@ def _record(file: Path) -> dict:
 
 def test_an_unfinished_trial_is_finished_first(tmp_path, monkeypatch) -> None:
     optuna = pytest.importorskip("optuna")
-    monkeypatch.setattr(pool, "launcher", lambda *a: Here())
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
     values = {"steps": 10, "objective": "score", "workers": 1, "out": tmp_path / "found"}
     command = search.Search("bc", "pendulum/expert", ("gamma=0.8:0.9",), trials=1, **values)
     study = command._study()
@@ -215,7 +215,7 @@ def test_a_knob_replaces_that_of_the_space() -> None:
 def test_a_space_is_searched(tmp_path, monkeypatch) -> None:
     """Two tiny trials of MOPO; each record has the settings that the trial asked for."""
     pytest.importorskip("optuna")
-    monkeypatch.setattr(pool, "launcher", lambda *a: Here())
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
     small = (
         *("model.members=3", "model.elites=int:2:3", "model.max_epochs=1", "model.min_epochs=1"),
         *("model.hidden=[8]", "imagination.starts=20", "imagination.rollout.horizon=int:1:3"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs import pool
+from experiments.runs import jobs, pool
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
 from mbrl.data import save_npz
@@ -68,7 +68,7 @@ def test_ctrl_c_stops_and_saves_all(folders: list[Path], tmp_path: Path) -> None
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.1)
     with pytest.raises(CheckpointError, match="another process is training"):
-        runs.resume(folders[0])
+        jobs.resume(folders[0])
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert "the same command continues" in errors

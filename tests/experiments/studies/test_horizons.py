@@ -12,6 +12,7 @@ import algorithms
 from algorithms import recurrent_diagnosis
 from experiments import studies
 from experiments.runs import folders, jobs, pool
+from experiments.runs.study import create
 from experiments.studies import horizons
 from experiments.tables import conclusions, plan, records, summary
 from mbrl import data
@@ -83,10 +84,14 @@ def test_cells_with_the_same_training_share_it(tmp_path: Path) -> None:
         "adaptation": common | {"values": [0.3, 0.5, 0.7], "starts": 2},
     }
     home, cells = tmp_path / "home", [tmp_path / name for name in calls]
-    for cell, (study, values) in zip(cells, calls.items(), strict=True):
-        studies.create(study, values, 0, cell, home)
+    for cell, (name, values) in zip(cells, calls.items(), strict=True):
+        create(name, values, 0, cell, home)
     fit, run, *rest = jobs.in_order(cells)
-    assert rest == cells and jobs.needs(run) == [fit] and jobs.needs(cells[1]) == [run]
+    assert (
+        rest == cells
+        and jobs.job_in(run).needs() == [fit]
+        and jobs.job_in(cells[1]).needs() == [run]
+    )
     for job in (fit, run):
         jobs.resume(job, quiet=True)
     told = [(job / "result.json").read_text() for job in (fit, run)]
@@ -104,7 +109,7 @@ def test_cells_with_the_same_training_share_it(tmp_path: Path) -> None:
 
 def test_a_cell_whose_model_cannot_be_fitted_fails(tmp_path: Path) -> None:
     values = {"data": "pendulum/medium-replay", "config": SMALL, "steps": 20, "episodes": 2}
-    studies.create("horizons", values, 0, tmp_path / "cell", tmp_path / "home")
+    create("horizons", values, 0, tmp_path / "cell", tmp_path / "home")
     fit, run, cell = jobs.in_order([tmp_path / "cell"])
     described = folders.read_json(fit / "config.json")
     described["fit"]["data"] = "pendulum/nowhere"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments import studies
-from experiments.runs import folders, jobs
+from experiments.runs import folders, jobs, study
 
 
 def test_a_cell_takes_the_time_of_all_its_sessions(tmp_path: Path, monkeypatch) -> None:
@@ -29,13 +29,13 @@ def test_a_cell_takes_the_time_of_all_its_sessions(tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(studies, "module", lambda name: stub)
     monkeypatch.setattr(folders.time, "time", iter([1000.0, 5000.0, 9000.0]).__next__)
     cell = tmp_path / "cell"
-    studies.create("stub", {}, 0, cell)
+    study.create("stub", {}, 0, cell)
     os.utime(cell / "config.json", (0, 0))
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            studies.resume(cell)
+            jobs.resume(cell)
         os.utime(cell / "sessions.json", (0, 0))  # the clock of the sessions is not the system's
         (cell / "log.txt").write_text("started again")
-    studies.resume(cell)
+    jobs.resume(cell)
     assert sessions == [1000.0, 5000.0, 9000.0]
     assert jobs.seconds(cell) == pytest.approx(110.0, abs=5.0)

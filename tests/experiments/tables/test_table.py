@@ -15,7 +15,7 @@ from scipy import stats
 import algorithms
 from experiments import studies
 from experiments.cli.evaluate import main as evaluate_main
-from experiments.runs import jobs, pool, selection
+from experiments.runs import jobs, launchers, pool, selection
 from experiments.runs import model_fits as fits
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
@@ -56,8 +56,8 @@ class Here:
     def start(self, folder: Path) -> None:
         jobs.resume(folder, quiet=True)
 
-    def poll(self, handle: None) -> pool.Ended:
-        return pool.Ended(0, False)
+    def poll(self, handle: None) -> launchers.Exit:
+        return launchers.Exit(0, False)
 
     def stop(self, handles: object) -> None: ...
     def close(self) -> None: ...
@@ -264,7 +264,7 @@ def test_two_tables_share_a_fit(tmp_path: Path) -> None:
         described = table.describe_all(
             plan.load(str(file)), cells, {"pendulum/expert": "mark"}, tmp_path / "jobs" / name
         )
-        models += [folder for job in described for folder in jobs.needs(job)]
+        models += [folder for job in described for folder in jobs.job_in(job).needs()]
     assert len(models) == 2 and models[0] == models[1]
     assert models[0].parent == (tmp_path / "jobs" / "fits").resolve()
 
@@ -278,7 +278,7 @@ def test_a_shared_fit_gives_the_run_that_an_own_fit_gives(tmp_path: Path) -> Non
     other = RunSettings("ravl", "pendulum/expert", model=str(fit), **values)
     runs.create(other, config, tmp_path / "shared")
     with pytest.raises(CheckpointError, match="is not fitted"):
-        runs.resume(tmp_path / "shared", quiet=True)
+        jobs.resume(tmp_path / "shared", quiet=True)
     assert pool.run_all([tmp_path / "shared", fit], Here()) == {}
     first, second = (checkpoint.load(tmp_path / n / "checkpoint.pt") for n in ("own", "shared"))
     assert_same(first["state"], second["state"])
@@ -431,6 +431,6 @@ def test_the_task_as_the_model_needs_no_fit(tmp_path: Path) -> None:
     marks, _ = table.fingerprints(cells)
     described = table.describe_all(found, cells, marks, tmp_path / "jobs")
     (folder,) = jobs.in_order(described)
-    assert jobs.needs(folder) == []
-    runs.resume(folder, quiet=True)
+    assert jobs.job_in(folder).needs() == []
+    jobs.resume(folder, quiet=True)
     assert jobs.finished(folder)
