@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from mbrl.tasks import make as make
 
     __version__: str
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return metadata.version("longreach")
+        if name.startswith("_") or name not in __dir__():
+            raise AttributeError(f"module 'longreach' has no attribute {name!r}")
+        return getattr(importlib.import_module(_OTHERS.get(name, "algorithms")), name)
+
 
 _OTHERS = {"evaluate": "mbrl.evaluation", "make": "mbrl.tasks"}  # name -> module
-
-
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return metadata.version("longreach")
-    if name.startswith("_") or name not in __dir__():
-        raise AttributeError(f"module 'longreach' has no attribute {name!r}")
-    return getattr(importlib.import_module(_OTHERS.get(name, "algorithms")), name)
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,7 @@
 """The verb `list`: algorithms, tasks and datasets; recipes; and the page of papers."""
 
+import inspect
+
 from rich.console import Console
 
 from algorithms import ALGORITHMS
@@ -40,7 +42,7 @@ def _everything() -> int:
     for name, (cls, _) in ALGORITHMS.items():
         ways = [("online", hasattr(cls, "learn")), ("offline", cls.learns_offline)]
         learns = ", ".join(way for way, able in ways if able)
-        table.add_row(name, (cls.__doc__ or "").strip().splitlines()[0], learns)
+        table.add_row(name, description(cls), learns)
     console.print(table)
     table = grid("task", "observations", "actions", "limit", title="tasks")
     for name in tasks.TASKS:
@@ -49,6 +51,11 @@ def _everything() -> int:
         table.add_row(name, str(spec.obs_dim), actions, str(spec.max_episode_steps))
     console.print(table)
     return DataList().main()
+
+
+def description(cls: type) -> str:
+    """The first paragraph of a class's docstring, on one line."""
+    return " ".join(inspect.getdoc(cls).split("\n\n")[0].split())  # type: ignore[union-attr]
 
 
 def _recipes() -> int:

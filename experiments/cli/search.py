@@ -21,7 +21,7 @@ from experiments.settings import merge
 from experiments.tables import plan, records, table
 from experiments.tables.plan import Block, Column, Plan, Row
 from mbrl.cards import find_tier
-from mbrl.errors import ConfigError, unknown_name
+from mbrl.errors import ConfigError, install_command, unknown_name
 
 Objective = Literal["fqe", "score"]
 MEANING = {
@@ -88,7 +88,7 @@ class Search:
             import optuna
         except ImportError:
             raise ConfigError(
-                "`search` needs Optuna; install it with `pip install 'longreach[hpo]'`"
+                f"`search` needs Optuna; install it with `{install_command('hpo')}`"
             ) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.out.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from experiments.runs import jobs
 from mbrl.callbacks import Interrupted
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, install_command
 
 Name = Literal["local", "ray"]
 ROOT = Path(__file__).resolve().parents[2]  # of the library
@@ -105,8 +105,8 @@ class Ray:
             import ray
         except ImportError:
             raise ConfigError(
-                "the launcher `ray` needs Ray; install it with `pip install 'longreach[ray]'`, or "
-                "use --launcher local"
+                f"the launcher `ray` needs Ray; install it with `{install_command('ray')}`, or use "
+                "--launcher local"
             ) from None
         self.ray = ray
         options: dict[str, Any] = {"num_cpus": workers} if address is None else {"address": address}

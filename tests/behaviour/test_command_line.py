@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from algorithms import ALGORITHMS
 from experiments.__main__ import VERBS, main
+from experiments.cli.list import description
 from experiments.runs import training as run
 from world_models import EnsembleConfig
 
@@ -26,6 +28,15 @@ def test_every_verb_has_help(verb: str, capsys) -> None:
         status = int(stop.code or 0)
     assert status == 0
     assert len(capsys.readouterr().out) > 60
+
+
+def test_the_list_has_whole_sentences(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out
+    for name, (cls, _) in ALGORITHMS.items():
+        text = description(cls)
+        assert text.endswith(".") and f" {name} " in listed and f" {text} " in listed
 
 
 BAD = [
