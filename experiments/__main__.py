@@ -15,12 +15,12 @@ VERBS = {
     "report": "write a page about a run: scores, losses, reach and values",
     "plot": "draw curves of several runs",
     "data": "list, describe, check, download or import datasets",
-    "collect": "record the local datasets anew from behaviour policies",
-    "model": "fit a world model, or inspect how good one is",
-    "list": "the algorithms, tasks and datasets there are",
+    "collect": "record the local datasets again from behaviour policies",
+    "model": "fit a world model, or measure how accurate one is",
+    "list": "list the algorithms, tasks, datasets and recipes",
     "table": "run the missing cells of a table and print it",
     "sweep": "train every combination of algorithms, datasets, seeds and settings",
-    "search": "search settings with Optuna, by an offline score",
+    "search": "search hyperparameters with Optuna, by an offline score",
     "crosscheck": "compare SAC with the one of stable-baselines3",
     "language": "train language models on text tasks by any recipe",
     "bench": "measure speed beside the machine's matrix-product rate and peers",
@@ -68,7 +68,8 @@ def verb(name: str) -> Callable[[list[str]], int]:
 
 
 def exit_status(error: Exception) -> int | None:
-    """Of an error that is told without a traceback; None for every other one."""
+    """The exit status for an error that is printed without a traceback; None for any other
+    error."""
     from mbrl.callbacks import Interrupted
     from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError
 

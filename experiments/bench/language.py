@@ -34,9 +34,9 @@ def sample(quick: bool, folder: Path) -> tuple[Step, int]:
         with torch.no_grad():
             cache = model.cache(rows, PROMPT + said)
             logits = model.extend(prompt, real, cache)
-        chance = torch.rand(rows, said, dtype=torch.float64, generator=g)
+        uniform = torch.rand(rows, said, dtype=torch.float64, generator=g)
         # No token has the number SIZE, so that every answer has its full length.
-        sample_turn(model, cache, logits, Sampling(), chance, limits, end=SIZE, pad=0)
+        sample_turn(model, cache, logits, Sampling(), uniform, limits, end=SIZE, pad=0)
 
     return step, rows * said
 
@@ -74,8 +74,8 @@ def update(quick: bool, folder: Path) -> tuple[Step, int]:
     def step() -> None:
         optimiser.zero_grad()
         todo = passes(mask, rows)
-        found = [described_at(model, tokens, mask, 1.0, None, one) for one in todo]
-        log_prob = together(found, todo, mask.shape[1])[..., 0]
+        outputs = [described_at(model, tokens, mask, 1.0, None, one) for one in todo]
+        log_prob = together(outputs, todo, mask.shape[1])[..., 0]
         (-log_prob.sum() / mask.sum()).backward()
         optimiser.step()
 

@@ -1,5 +1,5 @@
-"""The verb `bench`: updates and imagined steps a second on synthetic data, beside the machine's
-matrix-product rate and, on request, other libraries doing the same work in turn."""
+"""Updates and imagined steps per second on synthetic data, beside the machine's matrix-product rate
+and, on request, other libraries that do the same work in turn."""
 
 import datetime
 import os

@@ -307,9 +307,9 @@ def _vmap(workload: str) -> tuple[Step, int]:
 
     def step() -> None:
         rows = torch.randint(len(x), (members, BATCH))
-        found = gradients({k: v.detach() for k, v in weights.items()}, x[rows], y[rows])
+        gradient = gradients({k: v.detach() for k, v in weights.items()}, x[rows], y[rows])
         for name, weight in weights.items():
-            weight.grad = found[name]
+            weight.grad = gradient[name]
         optimiser.step()
 
     return step, 1
@@ -340,8 +340,8 @@ def _transformers(workload: str) -> tuple[Step, int]:
 
         def sample() -> None:
             with torch.no_grad():
-                found = model.generate(tokens, attention_mask=real, **how)
-            assert found.shape == (rows, prompt + answer)
+                generated = model.generate(tokens, attention_mask=real, **how)
+            assert generated.shape == (rows, prompt + answer)
 
         return sample, rows * answer
     optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)

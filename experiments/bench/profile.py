@@ -17,7 +17,7 @@ def shares(step: Step, seconds: float) -> dict[str, float]:
     matrices and convolutions are one entry, beside it stand the largest others, all the rest
     together, and the time outside of PyTorch's operations: Python, and the profiler itself, which
     makes workloads of many small operations look worse than they are."""
-    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
         began = time.perf_counter()
         while True:
             step()
@@ -25,7 +25,7 @@ def shares(step: Step, seconds: float) -> dict[str, float]:
             if whole >= seconds:
                 break
     own: dict[str, float] = {}
-    for event in found.key_averages():
+    for event in profiler.key_averages():
         space, _, name = event.key.rpartition("::")
         if space:  # others are names of Python's functions and of backward passes
             label = "matrix products" if name in PRODUCTS else name

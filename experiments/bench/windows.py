@@ -22,8 +22,8 @@ def sampling(
     spec: Spec, config: DiffusionConfig, sampler: str, steps: int
 ) -> tuple[Callable[[bool, Path], tuple[Step, int]], Callable[[bool], float]]:
     """What builds the workload, `TOGETHER` windows at a time, and the GFLOP of a window's products;
-    both are told whether it is to be quick. What is generated does not matter: nothing is fitted.
-    """
+    both take whether the workload is to be quick. The model is not fitted, as its samples do not
+    matter."""
 
     def model(quick: bool) -> TrajectoryDiffusion:
         width = 8 if quick else config.width

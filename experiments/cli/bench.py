@@ -44,35 +44,35 @@ def show(record: dict[str, Any], console: Console) -> None:
         "aim",
         "ours is",
     )
-    for name, found in record["workloads"].items():
+    for name, measured in record["workloads"].items():
         workload = WORKLOADS[name]
-        ends = [max(found[key].values()) for key in ("ceiling_before", "ceiling_after")]
+        ends = [max(measured[key].values()) for key in ("ceiling_before", "ceiling_after")]
         aim = "" if workload.aim is None else f"{workload.aim:g}"
-        rate = f"{_digits(found['rate'])} {workload.unit}"
+        rate = f"{_digits(measured['rate'])} {workload.unit}"
         products = f"{ends[0]:.0f}, {ends[1]:.0f}"
-        whole = found["of_products"]
+        whole = measured["of_products"]
         part = "" if whole is None else f"{whole:.0%}"
-        table.add_row(name, "longreach", rate, products, _digits(found["share"]), part, aim, "")
+        table.add_row(name, "longreach", rate, products, _digits(measured["share"]), part, aim, "")
         if workload.against in record["workloads"]:
             base = record["workloads"][workload.against]["share"]
-            times = f"{found['share'] / base:.2f} times as fast"
+            times = f"{measured['share'] / base:.2f} times as fast"
             table.add_row("", workload.against, "", "", _digits(base), "", "", times)
-        for peer, other in found["peers"].items():
+        for peer, other in measured["peers"].items():
             who = f"{peer} {other['version']}"
             times = f"{other['times_faster']:.2f} times as fast"
             rate = f"{_digits(other['rate'])} {workload.unit}"
             table.add_row("", who, rate, "", _digits(other["share"]), "", "", times)
         for peer, share in workload.recorded.items():
-            if peer not in found["peers"]:
-                times = f"{found['share'] / share:.2f} times as fast"
+            if peer not in measured["peers"]:
+                times = f"{measured['share'] / share:.2f} times as fast"
                 table.add_row("", f"{peer} (recorded)", "", "", _digits(share), "", "", times)
-        for peer, reason in found["not_run"].items():
+        for peer, reason in measured["not_run"].items():
             table.add_row("", peer, f"not run: {reason}", "", "", "", "", "")
         table.add_section()
     console.print(table)
-    for name, found in record["workloads"].items():
-        if found["profile"]:
-            console.print(_profile(name, found["profile"]))
+    for name, measured in record["workloads"].items():
+        if measured["profile"]:
+            console.print(_profile(name, measured["profile"]))
     versions = ", ".join(f"{k} {v}" for k, v in record["versions"].items() if v)
     console.print(f"{record['date']}; {record['machine']}; {versions}", soft_wrap=True)
     if record["settings"]["quick"]:

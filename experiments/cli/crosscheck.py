@@ -1,5 +1,5 @@
-"""The verb `crosscheck`: our SAC against stable-baselines3's, same networks, settings, task and
-start states, with a bootstrap interval of the difference of means."""
+"""The verb `crosscheck`: SAC of this library against that of stable-baselines3, with the same
+networks, settings, task and start states, and a bootstrap interval of the difference of means."""
 
 import json
 import time
@@ -77,14 +77,14 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, floa
     gap = float(ours.mean() - theirs.mean())
     if len(ours) < 2:
         return gap, gap, gap
-    found = stats.bootstrap(
+    result = stats.bootstrap(
         (ours, theirs),
         lambda a, b, axis: a.mean(axis) - b.mean(axis),
         method="percentile",
         n_resamples=10_000,
         rng=np.random.default_rng(0),
     )
-    interval = found.confidence_interval
+    interval = result.confidence_interval
     return gap, float(interval.low), float(interval.high)
 
 

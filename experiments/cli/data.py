@@ -23,7 +23,7 @@ COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
 
 @dataclass(frozen=True)
 class DataList:
-    """The datasets there are, and which of them are on this machine."""
+    """List the datasets, and which of them are on this machine."""
 
     family: tyro.conf.Positional[str | None] = None
     """One family (pendulum, d4rl, ...), with all its datasets; by default an overview of all."""
@@ -35,7 +35,7 @@ class DataList:
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What is known of a dataset: task, scores, licence, addresses, files."""
+    """Print the card of a dataset: task, scores, licence, addresses, files."""
 
     name: tyro.conf.Positional[str]
     """A dataset such as pendulum/medium or d4rl/hopper-medium-v2."""
@@ -47,7 +47,7 @@ class DataInfo:
 
 @dataclass(frozen=True)
 class DataCheck:
-    """Everything that is wrong with a dataset or file; exit status 1 if it cannot be used."""
+    """List every problem of a dataset or file; exit status 1 if it cannot be used."""
 
     name: tyro.conf.Positional[str]
     """A dataset, or a path to an npz, hdf5, csv or parquet file."""
@@ -69,12 +69,12 @@ class DataCheck:
 
 @dataclass(frozen=True)
 class DataFetch:
-    """Download a published dataset, verify it, and say where it lies."""
+    """Download a published dataset, verify it, and print the path of its file."""
 
     name: tyro.conf.Positional[str]
     """A dataset such as d4rl/hopper-medium-v2."""
     trajectories: int | None = None
-    """NeoRL: how many trajectories (up to 10000; 1000 by default). NeoRL-2: the first so many."""
+    """NeoRL: how many trajectories (up to 10000; 1000 by default). NeoRL-2: only the first ones."""
     split: Literal["train", "val"] = "train"
     """NeoRL and NeoRL-2: training or validation data."""
 
@@ -106,7 +106,7 @@ class DataImport:
     clip_actions: bool = False
     """Clip actions beyond the bounds instead of refusing them."""
     boundaries: Literal["refuse", "cut"] = "refuse"
-    """What to do where next_obs is not the next row's obs: refuse, or end the episode there."""
+    """Where next_obs is not the next row's obs: refuse the file, or end the episode there (cut)."""
 
     def main(self) -> int:
         options: dict[str, Any] = {
@@ -143,7 +143,7 @@ def main(arguments: list[str]) -> int:
 
 
 def place(card: Card, tier: Tier, split: str = "train") -> Path | None:
-    """The file of a tier on this machine, None where there is none."""
+    """The file of a tier on this machine; None if it is not here."""
     try:
         if card.kind == "local":
             return local_file(card, tier)

@@ -1,4 +1,4 @@
-"""The verb `evaluate`: fresh evaluation of a trained agent in its real task."""
+"""The verb `evaluate`: evaluate a trained agent in its task."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +18,16 @@ from mbrl.evaluation import START_SEED, evaluate
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Evaluate a run folder or checkpoint in the real task, from fixed start states."""
+    """Evaluate a run folder or checkpoint in its task, from fixed start states."""
 
     path: tyro.conf.Positional[Path]  # run folder or checkpoint file
     episodes: int = 100  # start states
-    seed: int = START_SEED  # which start states; the default is that of every run
+    seed: int = START_SEED  # of the start states; by default those of every run
     stochastic: bool = False  # sample actions instead of taking the greedy ones
-    task: str | None = None  # another task than the one of the data's card
+    task: str | None = None  # instead of the task of the data
     threads: int = 1  # CPU threads
     out: Path | None = None  # write the returns to this .npz
-    fqe_steps: int = 0  # instead: value the run's kept policies from its data, with so many updates
+    fqe_steps: int = 0  # updates of a fitted Q evaluation of the kept policies, instead; 0: none
 
     def main(self) -> int:
         if self.fqe_steps > 0:
@@ -65,7 +65,7 @@ class Evaluate:
         return 0
 
     def _offline(self) -> int:
-        """Fitted Q evaluation of the policies that a run kept, and the choice among them."""
+        """Evaluate the kept policies of a run by fitted Q evaluation, and choose one."""
         if not (self.path / "policies").is_dir():
             raise CheckpointError(
                 f"{self.path} is no run folder with kept policies; give that of an offline run"
@@ -73,14 +73,14 @@ class Evaluate:
         torch.set_num_threads(self.threads)
         agent = algorithms.load(self.path / "checkpoint.pt")
         dataset = data.load(folders.read_json(self.path / "config.json")["run"]["data"])
-        found = selection.select(self.path, agent, dataset, self.fqe_steps)
+        selected = selection.select(self.path, agent, dataset, self.fqe_steps)
         table = grid("update", "value from the data", "TD error", title=str(self.path))
-        rows = zip(found["steps"], found["values"], found["td_errors"], strict=True)
+        rows = zip(selected["steps"], selected["values"], selected["td_errors"], strict=True)
         for step, value, error in rows:
-            mark = " (chosen)" if step == found["chosen"] else ""
-            table.add_row(f"{step}{mark}", f"{value:.5g}", f"{error:.3g}")
+            note = " (chosen)" if step == selected["chosen"] else ""
+            table.add_row(f"{step}{note}", f"{value:.5g}", f"{error:.3g}")
         Console().print(table)
-        print(f"discounted, without an episode limit; {self.fqe_steps} updates, no task was used")
+        print(f"discounted, without an episode limit; {self.fqe_steps} updates, from data alone")
         return 0
 
 

@@ -29,17 +29,17 @@ from mbrl.policy_gradient import recipe as find_recipe
 HELP = """usage: python -m experiments language COMMAND [options]
 
   list        the text tasks, with an example of each
-  warm-start  show a new model demonstrations until it solves some problems
-  run RECIPE  train it on rewards by a recipe of `list recipes`
+  warm-start  train a new model on demonstrations until it solves some problems
+  run RECIPE  train it on rewards by a recipe (see `list recipes`)
   evaluate    accuracy by difficulty, pass@k and cons@k of a run's model
-  replay      play the record of a run with workers again, and compare
-  say         conversations that a run's model has with its task
+  replay      repeat a run with workers from its schedule, and compare the model
+  converse    print conversations of a run's model with its task
 
 Each has --help. For example:
   python -m experiments language run grpo --task addition
 
-begins with the warm start of that task and seed (made first, if there is none) and lands in
-runs/language/addition/grpo/seed-0; stopped, it goes on with
+starts from the warm start of that task and seed (which is trained first, if it is missing) and
+writes to runs/language/addition/grpo/seed-0. Continue a run that was stopped with
 `python -m experiments resume FOLDER`."""
 
 WARM = LanguageSettings("imitation", steps=20_000, until=0.3, eval_every=100, log_every=100)
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
         "run": run_main,
         "evaluate": evaluate_main,
         "replay": replay_main,
-        "say": say_main,
+        "converse": converse_main,
     }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(HELP)
@@ -84,7 +84,7 @@ def _nothing() -> None:
 
 
 def warm_start_main(arguments: list[str]) -> int:
-    command = parsed(WARM, ImitationConfig(), None, "warm-start", arguments)
+    command = parse_run(WARM, ImitationConfig(), None, "warm-start", arguments)
     folder = command.out or warm_folder(command.config.task, command.settings.seed)
     settings = command.settings
     language_run.start(settings, command.config, folder)
@@ -102,10 +102,10 @@ def run_main(arguments: list[str]) -> int:
     if any(option.split("=")[0] == "--recipe" for option in options):
         raise ConfigError(f"two recipes, {name} and that of --recipe; leave out --recipe")
     # The recipe comes in last: with the defaults alone (their task, no scheduler) it may not fit.
-    command = parsed(ROUNDS, LanguageConfig(), name, f"run {name}", options)
+    command = parse_run(ROUNDS, LanguageConfig(), name, f"run {name}", options)
     settings, config = command.settings, dataclasses.replace(command.config, recipe=name)
     if settings.workers:
-        asynchronous.check(config)  # before a warm start is made
+        asynchronous.check(config)  # before a warm start is trained
     folder = command.out or run_folder(config.task, name, settings.seed)
     if settings.start is None and config.model.path is None:
         settings = dataclasses.replace(settings, start=str(warm_start(settings, config)))
@@ -114,10 +114,10 @@ def run_main(arguments: list[str]) -> int:
     return 0
 
 
-def parsed(
+def parse_run(
     settings: LanguageSettings, config: Any, recipe: str | None, verb: str, options: list[str]
 ) -> Any:
-    """The options of a run: `.settings`, `.config`, `.out`."""
+    """Parse the options of a run: `.settings`, `.config`, `.out`."""
     out = tyro.conf.arg(help="run folder; None: below runs/language")
     disk = tyro.conf.arg(name="model", help="folder of a Hugging Face causal LM to train")
     kind = dataclasses.make_dataclass(
@@ -131,7 +131,7 @@ def parsed(
         frozen=True,
     )
     kind.__doc__ = (
-        "Show a new model demonstrations until it solves some problems."
+        "Train a new model on demonstrations until it solves some problems."
         if recipe is None
         else f"Train a language model on rewards by {recipe}."
     )
@@ -152,8 +152,8 @@ def run_folder(task: str, recipe: str, seed: int) -> Path:
 
 
 def warm_start(settings: LanguageSettings, config: LanguageConfig) -> Path:
-    """The finished warm start of a run's task, seed, model and levels; made if it is not there.
-    Raises `ConfigError` if the folder holds that of another model."""
+    """The folder of the warm start for a run's task, seed, model and levels, which is trained if it
+    is missing. Raises `ConfigError` if the folder holds that of another model."""
     folder = warm_folder(config.task, settings.seed)
     shown = dataclasses.replace(
         ImitationConfig(),
@@ -169,7 +169,7 @@ def warm_start(settings: LanguageSettings, config: LanguageConfig) -> Path:
                     "made by `language warm-start --out`"
                 )
     else:
-        print(f"warm start first, in {folder}")
+        print(f"training the warm start first, in {folder}")
         same = {k: getattr(settings, k) for k in ("seed", "threads", "device")}
         language_run.create(dataclasses.replace(WARM, **same), shown, folder)
     job = language_run.LanguageRun(folder)
@@ -179,15 +179,15 @@ def warm_start(settings: LanguageSettings, config: LanguageConfig) -> Path:
 
 
 def show(folder: Path) -> None:
-    """What came out of the run in `folder`."""
+    """Print the result of the run in `folder`."""
     result = folders.read_json(folder / "result.json")
     scores = [Score(**{**s, "passes": {}, "agrees": {}}) for s in result["levels"]]
     settings, config = language_run.read_settings(folder)
     trained = config.levels or text_task(config.task).trained
     table = grid("level", "accuracy", "tokens", title=f"{config.task} after {result['step']} steps")
     for s in scores:
-        mark = "" if s.level in trained else " (held out)"
-        table.add_row(f"{s.level}{mark}", f"{s.accuracy:.3f} ± {s.error:.3f}", f"{s.length:.1f}")
+        note = "" if s.level in trained else " (held out)"
+        table.add_row(f"{s.level}{note}", f"{s.accuracy:.3f} ± {s.error:.3f}", f"{s.length:.1f}")
     Console().print(table)
     print(
         f"accuracy {result['accuracy']:.3f} on new problems of the trained levels, "
@@ -205,7 +205,7 @@ class Evaluate:
     samples: int = 8  # answers to each problem
     temperature: float = 1.0  # 0: the likeliest token
     top_p: float = 1.0  # draw from the likeliest tokens with this much probability
-    seed: int | None = None  # which problems; None: those of every run
+    seed: int | None = None  # of the problems; None: those of every run
     threads: int = 1  # CPU threads
 
     def main(self) -> int:
@@ -222,10 +222,10 @@ class Evaluate:
         heads = [f"pass@{k}" for k in counts] + [f"cons@{k}" for k in votes]
         table = grid("level", "accuracy", *heads, "tokens", title=str(self.folder))
         for s in scores:
-            mark = "" if s.level in agent.levels else " (held out)"
+            note = "" if s.level in agent.levels else " (held out)"
             cells = [f"{s.passes[k]:.3f}" for k in counts] + [f"{s.agrees[k]:.3f}" for k in votes]
             shown = f"{s.accuracy:.3f} ± {s.error:.3f}"
-            table.add_row(f"{s.level}{mark}", shown, *cells, f"{s.length:.1f}")
+            table.add_row(f"{s.level}{note}", shown, *cells, f"{s.length:.1f}")
         Console().print(table)
         return 0
 
@@ -235,8 +235,8 @@ def evaluate_main(arguments: list[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Again:
-    """Play the record of a run with workers again, from its start, and compare the model."""
+class Replay:
+    """Repeat a run with workers from its schedule, and compare the model."""
 
     folder: tyro.conf.Positional[Path]  # the run's folder
 
@@ -247,18 +247,18 @@ class Again:
 
 
 def replay_main(arguments: list[str]) -> int:
-    return tyro.cli(Again, args=arguments, prog="python -m experiments language replay").main()
+    return tyro.cli(Replay, args=arguments, prog="python -m experiments language replay").main()
 
 
 @dataclass(frozen=True)
-class Say:
-    """Conversations that a run's model has with its task."""
+class Converse:
+    """Print conversations of a run's model with its task."""
 
     folder: tyro.conf.Positional[Path]  # the run's folder
     level: int | None = None  # difficulty; None: the hardest that was trained on
     count: int = 5  # conversations
     temperature: float = 1.0  # 0: the likeliest token
-    seed: int = 0  # which problems, and chance
+    seed: int = 0  # of the problems and of sampling
 
     def main(self) -> int:
         import torch
@@ -273,8 +273,8 @@ class Say:
         ]
         generator = torch.Generator(device=agent.device).manual_seed(self.seed)
         sampling = Sampling(self.temperature)
-        found = roll_out(agent.model, agent.codec, agent.task, problems, sampling, generator)
-        for problem, turns, replies in zip(found.problems, found.turns, found.replies, strict=True):
+        r = roll_out(agent.model, agent.codec, agent.task, problems, sampling, generator)
+        for problem, turns, replies in zip(r.problems, r.turns, r.replies, strict=True):
             print(f"task   {problem.prompt!r}")
             for turn, reply in zip(turns, replies, strict=True):
                 print(f"model  {turn!r}")
@@ -284,5 +284,5 @@ class Say:
         return 0
 
 
-def say_main(arguments: list[str]) -> int:
-    return tyro.cli(Say, args=arguments, prog="python -m experiments language say").main()
+def converse_main(arguments: list[str]) -> int:
+    return tyro.cli(Converse, args=arguments, prog="python -m experiments language converse").main()

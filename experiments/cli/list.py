@@ -1,4 +1,4 @@
-"""The verb `list`: algorithms, tasks and datasets; recipes; and the page of papers."""
+"""The verb `list`: algorithms, tasks, datasets, recipes, schedulers, and the page of papers."""
 
 import inspect
 
@@ -14,10 +14,10 @@ from mbrl.policy_gradient import RECIPES
 
 HELP = """usage: python -m experiments list [WHAT]
 
-Without WHAT the algorithms, tasks and datasets there are.
-recipes     the objectives of policy_gradient: what each changes, needs, how well it is known
-schedulers  which prompts get how many rollouts: the components of mbrl.scheduling
-papers      both as a Markdown page, with every assumption and difference (docs/papers.md)"""
+Without WHAT: algorithms, tasks and datasets.
+recipes     objectives of policy_gradient: what each changes and needs, and its source
+schedulers  components of mbrl.scheduling: how many rollouts each prompt gets
+papers      both as a Markdown page with assumptions and differences (docs/papers.md)"""
 
 
 def main(arguments: list[str]) -> int:
@@ -62,17 +62,18 @@ def _recipes() -> int:
     table = grid("recipe", "paper", "known", "what is its own", "needs", title="recipes")
     for name, recipe in RECIPES.items():
         needs = ", ".join([*recipe.needs, *recipe.parts])
+        choices = "; ".join(papers.distinctive_choices(recipe))
         source = f"{recipe.title} ({recipe.arxiv})" if recipe.arxiv else recipe.title
-        table.add_row(name, source, recipe.mark, "; ".join(papers.own(recipe)), needs)
+        table.add_row(name, source, recipe.mark, choices, needs)
     console = Console()
     console.print(table)
-    console.print(papers.counted())
+    console.print(papers.counts_text())
     return 0
 
 
 def _schedulers() -> int:
     table = grid("scheduler", "paper", "known", "assumptions", title="schedulers")
-    for name, entry in papers.scheduled().items():
+    for name, entry in papers.all_schedulers().items():
         table.add_row(name, entry.title, entry.mark, "; ".join(entry.assumptions))
     Console().print(table)
     return 0

@@ -1,4 +1,4 @@
-"""The verb `model`: fit an ensemble world model on a dataset, or inspect how good one is."""
+"""The verb `model`: fit an ensemble world model to a dataset, or measure how accurate one is."""
 
 import json
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from mbrl.types import Spec, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models import diagnostics as measures
 
-# What the run that a model belongs to logged last of its reach and values.
+# Reach and values that the run of a model logged last.
 REACH = {
     "reach/outside": "share of rollouts that end outside",
     "reach/spread_inside": "critics' spread inside",
@@ -34,8 +34,8 @@ REACH = {
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit a world model, keeping part of the episodes aside for `model inspect`. A fit that was
-    stopped continues where it was."""
+    """Fit a world model, with part of the episodes held out for `model inspect`. The same command
+    continues a fit that was stopped."""
 
     data: tyro.conf.Positional[str]  # dataset name or file
     out: Path = Path("model")  # folder for model.pt and its description
@@ -66,11 +66,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Error over k steps, calibration and rank correlation of a fitted model, on episodes that it
-    never saw; also of the model inside a run folder (on its training data)."""
+    """Measure k-step error, calibration and rank correlation of a fitted model on the held-out
+    episodes, or of the model in a run folder on its training data."""
 
     model: tyro.conf.Positional[Path]  # folder of `model fit`, or of a run
-    data: str | None = None  # inspect on this dataset instead
+    data: str | None = None  # another dataset to measure on
     steps: int = 20  # longest horizon of the error curve
     out: Path | None = None  # figure and numbers; None: beside the model
 
@@ -91,15 +91,15 @@ class Inspect:
         table.add_row("calibration error (0 is perfect)", f"{cover.error:.3f}")
         for name, rho in ranks.items():
             table.add_row(f"rank correlation with the true error: {name}", f"{rho:.3f}")
-        told = history.verdict(self.model) if (self.model / "metrics.csv").exists() else None
-        if told is not None:
+        verdict = history.verdict(self.model) if (self.model / "metrics.csv").exists() else None
+        if verdict is not None:
             last = history.diagnoses(self.model)[-1]
             for name, text in REACH.items():
                 if name in last:
                     table.add_row(text, f"{last[name]:.4g}")
         Console().print(table)
-        if told is not None:
-            print(told.sentence)
+        if verdict is not None:
+            print(verdict.sentence)
         out = self.out or self.model
         out.mkdir(parents=True, exist_ok=True)
         numbers = {
@@ -127,7 +127,7 @@ class Inspect:
             known = content["description"]
             fit = known.get(
                 "fit", known
-            )  # which earlier versions did not put in a table of its own
+            )  # earlier versions have the fit's settings at the top level
             rows = data.load(fit["data"])
             spec = Spec.from_dict(known["spec"]) if "spec" in known else rows.spec
             config = configs.from_dict(EnsembleConfig, known["config"])
@@ -156,7 +156,7 @@ class Inspect:
 
 HELP = """usage: python -m experiments model {fit,inspect} ...
 
-fit DATA --out FOLDER   fit an ensemble on a dataset, keeping some episodes aside
+fit DATA --out FOLDER   fit an ensemble to a dataset, with some episodes held out
 inspect FOLDER          k-step error, calibration and rank correlation of a fit or of a run's model
 
 Each has its own --help."""

@@ -8,7 +8,7 @@ import tyro
 
 from experiments.reports import figures
 from experiments.reports.figures import Curve
-from experiments.reports.page_parts import plain
+from experiments.reports.page_parts import single_run
 from experiments.runs import history
 from experiments.runs.training import TrainingRun
 from mbrl.errors import CheckpointError, unknown_name
@@ -16,8 +16,8 @@ from mbrl.errors import CheckpointError, unknown_name
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw curves of runs: a panel a dataset, a line an algorithm, runs that differ in their seed
-    alone as one line with its 95 % interval."""
+    """Draw curves of runs, with a panel for each dataset and a line for each algorithm: the mean
+    over seeds with its 95 % interval."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]  # run folders
     metric: str = "score"  # score, or a column of metrics.csv such as critic/q_mean
@@ -32,8 +32,8 @@ class Plot:
             line = self._values(folder)
             panels.setdefault(run.data, {}).setdefault(run.algorithm, []).append(line)
         curves = {
-            data: {name: _joined(lines) for name, lines in found.items()}
-            for data, found in panels.items()
+            data: {name: _joined(lines) for name, lines in algorithms.items()}
+            for data, algorithms in panels.items()
         }
         label = "score" if self.metric == "score" else self.metric
         self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -54,12 +54,12 @@ class Plot:
 
 
 def _joined(lines: list[tuple[np.ndarray, np.ndarray]]) -> Curve:
-    """Runs as one curve, over the steps that all of them have."""
+    """One curve of several runs, over the steps that all of them have."""
     steps = lines[0][0]
     for x, _ in lines[1:]:
         steps = np.intersect1d(steps, x)
     values = np.array([y[np.isin(x, steps)] for x, y in lines])
-    return figures.curve(steps, values) if len(lines) > 1 else plain(steps, values[0])
+    return figures.curve(steps, values) if len(lines) > 1 else single_run(steps, values[0])
 
 
 def main(arguments: list[str]) -> int:

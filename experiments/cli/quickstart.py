@@ -70,10 +70,10 @@ class Quickstart:
         table = grid(*columns, title=f"{self.data} ({len(dataset)} transitions): last score")
         for algorithm in ALGORITHMS:
             mine = [folders[algorithm, seed] for seed in self.seeds]
-            found = [Evaluations.load(folder / "evaluations.npz") for folder in mine]
-            curve = np.array([[spec.score(r.mean()) for r in e.returns] for e in found])
+            evaluations = [Evaluations.load(folder / "evaluations.npz") for folder in mine]
+            curve = np.array([[spec.score(r.mean()) for r in e.returns] for e in evaluations])
             scores[algorithm] = curve[:, -1]
-            curves[algorithm] = figures.curve(np.array(found[0].steps), curve)
+            curves[algorithm] = figures.curve(np.array(evaluations[0].steps), curve)
             longest = max(map(jobs.seconds, mine))
             values = [f"{v:.1f}" for v in curve[:, -1]]
             table.add_row(algorithm, *values, f"{curve[:, -1].mean():.1f}", f"{longest:.0f}")
@@ -104,7 +104,7 @@ class Quickstart:
 
 
 def require_same(folder: Path, steps: int) -> None:
-    """Raises `ConfigError` where the folder holds a run of another number of updates."""
+    """Raise `ConfigError` if the folder holds a run with another number of updates."""
     file = folder / "config.json"
     known = json.loads(file.read_text())["run"]["steps"] if file.exists() else steps
     if known != steps:
@@ -115,7 +115,7 @@ def require_same(folder: Path, steps: int) -> None:
 
 
 def held_out_error(dataset: Dataset, share: float = 0.1, seed: int = 0) -> measures.KStepError:
-    """Error over five steps of a model fitted as RAVL's on the other episodes."""
+    """Five-step error of a model with RAVL's config on held-out episodes."""
     torch.set_num_threads(1)
     config = preset_config("ravl", dataset.provenance.card).model
     train, test = measures.split_episodes(dataset.transitions, share, seed)

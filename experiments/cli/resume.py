@@ -1,4 +1,4 @@
-"""The verb `resume`."""
+"""The verb `resume`: continue a job that was stopped."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,8 @@ from experiments.runs import jobs
 
 @dataclass(frozen=True)
 class Resume:
-    """Continue a run from its checkpoint; it ends exactly where the uninterrupted run would. Also a
-    world model's fit or a study that a table began."""
+    """Continue a run, the fit of a world model or a cell of a table from its checkpoint. It ends
+    exactly where the uninterrupted one would."""
 
     folder: tyro.conf.Positional[Path]  # the run's folder
     quiet: bool = False  # no progress bar and no summary
@@ -20,7 +20,6 @@ class Resume:
 
 def main(arguments: list[str]) -> int:
     command = tyro.cli(Resume, args=arguments, prog="python -m experiments resume")
-
     job = jobs.job_in(command.folder)
     result = job.resume(quiet=command.quiet)
     if job.kind == "run" and not command.quiet:

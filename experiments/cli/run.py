@@ -1,4 +1,4 @@
-"""The verbs `run` and `resume`."""
+"""The verb `run`: train an algorithm on a dataset, or online in a task."""
 
 import dataclasses
 from pathlib import Path
@@ -20,8 +20,8 @@ DATA       a dataset (`python -m experiments data list`), a file (.npz .hdf5 .cs
            task id such as Pendulum-v1 to learn online
 
 python -m experiments run ravl pendulum/medium-replay --help lists every option of that run with
-the value its preset gives it. Results land in runs/ALGORITHM/DATA/seed-N unless --out says
-otherwise; a run that stops is continued with `python -m experiments resume FOLDER`."""
+the value of its preset. Results are written to runs/ALGORITHM/DATA/seed-N, or to --out. Continue a
+run that was stopped with `python -m experiments resume FOLDER`."""
 
 
 def main(arguments: list[str]) -> int:
@@ -67,9 +67,8 @@ def show(result: dict[str, Any], folder: Path) -> None:
         f"{result['step']} updates in {result['seconds']:.0f} s; run folder {folder}",
         soft_wrap=True,
     )
-    evaluations = folder / "evaluations.npz"
-    if evaluations.exists():
-        returns = Evaluations.load(evaluations).returns[-1]
+    if result["last_return_mean"] is not None:
+        returns = Evaluations.load(folder / "evaluations.npz").returns[-1]
         mean, spread = returns.mean(), returns.std()
         text = f"last evaluation: return {mean:.1f} ± {spread:.1f} over {len(returns)} starts"
         score = result["last_score"]

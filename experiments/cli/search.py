@@ -1,5 +1,5 @@
-"""The verb `search`: Optuna over an algorithm's settings, with its trials in a database that is
-picked up where it was left. The objective is an offline score unless told otherwise."""
+"""The verb `search`: search hyperparameters with Optuna, whose trials are in a database. The
+objective is an offline score by default."""
 
 import csv
 import math
@@ -14,7 +14,6 @@ import tyro
 from rich.console import Console
 
 from algorithms import ALGORITHMS
-from experiments.cli.sweep import parse_knob
 from experiments.reports.grid import grid
 from experiments.runs import launchers
 from experiments.settings import merge
@@ -27,27 +26,29 @@ Objective = Literal["fqe", "score"]
 MEANING = {
     "fqe": "fitted-Q value of the policy chosen offline, mean over seeds; the data alone decide",
     "score": "score of the last evaluation in the task, mean over seeds: the task itself decides, "
-    "so what is found is no offline result",
+    "so the result is not an offline one",
 }
 SPACES = Path(__file__).parent.parent / "spaces"
-KNOB = (
-    "settings to search: gamma=0.9:0.999 (a range), learner.eta=log:0.1:10 (a log scale), "
+RANGES = (
+    "hyperparameters to search: gamma=0.9:0.999 (a range), learner.eta=log:0.1:10 (a log scale), "
     "learner.critics=int:2:20 (whole numbers), or choices: learner.hidden=[64,64],[256,256]"
 )
 
 
 @dataclass(frozen=True)
 class Search:
-    """Search settings of one algorithm on one dataset. The same command continues a search that was
-    stopped, or adds trials to it."""
+    """Search hyperparameters of one algorithm on one dataset. The same command continues a search
+    that was stopped; with more trials it adds to it."""
 
     algorithm: tyro.conf.Positional[str]  # a name in `python -m experiments list`
     data: tyro.conf.Positional[str]  # a dataset
-    knob: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KNOB=RANGE", help=KNOB)] = ()
-    space: str | None = None  # a file of experiments/spaces; a --knob replaces its own of that name
-    trials: int = 20  # trials in all, those of earlier calls included
+    hyperparameter: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="NAME=RANGE", help=RANGES)
+    ] = ()
+    space: str | None = None  # in experiments/spaces; --hyperparameter replaces those it names
+    trials: int = 20  # in total, with those of earlier calls
     objective: Objective = "fqe"  # fqe: from the data alone; score: from the task
-    seeds: tuple[int, ...] = (0,)  # every trial is run with each
+    seeds: tuple[int, ...] = (0,)  # of the runs of each trial
     steps: int | None = None  # updates of a run; None: the preset's
     fqe_steps: int = 2500  # updates of each fitted Q evaluation
     sampler_seed: int = 0  # of Optuna's sampler
@@ -57,7 +58,7 @@ class Search:
     address: str | None = None  # of a running Ray cluster; None: one on this machine
 
     def main(self) -> int:
-        suggest = [parse_range(text) for text in self.knobs]
+        suggest = [parse_range(text) for text in self.ranges]
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
         find_tier(self.data)
@@ -73,13 +74,15 @@ class Search:
         return 0
 
     @property
-    def knobs(self) -> tuple[str, ...]:
-        """What is searched: the knobs of `space`, each replaced where `knob` names it, and the
-        rest of `knob`."""
-        texts = (*space_knobs(self.space), *self.knob) if self.space else self.knob
+    def ranges(self) -> tuple[str, ...]:
+        """The hyperparameters of `space` and `hyperparameter`, which replaces those it names."""
+        texts = (
+            (*space_ranges(self.space), *self.hyperparameter) if self.space else self.hyperparameter
+        )
         if not texts:
             raise ConfigError(
-                f"nothing to search; give --knob KNOB=RANGE, or --space with one of {spaces()}"
+                "nothing to search; give --hyperparameter NAME=RANGE, or --space with one of "
+                f"{spaces()}"
             )
         return tuple({text.partition("=")[0]: text for text in texts}.values())
 
@@ -103,7 +106,7 @@ class Search:
             "algorithm": self.algorithm,
             "data": self.data,
             "objective": self.objective,
-            "knobs": sorted(self.knobs),
+            "knobs": sorted(self.ranges),
             "seeds": list(self.seeds),
             "steps": self.steps,
             "fqe_steps": self.fqe_steps,
@@ -117,7 +120,8 @@ class Search:
         return study
 
     def _search(self, study: Any, suggest: Sequence["Suggest"], where: launchers.Launcher) -> None:
-        """As many trials at a time as there are workers; unfinished ones of earlier calls first."""
+        """Run as many trials at a time as there are workers, unfinished ones of earlier calls
+        first."""
         from optuna.trial import Trial, TrialState
 
         open_trials = study.get_trials(states=(TrialState.RUNNING,))
@@ -131,10 +135,10 @@ class Search:
             for trial in batch:
                 for choose in suggest:
                     choose(trial)
-            found = self._plan([t.number for t in batch], [_settings(t.params) for t in batch])
-            table.finish(found, self.out, self.out / "runs", where, table.all_cells(found))
-            for trial, column in zip(batch, found.blocks[0].columns, strict=True):
-                value, score = self._outcome(found, column)
+            planned = self._plan([t.number for t in batch], [_settings(t.params) for t in batch])
+            table.finish(planned, self.out, self.out / "runs", where, table.all_cells(planned))
+            for trial, column in zip(batch, planned.blocks[0].columns, strict=True):
+                value, score = self._outcome(planned, column)
                 trial.set_user_attr("score", score)
                 if math.isnan(value):
                     study.tell(trial, state=TrialState.FAIL)
@@ -152,10 +156,11 @@ class Search:
         fqe = self.fqe_steps if self.objective == "fqe" else 0
         return Plan(self.out.name, "Search", (block,), fqe_steps=fqe)
 
-    def _outcome(self, found: Plan, column: Column) -> tuple[float, float]:
-        """Objective and last score of a trial, means over seeds; NaN if a run of it failed."""
+    def _outcome(self, planned: Plan, column: Column) -> tuple[float, float]:
+        """Objective and last score of a trial, as means over seeds; NaN if one of its runs
+        failed."""
         values, scores = [], []
-        for cell in found.cells(found.blocks[0]):
+        for cell in planned.cells(planned.blocks[0]):
             if cell.column != column:
                 continue
             record = records.read(self.out / cell.path, cell.key)
@@ -170,13 +175,13 @@ class Search:
         """Print the best trials and write all of them to trials.csv."""
         done = [t for t in study.trials if t.value is not None]
         done.sort(key=lambda t: -t.value)
-        names = [text.partition("=")[0] for text in self.knobs]
+        names = [text.partition("=")[0] for text in self.ranges]
         with (self.out / "trials.csv").open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["trial", *names, self.objective, "last_score"])
             for t in done:
-                found = [t.params[n] for n in names]
-                writer.writerow([t.number, *found, t.value, t.user_attrs["score"]])
+                values = [t.params[n] for n in names]
+                writer.writerow([t.number, *values, t.value, t.user_attrs["score"]])
         console = Console()
         heads = ("trial", *names, f"objective ({self.objective})", "last score")
         shown = grid(*heads, title=f"{self.algorithm} on {self.data}: {len(done)} trials")
@@ -195,46 +200,47 @@ def spaces() -> list[str]:
     return sorted(file.stem for file in SPACES.glob("*.toml"))
 
 
-def space_knobs(name: str) -> list[str]:
-    """The knobs of experiments/spaces/NAME.toml, each as --knob takes it."""
+def space_ranges(name: str) -> list[str]:
+    """The lines of experiments/spaces/NAME.toml, each as --hyperparameter takes it."""
     if name not in spaces():
         raise unknown_name("search space", name, spaces())
-    knobs: list[str] = tomllib.loads((SPACES / f"{name}.toml").read_text())["knobs"]
-    return knobs
+    ranges: list[str] = tomllib.loads((SPACES / f"{name}.toml").read_text())["knobs"]
+    return ranges
 
 
 def parse_range(text: str) -> Suggest:
-    """What one --knob asks Optuna for: `log:a:b`, `int:a:b`, `a:b`, or choices `v1,v2,...`."""
-    knob, sign, values = text.partition("=")
+    """The suggestion that `NAME=RANGE` asks Optuna for; a range is `log:a:b`, `int:a:b`, `a:b`, or
+    choices `v1,v2,...`."""
+    name, sign, values = text.partition("=")
     parts = values.split(":")
-    if not sign or not knob or not values:
-        raise ConfigError(f"knob {text!r} is not KNOB=RANGE; try learner.eta=log:0.1:10")
+    if not sign or not name or not values:
+        raise ConfigError(f"{text!r} is not NAME=RANGE; try learner.eta=log:0.1:10")
     if len(parts) == 1:
-        _, choices = parse_knob(text)
+        _, choices = plan.parse_values(text)
         options = [str(c) if isinstance(c, list) else c for c in choices]  # Optuna keeps scalars
-        return lambda trial: trial.suggest_categorical(knob, options)
+        return lambda trial: trial.suggest_categorical(name, options)
     kind, bounds = (parts[0], parts[1:]) if len(parts) == 3 else ("float", parts)
     try:
         low, high = (float(b) for b in bounds)
     except ValueError:
-        raise ConfigError(f"range {values!r} of {knob} is not LOW:HIGH in numbers") from None
+        raise ConfigError(f"range {values!r} of {name} is not LOW:HIGH in numbers") from None
     if kind not in ("float", "log", "int") or not low < high or (kind == "log" and low <= 0):
         raise ConfigError(
-            f"range {values!r} of {knob} must be LOW:HIGH, log:LOW:HIGH (LOW above 0) or "
+            f"range {values!r} of {name} must be LOW:HIGH, log:LOW:HIGH (LOW above 0) or "
             "int:LOW:HIGH, with LOW below HIGH"
         )
     if kind == "int":
-        return lambda trial: trial.suggest_int(knob, int(low), int(high))
-    return lambda trial: trial.suggest_float(knob, low, high, log=kind == "log")
+        return lambda trial: trial.suggest_int(name, int(low), int(high))
+    return lambda trial: trial.suggest_float(name, low, high, log=kind == "log")
 
 
 def _settings(params: dict[str, Any]) -> dict[str, Any]:
     """Nested settings of a trial's parameters."""
     settings: dict[str, Any] = {}
-    for knob, value in params.items():
+    for name, value in params.items():
         if isinstance(value, str) and value.startswith("["):
-            _, (value,) = parse_knob(f"{knob}={value}")
-        settings = merge(settings, plan.nested(knob, value))
+            _, (value,) = plan.parse_values(f"{name}={value}")
+        settings = merge(settings, plan.nested(name, value))
     return settings
 
 

@@ -9,22 +9,23 @@ import tyro
 
 @dataclass(frozen=True)
 class Table:
-    """Finish and write a table; it may be stopped and started again at any time."""
+    """Run the cells of a table that have no record, and write the table. The same command continues
+    one that was stopped."""
 
     name: tyro.conf.Positional[str]  # in experiments/tables/definitions, or the path of a file
-    run: bool = True  # --no-run: write what is recorded
+    run: bool = True  # --no-run: only write the table from its records
     workers: int = 2  # jobs side by side, one thread each
     launcher: Literal["local", "ray"] = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
-    folder: Path = Path("runs/tables")  # where the run folders go; for Ray a shared folder
-    seeds: int | None = None  # do only the first so many seeds
-    blocks: tuple[str, ...] = ()  # do only blocks whose title begins so (R1 R2); none named: all
-    only: tuple[str, ...] = ()  # do only these columns; none named: all
-    strict: bool = False  # do cells again whose data have another checksum now
-    check: int = 0  # do so many recorded cells again, drawn at random, and compare
+    folder: Path = Path("runs/tables")  # of the run folders; for Ray on a shared file system
+    seeds: int | None = None  # only this many of the first seeds
+    blocks: tuple[str, ...] = ()  # only blocks whose titles begin with these (R1 R2)
+    only: tuple[str, ...] = ()  # only these columns
+    strict: bool = False  # also repeat cells whose data have changed
+    check: int = 0  # instead: repeat this many random recorded cells, and compare
 
     def main(self) -> int:
-        from rich.console import Console  # here, as `--help` is to come at once
+        from rich.console import Console  # imported here, so that `--help` is fast
 
         from experiments.runs.launchers import Local, launcher
         from experiments.tables import plan, records

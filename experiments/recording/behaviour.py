@@ -36,7 +36,7 @@ class Row(NamedTuple):
     state: Tensor
 
 
-def joined(episodes: list[list[Row]], *, with_state: bool = False) -> Transitions:
+def concatenated(episodes: list[list[Row]], *, with_state: bool = False) -> Transitions:
     """The rows of episodes, episode after episode; the last row of each ends it."""
     rows = [row for episode in episodes for row in episode]
     last = torch.tensor([i + 1 == len(e) for e in episodes for i in range(len(e))])
@@ -74,22 +74,22 @@ def record(
     episodes: list[list[Row]] = []
     count = 0
     while count < steps:
-        state = starts(task, BATCH, generator, start)
+        state = start_states(task, BATCH, generator, start)
         for episode in run_episodes(task, behaviour, state, generator):
             if count < steps:
                 episodes.append(episode)
                 count += len(episode)
         report(min(count, steps))
-    return joined(episodes, with_state=with_state)
+    return concatenated(episodes, with_state=with_state)
 
 
-def limit(spec: Spec) -> int:
+def step_limit(spec: Spec) -> int:
     if spec.max_episode_steps is None:
         raise ConfigError(f"task {spec.task!r} has no episode limit")
     return spec.max_episode_steps
 
 
-def starts(
+def start_states(
     task: Task,
     count: int,
     generator: torch.Generator,
@@ -110,7 +110,7 @@ def run_episodes(
     task: Task, behaviour: Behaviour, state: Tensor, generator: torch.Generator
 ) -> list[list[Row]]:
     """One episode from each row of `state`, in row order."""
-    horizon = limit(task.spec)
+    horizon = step_limit(task.spec)
     episodes: list[list[Row]] = [[] for _ in range(len(state))]
     live = torch.arange(len(state))
     obs = task.observe(state)
@@ -165,7 +165,7 @@ def noisy(policy: Callable[[Tensor], Tensor], spec: Spec, noise: float) -> Behav
     return discrete if spec.discrete else continuous
 
 
-def actor(weights: Weights, spec: Spec, *, sampled: bool) -> Behaviour:
+def policy_of(weights: Weights, spec: Spec, *, sampled: bool) -> Behaviour:
     """The policy of a weights file (`actor_weights`, or `linear` [A, S] of a search); `sampled`
     draws from its distribution, otherwise its mode."""
     tensors = {n: torch.from_numpy(value) for n, value in weights.items() if n != "activation"}
@@ -226,7 +226,7 @@ class TaskEnv(gymnasium.Env):
 
     def __init__(self, task: Task) -> None:
         spec = task.spec
-        self.task, self.horizon = task, limit(spec)
+        self.task, self.horizon = task, step_limit(spec)
         self.generator = torch.Generator().manual_seed(0)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (spec.obs_dim,), np.float32)
         if spec.discrete:
@@ -316,13 +316,13 @@ def train(task: Task, training: Training, report: Report) -> Outcome:
         **training.settings,
     )
     model.learn(training.steps, callback=Keep())
-    found = [
+    episodes = [
         (begun, i, episode)
         for i, env in enumerate(envs)
         for begun, episode in zip(env.begun, env.episodes, strict=True)
     ]
-    found.sort(key=lambda entry: entry[:2])
-    return Outcome(kept, joined([episode for *_, episode in found]))
+    episodes.sort(key=lambda entry: entry[:2])
+    return Outcome(kept, concatenated([episode for *_, episode in episodes]))
 
 
 def actor_weights(model: Any) -> Weights:
@@ -345,12 +345,12 @@ def actor_weights(model: Any) -> Weights:
     linear = [layer for layer in layers if isinstance(layer, torch.nn.Linear)]
     weights: Weights = {"activation": np.array(activation), "clip": np.array(clip, np.float32)}
     for i, layer in enumerate(linear):
-        weights[f"w{i}"], weights[f"b{i}"] = array(layer.weight.T), array(layer.bias)
+        weights[f"w{i}"], weights[f"b{i}"] = to_numpy(layer.weight.T), to_numpy(layer.bias)
     last = len(linear)
-    weights[f"w{last}"] = np.concatenate([array(head.weight.T) for head in heads], axis=1)
-    weights[f"b{last}"] = np.concatenate([array(head.bias) for head in heads])
+    weights[f"w{last}"] = np.concatenate([to_numpy(head.weight.T) for head in heads], axis=1)
+    weights[f"b{last}"] = np.concatenate([to_numpy(head.bias) for head in heads])
     return weights
 
 
-def array(value: Tensor) -> np.ndarray:
+def to_numpy(value: Tensor) -> np.ndarray:
     return value.detach().cpu().numpy().copy()

@@ -1,4 +1,4 @@
-"""The verb `collect`: record the local datasets anew from behaviour policies."""
+"""Recording of the local datasets from behaviour policies."""
 
 import dataclasses
 import functools
@@ -29,9 +29,9 @@ from experiments.recording.behaviour import (
     Report,
     Training,
     Weights,
-    actor,
     load_weights,
     noisy,
+    policy_of,
     record,
     save_weights,
     train,
@@ -151,11 +151,11 @@ def collect(command: Collect, console: Console | None = None) -> list[Path]:
     """Record what `command` asks for; the files written."""
     console = console or Console()
     card = local_card(command.family)
-    tiers = chosen(card, command.tiers)
+    tiers = select_tiers(card, command.tiers)
     if command.steps is not None and command.steps < 1:
         raise ConfigError(f"--steps {command.steps}: record at least 1 transition")
     folder = cards_dir() / "local" if command.ship else command.out or data_home()
-    maker = Maker(card, command, folder)
+    maker = FamilyRecorder(card, command, folder)
     paths = []
     for tier in tiers:
         with progress(console) as bars:
@@ -163,7 +163,7 @@ def collect(command: Collect, console: Console | None = None) -> list[Path]:
         path = folder / card.family / f"{tier.name}.npz"
         save_npz(maker.dataset(tier, rows), path)
         paths.append(path)
-        text = described(card, tier, rows)
+        text = statistics_text(card, tier, rows)
         if command.ship:
             update_card(card.path, tier, len(rows), text, path)
         size = path.stat().st_size / 1000
@@ -185,7 +185,7 @@ def local_card(family: str) -> Card:
     return local[family]
 
 
-def chosen(card: Card, names: tuple[str, ...] | None) -> list[Tier]:
+def select_tiers(card: Card, names: tuple[str, ...] | None) -> list[Tier]:
     """The tiers to record; an error for one that cannot be, with the reason."""
     if names is None:
         return [t for t in card.tiers.values() if t.missing is None and not t.parts]
@@ -209,7 +209,7 @@ def progress(console: Console) -> Progress:
     )  # fmt: skip
 
 
-class Maker:
+class FamilyRecorder:
     """The transitions of one family's tiers; one training run serves all tiers that need it."""
 
     def __init__(self, card: Card, command: Collect, folder: Path) -> None:
@@ -251,10 +251,10 @@ class Maker:
         noise = 0.0 if tier.name == "narrow" else self.recipe.noise
         if isinstance(self.recipe.training, Search):
             trained = self.card.tier("medium" if tier.name == "medium" else "expert")
-            linear = actor(self.weights(trained, stage), spec, sampled=False)
+            linear = policy_of(self.weights(trained, stage), spec, sampled=False)
             return noisy(lambda obs: linear(obs, torch.Generator()), spec, noise)
         if tier.name == "medium":
-            return actor(self.weights(tier, stage), spec, sampled=self.recipe.sampled)
+            return policy_of(self.weights(tier, stage), spec, sampled=self.recipe.sampled)
         return noisy(expert(spec.task), spec, noise)
 
     def weights(self, tier: Tier, stage: Stage) -> Weights:
@@ -300,7 +300,7 @@ class Maker:
         return from_arrays(**arrays, spec=self.card.spec(tier), provenance=provenance)
 
 
-def described(card: Card, tier: Tier, rows: Transitions) -> str:
+def statistics_text(card: Card, tier: Tier, rows: Transitions) -> str:
     """The number of episodes recorded, their mean return and its score."""
     returns = rows.returns()
     score = float(card.spec(tier).score(returns.mean()))
@@ -313,5 +313,5 @@ def update_card(path: Path, tier: Tier, rows: int, text: str, file: Path) -> Non
     about = f"{tier.about.partition('; recorded: ')[0]}; recorded: {text}"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     entry = f'[tiers.{tier.name}]\nabout = "{about}"\nsteps = {rows}\nsha256 = "{digest}"\n'
-    found = re.compile(rf"\[tiers\.{re.escape(tier.name)}\]\n(?:[^\[\n].*\n)*")
-    path.write_text(found.sub(lambda _: entry, card, count=1), encoding="utf-8")
+    pattern = re.compile(rf"\[tiers\.{re.escape(tier.name)}\]\n(?:[^\[\n].*\n)*")
+    path.write_text(pattern.sub(lambda _: entry, card, count=1), encoding="utf-8")

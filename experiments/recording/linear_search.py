@@ -13,12 +13,12 @@ from experiments.recording.behaviour import (
     Report,
     Row,
     Weights,
-    actor,
-    array,
     bounds,
-    joined,
-    limit,
+    concatenated,
+    policy_of,
     run_episodes,
+    step_limit,
+    to_numpy,
 )
 from mbrl.errors import ConfigError
 from mbrl.tasks import Task
@@ -71,11 +71,11 @@ class Moments:
         sd = torch.ones_like(self.mean)
         if self.count > 1:
             sd = (self.squares / (self.count - 1)).sqrt().clamp(min=1e-6)
-        return {"linear": array(linear), "mean": array(self.mean), "sd": array(sd)}
+        return {"linear": to_numpy(linear), "mean": to_numpy(self.mean), "sd": to_numpy(sd)}
 
 
 def search(task: Task, settings: Search, report: Report) -> Outcome:
-    """Run a search; `report` is told the iteration."""
+    """Run a search; `report` is called with the number of each iteration."""
     if settings.method not in ("cross-entropy", "ars"):
         raise ConfigError(f"search {settings.method!r}: known are cross-entropy and ars")
     crossed = settings.method == "cross-entropy"  # which leaves the moments as they are
@@ -126,7 +126,7 @@ def linear_returns(
     live = torch.arange(len(linear))
     returns = torch.zeros(len(linear)).double()
     seen = []
-    for _ in range(limit(task.spec)):
+    for _ in range(step_limit(task.spec)):
         seen.append(obs)
         action = torch.einsum("pas,ps->pa", linear[live], (obs.double() - shift) / scale)
         step = task.step(state, action.to(obs).clamp(low, high))
@@ -152,7 +152,7 @@ def record_candidates(
     episodes: list[tuple[int, list[Row]]] = []
     count = 0
     for index in itertools.cycle(torch.randperm(len(candidates), generator=generator).tolist()):
-        behaviour = actor(candidates[index], task.spec, sampled=False)
+        behaviour = policy_of(candidates[index], task.spec, sampled=False)
         (episode,) = run_episodes(task, behaviour, task.reset(1, generator), generator)
         episodes.append((index, episode))
         count += len(episode)
@@ -160,4 +160,4 @@ def record_candidates(
         if count >= steps:
             break
     episodes.sort(key=lambda entry: entry[0])
-    return joined([episode for _, episode in episodes], with_state=with_state)
+    return concatenated([episode for _, episode in episodes], with_state=with_state)

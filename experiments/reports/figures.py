@@ -1,4 +1,4 @@
-"""Figures: one style, readable in grey and by colour-blind eyes."""
+"""Figures in one style, readable in greyscale and with colour blindness."""
 
 import csv
 import io
@@ -70,7 +70,7 @@ def model_inspection(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG of 256 colours, which has a third of the size of one of all, and close it."""
+    """Write a PNG with 256 colours, a third of the full size, and close the figure."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
     plt.close(figure)
@@ -95,13 +95,13 @@ def curve(x: np.ndarray, values: np.ndarray) -> Curve:
 
 
 def pointwise(values: Mapping[float, Sequence[float] | np.ndarray]) -> Curve:
-    """The same from the values at each point, of which there may be more at one than at another."""
+    """The same from values at each point, whose number may differ between points."""
     return _curve(np.array(list(values)), values.values())
 
 
 def _curve(x: np.ndarray, values: Iterable[Sequence[float] | np.ndarray]) -> Curve:
-    found = [confidence_interval(np.asarray(v), statistic_mean) for v in values]
-    mean, low, high = np.array(found).reshape(-1, 3).T
+    intervals = [confidence_interval(np.asarray(v), statistic_mean) for v in values]
+    mean, low, high = np.array(intervals).reshape(-1, 3).T
     return Curve(x, mean, low, high)
 
 
@@ -126,15 +126,16 @@ def by_label(
 def column(name: str) -> Callable[[dict[str, Any]], list[float]]:
     """The curve of that name of a record."""
 
-    def found(record: dict[str, Any]) -> list[float]:
+    def values_of(record: dict[str, Any]) -> list[float]:
         values: list[float] = record["curves"][name]
         return values
 
-    return found
+    return values_of
 
 
 def learning_curves(panels: dict[str, dict[str, Curve]], path: Path, unit: str = "updates") -> None:
-    """A panel a dataset, a line an algorithm: mean score over seeds with its 95 % interval."""
+    """Mean score over seeds with its 95 % interval: a panel for each dataset, a line for each
+    algorithm."""
     curves(panels, unit, "normalised score", path, top=100)
 
 
@@ -184,33 +185,33 @@ def curves(
     _data(path, ("panel", "name", "x", "mean", "low", "high"), points)
 
 
-def profiles(found: dict[str, Profile], title: str, path: Path) -> None:
-    """Share of runs above each score, one line an algorithm, with 95 % bands."""
+def profiles(by_name: dict[str, Profile], title: str, path: Path) -> None:
+    """Share of runs above each score with 95 % bands, a line for each algorithm."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(6.4, 4.2))
-        for index, (name, p) in enumerate(found.items()):
+        for index, (name, p) in enumerate(by_name.items()):
             every = max(1, len(p.thresholds) // 8)
             _line(axes, index, name, Curve(*p), every)
         axes.set(xlabel="normalised score", ylabel="share of runs above", ylim=(-0.02, 1.02))
         axes.set_title(title, fontsize=10)
         _shared_legend(figure, [axes])
         save(figure, path)
-    points = [row for name, p in found.items() for row in _points(name, Curve(*p))]
+    points = [row for name, p in by_name.items() for row in _points(name, Curve(*p))]
     _data(path, ("name", "score", "share", "low", "high"), points)
 
 
 def intervals(
     panels: dict[str, dict[str, Interval]], path: Path, unit: str = "normalised score"
 ) -> None:
-    """A panel a statistic: each algorithm's estimate as a point with its interval."""
+    """Estimates with intervals: a panel for each statistic, a row for each algorithm."""
     names = list(next(iter(panels.values())))
     with plt.rc_context(STYLE):
         labels = 0.08 * max(map(len, names))  # inches
         size = (3.0 * len(panels) + labels + 0.4, 0.32 * len(names) + 1.1)
         figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
-        for axes, (title, found) in zip(grid[0], panels.items(), strict=True):
+        for axes, (title, by_name) in zip(grid[0], panels.items(), strict=True):
             for row, name in enumerate(names):
-                at, colour = found[name], COLOURS[row % len(COLOURS)]
+                at, colour = by_name[name], COLOURS[row % len(COLOURS)]
                 axes.plot([at.low, at.high], [row, row], color=colour, lw=5, alpha=0.45)
                 axes.plot(at.estimate, row, color="black", marker="|", ms=12, mew=2)
             axes.set_title(title, fontsize=10)
@@ -219,12 +220,15 @@ def intervals(
         grid[0, 0].set_ylim(len(names) - 0.5, -0.5)
         figure.tight_layout()
         save(figure, path)
-    rows = [(t, n, *interval) for t, found in panels.items() for n, interval in found.items()]
+    rows = [(t, n, *interval) for t, by_name in panels.items() for n, interval in by_name.items()]
     _data(path, ("statistic", "name", "estimate", "low", "high"), rows)
 
 
-def against_knob(curves: dict[str, Curve], knob: str, path: Path, ylabel: str) -> None:
-    """Score (or another quantity) against the values of one setting, one line a dataset."""
+def against_hyperparameter(
+    curves: dict[str, Curve], hyperparameter: str, path: Path, ylabel: str
+) -> None:
+    """Score (or another quantity) against the values of one hyperparameter, a line for each
+    dataset."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(6, 4))
         for index, (name, c) in enumerate(curves.items()):
@@ -236,11 +240,11 @@ def against_knob(curves: dict[str, Curve], knob: str, path: Path, ylabel: str) -
             at = sorted({float(x) for line in curves.values() for x in line.x})
             axes.set_xticks(at, labels=[f"{x:g}" for x in at])
             axes.minorticks_off()
-        axes.set(xlabel=knob, ylabel=ylabel)
+        axes.set(xlabel=hyperparameter, ylabel=ylabel)
         _shared_legend(figure, [axes])
         save(figure, path)
     points = [row for name, c in curves.items() for row in _points(name, c)]
-    _data(path, ("name", knob, "mean", "low", "high"), points)
+    _data(path, ("name", hyperparameter, "mean", "low", "high"), points)
 
 
 def scatter(
@@ -249,7 +253,7 @@ def scatter(
     ylabel: str,
     path: Path,
 ) -> None:
-    """A panel a title, a marker a name: x [N] against y [N]."""
+    """Points x [N], y [N]: a panel for each title, a marker for each name."""
     with plt.rc_context(STYLE):
         size = (3.4 * len(panels), 3.6)
         figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False)
@@ -273,7 +277,7 @@ def scatter(
 
 
 def _line(axes: Any, index: int, name: str, c: Curve, every: int = 1) -> None:
-    """One line with its band; colour, marker and dashes all tell it from the others."""
+    """One line with its band, in a colour, marker and dash pattern of its own."""
     colour = COLOURS[index % len(COLOURS)]
     axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.13, lw=0)
     axes.plot(
@@ -290,26 +294,26 @@ def _line(axes: Any, index: int, name: str, c: Curve, every: int = 1) -> None:
 
 
 def _limit(axes: Any, means: np.ndarray) -> None:
-    """Let the means fill the panel: intervals of few seeds may leave it."""
+    """Fit the panel to the means; wide intervals of few seeds may leave it."""
     low, high = float(means.min()), float(means.max())
     margin = 0.08 * (high - low) or 1.0
     axes.set_ylim(low - margin, high + margin)
 
 
 def _shared_legend(figure: Any, axes: Iterable[Any]) -> None:
-    """Every named line of any panel once, below the panels, so that it never covers a line."""
-    found: dict[str, Any] = {}
+    """One legend of all named lines below the panels, where it covers no line."""
+    handles: dict[str, Any] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    longest = max(map(len, found), default=0)
+            handles.setdefault(label, handle)
+    longest = max(map(len, handles), default=0)
     fit = int(figure.get_figwidth() / (0.5 + 0.085 * longest))  # inches of a handle and letters
-    columns = max(1, min(len(found), 5, fit))
-    inches = 0.25 * math.ceil(len(found) / columns) + 0.1 * bool(found)
+    columns = max(1, min(len(handles), 5, fit))
+    inches = 0.25 * math.ceil(len(handles) / columns) + 0.1 * bool(handles)
     figure.tight_layout(rect=(0, inches / figure.get_figheight(), 1, 1))
-    if found:
+    if handles:
         figure.legend(
-            found.values(), found, loc="lower center", ncol=columns, frameon=False, fontsize=9
+            handles.values(), handles, loc="lower center", ncol=columns, frameon=False, fontsize=9
         )
 
 
@@ -323,7 +327,7 @@ def _points(name: str, c: Curve) -> list[tuple]:
 
 
 def _data(path: Path, head: tuple[str, ...], rows: list[tuple]) -> None:
-    """The figure's data beside it."""
+    """Write the data of a figure beside it."""
     with path.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(head)

@@ -1,4 +1,4 @@
-"""Tables on a terminal: where it is narrow, text goes on in the next line and none is lost."""
+"""Tables for a terminal, which wrap long text and truncate none."""
 
 from typing import Any
 

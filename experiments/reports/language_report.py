@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.reports import figures
 from experiments.reports.figures import Curve
-from experiments.reports.page_parts import facts, image, losses, plain, write_page
+from experiments.reports.page_parts import facts, image, losses, single_run, write_page
 from experiments.runs import folders
 from experiments.runs import language as language_run
 from mbrl.records import MetricsFile
@@ -50,7 +50,7 @@ def _accuracy(folder: Path) -> list[str]:
         panel = "trained levels" if own[0]["trained"] == "1" else "held-out levels"
         x = np.array([float(row["step"]) for row in own])
         y = np.array([float(row["accuracy"]) for row in own])
-        panels.setdefault(panel, {})[f"level {level}"] = plain(x, y)
+        panels.setdefault(panel, {})[f"level {level}"] = single_run(x, y)
     if not panels:
         return []
     figures.curves(panels, "steps", "accuracy", folder / "report-accuracy.png", top=1.0)

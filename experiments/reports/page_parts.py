@@ -1,4 +1,4 @@
-"""What pages about runs are made of."""
+"""Parts of the pages about runs."""
 
 from collections.abc import Sequence
 from html import escape
@@ -33,7 +33,7 @@ FACTS = "td.fact { text-align: left; white-space: normal; }"
 
 
 def write_page(folder: Path, title: str, parts: Sequence[str]) -> Path:
-    """report.html in a run's folder: `parts`, then its settings and what it ran on."""
+    """Write report.html into a run's folder: `parts`, settings, versions and machine."""
     lines = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -42,9 +42,9 @@ def write_page(folder: Path, title: str, parts: Sequence[str]) -> Path:
         f"<h1>{escape(title)}</h1>",
         *parts,
         "<h2>Settings</h2>",
-        facts(flat(folders.read_json(folder / "config.json"))),
+        facts(flatten(folders.read_json(folder / "config.json"))),
         "<h2>Versions and machine</h2>",
-        facts(flat(folders.read_json(folder / "manifest.json"))),
+        facts(flatten(folders.read_json(folder / "manifest.json"))),
         "</body></html>",
     ]
     path = folder / "report.html"
@@ -55,14 +55,14 @@ def write_page(folder: Path, title: str, parts: Sequence[str]) -> Path:
 def losses(folder: Path, watched: Sequence[str]) -> list[str]:
     """Panels of those of the metrics `watched` that the run logged."""
     known = history.metrics(folder)
-    panels = {name: {"": plain(*known[name])} for name in watched if name in known}
+    panels = {name: {"": single_run(*known[name])} for name in watched if name in known}
     if not panels:
         return []
     figures.curves(panels, "updates", "", folder / "report-losses.png")
     return ["<h2>Training</h2>", image("report-losses", "what the run logged")]
 
 
-def plain(x: np.ndarray, y: np.ndarray) -> Curve:
+def single_run(x: np.ndarray, y: np.ndarray) -> Curve:
     """One run's line, without an interval."""
     none = np.full(len(y), np.nan)
     return Curve(x, y, none, none)
@@ -83,12 +83,12 @@ def facts(values: dict[str, Any]) -> str:
     return f'<div class="scroll" tabindex="0"><table><tbody>{rows}</tbody></table></div>'
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} as {"a.b": 1}."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
+            flattened |= flatten(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = value
-    return found
+            flattened[prefix + name] = value
+    return flattened

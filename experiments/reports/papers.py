@@ -32,19 +32,19 @@ at 0.2, the mean over all steps.
 """
 
 
-def own(recipe: Recipe) -> list[str]:
-    """The choices of a recipe that are not those of a bare one."""
+def distinctive_choices(recipe: Recipe) -> list[str]:
+    """The choices of a recipe that differ from those of a bare one."""
     plain = Recipe("plain", "Plain")
-    found = []
+    choices = []
     if recipe.terms != plain.terms:
-        found.append("advantage " + " + ".join(_term(term) for term in recipe.terms))
+        choices.append("advantage " + " + ".join(_term(term) for term in recipe.terms))
     for field in dataclasses.fields(Recipe):
         value = getattr(recipe, field.name)
         if field.name in ("terms", *TEXTS) or value == getattr(plain, field.name):
             continue
         values = value if isinstance(value, tuple) else (value,)
-        found.append(f"{field.name.replace('_', ' ')} {', '.join(map(str, values))}")
-    return found
+        choices.append(f"{field.name.replace('_', ' ')} {', '.join(map(str, values))}")
+    return choices
 
 
 TEXTS = ("name", "title", "arxiv", "mark", "parts", "assumptions", "differences")
@@ -60,8 +60,8 @@ def _term(term: Term) -> str:
     return f"({', '.join(changed)})" if changed else "(bare)"
 
 
-def counted() -> str:
-    """How many recipes have which mark."""
+def counts_text() -> str:
+    """The number of recipes with each mark."""
     counts = Counter(str(recipe.mark) for recipe in RECIPES.values())
     parts = ", ".join(f"{counts[mark]} {mark}" for mark in MARKS)
     return f"{len(RECIPES)} recipes: {parts}."
@@ -70,7 +70,8 @@ def counted() -> str:
 def page() -> str:
     """The whole page, Markdown."""
     return (
-        "\n".join([OPENING, counted(), "", *_marks(), *_tables(), *_schedulers()]).rstrip() + "\n"
+        "\n".join([OPENING, counts_text(), "", *_marks(), *_tables(), *_schedulers()]).rstrip()
+        + "\n"
     )
 
 
@@ -90,7 +91,7 @@ def _tables() -> Iterator[str]:
                 f"`{recipe.name}`",
                 recipe.title + arxiv,
                 recipe.mark,
-                "; ".join(own(recipe)) or "nothing: the bare one",
+                "; ".join(distinctive_choices(recipe)) or "nothing: the bare one",
                 "; ".join(recipe.parts),
             )
             yield f"| {' | '.join(cells)} |"
@@ -103,8 +104,8 @@ def _tables() -> Iterator[str]:
                     yield f"- `{recipe.name}`, {kind}: {'; '.join(said)}."
 
 
-def scheduled() -> dict[str, Entry]:
-    """Schedulers, and the parts of scheduling that are none, by name."""
+def all_schedulers() -> dict[str, Entry]:
+    """Schedulers and the other components of scheduling, by name."""
     return {**SCHEDULERS, **PARTS}
 
 
@@ -113,11 +114,11 @@ def _schedulers() -> Iterator[str]:
     yield "Components of `mbrl.scheduling`, for language and for tasks in control.\n"
     yield "| name | paper | mark |"
     yield "|---|---|---|"
-    for name, entry in scheduled().items():
+    for name, entry in all_schedulers().items():
         arxiv = f", arXiv {entry.arxiv}" if entry.arxiv else ""
         yield f"| `{name}` | {entry.title}{arxiv} | {entry.mark} |"
     yield ""
-    for name, entry in scheduled().items():
+    for name, entry in all_schedulers().items():
         for kind in ("assumptions", "differences"):
             if said := getattr(entry, kind):
                 yield f"- `{name}`, {kind}: {'; '.join(said)}."

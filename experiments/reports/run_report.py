@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.reports import figures
 from experiments.reports.figures import Curve
-from experiments.reports.page_parts import facts, image, losses, plain, write_page
+from experiments.reports.page_parts import facts, image, losses, single_run, write_page
 from experiments.runs import folders, history
 from experiments.runs.training import TrainingRun
 from mbrl.records import Evaluations
@@ -28,7 +28,7 @@ def write(folder: Path) -> Path:
         facts(_summary(folder)),
         *_scores(folder),
         *losses(folder, WATCHED),
-        *_danger(folder),
+        *_reach_and_values(folder),
     ]
     return write_page(folder, title, parts)
 
@@ -59,19 +59,21 @@ def _scores(folder: Path) -> list[str]:
     if not len(steps):
         return []
     name = "normalised score" if normalised else "return"
-    figures.curves({"": {"": plain(steps, score)}}, "updates", name, folder / "report-scores.png")
+    figures.curves(
+        {"": {"": single_run(steps, score)}}, "updates", name, folder / "report-scores.png"
+    )
     return ["<h2>Evaluations</h2>", image("report-scores", name)]
 
 
-def _danger(folder: Path) -> list[str]:
-    found = history.verdict(folder)
-    if found is None:
+def _reach_and_values(folder: Path) -> list[str]:
+    verdict = history.verdict(folder)
+    if verdict is None:
         return []
     rows = history.diagnoses(folder)
     at = np.array([row["value/at"] for row in rows])
 
     def line(name: str) -> Curve:
-        return plain(at, np.array([row.get(name, np.nan) for row in rows]))
+        return single_run(at, np.array([row.get(name, np.nan) for row in rows]))
 
     panels = {
         "at data states": {
@@ -91,6 +93,6 @@ def _danger(folder: Path) -> list[str]:
     figures.curves(panels, "updates", "", folder / "report-reach.png")
     return [
         "<h2>Reach and values</h2>",
-        f"<p><strong>{escape(found.sentence)}</strong></p>",
+        f"<p><strong>{escape(verdict.sentence)}</strong></p>",
         image("report-reach", "values, reach, spread and penalty"),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 from mbrl.errors import CheckpointError
 from mbrl.files import replacing
 
-STARTED = ("lock", "log.txt")  # of a job, renewed whenever it is started
+STARTED = ("lock", "log.txt")  # of a job, written again at every start
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -35,7 +35,9 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the folder for this process. Raises `CheckpointError` while another one works in it."""
     with (folder / "lock").open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system frees it when we die
+            fcntl.flock(
+                lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # the system frees it when the process ends
         except OSError:
             raise CheckpointError(
                 f"another process is training in {folder}; wait for it, or stop it first"
@@ -44,8 +46,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def spent(folder: Path) -> float:
-    """Seconds that earlier sessions in the folder took which did not finish, each from its begin to
-    the last file that it wrote. One more session begins now; its lock and its log are there."""
+    """Seconds of the earlier sessions in the folder that did not finish, each from its start to the
+    last file that it wrote. Also notes the start of the present session."""
     notes = folder / "sessions.json"
     seconds, now = 0.0, time.time()
     if notes.exists():

@@ -1,4 +1,4 @@
-"""What a run folder tells about a run: its metrics as numbers, and the detector's verdict."""
+"""The metrics, scores and diagnoses that a run logged, and the verdict of the detector."""
 
 import math
 from pathlib import Path
@@ -22,18 +22,18 @@ def metrics(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def diagnoses(folder: Path) -> list[dict[str, float]]:
     """The diagnoses of reach and values that a model-based run logged, oldest first."""
-    found: dict[float, dict[str, float]] = {}
+    by_step: dict[float, dict[str, float]] = {}
     for row in MetricsFile(folder / "metrics.csv").rows():
         if row.get("value/at"):
             values = {name: float(text) for name, text in row.items() if text}
-            found[values["value/at"]] = values
-    return list(found.values())
+            by_step[values["value/at"]] = values
+    return list(by_step.values())
 
 
 def verdict(folder: Path) -> diagnosis.Verdict | None:
-    """What the detector says of the run; None where nothing was diagnosed."""
-    found = diagnoses(folder)
-    return diagnosis.verdict(found) if found else None
+    """The detector's verdict on the run; None if the run logged no diagnosis."""
+    rows = diagnoses(folder)
+    return diagnosis.verdict(rows) if rows else None
 
 
 def scores(folder: Path) -> tuple[np.ndarray, np.ndarray, bool]:

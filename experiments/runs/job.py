@@ -1,5 +1,5 @@
 """A job: a folder whose config.json says what to do. Jobs of every kind are described, begun,
-continued and timed in the same way; what is done, the class of each kind says."""
+continued and timed in the same way; the class of a kind does its work."""
 
 import contextlib
 import time
@@ -26,8 +26,8 @@ class Job:
         self.folder = folder
 
     def work(self, quiet: bool, clock: Clock) -> dict[str, Any]:
-        """Do what is left to do, and return what result.json is to hold: with the `seconds` of all
-        sessions, unless it has its own."""
+        """Do the remaining work, and return the content of result.json, to which the `seconds` of
+        all sessions are added if they are not in it."""
         raise NotImplementedError
 
     def needs(self) -> list[Path]:

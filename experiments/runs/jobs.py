@@ -1,4 +1,4 @@
-"""The kinds of jobs, and what can be asked of a folder without knowing which kind it holds."""
+"""The kinds of jobs, and functions of job folders of any kind."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -42,7 +42,7 @@ def in_order(jobs: Iterable[Path]) -> list[Path]:
 
 
 def seconds(folder: Path) -> float:
-    """Duration of a finished job, over all its sessions. Runs of language models that earlier
-    versions finished have that of their last session."""
+    """Duration of a finished job in all its sessions; of a language model's run from an earlier
+    version, in its last session."""
     result = folders.read_json(folder / "result.json")
     return float(result.get("seconds", result.get("seconds_of_last_session")))

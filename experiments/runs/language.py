@@ -1,4 +1,4 @@
-"""One training run of a language model in one folder: start, resume, evaluate."""
+"""Training runs of language models, each in a folder of its own."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,12 +39,12 @@ class LanguageSettings:
     seed: int = 0  # seed of weights, problems and sampling
     threads: int = 1  # CPU threads; part of what a result depends on
     device: str = "cpu"  # cpu or cuda
-    start: str | None = None  # folder of the run whose last model this one begins with
+    start: str | None = None  # folder of a run whose model this one starts from
     until: float | None = None  # stop at this accuracy on new problems of the trained levels
-    tokens: int | None = None  # stop once so many tokens were sampled
+    tokens: int | None = None  # stop after this many sampled tokens
     workers: int = 0  # processes that sample while the model learns; 0: sample, then learn
     worker_kind: Literal["processes", "ray", "inline"] = "processes"  # inline: in this process
-    chunk: int = 8  # problems that a worker takes at once
+    chunk: int = 8  # problems of a worker at a time
     budget: int | None = None  # tokens after which a worker's conversations wait for new weights
     eval_every: int | None = None  # steps between evaluations; None: a tenth of the run; 0: none
     eval_problems: int = 100  # problems of each level
@@ -103,8 +103,7 @@ def create(settings: LanguageSettings, config: Any, folder: Path) -> None:
 
 
 def description(settings: LanguageSettings, config: Any) -> dict[str, Any]:
-    """The content of config.json. What the settings alone do not tell, the first session checks
-    before it trains."""
+    """The content of config.json. The first session makes the checks that need the learner."""
     if settings.workers:
         asynchronous.check(config)
     if settings.start is not None:
@@ -139,7 +138,7 @@ def read_settings(folder: Path) -> tuple[LanguageSettings, Any]:
 
 
 def load(folder: Path) -> Any:
-    """The learner of the run in `folder`, as its checkpoint has it."""
+    """The learner of the run in `folder`, from its checkpoint."""
     settings, _ = read_settings(folder)
     path = folder / "checkpoint.pt"
     return shared.restore(LEARNERS[settings.learner][0], checkpoint.load(path), settings.device)  # type: ignore[type-var]
@@ -177,13 +176,13 @@ class LanguageRun(Job):
 def _train(
     agent: Any, settings: LanguageSettings, folder: Path, content: dict[str, Any], quiet: bool
 ) -> None:
-    """Wire the callbacks, put their state back, and run the library's loop."""
+    """Restore the callbacks and run the training loop."""
     recorder = Recorder(folder, settings.log_every, settings.tensorboard)
     kept = content.get("run", {"recorder": {"latest": {}, "events": {}}})
     recorder.load_state_dict(kept["recorder"], agent.step, 0)
     progress = Progress(settings.steps, every=1)
     evaluator = TextEvaluator(settings, folder, progress)
-    evaluator.cut(agent.step if content else -1)
+    evaluator.truncate(agent.step if content else -1)
     saver = Checkpointer(
         folder / "checkpoint.pt",
         every=settings.checkpoint_every,
@@ -202,9 +201,9 @@ def _train(
         if settings.tokens is not None:
             callbacks.append(TokenLimit(settings.tokens))
         try:
-            if not evaluator.reached():
+            if not evaluator.goal_reached():
                 train(agent, settings.steps, callbacks, source)
-        except Reached:
+        except GoalReached:
             saver.save(agent)
         finally:
             progress.close()
@@ -214,14 +213,14 @@ def _train(
 
 def rounds(agent: Any, settings: LanguageSettings, record: Path) -> Rounds:
     """Sampling by workers."""
-    told = hall(agent, settings.budget, settings.threads)
-    workers = KINDS[settings.worker_kind](told, settings.workers)
+    config = hall(agent, settings.budget, settings.threads)
+    workers = KINDS[settings.worker_kind](config, settings.workers)
     return Rounds(agent, workers, chunk=settings.chunk, record=record)
 
 
 def replay(folder: Path) -> bool:
-    """Play the record of a run with workers again, from its start to where its checkpoint is;
-    whether the model is the same, bit for bit."""
+    """Repeat a run with workers from its schedule up to the step of its checkpoint; whether the
+    model is the same, bit for bit."""
     settings, config = read_settings(folder)
     path = folder / "schedule.jsonl"
     if not path.exists():
@@ -234,24 +233,24 @@ def replay(folder: Path) -> bool:
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-class Reached(Exception):
-    """What the run was to reach is there: an accuracy, or a number of sampled tokens."""
+class GoalReached(Exception):
+    """The run has reached its goal: an accuracy, or a number of sampled tokens."""
 
 
 class TokenLimit:
-    """Ends a run after the round that brings its sampled tokens to `most`."""
+    """Ends a run after the round in which its sampled tokens reach `most`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
 
     def __call__(self, event: str, agent: Any, metrics: Metrics) -> None:
         if event in ("start", "step") and agent.tokens["sampled"] >= self.most:
-            raise Reached
+            raise GoalReached
 
 
 class TextEvaluator:
-    """Evaluates on new problems of every level, before the first step and every so many; appends to
-    evaluations.csv, a row a level."""
+    """Evaluates on new problems before the first step and every `interval` steps; appends a row for
+    each level to evaluations.csv."""
 
     def __init__(self, settings: LanguageSettings, folder: Path, progress: Progress) -> None:
         self.settings, self.progress = settings, progress
@@ -267,7 +266,7 @@ class TextEvaluator:
             mean = accuracy(scores, agent.levels)
             self.progress.note(f"accuracy {mean:.2f}")
             if event == "step" and self.settings.until is not None and mean >= self.settings.until:
-                raise Reached
+                raise GoalReached
 
     def write(self, agent: Any, scores: list[Score]) -> None:
         for score in scores:
@@ -283,12 +282,12 @@ class TextEvaluator:
                 }
             )
 
-    def cut(self, step: int) -> None:
-        """Drop what is later than `step`."""
+    def truncate(self, step: int) -> None:
+        """Drop the rows of later steps than `step`."""
         self.file.cut("step", step)
 
-    def reached(self) -> bool:
-        """Whether an evaluation that is recorded has the accuracy the run was to reach."""
+    def goal_reached(self) -> bool:
+        """Whether an evaluation reached the accuracy at which the run stops."""
         if self.settings.until is None:
             return False
         rows = [r for r in self.file.rows() if r["trained"] == "1" and int(r["step"]) > 0]
@@ -309,12 +308,12 @@ def measure(agent: Any, problems: int, samples: int, **options: Any) -> list[Sco
 
 def accuracy(scores: list[Score], levels: tuple[int, ...]) -> float:
     """Mean accuracy over `levels`; NaN if there is none."""
-    found = [s.accuracy for s in scores if s.level in levels]
-    return sum(found) / len(found) if found else float("nan")
+    accuracies = [s.accuracy for s in scores if s.level in levels]
+    return sum(accuracies) / len(accuracies) if accuracies else float("nan")
 
 
 def summary(agent: Any, scores: list[Score]) -> dict[str, Any]:
-    """What a finished run reports."""
+    """The result of a finished run."""
     others = tuple(level for level in agent.task.levels if level not in agent.levels)
     return {
         "accuracy": accuracy(scores, agent.levels),

@@ -35,7 +35,7 @@ class Launcher(Protocol):
     def start(self, folder: Path) -> Any: ...
     def poll(self, handle: Any) -> Exit | None: ...
     def stop(self, handles: Sequence[Any]) -> None:
-        """Let the jobs save and end, and wait for it."""
+        """Let the jobs save and exit, and wait for them."""
         ...
 
     def close(self) -> None: ...
@@ -47,8 +47,8 @@ def launcher(name: Name, workers: int, address: str | None = None) -> Launcher:
 
 
 def child_environment() -> dict[str, str]:
-    """Variables for a process that is to import this library, whatever its working directory holds:
-    with `python -P`, or PYTHONSAFEPATH for a process that something else starts."""
+    """Variables for a child process, so that it imports this library and not a folder of the same
+    name in its working directory. (PYTHONSAFEPATH is `python -P` for processes that Ray starts.)"""
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "OMP_NUM_THREADS": "1",
@@ -96,7 +96,7 @@ class Local:
 
 
 class Ray:
-    """One Ray task of one CPU for each job; a worker that is lost counts as a death, and the pool
+    """One Ray task of one CPU for each job. A lost worker counts as killed, so that the pool
     continues its job from the checkpoint."""
 
     def __init__(self, workers: int, address: str | None = None) -> None:

@@ -13,19 +13,19 @@ from experiments.runs import jobs
 from experiments.runs.launchers import Exit, Launcher, Local
 from mbrl.callbacks import Interrupted
 
-PAUSE = 0.2  # seconds between two looks
-PATIENCE = 5  # deaths in a row without a newer checkpoint before a job counts as failed
+PAUSE = 0.2  # seconds between two polls
+PATIENCE = 5  # kills in a row without a new checkpoint after which a job counts as failed
 
 
 @dataclass
 class _Attempts:
-    """Deaths of a job since its checkpoint last moved."""
+    """Number of times a job was killed since its last new checkpoint."""
 
     checkpoint: float = -1.0
     deaths: int = 0
 
-    def another(self, folder: Path) -> bool:
-        """Count one more death; whether it is worth another attempt."""
+    def worth_retrying(self, folder: Path) -> bool:
+        """Count one more kill; whether to try again."""
         files = [folder / "checkpoint.pt", folder / "model.pt"]
         newest = max((f.stat().st_mtime for f in files if f.exists()), default=-1.0)
         self.deaths = 1 if newest > self.checkpoint else self.deaths + 1
@@ -34,8 +34,8 @@ class _Attempts:
 
 
 @dataclass
-class _Board:
-    """What waits, runs and has ended."""
+class _Queue:
+    """Jobs that wait, run, have finished, and have failed."""
 
     waiting: list[Path]
     running: dict[Path, Any] = field(default_factory=dict)
@@ -44,33 +44,32 @@ class _Board:
     attempts: dict[Path, _Attempts] = field(default_factory=dict)
 
     def next_ready(self) -> Path | None:
-        """The first waiting job that has what it begins with; where that failed it fails too."""
+        """The first waiting job whose needs are finished. A job fails if one that it needs
+        failed."""
         for folder in list(self.waiting):
-            lacking = [f for f in jobs.job_in(folder).needs() if not self.has(f)]
+            lacking = [f for f in jobs.job_in(folder).needs() if not self.is_finished(f)]
             if not lacking:
                 self.waiting.remove(folder)
                 return folder
             for first in lacking:
                 if first in self.failed:
-                    self.failed[folder] = f"what it begins with failed: {first}"
+                    self.failed[folder] = f"a job that it needs failed: {first}"
                 elif first not in self.waiting and first not in self.running:
-                    self.failed[folder] = (
-                        f"it begins with {first}, which is neither done nor waiting"
-                    )
+                    self.failed[folder] = f"it needs {first}, which is neither finished nor waiting"
             if folder in self.failed:
                 self.waiting.remove(folder)
         return None
 
-    def has(self, folder: Path) -> bool:
+    def is_finished(self, folder: Path) -> bool:
         return folder in self.ended or jobs.finished(folder)
 
-    def settle(self, folder: Path, end: Exit) -> bool:
-        """Book the end of a job; True if it is finished."""
+    def record_exit(self, folder: Path, end: Exit) -> bool:
+        """Record the exit of a job's process; whether the job is finished."""
         del self.running[folder]
         if end.status == 0 and not end.died:
             self.ended.add(folder)
             return True
-        if end.died and self.attempts.setdefault(folder, _Attempts()).another(folder):
+        if end.died and self.attempts.setdefault(folder, _Attempts()).worth_retrying(folder):
             self.waiting.insert(0, folder)
         else:
             self.failed[folder] = end.text or f"it was killed {PATIENCE} times in a row"
@@ -86,16 +85,16 @@ def run_all(
     """Finish the jobs in `folders`, at most `where.workers` at a time (a number means that many
     local processes), each after those that it needs.
 
-    Returns the error text of each job that failed; the others are not disturbed. A job whose
+    Returns the error text of each job that failed; the others go on. A job whose
     process is killed is continued from its checkpoint. Ctrl-C stops all of them at their next step
-    with everything saved, and raises `Interrupted`. `on_finished` is told of each job as it ends,
-    and at once of those that had ended before.
+    with everything saved, and raises `Interrupted`. `on_finished` is called with the folder of each
+    job that finishes, and at once with those of the jobs that were finished before.
     """
     launcher = Local(where) if isinstance(where, int) else where
     before = [f for f in folders if jobs.finished(f)]
     for known in before:
         on_finished(known)
-    board = _Board([f for f in folders if f not in set(before)], ended=set(before))
+    queue = _Queue([f for f in folders if f not in set(before)], ended=set(before))
     sizes = {f: jobs.job_in(f).size() for f in folders}
     columns = ("{task.description}", BarColumn(), "{task.fields[done]}/{task.fields[count]} runs")
     shown = [TextColumn(c) if isinstance(c, str) else c for c in columns]
@@ -103,25 +102,25 @@ def run_all(
         task = bar.add_task(title, total=sum(sizes.values()), done=len(before), count=len(folders))
         handler = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
         try:
-            while board.waiting or board.running:
-                while len(board.running) < launcher.workers:
-                    ready = board.next_ready()
+            while queue.waiting or queue.running:
+                while len(queue.running) < launcher.workers:
+                    ready = queue.next_ready()
                     if ready is None:
                         break
-                    board.running[ready] = launcher.start(ready)
-                for folder, handle in list(board.running.items()):
+                    queue.running[ready] = launcher.start(ready)
+                for folder, handle in list(queue.running.items()):
                     end = launcher.poll(handle)
-                    if end is not None and board.settle(folder, end):
+                    if end is not None and queue.record_exit(folder, end):
                         on_finished(folder)
-                over = board.ended | set(board.failed)
+                over = queue.ended | set(queue.failed)
                 part = sum(sizes[f] for f in over) + sum(
-                    jobs.job_in(f).progress() for f in board.running
+                    jobs.job_in(f).progress() for f in queue.running
                 )
                 bar.update(task, completed=part, done=len(over))
                 time.sleep(PAUSE)
         except KeyboardInterrupt:
-            launcher.stop(list(board.running.values()))
+            launcher.stop(list(queue.running.values()))
             raise Interrupted("stopped; every run is saved: the same command continues") from None
         finally:
             signal.signal(signal.SIGTERM, handler)
-    return board.failed
+    return queue.failed

@@ -1,4 +1,4 @@
-"""Which of a run's kept policies to deploy, told from the logged data alone: fitted Q evaluation of
+"""The choice among the kept policies of a run from the logged data alone, by fitted Q evaluation of
 all of them at once."""
 
 import copy
@@ -30,7 +30,7 @@ def kept_policies(folder: Path, agent: Agent) -> tuple[list[int], list[Any]]:
 
 
 def chooses(agent: Agent) -> bool:
-    """Whether an agent's kept policies differ: those of a planner do not."""
+    """Whether the kept policies of an agent differ. Those of a planner do not."""
     return not isinstance(agent, PETS)
 
 
@@ -53,14 +53,14 @@ def select(
             bar.count("choosing", int(metrics["fqe/update"]), updates)
 
     config = FQEConfig(steps=updates, gamma=gamma, tau=TAU)
-    found = evaluate_policies(policies, dataset, config, on_progress=show)
+    estimates = evaluate_policies(policies, dataset, config, on_progress=show)
     bar.close()
     result = {
         "updates": updates,
         "steps": steps,
-        "values": [float(f"{v:.6g}") for v in found.values],
-        "td_errors": [float(f"{v:.4g}") for v in found.td_errors],
-        "chosen": steps[best(found.values)],
+        "values": [float(f"{v:.6g}") for v in estimates.values],
+        "td_errors": [float(f"{v:.4g}") for v in estimates.td_errors],
+        "chosen": steps[best(estimates.values)],
     }
     folders.write_json(folder / "selection.json", result)
     return result

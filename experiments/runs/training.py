@@ -47,8 +47,8 @@ def create(settings: RunSettings, config: Any, folder: Path) -> None:
 
 
 def description(settings: RunSettings, config: Any) -> dict[str, Any]:
-    """The content of config.json, checked against the algorithm and the dataset's card. What a card
-    does not tell, the first session checks before it trains."""
+    """The content of config.json, checked against the algorithm and the dataset's card. The
+    first session makes the checks that need the data or the agent."""
     steps = settings.steps or default_steps(settings.algorithm, settings.data)
     settings = replace(settings, steps=steps)
     config = for_budget(settings.algorithm, settings.data, config, steps)
@@ -65,7 +65,7 @@ def ensure(settings: RunSettings, config: Any, folder: Path) -> None:
 
 
 def check(settings: RunSettings) -> None:
-    """Raise `ConfigError` where the algorithm cannot learn from what the settings name."""
+    """Raise `ConfigError` if the algorithm cannot learn from the data or task of the settings."""
     name, given = settings.algorithm, settings.data
     cls, _ = ALGORITHMS[name]
     if settings.online and not hasattr(cls, "learn"):
@@ -101,12 +101,13 @@ class TrainingRun(Job):
         return configs.from_dict(RunSettings, self.read()["run"])
 
     def needs(self) -> list[Path]:
-        """The fit of the world model that the run begins with."""
+        """The fit of the world model that the run starts from."""
         model = self.settings.model
         return [] if model is None else [Path(model)]
 
     def finished(self) -> bool:
-        """Whether all updates are done, and the policy is chosen where one is to be."""
+        """Whether all updates are done, and the choice among checkpoints where the settings ask for
+        it."""
         if not super().finished():
             return False
         settings, result = self.settings, folders.read_json(self.folder / "result.json")
@@ -173,7 +174,7 @@ class Source:
 
 
 def open_source(settings: RunSettings) -> Source:
-    """Load what the settings name."""
+    """Load the dataset, or make the task."""
     if settings.online:
         task = tasks.make(settings.data)
         return Source(task.spec, None, task)
@@ -191,7 +192,7 @@ def _train(
     quiet: bool,
     clock: Clock,
 ) -> Result:
-    """Wire the callbacks, put their state back, and run the library's loop."""
+    """Restore the callbacks and run the training loop."""
     steps = settings.steps
     assert steps is not None
     progress = Progress(steps)
@@ -236,7 +237,7 @@ def _train(
             score = float(agent.spec.score(mean))
     result = {
         "step": agent.step,
-        "seconds": clock(),  # without those of the choice among checkpoints
+        "seconds": clock(),  # before the choice among checkpoints
         "last_return_mean": mean,
         "last_score": score,
     }
@@ -247,8 +248,8 @@ def _train(
 
 
 class Forecast:
-    """Prints what the fit of a world model will take, after two epochs of it, and, before the first
-    update, what an algorithm knows of the `steps` ahead of it."""
+    """Prints how long the fit of a world model will take, after its second epoch, and the forecast
+    of the algorithm for `steps` updates, before the first one."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -304,7 +305,7 @@ def _put_back(
     evaluator: Evaluator | None,
     collector: Collector | None,
 ) -> None:
-    """Return every part of a run to the checkpoint; an empty `content` returns it to the start."""
+    """Restore every part of a run from the checkpoint; from an empty one, to the start."""
     kept = content.get("run", {"recorder": {"latest": {}, "events": {}}})
     recorder.load_state_dict(kept["recorder"], step, content.get("epoch", 0))
     if evaluator is not None and "evaluations" in kept:

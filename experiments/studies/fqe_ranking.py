@@ -42,9 +42,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     returns: list[float] = []
     last: list[float] = []
     for name in settings["algorithms"]:
-        steps, kept, found = _policies(name, settings, seed, folder / name)
+        steps, kept, by_step = _policies(name, settings, seed, folder / name)
         policies += kept
-        returns += [found[step] for step in steps]
+        returns += [by_step[step] for step in steps]
         last.append(returns[-1])
     config = FQEConfig(steps=settings["updates"], gamma=0.99)
     values = evaluate_policies(policies, dataset, config).values
@@ -64,7 +64,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     )
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Fitted-Q value against score, a panel a dataset, a point a policy, a marker a seed."""
     panels = {
         label: {
@@ -72,11 +72,11 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
                 np.array(record["curves"]["fqe_value"]),
                 np.array(record["curves"]["score"]),
             )
-            for record in found
+            for record in records
         }
-        for label, found in rows.items()
+        for label, records in rows.items()
     }
-    path = folder / f"ranking{mark}.png"
+    path = folder / f"ranking{suffix}.png"
     figures.scatter(panels, "fitted-Q value (discounted)", "normalised score", path)
     return [path]
 

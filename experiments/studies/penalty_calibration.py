@@ -79,8 +79,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         "imagined": after_imagined_steps(model, task, starts, settings["steps"], generator),
     }
     values: dict[str, float] = {}
-    for place, found in rows.items():
-        values |= {f"{place}/{name}": value for name, value in compare(model, found).items()}
+    for place, states in rows.items():
+        values |= {f"{place}/{name}": value for name, value in compare(model, states).items()}
     return Outcome({name: float(f"{value:.5g}") for name, value in values.items()}, {})
 
 
@@ -132,10 +132,10 @@ def after_imagined_steps(
     )
 
 
-def last_steps(found: Trajectories) -> Transitions:
+def last_steps(trajectories: Trajectories) -> Transitions:
     """The last live step of each trajectory that has one."""
-    counts = found.mask.sum(1)
-    return found.transitions().select(counts[counts > 0].cumsum(0) - 1)
+    counts = trajectories.mask.sum(1)
+    return trajectories.transitions().select(counts[counts > 0].cumsum(0) - 1)
 
 
 def on_circles(obs: Tensor, pairs: tuple[tuple[int, int], ...]) -> Tensor:
@@ -151,7 +151,7 @@ def on_circles(obs: Tensor, pairs: tuple[tuple[int, int], ...]) -> Tensor:
 def _fitted(
     dataset: Dataset, settings: dict[str, Any], seed: int, folder: Path
 ) -> EnsembleDynamics:
-    """The ensemble, fitted in `folder`, where a fit that stopped goes on."""
+    """The ensemble, fitted in `folder`, from its checkpoint if there is one."""
     values = configs.to_dict(preset_config("mopo", settings["data"]).model)
     config = configs.from_dict(EnsembleConfig, merge(values, settings["model"]))
     chosen = FitSettings(settings["data"], seed, test_share=settings["test_share"])
@@ -163,23 +163,23 @@ def _fitted(
     return model
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Rank correlations, a panel a dataset, a line a measure, a marker a place: mean over seeds
     with its 95 % interval. The CSV beside it holds Pearson's too. One figure has every place, so
-    the blocks of a table after its first, which have a `mark`, need none."""
-    if mark:
+    the blocks of a table after its first, which have a `suffix`, need none."""
+    if suffix:
         return []
     path = folder / "calibration.png"
-    spearman = {label: _intervals(found, "") for label, found in rows.items()}
+    spearman = {label: _intervals(records, "") for label, records in rows.items()}
     with plt.rc_context(figures.STYLE):
         size = (2.7 * len(rows) + 1.6, 3.6)
         figure, grid = plt.subplots(1, len(rows), figsize=size, sharey=True, squeeze=False)
         for axes, (label, panel) in zip(grid[0], spearman.items(), strict=True):
             for index, (place, title) in enumerate(PLACES.items()):
-                found = [panel[place, name] for name in MEASURES]
-                height = np.arange(len(found)) + 0.22 * (index - 1)
+                intervals = [panel[place, name] for name in MEASURES]
+                height = np.arange(len(intervals)) + 0.22 * (index - 1)
                 colour = figures.COLOURS[index]
-                low, middle, high = ([getattr(i, n) for i in found] for n in ENDS)
+                low, middle, high = ([getattr(i, n) for i in intervals] for n in ENDS)
                 axes.hlines(height, low, high, color=colour, lw=2, alpha=0.5)
                 style: Any = {"marker": figures.MARKERS[index], "ls": "", "ms": 5}
                 axes.plot(middle, height, color=colour, label=title, **style)
@@ -219,6 +219,6 @@ def _write(rows: dict[str, list[dict[str, Any]]], path: Path) -> None:
         writer.writerow(["data", "place", "measure", "correlation", "mean", "low", "high"])
         for label, records in rows.items():
             for title, kind in (("spearman", ""), ("pearson", "/pearson")):
-                for (place, name), found in _intervals(records, kind).items():
-                    numbers = [f"{v:.6g}" for v in found]
+                for (place, name), interval in _intervals(records, kind).items():
+                    numbers = [f"{v:.6g}" for v in interval]
                     writer.writerow([label, place, name, title, *numbers])

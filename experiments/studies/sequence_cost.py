@@ -67,9 +67,9 @@ def _once(
     return time.process_time() - began
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Milliseconds against length."""
     panels = figures.by_label(rows, figures.column("length"), figures.column("ms"))
-    path = folder / f"sequence-cost{mark}.png"
+    path = folder / f"sequence-cost{suffix}.png"
     figures.curves(panels, "positions of a tape", "milliseconds of an update", path)
     return [path]

@@ -1,1 +1,1 @@
-"""Tables: their definitions, the records of their cells, and what is made of these."""
+"""Tables: definitions, records of their cells, and the pages and figures made from these."""

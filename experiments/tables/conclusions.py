@@ -1,4 +1,4 @@
-"""Sentences under a table that are computed from its records: what came out of it."""
+"""Conclusions: sentences under a table that are computed from its records."""
 
 import re
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from mbrl import statistics
 from mbrl.errors import unknown_name
 
 
-def certified(found: Summary) -> list[str]:
-    """For rows with `q`, `bound`, `lag_bound` and `slope`: in how many seeds the value is above
-    what can be, and whether it still grows."""
+def certified(summary: Summary) -> list[str]:
+    """For rows with `q`, `bound`, `lag_bound` and `slope`: in how many seeds the value exceeds
+    the bound, and whether it still grows."""
     lines = []
-    for block in found.blocks:
+    for block in summary.blocks:
         for label, records in records_of(block).items():
             values = [r["values"] for r in records]
             if not values or not {"q", "bound", "lag_bound", "slope"} <= values[0].keys():
@@ -36,13 +36,13 @@ def certified(found: Summary) -> list[str]:
     return lines
 
 
-def detector(found: Summary) -> list[str]:
+def detector(summary: Summary) -> list[str]:
     """How often the alarm agrees with what happened, over all records with `blew_up`. Runs of one
     seed with the same numbers are one run under two labels: without a penalty, a method is the one
     that it extends."""
     records = {
         (r["key"]["seed"], *(f"{k} {r['values'][k]}" for k in ("q", "excess"))): r["values"]
-        for block in found.blocks
+        for block in summary.blocks
         for records in records_of(block).values()
         for r in records
         if "blew_up" in r["values"]
@@ -71,11 +71,11 @@ def detector(found: Summary) -> list[str]:
     return lines
 
 
-def guided(found: Summary) -> list[str]:
+def guided(summary: Summary) -> list[str]:
     """For every learner L with columns `L`, `L unguided` and `L guided`: differences of the means
     over datasets of the last scores."""
     lines = []
-    for block in found.blocks:
+    for block in summary.blocks:
         scores = {c.label: block.scores(c) for c in block.block.columns if block.complete(c)}
         for name in scores:
             kinds = {"real": name, "unguided": f"{name} unguided", "guided": f"{name} guided"}
@@ -92,11 +92,11 @@ def guided(found: Summary) -> list[str]:
     return lines
 
 
-def few_steps(found: Summary) -> list[str]:
-    """Of the first block, once all its cells are done: for every sampler the least number of
-    evaluations at which it is of equal quality in all seeds, and the sampler with the least of all
-    in all rows."""
-    block = found.blocks[0]
+def few_steps(summary: Summary) -> list[str]:
+    """For the first block, once all its cells are finished: the least number of evaluations at
+    which each sampler has equal quality in all seeds, and the sampler with the least over all
+    rows."""
+    block = summary.blocks[0]
     rows = records_of(block)
     if any(len(known) < len(block.block.seeds) for known in rows.values()):
         return []
@@ -112,12 +112,12 @@ def few_steps(found: Summary) -> list[str]:
     return [*lines, "Of those that a configuration names, the default: " + _first(named)]
 
 
-def windows(found: Summary) -> list[str]:
+def windows(summary: Summary) -> list[str]:
     """For every panel with a diffusion and an ensemble: the errors of the first over those of the
     second at the same likelihood of the target policy; and how a diffusion's likelihoods and errors
     go with the weight (P1, P2 and P5 of policy-guided diffusion, arXiv 2404.06356)."""
     rows: dict[str, list[Record]] = {}
-    for block in found.blocks:
+    for block in summary.blocks:
         rows |= records_of(block)
     lines = []
     for label, records in rows.items():
@@ -151,10 +151,10 @@ def windows(found: Summary) -> list[str]:
     return lines
 
 
-def costly(found: Summary) -> list[str]:
+def costly(summary: Summary) -> list[str]:
     """Recipes that take more than twice as long as GRPO, by the mean over seeds."""
     lines = []
-    for block in found.blocks:
+    for block in summary.blocks:
         for label, records in records_of(block).items():
             if not records:
                 continue
@@ -166,20 +166,20 @@ def costly(found: Summary) -> list[str]:
     return lines
 
 
-def beaten(found: Summary) -> list[str]:
+def beaten(summary: Summary) -> list[str]:
     """Which rows of a block are above and below GRPO and PPO."""
-    lines = [line for name in ("grpo", "ppo") for line in language.against(name, found)]
+    lines = [line for name in ("grpo", "ppo") for line in language.against(name, summary)]
     return list(dict.fromkeys(lines))  # runs that diverged are named once
 
 
 TRENDS = ("length", "gap", "score")
 
 
-def trends(found: Summary) -> list[str]:
+def trends(summary: Summary) -> list[str]:
     """For rows that differ in a number, the last in what stands after the first comma of their
     labels: rank correlations over runs of what was measured with that number."""
     lines = []
-    for block in found.blocks:
+    for block in summary.blocks:
         panels: dict[str, list[tuple[float, Record]]] = {}
         for label, records in records_of(block).items():
             panel, _, line = label.partition(", ")
@@ -232,9 +232,9 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
 }
 
 
-def lines(found: Summary) -> list[str]:
-    """All sentences that the table asks for. Raises `ConfigError` for an unknown name."""
-    for name in found.plan.conclusions:
+def lines(summary: Summary) -> list[str]:
+    """The sentences of all conclusions of the table. Raises `ConfigError` for an unknown name."""
+    for name in summary.plan.conclusions:
         if name not in CONCLUSIONS:
             raise unknown_name("conclusion", name, CONCLUSIONS)
-    return [line for name in found.plan.conclusions for line in CONCLUSIONS[name](found)]
+    return [line for name in summary.plan.conclusions for line in CONCLUSIONS[name](summary)]

@@ -1,4 +1,4 @@
-"""What the missing cells of a table will cost, from what recorded ones took and its file allows."""
+"""Estimated cost of the missing cells of a table, from recorded cells and the table's budget."""
 
 import json
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ from experiments.tables.plan import Cell
 
 
 def sentence(cells: Sequence[Cell], home: Path, workers: int) -> str:
-    """Number of cells to do and, as far as recorded cells of their kind tell, the time: seconds a
-    cell at most and hours for all with `workers` side by side; then the same of the budget that
-    the table's file states."""
+    """Number of missing cells; seconds of the longest and hours of all with `workers` side by side,
+    by recorded cells of the same kind; and the same by the budget in the table's file."""
     rates = _rates(home)
     known = [rates[_kind(c.key)] * _size(c.key) for c in cells if _kind(c.key) in rates]
     text = f"{len(cells)} cells to do"
@@ -37,19 +36,19 @@ def sentence(cells: Sequence[Cell], home: Path, workers: int) -> str:
 
 
 def _rates(home: Path) -> dict[str, float]:
-    """Median seconds a unit of work of every kind of cell under `home`."""
-    found: dict[str, list[float]] = {}
+    """Median seconds for a unit of work of each kind of cell under `home`."""
+    rates: dict[str, list[float]] = {}
     for file in home.rglob("*.json"):
         record = json.loads(file.read_text())
         key = record.get("key")
         if key is not None:
             seconds = record["seconds"] + record.get("shared_seconds", 0.0)
-            found.setdefault(_kind(key), []).append(seconds / _size(key))
-    return {kind: float(np.median(values)) for kind, values in found.items()}
+            rates.setdefault(_kind(key), []).append(seconds / _size(key))
+    return {kind: float(np.median(values)) for kind, values in rates.items()}
 
 
 def _kind(key: dict[str, Any]) -> str:
-    """An algorithm; a study with what makes its cells differ in cost."""
+    """The algorithm; or the study with the settings that its cost depends on."""
     if "algorithm" in key:
         return str(key["algorithm"])
     names = ("algorithm", "critics", "task", "learner", "agent")

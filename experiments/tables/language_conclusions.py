@@ -14,10 +14,10 @@ PERCENT = {"signal": 100.0}  # of values that are recorded as shares
 LOST = 5.0  # percent: a run that ends below has lost what its warm start had
 
 
-def warm_starts(found: Summary) -> list[str]:
-    """What the warm starts of all cells solve, each once, and which of them are out of the band."""
+def warm_starts(summary: Summary) -> list[str]:
+    """Accuracy of the warm starts of all cells, and which of them are outside the band."""
     known: dict[tuple[str, int], float] = {}
-    for block in found.blocks:
+    for block in summary.blocks:
         for records in records_of(block).values():
             for record in records:
                 key = record["key"]
@@ -34,11 +34,11 @@ def warm_starts(found: Summary) -> list[str]:
     ]
 
 
-def rewards(found: Summary) -> list[str]:
+def rewards(summary: Summary) -> list[str]:
     """For every task with a row of GRPO and rows of demonstrations: the gains, their differences,
-    and what a cell took."""
+    and the seconds of a cell."""
     lines = []
-    for block in found.blocks:
+    for block in summary.blocks:
         rows = {label: records for label, records in records_of(block).items() if records}
         for label, records in rows.items():
             task, _, name = label.partition(", ")
@@ -69,16 +69,16 @@ def _beside(own: list[Record], other: list[Record], task: str, name: str) -> lis
     return lines
 
 
-def against_grpo(found: Summary) -> list[str]:
-    return against(GRPO, found)
+def against_grpo(summary: Summary) -> list[str]:
+    return against(GRPO, summary)
 
 
-def by_gate(found: Summary) -> list[str]:
+def by_gate(summary: Summary) -> list[str]:
     """For tasks with several kinds of gates (how a recipe lets steps of the policy through): how
     many recipes have each, what they gain on average, and how many runs lost everything. Recipes
     of a kind differ in more than that."""
     gates: dict[str, dict[str, list[list[Record]]]] = {}
-    for block in found.blocks:
+    for block in summary.blocks:
         for label, records in records_of(block).items():
             if records:
                 kind = type(recipe(records[0]["key"]["settings"]["recipe"]).gate).__name__
@@ -102,11 +102,11 @@ def by_gate(found: Summary) -> list[str]:
     return lines
 
 
-def alike(found: Summary) -> list[str]:
+def alike(summary: Summary) -> list[str]:
     """Recipes of a task that ended with the same numbers on every seed: where nothing happened that
     they treat differently, they are one recipe under several names."""
     lines = []
-    for block in found.blocks:
+    for block in summary.blocks:
         rows: dict[tuple[str, str], list[str]] = {}
         for label, records in records_of(block).items():
             task, name = label.split(", ", 1)
@@ -124,20 +124,20 @@ def alike(found: Summary) -> list[str]:
     return lines
 
 
-def schedulers(found: Summary) -> list[str]:
-    """Who has more groups with right and wrong answers, and who ends higher."""
-    lines = against(UNIFORM, found, "signal") + against(UNIFORM, found)
+def schedulers(summary: Summary) -> list[str]:
+    """Schedulers with a larger share of mixed groups, and with a higher final score."""
+    lines = against(UNIFORM, summary, "signal") + against(UNIFORM, summary)
     return list(dict.fromkeys(lines))  # a run that diverged is named by both
 
 
-def against(reference: str, found: Summary, value: str = "score") -> list[str]:
+def against(reference: str, summary: Summary, value: str = "score") -> list[str]:
     """Which rows of a block are above and below the reference on each task, and over all tasks
     together: those whose interval of the difference of means of `value` does not hold 0; of these
     those that stand when all are tested at once. Rows with a run that diverged are named and not
-    tested. A value that is a share is told in percent.
+    tested. A value that is a share is given in percent.
     """
     lines = []
-    for block in found.blocks:
+    for block in summary.blocks:
         tasks: dict[str, dict[str, np.ndarray]] = {}
         for label, records in records_of(block).items():
             task, name = label.split(", ", 1)
@@ -150,7 +150,9 @@ def against(reference: str, found: Summary, value: str = "score") -> list[str]:
         tables = {task: {n: [s] for n, s in scores.items()} for task, scores in tasks.items()}
         if len(tasks) > 1:
             everywhere = [
-                n for n in next(iter(tasks.values())) if all(n in found for found in tasks.values())
+                n
+                for n in next(iter(tasks.values()))
+                if all(n in scores for scores in tasks.values())
             ]
             tables["all tasks"] = {n: [scores[n] for scores in tasks.values()] for n in everywhere}
         for task, table in tables.items():
@@ -161,21 +163,21 @@ def against(reference: str, found: Summary, value: str = "score") -> list[str]:
 
 
 def _compared(reference: str, about: str, table: dict[str, list[np.ndarray]]) -> list[str]:
-    found = statistics.paired_comparison(table, reference)
+    compared = statistics.paired_comparison(table, reference)
     lines = []
     for word, sign in (("above", 1), ("below", -1)):
         differs = {
             name: result
-            for name, result in found.items()
+            for name, result in compared.items()
             if min(sign * result.difference.low, sign * result.difference.high) > 0
         }
         ranked = sorted(differs, key=lambda name: -sign * differs[name].difference.estimate)
         shown = [f"{n} {_text(differs[n].difference)}" for n in ranked]
         stand = [n for n in ranked if differs[n].adjusted_p_value < 0.05]
         lines.append(
-            f"{about}, {word} {reference} by an interval without 0, {len(shown)} of {len(found)} "
-            f"({len(found) / 40:.1f} by chance alone): {', '.join(shown) or 'none'}; after Holm's "
-            f"correction: {', '.join(stand) or 'none'}."
+            f"{about}, {word} {reference} by an interval without 0, {len(shown)} of "
+            f"{len(compared)} ({len(compared) / 40:.1f} by chance alone): "
+            f"{', '.join(shown) or 'none'}; after Holm's correction: {', '.join(stand) or 'none'}."
         )
     return lines
 

@@ -1,9 +1,10 @@
-"""A table as one HTML page that needs nothing but the figures beside it."""
+"""A table as an HTML page, with its figures beside it."""
 
 import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,31 +14,31 @@ from experiments.tables.plan import Column, Row
 from experiments.tables.summary import BlockSummary, Entry, Summary
 
 
-def html(found: Summary, figures: Sequence[Path]) -> str:
+def html(summary: Summary, figures: Sequence[Path]) -> str:
     """The page; `figures` are files that stand beside it."""
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(found.plan.title)}</title><style>{STYLE}</style></head><body>",
-        f"<h1>{escape(found.plan.title)}</h1>",
-        f"<p>{escape(render.meaning(found))}</p>",
+        f"<title>{escape(summary.plan.title)}</title><style>{STYLE}</style></head><body>",
+        f"<h1>{escape(summary.plan.title)}</h1>",
+        f"<p>{escape(render.meaning(summary))}</p>",
     ]
-    if not found.plan.studies_only:
+    if not summary.plan.studies_only:
         parts.append(
             "<p>Small figures: the highest evaluation of each run, and the one at the step that "
             "fitted Q evaluation chose from the data alone; the highest mean of a row is bold. "
             "Point at a cell for its seeds, interval and budget.</p>"
         )
-    for block in found.blocks:
+    for block in summary.blocks:
         if block.block.title:
-            parts.append(f"<h2>{escape(render.heading(block, found))}</h2>")
+            parts.append(f"<h2>{escape(render.heading(block, summary))}</h2>")
         parts.append(_rows(block))
         complete = any(block.complete(c) for c in block.block.columns)
         if block.block.study is None and complete and len(block.block.rows) > 1:
-            parts += ["<h2>Over all datasets</h2>", _totals(block, found)]
-    told = [*conclusions.lines(found), *render.remarks(found)]
-    parts += [f"<p>{escape(line)}</p>" for line in told]
+            parts += ["<h2>Over all datasets</h2>", _totals(block, summary)]
+    footnotes = [*conclusions.lines(summary), *render.footnotes(summary)]
+    parts += [f"<p>{escape(line)}</p>" for line in footnotes]
     for file in figures:
         name = re.sub(r"-(\d+)$", r", block \1", file.stem).replace("-", " ")
         parts.append(
@@ -85,8 +86,8 @@ def _cell(entry: Entry, wanted: int, best: bool) -> str:
         chosen = np.mean(entry.selected)
         also = "" if np.isnan(chosen) else f" · chosen {chosen:.1f}"
         text += f"<small>best {np.mean(entry.best):.1f}{also}</small>"
-    mark = ' class="best"' if best else ""
-    return f'<td{mark} title="{escape(_detail(entry))}">{text}</td>'
+    style = ' class="best"' if best else ""
+    return f'<td{style} title="{escape(_detail(entry))}">{text}</td>'
 
 
 def _detail(entry: Entry) -> str:
@@ -99,14 +100,20 @@ def _detail(entry: Entry) -> str:
     steps = entry.records[0]["key"].get("steps")
     if steps is not None:
         lines.append(f"{steps} updates, {np.mean(entry.seconds):.0f} s a run")
-    return "; ".join(lines)
+    return "; ".join([*lines, _versions(entry.records[-1])])
 
 
-def _totals(block: BlockSummary, found: Summary) -> str:
+def _versions(record: dict[str, Any]) -> str:
+    if "packages" not in record:
+        return "versions not recorded"
+    return f"torch {record['packages']['torch']}, commit {record['commit'] or 'not recorded'}"
+
+
+def _totals(block: BlockSummary, summary: Summary) -> str:
     rows = [
         f'<tr><th scope="row">{escape(name)}</th>'
         + "".join(f"<td>{escape(text)}</td>" for text in texts)
         + "</tr>"
-        for name, texts in render.totals(block, found)
+        for name, texts in render.totals(block, summary)
     ]
     return _table(["", *(c.label for c in block.block.columns)], rows)

@@ -1,4 +1,4 @@
-"""Tables as files: a TOML file in experiments/tables/definitions says which cells a table has."""
+"""Definitions of tables: TOML files in experiments/tables/definitions that list the cells."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ KEYS |= {"conclusions", "cell_seconds"}
 
 @dataclass(frozen=True)
 class Column:
-    """An algorithm, perhaps with settings of its own; in a table of a study a measured quantity."""
+    """An algorithm with settings; in a table of a study, a measured quantity."""
 
     label: str
     algorithm: str = ""
@@ -59,8 +59,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Cell:
-    """One finished job of a table: what it is (`key`), and where its record stands (`path`,
-    relative to the table's folder)."""
+    """A job of a table, with its `key` and the `path` of its record relative to the table's
+    folder."""
 
     row: Row
     column: Column
@@ -68,14 +68,14 @@ class Cell:
     key: dict[str, Any]
     path: Path
 
-    def folder(self, data_mark: str | None) -> Path:
-        """Job folder, relative to the table's; another key or other data never meet it."""
-        text = json.dumps([self.key, data_mark], sort_keys=True)
+    def folder(self, data_fingerprint: str | None) -> Path:
+        """Job folder relative to the table's, unique to the key and the data."""
+        text = json.dumps([self.key, data_fingerprint], sort_keys=True)
         return self.path.with_suffix("") / hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True)
-class Knob:
+class SweptHyperparameter:
     """One setting, and its value in each column."""
 
     name: str
@@ -92,11 +92,11 @@ class Plan:
     published: tuple[str, ...] = ()  # files in datasets/published
     conclusions: tuple[str, ...] = ()  # sentences computed from the records, under the table
     reference: str | None = None  # the column that the others are compared with
-    knob: Knob | None = None  # of a sweep over one numeric setting
+    swept: SweptHyperparameter | None = None  # of a sweep over one numeric setting
 
     @property
     def studies_only(self) -> bool:
-        """Whether no block is of runs, so that no number is a score."""
+        """Whether all blocks are of studies, so that no number is a score."""
         return all(block.study is not None for block in self.blocks)
 
     def cells(self, block: Block) -> Iterator[Cell]:
@@ -187,19 +187,19 @@ def _plan(name: str, values: dict[str, Any]) -> Plan:
         published=tuple(values.get("published", ())),
         conclusions=tuple(values.get("conclusions", ())),
         reference=reference,
-        knob=_knob(values),
+        swept=_swept(values),
     )
 
 
-def _knob(values: dict[str, Any]) -> Knob | None:
+def _swept(values: dict[str, Any]) -> SweptHyperparameter | None:
     sweep = values.get("sweep")
     if sweep is None or not all(isinstance(v, int | float) for v in sweep["values"]):
         return None
-    return Knob(sweep["knob"], tuple(sweep["values"]))
+    return SweptHyperparameter(sweep["knob"], tuple(sweep["values"]))
 
 
 def _study_blocks(values: dict[str, Any]) -> list[Block]:
-    """The table's own rows, then its blocks, which take over what they do not give themselves."""
+    """The rows of the table, then its blocks, which inherit the settings of the table."""
     common = {k: v for k, v in values.items() if k not in ("blocks", "title", "rows")}
     blocks = [_study_block(values | {"title": ""})] if "rows" in values else []
     for block in values.get("blocks", []):
@@ -243,8 +243,8 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
     for block in values.get("blocks", []):
         own = _columns(block) if {"algorithms", "columns"} & block.keys() else columns
         budget = block.get("steps", steps)
-        mark = "" if budget == steps else f"@{budget}"
-        rows = _rows(block["datasets"], budget, mark, block.get("cell_seconds", seconds))
+        suffix = "" if budget == steps else f"@{budget}"
+        rows = _rows(block["datasets"], budget, suffix, block.get("cell_seconds", seconds))
         blocks.append(Block(block["title"], rows, own, tuple(block.get("seeds", seeds))))
     for block in blocks:
         for row in block.rows:
@@ -253,16 +253,16 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
 
 
 def _rows(
-    datasets: list[str], steps: int | None, mark: str, seconds: float | None
+    datasets: list[str], steps: int | None, suffix: str, seconds: float | None
 ) -> tuple[Row, ...]:
-    return tuple(Row(f"{data}{mark}", data, steps, seconds=seconds) for data in datasets)
+    return tuple(Row(f"{data}{suffix}", data, steps, seconds=seconds) for data in datasets)
 
 
 def _columns(values: dict[str, Any]) -> tuple[Column, ...]:
     """From `algorithms` (names), `columns` (label, algorithm, config) or `sweep` (algorithm, knob,
     values)."""
-    found = [Column(a, a) for a in values.get("algorithms", [])]
-    found += [
+    columns = [Column(a, a) for a in values.get("algorithms", [])]
+    columns += [
         Column(c.get("label", c["algorithm"]), c["algorithm"], c.get("config", {}))
         for c in values.get("columns", [])
     ]
@@ -270,10 +270,10 @@ def _columns(values: dict[str, Any]) -> tuple[Column, ...]:
         sweep = values["sweep"]
         for value in sweep["values"]:
             label = f"{sweep['algorithm']} {sweep['knob'].split('.')[-1]}={value}"
-            found.append(Column(label, sweep["algorithm"], nested(sweep["knob"], value)))
-    if not found:
+            columns.append(Column(label, sweep["algorithm"], nested(sweep["knob"], value)))
+    if not columns:
         raise ConfigError("there are no columns; give algorithms, columns or sweep")
-    for column in found:
+    for column in columns:
         if column.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", column.algorithm, ALGORITHMS)
         if not ALGORITHMS[column.algorithm][0].learns_offline:
@@ -281,15 +281,33 @@ def _columns(values: dict[str, Any]) -> tuple[Column, ...]:
                 f"column {column.label!r}: {column.algorithm} learns by acting, the columns of a "
                 "table learn from datasets; take an algorithm that `list` shows as offline"
             )
-    labels = [c.label for c in found]
+    labels = [c.label for c in columns]
     if len(set(labels)) < len(labels):
         raise ConfigError(f"two columns have the same label among {labels}; give each its own")
-    return tuple(found)
+    return tuple(columns)
 
 
-def nested(knob: str, value: Any) -> dict[str, Any]:
-    """{"a": {"b": value}} of the knob "a.b"."""
-    for part in reversed(knob.split(".")):
+def parse_values(text: str) -> tuple[str, list[Any]]:
+    """`a.b=1,2` as ("a.b", [1, 2]); values are JSON (numbers, true, null, [64, 64]) or words."""
+    name, sign, values = text.partition("=")
+    if not sign or not name or not values:
+        raise ConfigError(f"setting {text!r} is not NAME=VALUE[,VALUE...]; try learner.eta=0.5,1")
+    try:
+        return name, list(json.loads(f"[{values}]"))
+    except json.JSONDecodeError:
+        return name, [_word(v) for v in values.split(",")]
+
+
+def _word(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def nested(name: str, value: Any) -> dict[str, Any]:
+    """{"a": {"b": value}} of the hyperparameter "a.b"."""
+    for part in reversed(name.split(".")):
         value = {part: value}
     result: dict[str, Any] = value
     return result

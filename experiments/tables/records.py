@@ -1,4 +1,4 @@
-"""Records: one small JSON file for each finished cell of a table, from which tables are printed."""
+"""Records: a JSON file for each finished cell, from which tables are printed."""
 
 import json
 import shutil
@@ -19,24 +19,24 @@ Record = dict[str, Any]  # as read from its file
 HERE = Path(__file__).resolve().parent.parent
 # A checkout's own folder; an installed package keeps records where it is used.
 RECORDS = HERE / "records" if (HERE.parent / "pyproject.toml").exists() else Path("records")
-# What another run of the same cell may differ in.
+# Entries in which a repeated run of the same cell may differ.
 TIMES = ("seconds", "model_seconds", "shared_seconds")
 CIRCUMSTANCES = (*TIMES, "commit", "packages", "processor")
 
 
 def read(file: Path, key: dict[str, Any]) -> dict[str, Any] | None:
-    """The record in `file` if it is the one of `key`: then its job need not be done again.
+    """The record in `file` if it has that `key`, so that its job need not be repeated.
 
-    Settings that came after the record have their default in it: one whose default changes what
-    an algorithm does must raise its version.
+    Settings that are newer than the record count as having their defaults: one whose default
+    changes what an algorithm does must raise the algorithm's version.
     """
     if not file.exists():
         return None
     record: dict[str, Any] = json.loads(file.read_text())
-    return record if completed(record["key"]) == json.loads(json.dumps(key)) else None
+    return record if with_defaults(record["key"]) == json.loads(json.dumps(key)) else None
 
 
-def borrow(home: Path, path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
+def copy_from_other_table(home: Path, path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
     """The record of the same cell in another table beside `home`, copied to `home`."""
     for other in sorted(home.parent.glob(f"*/{path}")):
         record = read(other, key)
@@ -47,19 +47,19 @@ def borrow(home: Path, path: Path, key: dict[str, Any]) -> dict[str, Any] | None
     return None
 
 
-def completed(key: dict[str, Any]) -> dict[str, Any]:
-    """`key` with the settings that it does not know yet."""
+def with_defaults(key: dict[str, Any]) -> dict[str, Any]:
+    """`key` with the defaults of settings that are newer than it."""
     if "study" in key:
         return key | {"settings": studies.module(key["study"]).DEFAULTS | key["settings"]}
     try:
         config = build_config(key["algorithm"], key["config"])
-    except ConfigError:  # a setting that is gone: of another version
+    except ConfigError:  # a setting of an earlier version
         return key
     return key | {"config": json.loads(json.dumps(configs.to_dict(config)))}
 
 
 def write(file: Path, key: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the record of the finished job in `folder`."""
+    """Write the record of the finished job in `folder` to `file`."""
     record = of_run(key, folder) if "algorithm" in key else of_study(key, folder)
     with replacing(file) as part:
         part.write((json.dumps(record, separators=(",", ":")) + "\n").encode())
@@ -73,12 +73,25 @@ def of_study(key: dict[str, Any], folder: Path) -> dict[str, Any]:
     shared = jobs.in_order(jobs.job_in(folder).needs())
     if shared:
         record["shared_seconds"] = round(sum(map(jobs.seconds, shared)), 2)
+    if (folder / "manifest.json").exists():  # absent in folders of earlier versions
+        manifest = folders.read_json(folder / "manifest.json")
+        record |= environment(manifest)
+        if manifest["data"] is not None:
+            record["fingerprint"] = manifest["data"]["fingerprint"]
     return record | {"seconds": result["seconds"]}
 
 
+def environment(manifest: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "packages": manifest["packages"],
+        "processor": manifest["machine"]["processor"],
+        "commit": manifest["commit"],
+    }
+
+
 def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Configuration, data, versions, the mean return of every evaluation and every episode's of the
-    last one. What the others returned in each episode stays in the run's folder."""
+    """Configuration, data, versions, the mean return of every evaluation, and all returns of the
+    last one. Other returns stay in the run's folder."""
     manifest = folders.read_json(folder / "manifest.json")
     settings = folders.read_json(folder / "config.json")["run"]
     file, spec = folder / "evaluations.npz", manifest["spec"]
@@ -90,9 +103,7 @@ def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:
         "rows": manifest["data"]["rows"],
         "task": spec["task"],
         "reference_returns": spec["reference_returns"],
-        "packages": manifest["packages"],
-        "processor": manifest["machine"]["processor"],
-        "commit": manifest["commit"],
+        **environment(manifest),
         "seconds": jobs.seconds(folder),
         "steps": evaluations.steps,
         "means": [float(f"{r.mean():.7g}") for r in evaluations.returns],
@@ -110,13 +121,15 @@ def _rounded(values: Any, digits: int) -> list[float]:
     return [float(f"{v:.{digits}g}") for v in np.asarray(values, dtype=float).tolist()]
 
 
-def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+def agree(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Whether two records of a cell agree in all but time and circumstances. One may be older than
-    some settings, or have returns of four digits."""
+    some settings, have returns of four digits, or lack the fingerprint of a study's data."""
     rest = []
     for record in (a, b):
         kept = {k: v for k, v in record.items() if k not in CIRCUMSTANCES}
-        kept["key"] = completed(record["key"])
+        if "fingerprint" not in a or "fingerprint" not in b:
+            kept.pop("fingerprint", None)
+        kept["key"] = with_defaults(record["key"])
         if "last_returns" in record:
             kept["last_returns"] = _rounded(record["last_returns"], 4)
         rest.append(json.dumps(kept, sort_keys=True))

@@ -12,10 +12,10 @@ from experiments.tables.summary import BlockSummary, Entry, Summary
 from mbrl import statistics
 
 
-def write(found: Summary, folder: Path) -> list[Path]:
+def write(summary: Summary, folder: Path) -> list[Path]:
     """Write all forms of the table into `folder`; returns the files."""
-    texts = {"table.md": markdown(found), "table.csv": comma_separated(found)}
-    texts["table.tex"] = latex(found)
+    texts = {"table.md": markdown(summary), "table.csv": comma_separated(summary)}
+    texts["table.tex"] = latex(summary)
     files = []
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -23,13 +23,13 @@ def write(found: Summary, folder: Path) -> list[Path]:
     return files
 
 
-def caption(found: Summary) -> str:
-    return f"{found.plan.title}. {meaning(found)}"
+def caption(summary: Summary) -> str:
+    return f"{summary.plan.title}. {meaning(summary)}"
 
 
-def meaning(found: Summary) -> str:
-    """What the numbers are: metric, seeds, budget, threads."""
-    plan, seeds = found.plan, seeds_text(found)
+def meaning(summary: Summary) -> str:
+    """A description of the numbers: metric, seeds, budget, threads."""
+    plan, seeds = summary.plan, seeds_text(summary)
     if plan.studies_only:
         return f"Mean ± standard deviation over seeds {seeds}. {plan.note}".strip()
     return (
@@ -38,21 +38,20 @@ def meaning(found: Summary) -> str:
     ).strip()
 
 
-def seeds_text(found: Summary) -> str:
-    return ", ".join(map(str, found.blocks[0].block.seeds))
+def seeds_text(summary: Summary) -> str:
+    return ", ".join(map(str, summary.blocks[0].block.seeds))
 
 
-def heading(block: BlockSummary, found: Summary) -> str:
+def heading(block: BlockSummary, summary: Summary) -> str:
     """The block's title, with its seeds where they are not the table's."""
-    if block.block.seeds == found.blocks[0].block.seeds:
+    if block.block.seeds == summary.blocks[0].block.seeds:
         return block.block.title
     return f"{block.block.title} (seeds {', '.join(map(str, block.block.seeds))})"
 
 
 def text_of(entry: Entry, wanted: int) -> str:
-    """Mean ± standard deviation; with fewer seeds than wanted their number. Of a quantity that some
-    seeds do not have (NaN) the mean over the others, with their number; "none" if all lack it.
-    """
+    """Mean ± standard deviation, with the number of seeds if some are missing. Seeds whose value is
+    NaN are left out and counted; "none" if all are NaN."""
     if not entry.last:
         return "no data" if entry.missing else "not run"
     last = np.array(entry.last)
@@ -61,15 +60,15 @@ def text_of(entry: Entry, wanted: int) -> str:
         return "none"
     digits = ".1f" if entry.best else ".3g"  # scores, or what a study measured
     spread = f" ± {deviation(having):{digits}}" if len(having) > 1 else ""
-    mark = "" if len(last) == wanted else f" ({len(last)})"
+    count = "" if len(last) == wanted else f" ({len(last)})"
     if len(having) < len(last):
-        mark = f" ({len(having)} of {len(last)})"
+        count = f" ({len(having)} of {len(last)})"
     changed = " *" if entry.changed else ""
-    return f"{having.mean():{digits}}{spread}{mark}{changed}"
+    return f"{having.mean():{digits}}{spread}{count}{changed}"
 
 
 def deviation(values: np.ndarray) -> float:
-    """The sample's standard deviation, without the rounding error of equal numbers."""
+    """The sample standard deviation; exactly 0 for equal numbers."""
     return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
 
 
@@ -77,17 +76,17 @@ def published_text(entry: Entry) -> str:
     return "; ".join(f"{p.mean:.1f} {p.letter}" for p in entry.published)
 
 
-def markdown(found: Summary) -> str:
-    parts = [caption(found), ""]
-    for block in found.blocks:
+def markdown(summary: Summary) -> str:
+    parts = [caption(summary), ""]
+    for block in summary.blocks:
         if block.block.title:
-            parts += [f"**{heading(block, found)}**", ""]
+            parts += [f"**{heading(block, summary)}**", ""]
         parts += [*_markdown_rows(block), ""]
         if block.block.study is None and any(block.complete(c) for c in block.block.columns):
-            parts += [*_markdown_totals(block, found), ""]
-    for line in conclusions.lines(found):
+            parts += [*_markdown_totals(block, summary), ""]
+    for line in conclusions.lines(summary):
         parts += [line, ""]
-    parts += remarks(found)
+    parts += footnotes(summary)
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -110,7 +109,7 @@ AGGREGATES = ("mean, last", "IQM, last [95 %]", "mean, best", "mean, chosen offl
 
 
 def aggregates(block: BlockSummary, column: Column) -> dict[str, str]:
-    """Over all rows; empty until every row has a finished seed."""
+    """Aggregates over all rows; empty until every row has a finished seed."""
     if not block.complete(column):
         return dict.fromkeys(AGGREGATES, "")
     last = block.scores(column)
@@ -130,11 +129,11 @@ def aggregates(block: BlockSummary, column: Column) -> dict[str, str]:
     return dict(zip(AGGREGATES, values, strict=True))
 
 
-def comparisons(block: BlockSummary, found: Summary) -> dict[str, dict[str, str]]:
+def comparisons(block: BlockSummary, summary: Summary) -> dict[str, dict[str, str]]:
     """Each complete column against the reference, over all rows; empty without one."""
     columns = [c for c in block.block.columns if block.complete(c)]
     scores = {c.label: block.scores(c) for c in columns}
-    reference = found.plan.reference
+    reference = summary.plan.reference
     if reference not in scores or len(scores) < 2:
         return {}
     if any(len(seeds) < 2 for rows in scores.values() for seeds in rows):
@@ -142,48 +141,51 @@ def comparisons(block: BlockSummary, found: Summary) -> dict[str, dict[str, str]
     texts: dict[str, dict[str, str]] = {}
     for name, result in statistics.paired_comparison(scores, reference).items():
         d, better = result.difference, statistics.probability_of_improvement
-        chance = better(scores[name], scores[reference])
+        probability = better(scores[name], scores[reference])
         difference = f"{d.estimate:.1f} [{d.low:.1f}, {d.high:.1f}]"
         p = result.adjusted_p_value
         texts[name] = {
             f"mean less that of {reference} [95 %]": difference,
             "p (Holm)": "under 0.001" if p < 0.001 else f"{p:.3f}",
             f"chance to beat {reference} [95 %]": (
-                f"{chance.estimate:.2f} [{chance.low:.2f}, {chance.high:.2f}]"
+                f"{probability.estimate:.2f} [{probability.low:.2f}, {probability.high:.2f}]"
             ),
         }
     return texts
 
 
-def totals(block: BlockSummary, found: Summary) -> list[tuple[str, list[str]]]:
-    """Name and one text a column of everything that is told over all rows."""
+def totals(block: BlockSummary, summary: Summary) -> list[tuple[str, list[str]]]:
+    """Every quantity over all rows: its name and a text for each column."""
     columns = block.block.columns
     parts = [aggregates(block, column) for column in columns]
     rows = [(name, [p[name] for p in parts]) for name in AGGREGATES]
-    against = comparisons(block, found)
+    against = comparisons(block, summary)
     for name in next(iter(against.values()), {}):
         rows.append((name, [against.get(c.label, {}).get(name, "") for c in columns]))
     return rows
 
 
-def _markdown_totals(block: BlockSummary, found: Summary) -> list[str]:
+def _markdown_totals(block: BlockSummary, summary: Summary) -> list[str]:
     columns = block.block.columns
     lines = ["| over all datasets | " + " | ".join(c.label for c in columns) + " |"]
     lines.append("|---|" + "---|" * len(columns))
-    lines += [f"| {name} | " + " | ".join(texts) + " |" for name, texts in totals(block, found)]
+    lines += [f"| {name} | " + " | ".join(texts) + " |" for name, texts in totals(block, summary)]
     return lines
 
 
-def remarks(found: Summary) -> list[str]:
-    """Absent data and how to get them, changed data, shared fits, sources of published scores."""
-    entries = [e for b in found.blocks for e in b.entries.values()]
+def footnotes(summary: Summary) -> list[str]:
+    """Missing and changed data, shared fits, and sources of published scores."""
+    blocks = summary.blocks
+    entries = [e for b in blocks for e in b.entries.values()]
     lines = sorted({e.missing for e in entries if e.missing and not e.last})
-    if any(0 < len(e.last) < len(b.block.seeds) for b in found.blocks for e in b.entries.values()):
+    if any(0 < len(e.last) < len(b.block.seeds) for b in blocks for e in b.entries.values()):
         lines.append("In parentheses: the finished seeds where not all are.")
     if any(e.changed for e in entries):
         lines.append("\\* the data here have another checksum than those of the record.")
-    sources = sorted({(p.letter, p.source, p.mark) for e in entries for p in e.published})
-    lines += [f"In brackets, {letter}: {source}; {mark}." for letter, source, mark in sources]
+    sources = sorted({(p.letter, p.source, p.evidence) for e in entries for p in e.published})
+    lines += [
+        f"In brackets, {letter}: {source}; {evidence}." for letter, source, evidence in sources
+    ]
     fits = {
         (r["key"]["data"], r["key"]["seed"], r["model_seconds"])
         for e in entries
@@ -205,12 +207,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def comma_separated(found: Summary) -> str:
-    """One line a row and column, with everything that is known of it."""
+def comma_separated(summary: Summary) -> str:
+    """One line for each row and column, with all quantities."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for block in found.blocks:
+    for block in summary.blocks:
         for row in block.block.rows:
             for column in block.block.columns:
                 entry = block.entry(row, column)
@@ -224,7 +226,7 @@ def _numbers(entry: Entry) -> dict[str, object]:
     values: dict[str, object] = {"seeds": " ".join(map(str, entry.seeds))}
     if first is not None:
         values |= {"published": first.mean, "published_source": first.source}
-        values["published_mark"] = first.mark
+        values["published_mark"] = first.evidence
     if not entry.last:
         return values
     last, around = np.array(entry.last), entry.interval
@@ -239,14 +241,14 @@ def _numbers(entry: Entry) -> dict[str, object]:
     return values
 
 
-def latex(found: Summary) -> str:
+def latex(summary: Summary) -> str:
     """A booktabs table for each block."""
     lines = []
-    for block in found.blocks:
+    for block in summary.blocks:
         columns = block.block.columns
         lines += [
             "\\begin{table}",
-            f"\\caption{{{_escape(caption(found))} {_escape(block.block.title)}}}",
+            f"\\caption{{{_escape(caption(summary))} {_escape(block.block.title)}}}",
             "\\begin{tabular}{l" + "r" * len(columns) + "}",
             "\\toprule",
             " & ".join(["", *(_escape(c.label) for c in columns)]) + " \\\\",

@@ -23,7 +23,7 @@ class Published:
     mean: float
     spread: float | None
     source: str
-    mark: str
+    evidence: str
     letter: str  # of the source, in the table
 
 
@@ -81,9 +81,11 @@ class Summary:
     blocks: tuple[BlockSummary, ...]
 
 
-def collect(plan: Plan, home: Path, marks: dict[str, str], missing: dict[str, str]) -> Summary:
-    """Read all records of `plan` under `home`. `marks` are the fingerprints of the data that are
-    here, `missing` says why others are not."""
+def collect(
+    plan: Plan, home: Path, fingerprints: dict[str, str], missing: dict[str, str]
+) -> Summary:
+    """Read all records of `plan` under `home`. `fingerprints` are those of the datasets on this
+    machine, `missing` says how to get the others."""
     letters = "abcdefgh"
     figures = [published(n, letter) for n, letter in zip(plan.published, letters, strict=False)]
     blocks = []
@@ -98,20 +100,20 @@ def collect(plan: Plan, home: Path, marks: dict[str, str], missing: dict[str, st
             entry = entries[cell.row.label, cell.column.label]
             entry.missing = missing.get(cell.row.data)
             if record is not None:
-                _add_run(entry, cell.seed, record, marks.get(cell.row.data))
+                _add_run(entry, cell.seed, record, fingerprints.get(cell.row.data))
         for row in block.rows:
             for column in block.columns:
-                found = [
+                reported = [
                     f[column.algorithm, row.data]
                     for f in figures
                     if (column.algorithm, row.data) in f
                 ]
-                entries[row.label, column.label].published = found
+                entries[row.label, column.label].published = reported
         blocks.append(BlockSummary(block, entries))
     return Summary(plan, tuple(blocks))
 
 
-def _add_run(entry: Entry, seed: int, record: dict[str, Any], mark: str | None) -> None:
+def _add_run(entry: Entry, seed: int, record: dict[str, Any], data_fingerprint: str | None) -> None:
     entry.seeds.append(seed)
     entry.last.append(records.last_score(record))
     entry.best.append(float(records.scores(record).max()) if record["steps"] else math.nan)
@@ -120,7 +122,7 @@ def _add_run(entry: Entry, seed: int, record: dict[str, Any], mark: str | None) 
     if "model_seconds" in record:
         entry.model_seconds.append(record["model_seconds"])
     entry.records.append(record)
-    entry.changed |= mark is not None and mark != record["fingerprint"]
+    entry.changed |= data_fingerprint is not None and data_fingerprint != record["fingerprint"]
 
 
 def _add_values(
@@ -152,11 +154,11 @@ def published(name: str, letter: str) -> dict[tuple[str, str], Published]:
         known = ", ".join(sorted(f.stem for f in file.parent.glob("*.toml")))
         raise ConfigError(f"there are no published scores {name!r}; there are: {known}")
     values = tomllib.loads(file.read_text())
-    found = {}
+    by_cell = {}
     for algorithm, scores in values["scores"].items():
         for data, score in scores.items():
             mean, spread = score if isinstance(score, list) else (score, None)
-            found[algorithm, data] = Published(
+            by_cell[algorithm, data] = Published(
                 mean, spread, values["source"], values["mark"], letter
             )
-    return found
+    return by_cell

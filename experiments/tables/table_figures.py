@@ -15,32 +15,32 @@ from mbrl import statistics
 LEVELS = np.linspace(-20, 120, 57)  # scores of a performance profile
 
 
-def draw(found: Summary, folder: Path) -> list[Path]:
-    """Draw what the finished cells allow into `folder`; returns the files."""
+def draw(summary: Summary, folder: Path) -> list[Path]:
+    """Draw the figures of the finished cells into `folder`; returns the files."""
     files = []
-    for number, block in enumerate(found.blocks):
-        mark = "" if number == 0 else f"-{number + 1}"
+    for number, block in enumerate(summary.blocks):
+        suffix = "" if number == 0 else f"-{number + 1}"
         if block.block.study is not None:
-            files += _study(block.block.study, block, folder, mark)
+            files += _study(block.block.study, block, folder, suffix)
             continue
         if any(e.last for e in block.entries.values()):
-            path = folder / f"curves{mark}.png"
+            path = folder / f"curves{suffix}.png"
             figures.learning_curves(_curves(block), path)
             files.append(path)
         columns = [c for c in block.block.columns if block.complete(c)]
         if columns and len(block.block.rows) > 1:
-            files += _aggregates(block, columns, folder, mark)
-    if found.plan.knob is not None:
-        files += _knob(found, folder)
+            files += _aggregates(block, columns, folder, suffix)
+    if summary.plan.swept is not None:
+        files += _sweep(summary, folder)
     return files
 
 
-def _study(name: str, block: BlockSummary, folder: Path, mark: str) -> list[Path]:
-    """What the study itself draws from the records of each row."""
+def _study(name: str, block: BlockSummary, folder: Path, suffix: str) -> list[Path]:
+    """The study's own figures of the records of each row."""
     first = block.block.columns[0]
     rows = {row.label: block.entry(row, first).records for row in block.block.rows}
     done = {label: known for label, known in rows.items() if known}
-    files: list[Path] = studies.module(name).draw(done, folder, mark) if done else []
+    files: list[Path] = studies.module(name).draw(done, folder, suffix) if done else []
     return files
 
 
@@ -63,24 +63,27 @@ def _curve(entry: Entry) -> Curve:
     return figures.curve(steps, np.array([records.scores(r) for r in entry.records]))
 
 
-def _aggregates(block: BlockSummary, columns: list[Column], folder: Path, mark: str) -> list[Path]:
+def _aggregates(
+    block: BlockSummary, columns: list[Column], folder: Path, suffix: str
+) -> list[Path]:
     scores = {c.label: block.scores(c) for c in columns}
     panels = {
         "interquartile mean": {n: statistics.confidence_interval(s) for n, s in scores.items()},
         "mean": {n: statistics.confidence_interval(s, statistics.mean) for n, s in scores.items()},
     }
-    files = [folder / f"intervals{mark}.png", folder / f"profiles{mark}.png"]
+    files = [folder / f"intervals{suffix}.png", folder / f"profiles{suffix}.png"]
     figures.intervals(panels, files[0])
-    found = {n: statistics.performance_profile(s, LEVELS) for n, s in scores.items()}
-    figures.profiles(found, f"{len(block.block.rows)} datasets", files[1])
+    profiles = {n: statistics.performance_profile(s, LEVELS) for n, s in scores.items()}
+    figures.profiles(profiles, f"{len(block.block.rows)} datasets", files[1])
     return files
 
 
-def _knob(found: Summary, folder: Path) -> list[Path]:
-    """Last score against the values of the swept setting, a line a dataset."""
-    assert found.plan.knob is not None
-    block, curves = found.blocks[0], {}
-    values = dict(zip((c.label for c in block.block.columns), found.plan.knob.values, strict=True))
+def _sweep(summary: Summary, folder: Path) -> list[Path]:
+    """Last score against the swept hyperparameter, with a line for each dataset."""
+    swept = summary.plan.swept
+    assert swept is not None
+    block, curves = summary.blocks[0], {}
+    values = dict(zip((c.label for c in block.block.columns), swept.values, strict=True))
     for row in block.block.rows:
         done = [c for c in block.block.columns if block.entry(row, c).last]
         if done:
@@ -90,5 +93,5 @@ def _knob(found: Summary, folder: Path) -> list[Path]:
     if not curves:
         return []
     path = folder / "knob.png"
-    figures.against_knob(curves, found.plan.knob.name, path, "normalised score")
+    figures.against_hyperparameter(curves, swept.name, path, "normalised score")
     return [path]

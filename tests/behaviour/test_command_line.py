@@ -79,8 +79,8 @@ def test_run_evaluate_inspect(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     train = ["run", "ravl", "pendulum/medium-replay", "--out", "run", "--steps", "20"]
     assert main([*train, "--model.max-epochs", "2", "--imagination.starts", "50"]) == 0
-    told = capsys.readouterr().out
-    assert "last evaluation: return" in told and "score" in told
+    output = capsys.readouterr().out
+    assert "last evaluation: return" in output and "score" in output
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["data"]["name"] == "pendulum/medium-replay"
     assert len(manifest["data"]["fingerprint"]) == 64

@@ -44,15 +44,15 @@ class Killer(threading.Thread):
 
     def workers(self) -> list[tuple[Path, int]]:
         """(folder, process id) of everything at work, by the open lock file."""
-        found = []
+        result = []
         for link in Path("/proc").glob("[0-9]*/fd/*"):
             try:
                 target = Path(os.readlink(link))
             except OSError:
                 continue
             if target.name == "lock" and target.is_relative_to(self.root):
-                found.append((target.parent, int(link.parts[2])))
-        return [(f, p) for f, p in found if p != os.getpid()]
+                result.append((target.parent, int(link.parts[2])))
+        return [(f, p) for f, p in result if p != os.getpid()]
 
     def fair(self, folder: Path) -> bool:
         """Not a third time at one checkpoint: the pool gives up on a job that never moves."""

@@ -19,7 +19,7 @@ from experiments.studies import (
     language_recipes,
     language_schedulers,
     language_tasks,
-    speaking,
+    language_training,
     staleness,
 )
 from experiments.tables import conclusions, plan, summary, table
@@ -45,7 +45,7 @@ TABLES = (
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warm starts of two updates."""
-    monkeypatch.setattr(speaking, "MOST", 2)
+    monkeypatch.setattr(language_training, "MOST", 2)
 
 
 def settings(study: str, **changes: Any) -> dict[str, Any]:
@@ -71,55 +71,56 @@ def test_cells_share_a_warm_start_that_is_done_first(short: None, tmp_path: Path
 
 def test_what_a_cell_measures_is_what_its_run_wrote(short: None, tmp_path: Path) -> None:
     chosen = settings("language_recipes", steps=3, looks=1)
-    found = speaking.measure(chosen, 0, tmp_path)
+    results = language_training.measure(chosen, 0, tmp_path)
     rows = MetricsFile(tmp_path / "run" / "metrics.csv").rows()
     assert len(rows) == 3
     signal = [float(row["rollout/mixed_groups"]) for row in rows]
-    assert found.values["signal"] == pytest.approx(sum(signal) / 3)
-    assert found.values["samples"] == 3 * 2 * 2 and found.values["steps"] == 3
+    assert results.values["signal"] == pytest.approx(sum(signal) / 3)
+    assert results.values["samples"] == 3 * 2 * 2 and results.values["steps"] == 3
     result = folders.read_json(tmp_path / "run" / "result.json")
     solved = [s["accuracy"] for s in result["levels"] if s["level"] in TASKS["guessing"].trained]
     others = [s["accuracy"] for s in result["levels"] if s["level"] not in (8, 16, 64)]
     assert len(solved) == 3 and len(others) == 2
-    assert found.values["score_other"] == pytest.approx(100 * sum(others) / 2, abs=1e-3)
-    gain = found.values["score"] - found.values["before"]
-    assert found.values["gain"] == pytest.approx(gain, abs=1e-3)
-    assert found.curves["step"] == [0.0, 3.0]
-    assert speaking.measure(chosen, 0, tmp_path).values == found.values  # finds its finished run
+    assert results.values["score_other"] == pytest.approx(100 * sum(others) / 2, abs=1e-3)
+    gain = results.values["score"] - results.values["before"]
+    assert results.values["gain"] == pytest.approx(gain, abs=1e-3)
+    assert results.curves["step"] == [0.0, 3.0]
+    again = language_training.measure(chosen, 0, tmp_path)  # of the finished run
+    assert again.values == results.values
 
 
 def test_a_run_that_diverges_has_no_accuracy(short: None, tmp_path: Path, monkeypatch) -> None:
     chosen = settings("language_recipes", steps=3)
-    jobs.resume(speaking.warm_start(chosen, 0, tmp_path), quiet=True)
+    jobs.resume(language_training.warm_start(chosen, 0, tmp_path), quiet=True)
     monkeypatch.setattr("mbrl.callbacks.LIMIT", 1e-9)  # of any metric
-    found = speaking.measure(chosen, 0, tmp_path)
-    assert found.values["steps"] < 3 and np.isfinite(found.values["before"])
-    assert all(np.isnan(found.values[name]) for name in ("score", "gain", "score_other"))
-    again = speaking.measure(chosen, 0, tmp_path)
-    assert str(again.values) == str(found.values)
+    result = language_training.measure(chosen, 0, tmp_path)
+    assert result.values["steps"] < 3 and np.isfinite(result.values["before"])
+    assert all(np.isnan(result.values[name]) for name in ("score", "gain", "score_other"))
+    again = language_training.measure(chosen, 0, tmp_path)
+    assert str(again.values) == str(result.values)
 
 
 def test_demonstrations_go_on_where_the_warm_start_stopped(short: None, tmp_path: Path) -> None:
     chosen = settings("language_tasks", learner="imitation", steps=2, config={}, looks=0)
-    found = language_tasks.measure(chosen, 0, tmp_path)
+    result = language_tasks.measure(chosen, 0, tmp_path)
     (start,) = (tmp_path / "starts").iterdir()
     before, after = (checkpoint.load(f / "checkpoint.pt") for f in (start, tmp_path / "run"))
     assert after["state"]["updates"] == before["state"]["updates"] + 2
     assert after["state"]["drawn"] == before["state"]["drawn"] + 2 * 64
     assert after["seed"] == before["seed"]  # so that the problems are those that come next
-    assert found.values["samples"] == 128 and found.values["tokens"] > 128
+    assert result.values["samples"] == 128 and result.values["tokens"] > 128
 
 
 def test_a_run_ends_with_its_tokens(short: None, tmp_path: Path) -> None:
     chosen = settings("language_schedulers", tokens=400, config=SMALL["config"] | {"pool": 8})
     chosen["steps"] = 1000
-    found = language_schedulers.measure(chosen, 0, tmp_path)
+    result = language_schedulers.measure(chosen, 0, tmp_path)
     sampled = [
         float(row["tokens/sampled"]) for row in MetricsFile(tmp_path / "run/metrics.csv").rows()
     ]
-    assert sampled[-1] >= 400 > sampled[-2] and found.values["sampled"] == sampled[-1]
+    assert sampled[-1] >= 400 > sampled[-2] and result.values["sampled"] == sampled[-1]
     known = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
-    assert found.values["tokens"] == known["state"]["tokens"]["trained"] > 0
+    assert result.values["tokens"] == known["state"]["tokens"]["trained"] > 0
     before = known["step"]
     (tmp_path / "run" / "result.json").unlink()
     language_schedulers.measure(chosen, 0, tmp_path)  # stopped before its result: does not go on
@@ -141,7 +142,7 @@ def test_rows_with_something_of_their_own_can_begin(row: dict[str, Any], tmp_pat
     if "expert" in given:
         given["config"] = given.get("config", {}) | {"expert": "made by the cell"}
     chosen = studies.settings_of("language_recipes", given | {"expert": 0})
-    speaking._config(chosen, tmp_path, tmp_path)
+    language_training._config(chosen, tmp_path, tmp_path)
 
 
 def test_rows_of_schedulers_ask_for_no_more_than_a_round_has() -> None:
@@ -189,7 +190,7 @@ def test_longer_runs_are_those_of_short_ones_but_for_their_rounds() -> None:
 def test_every_scheduler_that_acts_in_training_has_a_row() -> None:
     rows = [*language_schedulers.all_schedulers(), *language_schedulers.with_penalties()]
     named = {row["label"].split(", ")[1].removesuffix(" (reconstructed)") for row in rows}
-    assert named == set(papers.scheduled()) - {"pets_allocation", "pets_allocation_online"}
+    assert named == set(papers.all_schedulers()) - {"pets_allocation", "pets_allocation_online"}
     assert all(row["config"]["pool"] == 100 for row in rows)
 
 
@@ -221,7 +222,7 @@ def records(key: dict[str, Any], values: list[dict[str, float]]) -> list[dict[st
     ]
 
 
-def found(study: str, rows: dict[str, list[dict[str, Any]]]) -> summary.Summary:
+def summary_of(study: str, rows: dict[str, list[dict[str, Any]]]) -> summary.Summary:
     """A summary of these records."""
     columns = (plan.Column("score"),)
     block = plan.Block("Block", tuple(plan.Row(n) for n in rows), columns, (0, 1, 2), study)
@@ -243,8 +244,8 @@ def test_recipes_above_and_below_grpo_are_named() -> None:
     rows["guessing, only here"] = records(
         {"settings": {"task": "guessing"}}, [{"score": 80.0 + i, "before": 55.0} for i in range(3)]
     )
-    told = found("language_recipes", rows)
-    lines = conclusions.CONCLUSIONS["against_grpo"](told)
+    output = summary_of("language_recipes", rows)
+    lines = conclusions.CONCLUSIONS["against_grpo"](output)
     assert len(lines) == 6
     said = "grpo by an interval without 0, 1 of 3 (0.1 by chance alone):"
     assert f"addition, above {said} good" in lines[0]
@@ -260,7 +261,7 @@ def test_recipes_above_and_below_grpo_are_named() -> None:
     half = stats.t.ppf(0.975, degrees) * np.sqrt(va + vb)
     d = b.mean() - a.mean()
     assert f"good {d:.1f} [{d - half:.1f}, {d + half:.1f}]" in lines[0]
-    (line,) = conclusions.CONCLUSIONS["warm_starts"](told)
+    (line,) = conclusions.CONCLUSIONS["warm_starts"](output)
     assert line.startswith("6 warm starts solve 30.0 to 55.0 %")
     assert line.endswith("guessing seed 0 55.0, guessing seed 1 55.0, guessing seed 2 55.0.")
 
@@ -276,7 +277,7 @@ def test_schedulers_are_told_by_their_signal_and_by_their_score() -> None:
         "grid_world, better": row(60.0, 0.5),
         "grid_world, lost": row(float("nan"), float("nan")),
     }
-    lost, *lines = conclusions.CONCLUSIONS["schedulers"](found("language_schedulers", rows))
+    lost, *lines = conclusions.CONCLUSIONS["schedulers"](summary_of("language_schedulers", rows))
     assert lost == "grid_world, lost: 3 of 3 runs diverged." and len(lines) == 4
     said = "above uniform by an interval without 0, 1 of 2"
     assert lines[0].startswith(f"signal on grid_world, {said}")
@@ -295,7 +296,7 @@ def test_gains_are_told_by_kind_of_gate() -> None:
         "brackets, a2c": row("a2c", (4.9, -30.0), (float("nan"), float("nan"))),
         "addition, grpo": row("grpo", (40.0, 8.0)),
     }
-    (line,) = conclusions.CONCLUSIONS["by_gate"](found("language_recipes", rows))
+    (line,) = conclusions.CONCLUSIONS["by_gate"](summary_of("language_recipes", rows))
     assert line.startswith("brackets, ") and line.endswith(
         ": Clip (2) 6.0, 0 of 4 runs lost; LogLikelihood (1) -30.0, 2 of 2 runs lost."
     )
@@ -316,7 +317,7 @@ def test_recipes_that_ended_alike_are_named() -> None:
         "chain, one": row(500.0, 500.0),
         "chain, other on the way": [r | {"curves": {"score": [1.0]}} for r in row(500.0, 500.0)],
     }
-    (line,) = conclusions.CONCLUSIONS["alike"](found("language_recipes", rows))
+    (line,) = conclusions.CONCLUSIONS["alike"](summary_of("language_recipes", rows))
     assert line == "brackets, the same numbers on every seed: one and two."
 
 
@@ -336,7 +337,7 @@ def test_gains_of_rewards_and_demonstrations_are_told() -> None:
             ("as many demonstrations", 10.0),
         )
     }
-    lines = conclusions.CONCLUSIONS["rewards"](found("language_tasks", rows))
+    lines = conclusions.CONCLUSIONS["rewards"](summary_of("language_tasks", rows))
     assert lines[0].startswith("chain, trained levels: GRPO gains 41.0 [38.5, 43.5] points")
     assert "the difference is 20.0 [" in lines[0]
     assert lines[2] == (

@@ -13,15 +13,15 @@ from mbrl import statistics
 
 
 @pytest.fixture(scope="module")
-def found() -> plan.Plan:
+def guided() -> plan.Plan:
     return plan.load("policy-guided")
 
 
-def test_one_generator_for_a_dataset_and_seed(found: plan.Plan, tmp_path: Path) -> None:
+def test_one_generator_for_a_dataset_and_seed(guided: plan.Plan, tmp_path: Path) -> None:
     """Both learners, guided or not, use the same fit; a run on real rows needs none."""
-    cells = [c for c in table.all_cells(found) if c.seed < 2 and c.row.data.startswith("pendulum")]
-    marks, _ = table.fingerprints(cells)
-    described = table.describe_all(found, cells, marks, tmp_path)
+    cells = [c for c in table.all_cells(guided) if c.seed < 2 and c.row.data.startswith("pendulum")]
+    fingerprints, _ = table.fingerprints(cells)
+    described = table.describe_all(guided, cells, fingerprints, tmp_path)
     needed: dict[tuple[int, int], set[Path]] = {}
     for folder, cell in described.items():
         fit = jobs.job_in(folder).needs()
@@ -33,10 +33,10 @@ def test_one_generator_for_a_dataset_and_seed(found: plan.Plan, tmp_path: Path) 
     assert len(jobs.in_order(described)) == len(described) + 3
 
 
-def test_rows_differ_in_the_data_alone(found: plan.Plan) -> None:
+def test_rows_differ_in_the_data_alone(guided: plan.Plan) -> None:
     """Learners are those of the real rows; four generations of 2,048 windows, in ten times the
     budget as many; weights 0 and 1."""
-    for block in found.blocks[:2]:
+    for block in guided.blocks[:2]:
         columns = {c.label: c for c in block.columns}
         for row in block.rows:
             steps = row.steps or 0
@@ -52,8 +52,8 @@ def test_rows_differ_in_the_data_alone(found: plan.Plan) -> None:
                     assert config.iql.decay_steps == steps
 
 
-def test_other_guidance_differs_in_the_guidance_alone(found: plan.Plan) -> None:
-    first, _, other = found.blocks
+def test_other_guidance_differs_in_the_guidance_alone(guided: plan.Plan) -> None:
+    first, _, other = guided.blocks
     guided = next(c for c in first.columns if c.label == "iql guided")
     wanted = {"iql guided 0.1": (0.1, "paper", False), "iql guided 0.3": (0.3, "paper", False)}
     wanted["iql guided by score"] = (1.0, "score", True)
@@ -73,18 +73,18 @@ def test_the_presets_learners_are_those_of_their_own() -> None:
         assert values[name] == preset(name, "pendulum/medium")["config"]
 
 
-def test_the_budget_is_told_before_it_is_spent(found: plan.Plan, tmp_path: Path) -> None:
-    first, second, _ = found.blocks
-    cells = [*found.cells(first), *found.cells(second)]
+def test_the_budget_is_told_before_it_is_spent(guided: plan.Plan, tmp_path: Path) -> None:
+    first, second, _ = guided.blocks
+    cells = [*guided.cells(first), *guided.cells(second)]
     text = cost.sentence(cells, tmp_path, 2)
-    hours = (len(list(found.cells(first))) * 240 + 6 * 2400) / 3600 / 2
+    hours = (len(list(guided.cells(first))) * 240 + 6 * 2400) / 3600 / 2
     assert text.endswith(f"budget of {len(cells)}: at most 2400 s each and {hours:.1f} h in all")
     assert "budget" not in cost.sentence([], tmp_path, 2)
 
 
-def test_the_conclusion_is_the_differences_of_means(found: plan.Plan) -> None:
+def test_the_conclusion_is_the_differences_of_means(guided: plan.Plan) -> None:
     generator = np.random.default_rng(0)
-    block = found.blocks[0]
+    block = guided.blocks[0]
     entries = {
         (row.label, column.label): summary.Entry(
             last=(generator.normal(size=5) + 10.0 * column.label.endswith(" guided")).tolist()
@@ -93,7 +93,7 @@ def test_the_conclusion_is_the_differences_of_means(found: plan.Plan) -> None:
         for column in block.columns
     }
     known = summary.BlockSummary(block, entries)
-    lines = conclusions.guided(summary.Summary(found, (known,)))
+    lines = conclusions.guided(summary.Summary(guided, (known,)))
     assert [line.split(",")[0] for line in lines] == ["td3_bc", "iql"]
     for name, line in zip(("td3_bc", "iql"), lines, strict=True):
         means = [

@@ -60,10 +60,10 @@ def test_the_whole_path_on_files_in_the_published_formats(tmp_path, monkeypatch)
     assert record["key"]["config"]["imagination"]["rollout"]["penalty_weight"] == 5.0
     assert len(record["last_returns"]) == 100 and tier is not None
 
-    marks, missing = table.fingerprints(table.all_cells(copy))
-    found = summary.collect(copy, home, marks, missing)
-    page = render.markdown(found)
-    entry = found.blocks[0].entries["d4rl/hopper-medium-v2", "edac"]
+    fingerprints, missing = table.fingerprints(table.all_cells(copy))
+    result = summary.collect(copy, home, fingerprints, missing)
+    page = render.markdown(result)
+    entry = result.blocks[0].entries["d4rl/hopper-medium-v2", "edac"]
     score = 100 * (np.mean(record_of(home, "edac")["last_returns"]) - low) / (high - low)
     assert entry.last == [pytest.approx(score, abs=1e-3)]
     assert f"| d4rl/hopper-medium-v2 | {entry.last[0]:.1f} [101.7 a] |" in page
@@ -111,7 +111,7 @@ def test_published_means_are_those_that_the_sources_print() -> None:
     """Averages over the nine sets as CORL prints them below its table."""
     wanted = {"bc": 50.40, "td3_bc": 76.45, "awac": 67.72, "cql": 78.28, "iql": 81.63}
     wanted |= {"sac_n": 83.52, "edac": 92.92, "rebrac": 89.74}
-    found = summary.published("corl", "a")
+    result = summary.published("corl", "a")
     for algorithm, mean in wanted.items():
-        scores = [p.mean for (name, _), p in found.items() if name == algorithm]
+        scores = [p.mean for (name, _), p in result.items() if name == algorithm]
         assert len(scores) == 9 and np.mean(scores) == pytest.approx(mean, abs=0.01)

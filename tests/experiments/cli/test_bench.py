@@ -24,10 +24,12 @@ def test_quick_measures_every_workload_and_writes_a_record(tmp_path, capsys):
     assert torch.get_num_threads() == threads
     record = json.loads(out.read_text())
     assert set(record["workloads"]) == set(measure.WORKLOADS)
-    for found in record["workloads"].values():
-        assert found["rate"] > 0 and len(found["windows"]) == measure.WINDOWS
-        middle = (max(found["ceiling_before"].values()) + max(found["ceiling_after"].values())) / 2
-        assert found["share"] == pytest.approx(found["rate"] / middle)
+    for result in record["workloads"].values():
+        assert result["rate"] > 0 and len(result["windows"]) == measure.WINDOWS
+        middle = (
+            max(result["ceiling_before"].values()) + max(result["ceiling_after"].values())
+        ) / 2
+        assert result["share"] == pytest.approx(result["rate"] / middle)
     assert record["versions"]["torch"] == torch.__version__
     shown = capsys.readouterr().out
     assert "recorded" in shown and "quick" in shown
@@ -59,8 +61,8 @@ def test_products_of_a_window_are_counted_and_fewer_steps_compared(tmp_path, cap
     names = ("windows_heun_small", "windows_few_small")
     out = tmp_path / "r.json"
     assert main(["bench", "--quick", "--workloads", *names, "--out", str(out)]) == 0
-    for found in json.loads(out.read_text())["workloads"].values():
-        assert found["of_products"] > 0
+    for result in json.loads(out.read_text())["workloads"].values():
+        assert result["of_products"] > 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "windows_heun_small" in shown and "times as fast" in shown
 
@@ -89,10 +91,13 @@ def test_the_profile_says_where_the_time_goes(tmp_path, capsys):
             torch.bmm(a, a)
             torch.exp(small)
 
-    found = bench_profile.shares(step, 0.05)
-    assert list(found)[:2] == ["matrix products", "exp"]  # by size; what is below is of bookkeeping
-    assert found["matrix products"] > 0.5 > found["exp"]
-    assert set(found) >= {"other operations", bench_profile.OUTSIDE}
+    result = bench_profile.shares(step, 0.05)
+    assert list(result)[:2] == [
+        "matrix products",
+        "exp",
+    ]  # by size; the rest is bookkeeping
+    assert result["matrix products"] > 0.5 > result["exp"]
+    assert set(result) >= {"other operations", bench_profile.OUTSIDE}
 
 
 def test_a_peer_that_cannot_run_says_why_and_the_recorded_figure_stands(

@@ -124,16 +124,16 @@ def test_a_run_begins_with_the_warm_start_of_its_task(
     folder = language.run_folder("addition", "grpo", 0)
     first = language_run.load(language.warm_folder("addition", 0))
     agent = language_run.load(folder)
-    told = language_run.read_settings(folder)[0]
-    assert told.start == str(language.warm_folder("addition", 0)) and agent.step == 2
+    output = language_run.read_settings(folder)[0]
+    assert output.start == str(language.warm_folder("addition", 0)) and agent.step == 2
     assert_same(
-        first.model.state_dict(), language_run.new_learner(told, agent.config).model.state_dict()
+        first.model.state_dict(), language_run.new_learner(output, agent.config).model.state_dict()
     )
     capsys.readouterr()
     assert main(["language", "evaluate", str(folder), "--problems=2", "--samples=2"]) == 0
     shown = capsys.readouterr().out
     assert "pass@2" in shown and "cons@2" in shown and "held out" in shown
-    assert main(["language", "say", str(folder), "--count=2", "--level=3"]) == 0
+    assert main(["language", "converse", str(folder), "--count=2", "--level=3"]) == 0
     assert capsys.readouterr().out.count("solved") == 2
     other = [*run, "--model.transformer.heads=4", "--seed=0", "--out=other"]
     assert main(["language", "run", "grpo", *other]) == 2
@@ -142,7 +142,9 @@ def test_a_run_begins_with_the_warm_start_of_its_task(
 
 def test_a_scheduler_and_its_settings() -> None:
     words = "--scheduler difficulty_targeted --scheduler-settings references=2 every=3 --pool 9"
-    command = language.parsed(language.ROUNDS, LanguageConfig(), "grpo", "run grpo", words.split())
+    command = language.parse_run(
+        language.ROUNDS, LanguageConfig(), "grpo", "run grpo", words.split()
+    )
     assert command.config.scheduler_settings == ("references=2", "every=3")
     assert schedule.settings(command.config).every == 3
 

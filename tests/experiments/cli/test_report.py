@@ -41,8 +41,8 @@ def test_a_report_tells_scores_danger_and_settings(runs: list[Path]) -> None:
     page = (runs[0] / "report.html").read_text()
     returns = Evaluations.load(runs[0] / "evaluations.npz").returns[-1]
     assert f"return {returns.mean():.1f}" in page
-    found = history.verdict(runs[0])
-    assert found is not None and found.sentence.replace("'", "&#x27;") in page
+    result = history.verdict(runs[0])
+    assert result is not None and result.sentence.replace("'", "&#x27;") in page
     assert "config.learner.critics" in page and "packages.torch" in page
     for name in ("report-scores", "report-losses", "report-reach"):
         assert f'src="{name}.png"' in page
@@ -92,6 +92,6 @@ def test_inspecting_a_runs_model_tells_the_verdict(tmp_path: Path, capsys) -> No
     capsys.readouterr()
     assert main(["model", "inspect", str(out), "--steps", "3"]) == 0
     text = capsys.readouterr().out
-    found = history.verdict(out)
-    assert found is not None and found.sentence in text
+    result = history.verdict(out)
+    assert result is not None and result.sentence in text
     assert json.loads((out / "inspect.json").read_text())["rows"] > 0

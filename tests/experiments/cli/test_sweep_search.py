@@ -19,12 +19,12 @@ from tests.experiments.tables.test_table import Here
 from world_models.disagreement import MEASURES
 
 
-def test_knobs_and_their_values() -> None:
-    assert sweep.parse_knob("learner.eta=0.5,1") == ("learner.eta", [0.5, 1])
-    assert sweep.parse_knob("hidden=[8],[64,64]") == ("hidden", [[8], [64, 64]])
-    assert sweep.parse_knob("model.target=raw,standardised")[1] == ["raw", "standardised"]
-    with pytest.raises(ConfigError, match="'eta' is not KNOB=VALUE"):
-        sweep.parse_knob("eta")
+def test_values_of_a_hyperparameter() -> None:
+    assert plan.parse_values("learner.eta=0.5,1") == ("learner.eta", [0.5, 1])
+    assert plan.parse_values("hidden=[8],[64,64]") == ("hidden", [[8], [64, 64]])
+    assert plan.parse_values("model.target=raw,standardised")[1] == ["raw", "standardised"]
+    with pytest.raises(ConfigError, match="'eta' is not NAME=VALUE"):
+        plan.parse_values("eta")
 
 
 def test_every_combination_is_a_column() -> None:
@@ -49,9 +49,11 @@ def test_a_sweep_writes_its_table_and_figure(tmp_path, monkeypatch) -> None:
     assert sweep.main([*options, *out]) == 0
     rows = list(csv.DictReader((tmp_path / "s" / "table.csv").open()))
     assert [r["column"] for r in rows] == ["bc learning_rate=0.001", "bc learning_rate=0.1"]
-    knob = list(csv.DictReader((tmp_path / "s" / "knob.csv").open()))
-    assert [float(r["learning_rate"]) for r in knob] == [0.001, 0.1]
-    assert [float(r["mean"]) for r in knob] == pytest.approx([float(r["mean"]) for r in rows], 1e-4)
+    drawn = list(csv.DictReader((tmp_path / "s" / "knob.csv").open()))
+    assert [float(r["learning_rate"]) for r in drawn] == [0.001, 0.1]
+    assert [float(r["mean"]) for r in drawn] == pytest.approx(
+        [float(r["mean"]) for r in rows], 1e-4
+    )
     assert (tmp_path / "s" / "knob.png").stat().st_size > 5000
 
 
@@ -126,9 +128,9 @@ def test_a_search_is_continued_and_keeps_its_objective(tmp_path, monkeypatch, ca
     pytest.importorskip("optuna")
     monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
     values = {"steps": 10, "fqe_steps": 5, "workers": 1, "out": tmp_path / "found"}
-    knobs = ("learning_rate=log:1e-4:1e-1", "hidden=[8],[8,8]")
-    search.Search("bc", "pendulum/expert", knobs, trials=2, **values).main()
-    search.Search("bc", "pendulum/expert", knobs, trials=3, **values).main()
+    ranges = ("learning_rate=log:1e-4:1e-1", "hidden=[8],[8,8]")
+    search.Search("bc", "pendulum/expert", ranges, trials=2, **values).main()
+    search.Search("bc", "pendulum/expert", ranges, trials=3, **values).main()
     printed = capsys.readouterr().out
     assert "3 trials" in printed and "the data alone decide" in " ".join(printed.split())
     rows = list(csv.DictReader((tmp_path / "found" / "trials.csv").open()))
@@ -139,7 +141,7 @@ def test_a_search_is_continued_and_keeps_its_objective(tmp_path, monkeypatch, ca
     best = [max(_record(f)["selection"]["values"]) for f in files]
     assert sorted(best, reverse=True) == pytest.approx(objective)
     with pytest.raises(ConfigError, match="give another --out"):
-        search.Search("bc", "pendulum/expert", knobs, objective="score", **values).main()
+        search.Search("bc", "pendulum/expert", ranges, objective="score", **values).main()
 
 
 def _record(file: Path) -> dict:
@@ -186,26 +188,26 @@ class Corner:
 def test_corners_of_a_space_are_settings_of_mopo(space: str) -> None:
     for number in range(12):
         trial = Corner(number)
-        for text in search.space_knobs(space):
+        for text in search.space_ranges(space):
             search.parse_range(text)(trial)
         build_config("mopo", search._settings(trial.params))
 
 
 def test_design_choices_hold_every_penalty_and_the_number_of_models() -> None:
-    texts = dict(text.split("=") for text in search.space_knobs("design-choices"))
+    texts = dict(text.split("=") for text in search.space_ranges("design-choices"))
     assert texts["imagination.rollout.penalty"].split(",") == list(MEASURES)
     assert texts["imagination.rollout.penalty_weight"].startswith("log:")
     assert int(texts["model.elites"].split(":")[2]) == int(texts["model.members"])
     assert {"imagination.rollout.horizon", "imagination.real_ratio"} < set(texts)
 
 
-def test_a_knob_replaces_that_of_the_space() -> None:
-    names = [text.split("=")[0] for text in search.space_knobs("design-choices")]
-    knobs = search.Search(
+def test_a_hyperparameter_replaces_that_of_the_space() -> None:
+    names = [text.split("=")[0] for text in search.space_ranges("design-choices")]
+    ranges = search.Search(
         "mopo", "pendulum/medium", ("model.members=3", "gamma=0.9:0.99"), "design-choices"
-    ).knobs
-    assert [text.split("=")[0] for text in knobs] == [*names, "gamma"]
-    assert "model.members=3" in knobs and "model.members=10" not in knobs
+    ).ranges
+    assert [text.split("=")[0] for text in ranges] == [*names, "gamma"]
+    assert "model.members=3" in ranges and "model.members=10" not in ranges
     with pytest.raises(ConfigError, match="did you mean 'design-choices'"):
         search.Search("mopo", "pendulum/medium", space="design-choice").main()
     with pytest.raises(ConfigError, match=r"nothing to search; .*design-choices"):

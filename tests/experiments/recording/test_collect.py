@@ -206,7 +206,7 @@ def test_weights_act_as_the_model_they_come_from(tmp_path, algorithm, task_id, s
         "MlpPolicy", TaskEnv(task), seed=0, policy_kwargs={"net_arch": [16, 16]}, **settings
     )
     path = behaviour.save_weights(behaviour.actor_weights(model), tmp_path / "weights.npz")
-    act = behaviour.actor(behaviour.load_weights(path), task.spec, sampled=False)
+    act = behaviour.policy_of(behaviour.load_weights(path), task.spec, sampled=False)
     obs = torch.randn(64, task.spec.obs_dim, generator=generator())
     expected, _ = model.predict(obs.numpy(), deterministic=True)
     np.testing.assert_allclose(act(obs, generator()).numpy(), expected, atol=1e-5)
@@ -241,20 +241,20 @@ def test_parallel_episodes_are_in_the_order_in_which_they_began():
 )
 def test_searches_find_a_better_policy_than_none(search):
     task = make("PointMass-v0")
-    found = linear_search.search(task, search, ignore)
-    assert sorted(found.policies) == ["expert", "medium"]
-    assert len(found.candidates) == search.iterations * search.population
+    result = linear_search.search(task, search, ignore)
+    assert sorted(result.policies) == ["expert", "medium"]
+    assert len(result.candidates) == search.iterations * search.population
 
     def value(weights):
-        act = behaviour.actor(weights, task.spec, sampled=False)
+        act = behaviour.policy_of(weights, task.spec, sampled=False)
         rows = behaviour.record(task, act, 1500, generator(), report=ignore)
         return float(rows.returns().mean())
 
-    still = {**found.policies["expert"], "linear": np.zeros((2, 2))}
-    assert value(found.policies["expert"]) > 0.6 * value(still)  # returns are negative
+    still = {**result.policies["expert"], "linear": np.zeros((2, 2))}
+    assert value(result.policies["expert"]) > 0.6 * value(still)  # returns are negative
     short, long = (
         linear_search.record_candidates(
-            task, found.candidates, steps, generator(), with_state=True, report=ignore
+            task, result.candidates, steps, generator(), with_state=True, report=ignore
         )
         for steps in (300, 900)
     )
@@ -269,7 +269,7 @@ def test_a_linear_policy_returns_what_a_plain_loop_gives():
     task, draws = make("PointMass-v0"), generator()
     linear = torch.randn(5, 2, 2, generator=generator(1)).double() / 3
     norm = {"mean": np.array([0.1, -0.2]), "sd": np.array([2.0, 0.5])}
-    found, seen = linear_search.linear_returns(task, linear, norm, generator(), 0.5)
+    result, seen = linear_search.linear_returns(task, linear, norm, generator(), 0.5)
     state, total = task.reset(5, draws), torch.zeros(5).double()
     for t in range(30):
         obs = task.observe(state)
@@ -278,7 +278,7 @@ def test_a_linear_policy_returns_what_a_plain_loop_gives():
         action = torch.stack([linear[i] @ scaled[i] for i in range(5)])
         state, _, reward, _ = task.step(state, action.float().clamp(-1, 1))
         total += reward.double() - 0.5
-    torch.testing.assert_close(found, total, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(result, total, rtol=1e-4, atol=1e-4)
 
 
 def test_unknown_search_is_refused():
@@ -335,8 +335,8 @@ def test_shipped_transitions_obey_the_task(name):
     step = task.step(state, action)
     # contacts of the cheetah's stiff legs amplify the rounding of stored observations
     tolerance = 5e-4 if name.startswith("halfcheetah") else 2e-5
-    for found, stored in ((step.obs, rows.next_obs), (step.reward, rows.reward)):
-        torch.testing.assert_close(found, stored.double(), rtol=tolerance, atol=tolerance)
+    for result, stored in ((step.obs, rows.next_obs), (step.reward, rows.reward)):
+        torch.testing.assert_close(result, stored.double(), rtol=tolerance, atol=tolerance)
     assert torch.equal(step.terminated, rows.terminated)
 
 

@@ -23,7 +23,7 @@ def test_the_page_is_the_output_of_its_command() -> None:
 
 
 def test_names_are_unique_over_everything_that_has_one() -> None:
-    names = [*ALGORITHMS, *SAMPLERS, *papers.scheduled()]
+    names = [*ALGORITHMS, *SAMPLERS, *papers.all_schedulers()]
     names += [recipe.name for table in TABLES.values() for recipe in table]
     assert len(set(names)) == len(names)
 
@@ -42,4 +42,4 @@ def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch) -> None:
     assert list_main(["recipes"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in RECIPES)
-    assert papers.counted() in printed
+    assert papers.counts_text() in printed

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import algorithms
-from experiments.studies import adaptation, learned
+from experiments.studies import adaptation, prerequisites
 from mbrl import data, tasks
 from mbrl.evaluation import evaluate
 
@@ -15,17 +15,17 @@ def test_scores_are_those_of_the_changed_tasks(tmp_path: Path) -> None:
         "algorithm": "bc", "config": {"hidden": [8]}, "steps": 50, "episodes": 2, "starts": 2,
         "values": [0.3, 0.5, 0.9],
     }  # fmt: skip
-    found = adaptation.measure(settings, 0, tmp_path)
+    result = adaptation.measure(settings, 0, tmp_path)
     agent = algorithms.load(tmp_path / "run" / "checkpoint.pt")
     spec = data.load("swingup/medium-replay").spec
-    for value, score in zip(found.curves["value"], found.curves["score"], strict=True):
+    for value, score in zip(result.curves["value"], result.curves["score"], strict=True):
         task = tasks.make("CartPoleSwingUp-v0", half_length=value)
         assert score == pytest.approx(spec.score(evaluate(agent, task, 2).mean()))
-    low, middle, high = found.curves["score"]
-    assert found.values == pytest.approx(
+    low, middle, high = result.curves["score"]
+    assert result.values == pytest.approx(
         {"logged": middle, "others": (low + high) / 2, "worst": min(low, high)}
     )
-    record = {"values": found.values, "curves": found.curves}
+    record = {"values": result.values, "curves": result.curves}
     (file,) = adaptation.draw({"half length (m), memory": [record]}, tmp_path, "")
     assert file.exists() and file.with_suffix(".csv").exists()
 
@@ -36,4 +36,4 @@ def test_settings_reach_the_run() -> None:
         "data": "pendulum/expert",
         "config": {"learner": {"tape": 64}},
     }
-    assert learned.config(settings).learner.tape == 64
+    assert prerequisites.config(settings).learner.tape == 64

@@ -80,10 +80,10 @@ def test_reward_models_against_a_loop_and_scipy(initialisation: str) -> None:
         for arm in range(2):
             mean, log_std = one_member(own, arm)
             with torch.no_grad():
-                found = models(torch.eye(2)[arm][None])
-            assert float(found[0][e, 0]) == pytest.approx(mean, abs=1e-5)
-            assert float(found[1][e, 0]) == pytest.approx(log_std, abs=1e-5)
-            nll = world.negative_log_likelihood(found[0][e], found[1][e], rewards)
+                result = models(torch.eye(2)[arm][None])
+            assert float(result[0][e, 0]) == pytest.approx(mean, abs=1e-5)
+            assert float(result[1][e, 0]) == pytest.approx(log_std, abs=1e-5)
+            nll = world.negative_log_likelihood(result[0][e], result[1][e], rewards)
             expected = -stats.norm(mean, math.exp(log_std)).logpdf(rewards.numpy())
             np.testing.assert_allclose(nll.numpy(), expected, rtol=1e-4)
 
@@ -141,9 +141,9 @@ def test_the_holdout_rule_against_a_loop() -> None:
             break
     assert epoch == 6 and kept == [2, 4, 2]
     judge.restore()
-    for name, found in models.state_dict().items():
+    for name, result in models.state_dict().items():
         for e in range(3):
-            assert torch.equal(found[e], states[kept[e]][name][e]), name
+            assert torch.equal(result[e], states[kept[e]][name][e]), name
 
 
 def test_the_fit_against_one_member_at_a_time() -> None:
@@ -151,7 +151,7 @@ def test_the_fit_against_one_member_at_a_time() -> None:
     config = world.RewardConfig(members=3, hidden=4, epochs=3, batch_size=300, min_gain=-1e9)
     rewards = world.behaviour_rewards()
     models, alone = (world.RewardModels(config, seeded(1)) for _ in range(2))
-    found = world.fit(models, rewards, config, seeded(2))
+    result = world.fit(models, rewards, config, seeded(2))
     order, draws = torch.randperm(1000, generator=seeded(42)), seeded(2)
     held, train = order[:200], order[200:]
     orders = [torch.rand(3, 800, generator=draws).argsort(1) for _ in range(3)]
@@ -173,7 +173,7 @@ def test_the_fit_against_one_member_at_a_time() -> None:
                 optimiser.zero_grad()
                 (nll(train[keys[e, start : start + 300]]) / 3).backward()
                 optimiser.step()
-        assert float(found[e]) == pytest.approx(float(nll(held).detach()), abs=2e-4)
+        assert float(result[e]) == pytest.approx(float(nll(held).detach()), abs=2e-4)
         for p, q in zip(own, models.parameters(), strict=True):
             torch.testing.assert_close(p[0], q[e], atol=3e-4, rtol=1e-3)
 
@@ -181,20 +181,20 @@ def test_the_fit_against_one_member_at_a_time() -> None:
 def test_the_best_members_are_kept_and_the_penalty_is_their_spread() -> None:
     """Arm 0's deviation of members must be small beside arm 1's, and the penalty c times each."""
     config = world.RewardConfig(members=12, kept=5, epochs=40)
-    found, all_of_them = (
+    result, all_of_them = (
         world.fitted_members(c, 0.5, 3) for c in (config, world.RewardConfig(12, 12, epochs=40))
     )
     nll = [
         -stats.norm(m[0], s[0]).logpdf(HELD).mean()
         for m, s in zip(all_of_them.mean.numpy(), all_of_them.std.numpy(), strict=True)
     ]
-    torch.testing.assert_close(found.mean, all_of_them.mean[:5])
+    torch.testing.assert_close(result.mean, all_of_them.mean[:5])
     assert nll == pytest.approx(sorted(nll), abs=1e-6)
-    np.testing.assert_allclose(found.penalty, 0.5 * found.mean.numpy().std(0), rtol=1e-4)
-    assert found.penalty[1] > 3 * found.penalty[0]
-    assert found.mean[:, 0].numpy() == pytest.approx([0.494] * 5, abs=0.1)
+    np.testing.assert_allclose(result.penalty, 0.5 * result.mean.numpy().std(0), rtol=1e-4)
+    assert result.penalty[1] > 3 * result.penalty[0]
+    assert result.mean[:, 0].numpy() == pytest.approx([0.494] * 5, abs=0.1)
     none = world.fitted_members(config, 0.0, 3)
-    assert not none.penalty.any() and torch.equal(none.mean, found.mean)
+    assert not none.penalty.any() and torch.equal(none.mean, result.mean)
 
 
 HELD = world.behaviour_rewards()[torch.randperm(1000, generator=seeded(42))[:200]].numpy()
@@ -223,15 +223,15 @@ def test_what_an_agent_sees_while_it_plays() -> None:
         return ((count[:, 0] + torch.arange(len(inputs))) % 2).long(), count
 
     chances = torch.tensor([0.0, 1.0])
-    found = world.play(act, world.real_arms(chances), 2, 4, seeded())
-    assert found.arm.T.tolist() == [[0, 1, 0, 1], [1, 0, 1, 0]]
-    assert found.paid[1::2, 0].tolist() == [0.0, 0.0]
-    assert found.paid[0::2, 1].tolist() == [1.0, 1.0]
-    assert found.inputs[0].tolist() == [[0, 1, 0, 0]] * 2
+    result = world.play(act, world.real_arms(chances), 2, 4, seeded())
+    assert result.arm.T.tolist() == [[0, 1, 0, 1], [1, 0, 1, 0]]
+    assert result.paid[1::2, 0].tolist() == [0.0, 0.0]
+    assert result.paid[0::2, 1].tolist() == [1.0, 1.0]
+    assert result.inputs[0].tolist() == [[0, 1, 0, 0]] * 2
     for t in range(4):
         for b in range(2):
-            arm, reward = int(found.arm[t, b]), float(found.paid[t, b])
-            assert found.inputs[t + 1, b].tolist() == [0, 1 - arm, arm, reward]
+            arm, reward = int(result.arm[t, b]), float(result.paid[t, b])
+            assert result.inputs[t + 1, b].tolist() == [0, 1 - arm, arm, reward]
     many = world.play(act, world.real_arms(torch.full((400,), 0.3)), 400, 20, seeded())
     for arm, chance in ((0, 0.5), (1, 0.3)):
         assert float(many.paid[many.arm == arm].mean()) == pytest.approx(chance, abs=0.03)
@@ -362,13 +362,13 @@ def test_what_a_look_measures() -> None:
     def act(inputs, memory, generator):
         return (torch.arange(len(inputs)) < 30).long(), torch.zeros(1)
 
-    found = bandit.look(act, TWO, bandit.DEFAULTS | {"episodes": 30, "pulls": 40}, 0)
+    result = bandit.evaluate(act, TWO, bandit.DEFAULTS | {"episodes": 30, "pulls": 40}, 0)
     for p in bandit.CHANCES:
-        assert found[f"best/{p:g}"] == (0.01 < p < 0.5)
+        assert result[f"best/{p:g}"] == (0.01 < p < 0.5)
         expected = 0.01 if p == 0.01 else 0.5
-        assert found[f"return/{p:g}"] == pytest.approx(expected, abs=0.06)
-    assert found["regret"] == pytest.approx((0.49 + 0.05 + 0.2 + 0.35 + 0.49) / 8)
-    assert found["imagined"] == pytest.approx((0.9 + 0.1) / 2 - 0.2)
+        assert result[f"return/{p:g}"] == pytest.approx(expected, abs=0.06)
+    assert result["regret"] == pytest.approx((0.49 + 0.05 + 0.2 + 0.35 + 0.49) / 8)
+    assert result["imagined"] == pytest.approx((0.9 + 0.1) / 2 - 0.2)
 
 
 def test_a_cell_is_the_same_again_and_after_an_interruption(tmp_path: Path) -> None:
@@ -415,8 +415,8 @@ def test_oracles_play_and_are_drawn(tmp_path: Path) -> None:
         ("T", {"agent": "thompson"}),
         ("L", {"agent": "lookahead"}),
     ):
-        found = bandit.measure(settings | change, 0, tmp_path)
-        rows[label] = [{"values": found.values, "curves": found.curves}]
+        result = bandit.measure(settings | change, 0, tmp_path)
+        rows[label] = [{"values": result.values, "curves": result.curves}]
     assert (
         not rows["T"][0]["curves"]
         and rows["T"][0]["values"]["better"] == rows["L"][0]["values"]["better"]

@@ -20,7 +20,7 @@ TWO = world.Members(
 )
 
 
-def told(arm: int, reward: float) -> torch.Tensor:
+def observation(arm: int, reward: float) -> torch.Tensor:
     return torch.tensor([[0.0, float(arm == 0), float(arm == 1), reward]])
 
 
@@ -31,27 +31,27 @@ def test_the_posterior_is_bayes_rule() -> None:
     members = world.Members(*(torch.tensor(a) for a in (mean, std)), torch.zeros(2))
     oracle = Oracle(members, "thompson", 10, 4)
     history = [(1, 1.0), (1, 0.0), (0, 1.0), (1, 1.0)]
-    memory = oracle.see(told(0, 0.0), None)
+    memory = oracle.see(observation(0, 0.0), None)
     assert torch.equal(memory.softmax(-1)[:, :7], torch.full((1, 7), 1 / 8))
     weights = np.ones(7)
     for pulls, (arm, reward) in enumerate(history, 1):
-        memory = oracle.see(told(arm, reward), memory)
+        memory = oracle.see(observation(arm, reward), memory)
         weights *= stats.norm(mean[:, arm], std[:, arm]).pdf(reward)
-        found = memory[0, :-1].softmax(0).numpy()
-        np.testing.assert_allclose(found, weights / weights.sum(), rtol=1e-6)
+        result = memory[0, :-1].softmax(0).numpy()
+        np.testing.assert_allclose(result, weights / weights.sum(), rtol=1e-6)
         assert memory[0, -1] == pulls
 
 
 def test_thompson_takes_an_arm_as_often_as_it_is_likely_the_better() -> None:
     """Of two members the first prefers arm 1, by 0.4 less the penalties' 0.15."""
     oracle = Oracle(TWO, "thompson", 10, 4)
-    memory = oracle.see(told(0, 0.0).expand(20_000, 4), None)
-    arm, memory = oracle.act(told(1, 1.0).expand(20_000, 4), memory, seeded())
+    memory = oracle.see(observation(0, 0.0).expand(20_000, 4), None)
+    arm, memory = oracle.act(observation(1, 1.0).expand(20_000, 4), memory, seeded())
     density = [stats.norm(0.9, 0.4).pdf(1.0), stats.norm(0.1, 0.6).pdf(1.0)]
     share = density[0] / sum(density)
     assert float(arm.double().mean()) == pytest.approx(share, abs=0.012)
     dear = world.Members(TWO.mean, TWO.std, torch.tensor([0.0, 0.5]))
-    arm, _ = Oracle(dear, "thompson", 10, 4).act(told(0, 0.0).expand(50, 4), None, seeded())
+    arm, _ = Oracle(dear, "thompson", 10, 4).act(observation(0, 0.0).expand(50, 4), None, seeded())
     assert not arm.any()
 
 
@@ -68,7 +68,7 @@ def test_the_lookahead_against_an_enumeration(second: float, left: int) -> None:
     """One pull of arm 1 tells which member it is, so that of all plans a single pull is best, and
     no agent does better: expectimax over what is known."""
     oracle = Oracle(certain(0.2, second), "lookahead", left, 64)
-    arm, _ = oracle.act(told(0, 0.0).expand(5, 4), None, seeded())
+    arm, _ = oracle.act(observation(0, 0.0).expand(5, 4), None, seeded())
 
     def best(known: int | None, pulls: int) -> tuple[float, int]:
         if pulls == 0:
@@ -93,7 +93,7 @@ def test_the_lookahead_knows_how_many_pulls_are_left() -> None:
     oracle, memory = Oracle(certain(0.2, 0.6), "lookahead", 6, 64), None
     chosen = []
     for _ in range(6):
-        arm, memory = oracle.act(told(0, 0.5), memory, seeded())
+        arm, memory = oracle.act(observation(0, 0.5), memory, seeded())
         chosen.append(int(arm))
     assert chosen[0] == 1 and chosen[4:] == [0, 0]
 
@@ -110,7 +110,7 @@ def test_the_worth_of_a_plan_against_integration() -> None:
     )
     after = (joint / joint.sum(0)).T @ (mean - penalty)
     now = 0.3 * 0.7 + 0.7 * -0.1
-    for k, found in zip((1, None), oracle.plans(weights, 3, seeded())[[0, -1]], strict=True):
+    for k, result in zip((1, None), oracle.plans(weights, 3, seeded())[[0, -1]], strict=True):
         commit = np.trapezoid(joint.sum(0) * after.max(1), grid)
         expected = 3 * now if k is None else now + 2 * commit
-        assert float(found.mean()) == pytest.approx(expected, abs=2e-3)
+        assert float(result.mean()) == pytest.approx(expected, abs=2e-3)

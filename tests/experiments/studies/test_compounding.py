@@ -25,7 +25,7 @@ def small(layer_norm: bool = True) -> EnsembleDynamics:
 
 def test_open_loop_errors_are_those_of_single_windows() -> None:
     model, test = small(), data.load("pendulum/random").transitions
-    found, levels = compounding.open_loop(model, test, 5, 4, seed=1)
+    result, levels = compounding.open_loop(model, test, 5, 4, seed=1)
     starts = compounding.window_starts(test, 5)
     chosen = starts[torch.randperm(len(starts), generator=torch.Generator().manual_seed(1))[:4]]
     for window, start in enumerate(chosen.tolist()):
@@ -39,7 +39,7 @@ def test_open_loop_errors_are_those_of_single_windows() -> None:
             obs = obs + mean[window % 2, :, :-1] * model.obs_normaliser.std
             gap = (obs - test.next_obs[start + t]) / model.obs_normaliser.std
             expected = float(gap.double().square().mean().sqrt())
-            assert found[t, window] == pytest.approx(expected, rel=1e-3)
+            assert result[t, window] == pytest.approx(expected, rel=1e-3)
 
 
 def test_an_explosion_is_shown_as_the_largest_error() -> None:
@@ -47,11 +47,11 @@ def test_an_explosion_is_shown_as_the_largest_error() -> None:
     with torch.no_grad():
         for bias in model.network.mlp.biases:
             bias.fill_(1e25)
-    found, levels = compounding.open_loop(model, test, 5, 4, seed=1)
+    result, levels = compounding.open_loop(model, test, 5, 4, seed=1)
     assert (
         np.isfinite(levels).all()
-        and np.isfinite(found).all()
-        and found.max() == compounding.LARGEST
+        and np.isfinite(result).all()
+        and result.max() == compounding.LARGEST
     )
 
 
@@ -60,11 +60,11 @@ def test_a_tiny_measurement(tmp_path: Path) -> None:
         "train": "pendulum/medium", "test": "pendulum/random", "members": 5, "epochs": 1,
         "steps": 20, "windows": 5,
     }  # fmt: skip
-    found = compounding.measure(settings, 0, tmp_path)
-    assert found.values["error_1"] < found.values["error_end"]
-    assert -1 <= found.values["along"] <= 1 and found.values["along"] != found.values["spearman"]
-    assert len(found.curves["step"]) == len(found.curves["median"])
-    record = {"key": {"seed": 0}, "values": found.values, "curves": found.curves}
+    result = compounding.measure(settings, 0, tmp_path)
+    assert result.values["error_1"] < result.values["error_end"]
+    assert -1 <= result.values["along"] <= 1 and result.values["along"] != result.values["spearman"]
+    assert len(result.curves["step"]) == len(result.curves["median"])
+    record = {"key": {"seed": 0}, "values": result.values, "curves": result.curves}
     (file,) = compounding.draw({"pendulum, LayerNorm": [record]}, tmp_path, "-2")
     assert file.name == "compounding-2.png" and file.with_suffix(".csv").exists()
     with pytest.raises(DataError, match="no episode"):

@@ -36,12 +36,12 @@ def test_the_table_has_every_recipe_that_needs_no_learned_part() -> None:
 def test_a_cell_trains_and_draws(tmp_path: Path) -> None:
     small = {"steps": 40, "episodes": 3, "config": {"envs": 4, "hidden": [8]}}
     settings = studies.settings_of("control_recipes", small | {"recipe": "rloo"})
-    found = control_recipes.measure(settings, 0, tmp_path)
-    assert found.values["best"] >= found.values["score"]
-    assert len(found.curves["step"]) == len(found.curves["score"]) == 10
+    result = control_recipes.measure(settings, 0, tmp_path)
+    assert result.values["best"] >= result.values["score"]
+    assert len(result.curves["step"]) == len(result.curves["score"]) == 10
     again = control_recipes.measure(settings, 0, tmp_path)  # finds its finished run
-    assert again.values == found.values
-    records = [{"values": found.values}, {"values": {"score": 1.0}}]
+    assert again.values == result.values
+    records = [{"values": result.values}, {"values": {"score": 1.0}}]
     files = control_recipes.draw({"cart-pole, rloo": records}, tmp_path, "")
     assert [f.name for f in files] == ["scores.png"] and files[0].stat().st_size > 1000
     assert "rloo" in (tmp_path / "scores.csv").read_text()
@@ -54,19 +54,19 @@ def test_a_cell_trains_and_draws(tmp_path: Path) -> None:
 def test_stable_baselines3_learns_at_the_same_settings(tmp_path: Path) -> None:
     chosen = {"algorithm": "stable_baselines3", "task": "CartPole-v1", "steps": 1000}
     settings = studies.settings_of("control_recipes", chosen | {"episodes": 20})
-    found = control_recipes.measure(settings, 0, tmp_path)
-    assert 30 < found.values["return"] <= 500 and found.curves == {}  # a random policy: 22
-    assert found.values["score"] == tasks.make("CartPole-v1").spec.score(found.values["return"])
+    result = control_recipes.measure(settings, 0, tmp_path)
+    assert 30 < result.values["return"] <= 500 and result.curves == {}  # a random policy: 22
+    assert result.values["score"] == tasks.make("CartPole-v1").spec.score(result.values["return"])
 
 
 def test_a_run_that_diverges_has_no_score(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("mbrl.callbacks.LIMIT", 1e-9)  # of any metric
     small = {"steps": 40, "episodes": 3, "config": {"envs": 4, "hidden": [8]}}
     settings = studies.settings_of("control_recipes", small | {"recipe": "rloo"})
-    found = control_recipes.measure(settings, 0, tmp_path)
-    assert np.isnan([found.values["score"], found.values["return"]]).all()
-    assert len(found.curves["score"]) < 10  # it ended on the way
-    rows = {"a, rloo": [{"values": found.values}], "a, ppo": [{"values": {"score": 1.0}}]}
+    result = control_recipes.measure(settings, 0, tmp_path)
+    assert np.isnan([result.values["score"], result.values["return"]]).all()
+    assert len(result.curves["score"]) < 10  # it ended on the way
+    rows = {"a, rloo": [{"values": result.values}], "a, ppo": [{"values": {"score": 1.0}}]}
     control_recipes.draw(rows, tmp_path, "")
     written = (tmp_path / "scores.csv").read_text()
     assert "ppo" in written and "rloo" not in written

@@ -58,9 +58,9 @@ def test_the_edge_is_what_only_ends_reach(clock: bool) -> None:
     def outwards(obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return torch.sign(obs[:, :2])
 
-    found = rollout(TrueDynamics(world.task), outwards, starts, RolloutConfig(3), generator)
-    assert not world.at_edge(found.obs.flatten(0, 1)).any()
-    last = found.next_obs[:, -1]
+    result = rollout(TrueDynamics(world.task), outwards, starts, RolloutConfig(3), generator)
+    assert not world.at_edge(result.obs.flatten(0, 1)).any()
+    last = result.next_obs[:, -1]
     beyond = last[:, :2].abs().amax(-1) > 2 + 3 - 1
     assert torch.equal(world.at_edge(last), beyond | torch.tensor(clock))
     assert world.at_edge(world.ring(400, generator)).all()
@@ -151,17 +151,19 @@ def test_a_table_of_two_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     file.write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(records, "RECORDS", tmp_path / "records")
-    found = plan.load(str(file))
-    assert [c.path.parts[0] for c in tables.choose(found, None, (), ("two",))] == ["overestimation"]
+    result = plan.load(str(file))
+    assert [c.path.parts[0] for c in tables.choose(result, None, (), ("two",))] == [
+        "overestimation"
+    ]
     with pytest.raises(ConfigError, match="three"):
-        tables.choose(found, None, (), ("three",))
+        tables.choose(result, None, (), ("three",))
     assert Table(str(file), workers=1).main() == 0
     home = tmp_path / "records" / "small"
     text = (home / "table.md").read_text()
     assert "value above the bound in" in text and "runs that did not, it passed" in text
     for name in ("values.png", "knob.png", "scores-2.png", "gaps-2.png", "knob-2.png"):
         assert (home / name).exists() and (home / name).with_suffix(".csv").exists()
-    known = summary.collect(found, home, {}, {})
+    known = summary.collect(result, home, {}, {})
     assert known.blocks[0].entries["k = 1, a", "q"].last
 
 
@@ -170,18 +172,18 @@ def test_the_lagging_bound_in_closed_form() -> None:
     update; with a clock the bound itself is reached, 30 steps of it at the start."""
     alpha, paid = torch.tensor(0.5), 1.0 + 0.5 * math.log(4)
     world = Plane(SETTINGS | {"reward": "bump"}, 0.99)
-    found = torch.tensor([3.0], dtype=torch.double)
+    result = torch.tensor([3.0], dtype=torch.double)
     for _ in range(700):
-        found = edge_of_reach.followed(found, alpha, world)
+        result = edge_of_reach.followed(result, alpha, world)
     bound = paid / 0.01
     left = (1 - 0.005 * 0.01) ** 700
-    assert float(found) == pytest.approx(bound + left * (3.0 - bound), rel=1e-6)
+    assert float(result) == pytest.approx(bound + left * (3.0 - bound), rel=1e-6)
     world = Plane(SETTINGS | {"reward": "bump", "clock": True}, 0.99)
-    found = torch.zeros(30, dtype=torch.double)
+    result = torch.zeros(30, dtype=torch.double)
     for _ in range(20_000):
-        found = edge_of_reach.followed(found, alpha, world)
+        result = edge_of_reach.followed(result, alpha, world)
     expected = [paid * (1 - 0.99**n) / 0.01 for n in range(30, 0, -1)]
-    assert found.numpy() == pytest.approx(expected, rel=1e-6)
+    assert result.numpy() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("other", ["a, b", "a b"])
@@ -229,11 +231,11 @@ def test_one_run_under_two_labels_is_counted_once() -> None:
     records = [one, {"key": {"seed": 0}, "values": dict(values)}, one | {"key": {"seed": 1}}]
     block = plan.Block("", (plan.Row("r"),), (plan.Column("q"),), (0,), "overestimation")
     entries = {("r", "q"): summary.Entry(records=records)}
-    found = summary.Summary(
+    result = summary.Summary(
         plan.Plan("x", "x", (block,), conclusions=("detector",)),
         (summary.BlockSummary(block, entries),),
     )
-    assert conclusions.lines(found)[0].startswith("Of 2 runs that blew up, the detector found 2")
+    assert conclusions.lines(result)[0].startswith("Of 2 runs that blew up, the detector found 2")
 
 
 def test_quantities_that_some_seeds_lack() -> None:
@@ -251,5 +253,5 @@ def test_when_a_return_fell() -> None:
 
 def test_every_study_describes_itself() -> None:
     for name in studies.STUDIES:
-        found = studies.module(name)
-        assert found.VERSION >= 1 and found.DEFAULTS and callable(found.draw)
+        result = studies.module(name)
+        assert result.VERSION >= 1 and result.DEFAULTS and callable(result.draw)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
-from experiments.studies import few_steps, learned
-from experiments.studies.few_steps import Found, Method, Quality
+from experiments.studies import few_steps, prerequisites
+from experiments.studies.few_steps import Method, MethodQuality, Quality
 from experiments.tables import conclusions, plan, summary
 from mbrl import data
 from mbrl.errors import ConfigError
@@ -57,8 +57,8 @@ def test_the_sliced_distance_is_the_mean_of_those_along_lines() -> None:
     order, gaps = few_steps.merged(x, y)
     weights = np.stack([np.ones(7), generator.integers(0, 4, 7).astype(float)])
     others = np.stack([generator.integers(0, 3, 11).astype(float), np.ones(11)])
-    found = few_steps.sliced(order, gaps, weights, others)
-    for row, other, value in zip(weights, others, found, strict=True):
+    result = few_steps.sliced(order, gaps, weights, others)
+    for row, other, value in zip(weights, others, result, strict=True):
         lines = [stats.wasserstein_distance(x[:, k], y[:, k], row, other) for k in range(3)]
         assert value == pytest.approx(np.mean(lines))
 
@@ -68,7 +68,7 @@ def test_the_distance_is_from_windows_in_standard_units_to_held_out_ones(
 ) -> None:
     """Of the same noise, led by one step to the network's guess."""
     method = Method("x", 1, model.denoise, DDIM(), [5.0, 0.0])
-    found = quality.of(method)
+    result = quality.of(method)
     noise = torch.randn(12, 4, 6, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         x = model.denoise(5.0 * noise, torch.full((12,), 5.0))
@@ -79,8 +79,8 @@ def test_the_distance_is_from_windows_in_standard_units_to_held_out_ones(
         stats.wasserstein_distance(along[:, k].numpy(), quality.held[:, k])
         for k in range(few_steps.DIRECTIONS)
     ]
-    assert found.slice == pytest.approx(np.mean(lines), rel=1e-4)
-    assert found.error == pytest.approx(found.sums.sum() / (12 * 3))
+    assert result.slice == pytest.approx(np.mean(lines), rel=1e-4)
+    assert result.error == pytest.approx(result.sums.sum() / (12 * 3))
 
 
 def test_held_out_windows_are_of_episodes_that_the_fit_has_not_seen(
@@ -99,28 +99,28 @@ def test_held_out_windows_are_of_episodes_that_the_fit_has_not_seen(
     assert set(within) == {1}
     length = rows.episodes()[0][1]
     assert len(held) % (length - 3) == 0 and len(held) > 0  # one window at every row
-    found = few_steps.windows_at(model, dataset, held[:1])[0]
+    result = few_steps.windows_at(model, dataset, held[:1])[0]
     index = int(held[0])
     raw = model.tokens.raw(rows)[index : index + 4]
     expected = (raw - model.tokens.normaliser.mean) / model.tokens.normaliser.std
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert torch.allclose(result, expected, atol=1e-5)
 
 
 def test_the_ends_of_intervals_are_those_of_a_loop(quality: Quality) -> None:
     generator = np.random.default_rng(1)
 
-    def made() -> tuple[Found, np.ndarray]:
+    def made() -> tuple[MethodQuality, np.ndarray]:
         x = generator.normal(size=(12, few_steps.DIRECTIONS))
         order, gaps = few_steps.merged(x, quality.held)
         sums, counts = generator.random(12), generator.integers(1, 4, 12)
-        return Found(sums, counts, order, gaps, float(generator.random()), 0.5), x
+        return MethodQuality(sums, counts, order, gaps, float(generator.random()), 0.5), x
 
-    (found, x), (base, y) = made(), made()
+    (result, x), (base, y) = made(), made()
     errors, slices = [], []
     draw = np.random.default_rng(0)
     samples = [draw.integers(12, size=12) for _ in range(few_steps.DRAWS)]
     for rows, held in zip(samples, quality.drawn_held, strict=True):
-        quotient = found.sums[rows].sum() / found.counts[rows].sum()
+        quotient = result.sums[rows].sum() / result.counts[rows].sum()
         errors.append(quotient / (base.sums[rows].sum() / base.counts[rows].sum()))
         some = range(0, few_steps.DIRECTIONS)
         distances = [
@@ -133,10 +133,10 @@ def test_the_ends_of_intervals_are_those_of_a_loop(quality: Quality) -> None:
             for z in (x, y)
         ]
         slices.append(distances[0] / distances[1])
-    error, distance = found.error / base.error, found.slice / base.slice
+    error, distance = result.error / base.error, result.slice / base.slice
     expected = 2 * error - np.quantile(errors, 0.025), 2 * distance - np.quantile(slices, 0.025)
-    both = quality.resampled(found), quality.resampled(base)
-    own = (found.error, found.slice)
+    both = quality.resampled(result), quality.resampled(base)
+    own = (result.error, result.slice)
     assert few_steps.tops(own, both[0], base, both[1]) == pytest.approx(expected)
     assert few_steps.tops((base.error, base.slice), both[1], base, both[1]) == (1.0, 1.0)
 
@@ -170,37 +170,37 @@ def test_the_floor_is_the_distance_of_training_windows(
 
 
 def test_a_searched_plan_is_no_worse_than_ddim_on_its_noise(model: TrajectoryDiffusion) -> None:
-    found = few_steps.searched(model, 3, 1, torch.Generator().manual_seed(0))
-    assert isinstance(found.plan, Plan) and len(found.plan.choices) == 3
+    result = few_steps.searched(model, 3, 1, torch.Generator().manual_seed(0))
+    assert isinstance(result.plan, Plan) and len(result.plan.choices) == 3
     shape = (few_steps.BATCH, 4, 6)
     x = 80.0 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
     ends = Heun()(model.denoise, x, edm_levels(64), torch.Generator())
     errors = [
         float((sampler(model.denoise, x, sigmas, torch.Generator()) - ends).square().mean())
-        for sampler, sigmas in ((found.plan, found.sigmas), (DDIM(), edm_levels(3)))
+        for sampler, sigmas in ((result.plan, result.sigmas), (DDIM(), edm_levels(3)))
     ]
     assert errors[0] <= errors[1]
 
 
 def test_a_tiny_measurement(tmp_path: Path) -> None:
-    found = few_steps.measure(TINY, 0, tmp_path)
-    record = {"values": found.values, "curves": found.curves}
+    result = few_steps.measure(TINY, 0, tmp_path)
+    record = {"values": result.values, "curves": result.curves}
     names = few_steps.names(record)
     plain = [*(name for name in SAMPLERS if name != "euler"), "time_shift"]
     assert names[: len(plain)] == plain
     fitted = ["searched plan", "consistency", "SCott", "MMD fine-tuned"]
     assert names[len(plain) :] == [*fitted, few_steps.AGAIN]
-    assert found.curves[f"{few_steps.AGAIN}/evaluations"] == [11.0]
-    assert found.curves[f"{few_steps.AGAIN}/error"][0] != found.values["error"]
+    assert result.curves[f"{few_steps.AGAIN}/evaluations"] == [11.0]
+    assert result.curves[f"{few_steps.AGAIN}/error"][0] != result.values["error"]
     for name in names:
-        lengths = {len(found.curves[f"{name}/{m}"]) for m in ("evaluations", *few_steps.MEASURED)}
+        lengths = {len(result.curves[f"{name}/{m}"]) for m in ("evaluations", *few_steps.MEASURED)}
         assert len(lengths) == 1
-    assert found.curves["heun/evaluations"] == [1.0, 5.0]
-    assert found.curves["SCott/evaluations"] == [1.0, 2.0]
+    assert result.curves["heun/evaluations"] == [1.0, 5.0]
+    assert result.curves["SCott/evaluations"] == [1.0, 2.0]
     # The preset here is Heun's method with 3 steps on EDM's levels, as in the curve.
-    quotient = found.curves["heun/error"][1] / found.values["error"]
-    assert found.values["default_error"] == pytest.approx(quotient, rel=1e-3)
-    assert found.values["floor"] == pytest.approx(floor_of_every_row(tmp_path), rel=1e-4)
+    quotient = result.curves["heun/error"][1] / result.values["error"]
+    assert result.values["default_error"] == pytest.approx(quotient, rel=1e-3)
+    assert result.values["floor"] == pytest.approx(floor_of_every_row(tmp_path), rel=1e-4)
     files = few_steps.draw({"pendulum, ten times": [record, record]}, tmp_path, "-1")
     assert [f.name for f in files] == ["few-steps-error-1.png", "few-steps-slice-1.png"]
     assert all(f.exists() and f.with_suffix(".csv").exists() for f in files)
@@ -211,7 +211,7 @@ def test_a_tiny_measurement(tmp_path: Path) -> None:
 
 def floor_of_every_row(folder: Path) -> float:
     """Of windows that begin at any row of the episodes which the tiny fit was on."""
-    model = learned.generator_of_windows(TINY, 0, folder / "model")
+    model = prerequisites.generator_of_windows(TINY, 0, folder / "model")
     dataset = data.load("pendulum/medium")
     rows = dataset.transitions
     held = set(few_steps.dense(model, dataset)[1].tolist())
@@ -222,13 +222,13 @@ def floor_of_every_row(folder: Path) -> float:
 
 def curves(tops: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
     """A record whose samplers have these upper ends at 5, 10, 20 evaluations."""
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     for name, pairs in tops.items():
-        found[f"{name}/evaluations"] = [5.0, 10.0, 20.0][: len(pairs)]
+        result[f"{name}/evaluations"] = [5.0, 10.0, 20.0][: len(pairs)]
         for m, column in zip(("error_top", "slice_top"), zip(*pairs, strict=True), strict=True):
-            found[f"{name}/{m}"] = list(column)
-        found[f"{name}/error"] = [1.0] * len(pairs)
-    return {"curves": found}
+            result[f"{name}/{m}"] = list(column)
+        result[f"{name}/error"] = [1.0] * len(pairs)
+    return {"curves": result}
 
 
 def test_the_default_is_the_cheapest_that_is_equal_everywhere() -> None:
@@ -247,8 +247,8 @@ def test_the_default_is_the_cheapest_that_is_equal_everywhere() -> None:
         ("b", "error"): summary.Entry(records=[three, three]),
     }
     table = plan.Plan("x", "x", (block,))
-    found = summary.Summary(table, (summary.BlockSummary(block, entries),))
-    assert conclusions.few_steps(found) == [
+    result = summary.Summary(table, (summary.BlockSummary(block, entries),))
+    assert conclusions.few_steps(result) == [
         "deis_2, least evaluations at equal quality: 10 (a), 20 (b).",
         "ddim, least evaluations at equal quality: 20 (a), 5 (b).",
         "SCott, least evaluations at equal quality: 5 (a), 5 (b).",
@@ -257,11 +257,11 @@ def test_the_default_is_the_cheapest_that_is_equal_everywhere() -> None:
     ]
     none = curves({"deis_2": [bad]})
     entries = {(label, "error"): summary.Entry(records=[none, none]) for label in "ab"}
-    found = summary.Summary(table, (summary.BlockSummary(block, entries),))
-    assert conclusions.few_steps(found)[-1].endswith("the default: none.")
+    result = summary.Summary(table, (summary.BlockSummary(block, entries),))
+    assert conclusions.few_steps(result)[-1].endswith("the default: none.")
     entries["b", "error"] = summary.Entry(records=[none])  # a seed is missing
-    found = summary.Summary(table, (summary.BlockSummary(block, entries),))
-    assert conclusions.few_steps(found) == []
+    result = summary.Summary(table, (summary.BlockSummary(block, entries),))
+    assert conclusions.few_steps(result) == []
 
 
 @pytest.mark.parametrize(

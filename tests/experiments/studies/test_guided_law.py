@@ -61,9 +61,9 @@ def test_exact_draws_err_by_chance_alone() -> None:
 @pytest.mark.slow
 def test_the_correctors_are_nearest_to_the_product() -> None:
     modes = ("paper", "score", "corrected")
-    found = {mode: study(mode=mode, samples=3000).values for mode in modes}
-    assert found["corrected"]["bias"] < found["score"]["bias"] < found["paper"]["bias"]
-    assert found["paper"]["exact"] == found["score"]["exact"]
+    result = {mode: study(mode=mode, samples=3000).values for mode in modes}
+    assert result["corrected"]["bias"] < result["score"]["bias"] < result["paper"]["bias"]
+    assert result["paper"]["exact"] == result["score"]["exact"]
 
 
 def test_samples_out_of_bounds_are_marked() -> None:
@@ -72,8 +72,8 @@ def test_samples_out_of_bounds_are_marked() -> None:
 
 
 def test_the_figures_are_drawn(tmp_path: Path) -> None:
-    found = study(samples=50, steps=64)
-    record = {"values": found.values, "curves": found.curves}
+    result = study(samples=50, steps=64)
+    record = {"values": result.values, "curves": result.curves}
     rows = {"paper, 64 steps": [record, record], "score, 64 steps": [record]}
     files = guided_law.draw(rows, tmp_path, "-1")
     assert [f.name for f in files] == [

@@ -27,7 +27,7 @@ SMALL = {
 
 def test_discounted_returns_by_hand() -> None:
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    found = Trajectories(
+    result = Trajectories(
         obs=torch.zeros(2, 3, 1),
         action=torch.zeros(2, 3, 1),
         reward=torch.tensor([[1.0, 2.0, 3.0], [5.0, 9.0, 9.0]]),
@@ -38,7 +38,7 @@ def test_discounted_returns_by_hand() -> None:
     )
     expected = [1 + 0.5 * (2 + 10) + 0.25 * (3 + 10), 5]
     endless = torch.tensor(torch.inf)
-    got = recurrent_diagnosis.soft_return(found, (-endless, endless), torch.tensor(10.0), 0.5)
+    got = recurrent_diagnosis.soft_return(result, (-endless, endless), torch.tensor(10.0), 0.5)
     np.testing.assert_allclose(got.numpy(), expected)
 
 
@@ -46,12 +46,12 @@ def test_a_tiny_run_and_its_values(tmp_path: Path) -> None:
     settings = horizons.DEFAULTS | {
         "data": "pendulum/medium-replay", "config": SMALL, "steps": 20, "episodes": 2,
     }  # fmt: skip
-    found = horizons.measure(settings, 0, tmp_path)
-    assert 0 < found.values["length"] <= 20
-    assert found.values["gap"] == pytest.approx(found.values["q"] - found.values["earned"])
-    assert -2000 < found.values["earned"] < 100  # the pendulum's rewards are in [-17, 0]
+    result = horizons.measure(settings, 0, tmp_path)
+    assert 0 < result.values["length"] <= 20
+    assert result.values["gap"] == pytest.approx(result.values["q"] - result.values["earned"])
+    assert -2000 < result.values["earned"] < 100  # the pendulum's rewards are in [-17, 0]
     again = horizons.measure(settings, 0, tmp_path)
-    assert again == found
+    assert again == result
     agent = algorithms.load(tmp_path / "run" / "checkpoint.pt")
     agent.prepare(data.load("pendulum/medium-replay"), lambda metrics: None)
     tape = agent.recorded.tape(torch.arange(4), torch.arange(4) == 0)
@@ -66,7 +66,7 @@ def test_a_tiny_run_and_its_values(tmp_path: Path) -> None:
         if t in (0, 3):
             one = critic.values(features, torch.zeros(1, 1)).mean()
             torch.testing.assert_close(q[0 if t == 0 else 1], one, rtol=1e-3, atol=1e-4)
-    record = {"values": found.values, "curves": found.curves}
+    record = {"values": result.values, "curves": result.curves}
     assert len(horizons.draw({"pendulum, cap 20": [record]}, tmp_path, "-1")) == 1
     files = horizons.draw({"pendulum, cap 20": [record, record]}, tmp_path, "")
     assert len(files) == 2
@@ -94,10 +94,10 @@ def test_cells_with_the_same_training_share_it(tmp_path: Path) -> None:
     )
     for job in (fit, run):
         jobs.resume(job, quiet=True)
-    told = [(job / "result.json").read_text() for job in (fit, run)]
+    output = [(job / "result.json").read_text() for job in (fit, run)]
     for cell in cells:
         jobs.resume(cell, quiet=True)
-    assert told == [(job / "result.json").read_text() for job in (fit, run)]
+    assert output == [(job / "result.json").read_text() for job in (fit, run)]
     for cell, (study, values) in zip(cells, calls.items(), strict=True):
         assert not (cell / "run").exists()
         alone = studies.module(study).measure(studies.settings_of(study, values), 0, tmp_path / "a")
@@ -117,7 +117,7 @@ def test_a_cell_whose_model_cannot_be_fitted_fails(tmp_path: Path) -> None:
     failed = pool.run_all([fit, run, cell], 1)
     assert list(failed) == [fit, run, cell]
     for job, first in ((run, fit), (cell, run)):
-        assert failed[job] == f"what it begins with failed: {first}"
+        assert failed[job] == f"a job that it needs failed: {first}"
 
 
 def test_trends_are_rank_correlations_with_the_number_of_the_row() -> None:

@@ -58,13 +58,13 @@ def test_a_measure_that_is_the_error_correlates_perfectly(monkeypatch) -> None:
     }
     monkeypatch.setattr(study, "MEASURES", said)
     error = torch.rand(len(rows), generator=generator()) + 0.1
-    found = study.compare(Oracle(rows, error), rows)
-    assert found["oracle"] == pytest.approx(1.0) and found["liar"] == pytest.approx(-1.0)
-    assert found["oracle/pearson"] == pytest.approx(1.0, abs=1e-4)
-    assert found["cubed"] == pytest.approx(1.0) and found["cubed/pearson"] < 0.99
-    assert math.isnan(found["mute"]) and math.isnan(found["mute/pearson"])
-    assert found["error"] == pytest.approx(float(error.double().quantile(0.5)), abs=1e-4)
-    assert found["rows"] == len(rows)
+    result = study.compare(Oracle(rows, error), rows)
+    assert result["oracle"] == pytest.approx(1.0) and result["liar"] == pytest.approx(-1.0)
+    assert result["oracle/pearson"] == pytest.approx(1.0, abs=1e-4)
+    assert result["cubed"] == pytest.approx(1.0) and result["cubed/pearson"] < 0.99
+    assert math.isnan(result["mute"]) and math.isnan(result["mute/pearson"])
+    assert result["error"] == pytest.approx(float(error.double().quantile(0.5)), abs=1e-4)
+    assert result["rows"] == len(rows)
 
 
 def test_the_error_is_that_of_the_members_mean_in_target_units(tmp_path) -> None:
@@ -73,7 +73,7 @@ def test_the_error_is_that_of_the_members_mean_in_target_units(tmp_path) -> None
     settings = studies.settings_of("penalty_calibration", TINY)
     made = study._fitted(data, settings, 0, tmp_path)
     rows = some_rows(30)
-    found = study.compare(made, rows)
+    result = study.compare(made, rows)
     errors, levels = [], []
     for i in range(len(rows)):
         mean, variance = made.members_predict(rows.obs[i : i + 1], rows.action[i : i + 1])
@@ -85,25 +85,25 @@ def test_the_error_is_that_of_the_members_mean_in_target_units(tmp_path) -> None
         ]
         errors.append(math.sqrt(sum(g * g for g in gaps) / len(gaps)))
         levels.append(max(math.sqrt(sum(v)) for v in variance[:, 0].tolist()))
-    assert found["error"] == pytest.approx(np.median(errors), rel=1e-4)
-    assert found["max_aleatoric"] == pytest.approx(stats.spearmanr(levels, errors)[0], abs=1e-6)
+    assert result["error"] == pytest.approx(np.median(errors), rel=1e-4)
+    assert result["max_aleatoric"] == pytest.approx(stats.spearmanr(levels, errors)[0], abs=1e-6)
     pearson = stats.pearsonr(levels, errors)[0]
-    assert found["max_aleatoric/pearson"] == pytest.approx(pearson, abs=1e-5)
+    assert result["max_aleatoric/pearson"] == pytest.approx(pearson, abs=1e-5)
 
 
 def test_uniform_rows_are_true_steps_that_end_their_rollouts() -> None:
     """Each row is a step of the task and ends its episode: Hopper falls early in some."""
     task = make("Hopper-v5")
     starts = task.observe(task.reset(6, generator(1)))
-    found = study.after_uniform_actions(task, starts, 40, generator())
-    assert len(found) == 6 and bool(found.terminated.any())
+    result = study.after_uniform_actions(task, starts, 40, generator())
+    assert len(result) == 6 and bool(result.terminated.any())
     for i in range(6):
-        state, possible = task.state_from_obs(found.obs[i : i + 1])
+        state, possible = task.state_from_obs(result.obs[i : i + 1])
         assert bool(possible)
-        step = task.step(state, found.action[i : i + 1])
-        torch.testing.assert_close(step.obs[0], found.next_obs[i], rtol=1e-4, atol=1e-4)
-        assert bool(step.terminated[0]) == bool(found.terminated[i])
-    assert bool((found.terminated | found.truncated).all())
+        step = task.step(state, result.action[i : i + 1])
+        torch.testing.assert_close(step.obs[0], result.next_obs[i], rtol=1e-4, atol=1e-4)
+        assert bool(step.terminated[0]) == bool(result.terminated[i])
+    assert bool((result.terminated | result.truncated).all())
 
 
 class Wrong:
@@ -157,16 +157,16 @@ def test_the_table_asks_for_every_measure_in_every_place() -> None:
 
 def test_the_study_measures_continues_and_draws(tmp_path, monkeypatch) -> None:
     settings = studies.settings_of("penalty_calibration", TINY)
-    found = study.measure(settings, 0, tmp_path)
+    result = study.measure(settings, 0, tmp_path)
     for place in study.PLACES:
         for name in MEASURES:
-            assert -1 <= found.values[f"{place}/{name}"] <= 1
-            assert -1 <= found.values[f"{place}/{name}/pearson"] <= 1
-    assert found.values["uniform/rows"] == 40 and found.values["held_out/rows"] == 800
+            assert -1 <= result.values[f"{place}/{name}"] <= 1
+            assert -1 <= result.values[f"{place}/{name}/pearson"] <= 1
+    assert result.values["uniform/rows"] == 40 and result.values["held_out/rows"] == 800
     monkeypatch.setattr(study.EnsembleDynamics, "fit", None)  # the fit is there already
-    assert study.measure(settings, 0, tmp_path).values == found.values
-    other = {name: value / 2 for name, value in found.values.items()}
-    records = [{"values": found.values}, {"values": other}]
+    assert study.measure(settings, 0, tmp_path).values == result.values
+    other = {name: value / 2 for name, value in result.values.items()}
+    records = [{"values": result.values}, {"values": other}]
     assert study.draw({"tiny": records}, tmp_path, "-2") == []
     (path,) = study.draw({"tiny": records}, tmp_path, "")
     assert path.stat().st_size > 5000
@@ -174,7 +174,7 @@ def test_the_study_measures_continues_and_draws(tmp_path, monkeypatch) -> None:
     assert len(rows) == 2 * len(study.PLACES) * len(MEASURES)
     for row in rows:
         kind = "" if row["correlation"] == "spearman" else "/pearson"
-        value = found.values[f"{row['place']}/{row['measure']}{kind}"]
+        value = result.values[f"{row['place']}/{row['measure']}{kind}"]
         assert float(row["mean"]) == pytest.approx(0.75 * value, rel=1e-4)
     with pytest.raises(ConfigError, match="test_share is 1"):
         study.measure(settings | {"test_share": 1}, 0, tmp_path)

@@ -8,13 +8,13 @@ from mbrl.policy_gradient import RECIPES
 
 def test_all_recipes_are_timed_in_one_run(tmp_path: Path) -> None:
     small = {"sequences": 16, "steps": 12, "group": 4, "turn": 4, "rounds": 1}
-    found = recipe_cost.measure(settings_of("recipe_cost", small), 0, tmp_path)
-    assert found.curves.keys() == RECIPES.keys()
-    assert all(len(times) == 2 and min(times) >= 0 for times in found.curves.values())
-    times = [sum(t) / sum(found.curves["grpo"]) for t in found.curves.values()]
-    assert abs(max(times) - found.values["largest"]) < 0.2 * found.values["largest"]
-    record = {"values": found.values, "curves": found.curves}
-    grpo = sum(found.curves["grpo"]) / 1000 / found.values["step_s"]
-    assert abs(100 * grpo - found.values["share"]) < 0.2 * found.values["share"]
+    result = recipe_cost.measure(settings_of("recipe_cost", small), 0, tmp_path)
+    assert result.curves.keys() == RECIPES.keys()
+    assert all(len(times) == 2 and min(times) >= 0 for times in result.curves.values())
+    times = [sum(t) / sum(result.curves["grpo"]) for t in result.curves.values()]
+    assert abs(max(times) - result.values["largest"]) < 0.2 * result.values["largest"]
+    record = {"values": result.values, "curves": result.curves}
+    grpo = sum(result.curves["grpo"]) / 1000 / result.values["step_s"]
+    assert abs(100 * grpo - result.values["share"]) < 0.2 * result.values["share"]
     files = recipe_cost.draw({"all recipes": [record, record]}, tmp_path, "")
     assert files[0].stat().st_size > 5000

@@ -14,13 +14,13 @@ def test_every_length_is_timed_and_the_exponent_is_that_of_its_points(tmp_path: 
         "lengths": [16, 64, 256, 1024],
         "repeats": 2,
     }
-    found = sequence_cost.measure(settings_of("sequence_cost", small), 0, tmp_path)
-    ms = found.curves["ms"]
-    assert found.curves["length"] == small["lengths"] and min(ms) > 0
-    assert found.values["ms_short"] == pytest.approx(ms[0], rel=1e-3)
-    assert found.values["ms_long"] == pytest.approx(ms[-1], rel=1e-3)
+    result = sequence_cost.measure(settings_of("sequence_cost", small), 0, tmp_path)
+    ms = result.curves["ms"]
+    assert result.curves["length"] == small["lengths"] and min(ms) > 0
+    assert result.values["ms_short"] == pytest.approx(ms[0], rel=1e-3)
+    assert result.values["ms_long"] == pytest.approx(ms[-1], rel=1e-3)
     # Two points make a straight line: a ratio of 4 in length.
-    assert 4 ** found.values["exponent"] == pytest.approx(ms[3] / ms[2], rel=1e-2)
-    record = {"values": found.values, "curves": found.curves}
+    assert 4 ** result.values["exponent"] == pytest.approx(ms[3] / ms[2], rel=1e-2)
+    record = {"values": result.values, "curves": result.curves}
     (file,) = sequence_cost.draw({"update, small": [record, record]}, tmp_path, "")
     assert file.stat().st_size > 5000

@@ -30,8 +30,8 @@ def test_the_flow_is_that_of_a_fine_integration() -> None:
         return away.flatten().numpy()
 
     done = integrate.solve_ivp(slope, (10.0, 0.3), x.flatten().numpy(), rtol=1e-9, atol=1e-9)
-    found = solver_orders.flow(world, x, 10.0, 0.3)
-    assert found.flatten().numpy() == pytest.approx(done.y[:, -1], abs=1e-6)
+    result = solver_orders.flow(world, x, 10.0, 0.3)
+    assert result.flatten().numpy() == pytest.approx(done.y[:, -1], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_the_flow_is_that_of_a_fine_integration() -> None:
     ],
 )
 def test_the_fitted_order_is_the_methods(sampler: str, start: str, order: float) -> None:
-    found = orders(sampler=sampler, start=start)
-    assert found.values["order"] == order
-    assert found.values["fitted"] == pytest.approx(order, abs=0.35)
-    errors = found.curves["error"]
+    result = orders(sampler=sampler, start=start)
+    assert result.values["order"] == order
+    assert result.values["fitted"] == pytest.approx(order, abs=0.35)
+    errors = result.curves["error"]
     slope = np.polyfit(np.log([40, 80, 160]), np.log(errors[-3:]), 1)[0]
-    assert found.values["fitted"] == pytest.approx(-slope, rel=1e-2)
-    assert found.values["error_20"] == errors[1] and found.values["error_160"] == errors[4]
+    assert result.values["fitted"] == pytest.approx(-slope, rel=1e-2)
+    assert result.values["error_20"] == errors[1] and result.values["error_160"] == errors[4]
 
 
 def test_the_mixtures_denoiser_is_the_posterior_mean() -> None:
@@ -68,21 +68,21 @@ def test_the_mixtures_denoiser_is_the_posterior_mean() -> None:
 
 def test_a_small_search_is_judged_on_other_noise(tmp_path: Path) -> None:
     settings = schedule_search.DEFAULTS | {"evaluations": 3, "samples": 16, "judged": 40}
-    found = schedule_search.measure(settings | {"rounds": 2}, 0, tmp_path)
-    assert set(found.values) == {"searched", *schedule_search.PLAIN}
-    assert found.values["searched"] < found.values["ddim"]
-    assert all(len(curve) == 3 for curve in found.curves.values())
-    assert found.curves["level"][0] == found.curves["edm"][0] == 20.0
-    assert found.curves["order"][0] == 1.0  # there is one evaluation at first
-    record = {"values": found.values, "curves": found.curves}
+    result = schedule_search.measure(settings | {"rounds": 2}, 0, tmp_path)
+    assert set(result.values) == {"searched", *schedule_search.PLAIN}
+    assert result.values["searched"] < result.values["ddim"]
+    assert all(len(curve) == 3 for curve in result.curves.values())
+    assert result.curves["level"][0] == result.curves["edm"][0] == 20.0
+    assert result.curves["order"][0] == 1.0  # there is one evaluation at first
+    record = {"values": result.values, "curves": result.curves}
     files = schedule_search.draw({"3 evaluations": [record, record]}, tmp_path, "-2")
     assert [f.name for f in files] == ["schedules-2.png", "choices-2.png"]
     assert all(f.exists() and f.with_suffix(".csv").exists() for f in files)
 
 
 def test_the_figure_of_orders_is_drawn(tmp_path: Path) -> None:
-    found = orders(sampler="heun")
-    record = {"values": found.values, "curves": found.curves}
+    result = orders(sampler="heun")
+    record = {"values": result.values, "curves": result.curves}
     (file,) = solver_orders.draw({"one step, Heun": [record]}, tmp_path, "")
     assert file.name == "orders.png" and file.exists()
 

@@ -36,20 +36,20 @@ def test_errors_are_those_of_a_loop_in_the_task() -> None:
     def act(obs: Tensor, generator: torch.Generator) -> Tensor:
         return policy(obs) + 0.1
 
-    found = rollout(TrueDynamics(task), act, starts, RolloutConfig(horizon=5), generator)
+    result = rollout(TrueDynamics(task), act, starts, RolloutConfig(horizon=5), generator)
     scale = torch.tensor([1.0, 2.0, 4.0])
-    numbers, along = window_quality.quality(found, task, scale, policy, clone)
+    numbers, along = window_quality.quality(result, task, scale, policy, clone)
     assert numbers["one_step"] < 1e-8 and numbers["open"] < 1e-8 and numbers["possible"] == 1.0
     assert along["step"] == [1.0, 2.0, 3.0, 4.0, 5.0]
-    off = (found.action - policy.scale.to_task(policy.unit(found.obs))).abs().mean()
+    off = (result.action - policy.scale.to_task(policy.unit(result.obs))).abs().mean()
     assert float(off.detach()) > 0.01
-    unit = policy.scale.to_unit(found.action)
-    normal = torch.distributions.Normal(policy.unit(found.obs), 1.0)
+    unit = policy.scale.to_unit(result.action)
+    normal = torch.distributions.Normal(policy.unit(result.obs), 1.0)
     assert numbers["log_prob"] == pytest.approx(
         float(normal.log_prob(unit).sum(-1).mean().detach())
     )
-    found.next_obs[:, 2, 2] += 0.8  # a slip of 0.2 deviations in one of three entries
-    numbers, along = window_quality.quality(found, task, scale, policy, clone)
+    result.next_obs[:, 2, 2] += 0.8  # a slip of 0.2 deviations in one of three entries
+    numbers, along = window_quality.quality(result, task, scale, policy, clone)
     assert along["one_step_at"][2] == pytest.approx(0.04 / 3, rel=1e-3)
     assert along["open_at"][2] == pytest.approx(0.04 / 3, rel=1e-3)
     assert numbers["one_step"] == pytest.approx(0.04 / 15, rel=1e-3)
@@ -62,13 +62,13 @@ def test_a_tiny_measurement(source: str, tmp_path: Path) -> None:
         model = {"members": 2, "elites": 2, "hidden": [8], "max_epochs": 1, "min_epochs": 1}
         model["weight_decay"] = [1e-5]
     settings = window_quality.DEFAULTS | TINY | {"source": source, "model": model}
-    found = window_quality.measure(settings, 0, tmp_path)
-    assert found.curves["weight"] == list(window_quality.WEIGHTS[source])
-    assert set(found.values) == {
+    result = window_quality.measure(settings, 0, tmp_path)
+    assert result.curves["weight"] == list(window_quality.WEIGHTS[source])
+    assert set(result.values) == {
         "log_prob", "behaviour", "one_step", "open", "possible", "reward",
     }  # fmt: skip
-    assert len(found.curves["open"]) == len(found.curves["weight"])
-    record = {"values": found.values, "curves": found.curves}
+    assert len(result.curves["open"]) == len(result.curves["weight"])
+    record = {"values": result.values, "curves": result.curves}
     files = window_quality.draw({"pendulum, x": [record]}, tmp_path, "-1")
     assert len(files) == 6 and all(f.exists() for f in files)
 

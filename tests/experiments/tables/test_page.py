@@ -18,10 +18,12 @@ from tests.experiments.tables.test_table import SMALL, written_records
 
 def test_the_band_is_students_interval() -> None:
     values = np.random.default_rng(0).normal(size=(5, 2))
-    found = figures.curve(np.array([1, 2]), values)
+    result = figures.curve(np.array([1, 2]), values)
     low, high = stats.t.interval(0.95, 4, values.mean(0), stats.sem(values))
     # The bootstrap's standard error carries Monte-Carlo noise of about 1 %.
-    assert found.low == pytest.approx(low, abs=0.05) and found.high == pytest.approx(high, abs=0.05)
+    assert result.low == pytest.approx(low, abs=0.05) and result.high == pytest.approx(
+        high, abs=0.05
+    )
     alone = figures.curve(np.array([1]), values[:1, :1])
     assert np.isnan(alone.low).all() and alone.mean == values[0, 0]
 
@@ -47,7 +49,7 @@ def test_data_stand_beside_each_figure(tmp_path: Path) -> None:
     figures.learning_curves({"a": {"x": curve, "y": curve}}, tmp_path / "curves.png")
     with Image.open(tmp_path / "curves.png") as image:
         assert image.mode == "P" and image.info["dpi"][0] > 100  # few colours, in full resolution
-    figures.against_knob({"a": curve}, "eta", tmp_path / "knob.png", "score")
+    figures.against_hyperparameter({"a": curve}, "eta", tmp_path / "knob.png", "score")
     figures.intervals({"mean": {"x": Interval(1.0, 0.5, 1.5)}}, tmp_path / "intervals.png")
     rows = list(csv.reader((tmp_path / "curves.csv").open()))
     assert rows[0] == ["panel", "name", "x", "mean", "low", "high"] and len(rows) == 5
@@ -105,17 +107,17 @@ def test_the_page_holds_the_numbers_and_the_figures(tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(text)
     small = plan.load(str(tmp_path / "small.toml"))
     written_records(small, tmp_path)
-    found = summary.collect(small, tmp_path, {}, {})
-    files = table_figures.draw(found, tmp_path)
+    result = summary.collect(small, tmp_path, {}, {})
+    files = table_figures.draw(result, tmp_path)
     assert {f.name for f in files} == {"curves.png", "curves-2.png"}
     reader = Reader()
-    content = page.html(found, files)
+    content = page.html(result, files)
     reader.feed(content)
     assert reader.open == [] and "A &lt;b&gt; &amp; c" in content
     assert reader.cells[0] == "21.0 ± 1.4best 61.0 · chosen 51.0"
     assert reader.pictures == ["curves.png", "curves-2.png"]
     assert "<h2>Curves, block 2</h2>" in content
-    other = page.html(found, [tmp_path / "guided-mean.png", tmp_path / "guided-mean-2.png"])
+    other = page.html(result, [tmp_path / "guided-mean.png", tmp_path / "guided-mean-2.png"])
     assert "<h2>Guided mean</h2>" in other and "<h2>Guided mean, block 2</h2>" in other
     assert "by seed 0: 20.0, 1: 22.0" in content and "20 updates, 3 s a run" in content
 

@@ -1,4 +1,4 @@
-"""Tables from their file to their pages: cells are done once, exactly again, and read as told."""
+"""Tables from their file to their pages: cells are run once and can be repeated exactly."""
 
 import csv
 import io
@@ -84,7 +84,7 @@ def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path
     lost.unlink()
     shutil.rmtree(tmp_path / "runs")
     finish(small, tmp_path)
-    assert records.same(known, json.loads(lost.read_text()))
+    assert records.agree(known, json.loads(lost.read_text()))
     assert {f for f in files if f.stat().st_mtime_ns != before[f]} == {lost}
     assert table.check(small, records_at, cells, 1, Here(), Console(quiet=True)) == 0
     # Older than a setting, and rounded: still the same numbers.
@@ -101,13 +101,13 @@ def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path
     printed = io.StringIO()
     console = Console(file=printed, width=200)
     assert table.check(small, records_at, cells, 1, Here(), console) == 1
-    assert "DIFFERENT (recorded on Another One, done on" in printed.getvalue()
+    assert "DIFFERENT (recorded on Another One, repeated on" in printed.getvalue()
 
 
 def test_records_of_fewer_digits_are_the_same() -> None:
     key = {"study": "horizons", "settings": {}}
     long, short = ({"key": key, "last_returns": [r]} for r in (1.234567, 1.235))
-    assert records.same(long, short) and not records.same(long, short | {"last_returns": [1.236]})
+    assert records.agree(long, short) and not records.agree(long, short | {"last_returns": [1.236]})
 
 
 def test_a_record_of_another_key_is_not_reused(small, tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_data_that_changed_are_marked_and_done_again_when_strict(small, tmp_path
     record = json.loads(file.read_text())
     right = record["fingerprint"]
     file.write_text(json.dumps(record | {"fingerprint": "other"}))
-    marks, _ = table.fingerprints(table.all_cells(small))
-    found = summary.collect(small, tmp_path / "records", marks, {})
-    assert "another checksum" in render.markdown(found)
+    fingerprints, _ = table.fingerprints(table.all_cells(small))
+    result = summary.collect(small, tmp_path / "records", fingerprints, {})
+    assert "another checksum" in render.markdown(result)
     finish(small, tmp_path)
     assert json.loads(file.read_text())["fingerprint"] == "other"
     finish(small, tmp_path, strict=True)
@@ -154,20 +154,20 @@ def written_records(small: plan.Plan, home: Path) -> None:
 
 def test_numbers_of_the_page_are_those_of_the_records(small, tmp_path: Path) -> None:
     written_records(small, tmp_path)
-    found = summary.collect(small, tmp_path, {"pendulum/expert": "x"}, {})
-    entry = found.blocks[0].entries["pendulum/expert", "bc"]
+    result = summary.collect(small, tmp_path, {"pendulum/expert": "x"}, {})
+    entry = result.blocks[0].entries["pendulum/expert", "bc"]
     assert entry.last == [20.0, 22.0] and entry.best == [60.0, 62.0]
     assert entry.selected == [50.0, 52.0]
     # Student's t with one degree of freedom: 21 +- 12.706 * 1.
     assert entry.interval.low == pytest.approx(21 - 12.706, abs=0.2)
-    page = render.markdown(found)
+    page = render.markdown(result)
     assert "| pendulum/expert | 21.0 ± 1.4 | 21.0 ± 1.4 |" in page
     assert "**Twice**" in page and "| pendulum/expert@40 | 21.0 ± 1.4 |" in page
     assert "| mean, best | 61.0 |" in page and "| mean, chosen offline | 51.0 |" in page
-    rows = list(csv.DictReader(io.StringIO(render.comma_separated(found))))
+    rows = list(csv.DictReader(io.StringIO(render.comma_separated(result))))
     assert len(rows) == 3 and rows[0]["mean"] == "21" and rows[0]["seeds"] == "0 1"
     assert rows[2]["steps"] == "40" and float(rows[0]["sd"]) == pytest.approx(np.sqrt(2), 1e-5)
-    assert "\\toprule" in render.latex(found) and "21.0 $\\pm$ 1.4" in render.latex(found)
+    assert "\\toprule" in render.latex(result) and "21.0 $\\pm$ 1.4" in render.latex(result)
 
 
 def test_columns_are_compared_with_the_reference(tmp_path: Path) -> None:
@@ -180,16 +180,16 @@ def test_columns_are_compared_with_the_reference(tmp_path: Path) -> None:
         record = json.loads(file.read_text())
         record["means"][-1] += 1.0 + record["key"]["seed"] ** 2
         file.write_text(json.dumps(record))
-    found = summary.collect(two, tmp_path, {}, {})
-    block = found.blocks[0]
+    result = summary.collect(two, tmp_path, {}, {})
+    block = result.blocks[0]
     a, b = (block.entries["pendulum/expert", n].last for n in ("bc wide", "bc"))
-    told = render.comparisons(block, found)["bc wide"]
+    output = render.comparisons(block, result)["bc wide"]
     wanted = stats.ttest_ind(a, b, equal_var=False)
-    assert told["p (Holm)"] == f"{wanted.pvalue:.3f}"
+    assert output["p (Holm)"] == f"{wanted.pvalue:.3f}"
     low, high = wanted.confidence_interval(0.95)
     mean = np.mean(a) - np.mean(b)
-    assert told["mean less that of bc [95 %]"] == f"{mean:.1f} [{low:.1f}, {high:.1f}]"
-    assert "| p (Holm) |  | " in render.markdown(found)
+    assert output["mean less that of bc [95 %]"] == f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+    assert "| p (Holm) |  | " in render.markdown(result)
 
 
 def test_unfinished_and_absent_cells_say_so(tmp_path: Path) -> None:
@@ -198,9 +198,9 @@ def test_unfinished_and_absent_cells_say_so(tmp_path: Path) -> None:
     )
     (tmp_path / "far.toml").write_text(text)
     far = plan.load(str(tmp_path / "far.toml"))
-    marks, missing = table.fingerprints(table.all_cells(far))
-    assert set(marks) == {"pendulum/expert"}
-    page = render.markdown(summary.collect(far, tmp_path, marks, missing))
+    fingerprints, missing = table.fingerprints(table.all_cells(far))
+    assert set(fingerprints) == {"pendulum/expert"}
+    page = render.markdown(summary.collect(far, tmp_path, fingerprints, missing))
     assert "| d4rl/hopper-medium-v2 | no data | no data |" in page
     assert "data fetch" in page and "| pendulum/expert@40 | not run |" in page
 
@@ -226,8 +226,8 @@ def test_mistakes_in_a_file_are_named(old: str, new: str, message: str, tmp_path
 
 def test_all_committed_tables_can_be_read() -> None:
     for name in plan.names():
-        found = plan.load(name)
-        assert found.blocks and table.all_cells(found)
+        result = plan.load(name)
+        assert result.blocks and table.all_cells(result)
 
 
 def test_part_of_a_table_can_be_chosen(small) -> None:
@@ -336,9 +336,9 @@ def test_a_table_of_a_study(tmp_path: Path, monkeypatch) -> None:
     chosen = int(np.argmax(curves["fqe_value"]))
     regret = max(curves["score"]) - curves["score"][chosen]
     assert record["values"]["regret"] == pytest.approx(regret, abs=0.01)
-    found = summary.collect(ranks, tmp_path / "records", {}, {})
-    assert "| expert | " in render.markdown(found)
-    (figure,) = table_figures.draw(found, tmp_path)
+    result = summary.collect(ranks, tmp_path / "records", {}, {})
+    assert "| expert | " in render.markdown(result)
+    (figure,) = table_figures.draw(result, tmp_path)
     assert len(list(csv.reader(figure.with_suffix(".csv").open()))) == 11
 
 
@@ -376,9 +376,9 @@ def test_a_cell_of_another_table_is_borrowed(tmp_path: Path) -> None:
     other.parent.mkdir(parents=True)
     other.write_text(json.dumps({"key": key}))
     mine = tmp_path / "mine"
-    assert records.borrow(mine, Path("a/0.json"), key | {"seed": 1}) is None
+    assert records.copy_from_other_table(mine, Path("a/0.json"), key | {"seed": 1}) is None
     assert not (mine / "a/0.json").exists()
-    assert records.borrow(mine, Path("a/0.json"), key) is not None
+    assert records.copy_from_other_table(mine, Path("a/0.json"), key) is not None
     assert records.read(mine / "a/0.json", key) is not None
 
 
@@ -426,10 +426,10 @@ def test_the_task_as_the_model_needs_no_fit(tmp_path: Path) -> None:
         'datasets = ["pendulum/expert"]\nseeds = [0]\nsteps = 4\n'
     )
     file.write_text(text)
-    found = plan.load(str(file))
-    cells = table.all_cells(found)
-    marks, _ = table.fingerprints(cells)
-    described = table.describe_all(found, cells, marks, tmp_path / "jobs")
+    result = plan.load(str(file))
+    cells = table.all_cells(result)
+    fingerprints, _ = table.fingerprints(cells)
+    described = table.describe_all(result, cells, fingerprints, tmp_path / "jobs")
     (folder,) = jobs.in_order(described)
     assert jobs.job_in(folder).needs() == []
     jobs.resume(folder, quiet=True)

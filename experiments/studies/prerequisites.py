@@ -1,4 +1,4 @@
-"""What several studies begin with: a training run, a fitted generator of windows."""
+"""Jobs that studies start from: training runs and fitted generators of windows."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from mbrl import data
 from mbrl.data.fingerprint import fingerprint
 from world_models import DiffusionConfig, TrajectoryDiffusion
 
-# Settings of every study that begins with a run, beside its `data` and `algorithm`.
+# Settings of every study that starts from a run, beside its `data` and `algorithm`.
 DEFAULTS: dict[str, Any] = {
     "config": {},  # settings over the preset's
     "steps": 5000,  # updates
@@ -33,8 +33,8 @@ def agent(
     settings: dict[str, Any], chosen: Any, seed: int, folder: Path, log_every: int = 100
 ) -> Any:
     """The agent that a study's `algorithm`, `data`, `steps` and `episodes` (of the last evaluation)
-    describe, trained with the config `chosen` in `folder`, where a run that stopped goes on."""
-    runs.ensure(_described(settings, seed, log_every), chosen, folder)
+    describe, trained with the config `chosen` in `folder`, from its checkpoint if there is one."""
+    runs.ensure(_run_settings(settings, seed, log_every), chosen, folder)
     runs.TrainingRun(folder).finish()
     return algorithms.load(folder / "checkpoint.pt")
 
@@ -42,27 +42,29 @@ def agent(
 def shared_run(
     settings: dict[str, Any], chosen: Any, seed: int, home: Path, log_every: int = 100
 ) -> Path:
-    """The folder under `home` of the run that `agent` makes, described there for all cells that
-    share it if it is not yet; the world model that it fits is shared there too."""
-    described = _described(settings, seed, log_every)
-    mark = fingerprint(data.load(described.data))
-    fit = fits.for_run(fits.FitSettings(described.data, seed), chosen, mark, home / "fits")
-    version = algorithms.ALGORITHMS[described.algorithm][0].version
-    parts = [asdict(described), version, configs.to_dict(chosen), mark]
+    """The folder under `home` of the run of `agent`, which cells share, as well as the fit of its
+    world model. Both are described there if they are missing."""
+    run = _run_settings(settings, seed, log_every)
+    data_fingerprint = fingerprint(data.load(run.data))
+    fit = fits.for_run(fits.FitSettings(run.data, seed), chosen, data_fingerprint, home / "fits")
+    version = algorithms.ALGORITHMS[run.algorithm][0].version
+    parts = [asdict(run), version, configs.to_dict(chosen), data_fingerprint]
     name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
-    folder = home / "trainings" / f"{described.algorithm}-{mark[:10]}-{seed}-{name}"
+    folder = home / "trainings" / f"{run.algorithm}-{data_fingerprint[:10]}-{seed}-{name}"
     model = None if fit is None else str(fit)
-    runs.ensure(replace(described, model=model), chosen, folder.resolve())
+    runs.ensure(replace(run, model=model), chosen, folder.resolve())
     return folder.resolve()
 
 
 def shared_fit(settings: dict[str, Any], config: fits.ModelConfig, seed: int, home: Path) -> Path:
     """The folder under `home` of the world model of that config fitted to the study's `data`."""
-    mark = fingerprint(data.load(settings["data"]))
-    return fits.shared(fits.FitSettings(settings["data"], seed), config, mark, home / "fits")
+    data_fingerprint = fingerprint(data.load(settings["data"]))
+    return fits.shared(
+        fits.FitSettings(settings["data"], seed), config, data_fingerprint, home / "fits"
+    )
 
 
-def _described(settings: dict[str, Any], seed: int, log_every: int) -> RunSettings:
+def _run_settings(settings: dict[str, Any], seed: int, log_every: int) -> RunSettings:
     return RunSettings(
         settings["algorithm"],
         settings["data"],
@@ -82,7 +84,8 @@ def windows_config(settings: dict[str, Any]) -> DiffusionConfig:
 
 
 def generator_of_windows(settings: dict[str, Any], seed: int, folder: Path) -> TrajectoryDiffusion:
-    """The generator of `windows_config`, fitted in `folder`, where a fit that stopped goes on."""
+    """The generator of `windows_config`, fitted in `folder`, from its checkpoint if there is
+    one."""
     config = windows_config(settings)
     fits.ensure(fits.FitSettings(settings["data"], seed), config, folder)
     fits.ModelFit(folder).finish()

@@ -1,5 +1,5 @@
-"""What the studies of language models share: a warm start that cells have in common, a run that
-begins with it, and what its model can do before and after."""
+"""Parts of the studies of language models: a warm start that cells share, a run that starts from
+it, and the accuracy of the model before and after."""
 
 import dataclasses
 import hashlib
@@ -25,19 +25,19 @@ from mbrl.records import MetricsFile
 DEFAULTS: dict[str, Any] = {
     "task": "addition",
     "model": {"transformer": {"width": 64, "layers": 2, "heads": 4, "hidden": 128}},
-    "learner": "policy_gradient",  # or imitation: demonstrations go on
+    "learner": "policy_gradient",  # or imitation: further demonstrations
     "recipe": "grpo",
     "config": {},  # settings of the learner over its defaults
     "steps": 60,  # rounds of a policy gradient, updates of imitation
     "tokens": 0,  # sampled tokens after which a run ends; 0: after its rounds
-    "looks": 0,  # evaluations on the way, of 50 problems a level
+    "looks": 0,  # evaluations during training, with 50 problems of each level
     "until": 0.3,  # accuracy at which the warm start ends
     "expert": 0,  # updates by which demonstrations make an expert of the warm start; 0: none
     "problems": 200,  # of each level, held out, after the last step
     "samples": 2,  # answers to each
     "device": "cpu",
 }
-MOST = 5000  # updates of a warm start that does not get there
+MOST = 5000  # updates of a warm start that does not reach its accuracy
 MEANS = {  # of a metric over the rounds
     "signal": "rollout/mixed_groups",
     "tail": "behaviour/tail",
@@ -50,10 +50,10 @@ def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
 
 
 def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
-    """The folder under `home` of the warm start of a task, model and seed, described there for all
-    cells that share it if it is not yet."""
+    """The folder under `home` of the warm start that cells of a task, model and seed share. It is
+    described there if it is missing."""
     config = ImitationConfig(task=settings["task"], **_model(settings))
-    shown = LanguageSettings(
+    warm = LanguageSettings(
         "imitation",
         steps=MOST,
         seed=seed,
@@ -65,11 +65,11 @@ def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
         checkpoint_every=0,
         tensorboard=False,
     )
-    described = [dataclasses.asdict(shown), configs.to_dict(config)]
-    mark = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:10]
-    folder = (home / "starts" / f"{settings['task']}-{seed}-{mark}").resolve()
+    description = [dataclasses.asdict(warm), configs.to_dict(config)]
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:10]
+    folder = (home / "starts" / f"{settings['task']}-{seed}-{digest}").resolve()
     if not LanguageRun(folder).described:
-        language_run.create(shown, config, folder)
+        language_run.create(warm, config, folder)
     return folder
 
 
@@ -77,8 +77,8 @@ def _model(settings: dict[str, Any]) -> dict[str, Any]:
     return {"model": configs.from_dict(ImitationConfig, {"model": settings["model"]}).model}
 
 
-def _begun(settings: dict[str, Any], seed: int, folder: Path) -> Path:
-    """The finished warm start of the cell in `folder`: the shared one, else one of its own."""
+def _finished_warm_start(settings: dict[str, Any], seed: int, folder: Path) -> Path:
+    """The finished warm start of the cell in `folder`: the shared one, or one of its own."""
     start = shared_jobs(folder).get("start") or warm_start(settings, seed, folder)
     LanguageRun(start).finish()
     return start
@@ -97,33 +97,33 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     or beyond; `effective`, the share of effective samples of the conversations' weights there. A
     run that diverges has no accuracy.
     """
-    start, run = _begun(settings, seed, folder), folder / "run"
+    start, run = _finished_warm_start(settings, seed, folder), folder / "run"
     if not LanguageRun(run).described:
         config = _config(settings, start, folder)
         language_run.create(_settings(settings, seed, start), config, run)
     before, after = folders.read_json(start / "result.json"), _result(run)
     values: dict[str, float] = {}
-    for mark, key in (("", "accuracy"), ("_other", "accuracy_other_levels")):
+    for suffix, key in (("", "accuracy"), ("_other", "accuracy_other_levels")):
         a, b = (math.nan if r[key] is None else 100 * r[key] for r in (before, after))
-        values |= {f"before{mark}": a, f"score{mark}": b, f"gain{mark}": b - a}
+        values |= {f"before{suffix}": a, f"score{suffix}": b, f"gain{suffix}": b - a}
     values["steps"] = float(after["step"])
     return Outcome(
-        {k: _rounded(v) for k, v in (values | _used(settings, run)).items()}, _curves(run)
+        {k: _rounded(v) for k, v in (values | _usage(settings, run)).items()}, _curves(run)
     )
 
 
 def _result(run: Path) -> dict[str, Any]:
-    """What came out of `run`, which is finished first; of one that diverged its steps alone."""
+    """The result of `run`, which is finished first; only the steps of one that diverged."""
     try:
         LanguageRun(run).resume(quiet=True)
-    except DivergenceError:  # what came out of this cell, and so no reason to try it again
+    except DivergenceError:  # the result of this cell; another attempt would diverge too
         steps = len(MetricsFile(run / "metrics.csv").rows())
         return {"accuracy": None, "accuracy_other_levels": None, "step": steps}
     return folders.read_json(run / "result.json")
 
 
 def _settings(settings: dict[str, Any], seed: int, start: Path) -> LanguageSettings:
-    looks = settings["looks"]
+    evaluations = settings["looks"]
     return LanguageSettings(
         settings["learner"],
         steps=settings["steps"],
@@ -131,7 +131,7 @@ def _settings(settings: dict[str, Any], seed: int, start: Path) -> LanguageSetti
         device=settings["device"],
         start=str(start),
         tokens=settings["tokens"] or None,
-        eval_every=max(1, settings["steps"] // looks) if looks else 0,
+        eval_every=max(1, settings["steps"] // evaluations) if evaluations else 0,
         eval_problems=50,
         final_problems=settings["problems"],
         final_samples=settings["samples"],
@@ -152,7 +152,7 @@ def _config(settings: dict[str, Any], start: Path, folder: Path) -> Any:
 
 
 def _expert(settings: dict[str, Any], start: Path, folder: Path) -> Path:
-    """The folder of a model that goes on from the warm start with demonstrations."""
+    """The folder of a model that is trained further on demonstrations."""
     known, config = language_run.read_settings(start)
     if not LanguageRun(folder).described:
         chosen = dataclasses.replace(
@@ -163,7 +163,7 @@ def _expert(settings: dict[str, Any], start: Path, folder: Path) -> Path:
     return folder
 
 
-def _used(settings: dict[str, Any], run: Path) -> dict[str, float]:
+def _usage(settings: dict[str, Any], run: Path) -> dict[str, float]:
     """Samples, tokens and means over rounds, from the metrics of a run that logs every step."""
     rows, (_, config) = MetricsFile(run / "metrics.csv").rows(), language_run.read_settings(run)
     if settings["learner"] == "imitation":
@@ -184,17 +184,17 @@ def _used(settings: dict[str, Any], run: Path) -> dict[str, float]:
 
 
 def _curves(run: Path) -> dict[str, list[float]]:
-    """Accuracy in percent, on trained and on other levels, at each look."""
+    """Accuracy in percent, on trained and on other levels, at each evaluation."""
     rows = MetricsFile(run / "evaluations.csv").rows()
-    found: dict[str, list[float]] = {"step": [], "score": [], "score_other": []}
+    curves: dict[str, list[float]] = {"step": [], "score": [], "score_other": []}
     for step in dict.fromkeys(row["step"] for row in rows):
-        found["step"].append(float(step))
+        curves["step"].append(float(step))
         for name, trained in (("score", "1"), ("score_other", "0")):
             at = [
                 float(r["accuracy"]) for r in rows if r["step"] == step and r["trained"] == trained
             ]
-            found[name].append(100 * float(np.mean(at)) if at else math.nan)
-    return found
+            curves[name].append(100 * float(np.mean(at)) if at else math.nan)
+    return curves
 
 
 def _rounded(value: float) -> float:
