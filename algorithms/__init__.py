@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import longreach  # noqa: F401  refuses a foreign `mbrl`
 from algorithms.awac import AWAC, AWACConfig
 from algorithms.bc import BC, BCConfig
 from algorithms.combo import COMBO, COMBOConfig

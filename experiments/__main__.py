@@ -4,33 +4,32 @@ import importlib
 import sys
 from collections.abc import Callable
 
-from mbrl.callbacks import Interrupted
-from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError, unknown_name
+import longreach  # noqa: F401  refuses a foreign `mbrl`
 
-# verb -> (module with `main(arguments) -> exit status`, what it does)
-VERBS: dict[str, tuple[str, str]] = {
-    "quickstart": ("quickstart", "train RAVL, EDAC and MBPO on a shipped dataset and compare them"),
-    "run": ("train", "train an algorithm on a dataset, or online in a task"),
-    "resume": ("train", "continue a run from its checkpoint"),
-    "evaluate": ("evaluate", "evaluate a run or checkpoint in the real task"),
-    "report": ("report", "write a page about a run: scores, losses, reach and values"),
-    "plot": ("report", "draw curves of several runs"),
-    "data": ("data", "list, describe, check, download or import datasets"),
-    "collect": ("collect", "record the local datasets anew from behaviour policies"),
-    "model": ("model", "fit a world model, or inspect how good one is"),
-    "list": ("listing", "the algorithms, tasks and datasets there are"),
-    "table": ("table", "run the missing cells of a table and print it"),
-    "sweep": ("sweep", "train every combination of algorithms, datasets, seeds and settings"),
-    "search": ("search", "search settings with Optuna, by an offline score"),
-    "crosscheck": ("crosscheck", "compare SAC with the one of stable-baselines3"),
-    "language": ("language", "train language models on text tasks by any recipe"),
-    "bench": ("bench", "measure speed beside the machine's matrix-product rate and peers"),
+# verb -> what it does; its module in `experiments.cli` has `main(arguments) -> exit status`
+VERBS = {
+    "quickstart": "train RAVL, EDAC and MBPO on a shipped dataset and compare them",
+    "run": "train an algorithm on a dataset, or online in a task",
+    "resume": "continue a run from its checkpoint",
+    "evaluate": "evaluate a run or checkpoint in the real task",
+    "report": "write a page about a run: scores, losses, reach and values",
+    "plot": "draw curves of several runs",
+    "data": "list, describe, check, download or import datasets",
+    "collect": "record the local datasets again from behaviour policies",
+    "model": "fit a world model, or measure how accurate one is",
+    "list": "list the algorithms, tasks, datasets and recipes",
+    "table": "run the missing cells of a table and print it",
+    "sweep": "train every combination of algorithms, datasets, seeds and settings",
+    "search": "search hyperparameters with Optuna, by an offline score",
+    "crosscheck": "compare SAC with the one of stable-baselines3",
+    "language": "train language models on text tasks by any recipe",
+    "bench": "measure speed beside the machine's matrix-product rate and peers",
 }
 
 
 def usage() -> str:
     width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {text}" for verb, (_, text) in VERBS.items()]
+    lines = [f"  {verb:<{width}}  {text}" for verb, text in VERBS.items()]
     return "\n".join(
         [
             "usage: python -m experiments VERB [options]",
@@ -48,22 +47,37 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
-    verb, rest = arguments[0], arguments[1:]
     try:
-        if verb not in VERBS:
-            raise unknown_name("command", verb, VERBS)
-        module = importlib.import_module(f"experiments.{VERBS[verb][0]}")
-        command: Callable[[list[str]], int] = getattr(module, f"{verb}_main")
-        return command(rest)
-    except (ConfigError, DataError, CheckpointError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        return verb(arguments[0])(arguments[1:])
+    except Exception as error:
+        status = exit_status(error)
+        if status is None:
+            raise
+        print(f"error: {error}" if status < 128 else error, file=sys.stderr)
+        return status
+
+
+def verb(name: str) -> Callable[[list[str]], int]:
+    """The function of a verb. Only the chosen verb's module is imported."""
+    if name not in VERBS:
+        from mbrl.errors import unknown_name
+
+        raise unknown_name("command", name, VERBS)
+    command: Callable[[list[str]], int] = importlib.import_module(f"experiments.cli.{name}").main
+    return command
+
+
+def exit_status(error: Exception) -> int | None:
+    """The exit status for an error that is printed without a traceback; None for any other
+    error."""
+    from mbrl.callbacks import Interrupted
+    from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError
+
+    if isinstance(error, ConfigError | DataError | CheckpointError):
         return 2
-    except DivergenceError as error:
-        print(f"error: {error}", file=sys.stderr)
+    if isinstance(error, DivergenceError):
         return 3
-    except Interrupted as stopped:
-        print(str(stopped), file=sys.stderr)
-        return 130
+    return 130 if isinstance(error, Interrupted) else None
 
 
 if __name__ == "__main__":

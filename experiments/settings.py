@@ -1,5 +1,5 @@
-"""What a run is: its settings, and presets that give each (algorithm, dataset) the values that
-differ from the algorithm's defaults."""
+"""Settings of runs, and presets: for each algorithm and dataset, the values that differ from the
+algorithm's defaults."""
 
 import tomllib
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ PRESETS = Path(__file__).parent / "presets"
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything that decides a run, except the algorithm's own config."""
+    """All settings of a run except the algorithm's config."""
 
     algorithm: tyro.conf.Suppress[str]  # name in `python -m experiments list`
     data: tyro.conf.Suppress[str]  # a dataset, a file, or (to learn online) a task id

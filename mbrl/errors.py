@@ -3,6 +3,8 @@ the fix."""
 
 import difflib
 from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
 
 
 class ConfigError(ValueError):
@@ -19,6 +21,16 @@ class CheckpointError(ValueError):
 
 class DivergenceError(RuntimeError):
     """Training produced a value that is not finite, or beyond the stated bound."""
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra: the library comes from a checkout, not
+    from a package index."""
+    root = Path(__file__).resolve().parents[1]
+    if (root / "pyproject.toml").is_file():
+        return f"pip install -e '{root}[{extra}]'"
+    wanted = [r for r in metadata.requires("longreach") or [] if f'extra == "{extra}"' in r]
+    return "pip install " + " ".join(f"'{r.partition(';')[0].strip()}'" for r in wanted)
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:

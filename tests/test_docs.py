@@ -35,7 +35,7 @@ SHORT: dict[str, list[str] | None] = {
     "language run": ["--steps", "2", "--prompts", "2", *TINY],
     "language evaluate": ["--problems", "3"],
     "model fit": ["--max-epochs", "2"],
-    "table": None,  # hours; tests/experiments/test_table.py runs small ones
+    "table": None,  # hours; tests/experiments/tables/test_table.py runs small ones
     "sweep": ["--steps", "20", "--seeds", "0"],
     "search": ["--steps", "20", "--trials", "2"],
 }

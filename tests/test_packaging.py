@@ -13,11 +13,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CHECK = """
-import mbrl.data.cards, experiments.__main__
+import mbrl.data.cards, experiments.__main__, longreach
 from mbrl.data import load
-assert len(load("pendulum/medium-replay")) > 1000
+assert len(load("pendulum/medium-replay")) > 1000 and longreach.RAVL
 print(mbrl.data.cards.cards_dir())
 """
+TABLES = "from experiments.tables import plan; print(plan.names(), plan.load('classic').title)"
 HUGGING_FACE = "import datasets; assert datasets.__version__ == '4.0.0', datasets"
 
 
@@ -76,7 +77,9 @@ def test_installed(kind: str, with_datasets: bool, source: Path, tmp_path: Path)
     where = call(python, "-c", CHECK, cwd=tmp_path).strip()
     assert where.endswith("_cards" if kind == "wheel" else "datasets")
     assert "ravl" in call(python, "-m", "experiments", "list", cwd=tmp_path)
+    assert "ravl" in call(python, "-m", "experiment", "list", cwd=tmp_path)
     assert "ravl" in call(python.parent / "longreach", "list", cwd=tmp_path)
+    assert "classic" in call(python, "-c", TABLES, cwd=tmp_path)
     if with_datasets:
         call(python, "-c", HUGGING_FACE, cwd=tmp_path)
         call(python, "-c", HUGGING_FACE, cwd=source)

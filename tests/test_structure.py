@@ -39,6 +39,55 @@ def test_imports_run_one_way_and_files_are_small(file: Path) -> None:
             assert length <= 62, f"{file}:{node.name} has {length} lines"
 
 
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """The library's modules that each of them imports, at its top or inside functions."""
+    modules = {module_name(file): ast.parse(file.read_text()) for file in FILES}
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                graph[name] |= {alias.name for alias in node.names} & modules.keys()
+            elif isinstance(node, ast.ImportFrom) and node.module in modules:
+                parts = {f"{node.module}.{alias.name}" for alias in node.names}
+                graph[name] |= parts & modules.keys() or {node.module}
+    return graph
+
+
+def on_circles(graph: dict[str, set[str]]) -> set[str]:
+    """The modules that import themselves by way of others."""
+
+    def reach(start: str) -> set[str]:
+        seen: set[str] = set()
+        todo = [start]
+        while todo:
+            new = graph[todo.pop()] - seen
+            seen |= new
+            todo += new
+        return seen
+
+    return {name for name in graph if name in reach(name)}
+
+
+# importer -> what it may import in spite of a circle
+EXCEPTIONS = {"algorithms.offline": {"algorithms"}}  # a message lists the names of all algorithms
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = import_graph()
+    for importer, imports in EXCEPTIONS.items():
+        graph[importer] = graph.get(importer, set()) - imports
+    assert on_circles(graph) == set()
+
+
+def test_a_circle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set()}
+    assert on_circles(graph) == {"a", "b", "c"}
+
+
 def test_datasets_is_not_a_package() -> None:
     assert not list((ROOT / "datasets").rglob("*.py"))
 

@@ -1,6 +1,7 @@
 """World models: learned ensembles, the true dynamics, rollouts from them, and generators of whole
 trajectories."""
 
+import longreach  # noqa: F401  refuses a foreign `mbrl`
 from world_models.ensemble import EnsembleConfig, EnsembleDynamics
 from world_models.guidance import PolicyGuidance
 from world_models.protocol import Prediction, WorldModel

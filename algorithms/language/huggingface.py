@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.language.vocabulary import Codec
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, install_command
 
 
 class HuggingFaceCache:
@@ -189,7 +189,7 @@ def load(
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError:
         raise ConfigError(
-            "models from a folder need the transformers library: pip install 'longreach[language]'"
+            "models from a folder need the transformers library: " + install_command("language")
         ) from None
     inner = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
     own = inner.dtype  # of the file: half precision is too coarse for small steps on weights
@@ -207,9 +207,7 @@ def with_lora(inner: Any, rank: int, generator: torch.Generator) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
-        raise ConfigError(
-            "lora needs the peft library: pip install 'longreach[language]'"
-        ) from None
+        raise ConfigError("lora needs the peft library: " + install_command("language")) from None
     seed = int(torch.randint(2**31, (1,), generator=generator))
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # peft draws from the global generator

@@ -17,7 +17,7 @@ import torch
 from algorithms.language.agent import ModelConfig, built
 from algorithms.language.conversation import Conversation, Speech, advance
 from algorithms.language.tasks import text_task
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, install_command
 
 Weights = dict[str, np.ndarray]
 PATIENCE = 3  # deaths in a row, for each worker, before any work is done
@@ -208,7 +208,7 @@ class RayWorkers:
         try:
             import ray
         except ImportError:
-            raise ConfigError("workers of kind ray need pip install 'longreach[ray]'") from None
+            raise ConfigError(f"workers of kind ray need Ray: {install_command('ray')}") from None
         if not ray.is_initialized():
             ray.init(num_cpus=count, include_dashboard=False, log_to_driver=False)
         self.ray, self.hall, self.count = ray, hall, count

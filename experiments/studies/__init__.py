@@ -1,37 +1,32 @@
-"""Experiments that are not an algorithm on a dataset: functions of settings and a seed that return
-numbers. A table gives each of them rows of settings; a cell is one call in a job folder."""
+"""Studies: experiments other than an algorithm on a dataset. A study is a function of settings and
+a seed that returns numbers; a table lists rows of settings, and a cell is one call."""
 
 import importlib
-import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from experiments import folders
 from mbrl.errors import unknown_name
 
 # name -> what it measures; the module of that name in this package has `measure`
 STUDIES: dict[str, str] = {
     "adaptation": "an agent's scores in tasks that differ from the data",
-    "bandit": "an arm without data: what long imagination without a penalty does, and Bayes' rule",
+    "bandit": "an arm without data: long rollouts without a penalty, and Bayesian agents",
     "compounding": "how a model's error grows along its own predictions",
     "control_recipes": "a policy gradient of any recipe in a control task",
-    "edge_of_reach": "values in a plane whose model is exact: what blows up, and what cures it",
+    "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",
     "few_steps": "quality of generated windows against the number of network evaluations",
-    "guided_law": "samples of a guided diffusion against the law that they are meant to have",
-    "horizons": "NEUBAY's rollout lengths, and its values against what is earned in the task",
-    "language_recipes": "language models by every recipe, from the same warm starts",
-    "language_schedulers": "which prompts get how many answers, at the same number of tokens",
-    "language_tasks": "language models by rewards and by more demonstrations, in the same time",
-    "overestimation": "values of a run on data against what its policy earns in the task",
+    "guided_law": "samples of a guided diffusion against their exact distribution",
+    "horizons": "rollout lengths of NEUBAY, and its values against returns in the task",
+    "language_recipes": "language models trained by every recipe from the same warm starts",
+    "language_schedulers": "schedulers of rollouts over prompts, at the same number of tokens",
+    "language_tasks": "language models trained on rewards or further demonstrations",
+    "overestimation": "values of a run against the return of its policy in the task",
     "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
-    "recipe_cost": "what every recipe costs beside GRPO",
-    "schedule_search": "schedules of few evaluations that a search finds, beside plain ones",
-    "sequence_cost": "an update of a learner with memory against the length of its tape",
-    "solver_orders": "error of solvers against steps where the flow is known, and the order of it",
+    "recipe_cost": "computing time of every recipe relative to GRPO",
+    "schedule_search": "searched schedules of few evaluations beside plain ones",
+    "sequence_cost": "time of a recurrent learner's update against its sequence length",
+    "solver_orders": "error and order of solvers against steps for a known flow",
     "staleness": "policy gradients of language models on conversations of earlier policies",
     "window_quality": "generated windows and imagined rollouts against the task and its policies",
     "penalty_calibration": "how well penalties rank a world model's true one-step errors",
@@ -47,13 +42,12 @@ class Outcome:
 
 
 def module(name: str) -> Any:
-    """The module of a study: `VERSION`, `DEFAULTS`, `measure(settings, seed, folder)`, which finds
-    in the job's own `folder` again what it wrote there before a crash, and `draw(rows, folder,
-    mark)`, which draws the records of each row of a block into files whose stem ends with `mark`
-    and returns these. It may have `needs(settings, seed, home)`, which describes under `home` the
-    jobs that cells share and that must be finished before, and returns their folders by the names
-    that `place` knows them by; and `ROWS`, functions that list the rows which a table asks for by
-    name."""
+    """The module of a study: `VERSION`, `DEFAULTS`, `measure(settings, seed, folder)`, which goes
+    on from what it wrote into the job's `folder` before a crash, and `draw(rows, folder, suffix)`,
+    which draws the records of each row of a block and returns the files, whose stems end with
+    `suffix`. It may have `needs(settings, seed, home)`, which describes under `home` the jobs that
+    cells share and need, and returns their folders by name (see `place`); and `ROWS`, functions
+    that list rows which a table asks for by name."""
     if name not in STUDIES:
         raise unknown_name("study", name, STUDIES)
     return importlib.import_module(f"experiments.studies.{name}")
@@ -75,41 +69,3 @@ def rows_of(name: str, which: str) -> list[dict[str, Any]]:
         raise unknown_name(f"list of rows of {name}", which, known)
     rows: list[dict[str, Any]] = known[which]()
     return rows
-
-
-def create(
-    name: str, settings: dict[str, Any], seed: int, folder: Path, home: Path | None = None
-) -> None:
-    """Describe the call in a new folder, ready for `resume`; what it shares with others is under
-    `home`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    whole = settings_of(name, settings)
-    described = {"study": name, "settings": whole, "seed": seed, "threads": 1}
-    needs = getattr(module(name), "needs", None)
-    if needs is not None and home is not None:
-        described["needs"] = {k: str(v) for k, v in needs(whole, seed, home).items()}
-    folders.write_json(folder / "config.json", described)
-
-
-def needed(folder: Path) -> dict[str, Path]:
-    """The shared jobs that the cell in `folder` begins with."""
-    file = folder / "config.json"
-    values = folders.read_json(file) if file.exists() else {}
-    return {name: Path(job) for name, job in values.get("needs", {}).items()}
-
-
-def place(folder: Path, name: str) -> Path:
-    """Where a part of the cell in `folder` is: the job that it shares, else a folder of its own."""
-    return needed(folder).get(name, folder / name)
-
-
-def resume(folder: Path) -> None:
-    """Make the measurement described in `folder`."""
-    with folders.locked(folder):
-        values, before = folders.read_json(folder / "config.json"), folders.spent(folder)
-        torch.set_num_threads(values["threads"])
-        began = time.perf_counter()
-        found: Outcome = module(values["study"]).measure(values["settings"], values["seed"], folder)
-        seconds = round(before + time.perf_counter() - began, 2)
-        result = {"values": found.values, "curves": found.curves, "seconds": seconds}
-        folders.write_json(folder / "result.json", result)

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures, studies
-from experiments.studies import Outcome, learned
+from experiments.reports import figures
+from experiments.runs.study import place
+from experiments.studies import Outcome, prerequisites
 from experiments.studies.horizons import OFTEN
 from mbrl import data, tasks
 from mbrl.evaluation import evaluate
 
 VERSION = 4
-DEFAULTS = learned.DEFAULTS | {
+DEFAULTS = prerequisites.DEFAULTS | {
     "data": "swingup/medium-replay",
     "algorithm": "neubay",
     "option": "half_length",  # of the task
@@ -23,7 +24,9 @@ DEFAULTS = learned.DEFAULTS | {
 
 
 def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
-    return {"run": learned.shared_run(settings, learned.config(settings), seed, home, OFTEN)}
+    return {
+        "run": prerequisites.shared_run(settings, prerequisites.config(settings), seed, home, OFTEN)
+    }
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
@@ -33,8 +36,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     the mean score over the other values, `worst` the least of them. Scores are normalised as those
     of the task as logged.
     """
-    run = studies.place(folder, "run")
-    agent = learned.agent(settings, learned.config(settings), seed, run, OFTEN)
+    run = place(folder, "run")
+    agent = prerequisites.agent(settings, prerequisites.config(settings), seed, run, OFTEN)
     spec = data.load(settings["data"]).spec
     scores = []
     for value in settings["values"]:
@@ -48,9 +51,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     )
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Score against the task's option."""
     panels = figures.by_label(rows, lambda r: r["curves"]["value"], lambda r: r["curves"]["score"])
-    path = folder / f"adaptation{mark}.png"
+    path = folder / f"adaptation{suffix}.png"
     figures.curves(panels, "value of the option", "normalised score", path, top=100)
     return [path]

@@ -1,6 +1,6 @@
 """The two-armed bandit of "Long-Horizon Model-Based Offline Reinforcement Learning Without
-Conservatism" (NEUBAY, arXiv 2512.04341): data of one arm, a hundred fitted guesses about the other,
-an agent trained in the guesses with and without a penalty, and agents that play by Bayes' rule."""
+Conservatism" (NEUBAY, arXiv 2512.04341): data of one arm, an ensemble of a hundred fitted models
+of the other, an agent trained in the ensemble with and without a penalty, and Bayesian agents."""
 
 import math
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.bandit_agent import AgentConfig, Learner
 from experiments.studies.bandit_oracle import KINDS, Oracle
@@ -39,8 +39,8 @@ DEFAULTS: dict[str, Any] = {
     "width": AgentConfig.width,  # of the learner's layers
     "states": AgentConfig.states,  # of each of its recurrent layers
     "tape": AgentConfig.tape,  # steps of a batch
-    "episodes": 20,  # of a test, for each chance of the unseen arm
-    "looks": 20,  # tests during training, the last of which counts
+    "episodes": 20,  # of a test, for each success probability of the unseen arm
+    "looks": 20,  # tests during training; the last one counts
     "samples": 64,  # simulated futures of each plan of the lookahead
 }
 AGENTS = ("learned", *KINDS)
@@ -52,25 +52,28 @@ PUBLISHED = {0.01: 0.48, 0.3: 0.44, 0.55: 0.545, 0.7: 0.69, 0.99: 0.985}
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Fit the members, train or build the agent, and test it on real Bernoulli arms.
 
-    For each chance p of arm 1, `return/p` is the mean reward of a pull and `best/p` the share of
-    pulls of the better arm; `regret` is |p - 0.5| times the share of pulls of the worse one, mean
-    over all p: what the choice of arms loses against knowing the better one, without the rewards'
-    noise. `imagined` is what greedy pulls pay in the members, mean over an episode in each and
-    without the rewards' noise. Of the prior: `unseen` and `spread` are mean and standard deviation
-    of the members' means of arm 1, `better` is the share of members in which it pays more than
-    arm 0, penalty included.
-    """
+    For each success probability p of arm 1, `return/p` is the mean reward of a pull and `best/p`
+    the share of pulls of the better arm; `regret` is |p - 0.5| times the share of pulls of the
+    worse one, mean over all p: what the choice of arms loses against knowing the better one,
+    without the rewards' noise. `imagined` is what greedy pulls pay in the members, mean over an
+    episode in each and without the rewards' noise. Of the prior: `unseen` and `spread` are mean and
+    standard deviation of the members' means of arm 1, `better` is the share of members in which it
+    pays more than arm 0, penalty included."""
     check(settings)
     names = ("members", "kept", "epochs", "initialisation")
     reward = RewardConfig(**{name: settings[name] for name in names})
     members = fitted_members(reward, settings["penalty"], seed)
     if settings["agent"] == "learned":
-        looks = train(members, settings, seed, folder)
+        evaluations = train(members, settings, seed, folder)
     else:
         oracle = Oracle(members, settings["agent"], settings["pulls"], settings["samples"])
-        looks = [look(oracle.act, members, settings, seed)]
-    values = {name: value for name, value in looks[-1].items() if name != "step"}
-    curves = {name: [found[name] for found in looks] for name in looks[0] if "step" in looks[0]}
+        evaluations = [evaluate(oracle.act, members, settings, seed)]
+    values = {name: value for name, value in evaluations[-1].items() if name != "step"}
+    curves = {
+        name: [metrics[name] for metrics in evaluations]
+        for name in evaluations[0]
+        if "step" in evaluations[0]
+    }
     unseen, worth = members.mean[:, 1], members.worth
     values |= {
         "unseen": float(unseen.mean()),
@@ -81,7 +84,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 def check(settings: dict[str, Any]) -> None:
-    """Raise `ConfigError` for settings that cannot be."""
+    """Raise `ConfigError` for impossible settings."""
     if settings["agent"] not in AGENTS:
         raise unknown_name("agent", settings["agent"], AGENTS)
     for name in ("updates", "pulls", "tape", "episodes", "looks", "samples"):
@@ -94,16 +97,16 @@ def check(settings: dict[str, Any]) -> None:
 def train(
     members: Members, settings: dict[str, Any], seed: int, folder: Path
 ) -> list[dict[str, float]]:
-    """Imagine an episode in every member, learn from all there are, and again; tests on the way.
-    After a crash it goes on from the last test."""
+    """Alternate between an imagined episode in every member and updates on all episodes, with tests
+    in between. After a crash, resume from the last test."""
     names = ("updates", "pulls", "encoder_lr", "width", "states", "tape")
     config = AgentConfig(**{k: settings[k] for k in names})
-    learner, looks = Learner(config, seed), []
+    learner, evaluations = Learner(config, seed), []
     path = folder / "learner.pt"
     if path.exists():
         state = checkpoint.load(path)
         learner.load_state_dict(state["learner"])
-        looks = state["looks"]
+        evaluations = state["looks"]
     kept, pulls = len(members.mean), config.pulls
     every = math.ceil(config.ratio * kept * pulls)  # updates for each round of episodes
     between = max(1, config.updates // settings["looks"])
@@ -113,14 +116,14 @@ def train(
             learner.replay.add(played)
         learner.update()
         if learner.step % between == 0 or learner.step == config.updates:
-            found = look(learner.act, members, settings, seed)
-            looks.append({"step": float(learner.step), **found})
-            checkpoint.save(path, {"learner": learner.state_dict(), "looks": looks})
-    return looks
+            metrics = evaluate(learner.act, members, settings, seed)
+            evaluations.append({"step": float(learner.step), **metrics})
+            checkpoint.save(path, {"learner": learner.state_dict(), "looks": evaluations})
+    return evaluations
 
 
-def look(act: Act, members: Members, settings: dict[str, Any], seed: int) -> dict[str, float]:
-    """What the agent earns; its random numbers are the same at every test of a seed."""
+def evaluate(act: Act, members: Members, settings: dict[str, Any], seed: int) -> dict[str, float]:
+    """Test the agent on real arms, with the same random numbers at every test of a seed."""
     generator = torch.Generator().manual_seed(seed + 20_000)
     pulls = settings["pulls"]
     chances = torch.tensor(CHANCES).repeat_interleave(settings["episodes"])
@@ -137,10 +140,10 @@ def look(act: Act, members: Members, settings: dict[str, Any], seed: int) -> dic
     }
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Mean reward of a pull against the unseen arm's chance, a line a row, beside the published
-    curve and what one earns who knows the better arm; and, of rows that learned, the same while
-    training, a panel a chance."""
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
+    """Mean reward of a pull against the success probability of the unseen arm, a line for each row,
+    beside the published curve and the reward of the better arm; and, for learned agents, the same
+    during training, a panel for each probability."""
     at = np.array(CHANCES)
     lines = {
         label: figures.curve(
@@ -152,10 +155,10 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         np.array(list(PUBLISHED)), np.array(list(PUBLISHED.values()))
     )
     lines["the better arm"] = _bare(at, np.maximum(SEEN, at))
-    files = [folder / f"returns{mark}.png"]
+    files = [folder / f"returns{suffix}.png"]
     title = {"": lines}
     figures.curves(title, "chance of the arm without data", "mean reward of a pull", files[0])
-    learned = {label: found for label, found in rows.items() if found[0]["curves"]}
+    learned = {label: records for label, records in rows.items() if records[0]["curves"]}
     if learned:
         panels = {
             f"chance {p:g}": {
@@ -167,7 +170,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
             }
             for p in CHANCES
         }
-        files.append(folder / f"learning{mark}.png")
+        files.append(folder / f"learning{suffix}.png")
         figures.curves(panels, "updates", "mean reward of a pull", files[1])
     return files
 

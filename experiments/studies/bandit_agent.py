@@ -29,7 +29,7 @@ class AgentConfig:
     encoder_lr: float = 3e-6  # the authors tune it for each penalty
     head_lr: float = 1e-4  # of the dueling head
     clip: float = 1.0  # norm of the gradient, encoder and head each
-    gamma: float = 0.99  # episodes are cut, never ended: it discounts every target
+    gamma: float = 0.99  # episodes are truncated, never terminated: it discounts every target
     tau: float = 0.005  # of the target network
     tape: int = 1000  # steps of a batch
     capacity: int = 1_000_000  # steps of the replay

@@ -56,7 +56,7 @@ class Oracle:
         worth, mean, std = self.members.worth, self.members.mean[:, 1], self.members.std[:, 1]
         now = weights @ worth[:, 1]
         lengths = [k for k in PLANS if k < left]
-        found = []
+        values = []
         if lengths:
             member = torch.multinomial(weights, self.samples, True, generator=generator)
             shape = (*member.shape, lengths[-1])
@@ -67,5 +67,5 @@ class Oracle:
             s1, s2 = total[..., k - 1, None], squares[..., k - 1, None]
             misfit = (s2 - 2 * s1 * mean + k * mean.square()) / (2 * std.square())
             after = torch.softmax(weights.log()[:, None] - misfit - k * std.log(), -1)
-            found.append(k * now + (left - k) * (after @ worth).amax(-1).mean(-1))
-        return torch.stack([*found, left * now])
+            values.append(k * now + (left - k) * (after @ worth).amax(-1).mean(-1))
+        return torch.stack([*values, left * now])

@@ -13,7 +13,7 @@ from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import EnsembleMLP
 from world_models.disagreement import epistemic_mean
 
-ARMS, SEEN = 2, 0.5  # number of arms; chance of success of arm 0, which alone was pulled
+ARMS, SEEN = 2, 0.5  # number of arms; success probability of arm 0, which alone was pulled
 ROWS, SUCCESSES = 1000, 494  # ten episodes of a hundred pulls; the authors' file has 494 ones
 LOW, HIGH = -5.0, 0.25  # between which a model's log deviation is softly clamped
 INITIALISATIONS = ("torch", "flax")
@@ -65,7 +65,7 @@ class RewardModels(nn.Module):
         )
         if config.initialisation == "flax":
             for weight, bias in zip(self.mlp.weights, self.mlp.biases, strict=True):
-                std = 1 / math.sqrt(weight.shape[1]) / 0.87962566103423978  # that of the cut normal
+                std = 1 / math.sqrt(weight.shape[1]) / 0.87962566103423978  # truncated normal
                 nn.init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
                 nn.init.zeros_(bias)
 

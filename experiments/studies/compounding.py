@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.settings import preset_config
 from experiments.studies import Outcome
 from mbrl import data
@@ -109,11 +109,11 @@ def _ranks(model: EnsembleDynamics, test: Transitions, seed: int) -> float:
     return float(stats.spearmanr(level.numpy(), error.numpy())[0])
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Median error against steps, both logarithmic."""
     panels = figures.by_label(
         rows, lambda r: np.log10(r["curves"]["step"]), lambda r: np.log10(r["curves"]["median"])
     )
-    path = folder / f"compounding{mark}.png"
+    path = folder / f"compounding{suffix}.png"
     figures.curves(panels, "log10 of steps", "log10 of the error / deviation", path)
     return [path]

@@ -1,4 +1,4 @@
-"""Policy gradients of one recipe or another in a control task, at one budget."""
+"""Policy gradients with any recipe in a control task, at the same budget."""
 
 import math
 from pathlib import Path
@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 from algorithms import PolicyGradientConfig
-from experiments import figures
-from experiments.peers import StableBaselines
+from experiments.reports import figures
 from experiments.settings import merge
-from experiments.studies import Outcome, learned
+from experiments.studies import Outcome, prerequisites
+from experiments.studies.stable_baselines import StableBaselines
 from mbrl import statistics, tasks
 from mbrl.errors import DivergenceError
 from mbrl.evaluation import evaluate
 from mbrl.records import Evaluations
 
 VERSION = 2
-DEFAULTS = learned.DEFAULTS | {
+DEFAULTS = prerequisites.DEFAULTS | {
     "algorithm": "policy_gradient",  # or props, or stable_baselines3: its PPO in rounds alike
     "recipe": "grpo",
     "task": "CartPole-v1",
@@ -28,17 +28,17 @@ DEFAULTS = learned.DEFAULTS | {
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Train by acting. `return` is the mean return of the greedy policy from fixed starts after the
     last step, `score` the same normalised, both NaN for a run that diverged; `best` the best score
-    that was seen on the way (never reported as the result)."""
+    during training (never reported as the result)."""
     if settings["algorithm"] == "stable_baselines3":
-        return _theirs(settings, seed)
-    described = settings | {
+        return _stable_baselines3(settings, seed)
+    run_settings = settings | {
         "data": settings["task"],
         "config": merge(settings["config"], {"recipe": settings["recipe"]}),
     }
     run = folder / "run"
     finished = True
     try:
-        learned.agent(described, learned.config(described), seed, run)
+        prerequisites.agent(run_settings, prerequisites.config(run_settings), seed, run)
     except DivergenceError:  # what came out of this cell, and so no reason to try it again
         finished = False
     spec, file = tasks.make(settings["task"]).spec, run / "evaluations.npz"
@@ -52,7 +52,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     )
 
 
-def _theirs(settings: dict[str, Any], seed: int) -> Outcome:
+def _stable_baselines3(settings: dict[str, Any], seed: int) -> Outcome:
     """PPO of stable-baselines3 with the settings of this library's: rollouts as long as the longest
     episode, as many updates after each, the same networks (its own default) and rates."""
     from stable_baselines3 import PPO
@@ -81,8 +81,8 @@ def _theirs(settings: dict[str, Any], seed: int) -> Outcome:
     return Outcome({"return": earned, "score": score, "best": score}, {})
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Last scores of all recipes with intervals, best first; of runs that did not diverge."""
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
+    """Last scores of all recipes with intervals, best first, without runs that diverged."""
     names = {label: label.split(", ")[-1] for label in rows}
     if len(set(names.values())) < len(names):  # of several tasks
         names = {label: label for label in rows}
@@ -92,14 +92,14 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         if records
     }
     kept = {name: s[np.isfinite(s)] for name, s in scores.items()}
-    found = {
+    intervals = {
         name: statistics.confidence_interval(s, statistics.iqm)
         for name, s in kept.items()
         if len(s)
     }
-    if not found:
+    if not intervals:
         return []
-    found = dict(sorted(found.items(), key=lambda item: -item[1].estimate))
-    path = folder / f"scores{mark}.png"
-    figures.intervals({"normalised score, interquartile mean": found}, path)
+    intervals = dict(sorted(intervals.items(), key=lambda item: -item[1].estimate))
+    path = folder / f"scores{suffix}.png"
+    figures.intervals({"normalised score, interquartile mean": intervals}, path)
     return [path]

@@ -23,7 +23,7 @@ from algorithms.learners.soft_actor_critic import (
     soft_value_target,
 )
 from algorithms.sources.imagined import ImaginationConfig, ImaginedRows
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.plane import LIMIT, SQUARE, Plane
 from mbrl.agent import Agent
@@ -51,7 +51,7 @@ DEFAULTS: dict[str, Any] = {
 PATCHES = ("none", "oracle", "random", "variance", "bootstrapped")
 HIDDEN, STARTS, EVERY, RETAIN = (64, 64), 1000, 250, 5
 POINTS = 500  # start states that are looked at
-LOOKS = 24  # evaluations of a run
+EVALUATIONS = 24  # evaluations of a run
 QUARTER = 0.25  # of the value range: an excess beyond it is a blow-up
 
 
@@ -71,9 +71,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """
     world, agent = build(settings, seed)
     agent.prepare(starting_data(world, seed), lambda metrics: None)
-    looks: list[dict[str, float]] = []
+    evaluations: list[dict[str, float]] = []
     diagnoses: list[dict[str, float]] = []
-    every = settings["updates"] // LOOKS
+    every = settings["updates"] // EVALUATIONS
     metrics: Metrics = {}
     first = greedy_values(agent.learner, starts(world)).max().clamp_min(0.0).detach()
     lag_bound = first.expand(LIMIT if world.clock else 1)
@@ -85,23 +85,20 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
             diagnoses.append(read({k: metrics.pop(k) for k in list(metrics) if k[:5] in KINDS}))
         if step % every == 0:
             seen = {"step": float(step), "lag_bound": float(lag_bound[0])}
-            looks.append(seen | look(world, agent, metrics))
+            evaluations.append(seen | evaluate(world, agent, metrics))
     rewards = (torch.tensor(world.lowest), torch.tensor(world.highest))
     generator = torch.Generator().manual_seed(0)
-    found = value_metrics(
-        agent.learner,
-        agent.model,
-        starts(world),
-        rewards,
-        agent.learner.remembered,
-        generator,
-        cut=False,
+    learner = agent.learner
+    metrics = value_metrics(
+        learner, agent.model, starts(world), rewards, learner.remembered, generator, cut=False
     )
     values = {
-        "excess": float(found["value/excess"]),
-        "blew_up": float(found["value/excess"] > QUARTER),
+        "excess": float(metrics["value/excess"]),
+        "blew_up": float(metrics["value/excess"] > QUARTER),
     }
-    return Outcome(values | _summary(world, looks, diagnoses), _curves(looks, diagnoses))
+    return Outcome(
+        values | _summary(world, evaluations, diagnoses), _curves(evaluations, diagnoses)
+    )
 
 
 KINDS = ("value", "reach")
@@ -189,7 +186,7 @@ def build(settings: dict[str, Any], seed: int) -> tuple[Plane, PatchedRAVL]:
             every=EVERY,
             retain=RETAIN,
             real_ratio=0.0,
-            diagnose=settings["updates"] // LOOKS // EVERY * EVERY or EVERY,
+            diagnose=settings["updates"] // EVALUATIONS // EVERY * EVERY or EVERY,
         ),
     )
     model = TrueDynamics(world.task)
@@ -211,7 +208,7 @@ def starting_data(world: Plane, seed: int) -> Dataset:
 
 
 def starts(world: Plane) -> Tensor:
-    """The start states that are looked at [POINTS, 2], or 3 columns with a clock."""
+    """The start states of evaluations [POINTS, 2], or 3 columns with a clock."""
     return world.task.reset(POINTS, torch.Generator().manual_seed(1))
 
 
@@ -224,8 +221,8 @@ def followed(before: Tensor, alpha: Tensor, world: Plane) -> Tensor:
 
 
 @torch.no_grad()
-def look(world: Plane, agent: PatchedRAVL, metrics: Metrics) -> dict[str, float]:
-    """What the agent is like now."""
+def evaluate(world: Plane, agent: PatchedRAVL, metrics: Metrics) -> dict[str, float]:
+    """The values, returns and penalties of the agent at its present step."""
     obs = starts(world)
     q = greedy_values(agent.learner, obs).min(0).values
     state, earned = obs, torch.zeros(POINTS)
@@ -260,64 +257,64 @@ def _spread(world: Plane, agent: PatchedRAVL, inside: Tensor) -> dict[str, float
     curve of the critics' spread as a test for the edge. The ring is drawn, since an agent that
     stays inside visits no edge state."""
     ring = world.ring(POINTS, torch.Generator().manual_seed(2))
-    found = {}
+    penalties = {}
     spreads = []
     for name, states in (("inside", inside), ("edge", ring)):
         q = greedy_values(agent.learner, states)
-        found[f"penalty_{name}"] = float((q.mean(0) - q.min(0).values).median())
+        penalties[f"penalty_{name}"] = float((q.mean(0) - q.min(0).values).median())
         spreads.append(q.std(0, correction=0).numpy())
     low, high = spreads
     rank = stats.mannwhitneyu(high, low).statistic / (len(high) * len(low))
-    return found | {"auroc": float(rank)}
+    return penalties | {"auroc": float(rank)}
 
 
 def _summary(
-    world: Plane, looks: list[dict[str, float]], diagnoses: list[dict[str, float]]
+    world: Plane, evaluations: list[dict[str, float]], diagnoses: list[dict[str, float]]
 ) -> dict[str, float]:
-    third = looks[-(len(looks) // 3) :]
+    third = evaluations[-(len(evaluations) // 3) :]
     steps, q = np.array([[e["step"], e["q"]] for e in third]).T
     alpha = max(e["alpha"] for e in third)
     years = sum(world.gamma**t for t in range(LIMIT)) if world.clock else 1 / (1 - world.gamma)
-    found, last = verdict(diagnoses), looks[-1]
+    diagnosis, last = verdict(diagnoses), evaluations[-1]
     return {
         "q": float(q.mean()),
         "lag_bound": float(np.mean([e["lag_bound"] for e in third])),
         "slope": 1000 * float(np.polyfit(steps, q, 1)[0]),
         "bound": (world.highest + alpha * math.log(4)) * years,
-        "edge": float(np.mean([e["edge"] for e in looks])),
-        "patched": float(np.mean([e["patched"] for e in looks])),
-        "alarm": float("nan") if found.since is None else float(found.since),
+        "edge": float(np.mean([e["edge"] for e in evaluations])),
+        "patched": float(np.mean([e["patched"] for e in evaluations])),
+        "alarm": float("nan") if diagnosis.since is None else float(diagnosis.since),
         **{k: last[k] for k in ("return", "norm", "penalty_inside", "penalty_edge", "auroc")},
     }
 
 
 def _curves(
-    looks: list[dict[str, float]], diagnoses: list[dict[str, float]]
+    evaluations: list[dict[str, float]], diagnoses: list[dict[str, float]]
 ) -> dict[str, list[float]]:
-    """What was seen at every look, and, under names of its own, at every diagnosis."""
+    """The values of every evaluation and, under names of their own, of every diagnosis."""
     names = ("step", "q", "q_max", "alpha", "lag_bound", "return", "norm", "edge")
     own = {"at": "value/at", "value": "value/q", "earned": "value/monte_carlo"}
-    return {name: [e[name] for e in looks] for name in names} | {
+    return {name: [e[name] for e in evaluations] for name in names} | {
         name: [d[known] for d in diagnoses]
         for name, known in (own | {"excess": "value/excess"}).items()
     }
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Mean value at start states against updates. Where all panels are values of one setting, the
-    last third's value against that setting too."""
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
+    """Mean value at start states against updates; where panels differ in one hyperparameter, also
+    the mean over the last third of training against it."""
     panels = figures.by_label(rows, lambda r: r["curves"]["step"], lambda r: r["curves"]["q"])
-    knobs: dict[str, dict[float, list[float]]] = {}
+    by_value: dict[str, dict[float, list[float]]] = {}
     for label, records in rows.items():
         panel, line = label.split(", ", 1)
         if " = " in panel:
             at = float(panel.split(" = ")[1])
-            knobs.setdefault(line, {})[at] = [r["values"]["q"] for r in records]
-    files = [folder / f"values{mark}.png"]
+            by_value.setdefault(line, {})[at] = [r["values"]["q"] for r in records]
+    files = [folder / f"values{suffix}.png"]
     figures.curves(panels, "updates", "mean value at start states", files[0])
     if all(" = " in panel for panel in panels):
-        lines = {line: figures.pointwise(at) for line, at in knobs.items()}
-        files.append(folder / f"knob{mark}.png")
+        lines = {line: figures.pointwise(at) for line, at in by_value.items()}
+        files.append(folder / f"knob{suffix}.png")
         name = next(iter(panels)).split(" = ")[0]
-        figures.against_knob(lines, name, files[1], "mean value, last third")
+        figures.against_hyperparameter(lines, name, files[1], "mean value, last third")
     return files

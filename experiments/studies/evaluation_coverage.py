@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from algorithms.evaluation.dice import DICEConfig, correct_all
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.off_policy_evaluation import Evaluation, Logged, evaluate
@@ -30,7 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "confidence": 0.95,
 }
 STATES, ACTIONS, GAMMA = 6, 3, 0.95
-ENDS = 0.05  # chance that an episode ends after a step
+ENDS = 0.05  # probability that an episode ends after a step
 FLOOR = 0.1  # share of uniform actions in both policies
 DICE = DICEConfig(
     hidden=(32,),
@@ -45,8 +45,8 @@ TOGETHER = 50  # data sets that DICE is fitted to side by side
 
 
 class World(NamedTuple):
-    """A random world: `chance` [S, A, S], `reward` means [S, A], `start` [S], both policies [S, A],
-    and, for every step to go, the target's values `q` [T, S, A] and `v` [T, S]."""
+    """A random world: `chance` [S, A, S], `reward` means [S, A], `start` [S], both policies [S,
+    A], and, for every step to go, the target's values `q` [T, S, A] and `v` [T, S]."""
 
     chance: Tensor
     reward: Tensor
@@ -80,23 +80,23 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     name, share = settings["estimator"], settings["confidence"]
     sets = [simulate(world, episodes, steps, g) for _ in range(settings["sets"])]
     if name == "dice":
-        found = corrected(world, sets)
+        evaluations = corrected(world, sets)
     else:
-        found = [
+        evaluations = [
             evaluate(logged(world, data, q, v), name, confidence=share, seed=i)
             for i, data in enumerate(sets)
         ]
     value = endless(world) if name == "dice" else world.value
     size = abs(value)
-    estimates = np.array([f.value for f in found])
-    inside = [f.low <= value <= f.high for f in found]
+    estimates = np.array([e.value for e in evaluations])
+    inside = [e.low <= value <= e.high for e in evaluations]
     values = {
         "covered": float(np.mean(inside)),
         "nominal": settings["confidence"],
         "bias": float(estimates.mean() - value) / size,
         "error": float(np.sqrt(np.mean((estimates - value) ** 2))) / size,
-        "width": float(np.mean([f.high - f.low for f in found])) / size,
-        "effective": float(np.mean([f.effective_share for f in found])),
+        "width": float(np.mean([e.high - e.low for e in evaluations])) / size,
+        "effective": float(np.mean([e.effective_share for e in evaluations])),
     }
     return Outcome(values, {})
 
@@ -107,7 +107,7 @@ def build(steps: int, distance: float, generator: torch.Generator) -> World:
     def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=generator, dtype=torch.float64)
 
-    chance = (6 * uniform(STATES, ACTIONS, STATES)).softmax(-1)
+    transition = (6 * uniform(STATES, ACTIONS, STATES)).softmax(-1)
     reward, start = uniform(STATES, ACTIONS), uniform(STATES)
     first, second = (4 * uniform(2, STATES, ACTIONS)).softmax(-1)
     behaviour, target = (
@@ -117,10 +117,10 @@ def build(steps: int, distance: float, generator: torch.Generator) -> World:
     q = torch.zeros(steps, STATES, ACTIONS, dtype=torch.float64)
     after = torch.zeros(STATES, dtype=torch.float64)
     for t in reversed(range(steps)):
-        q[t] = reward + GAMMA * (1 - ENDS) * chance @ after
+        q[t] = reward + GAMMA * (1 - ENDS) * transition @ after
         after = (target * q[t]).sum(-1)
     v = (target * q).sum(-1)
-    return World(chance, reward, start / start.sum(), behaviour, target, q, v)
+    return World(transition, reward, start / start.sum(), behaviour, target, q, v)
 
 
 class Episodes(NamedTuple):
@@ -153,26 +153,31 @@ def simulate(world: World, episodes: int, steps: int, generator: torch.Generator
     return Episodes(*(torch.stack(column, 1) for column in zip(*columns, strict=True)))
 
 
-def logged(world: World, found: Episodes, q: Tensor, v: Tensor) -> Logged:
+def logged(world: World, episodes: Episodes, q: Tensor, v: Tensor) -> Logged:
     """The episodes with log-ratios of the target policy and its (guessed) values."""
-    state, action, at = found.state, found.action, torch.arange(found.mask.shape[1])
+    state, action, at = episodes.state, episodes.action, torch.arange(episodes.mask.shape[1])
     ratio = world.target[state, action] / world.behaviour[state, action]
     return Logged(
-        ratio.log(), found.paid, found.mask, q=q[at, state, action], v=v[at, state], gamma=GAMMA
+        ratio.log(),
+        episodes.paid,
+        episodes.mask,
+        q=q[at, state, action],
+        v=v[at, state],
+        gamma=GAMMA,
     )
 
 
-def dataset(found: Episodes) -> Dataset:
+def dataset(episodes: Episodes) -> Dataset:
     """The same as transitions between states as unit vectors, without who chose the actions."""
-    seen, mask, length = torch.eye(STATES), found.mask, found.mask.shape[1]
-    cut = ~found.ended & (torch.arange(length) == length - 1)
+    seen, mask, length = torch.eye(STATES), episodes.mask, episodes.mask.shape[1]
+    truncated = ~episodes.ended & (torch.arange(length) == length - 1)
     data = Transitions(
-        seen[found.state[mask]],
-        found.action[mask],
-        found.paid[mask].float(),
-        seen[found.after[mask]],
-        found.ended[mask],
-        cut[mask],
+        seen[episodes.state[mask]],
+        episodes.action[mask],
+        episodes.paid[mask].float(),
+        seen[episodes.after[mask]],
+        episodes.ended[mask],
+        truncated[mask],
     )
     return Dataset(data, Spec("world", STATES, 1, ACTIONS, (0.0,), (1.0,), length))
 
@@ -181,15 +186,15 @@ def corrected(world: World, sets: Sequence[Episodes]) -> list[Evaluation]:
     """DICE's estimates of the value without a limit of steps, from the episodes of each set."""
 
     def acts(obs: Tensor, generator: torch.Generator) -> Tensor:
-        law = world.target[obs.argmax(-1)]
-        return torch.multinomial(law, 1, generator=generator)[:, 0]
+        probabilities = world.target[obs.argmax(-1)]
+        return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
 
-    found: list[Evaluation] = []
+    evaluations: list[Evaluation] = []
     for first in range(0, len(sets), TOGETHER):
         data = [dataset(episodes) for episodes in sets[first : first + TOGETHER]]
         results = correct_all(acts, data, replace(DICE, seed=first))
-        found += [Evaluation(r.value, r.low, r.high, r.effective_share) for r in results]
-    return found
+        evaluations += [Evaluation(r.value, r.low, r.high, r.effective_share) for r in results]
+    return evaluations
 
 
 def endless(world: World) -> float:
@@ -200,14 +205,14 @@ def endless(world: World) -> float:
     return float(world.start @ v)
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Measured coverage of every row, all its data sets together, with Wilson's interval."""
-    found = {}
+    coverage = {}
     for label, records in rows.items():
         sets = [records[0]["key"]["settings"].get("sets", DEFAULTS["sets"])] * len(records)
         hits = sum(round(r["values"]["covered"] * n) for r, n in zip(records, sets, strict=True))
         low, high = stats.binomtest(hits, sum(sets)).proportion_ci(method="wilson")
-        found[label.split(", ")[-1]] = Interval(100 * hits / sum(sets), 100 * low, 100 * high)
-    path = folder / f"coverage{mark}.png"
-    figures.intervals({"intervals of 95 %": found}, path, "data sets covered, %")
+        coverage[label.split(", ")[-1]] = Interval(100 * hits / sum(sets), 100 * low, 100 * high)
+    path = folder / f"coverage{suffix}.png"
+    figures.intervals({"intervals of 95 %": coverage}, path, "data sets covered, %")
     return [path]

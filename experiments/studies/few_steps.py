@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures
-from experiments.studies import Outcome, learned
+from experiments.reports import figures
+from experiments.studies import Outcome, prerequisites
 from experiments.studies.window_quality import one_step, rounded, steps_of
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
@@ -43,7 +43,7 @@ from world_models.trajectory_diffusion import AT_ONCE, precondition
 VERSION = 1
 DEFAULTS: dict[str, Any] = {
     # Episodes of one policy: those of a replay differ so much that the few which are held out are
-    # far from the others' law, and a distance to them hardly tells samples from noise.
+    # far from the others' distribution, and a distance to them hardly tells samples from noise.
     "data": "swingup/medium",
     "length": 32,  # observations of a window
     "model": {"holdout_fraction": 0.4},  # settings over those of PGD's preset
@@ -93,7 +93,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """
     check(settings)
     dataset = data.load(settings["data"])
-    model = learned.generator_of_windows(settings, seed, folder / "model")
+    model = prerequisites.generator_of_windows(settings, seed, folder / "model")
     quality = Quality(settings, dataset, model, seed)
     steps = settings["reference"]
     reference = Method("", 2 * steps - 1, model.denoise, Heun(), edm_levels(steps))
@@ -103,9 +103,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     again = reference._replace(name=AGAIN, start=1)
     curves: dict[str, list[float]] = {}
     for method in (*methods(settings, windows, model, seed), again):
-        found = quality.of(method)
-        ends = tops((found.error, found.slice), quality.resampled(found), base, drawn)
-        numbers = (found.error, found.slice, *ends)
+        measured = quality.of(method)
+        ends = tops((measured.error, measured.slice), quality.resampled(measured), base, drawn)
+        numbers = (measured.error, measured.slice, *ends)
         curves.setdefault(f"{method.name}/evaluations", []).append(float(method.evaluations))
         for name, value in zip(MEASURED, numbers, strict=True):
             curves.setdefault(f"{method.name}/{name}", []).append(rounded(value))
@@ -133,7 +133,7 @@ def check(settings: dict[str, Any]) -> None:
 
 
 def preset_method(model: TrajectoryDiffusion) -> Method:
-    """What the model samples with when it is not told otherwise."""
+    """What the model samples with by default."""
     sampler, sigmas = SAMPLERS[model.config.sampler](), model.config.sigmas
     return Method("", sampler.evaluations(len(sigmas) - 1), model.denoise, sampler, sigmas)
 
@@ -179,8 +179,8 @@ def searched(
     ends = Heun()(model.denoise, x, fine, generator)
 
     def away(schedule: Schedule) -> float:
-        found = schedule.plan(model.denoise, x, schedule.sigmas, generator)
-        return float((found - ends).square().mean())
+        samples = schedule.plan(model.denoise, x, schedule.sigmas, generator)
+        return float((samples - ends).square().mean())
 
     return search(away, count, generator, SearchConfig(rounds=rounds)).schedule
 
@@ -238,7 +238,7 @@ def finetuned(
 # The measures.
 
 
-class Found(NamedTuple):
+class MethodQuality(NamedTuple):
     """Windows' sums of one-step errors [N] and their counts of steps [N], and for each direction
     of the sliced distance the merged order of generated and held-out windows with its gaps."""
 
@@ -276,7 +276,7 @@ class Quality:
         self.drawn_held = _counts(draw, int(index.max()) + 1)[:, index]
 
     @torch.no_grad()
-    def of(self, method: Method) -> Found:
+    def of(self, method: Method) -> MethodQuality:
         """Sample with the method, and measure."""
         generator = torch.Generator().manual_seed(self.seed + 2 + 1_000_003 * method.start)
         shape = (self.count, self.model.config.length, self.model.tokens.size)
@@ -294,13 +294,13 @@ class Quality:
         standard = tokens.normaliser(tokens.restored(x)).flatten(1)
         order, gaps = merged((standard @ self.directions).double().numpy(), self.held)
         distance = self._distance(order, gaps)
-        return Found(sums, counts, order, gaps, float(sums.sum() / counts.sum()), distance)
+        return MethodQuality(sums, counts, order, gaps, float(sums.sum() / counts.sum()), distance)
 
-    def resampled(self, found: Found) -> np.ndarray:
+    def resampled(self, measured: MethodQuality) -> np.ndarray:
         """Both measures [2, R] of bootstrap samples, the same ones each time, for windows of one
         number come from the same noise."""
-        error = (self.drawn @ found.sums) / (self.drawn @ found.counts)
-        distance = sliced(found.order, found.gaps, self.drawn, self.drawn_held)
+        error = (self.drawn @ measured.sums) / (self.drawn @ measured.counts)
+        distance = sliced(measured.order, measured.gaps, self.drawn, self.drawn_held)
         return np.stack([error, distance])
 
     def floor(self, windows: Tensor) -> float:
@@ -322,7 +322,7 @@ def _counts(draw: np.random.Generator, count: int) -> np.ndarray:
 
 
 def tops(
-    found: tuple[float, float], drawn: np.ndarray, base: Found, base_drawn: np.ndarray
+    measures: tuple[float, float], drawn: np.ndarray, base: MethodQuality, base_drawn: np.ndarray
 ) -> tuple[float, float]:
     """Upper ends of the basic 95 % bootstrap intervals of both measures over the base's, from what
     they are (error, distance) and were in bootstrap samples [2, R].
@@ -332,7 +332,7 @@ def tops(
     are too near to 1, often with their upper end below the quotient itself.
     """
     low = np.quantile(drawn / base_drawn, 0.025, axis=1)
-    error, distance = found[0] / base.error, found[1] / base.slice
+    error, distance = measures[0] / base.error, measures[1] / base.slice
     return 2.0 * error - float(low[0]), 2.0 * distance - float(low[1])
 
 
@@ -368,12 +368,12 @@ def sliced(
     """Sliced Wasserstein-1 distances [R]: the mean over directions of the integral of the absolute
     difference of both distribution functions, x weighted by `weights` [R, N] and y by `others`
     [R, M] (Sliced and Radon Wasserstein Barycenters of Measures, Bonneel et al., 2015)."""
-    found = []
+    distances = []
     for row, other in zip(weights, others, strict=True):
         mass = np.concatenate([row / row.sum(), -other / other.sum()])
         difference = np.abs(np.cumsum(mass[order], 0)[:-1])
-        found.append((difference * gaps).sum(0).mean())
-    return np.array(found)
+        distances.append((difference * gaps).sum(0).mean())
+    return np.array(distances)
 
 
 # What is said and drawn of them.
@@ -392,7 +392,7 @@ def names(record: dict[str, Any]) -> list[str]:
     return [key.removesuffix("/error") for key in record["curves"] if key.endswith("/error")]
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Both measures over the reference's, against the number of evaluations: for each row a panel
     of methods that look at the present level alone, one of multistep ones, one of what is learned.
     """
@@ -406,7 +406,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
     files = []
     for measured, title in (("error", "error"), ("slice", "distance")):
         panels = figures.by_label(lines, lambda r: np.log10(r["evaluations"]), _log(measured))
-        files.append(folder / f"few-steps-{measured}{mark}.png")
+        files.append(folder / f"few-steps-{measured}{suffix}.png")
         figures.curves(panels, "log10 of evaluations", f"log10 of {title} ratio", files[-1])
     return files
 
@@ -430,8 +430,8 @@ def _part(record: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _log(name: str) -> Callable[[dict[str, Any]], np.ndarray]:
-    def found(record: dict[str, Any]) -> np.ndarray:
+    def values_of(record: dict[str, Any]) -> np.ndarray:
         logs: np.ndarray = np.log10(record[name])
         return logs
 
-    return found
+    return values_of

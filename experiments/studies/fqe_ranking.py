@@ -8,8 +8,9 @@ import numpy as np
 
 import algorithms
 from algorithms.evaluation.fqe import FQEConfig, evaluate_policies, select
-from experiments import figures, selection
-from experiments import run as runs
+from experiments.reports import figures
+from experiments.runs import selection
+from experiments.runs import training as runs
 from experiments.settings import RunSettings, preset_config
 from experiments.studies import Outcome
 from mbrl import data
@@ -41,9 +42,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     returns: list[float] = []
     last: list[float] = []
     for name in settings["algorithms"]:
-        steps, kept, found = _policies(name, settings, seed, folder / name)
+        steps, kept, by_step = _policies(name, settings, seed, folder / name)
         policies += kept
-        returns += [found[step] for step in steps]
+        returns += [by_step[step] for step in steps]
         last.append(returns[-1])
     config = FQEConfig(steps=settings["updates"], gamma=0.99)
     values = evaluate_policies(policies, dataset, config).values
@@ -63,7 +64,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     )
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Fitted-Q value against score, a panel a dataset, a point a policy, a marker a seed."""
     panels = {
         label: {
@@ -71,11 +72,11 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
                 np.array(record["curves"]["fqe_value"]),
                 np.array(record["curves"]["score"]),
             )
-            for record in found
+            for record in records
         }
-        for label, found in rows.items()
+        for label, records in rows.items()
     }
-    path = folder / f"ranking{mark}.png"
+    path = folder / f"ranking{suffix}.png"
     figures.scatter(panels, "fitted-Q value (discounted)", "normalised score", path)
     return [path]
 
@@ -94,7 +95,7 @@ def _policies(
         tensorboard=False,
     )
     runs.ensure(run, preset_config(name, settings["data"]), folder)
-    runs.resume(folder, quiet=True)
+    runs.TrainingRun(folder).finish()
     agent = algorithms.load(folder / "checkpoint.pt")
     steps, policies = selection.kept_policies(folder, agent)
     evaluations = Evaluations.load(folder / "evaluations.npz")

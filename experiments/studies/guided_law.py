@@ -1,6 +1,6 @@
-"""Guidance in a world where the law it aims at is known: windows of a linear process with Gaussian
-behaviour, a Gaussian policy, and the Gaussian that is their product (policy-guided diffusion,
-arXiv 2404.06356)."""
+"""Guidance in a world where the distribution it aims at is known: windows of a linear process with
+Gaussian behaviour, a Gaussian policy, and the Gaussian that is their product (policy-guided
+diffusion, arXiv 2404.06356)."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from mbrl.errors import ConfigError
 from mbrl.types import Spec
@@ -30,7 +30,7 @@ WEIGHTS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 LENGTH = 8  # steps of a window
 DECAY, GAIN, SPREAD = 0.8, -0.3, 0.4  # s' = DECAY s + u; behaviour u ~ N(GAIN s, SPREAD^2)
 TARGET = (0.5, -0.2, 0.6)  # policy u ~ N(0.5 - 0.2 s, 0.6^2)
-BOUND = 100.0  # an entry beyond it, some hundred deviations, has nothing to do with the law
+BOUND = 100.0  # some hundred deviations: an entry beyond it is no sample of the distribution
 SPEC = Spec("linear", 1, 1, action_low=(-1.0,), action_high=(1.0,))
 
 
@@ -50,7 +50,8 @@ class LinearPolicy:
 
 
 class LinearWorld:
-    """The law of the behaviour's windows [L, 4], its denoiser, and its product with the policy."""
+    """The distribution of the behaviour's windows [L, 4], its denoiser, and its product with the
+    policy."""
 
     def __init__(self) -> None:
         columns = []
@@ -102,15 +103,15 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         mean, covariance = world.product(weight)
         exact, deviation = mean[1::4], covariance.diagonal()[1::4].sqrt()
         u = x[..., 1]
-        found = w @ u
-        spread = (w @ (u - found).square()).sqrt()
+        average = w @ u
+        spread = (w @ (u - average).square()).sqrt()
         drawn = torch.randn(len(x), LENGTH, generator=generator, dtype=torch.double)
         root = torch.linalg.cholesky(covariance[1::4, 1::4])
         slip = x[:, 1:, 0] - DECAY * x[:, :-1, 0] - x[:, :-1, 1]
         numbers = {
-            "mean": found.mean(),
+            "mean": average.mean(),
             "exact": exact.mean(),
-            "bias": ((found - exact) / deviation).abs().max(),
+            "bias": ((average - exact) / deviation).abs().max(),
             "chance": ((drawn @ root.T).mean(0) / deviation).abs().max(),
             "spread": (spread / deviation).mean(),
             "dynamics": (w @ slip.square()).mean().sqrt(),
@@ -152,14 +153,14 @@ def samples(
             return guidance.log_likelihood(tokens, x)
 
         corrected = FeynmanKac(reward=reward if weight > 0 else None, tilt=weight)
-        found, log_weights = corrected.particles(world.denoise, x, levels, generator)
-        return found, log_weights.exp()
-    law, before = guidance.attach(tokens, world.denoise)
-    found = SAMPLERS[settings["sampler"]]()(law, x, levels, generator, before=before)
-    return found, found.new_full((len(found),), 1.0 / len(found))
+        samples, log_weights = corrected.particles(world.denoise, x, levels, generator)
+        return samples, log_weights.exp()
+    denoise, before = guidance.attach(tokens, world.denoise)
+    samples = SAMPLERS[settings["sampler"]]()(denoise, x, levels, generator, before=before)
+    return samples, samples.new_full((len(samples),), 1.0 / len(samples))
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Mean of the actions against the weight beside the exact one, and the two errors."""
     files = []
     for name, title in (
@@ -175,6 +176,6 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
             line = figures.Curve(np.array(WEIGHTS), np.mean(known, axis=0), none, none)
             label = "exact" if name == "mean" else "draws from the product"
             panels = {panel: {**lines, label: line} for panel, lines in panels.items()}
-        files.append(folder / f"guided-{name}{mark}.png")
+        files.append(folder / f"guided-{name}{suffix}.png")
         figures.curves(panels, "weight of the policy", title, files[-1])
     return files

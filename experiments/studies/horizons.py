@@ -1,5 +1,5 @@
-"""What the length of imagined futures does: a NEUBAY run on a dataset, how far its rollouts went,
-and its values against what its policy earns in the task."""
+"""Effect of the rollout length: a NEUBAY run on a dataset, the length of its rollouts, and its
+values against the return of its policy in the task."""
 
 import math
 from pathlib import Path
@@ -10,27 +10,29 @@ import torch
 
 from algorithms.evaluation import recurrent_diagnosis
 from algorithms.neubay import NEUBAY
-from experiments import figures, history, studies
-from experiments.studies import Outcome, learned
+from experiments.reports import figures
+from experiments.runs import history
+from experiments.runs.study import place
+from experiments.studies import Outcome, prerequisites
 from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
 from world_models import TrueDynamics
 
 VERSION = 3
-DEFAULTS = learned.DEFAULTS | {"data": "swingup/medium-replay", "algorithm": "neubay"}
+DEFAULTS = prerequisites.DEFAULTS | {"data": "swingup/medium-replay", "algorithm": "neubay"}
 HISTORIES = 100  # that values are compared at
 OFTEN = 20  # updates between rows of the run's metrics
 
 
 def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
-    return {"run": learned.shared_run(settings, chosen(settings), seed, home, OFTEN)}
+    return {"run": prerequisites.shared_run(settings, chosen(settings), seed, home, OFTEN)}
 
 
 def chosen(settings: dict[str, Any]) -> Any:
     if settings["algorithm"] != "neubay":
         raise ConfigError(f"algorithm is {settings['algorithm']!r}; the study needs neubay")
-    return learned.config(settings)
+    return prerequisites.config(settings)
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
@@ -42,8 +44,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     model without a threshold, each history in one member, all with as much entropy bonus as values
     remember; `gap` is `q` less `earned`.
     """
-    run, dataset = studies.place(folder, "run"), data.load(settings["data"])
-    agent: NEUBAY = learned.agent(settings, chosen(settings), seed, run, OFTEN)
+    run, dataset = place(folder, "run"), data.load(settings["data"])
+    agent: NEUBAY = prerequisites.agent(settings, chosen(settings), seed, run, OFTEN)
     agent.prepare(dataset, lambda metrics: None)
     evaluations = Evaluations.load(run / "evaluations.npz")
     scores = [float(dataset.spec.score(r.mean())) for r in evaluations.returns]
@@ -75,16 +77,16 @@ def values_at_histories(agent: NEUBAY) -> dict[str, float]:
     earned = {}
     truth = TrueDynamics(tasks.make_for(agent.spec))
     for name, model in (("earned", truth), ("imagined", agent.model)):
-        found = recurrent_diagnosis.imagine(learner, model, tape, rows, generator)
+        imagined = recurrent_diagnosis.imagine(learner, model, tape, rows, generator)
         returns = recurrent_diagnosis.soft_return(
-            found, (-endless, endless), agent.learner.remembered[1], agent.config.gamma
+            imagined, (-endless, endless), agent.learner.remembered[1], agent.config.gamma
         )
         earned[name] = float(returns.mean())
     return {"q": q, **earned, "gap": q - earned["earned"]}
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Score against updates; and length, gap and score of every row beside each other."""
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
+    """Score against updates; and length, gap and score of every row."""
     panels = figures.by_label(rows, lambda r: r["curves"]["step"], lambda r: r["curves"]["score"])
     points: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for label, records in rows.items():
@@ -93,9 +95,9 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         for name in ("gap", "score"):
             values = np.array([r["values"][name] for r in records])
             points.setdefault(f"{panel}: {name}", {})[line] = (length, values)
-    files = [folder / f"horizon-scores{mark}.png"]
+    files = [folder / f"horizon-scores{suffix}.png"]
     figures.curves(panels, "updates", "normalised score", files[0], top=100)
     if sum(map(len, rows.values())) > 1:  # a point alone has no beside
-        files.append(folder / f"horizon-gaps{mark}.png")
+        files.append(folder / f"horizon-gaps{suffix}.png")
         figures.scatter(points, "median length of rollouts", "value", files[1])
     return files

@@ -7,15 +7,15 @@ import numpy as np
 
 from algorithms.language.policy_gradient import LanguageConfig
 from algorithms.language.tasks import TASKS
-from experiments import figures
-from experiments.studies import speaking
+from experiments.reports import figures
+from experiments.studies import language_training
 from mbrl import statistics
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES
 
 VERSION = 1
-DEFAULTS = speaking.DEFAULTS | {"config": {"prompts": 16}}
-needs, measure = speaking.needs, speaking.measure
+DEFAULTS = language_training.DEFAULTS | {"config": {"prompts": 16}}
+needs, measure = language_training.needs, language_training.measure
 
 COMMON = ("brackets", "grid_world")  # one turn, several turns
 # Rounds that take GRPO about 15 and 40 seconds of one core; by then it has gained some points.
@@ -71,9 +71,9 @@ def on_own_tasks_for_longer() -> list[dict[str, Any]]:
 
 
 def _row(task: str, name: str) -> dict[str, Any]:
-    mark = MARK if RECIPES[name].mark == "reconstructed" else ""
+    note = MARK if RECIPES[name].mark == "reconstructed" else ""
     steps = ROUNDS.get(task, OTHERS)
-    row = {"label": f"{task}, {name}{mark}", "task": task, "recipe": name, "steps": steps}
+    row = {"label": f"{task}, {name}{note}", "task": task, "recipe": name, "steps": steps}
     extra = EXTRA.get(name, {})
     config = DEFAULTS["config"] | extra.get("config", {})
     if task in RATES:
@@ -90,38 +90,38 @@ ROWS = {
 }
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Interquartile means of the scores with intervals, a figure a task and, of the recipes that
     all of them have, one over all; best first. Of runs that did not diverge."""
     tasks = {
-        task: {n: s[np.isfinite(s)] for n, s in found.items() if np.isfinite(s).any()}
-        for task, found in by_task(rows).items()
+        task: {n: s[np.isfinite(s)] for n, s in scores.items() if np.isfinite(s).any()}
+        for task, scores in by_task(rows).items()
     }
-    panels = {task: {n: _iqm([s]) for n, s in found.items()} for task, found in tasks.items()}
+    panels = {task: {n: _iqm([s]) for n, s in scores.items()} for task, scores in tasks.items()}
     if len(tasks) > 1:
-        everywhere = set.intersection(*(set(found) for found in tasks.values()))
+        everywhere = set.intersection(*(set(by_name) for by_name in tasks.values()))
         if len(everywhere) > 1:
-            both = {n: _iqm([found[n] for found in tasks.values()]) for n in sorted(everywhere)}
+            both = {n: _iqm([by_name[n] for by_name in tasks.values()]) for n in sorted(everywhere)}
             panels = {"all tasks": both} | panels
     files = []
-    for title, found in panels.items():
-        if len(found) < 2:
+    for title, intervals in panels.items():
+        if len(intervals) < 2:
             continue
-        files.append(folder / f"scores-{title.replace(' ', '-')}{mark}.png")
-        ranked = dict(sorted(found.items(), key=lambda item: -item[1].estimate))
+        files.append(folder / f"scores-{title.replace(' ', '-')}{suffix}.png")
+        ranked = dict(sorted(intervals.items(), key=lambda item: -item[1].estimate))
         figures.intervals({title: ranked}, files[-1], "accuracy in %, IQM")
     return files
 
 
 def by_task(rows: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
     """Scores [seeds] by task and recipe."""
-    found: dict[str, dict[str, np.ndarray]] = {}
+    tasks: dict[str, dict[str, np.ndarray]] = {}
     for label, records in rows.items():
         task, name = label.split(", ", 1)
         if records:
             scores = np.array([r["values"]["score"] for r in records])
-            found.setdefault(task, {})[name] = scores
-    return found
+            tasks.setdefault(task, {})[name] = scores
+    return tasks
 
 
 def _iqm(scores: list[np.ndarray]) -> statistics.Interval:

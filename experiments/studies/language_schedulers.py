@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures, papers
-from experiments.studies import speaking
+from experiments.reports import figures, papers
+from experiments.studies import language_training
 from mbrl import statistics
 from mbrl.scheduling import SCHEDULERS
 
 VERSION = 1
-DEFAULTS = speaking.DEFAULTS | {"steps": 120_000, "tokens": 120_000}  # whichever comes first
-needs, measure = speaking.needs, speaking.measure
+DEFAULTS = language_training.DEFAULTS | {
+    "steps": 120_000,
+    "tokens": 120_000,
+}  # whichever comes first
+needs, measure = language_training.needs, language_training.measure
 
 TASK = "grid_world"  # of several turns, so that horizons and partial conversations make sense
 PENALTIES = "calculator"  # the task with the signal that grpo_roc reads
@@ -38,7 +41,7 @@ AT_TEST = ("pets_allocation", "pets_allocation_online")
 def all_schedulers() -> list[dict[str, Any]]:
     """Uniform sampling first, then a row for everything that `list schedulers` shows and that
     happens in training on the task of several turns."""
-    names = [n for n in papers.scheduled() if n not in ("grpo_roc_scheduler", *AT_TEST)]
+    names = [n for n in papers.all_schedulers() if n not in ("grpo_roc_scheduler", *AT_TEST)]
     return [_row(TASK, name) for name in names]
 
 
@@ -48,16 +51,16 @@ def with_penalties() -> list[dict[str, Any]]:
 
 def _row(task: str, name: str) -> dict[str, Any]:
     own = {"scheduler": name} | OWN.get(name, {}) if name in SCHEDULERS else ROUNDS[name]
-    known = papers.scheduled()[name]
-    mark = " (reconstructed)" if known.mark == "reconstructed" else ""
-    label = f"{task}, {name}{mark}"
+    known = papers.all_schedulers()[name]
+    note = " (reconstructed)" if known.mark == "reconstructed" else ""
+    label = f"{task}, {name}{note}"
     return {"label": label, "task": task, "config": SAME | own}
 
 
 ROWS = {"all schedulers": all_schedulers, "with penalties": with_penalties}
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Accuracy and share of groups with signal, best accuracy first; of runs that did not
     diverge."""
     done = {
@@ -70,7 +73,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         title: {name: _mean(records, key) for name, records in done.items()}
         for key, title in (("score", "accuracy in %"), ("signal", "share of groups with signal"))
     }
-    path = folder / f"schedulers{mark}.png"
+    path = folder / f"schedulers{suffix}.png"
     figures.intervals(panels, path, "mean over seeds")
     return [path]
 

@@ -5,19 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures
-from experiments.studies import speaking
+from experiments.reports import figures
+from experiments.studies import language_training
 from mbrl import statistics
 
 VERSION = 1
-DEFAULTS = speaking.DEFAULTS | {"looks": 10, "samples": 8}
-needs, measure = speaking.needs, speaking.measure
+DEFAULTS = language_training.DEFAULTS | {"looks": 10, "samples": 8}
+needs, measure = language_training.needs, language_training.measure
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Accuracy against the share of the run that is over, on trained levels and on others; and the
     gains in points."""
-    files = [folder / f"{name}{mark}.png" for name in ("trained", "other", "gains")]
+    files = [folder / f"{name}{suffix}.png" for name in ("trained", "other", "gains")]
     for name, file in (("score", files[0]), ("score_other", files[1])):
         panels = figures.by_label(rows, _shares, figures.column(name))
         figures.curves(panels, "% of the run", "accuracy in %", file)

@@ -1,5 +1,5 @@
-"""Does a model-based run overestimate, and did the detector see it? A training run on a dataset,
-its values against what its policy earns in the real task, and where its rollouts went."""
+"""Overestimation of a model-based run, and whether the detector reports it: a training run on a
+dataset, its values against the return of its policy in the task, and where its rollouts end."""
 
 import math
 from pathlib import Path
@@ -10,9 +10,10 @@ import torch
 from scipy import stats
 
 from algorithms.evaluation import diagnosis
-from experiments import figures, history
+from experiments.reports import figures
+from experiments.runs import history
 from experiments.settings import merge
-from experiments.studies import Outcome, learned
+from experiments.studies import Outcome, prerequisites
 from mbrl import data, tasks
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
@@ -22,8 +23,8 @@ from mbrl.types import Dataset
 from world_models import RolloutConfig, TrueDynamics, rollout
 
 VERSION = 1
-DEFAULTS = learned.DEFAULTS | {"data": "pendulum/expert", "algorithm": "ravl"}
-LOOKS = 20  # diagnoses of a run, as its refreshes allow
+DEFAULTS = prerequisites.DEFAULTS | {"data": "pendulum/expert", "algorithm": "ravl"}
+DIAGNOSES = 20  # diagnoses of a run, as its refreshes allow
 STATES = 500  # data states whose value is compared, and starts of rollouts that are looked at
 QUARTER = 0.25  # of the value range: an excess beyond it is a blow-up
 FALL = 0.25  # of what was gained: a return that lost as much has fallen
@@ -43,13 +44,13 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     MOPO's penalty with the critics' spread on the last policy's rollouts (NaN without a model).
     """
     run, dataset = folder / "run", data.load(settings["data"])
-    agent: Agent[Batch] = learned.agent(settings, _config(settings), seed, run)
+    agent: Agent[Batch] = prerequisites.agent(settings, _config(settings), seed, run)
     values = _in_the_task(agent, dataset) | _correlations(agent, dataset)
     evaluations = Evaluations.load(run / "evaluations.npz")
     returns = [float(r.mean()) for r in evaluations.returns]
     seen = history.diagnoses(run)
-    found = diagnosis.verdict(seen)
-    alarm = math.nan if found.since is None else float(found.since)
+    verdict = diagnosis.verdict(seen)
+    alarm = math.nan if verdict.since is None else float(verdict.since)
     values |= {
         "score": float(dataset.spec.score(returns[-1])),
         "alarm": alarm,
@@ -70,11 +71,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 def _config(settings: dict[str, Any]) -> Any:
-    if not hasattr(learned.config(settings), "imagination"):
+    if not hasattr(prerequisites.config(settings), "imagination"):
         name = settings["algorithm"]
         raise ConfigError(f"algorithm is {name!r}; the study needs one that imagines, such as ravl")
-    often = {"imagination": {"diagnose": max(1, settings["steps"] // LOOKS)}}
-    return learned.config(settings | {"config": merge(often, settings["config"])})
+    often = {"imagination": {"diagnose": max(1, settings["steps"] // DIAGNOSES)}}
+    return prerequisites.config(settings | {"config": merge(often, settings["config"])})
 
 
 def fell(steps: list[int], returns: list[float]) -> float:
@@ -95,7 +96,7 @@ def _in_the_task(agent: Agent[Batch], dataset: Dataset) -> dict[str, float]:
     obs = dataset.transitions.obs[order]
     _, valid = truth.task.state_from_obs(obs)
     reward = dataset.transitions.reward
-    found = diagnosis.value_metrics(
+    metrics = diagnosis.value_metrics(
         agent.learner,
         truth,
         obs[valid][:STATES],
@@ -104,10 +105,10 @@ def _in_the_task(agent: Agent[Batch], dataset: Dataset) -> dict[str, float]:
         generator,
         cut=False,
     )
-    excess = float(found["value/excess"])
+    excess = float(metrics["value/excess"])
     return {
-        "q": float(found["value/q"]),
-        "earned": float(found["value/monte_carlo"]),
+        "q": float(metrics["value/q"]),
+        "earned": float(metrics["value/monte_carlo"]),
         "excess": excess,
         "blew_up": float(excess > QUARTER),
     }
@@ -130,26 +131,26 @@ def _correlations(agent: Agent[Batch], dataset: Dataset) -> dict[str, float]:
     }
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
-    """Score, and value less what the policy earns in the model, against updates; the last score
-    against a setting where all lines end in its values."""
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
+    """Score, and value less return of the policy in the model, against updates; and the last score
+    against a hyperparameter where all labels end in its values."""
     scores = figures.by_label(rows, lambda r: r["curves"]["step"], lambda r: r["curves"]["score"])
     gaps = figures.by_label(rows, lambda r: r["curves"]["at"], _gap)
-    knobs: dict[str, dict[float, list[float]]] = {}
+    by_value: dict[str, dict[float, list[float]]] = {}
     for label, records in rows.items():
         panel, line = label.split(", ", 1)
         if " = " in line:
             name, value = line.rsplit(" = ", 1)
             last = [r["values"]["score"] for r in records]
-            knobs.setdefault(f"{panel}, {name}", {})[float(value)] = last
-    files = [folder / f"scores{mark}.png", folder / f"gaps{mark}.png"]
+            by_value.setdefault(f"{panel}, {name}", {})[float(value)] = last
+    files = [folder / f"scores{suffix}.png", folder / f"gaps{suffix}.png"]
     figures.curves(scores, "updates", "normalised score", files[0], top=100)
     figures.curves(gaps, "updates", "value less what is earned", files[1])
-    if len(knobs) > 0 and all(" = " in label for label in rows):
-        lines = {name.rsplit(" ", 1)[0]: figures.pointwise(at) for name, at in knobs.items()}
-        files.append(folder / f"knob{mark}.png")
-        knob = next(iter(knobs)).rsplit(" ", 1)[1]
-        figures.against_knob(lines, knob, files[-1], "normalised score")
+    if len(by_value) > 0 and all(" = " in label for label in rows):
+        lines = {name.rsplit(" ", 1)[0]: figures.pointwise(at) for name, at in by_value.items()}
+        files.append(folder / f"knob{suffix}.png")
+        name = next(iter(by_value)).rsplit(" ", 1)[1]
+        figures.against_hyperparameter(lines, name, files[-1], "normalised score")
     return files
 
 

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures
-from experiments.behaviour import uniform_actions
-from experiments.fits import saving
+from experiments.recording.behaviour import uniform_actions
+from experiments.reports import figures
+from experiments.runs import model_fits
+from experiments.runs.model_fits import FitSettings
 from experiments.settings import merge, preset_config
 from experiments.studies import Outcome
-from mbrl import checkpoint, data, tasks
 from mbrl import config as configs
+from mbrl import data, tasks
 from mbrl.errors import ConfigError
 from mbrl.statistics import Interval, confidence_interval, mean, rank_correlation
 from mbrl.tasks import Task
@@ -69,7 +70,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     dataset = data.load(settings["data"])
     task = tasks.make_for(dataset.spec)
     train, test = split_episodes(dataset.transitions, settings["test_share"], seed)
-    model = _fitted(dataset, train, settings, seed, folder)
+    model = _fitted(dataset, settings, seed, folder / "model")
     generator = torch.Generator().manual_seed(seed)
     starts = train.obs[torch.randint(len(train), (settings["starts"],), generator=generator)]
     rows = {
@@ -78,8 +79,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         "imagined": after_imagined_steps(model, task, starts, settings["steps"], generator),
     }
     values: dict[str, float] = {}
-    for place, found in rows.items():
-        values |= {f"{place}/{name}": value for name, value in compare(model, found).items()}
+    for place, states in rows.items():
+        values |= {f"{place}/{name}": value for name, value in compare(model, states).items()}
     return Outcome({name: float(f"{value:.5g}") for name, value in values.items()}, {})
 
 
@@ -131,10 +132,10 @@ def after_imagined_steps(
     )
 
 
-def last_steps(found: Trajectories) -> Transitions:
+def last_steps(trajectories: Trajectories) -> Transitions:
     """The last live step of each trajectory that has one."""
-    counts = found.mask.sum(1)
-    return found.transitions().select(counts[counts > 0].cumsum(0) - 1)
+    counts = trajectories.mask.sum(1)
+    return trajectories.transitions().select(counts[counts > 0].cumsum(0) - 1)
 
 
 def on_circles(obs: Tensor, pairs: tuple[tuple[int, int], ...]) -> Tensor:
@@ -148,43 +149,37 @@ def on_circles(obs: Tensor, pairs: tuple[tuple[int, int], ...]) -> Tensor:
 
 
 def _fitted(
-    dataset: Dataset, train: Transitions, settings: dict[str, Any], seed: int, folder: Path
+    dataset: Dataset, settings: dict[str, Any], seed: int, folder: Path
 ) -> EnsembleDynamics:
-    """The ensemble, from where an earlier call left its fit."""
+    """The ensemble, fitted in `folder`, from its checkpoint if there is one."""
     values = configs.to_dict(preset_config("mopo", settings["data"]).model)
     config = configs.from_dict(EnsembleConfig, merge(values, settings["model"]))
+    chosen = FitSettings(settings["data"], seed, test_share=settings["test_share"])
+    model_fits.ensure(chosen, config, folder)
+    model_fits.ModelFit(folder).finish()
     rule = tasks.make_for(dataset.spec).terminates
     model = EnsembleDynamics(dataset.spec, config, termination=rule, seed=seed)
-    path = folder / "model.pt"
-    if path.exists():
-        model.load_state_dict(checkpoint.load(path)["model"])
-
-    def save() -> None:
-        checkpoint.save(path, {"model": model.state_dict()})
-
-    if not model.fitted:
-        model.fit(train, saving(lambda metrics: None, save))
-        save()
+    model.load_state_dict(model_fits.load(folder))
     return model
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Rank correlations, a panel a dataset, a line a measure, a marker a place: mean over seeds
     with its 95 % interval. The CSV beside it holds Pearson's too. One figure has every place, so
-    the blocks of a table after its first, which have a `mark`, need none."""
-    if mark:
+    the blocks of a table after its first, which have a `suffix`, need none."""
+    if suffix:
         return []
     path = folder / "calibration.png"
-    spearman = {label: _intervals(found, "") for label, found in rows.items()}
+    spearman = {label: _intervals(records, "") for label, records in rows.items()}
     with plt.rc_context(figures.STYLE):
         size = (2.7 * len(rows) + 1.6, 3.6)
         figure, grid = plt.subplots(1, len(rows), figsize=size, sharey=True, squeeze=False)
         for axes, (label, panel) in zip(grid[0], spearman.items(), strict=True):
             for index, (place, title) in enumerate(PLACES.items()):
-                found = [panel[place, name] for name in MEASURES]
-                height = np.arange(len(found)) + 0.22 * (index - 1)
+                intervals = [panel[place, name] for name in MEASURES]
+                height = np.arange(len(intervals)) + 0.22 * (index - 1)
                 colour = figures.COLOURS[index]
-                low, middle, high = ([getattr(i, n) for i in found] for n in ENDS)
+                low, middle, high = ([getattr(i, n) for i in intervals] for n in ENDS)
                 axes.hlines(height, low, high, color=colour, lw=2, alpha=0.5)
                 style: Any = {"marker": figures.MARKERS[index], "ls": "", "ms": 5}
                 axes.plot(middle, height, color=colour, label=title, **style)
@@ -224,6 +219,6 @@ def _write(rows: dict[str, list[dict[str, Any]]], path: Path) -> None:
         writer.writerow(["data", "place", "measure", "correlation", "mean", "low", "high"])
         for label, records in rows.items():
             for title, kind in (("spearman", ""), ("pearson", "/pearson")):
-                for (place, name), found in _intervals(records, kind).items():
-                    numbers = [f"{v:.6g}" for v in found]
+                for (place, name), interval in _intervals(records, kind).items():
+                    numbers = [f"{v:.6g}" for v in interval]
                     writer.writerow([label, place, name, title, *numbers])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from algorithms.language.transformer import Transformer, TransformerConfig
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from mbrl import statistics
 from mbrl.networks import adam
@@ -46,14 +46,14 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         for name, recipe in RECIPES.items():
             t = batch(recipe, settings, g)
             began = time.process_time()
-            found = estimate(recipe, t)
+            estimated = estimate(recipe, t)
             between = time.process_time()
-            value, _ = loss(recipe, log_prob, t, found, entropy)
+            value, _ = loss(recipe, log_prob, t, estimated, entropy)
             if value.requires_grad:
                 torch.autograd.grad(value, log_prob)
             seconds[name].append((between - began, time.process_time() - between))
     step = training_step(settings, g)
-    best = {name: np.array(found).min(0) for name, found in seconds.items()}
+    best = {name: np.array(times).min(0) for name, times in seconds.items()}
     ratio = {name: float(b.sum() / best["grpo"].sum()) for name, b in best.items()}
     values = {
         "grpo_ms": 1000 * float(best["grpo"].sum()),
@@ -128,14 +128,14 @@ def batch(recipe: Recipe, settings: dict[str, Any], g: torch.Generator) -> Traje
     )
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """The costliest recipes, over GRPO."""
     files = []
     for records in rows.values():
         curves = [r["curves"] for r in records]
         ratio = {n: np.array([sum(c[n]) / sum(c["grpo"]) for c in curves]) for n in curves[0]}
         worst = sorted(ratio, key=lambda n: -ratio[n].mean())[:25]
-        found = {n: statistics.confidence_interval(ratio[n], statistics.mean) for n in worst}
-        files.append(folder / f"cost{mark}.png")
-        figures.intervals({"estimate, loss and gradient": found}, files[-1], "times GRPO's")
+        intervals = {n: statistics.confidence_interval(ratio[n], statistics.mean) for n in worst}
+        files.append(folder / f"cost{suffix}.png")
+        figures.intervals({"estimate, loss and gradient": intervals}, files[-1], "times GRPO's")
     return files

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.window_quality import rounded
 from mbrl.errors import ConfigError
@@ -51,16 +51,16 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     generator = torch.Generator().manual_seed(seed)
     chosen = Ends(settings["samples"], generator)
     config = SearchConfig(rounds=settings["rounds"])
-    found = search(chosen.error, count, generator, config, sigma_max=HIGH, sigma_min=LOW)
+    result = search(chosen.error, count, generator, config, sigma_max=HIGH, sigma_min=LOW)
     judged = Ends(settings["judged"], generator)
     levels = tuple(edm_levels(count, sigma_max=HIGH, sigma_min=LOW))
-    values = {"searched": judged.error(found.schedule)}
+    values = {"searched": judged.error(result.schedule)}
     for name, choice in PLAIN.items():
         values[name] = judged.error(Schedule(uniform_plan(count, choice), levels))
-    choices = found.schedule.plan.choices
+    choices = result.schedule.plan.choices
     curves = {
         "step": [float(n) for n in range(count)],
-        "level": [rounded(s) for s in found.schedule.sigmas[:-1]],
+        "level": [rounded(s) for s in result.schedule.sigmas[:-1]],
         "edm": [rounded(s) for s in levels[:-1]],
         "order": [float(min(c.order, n + 1)) for n, c in enumerate(choices)],
         "data": [float(c.prediction == "data") for c in choices],
@@ -93,11 +93,11 @@ class Ends:
 
     def error(self, schedule: Schedule) -> float:
         """Root mean square distance of a schedule's ends."""
-        found = schedule.plan(denoise, self.x, schedule.sigmas, torch.Generator())
-        return float((found - self.ends).square().sum(1).mean().sqrt())
+        samples = schedule.plan(denoise, self.x, schedule.sigmas, torch.Generator())
+        return float((samples - self.ends).square().sum(1).mean().sqrt())
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Levels beside EDM's, and orders, step by step."""
     lines = {
         f"{label}, {name}": [{"step": r["curves"]["step"], "y": r["curves"][key]} for r in records]
@@ -105,7 +105,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list
         for name, key in (("searched", "level"), ("EDM", "edm"))
     }
     panels = figures.by_label(lines, lambda r: r["step"], lambda r: np.log10(r["y"]))
-    files = [folder / f"schedules{mark}.png", folder / f"choices{mark}.png"]
+    files = [folder / f"schedules{suffix}.png", folder / f"choices{suffix}.png"]
     figures.curves(panels, "step", "log10 of the level", files[0])
     named = {f"{label}, order": records for label, records in rows.items()}
     panels = figures.by_label(named, figures.column("step"), figures.column("order"))

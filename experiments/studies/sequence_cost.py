@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
-from experiments import figures
+from experiments.reports import figures
 from experiments.settings import merge, preset
 from experiments.studies import Outcome
 from mbrl import config as configs
@@ -67,9 +67,9 @@ def _once(
     return time.process_time() - began
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Milliseconds against length."""
     panels = figures.by_label(rows, figures.column("length"), figures.column("ms"))
-    path = folder / f"sequence-cost{mark}.png"
+    path = folder / f"sequence-cost{suffix}.png"
     figures.curves(panels, "positions of a tape", "milliseconds of an update", path)
     return [path]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures
+from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.guided_law import LENGTH, LinearWorld
 from experiments.studies.window_quality import rounded
@@ -53,8 +53,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     exact = flow(world, x, HIGH, LOW)
     errors = []
     for steps in STEPS:
-        found = sampler(world.denoise, x, levels(steps), generator)
-        errors.append(float((found - exact).square().mean().sqrt()))
+        samples = sampler(world.denoise, x, levels(steps), generator)
+        errors.append(float((samples - exact).square().mean().sqrt()))
     slope = np.polyfit(np.log(STEPS[-FITTED:]), np.log(errors[-FITTED:]), 1)[0]
     values = {
         "order": float(ORDERS[settings["sampler"]]),
@@ -89,11 +89,11 @@ def flow(world: LinearWorld, x: Tensor, now: float, then: float) -> Tensor:
     return ((x.flatten(1) @ world.vectors * factor) @ world.vectors.T).view_as(x)
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Error against steps, both logarithmic."""
     panels = figures.by_label(
         rows, lambda r: np.log10(r["curves"]["steps"]), lambda r: np.log10(r["curves"]["error"])
     )
-    path = folder / f"orders{mark}.png"
+    path = folder / f"orders{suffix}.png"
     figures.curves(panels, "log10 of steps", "log10 of the distance from the flow", path)
     return [path]

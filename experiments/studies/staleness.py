@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments import figures
-from experiments.studies import speaking
+from experiments.reports import figures
+from experiments.studies import language_training
 
 VERSION = 1
 SAME = {"prompts": 16, "minibatches": 4}
-DEFAULTS = speaking.DEFAULTS | {"config": SAME}
-needs, measure = speaking.needs, speaking.measure
+DEFAULTS = language_training.DEFAULTS | {"config": SAME}
+needs, measure = language_training.needs, language_training.measure
 
 AGES = (0, 4, 16, 64)  # updates between sampling and learning, whole rounds of four
 CHOSEN = {
@@ -46,14 +46,14 @@ def ages() -> list[dict[str, Any]]:
 ROWS = {"every age": ages}
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Score, ratio tail and effective samples against the age of the data, a line a recipe."""
-    found: dict[str, dict[float, list[dict[str, Any]]]] = {}
+    lines: dict[str, dict[float, list[dict[str, Any]]]] = {}
     for label, records in rows.items():
         line, age = label.split(", ")
-        found.setdefault(line, {})[float(age.split(" ")[0])] = records
-    panels = {title: {n: _line(at, key) for n, at in found.items()} for key, title in SHOWN.items()}
-    path = folder / f"staleness{mark}.png"
+        lines.setdefault(line, {})[float(age.split(" ")[0])] = records
+    panels = {title: {n: _line(at, key) for n, at in lines.items()} for key, title in SHOWN.items()}
+    path = folder / f"staleness{suffix}.png"
     figures.curves(panels, "updates between sampling and learning", "", path)
     return [path]
 

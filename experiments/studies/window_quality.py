@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import figures, fits, studies
+from experiments.reports import figures
+from experiments.runs import model_fits as fits
+from experiments.runs.study import place
 from experiments.settings import preset_config
-from experiments.studies import Outcome, learned
+from experiments.studies import Outcome, prerequisites
 from experiments.studies.penalty_calibration import CIRCLES, on_circles
 from mbrl import config as configs
 from mbrl import data, tasks
@@ -30,7 +32,7 @@ from world_models import (
 from world_models.guidance import window_log_prob
 
 VERSION = 1
-DEFAULTS: dict[str, Any] = learned.DEFAULTS | {
+DEFAULTS: dict[str, Any] = prerequisites.DEFAULTS | {
     "data": "swingup/medium-replay",
     "algorithm": "td3_bc",  # the target policy
     "source": "diffusion",  # or ensemble
@@ -57,16 +59,16 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     dataset = data.load(settings["data"])
     task = tasks.make_for(dataset.spec)
     policy, clone = (
-        learned.agent(s, learned.config(s), seed, studies.place(folder, name)).policy
+        prerequisites.agent(s, prerequisites.config(s), seed, place(folder, name)).policy
         for name, s in trainings(settings).items()
     )
-    make = source(settings, dataset, policy, clone, seed, studies.place(folder, "model"))
+    make = source(settings, dataset, policy, clone, seed, place(folder, "model"))
     scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
     curves: dict[str, list[float]] = {"weight": list(WEIGHTS[settings["source"]])}
     by_step: dict[str, list[float]] = {}
     for weight in curves["weight"]:
-        found = make(weight, torch.Generator().manual_seed(seed))
-        numbers, along = quality(found, task, scale, policy, clone)
+        trajectories = make(weight, torch.Generator().manual_seed(seed))
+        numbers, along = quality(trajectories, task, scale, policy, clone)
         for name, value in numbers.items():
             curves.setdefault(name, []).append(rounded(value))
         if weight == HEADLINE:
@@ -79,12 +81,12 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
     check(settings)
     shared = {
-        name: learned.shared_run(s, learned.config(s), seed, home)
+        name: prerequisites.shared_run(s, prerequisites.config(s), seed, home)
         for name, s in trainings(settings).items()
     }
     diffusion = settings["source"] == "diffusion"
-    config = learned.windows_config(settings) if diffusion else ensemble_config(settings)
-    return shared | {"model": learned.shared_fit(settings, config, seed, home)}
+    config = prerequisites.windows_config(settings) if diffusion else ensemble_config(settings)
+    return shared | {"model": prerequisites.shared_fit(settings, config, seed, home)}
 
 
 def trainings(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -132,7 +134,7 @@ def source(
         )
     count = settings["windows"]
     if diffusion:
-        generator_of_windows = learned.generator_of_windows(settings, seed, folder)
+        generator_of_windows = prerequisites.generator_of_windows(settings, seed, folder)
 
         def guided(weight: float, generator: torch.Generator) -> Trajectories:
             guidance = PolicyGuidance(policy, weight)
@@ -140,9 +142,8 @@ def source(
 
         return guided
     config = ensemble_config(settings)
-    if not (folder / "config.json").exists():
-        fits.create(fits.FitSettings(settings["data"], seed), config, folder)
-    fits.resume(folder)
+    fits.ensure(fits.FitSettings(settings["data"], seed), config, folder)
+    fits.ModelFit(folder).finish()
     rule = tasks.make_for(dataset.spec).terminates
     model = EnsembleDynamics(dataset.spec, config, termination=rule, seed=seed)
     model.load_state_dict(fits.load(folder))
@@ -160,28 +161,29 @@ def source(
     return rolled
 
 
-def steps_of(found: Trajectories) -> Trajectories:
+def steps_of(trajectories: Trajectories) -> Trajectories:
     """Generated windows [B, L, ...] without their last token, which has no next observation even
     where it ends the task: the steps [B, L - 1, ...] that a model's rollout has too."""
-    return found.map(lambda value: value[:, :-1])
+    return trajectories.map(lambda value: value[:, :-1])
 
 
 @torch.no_grad()
 def quality(
-    found: Trajectories, task: Task, scale: Tensor, policy: Any, clone: Any
+    trajectories: Trajectories, task: Task, scale: Tensor, policy: Any, clone: Any
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """The numbers of `measure`, and both errors at every step."""
-    one, mask, state = one_step(found, task, scale)
-    opened = open_loop(found, task, state[:, 0], scale)
-    opened = torch.where(found.mask & mask[:, :1], opened, torch.nan)
-    unit = policy.scale.to_unit(found.action)
+    one, mask, state = one_step(trajectories, task, scale)
+    opened = open_loop(trajectories, task, state[:, 0], scale)
+    opened = torch.where(trajectories.mask & mask[:, :1], opened, torch.nan)
+    unit = policy.scale.to_unit(trajectories.action)
+    obs, reward, alive = trajectories.obs, trajectories.reward, trajectories.mask
     names = {
-        "log_prob": window_log_prob(policy, found.obs, unit, found.reward)[found.mask].mean(),
-        "behaviour": window_log_prob(clone, found.obs, unit, found.reward)[found.mask].mean(),
+        "log_prob": window_log_prob(policy, obs, unit, reward)[alive].mean(),
+        "behaviour": window_log_prob(clone, obs, unit, reward)[alive].mean(),
         "one_step": one[mask].mean(),
         "open": opened.nanmean(),
-        "possible": mask.sum() / found.mask.sum().clamp_min(1),
-        "reward": found.reward[found.mask].mean(),
+        "possible": mask.sum() / alive.sum().clamp_min(1),
+        "reward": reward[alive].mean(),
     }
     along = {
         "step": [float(t + 1) for t in range(mask.shape[1])],
@@ -191,30 +193,34 @@ def quality(
     return {name: float(value) for name, value in names.items()}, along
 
 
-def one_step(found: Trajectories, task: Task, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def one_step(
+    trajectories: Trajectories, task: Task, scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Mean square error [B, T] of every next observation when the task takes the step from the
     generated one before it, where that is so (bool [B, T]: steps at states that the task has,
     angles put on their circles), and these states [B, T, ...]."""
-    count, length = found.mask.shape
-    obs = on_circles(found.obs.flatten(0, 1), CIRCLES.get(task.spec.task, ()))
-    action = found.action.flatten(0, 1)
+    count, length = trajectories.mask.shape
+    obs = on_circles(trajectories.obs.flatten(0, 1), CIRCLES.get(task.spec.task, ()))
+    action = trajectories.action.flatten(0, 1)
     state, valid = task.state_from_obs(obs)
-    mask = found.mask & valid.view(count, length)
+    mask = trajectories.mask & valid.view(count, length)
     rows = mask.flatten()
     after = torch.zeros_like(obs)
     after[rows] = task.step(state[rows], action[rows]).obs.to(obs.dtype)
-    error = ((found.next_obs - after.view_as(found.next_obs)) / scale).square().mean(-1)
+    error = (
+        ((trajectories.next_obs - after.view_as(trajectories.next_obs)) / scale).square().mean(-1)
+    )
     return error, mask, state.view(count, length, -1)
 
 
-def open_loop(found: Trajectories, task: Task, state: Tensor, scale: Tensor) -> Tensor:
+def open_loop(trajectories: Trajectories, task: Task, state: Tensor, scale: Tensor) -> Tensor:
     """Mean square error [B, T] of the next observations when the task is led from its state at the
     first observation by the actions alone."""
     errors = []
-    for t in range(found.mask.shape[1]):
-        step = task.step(state, found.action[:, t])
+    for t in range(trajectories.mask.shape[1]):
+        step = task.step(state, trajectories.action[:, t])
         state = step.state
-        errors.append(((found.next_obs[:, t] - step.obs) / scale).square().mean(-1))
+        errors.append(((trajectories.next_obs[:, t] - step.obs) / scale).square().mean(-1))
     return torch.stack(errors, 1)
 
 
@@ -246,32 +252,32 @@ def _by_likelihood(record: dict[str, Any], name: str) -> tuple[np.ndarray, np.nd
     return x[order], y[order]
 
 
-def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, mark: str) -> list[Path]:
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Errors against the target policy's likelihood, and along the steps of a window; and the
     clone's likelihood and the one-step error against the weight."""
     files = []
     weight = figures.column("weight")
     panels = figures.by_label(rows, weight, figures.column("behaviour"))
-    files.append(folder / f"windows-behaviour-weight{mark}.png")
+    files.append(folder / f"windows-behaviour-weight{suffix}.png")
     figures.curves(panels, "weight or share", "log-likelihood of the clone", files[-1])
     panels = figures.by_label(rows, weight, _log_of("one_step"))
-    files.append(folder / f"windows-error-weight{mark}.png")
+    files.append(folder / f"windows-error-weight{suffix}.png")
     figures.curves(panels, "weight or share", "log10 of one-step error", files[-1])
     for name, title in (("one_step", "one-step error"), ("open", "open-loop error")):
         panels = figures.by_label(rows, figures.column("log_prob"), _log_of(name))
-        files.append(folder / f"windows-{name}{mark}.png")
+        files.append(folder / f"windows-{name}{suffix}.png")
         figures.curves(panels, "log-likelihood of the policy", f"log10 of {title}", files[-1])
     for name, title in (("one_step_at", "one-step error"), ("open_at", "open-loop error")):
         panels = figures.by_label(rows, figures.column("step"), _log_of(name))
-        files.append(folder / f"windows-{name.replace('_', '-')}{mark}.png")
+        files.append(folder / f"windows-{name.replace('_', '-')}{suffix}.png")
         figures.curves(panels, "step", f"log10 of {title}", files[-1])
     return files
 
 
 def _log_of(name: str) -> Callable[[dict[str, Any]], list[float]]:
-    def found(record: dict[str, Any]) -> list[float]:
+    def values_of(record: dict[str, Any]) -> list[float]:
         values = torch.tensor(record["curves"][name], dtype=torch.double)
         logs: list[float] = values.clamp_min(1e-12).log10().tolist()
         return logs
 
-    return found
+    return values_of

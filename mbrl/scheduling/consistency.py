@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.special import betainc
 from torch import Tensor
 
 from mbrl.errors import CheckpointError, ConfigError
@@ -17,6 +16,8 @@ def agreement(counts: Tensor, prior: float = 1.0) -> Tensor:
     after `counts` [Q, A] of each answer: P(x > 1/2) for x of the law Beta(first + prior, second +
     prior), the two most frequent answers under a Dirichlet prior."""
     top = counts.double().topk(2, 1).values + prior
+    from scipy.special import betainc  # here, as it takes long to import
+
     return torch.from_numpy(betainc(top[:, 1].numpy(), top[:, 0].numpy(), 0.5))
 
 

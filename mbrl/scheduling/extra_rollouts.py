@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from scipy import special
 from torch import Tensor
 
 from mbrl.errors import ConfigError
@@ -188,6 +187,8 @@ class XRPO(Scheduler):
         in_range("level", config.level, 0, 1, ends=False)
         in_range("first", config.first, 0, 1)
         self.config = config
+        from scipy import special  # here, as it takes long to import
+
         quantile = special.stdtrit(range(1, budget + 2), (1 + config.level) / 2)
         self.quantiles = torch.cat([torch.full((2,), torch.inf), torch.tensor(quantile)])
 

@@ -4,7 +4,6 @@ hard and an easy prompt."""
 from dataclasses import dataclass
 
 import torch
-from scipy.special import digamma
 from torch import Tensor
 
 from mbrl.errors import ConfigError
@@ -80,6 +79,8 @@ def information(right: Tensor, wrong: Tensor) -> Tensor:
     n, mean = a + b, a / (a + b)
 
     def psi(x: Tensor) -> Tensor:
+        from scipy.special import digamma  # here, as it takes long to import
+
         return torch.from_numpy(digamma(x.numpy()))
 
     known = -(mean * (psi(a + 1) - psi(n + 1)) + (1 - mean) * (psi(b + 1) - psi(n + 1)))

@@ -11,7 +11,9 @@ from rich.console import Console
 import algorithms
 from algorithms import PGD, TD3BC, TD3BCConfig, load
 from algorithms.pgd import LEARNERS
-from experiments import fits, run
+from experiments.runs import jobs
+from experiments.runs import model_fits as fits
+from experiments.runs import training as run
 from experiments.settings import RunSettings, build_config, merge
 from mbrl.errors import ConfigError
 from mbrl.progress import Progress
@@ -134,7 +136,7 @@ def test_runs_share_a_generator(tmp_path: Path) -> None:
     settings = fits.FitSettings("pendulum/medium", 2)
     folder = fits.shared(settings, config.model, "mark", tmp_path / "fits")
     assert folder == fits.shared(settings, config.model, "mark", tmp_path / "fits")
-    fits.resume(folder)
+    jobs.resume(folder)
     policies = []
     for name, model in (("own", None), ("shared", str(folder))):
         values = RunSettings(

@@ -13,7 +13,8 @@ import algorithms
 from algorithms import PolicyGradient, PolicyGradientConfig
 from algorithms.control_parts import described
 from algorithms.policy_gradient import Critic, Moments
-from experiments import run as runs
+from experiments.runs import jobs
+from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
 from mbrl.errors import ConfigError, DivergenceError
 from mbrl.evaluation import evaluate
@@ -23,7 +24,7 @@ from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
 from mbrl.types import Spec, Trajectories
-from tests.experiments.test_resume import assert_same_runs, killed_after, settings
+from tests.behaviour.test_resume import assert_same_runs, killed_after, settings
 from tests.small import CONFIGS
 
 
@@ -434,8 +435,8 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     start = lambda: runs.start(chosen, config, folder, quiet=True)  # noqa: E731
     killed_after(folder, start, PolicyGradient, "observe", 24)
-    killed_after(folder, lambda: runs.resume(folder, quiet=True), PolicyGradient, "update", 3)
-    runs.resume(folder, quiet=True)
+    killed_after(folder, lambda: jobs.resume(folder, quiet=True), PolicyGradient, "update", 3)
+    jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)
 
 
@@ -489,7 +490,7 @@ def test_logged_data_are_refused(cartpole) -> None:
     with pytest.raises(ConfigError, match="learns by acting"):
         agent.fit(cartpole, 1)
     with pytest.raises(ConfigError, match="give a task, such as CartPole-v1"):
-        runs.open_source(RunSettings("policy_gradient", "cartpole/random", steps=1))
+        runs.check(RunSettings("policy_gradient", "cartpole/random", steps=1))
     with pytest.raises(ConfigError, match="no finished round"):
         agent.next_batch()
     task = make("CartPole-v1")

@@ -11,7 +11,8 @@ import algorithms
 from algorithms import PROPS, PolicyGradientConfig, PROPSConfig
 from algorithms.policy_gradient import PolicyGradient
 from algorithms.props import divergence, sampling_loss
-from experiments import run as runs
+from experiments.runs import jobs
+from experiments.runs import training as runs
 from experiments.settings import build_config
 from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
@@ -20,7 +21,7 @@ from mbrl.tasks.base import Step
 from mbrl.training import train
 from mbrl.types import Spec
 from tests.algorithms.test_policy_gradient import Signs
-from tests.experiments.test_resume import assert_same_runs, killed_after, settings
+from tests.behaviour.test_resume import assert_same_runs, killed_after, settings
 from tests.small import CONFIGS
 
 
@@ -144,7 +145,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     killed_after(
         folder, lambda: runs.start(chosen, config, folder, quiet=True), PROPS, "observe", 31
     )
-    runs.resume(folder, quiet=True)
+    jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)
 
 

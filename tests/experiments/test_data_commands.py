@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.data import data_main
+from experiments.cli.data import main as data_main
 from mbrl.data import from_arrays, load, local_target, save_npz
 from mbrl.errors import ConfigError, DataError
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mbrl.data.columns import ALIASES
-from mbrl.errors import ConfigError, DataError
+from mbrl.errors import ConfigError, DataError, install_command
 
 SUFFIXES = (".npz", ".hdf5", ".h5", ".csv", ".parquet")
 
@@ -27,7 +27,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise
     except ModuleNotFoundError as problem:
         raise DataError(
-            f"{path}: reading {what} needs {problem.name}; pip install 'longreach[tables]'"
+            f"{path}: reading {what} needs {problem.name}; {install_command('tables')}"
         ) from problem
     except Exception as problem:
         first = (str(problem).splitlines() or [type(problem).__name__])[0]

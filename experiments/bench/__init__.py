@@ -1,0 +1,1 @@
+"""Speed of the library beside that of others."""

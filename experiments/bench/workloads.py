@@ -1,0 +1,279 @@
+"""The workloads of `bench`: updates, fits, rollouts, windows and text, on synthetic data."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from algorithms import ALGORITHMS, NEUBAYConfig
+from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
+from experiments.bench import language as bench_language
+from experiments.bench.peers import Step
+from experiments.bench.windows import SMALL, WIDE, sampling
+from experiments.settings import build_config, preset
+from mbrl import config as configs
+from mbrl.callbacks import Checkpointer, Recorder
+from mbrl.networks import SquashedGaussianPolicy
+from mbrl.sequences import SequenceBuffer
+from mbrl.types import Dataset, Spec, Transitions
+from world_models.ensemble import EnsembleConfig, EnsembleDynamics, gaussian_nll
+from world_models.fitting import Fit
+from world_models.rollout import RolloutConfig, rollout
+from world_models.trajectory_diffusion import DiffusionConfig
+
+Name = Literal[
+    "td3_bc",
+    "sac_n",
+    "edac",
+    "sac",
+    "model_fit",
+    "ensemble_128",
+    "rollout_penalty",
+    "rollout_single",
+    "recurrent",
+    "windows_heun_128",
+    "windows_few_128",
+    "windows_heun_small",
+    "windows_few_small",
+    "language_sample",
+    "language_train",
+    "language_update",
+]
+Build = Callable[[bool, Path], tuple[Step, int]]
+SPEC = Spec("bench", 17, 6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is measured. `aim` and `recorded` are rates divided by the matrix-product rate in
+    GFLOP/s; `recorded` are other libraries', measured once on another machine."""
+
+    title: str
+    unit: str
+    build: Build
+    aim: float | None = None
+    recorded: dict[str, float] = field(default_factory=dict)
+    work: Callable[[bool], float] | None = None  # GFLOP of products a unit, quick or not
+    against: Name | None = None  # another workload that this one is compared with
+
+
+def dataset(rows: int) -> Dataset:
+    draw = torch.Generator().manual_seed(0)
+    ends = torch.zeros(rows, dtype=torch.bool)
+    ends[999::1000] = True
+    transitions = Transitions(
+        obs=torch.randn(rows, SPEC.obs_dim, generator=draw),
+        action=torch.rand(rows, SPEC.action_dim, generator=draw) * 2 - 1,
+        reward=torch.randn(rows, generator=draw),
+        next_obs=torch.randn(rows, SPEC.obs_dim, generator=draw),
+        terminated=torch.zeros(rows, dtype=torch.bool),
+        truncated=ends,
+    )
+    return Dataset(transitions, SPEC)
+
+
+def _updates(algorithm: str, values: dict[str, Any]) -> Build:
+    """Batches and updates as a run does them: metrics, recorder and checkpoints included."""
+
+    def build(quick: bool, folder: Path) -> tuple[Step, int]:
+        agent = ALGORITHMS[algorithm][0](SPEC, build_config(algorithm, values))
+        agent.prepare(dataset(2_000 if quick else 200_000), lambda metrics: None)
+        recorder = Recorder(folder, tensorboard=not quick)
+        saver = Checkpointer(folder / "checkpoint.pt", parts={"recorder": recorder.state_dict})
+        callbacks = (recorder, saver)
+        for callback in callbacks:
+            callback("start", agent, {})
+
+        def step() -> None:
+            metrics = agent.advance() | agent.update(agent.next_batch())
+            agent.step += 1
+            for callback in callbacks:
+                callback("step", agent, metrics)
+
+        return step, 1
+
+    return build
+
+
+def _model(quick: bool) -> EnsembleDynamics:
+    hidden = (32, 32) if quick else (200, 200, 200, 200)
+    config = EnsembleConfig(hidden=hidden, holdout_max=1, weight_decay=(5e-5,))
+    model = EnsembleDynamics(SPEC, config)
+    with torch.no_grad():
+        model.network.mlp.weights[-1].mul_(0.01)  # steps small enough to stay finite
+    return model
+
+
+def _epoch(model: EnsembleDynamics, rows: int) -> tuple[Step, int]:
+    """An epoch of the model's fit, and its updates."""
+    data = dataset(rows).transitions
+    x, y = model.encode(data.obs, data.action), model.targets(data)
+    fit = Fit(model.network, model.config, len(data), 0, model.device)
+    batches = fit.train.shape[1] // model.config.batch_size
+    return lambda: fit.epoch(x, y, gaussian_nll), batches
+
+
+def _model_fit(quick: bool, folder: Path) -> tuple[Step, int]:
+    return _epoch(_model(quick), 2_000 if quick else 50_000)
+
+
+def _large_ensemble(quick: bool, folder: Path) -> tuple[Step, int]:
+    """NEUBAY's 128 members with LayerNorm, an epoch of ten batches at a time."""
+    members, hidden = (8, (16, 16)) if quick else (128, (200, 200, 200, 200))
+    config = dataclasses.replace(
+        NEUBAYConfig().model, members=members, elites=members, hidden=hidden, holdout_max=1
+    )
+    return _epoch(EnsembleDynamics(SPEC, config), 10 * 256 + 1)
+
+
+def _large_ensemble_products(quick: bool) -> float:
+    """GFLOP of an update."""
+    step, updates = _large_ensemble(quick, Path())
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return 1e-9 * counter.get_total_flops() / updates
+
+
+def _recurrent(quick: bool, folder: Path) -> tuple[Step, int]:
+    """An update of NEUBAY's learner in the reduced preset; the table `sequence-cost` has other
+    lengths of its tape."""
+    values = preset("neubay", "pendulum/medium")["config"]["learner"]
+    tape = 64 if quick else values["tape"]
+    learner_config = configs.from_dict(RecurrentLearnerConfig, values | {"tape": tape})
+    draw = torch.Generator().manual_seed(0)
+    learner = RecurrentActorCritic(SPEC, learner_config, torch.device("cpu"), draw)
+    buffer, data = SequenceBuffer(SPEC, 10_000, 0.99), dataset(8_000).transitions
+    for begin in range(0, 8_000, 200):
+        rows = slice(begin, begin + 200)
+        obs = torch.cat([data.obs[rows], data.next_obs[begin + 199 : begin + 200]])
+        real = torch.ones(200, dtype=torch.bool)
+        buffer.append(obs, data.action[rows], data.reward[rows], data.terminated[rows], real)
+
+    def step() -> None:
+        learner.update(learner.draw(buffer.sample(tape, draw), draw))
+
+    return step, 1
+
+
+def _rollouts(config: RolloutConfig) -> Build:
+    def build(quick: bool, folder: Path) -> tuple[Step, int]:
+        model, policy = _model(quick), SquashedGaussianPolicy(SPEC, (256, 256))
+        model.network.requires_grad_(False)
+        model.holdout_mse = torch.zeros(model.num_members)
+        draw = torch.Generator().manual_seed(0)
+        starts = torch.randn(1_500 if quick else 50_000, SPEC.obs_dim, generator=draw)
+        count = len(starts) * config.horizon
+        return lambda: rollout(model, policy.explore, starts, config, draw), count
+
+    return build
+
+
+def _windows(
+    network: str,
+    config: DiffusionConfig,
+    sampler: str,
+    steps: int,
+    *,
+    aim: float | None = None,
+    recorded: dict[str, float] | None = None,
+    against: Name | None = None,
+) -> Workload:
+    build, work = sampling(SPEC, config, sampler, steps)
+    title = f"windows of {config.length}, {network}, {steps} steps of {sampler}"
+    return Workload(title, "windows/s", build, aim, recorded or {}, work, against)
+
+
+def _sac(critics: int, eta: float, hidden: Sequence[int]) -> Build:
+    return _updates("edac", {"learner": {"critics": critics, "eta": eta, "hidden": list(hidden)}})
+
+
+WORKLOADS: dict[Name, Workload] = {
+    "td3_bc": Workload(
+        "TD3+BC, 2 critics 2x256, batch 256",
+        "updates/s",
+        _updates("td3_bc", {}),
+        aim=2.05,
+        recorded={"CORL": 1.18, "d3rlpy": 0.86, "unifloral": 2.05},
+    ),
+    "sac_n": Workload(
+        "SAC-N, 10 critics 3x256, batch 256",
+        "updates/s",
+        _sac(10, 0.0, (256, 256, 256)),
+        aim=0.21,
+        recorded={"CORL": 0.114, "edge-of-reach": 0.114, "unifloral": 0.200},
+    ),
+    "edac": Workload(
+        "EDAC (RAVL's learner), 10 critics 3x256, batch 256",
+        "updates/s",
+        _sac(10, 1.0, (256, 256, 256)),
+        aim=0.17,
+        recorded={"CORL": 0.066, "edge-of-reach": 0.067, "unifloral": 0.031},
+    ),
+    "sac": Workload(
+        "SAC, 2 critics 2x256, batch 256",
+        "updates/s",
+        _sac(2, 0.0, (256, 256)),
+        recorded={"stable-baselines3": 0.86},
+    ),
+    "model_fit": Workload(
+        "ensemble fit, 7 members 4x200 SiLU, batch 256 a member",
+        "updates/s",
+        _model_fit,
+        aim=0.61,
+        recorded={"OfflineRL-Kit": 0.38, "mbrl-lib": 0.43, "unifloral (ReLU)": 0.61},
+    ),
+    "ensemble_128": Workload(
+        "ensemble fit, 128 members 4x200 LayerNorm, batch 256 a member",
+        "updates/s",
+        _large_ensemble,
+        work=_large_ensemble_products,
+    ),
+    "recurrent": Workload(
+        "recurrent actor-critic, tape of 512 positions, reduced preset",
+        "updates/s",
+        _recurrent,
+    ),
+    "rollout_penalty": Workload(
+        "rollouts, 5 steps from 50,000 states, 7 members, MOPO penalty",
+        "steps/s",
+        _rollouts(RolloutConfig(5, penalty="max_aleatoric", penalty_weight=1.0)),
+        aim=400.0,
+        recorded={"OfflineRL-Kit": 139.0, "unifloral": 283.0},
+    ),
+    "rollout_single": Workload(
+        "rollouts, 5 steps from 50,000 states, one member a state",
+        "steps/s",
+        _rollouts(RolloutConfig(5)),
+        aim=1850.0,
+        recorded={"mbrl-lib": 1630.0},
+    ),
+    "windows_heun_128": _windows(
+        "U-Net 128 wide", WIDE, "heun", 128, aim=0.048, recorded={"PGD's code (JAX)": 0.048}
+    ),
+    "windows_few_128": _windows(
+        "U-Net 128 wide", WIDE, SMALL.sampler, SMALL.steps, aim=0.48, against="windows_heun_128"
+    ),
+    "windows_heun_small": _windows("U-Net of local presets", SMALL, "heun", 256),
+    "windows_few_small": _windows(
+        "U-Net of local presets", SMALL, SMALL.sampler, SMALL.steps, against="windows_heun_small"
+    ),
+    "language_sample": Workload(
+        "transformer 4x128, 128 answers of 32 tokens after 16",
+        "tokens/s",
+        bench_language.sample,
+    ),
+    "language_train": Workload(
+        "transformer 4x128, 128 rows of 48 tokens",
+        "tokens/s",
+        bench_language.train,
+    ),
+    "language_update": Workload(
+        "transformer 4x128, 128 answers of 1 to 32 tokens after 16, trained on",
+        "tokens/s",
+        bench_language.update,
+    ),
+}

@@ -1,0 +1,288 @@
+"""The verb `language`: language models on text tasks."""
+
+import dataclasses
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from algorithms.language import asynchronous
+from algorithms.language.evaluation import Score
+from algorithms.language.imitation import ImitationConfig
+from algorithms.language.policy_gradient import LanguageConfig
+from algorithms.language.rollouts import roll_out
+from algorithms.language.sampling import Sampling
+from algorithms.language.tasks import TASKS, text_task
+from experiments.reports.grid import grid
+from experiments.runs import folders
+from experiments.runs import language as language_run
+from experiments.runs.language import LanguageSettings
+from mbrl import config as configs
+from mbrl.errors import ConfigError, unknown_name
+from mbrl.policy_gradient import RECIPES
+from mbrl.policy_gradient import recipe as find_recipe
+
+HELP = """usage: python -m experiments language COMMAND [options]
+
+  list        the text tasks, with an example of each
+  warm-start  train a new model on demonstrations until it solves some problems
+  run RECIPE  train it on rewards by a recipe (see `list recipes`)
+  evaluate    accuracy by difficulty, pass@k and cons@k of a run's model
+  replay      repeat a run with workers from its schedule, and compare the model
+  converse    print conversations of a run's model with its task
+
+Each has --help. For example:
+  python -m experiments language run grpo --task addition
+
+starts from the warm start of that task and seed (which is trained first, if it is missing) and
+writes to runs/language/addition/grpo/seed-0. Continue a run that was stopped with
+`python -m experiments resume FOLDER`."""
+
+WARM = LanguageSettings("imitation", steps=20_000, until=0.3, eval_every=100, log_every=100)
+ROUNDS = LanguageSettings("policy_gradient")
+FLAT = tyro.conf.arg(name="")  # --seed, not --settings.seed
+
+
+def main(arguments: list[str]) -> int:
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "list": list_main,
+        "warm-start": warm_start_main,
+        "run": run_main,
+        "evaluate": evaluate_main,
+        "replay": replay_main,
+        "converse": converse_main,
+    }
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP)
+        return 0 if arguments else 2
+    if arguments[0] not in commands:
+        raise unknown_name("command of language", arguments[0], commands)
+    return commands[arguments[0]](arguments[1:])
+
+
+def list_main(arguments: list[str]) -> int:
+    """The text tasks, with an example of each."""
+    tyro.cli(_nothing, args=arguments, prog="python -m experiments language list")
+    table = grid("task", "what", "levels (held out)", "turns", "example", title="text tasks")
+    for name, task in TASKS.items():
+        rng = random.Random(0)
+        problem = task.problem(task.trained[-1], rng)
+        shown = task.demonstration(problem, [], rng)
+        levels = [str(x) if x in task.trained else f"({x})" for x in task.levels]
+        example = f"{problem.prompt!r} -> {shown!r}"
+        table.add_row(name, task.title, " ".join(levels), str(task.max_turns), example)
+    Console().print(table)
+    return 0
+
+
+def _nothing() -> None:
+    """The text tasks, with an example of each."""
+
+
+def warm_start_main(arguments: list[str]) -> int:
+    command = parse_run(WARM, ImitationConfig(), None, "warm-start", arguments)
+    folder = command.out or warm_folder(command.config.task, command.settings.seed)
+    settings = command.settings
+    language_run.start(settings, command.config, folder)
+    show(folder)
+    return 0
+
+
+def run_main(arguments: list[str]) -> int:
+    if not arguments or arguments[0].startswith("-"):
+        print("usage: python -m experiments language run RECIPE [options]")
+        print(f"\nRECIPE  {', '.join(RECIPES)}\n\n... run RECIPE --help lists the options.")
+        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    name, *options = arguments
+    find_recipe(name)
+    if any(option.split("=")[0] == "--recipe" for option in options):
+        raise ConfigError(f"two recipes, {name} and that of --recipe; leave out --recipe")
+    # The recipe comes in last: with the defaults alone (their task, no scheduler) it may not fit.
+    command = parse_run(ROUNDS, LanguageConfig(), name, f"run {name}", options)
+    settings, config = command.settings, dataclasses.replace(command.config, recipe=name)
+    if settings.workers:
+        asynchronous.check(config)  # before a warm start is trained
+    folder = command.out or run_folder(config.task, name, settings.seed)
+    if settings.start is None and config.model.path is None:
+        settings = dataclasses.replace(settings, start=str(warm_start(settings, config)))
+    language_run.start(settings, config, folder)
+    show(folder)
+    return 0
+
+
+def parse_run(
+    settings: LanguageSettings, config: Any, recipe: str | None, verb: str, options: list[str]
+) -> Any:
+    """Parse the options of a run: `.settings`, `.config`, `.out`."""
+    out = tyro.conf.arg(help="run folder; None: below runs/language")
+    disk = tyro.conf.arg(name="model", help="folder of a Hugging Face causal LM to train")
+    kind = dataclasses.make_dataclass(
+        "LanguageRun",
+        [
+            ("settings", Annotated[LanguageSettings, FLAT], settings),
+            ("config", Annotated[type(config), FLAT], config),
+            ("out", Annotated[Path | None, out], None),
+            ("disk", Annotated[str | None, disk], None),
+        ],
+        frozen=True,
+    )
+    kind.__doc__ = (
+        "Train a new model on demonstrations until it solves some problems."
+        if recipe is None
+        else f"Train a language model on rewards by {recipe}."
+    )
+    prog = f"python -m experiments language {verb}"
+    command: Any = tyro.cli(kind, args=options, prog=prog)
+    if command.disk is None:
+        return command
+    model = dataclasses.replace(command.config.model, path=command.disk)
+    return dataclasses.replace(command, config=dataclasses.replace(command.config, model=model))
+
+
+def warm_folder(task: str, seed: int) -> Path:
+    return Path("runs") / "language" / task / "warm-start" / f"seed-{seed}"
+
+
+def run_folder(task: str, recipe: str, seed: int) -> Path:
+    return Path("runs") / "language" / task / recipe / f"seed-{seed}"
+
+
+def warm_start(settings: LanguageSettings, config: LanguageConfig) -> Path:
+    """The folder of the warm start for a run's task, seed, model and levels, which is trained if it
+    is missing. Raises `ConfigError` if the folder holds that of another model."""
+    folder = warm_folder(config.task, settings.seed)
+    shown = dataclasses.replace(
+        ImitationConfig(),
+        **{k: getattr(config, k) for k in ("task", "levels", "model", "turn_tokens")},
+    )
+    if (folder / "config.json").exists():
+        _, known = language_run.read_settings(folder)
+        for name in ("levels", "model"):
+            if getattr(known, name) != getattr(shown, name):
+                raise ConfigError(
+                    f"the warm start in {folder} has {name} {configs.to_dict(known)[name]}, this "
+                    f"run {configs.to_dict(shown)[name]}; give --start with a folder that fits, "
+                    "made by `language warm-start --out`"
+                )
+    else:
+        print(f"training the warm start first, in {folder}")
+        same = {k: getattr(settings, k) for k in ("seed", "threads", "device")}
+        language_run.create(dataclasses.replace(WARM, **same), shown, folder)
+    job = language_run.LanguageRun(folder)
+    if not job.finished():
+        job.resume()
+    return folder
+
+
+def show(folder: Path) -> None:
+    """Print the result of the run in `folder`."""
+    result = folders.read_json(folder / "result.json")
+    scores = [Score(**{**s, "passes": {}, "agrees": {}}) for s in result["levels"]]
+    settings, config = language_run.read_settings(folder)
+    trained = config.levels or text_task(config.task).trained
+    table = grid("level", "accuracy", "tokens", title=f"{config.task} after {result['step']} steps")
+    for s in scores:
+        note = "" if s.level in trained else " (held out)"
+        table.add_row(f"{s.level}{note}", f"{s.accuracy:.3f} ± {s.error:.3f}", f"{s.length:.1f}")
+    Console().print(table)
+    print(
+        f"accuracy {result['accuracy']:.3f} on new problems of the trained levels, "
+        f"{settings.final_problems} of each (± standard error); run folder {folder}"
+    )
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Accuracy by difficulty, pass@k and cons@k of a run's model, on problems it was not trained
+    on."""
+
+    folder: tyro.conf.Positional[Path]  # the run's folder
+    problems: int = 200  # of each level
+    samples: int = 8  # answers to each problem
+    temperature: float = 1.0  # 0: the likeliest token
+    top_p: float = 1.0  # draw from the likeliest tokens with this much probability
+    seed: int | None = None  # of the problems; None: those of every run
+    threads: int = 1  # CPU threads
+
+    def main(self) -> int:
+        import torch
+
+        torch.set_num_threads(self.threads)
+        agent = language_run.load(self.folder)
+        options: dict[str, Any] = {"sampling": Sampling(self.temperature, self.top_p)}
+        if self.seed is not None:
+            options["seed"] = self.seed
+        scores = language_run.measure(agent, self.problems, self.samples, **options)
+        counts = [k for k in scores[0].passes if k > 1]
+        votes = [k for k in counts if scores[0].agrees]
+        heads = [f"pass@{k}" for k in counts] + [f"cons@{k}" for k in votes]
+        table = grid("level", "accuracy", *heads, "tokens", title=str(self.folder))
+        for s in scores:
+            note = "" if s.level in agent.levels else " (held out)"
+            cells = [f"{s.passes[k]:.3f}" for k in counts] + [f"{s.agrees[k]:.3f}" for k in votes]
+            shown = f"{s.accuracy:.3f} ± {s.error:.3f}"
+            table.add_row(f"{s.level}{note}", shown, *cells, f"{s.length:.1f}")
+        Console().print(table)
+        return 0
+
+
+def evaluate_main(arguments: list[str]) -> int:
+    return tyro.cli(Evaluate, args=arguments, prog="python -m experiments language evaluate").main()
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Repeat a run with workers from its schedule, and compare the model."""
+
+    folder: tyro.conf.Positional[Path]  # the run's folder
+
+    def main(self) -> int:
+        same = language_run.replay(self.folder)
+        print("the same model, bit for bit" if same else "not the same model")
+        return 0 if same else 1
+
+
+def replay_main(arguments: list[str]) -> int:
+    return tyro.cli(Replay, args=arguments, prog="python -m experiments language replay").main()
+
+
+@dataclass(frozen=True)
+class Converse:
+    """Print conversations of a run's model with its task."""
+
+    folder: tyro.conf.Positional[Path]  # the run's folder
+    level: int | None = None  # difficulty; None: the hardest that was trained on
+    count: int = 5  # conversations
+    temperature: float = 1.0  # 0: the likeliest token
+    seed: int = 0  # of the problems and of sampling
+
+    def main(self) -> int:
+        import torch
+
+        if self.count < 1:
+            raise ConfigError(f"count is {self.count}, it must be at least 1")
+        agent = language_run.load(self.folder)
+        level = agent.levels[-1] if self.level is None else self.level
+        problems = [
+            agent.task.problem(level, random.Random(f"say {self.seed} {i}"))
+            for i in range(self.count)
+        ]
+        generator = torch.Generator(device=agent.device).manual_seed(self.seed)
+        sampling = Sampling(self.temperature)
+        r = roll_out(agent.model, agent.codec, agent.task, problems, sampling, generator)
+        for problem, turns, replies in zip(r.problems, r.turns, r.replies, strict=True):
+            print(f"task   {problem.prompt!r}")
+            for turn, reply in zip(turns, replies, strict=True):
+                print(f"model  {turn!r}")
+                if not reply.done:
+                    print(f"task   {reply.observation!r}")
+            print("solved\n" if replies[-1].success else "not solved\n")
+        return 0
+
+
+def converse_main(arguments: list[str]) -> int:
+    return tyro.cli(Converse, args=arguments, prog="python -m experiments language converse").main()

@@ -1,0 +1,84 @@
+"""The verb `list`: algorithms, tasks, datasets, recipes, schedulers, and the page of papers."""
+
+import inspect
+
+from rich.console import Console
+
+from algorithms import ALGORITHMS
+from experiments.cli.data import DataList
+from experiments.reports import papers
+from experiments.reports.grid import grid
+from mbrl import tasks
+from mbrl.errors import unknown_name
+from mbrl.policy_gradient import RECIPES
+
+HELP = """usage: python -m experiments list [WHAT]
+
+Without WHAT: algorithms, tasks and datasets.
+recipes     objectives of policy_gradient: what each changes and needs, and its source
+schedulers  components of mbrl.scheduling: how many rollouts each prompt gets
+papers      both as a Markdown page with assumptions and differences (docs/papers.md)"""
+
+
+def main(arguments: list[str]) -> int:
+    if "-h" in arguments or "--help" in arguments:
+        print(HELP)
+        return 0
+    what = {
+        "everything": _everything,
+        "recipes": _recipes,
+        "schedulers": _schedulers,
+        "papers": _papers,
+    }
+    name = arguments[0] if arguments else "everything"
+    if name not in what:
+        raise unknown_name("list", name, what)
+    return what[name]()
+
+
+def _everything() -> int:
+    console = Console()
+    table = grid("algorithm", "what it is", "learns", title="algorithms")
+    for name, (cls, _) in ALGORITHMS.items():
+        ways = [("online", hasattr(cls, "learn")), ("offline", cls.learns_offline)]
+        learns = ", ".join(way for way, able in ways if able)
+        table.add_row(name, description(cls), learns)
+    console.print(table)
+    table = grid("task", "observations", "actions", "limit", title="tasks")
+    for name in tasks.TASKS:
+        spec = tasks.make(name).spec
+        actions = f"{spec.num_actions} discrete" if spec.discrete else f"{spec.action_dim}"
+        table.add_row(name, str(spec.obs_dim), actions, str(spec.max_episode_steps))
+    console.print(table)
+    return DataList().main()
+
+
+def description(cls: type) -> str:
+    """The first paragraph of a class's docstring, on one line."""
+    return " ".join(inspect.getdoc(cls).split("\n\n")[0].split())  # type: ignore[union-attr]
+
+
+def _recipes() -> int:
+    table = grid("recipe", "paper", "known", "what is its own", "needs", title="recipes")
+    for name, recipe in RECIPES.items():
+        needs = ", ".join([*recipe.needs, *recipe.parts])
+        choices = "; ".join(papers.distinctive_choices(recipe))
+        source = f"{recipe.title} ({recipe.arxiv})" if recipe.arxiv else recipe.title
+        table.add_row(name, source, recipe.mark, choices, needs)
+    console = Console()
+    console.print(table)
+    console.print(papers.counts_text())
+    return 0
+
+
+def _schedulers() -> int:
+    table = grid("scheduler", "paper", "known", "assumptions", title="schedulers")
+    for name, entry in papers.all_schedulers().items():
+        table.add_row(name, entry.title, entry.mark, "; ".join(entry.assumptions))
+    Console().print(table)
+    return 0
+
+
+def _papers() -> int:
+    print(papers.page(), end="")
+    return 0

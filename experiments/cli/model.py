@@ -1,0 +1,179 @@
+"""The verb `model`: fit an ensemble world model to a dataset, or measure how accurate one is."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from experiments.reports import figures
+from experiments.runs import history
+from experiments.runs.model_fits import FitSettings, ModelFit, description, ensure
+from experiments.settings import preset_config
+from mbrl import checkpoint, data
+from mbrl import config as configs
+from mbrl.errors import CheckpointError, ConfigError, unknown_name
+from mbrl.types import Spec, Transitions
+from world_models import EnsembleConfig, EnsembleDynamics
+from world_models import diagnostics as measures
+
+# Reach and values that the run of a model logged last.
+REACH = {
+    "reach/outside": "share of rollouts that end outside",
+    "reach/spread_inside": "critics' spread inside",
+    "reach/spread_edge": "critics' spread at the edge of reach",
+    "reach/penalty_inside": "effective penalty inside",
+    "reach/penalty_edge": "effective penalty at the edge of reach",
+    "value/q": "value at data states",
+    "value/monte_carlo": "discounted return of the policy from there in the model",
+}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fit a world model, with part of the episodes held out for `model inspect`. The same command
+    continues a fit that was stopped."""
+
+    data: tyro.conf.Positional[str]  # dataset name or file
+    out: Path = Path("model")  # folder for model.pt and its description
+    seed: int = 0  # seed of weights, holdout and batches
+    threads: int = 1  # CPU threads
+    test_share: float = 0.1  # share of the rows, in whole episodes, that the fit never sees
+    config: Annotated[EnsembleConfig, tyro.conf.arg(name="")] = field(
+        default_factory=EnsembleConfig
+    )
+
+    def main(self) -> int:
+        if not 0 < self.test_share < 1:
+            raise ConfigError(f"test_share is {self.test_share}, it must lie in (0, 1)")
+        settings = FitSettings(self.data, self.seed, self.threads, self.test_share)
+        job = ModelFit(self.out)
+        if job.described and job.read() != description(settings, self.config):
+            raise CheckpointError(
+                f"{self.out} holds a fit with other settings or data; give another --out"
+            )
+        ensure(settings, self.config, self.out)
+        result = job.resume()
+        error = ", ".join(f"{e:.4g}" for e in result["holdout_mse"])
+        members = len(result["holdout_mse"])
+        path = self.out / "model.pt"
+        print(f"kept {members} members, holdout squared errors {error}; saved {path}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Measure k-step error, calibration and rank correlation of a fitted model on the held-out
+    episodes, or of the model in a run folder on its training data."""
+
+    model: tyro.conf.Positional[Path]  # folder of `model fit`, or of a run
+    data: str | None = None  # another dataset to measure on
+    steps: int = 20  # longest horizon of the error curve
+    out: Path | None = None  # figure and numbers; None: beside the model
+
+    def main(self) -> int:
+        model, test, seen = self._open()
+        longest = max(b - a for a, b in test.episodes())
+        k = min(self.steps, longest)
+        error = measures.k_step_error(model, test, k)
+        cover = measures.calibration(model, test)
+        ranks = measures.rank_correlation(model, test)
+        likelihood = measures.log_likelihood(model, test)
+        where = "data the fit saw" if seen else "episodes the fit never saw"
+        table = Table("quantity", "value", title=f"{self.model} on {where} ({len(test)} rows)")
+        for t in sorted({1, min(5, k), k}):
+            at = error.median[t - 1]
+            table.add_row(f"{t}-step error, median, in standard deviations", f"{at:.4g}")
+        table.add_row("mean log-likelihood of the members", f"{likelihood.mean():.4g}")
+        table.add_row("calibration error (0 is perfect)", f"{cover.error:.3f}")
+        for name, rho in ranks.items():
+            table.add_row(f"rank correlation with the true error: {name}", f"{rho:.3f}")
+        verdict = history.verdict(self.model) if (self.model / "metrics.csv").exists() else None
+        if verdict is not None:
+            last = history.diagnoses(self.model)[-1]
+            for name, text in REACH.items():
+                if name in last:
+                    table.add_row(text, f"{last[name]:.4g}")
+        Console().print(table)
+        if verdict is not None:
+            print(verdict.sentence)
+        out = self.out or self.model
+        out.mkdir(parents=True, exist_ok=True)
+        numbers = {
+            "rows": len(test),
+            "data_seen_by_fit": seen,
+            "k_step_error": {
+                n: getattr(error, n).tolist() for n in ("median", "low", "high", "reward")
+            },
+            "calibration": {
+                "levels": cover.levels.tolist(),
+                "observed": cover.observed.tolist(),
+                "error": cover.error,
+            },
+            "rank_correlation": ranks,
+            "log_likelihood": likelihood.tolist(),
+        }
+        (out / "inspect.json").write_text(json.dumps(numbers, indent=2) + "\n")
+        figures.model_inspection(error, cover, ranks, where, out / "inspect.png")
+        print(f"wrote {out / 'inspect.json'} and {out / 'inspect.png'}")
+        return 0
+
+    def _open(self) -> tuple[EnsembleDynamics, Transitions, bool]:
+        if (self.model / "model.pt").exists():
+            content = checkpoint.load(self.model / "model.pt")
+            known = content["description"]
+            fit = known.get(
+                "fit", known
+            )  # earlier versions have the fit's settings at the top level
+            rows = data.load(fit["data"])
+            spec = Spec.from_dict(known["spec"]) if "spec" in known else rows.spec
+            config = configs.from_dict(EnsembleConfig, known["config"])
+            model = EnsembleDynamics(spec, config)
+            model.load_state_dict(content["model"])
+            if not model.fitted:
+                raise CheckpointError(f"the fit in {self.model} is not finished; rerun model fit")
+            if self.data is not None:
+                return model, data.load(self.data).transitions, False
+            share = fit.get("test_share", 0.0)
+            if share == 0:
+                return model, rows.transitions, True
+            _, test = measures.split_episodes(rows.transitions, share, fit["seed"])
+            return model, test, False
+        if (self.model / "checkpoint.pt").exists():
+            import algorithms
+
+            agent = algorithms.load(self.model / "checkpoint.pt")
+            if not isinstance(getattr(agent, "model", None), EnsembleDynamics):
+                raise ConfigError(f"the run in {self.model} has no learned world model")
+            name = json.loads((self.model / "config.json").read_text())["run"]["data"]
+            chosen = self.data or name
+            return agent.model, data.load(chosen).transitions, self.data is None
+        raise CheckpointError(f"{self.model} holds neither model.pt nor checkpoint.pt")
+
+
+HELP = """usage: python -m experiments model {fit,inspect} ...
+
+fit DATA --out FOLDER   fit an ensemble to a dataset, with some episodes held out
+inspect FOLDER          k-step error, calibration and rank correlation of a fit or of a run's model
+
+Each has its own --help."""
+
+
+def main(arguments: list[str]) -> int:
+    verbs = {"fit": Fit, "inspect": Inspect}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP)
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in verbs:
+        raise unknown_name("model command", verb, verbs)
+    prog = f"python -m experiments model {verb}"
+    if verb == "inspect":
+        return tyro.cli(Inspect, args=rest, prog=prog).main()
+    if rest and not rest[0].startswith("-"):
+        default = Fit(rest[0], Path("model"), config=preset_config("ravl", rest[0]).model)
+        return tyro.cli(Fit, args=rest, default=default, prog=prog).main()
+    return tyro.cli(Fit, args=rest, prog=prog).main()

@@ -1,0 +1,66 @@
+"""The verb `plot`: curves of several runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from experiments.reports import figures
+from experiments.reports.figures import Curve
+from experiments.reports.page_parts import single_run
+from experiments.runs import history
+from experiments.runs.training import TrainingRun
+from mbrl.errors import CheckpointError, unknown_name
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Draw curves of runs, with a panel for each dataset and a line for each algorithm: the mean
+    over seeds with its 95 % interval."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]  # run folders
+    metric: str = "score"  # score, or a column of metrics.csv such as critic/q_mean
+    out: Path = Path("plot.png")  # the figure; its data go beside it as CSV
+
+    def main(self) -> int:
+        if not self.folders:
+            raise CheckpointError("name at least one run folder, such as runs/ravl/pendulum/seed-0")
+        panels: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
+        for folder in self.folders:
+            run = TrainingRun(folder).settings
+            line = self._values(folder)
+            panels.setdefault(run.data, {}).setdefault(run.algorithm, []).append(line)
+        curves = {
+            data: {name: _joined(lines) for name, lines in algorithms.items()}
+            for data, algorithms in panels.items()
+        }
+        label = "score" if self.metric == "score" else self.metric
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        figures.curves(curves, "updates", label, self.out)
+        print(f"wrote {self.out} and {self.out.with_suffix('.csv')}")
+        return 0
+
+    def _values(self, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+        if self.metric == "score":
+            steps, values, _ = history.scores(folder)
+            if not len(steps):
+                raise CheckpointError(f"{folder} holds no evaluation yet; resume the run first")
+            return steps, values
+        known = history.metrics(folder)
+        if self.metric not in known:
+            raise unknown_name(f"metric in {folder}", self.metric, ["score", *known])
+        return known[self.metric]
+
+
+def _joined(lines: list[tuple[np.ndarray, np.ndarray]]) -> Curve:
+    """One curve of several runs, over the steps that all of them have."""
+    steps = lines[0][0]
+    for x, _ in lines[1:]:
+        steps = np.intersect1d(steps, x)
+    values = np.array([y[np.isin(x, steps)] for x, y in lines])
+    return figures.curve(steps, values) if len(lines) > 1 else single_run(steps, values[0])
+
+
+def main(arguments: list[str]) -> int:
+    return tyro.cli(Plot, args=arguments, prog="python -m experiments plot").main()

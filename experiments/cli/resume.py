@@ -1,0 +1,27 @@
+"""The verb `resume`: continue a job that was stopped."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from experiments.cli.run import show
+from experiments.runs import jobs
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue a run, the fit of a world model or a cell of a table from its checkpoint. It ends
+    exactly where the uninterrupted one would."""
+
+    folder: tyro.conf.Positional[Path]  # the run's folder
+    quiet: bool = False  # no progress bar and no summary
+
+
+def main(arguments: list[str]) -> int:
+    command = tyro.cli(Resume, args=arguments, prog="python -m experiments resume")
+    job = jobs.job_in(command.folder)
+    result = job.resume(quiet=command.quiet)
+    if job.kind == "run" and not command.quiet:
+        show(result, command.folder)
+    return 0

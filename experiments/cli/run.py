@@ -1,0 +1,75 @@
+"""The verb `run`: train an algorithm on a dataset, or online in a task."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from algorithms import ALGORITHMS
+from experiments.runs import training as runs
+from experiments.settings import RunSettings, preset_config
+from mbrl.errors import unknown_name
+from mbrl.records import Evaluations
+
+HELP = """usage: python -m experiments run ALGORITHM DATA [options]
+
+ALGORITHM  {algorithms}
+DATA       a dataset (`python -m experiments data list`), a file (.npz .hdf5 .csv .parquet), or a
+           task id such as Pendulum-v1 to learn online
+
+python -m experiments run ravl pendulum/medium-replay --help lists every option of that run with
+the value of its preset. Results are written to runs/ALGORITHM/DATA/seed-N, or to --out. Continue a
+run that was stopped with `python -m experiments resume FOLDER`."""
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) < 2 or any(a.startswith("-") for a in arguments[:2]):
+        print(HELP.format(algorithms=", ".join(ALGORITHMS)))
+        return 0 if not arguments or "-h" in arguments or "--help" in arguments else 2
+    algorithm, data, *options = arguments
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    command = run_command(algorithm, data, options)
+    folder = command.out or default_folder(command.settings)
+    show(runs.start(command.settings, command.config, folder), folder)
+    return 0
+
+
+def run_command(algorithm: str, data: str, options: list[str]) -> Any:
+    """Parse the options of one run over its preset: `.settings`, `.config`, `.out`."""
+    _, config_class = ALGORITHMS[algorithm]
+    flat = tyro.conf.arg(name="")  # --seed, not --settings.seed
+    folder = tyro.conf.arg(help="run folder; None: runs/ALGORITHM/DATA/seed-N")
+    kind = dataclasses.make_dataclass(
+        "Run",
+        [
+            ("settings", Annotated[RunSettings, flat], RunSettings(algorithm, data)),
+            ("config", Annotated[config_class, flat], preset_config(algorithm, data)),
+            ("out", Annotated[Path | None, folder], None),
+        ],
+        frozen=True,
+    )
+    kind.__doc__ = f"Train {algorithm} on {data}. Defaults are those of its preset."
+    return tyro.cli(kind, args=options, prog=f"python -m experiments run {algorithm} {data}")
+
+
+def default_folder(settings: RunSettings) -> Path:
+    data = settings.data.replace("/", "-").lstrip(".-")
+    return Path("runs") / settings.algorithm / data / f"seed-{settings.seed}"
+
+
+def show(result: dict[str, Any], folder: Path) -> None:
+    """Print the outcome of the training run in `folder`."""
+    console = Console()
+    console.print(
+        f"{result['step']} updates in {result['seconds']:.0f} s; run folder {folder}",
+        soft_wrap=True,
+    )
+    if result["last_return_mean"] is not None:
+        returns = Evaluations.load(folder / "evaluations.npz").returns[-1]
+        mean, spread = returns.mean(), returns.std()
+        text = f"last evaluation: return {mean:.1f} ± {spread:.1f} over {len(returns)} starts"
+        score = result["last_score"]
+        console.print(text + ("" if score is None else f", score {score:.1f}"))

@@ -1,0 +1,248 @@
+"""The verb `search`: search hyperparameters with Optuna, whose trials are in a database. The
+objective is an offline score by default."""
+
+import csv
+import math
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from rich.console import Console
+
+from algorithms import ALGORITHMS
+from experiments.reports.grid import grid
+from experiments.runs import launchers
+from experiments.settings import merge
+from experiments.tables import plan, records, table
+from experiments.tables.plan import Block, Column, Plan, Row
+from mbrl.data.cards import find_tier
+from mbrl.errors import ConfigError, install_command, unknown_name
+
+Objective = Literal["fqe", "score"]
+MEANING = {
+    "fqe": "fitted-Q value of the policy chosen offline, mean over seeds; the data alone decide",
+    "score": "score of the last evaluation in the task, mean over seeds: the task itself decides, "
+    "so the result is not an offline one",
+}
+SPACES = Path(__file__).parent.parent / "spaces"
+RANGES = (
+    "hyperparameters to search: gamma=0.9:0.999 (a range), learner.eta=log:0.1:10 (a log scale), "
+    "learner.critics=int:2:20 (whole numbers), or choices: learner.hidden=[64,64],[256,256]"
+)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Search hyperparameters of one algorithm on one dataset. The same command continues a search
+    that was stopped; with more trials it adds to it."""
+
+    algorithm: tyro.conf.Positional[str]  # a name in `python -m experiments list`
+    data: tyro.conf.Positional[str]  # a dataset
+    hyperparameter: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="NAME=RANGE", help=RANGES)
+    ] = ()
+    space: str | None = None  # in experiments/spaces; --hyperparameter replaces those it names
+    trials: int = 20  # in total, with those of earlier calls
+    objective: Objective = "fqe"  # fqe: from the data alone; score: from the task
+    seeds: tuple[int, ...] = (0,)  # of the runs of each trial
+    steps: int | None = None  # updates of a run; None: the preset's
+    fqe_steps: int = 2500  # updates of each fitted Q evaluation
+    sampler_seed: int = 0  # of Optuna's sampler
+    out: Path = Path("runs/search")  # folder: search.db, runs, records, trials.csv
+    workers: int = 2  # jobs side by side, one thread each
+    launcher: launchers.Name = "local"  # processes of this machine, or Ray
+    address: str | None = None  # of a running Ray cluster; None: one on this machine
+
+    def main(self) -> int:
+        suggest = [parse_range(text) for text in self.ranges]
+        if self.algorithm not in ALGORITHMS:
+            raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
+        find_tier(self.data)
+        if self.trials < 1:
+            raise ConfigError(f"trials is {self.trials}, it must be at least 1")
+        study = self._study()
+        where = launchers.launcher(self.launcher, self.workers, self.address)
+        try:
+            self._search(study, suggest, where)
+        finally:
+            where.close()
+        self._show(study)
+        return 0
+
+    @property
+    def ranges(self) -> tuple[str, ...]:
+        """The hyperparameters of `space` and `hyperparameter`, which replaces those it names."""
+        texts = (
+            (*space_ranges(self.space), *self.hyperparameter) if self.space else self.hyperparameter
+        )
+        if not texts:
+            raise ConfigError(
+                "nothing to search; give --hyperparameter NAME=RANGE, or --space with one of "
+                f"{spaces()}"
+            )
+        return tuple({text.partition("=")[0]: text for text in texts}.values())
+
+    def _study(self) -> Any:
+        try:
+            import optuna
+        except ImportError:
+            raise ConfigError(
+                f"`search` needs Optuna; install it with `{install_command('hpo')}`"
+            ) from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.out.mkdir(parents=True, exist_ok=True)
+        study = optuna.create_study(
+            storage=f"sqlite:///{self.out / 'search.db'}",
+            study_name="search",
+            sampler=optuna.samplers.TPESampler(seed=self.sampler_seed, constant_liar=True),
+            direction="maximize",
+            load_if_exists=True,
+        )
+        known = {
+            "algorithm": self.algorithm,
+            "data": self.data,
+            "objective": self.objective,
+            "knobs": sorted(self.ranges),
+            "seeds": list(self.seeds),
+            "steps": self.steps,
+            "fqe_steps": self.fqe_steps,
+        }
+        before = study.user_attrs.get("search", known)
+        if before != known:
+            raise ConfigError(
+                f"{self.out} holds a search of {before}, not of {known}; give another --out"
+            )
+        study.set_user_attr("search", known)
+        return study
+
+    def _search(self, study: Any, suggest: Sequence["Suggest"], where: launchers.Launcher) -> None:
+        """Run as many trials at a time as there are workers, unfinished ones of earlier calls
+        first."""
+        from optuna.trial import Trial, TrialState
+
+        open_trials = study.get_trials(states=(TrialState.RUNNING,))
+        waiting = [Trial(study, t._trial_id) for t in open_trials]
+        ended = len(study.trials) - len(waiting)
+        while ended < self.trials:
+            batch = waiting[: self.trials - ended]
+            waiting = waiting[len(batch) :]
+            while len(batch) < min(self.workers, self.trials - ended):
+                batch.append(study.ask())
+            for trial in batch:
+                for choose in suggest:
+                    choose(trial)
+            planned = self._plan([t.number for t in batch], [_settings(t.params) for t in batch])
+            table.finish(planned, self.out, self.out / "runs", where, table.all_cells(planned))
+            for trial, column in zip(batch, planned.blocks[0].columns, strict=True):
+                value, score = self._outcome(planned, column)
+                trial.set_user_attr("score", score)
+                if math.isnan(value):
+                    study.tell(trial, state=TrialState.FAIL)
+                else:
+                    study.tell(trial, value)
+            ended += len(batch)
+
+    def _plan(self, numbers: list[int], settings: list[dict[str, Any]]) -> Plan:
+        columns = tuple(
+            Column(f"trial-{number}", self.algorithm, config)
+            for number, config in zip(numbers, settings, strict=True)
+        )
+        rows = (Row(self.data, self.data, self.steps),)
+        block = Block("", rows, columns, self.seeds)
+        fqe = self.fqe_steps if self.objective == "fqe" else 0
+        return Plan(self.out.name, "Search", (block,), fqe_steps=fqe)
+
+    def _outcome(self, planned: Plan, column: Column) -> tuple[float, float]:
+        """Objective and last score of a trial, as means over seeds; NaN if one of its runs
+        failed."""
+        values, scores = [], []
+        for cell in planned.cells(planned.blocks[0]):
+            if cell.column != column:
+                continue
+            record = records.read(self.out / cell.path, cell.key)
+            if record is None:
+                return math.nan, math.nan
+            scores.append(records.last_score(record))
+            chosen = max(record["selection"]["values"]) if "selection" in record else scores[-1]
+            values.append(chosen)
+        return float(np.mean(values)), float(np.mean(scores))
+
+    def _show(self, study: Any) -> None:
+        """Print the best trials and write all of them to trials.csv."""
+        done = [t for t in study.trials if t.value is not None]
+        done.sort(key=lambda t: -t.value)
+        names = [text.partition("=")[0] for text in self.ranges]
+        with (self.out / "trials.csv").open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["trial", *names, self.objective, "last_score"])
+            for t in done:
+                values = [t.params[n] for n in names]
+                writer.writerow([t.number, *values, t.value, t.user_attrs["score"]])
+        console = Console()
+        heads = ("trial", *names, f"objective ({self.objective})", "last score")
+        shown = grid(*heads, title=f"{self.algorithm} on {self.data}: {len(done)} trials")
+        for t in done[:10]:
+            values = [str(t.params[n]) for n in names]
+            shown.add_row(str(t.number), *values, f"{t.value:.5g}", f"{t.user_attrs['score']:.1f}")
+        console.print(shown)
+        console.print(f"objective: {MEANING[self.objective]}")
+        console.print(f"all trials: {self.out / 'trials.csv'}", soft_wrap=True)
+
+
+Suggest = Callable[[Any], None]
+
+
+def spaces() -> list[str]:
+    return sorted(file.stem for file in SPACES.glob("*.toml"))
+
+
+def space_ranges(name: str) -> list[str]:
+    """The lines of experiments/spaces/NAME.toml, each as --hyperparameter takes it."""
+    if name not in spaces():
+        raise unknown_name("search space", name, spaces())
+    ranges: list[str] = tomllib.loads((SPACES / f"{name}.toml").read_text())["knobs"]
+    return ranges
+
+
+def parse_range(text: str) -> Suggest:
+    """The suggestion that `NAME=RANGE` asks Optuna for; a range is `log:a:b`, `int:a:b`, `a:b`, or
+    choices `v1,v2,...`."""
+    name, sign, values = text.partition("=")
+    parts = values.split(":")
+    if not sign or not name or not values:
+        raise ConfigError(f"{text!r} is not NAME=RANGE; try learner.eta=log:0.1:10")
+    if len(parts) == 1:
+        _, choices = plan.parse_values(text)
+        options = [str(c) if isinstance(c, list) else c for c in choices]  # Optuna keeps scalars
+        return lambda trial: trial.suggest_categorical(name, options)
+    kind, bounds = (parts[0], parts[1:]) if len(parts) == 3 else ("float", parts)
+    try:
+        low, high = (float(b) for b in bounds)
+    except ValueError:
+        raise ConfigError(f"range {values!r} of {name} is not LOW:HIGH in numbers") from None
+    if kind not in ("float", "log", "int") or not low < high or (kind == "log" and low <= 0):
+        raise ConfigError(
+            f"range {values!r} of {name} must be LOW:HIGH, log:LOW:HIGH (LOW above 0) or "
+            "int:LOW:HIGH, with LOW below HIGH"
+        )
+    if kind == "int":
+        return lambda trial: trial.suggest_int(name, int(low), int(high))
+    return lambda trial: trial.suggest_float(name, low, high, log=kind == "log")
+
+
+def _settings(params: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings of a trial's parameters."""
+    settings: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, str) and value.startswith("["):
+            _, (value,) = plan.parse_values(f"{name}={value}")
+        settings = merge(settings, plan.nested(name, value))
+    return settings
+
+
+def main(arguments: list[str]) -> int:
+    return tyro.cli(Search, args=arguments, prog="python -m experiments search").main()

@@ -1,0 +1,1 @@
+"""How the local datasets are recorded."""

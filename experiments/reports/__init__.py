@@ -1,0 +1,1 @@
+"""Figures, and pages about runs and papers."""

@@ -1,0 +1,98 @@
+"""The page about a run: scores, losses, reach and values, settings."""
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.reports import figures
+from experiments.reports.figures import Curve
+from experiments.reports.page_parts import facts, image, losses, single_run, write_page
+from experiments.runs import folders, history
+from experiments.runs.training import TrainingRun
+from mbrl.records import Evaluations
+
+# Panels of the report's second figure, where a run logged them.
+WATCHED = (
+    *("critic/loss", "critic/q_mean", "actor/entropy", "actor/alpha", "actor/loss", "loss"),
+    *("policy/entropy", "policy/log_ratio", "policy/effective_samples"),
+)
+
+
+def write(folder: Path) -> Path:
+    """The page of a run, with its figures beside it."""
+    run = TrainingRun(folder).settings
+    title = f"{run.algorithm} on {run.data}, seed {run.seed}"
+    parts = [
+        facts(_summary(folder)),
+        *_scores(folder),
+        *losses(folder, WATCHED),
+        *_reach_and_values(folder),
+    ]
+    return write_page(folder, title, parts)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    run, manifest = TrainingRun(folder).settings, folders.read_json(folder / "manifest.json")
+    facts: dict[str, Any] = {"updates": run.steps}
+    if "rows" in manifest["data"]:
+        facts["transitions"] = manifest["data"]["rows"]
+    steps, score, normalised = history.scores(folder)
+    if len(steps):
+        returns = Evaluations.load(folder / "evaluations.npz").returns[-1]
+        text = f"return {returns.mean():.1f} ± {returns.std():.1f} over {len(returns)} starts"
+        if normalised:
+            text = f"score {score[-1]:.1f}, {text}"
+        facts["last evaluation"] = f"{text}, at update {steps[-1]}"
+        facts["best evaluation"] = f"{score.max():.1f}, at update {steps[score.argmax()]}"
+    if not (folder / "result.json").exists():
+        facts["state"] = "not finished"
+    elif (folder / "selection.json").exists():
+        chosen = folders.read_json(folder / "selection.json")["chosen"]
+        facts["chosen offline"] = f"the policy of update {chosen}"
+    return facts
+
+
+def _scores(folder: Path) -> list[str]:
+    steps, score, normalised = history.scores(folder)
+    if not len(steps):
+        return []
+    name = "normalised score" if normalised else "return"
+    figures.curves(
+        {"": {"": single_run(steps, score)}}, "updates", name, folder / "report-scores.png"
+    )
+    return ["<h2>Evaluations</h2>", image("report-scores", name)]
+
+
+def _reach_and_values(folder: Path) -> list[str]:
+    verdict = history.verdict(folder)
+    if verdict is None:
+        return []
+    rows = history.diagnoses(folder)
+    at = np.array([row["value/at"] for row in rows])
+
+    def line(name: str) -> Curve:
+        return single_run(at, np.array([row.get(name, np.nan) for row in rows]))
+
+    panels = {
+        "at data states": {
+            "value": line("value/q"),
+            "earned in the model": line("value/monte_carlo"),
+        },
+        "ends outside, share": {"": line("reach/outside")},
+        "critics' spread": {
+            "inside": line("reach/spread_inside"),
+            "at the edge": line("reach/spread_edge"),
+        },
+        "effective penalty": {
+            "inside": line("reach/penalty_inside"),
+            "at the edge": line("reach/penalty_edge"),
+        },
+    }
+    figures.curves(panels, "updates", "", folder / "report-reach.png")
+    return [
+        "<h2>Reach and values</h2>",
+        f"<p><strong>{escape(verdict.sentence)}</strong></p>",
+        image("report-reach", "values, reach, spread and penalty"),
+    ]

@@ -1,0 +1,113 @@
+"""A job: a folder whose config.json says what to do. Jobs of every kind are described, begun,
+continued and timed in the same way; the class of a kind does its work."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from experiments.runs import folders
+from experiments.runs.manifest import environment
+from mbrl.callbacks import Interrupted
+from mbrl.errors import CheckpointError, ConfigError, DataError
+
+Clock = Callable[[], float]  # seconds of all sessions so far
+BAR_UNITS = 500  # of a job without updates, in a progress bar that counts updates
+
+
+class Job:
+    """The job in a folder; a subclass is a kind of job."""
+
+    kind: ClassVar[str]  # the key in config.json of the settings
+    title: ClassVar[str]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def work(self, quiet: bool, clock: Clock) -> dict[str, Any]:
+        """Do the remaining work, and return the content of result.json, to which the `seconds` of
+        all sessions are added if they are not in it."""
+        raise NotImplementedError
+
+    def needs(self) -> list[Path]:
+        """Folders of the jobs that must be finished before this one."""
+        return []
+
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.described and (self.folder / "result.json").exists()
+
+    def size(self) -> int:
+        """The job's share of a progress bar: the updates of a training run."""
+        return BAR_UNITS
+
+    def progress(self) -> int:
+        """How much of `size` is done."""
+        return 0
+
+    @property
+    def described(self) -> bool:
+        return (self.folder / "config.json").is_file()
+
+    def read(self) -> dict[str, Any]:
+        """The description in config.json. Raises `CheckpointError` if it is not of this kind."""
+        values = folders.description(self.folder)
+        if self.kind not in values:
+            raise CheckpointError(
+                f"{self.folder} holds no {self.title}: there is no config.json of one in it"
+            )
+        return values
+
+    def describe(self, values: dict[str, Any]) -> None:
+        """Write config.json into a new folder. Raises `ConfigError` if it holds a job already."""
+        if self.described:
+            raise ConfigError(
+                f"{self.folder} already holds a run; continue it with `python -m experiments "
+                f"resume {self.folder}`, or give another folder with --out"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        folders.write_json(self.folder / "config.json", values)
+
+    def start(self, values: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
+        """Describe the job and begin it; leaves nothing in the folder if it cannot be begun."""
+        self.describe(values)
+        try:
+            return self.resume(quiet=quiet)
+        except (ConfigError, DataError, CheckpointError):
+            if not (self.folder / "checkpoint.pt").exists():
+                for name in ("config.json", "manifest.json", "sessions.json", "lock"):
+                    (self.folder / name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # other files are in it
+                    self.folder.rmdir()
+            raise
+
+    def manifest(self, facts: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
+        """The content of manifest.json: `facts`, versions, commit and machine of the first session,
+        which writes it."""
+        file = self.folder / "manifest.json"
+        if not file.exists():
+            folders.write_json(file, facts | environment(device))
+        values: dict[str, Any] = folders.read_json(file)
+        return values
+
+    def resume(self, *, quiet: bool = False) -> dict[str, Any]:
+        """Begin the job, or continue it from its checkpoint; the content of result.json."""
+        self.read()
+        with folders.locked(self.folder):
+            before, began = folders.spent(self.folder), time.perf_counter()
+            clock = lambda: round(before + time.perf_counter() - began, 2)  # noqa: E731
+            try:
+                result = self.work(quiet, clock)
+            except Interrupted:
+                raise Interrupted(
+                    f"stopped and saved; continue with: python -m experiments resume {self.folder}"
+                ) from None
+            result = {"seconds": clock()} | result
+            folders.write_json(self.folder / "result.json", result)
+        return result
+
+    def finish(self) -> None:
+        """`resume`, unless nothing is left to do."""
+        if not self.finished():
+            self.resume(quiet=True)

@@ -1,0 +1,322 @@
+"""Training runs of language models, each in a folder of its own."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+
+from algorithms.language import asynchronous, huggingface
+from algorithms.language.agent import Speaker
+from algorithms.language.asynchronous import Replay, Rounds, hall
+from algorithms.language.evaluation import Score, evaluate
+from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language.workers import KINDS, Inline
+from experiments.runs.job import Clock, Job
+from mbrl import agent as shared
+from mbrl import checkpoint
+from mbrl import config as configs
+from mbrl.callbacks import Checkpointer, Recorder, StopOnSignal
+from mbrl.errors import CheckpointError, ConfigError, unknown_name
+from mbrl.progress import Progress
+from mbrl.records import MetricsFile
+from mbrl.training import Callback, Metrics, train
+
+LEARNERS: dict[str, tuple[type[Speaker], type[Any]]] = {
+    "imitation": (Imitation, ImitationConfig),
+    "policy_gradient": (LanguagePolicyGradient, LanguageConfig),
+}
+
+
+@dataclass(frozen=True)
+class LanguageSettings:
+    """Everything that decides a run, except the learner's own config."""
+
+    learner: tyro.conf.Suppress[str]  # imitation or policy_gradient
+    steps: int = 300  # rounds of a policy gradient, updates of imitation
+    seed: int = 0  # seed of weights, problems and sampling
+    threads: int = 1  # CPU threads; part of what a result depends on
+    device: str = "cpu"  # cpu or cuda
+    start: str | None = None  # folder of a run whose model this one starts from
+    until: float | None = None  # stop at this accuracy on new problems of the trained levels
+    tokens: int | None = None  # stop after this many sampled tokens
+    workers: int = 0  # processes that sample while the model learns; 0: sample, then learn
+    worker_kind: Literal["processes", "ray", "inline"] = "processes"  # inline: in this process
+    chunk: int = 8  # problems of a worker at a time
+    budget: int | None = None  # tokens after which a worker's conversations wait for new weights
+    eval_every: int | None = None  # steps between evaluations; None: a tenth of the run; 0: none
+    eval_problems: int = 100  # problems of each level
+    final_problems: int = 200  # of the last evaluation
+    final_samples: int = 8  # answers to each, for pass@k and cons@k
+    log_every: int = 10  # steps between rows of metrics.csv
+    checkpoint_every: int = 50  # steps between checkpoints
+    checkpoint_seconds: float = 60.0  # and at most this long apart
+    tensorboard: bool = True  # write event files
+
+    def __post_init__(self) -> None:
+        if self.learner not in LEARNERS:
+            raise unknown_name("learner", self.learner, LEARNERS)
+        least = {
+            "steps": 1,
+            "seed": 0,
+            "threads": 1,
+            "workers": 0,
+            "chunk": 1,
+            "budget": 1,
+            "tokens": 1,
+            "eval_every": 0,
+            "eval_problems": 1,
+            "final_problems": 1,
+            "final_samples": 1,
+            "log_every": 1,
+            "checkpoint_every": 0,
+        }
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} is {value}, it must be at least {low}")
+        if self.workers and self.learner != "policy_gradient":
+            raise ConfigError(f"{self.learner} samples nothing; leave workers at 0")
+        if self.tokens is not None and self.learner != "policy_gradient":
+            raise ConfigError(f"{self.learner} samples nothing; leave tokens out")
+        if self.until is not None and not 0 < self.until <= 1:
+            raise ConfigError(f"until is {self.until}, an accuracy is in (0, 1]")
+        if self.until is not None and self.eval_every == 0:
+            raise ConfigError("until needs evaluations; give eval_every a value above 0")
+
+    @property
+    def interval(self) -> int:
+        """Steps between evaluations."""
+        return max(1, self.steps // 10) if self.eval_every is None else self.eval_every
+
+
+def start(settings: LanguageSettings, config: Any, folder: Path, *, quiet: bool = False) -> None:
+    """Train from scratch in a new folder. Raises `ConfigError` if it holds a run already."""
+    LanguageRun(folder).start(description(settings, config), quiet=quiet)
+
+
+def create(settings: LanguageSettings, config: Any, folder: Path) -> None:
+    """Describe a run in a new folder, ready for `resume`."""
+    LanguageRun(folder).describe(description(settings, config))
+
+
+def description(settings: LanguageSettings, config: Any) -> dict[str, Any]:
+    """The content of config.json. The first session makes the checks that need the learner."""
+    if settings.workers:
+        asynchronous.check(config)
+    if settings.start is not None:
+        start_checkpoint(settings.start)
+    return {"language": asdict(settings), "config": configs.to_dict(config)}
+
+
+def start_checkpoint(folder: str) -> Path:
+    path = Path(folder) / "checkpoint.pt"
+    if not path.exists():
+        raise CheckpointError(
+            f"start is {folder}, which holds no checkpoint.pt; give the folder of a run, such as "
+            "one of `language warm-start`"
+        )
+    return path
+
+
+def new_learner(settings: LanguageSettings, config: Any) -> Any:
+    """The learner of a run that has not begun."""
+    cls, _ = LEARNERS[settings.learner]
+    agent: Any = cls(config=config, device=settings.device, seed=settings.seed)
+    if settings.start is not None:
+        agent.begin_with(start_checkpoint(settings.start))
+    return agent
+
+
+def read_settings(folder: Path) -> tuple[LanguageSettings, Any]:
+    """The settings and the config of the run in `folder`."""
+    values = LanguageRun(folder).read()
+    settings = configs.from_dict(LanguageSettings, values["language"])
+    return settings, configs.from_dict(LEARNERS[settings.learner][1], values["config"])
+
+
+def load(folder: Path) -> Any:
+    """The learner of the run in `folder`, from its checkpoint."""
+    settings, _ = read_settings(folder)
+    path = folder / "checkpoint.pt"
+    return shared.restore(LEARNERS[settings.learner][0], checkpoint.load(path), settings.device)  # type: ignore[type-var]
+
+
+class LanguageRun(Job):
+    """The training of a language model."""
+
+    kind, title = "language", "run of a language model"
+
+    def work(self, quiet: bool, clock: Clock) -> dict[str, Any]:
+        settings, config = read_settings(self.folder)
+        torch.set_num_threads(settings.threads)
+        path, content = self.folder / "checkpoint.pt", {}
+        if path.exists():
+            content = checkpoint.load(path)
+            agent: Any = shared.restore(LEARNERS[settings.learner][0], content, settings.device)  # type: ignore[type-var]
+        else:
+            agent = new_learner(settings, config)
+        facts = {
+            "algorithm": {"name": settings.learner, "version": agent.version},
+            "data": {"task": config.task},
+            "spec": configs.to_dict(agent.spec),
+            "seed": settings.seed,
+            "threads": settings.threads,
+        }
+        self.manifest(facts, settings.device)
+        _train(agent, settings, self.folder, content, quiet)
+        if isinstance(agent.model, huggingface.HuggingFace):
+            huggingface.save(agent.model, agent.codec, self.folder / "model")
+        scores = measure(agent, settings.final_problems, settings.final_samples)
+        return {"step": agent.step, **summary(agent, scores)}
+
+
+def _train(
+    agent: Any, settings: LanguageSettings, folder: Path, content: dict[str, Any], quiet: bool
+) -> None:
+    """Restore the callbacks and run the training loop."""
+    recorder = Recorder(folder, settings.log_every, settings.tensorboard)
+    kept = content.get("run", {"recorder": {"latest": {}, "events": {}}})
+    recorder.load_state_dict(kept["recorder"], agent.step, 0)
+    progress = Progress(settings.steps, every=1)
+    evaluator = TextEvaluator(settings, folder, progress)
+    evaluator.truncate(agent.step if content else -1)
+    saver = Checkpointer(
+        folder / "checkpoint.pt",
+        every=settings.checkpoint_every,
+        seconds=settings.checkpoint_seconds,
+        parts={"recorder": recorder.state_dict},
+    )
+    source: Any = agent if isinstance(agent, LanguagePolicyGradient) else None
+    if settings.workers > 0:
+        source = rounds(agent, settings, folder / "schedule.jsonl")
+        if "collector" in kept:
+            source.load_state_dict(kept["collector"])
+        saver.parts["collector"] = source.state_dict
+    with StopOnSignal(saver) as stopper:
+        shown = [] if quiet else [progress]
+        callbacks: list[Callback] = [recorder, evaluator, saver, stopper, *shown]
+        if settings.tokens is not None:
+            callbacks.append(TokenLimit(settings.tokens))
+        try:
+            if not evaluator.goal_reached():
+                train(agent, settings.steps, callbacks, source)
+        except GoalReached:
+            saver.save(agent)
+        finally:
+            progress.close()
+            if settings.workers > 0:
+                source.workers.close()
+
+
+def rounds(agent: Any, settings: LanguageSettings, record: Path) -> Rounds:
+    """Sampling by workers."""
+    config = hall(agent, settings.budget, settings.threads)
+    workers = KINDS[settings.worker_kind](config, settings.workers)
+    return Rounds(agent, workers, chunk=settings.chunk, record=record)
+
+
+def replay(folder: Path) -> bool:
+    """Repeat a run with workers from its schedule up to the step of its checkpoint; whether the
+    model is the same, bit for bit."""
+    settings, config = read_settings(folder)
+    path = folder / "schedule.jsonl"
+    if not path.exists():
+        raise CheckpointError(f"{folder} has no schedule.jsonl; runs with workers write one")
+    torch.set_num_threads(settings.threads)
+    known, agent = load(folder), new_learner(settings, config)
+    source = Replay(agent, Inline(hall(agent, settings.budget, settings.threads)), path)
+    train(agent, known.step, [], source)
+    pairs = zip(known.model.parameters(), agent.model.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+class GoalReached(Exception):
+    """The run has reached its goal: an accuracy, or a number of sampled tokens."""
+
+
+class TokenLimit:
+    """Ends a run after the round in which its sampled tokens reach `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, event: str, agent: Any, metrics: Metrics) -> None:
+        if event in ("start", "step") and agent.tokens["sampled"] >= self.most:
+            raise GoalReached
+
+
+class TextEvaluator:
+    """Evaluates on new problems before the first step and every `interval` steps; appends a row for
+    each level to evaluations.csv."""
+
+    def __init__(self, settings: LanguageSettings, folder: Path, progress: Progress) -> None:
+        self.settings, self.progress = settings, progress
+        self.file = MetricsFile(folder / "evaluations.csv")
+
+    def __call__(self, event: str, agent: Any, metrics: Metrics) -> None:
+        every = self.settings.interval
+        first = event == "start" and agent.step == 0 and not self.file.rows()
+        due = event == "step" and every > 0 and agent.step % every == 0
+        if every > 0 and (first or due):
+            scores = measure(agent, self.settings.eval_problems, 1)
+            self.write(agent, scores)
+            mean = accuracy(scores, agent.levels)
+            self.progress.note(f"accuracy {mean:.2f}")
+            if event == "step" and self.settings.until is not None and mean >= self.settings.until:
+                raise GoalReached
+
+    def write(self, agent: Any, scores: list[Score]) -> None:
+        for score in scores:
+            self.file.append(
+                {
+                    "step": agent.step,
+                    "level": score.level,
+                    "trained": int(score.level in agent.levels),
+                    "problems": score.problems,
+                    "accuracy": score.accuracy,
+                    "error": score.error,
+                    "length": score.length,
+                }
+            )
+
+    def truncate(self, step: int) -> None:
+        """Drop the rows of later steps than `step`."""
+        self.file.cut("step", step)
+
+    def goal_reached(self) -> bool:
+        """Whether an evaluation reached the accuracy at which the run stops."""
+        if self.settings.until is None:
+            return False
+        rows = [r for r in self.file.rows() if r["trained"] == "1" and int(r["step"]) > 0]
+        by_step: dict[str, list[float]] = {}
+        for row in rows:
+            by_step.setdefault(row["step"], []).append(float(row["accuracy"]))
+        return any(sum(v) / len(v) >= self.settings.until for v in by_step.values())
+
+
+def measure(agent: Any, problems: int, samples: int, **options: Any) -> list[Score]:
+    """Scores of every level of the agent's task, on new problems."""
+    limit = {"turn_tokens": agent.config.turn_tokens, **options}
+    levels = agent.task.levels
+    return evaluate(
+        agent.model, agent.codec, agent.task, levels, problems=problems, samples=samples, **limit
+    )
+
+
+def accuracy(scores: list[Score], levels: tuple[int, ...]) -> float:
+    """Mean accuracy over `levels`; NaN if there is none."""
+    accuracies = [s.accuracy for s in scores if s.level in levels]
+    return sum(accuracies) / len(accuracies) if accuracies else float("nan")
+
+
+def summary(agent: Any, scores: list[Score]) -> dict[str, Any]:
+    """The result of a finished run."""
+    others = tuple(level for level in agent.task.levels if level not in agent.levels)
+    return {
+        "accuracy": accuracy(scores, agent.levels),
+        "accuracy_other_levels": accuracy(scores, others) if others else None,
+        "levels": [asdict(s) for s in scores],
+    }

@@ -1,0 +1,318 @@
+"""Training runs: an algorithm on a dataset or online in a task, in a folder of its own."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from algorithms import ALGORITHMS
+from experiments.runs import folders, model_fits, selection
+from experiments.runs.job import Clock, Job
+from experiments.settings import RunSettings, default_steps, for_budget
+from mbrl import agent as shared
+from mbrl import checkpoint, data, tasks
+from mbrl import config as configs
+from mbrl.callbacks import (
+    Checkpointer,
+    Evaluator,
+    PolicyKeeper,
+    Recorder,
+    StopOnSignal,
+)
+from mbrl.collector import Collector
+from mbrl.data.cards import all_cards, find_tier
+from mbrl.data.fingerprint import fingerprint
+from mbrl.errors import CheckpointError, ConfigError
+from mbrl.progress import Progress
+from mbrl.records import MetricsFile
+from mbrl.tasks import Task
+from mbrl.training import Callback, Metrics, train
+from mbrl.types import Dataset, Spec
+
+Result = dict[str, Any]  # the content of result.json
+
+
+def start(settings: RunSettings, config: Any, folder: Path, *, quiet: bool = False) -> Result:
+    """Train from scratch in a new folder. Raises `ConfigError` if it holds a run already."""
+    return TrainingRun(folder).start(description(settings, config), quiet=quiet)
+
+
+def create(settings: RunSettings, config: Any, folder: Path) -> None:
+    """Describe a run in a new folder, ready for `resume`."""
+    TrainingRun(folder).describe(description(settings, config))
+
+
+def description(settings: RunSettings, config: Any) -> dict[str, Any]:
+    """The content of config.json, checked against the algorithm and the dataset's card. The
+    first session makes the checks that need the data or the agent."""
+    steps = settings.steps or default_steps(settings.algorithm, settings.data)
+    settings = replace(settings, steps=steps)
+    config = for_budget(settings.algorithm, settings.data, config, steps)
+    check(settings)
+    if settings.model is not None:
+        model_fits.require_match(Path(settings.model), settings, config)
+    return {"run": asdict(settings), "config": configs.to_dict(config)}
+
+
+def ensure(settings: RunSettings, config: Any, folder: Path) -> None:
+    """`create`, unless a run is described in the folder: then it stays as it is."""
+    if not TrainingRun(folder).described:
+        create(settings, config, folder)
+
+
+def check(settings: RunSettings) -> None:
+    """Raise `ConfigError` if the algorithm cannot learn from the data or task of the settings."""
+    name, given = settings.algorithm, settings.data
+    cls, _ = ALGORITHMS[name]
+    if not settings.online and not cls.learns_offline:
+        raise ConfigError(
+            f"{name} learns by acting and {given!r} is a dataset; give a task, such as CartPole-v1 "
+            "(`list` shows them all)"
+        )
+    kind = action_kind(settings)
+    if kind is not None and kind not in cls.action_kinds:
+        able = [n for n, (c, _) in ALGORITHMS.items() if kind in c.action_kinds]
+        raise ConfigError(
+            f"{name} needs {cls.action_kinds[0]} actions and those of {given} are {kind}; "
+            f"algorithms that take them: {', '.join(able)}"
+        )
+
+
+def action_kind(settings: RunSettings) -> str | None:
+    """Whether the actions of the task, or of the dataset by its card, are "discrete" or
+    "continuous"; None where only the data can tell."""
+    if settings.online:
+        return "discrete" if tasks.make(settings.data).spec.discrete else "continuous"
+    family = settings.data.partition("/")[0]
+    if family not in all_cards() or family == "minari":  # whose card knows no sizes
+        return None
+    card, tier = find_tier(settings.data)
+    return "discrete" if card.environment(tier).num_actions else "continuous"
+
+
+class TrainingRun(Job):
+    """The training of an algorithm on a dataset, or online in a task."""
+
+    kind, title = "run", "run"
+
+    @property
+    def settings(self) -> RunSettings:
+        return configs.from_dict(RunSettings, self.read()["run"])
+
+    def needs(self) -> list[Path]:
+        """The fit of the world model that the run starts from."""
+        model = self.settings.model
+        return [] if model is None else [Path(model)]
+
+    def finished(self) -> bool:
+        """Whether all updates are done, and the choice among checkpoints where the settings ask for
+        it."""
+        if not super().finished():
+            return False
+        settings, result = self.settings, folders.read_json(self.folder / "result.json")
+        chooses = result.get("chooses", settings.fqe_steps > 0)
+        chosen = (self.folder / "selection.json").exists() or not chooses
+        return bool(result["step"] >= settings.steps and chosen)
+
+    def size(self) -> int:
+        return int(self.settings.steps or 0)
+
+    def progress(self) -> int:
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+            return int(MetricsFile(self.folder / "metrics.csv").rows()[-1]["step"])
+        return 0
+
+    def work(self, quiet: bool, clock: Clock) -> Result:
+        settings, source = self.settings, open_source(self.settings)
+        cls, config_class = ALGORITHMS[settings.algorithm]
+        torch.set_num_threads(settings.threads)
+        path, content = self.folder / "checkpoint.pt", {}
+        if path.exists():
+            content = checkpoint.load(path)
+            agent: Any = shared.restore(cls, content, settings.device)
+        else:
+            config = configs.from_dict(config_class, self.read()["config"])
+            agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
+            if settings.model is not None and agent.learned is not None:
+                agent.learned.load_state_dict(model_fits.load(Path(settings.model)))
+        data_now = source.describe()
+        facts = {
+            "algorithm": {"name": settings.algorithm, "version": cls.version},
+            "data": data_now,
+            "spec": configs.to_dict(source.spec),
+            "seed": settings.seed,
+            "threads": settings.threads,
+        }
+        known = self.manifest(facts, settings.device)["data"]
+        if known != data_now:
+            raise CheckpointError(
+                f"the data of {self.folder} has changed: it was {known}, now it is {data_now}"
+            )
+        return _train(agent, settings, source, self.folder, content, quiet, clock)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The logged data and the task that a run uses; one of the two may be absent."""
+
+    spec: Spec
+    dataset: Dataset | None
+    task: Task | None
+
+    def describe(self) -> dict[str, Any]:
+        if self.dataset is None:
+            return {"task": self.spec.task}
+        known = self.dataset.provenance.to_dict()
+        return {
+            "name": known["card"],
+            "version": known["version"],
+            "licence": known["licence"],
+            "rows": len(self.dataset),
+            "fingerprint": fingerprint(self.dataset),
+        }
+
+
+def open_source(settings: RunSettings) -> Source:
+    """Load the dataset, or make the task."""
+    if settings.online:
+        task = tasks.make(settings.data)
+        return Source(task.spec, None, task)
+    dataset = data.load(settings.data)
+    known = dataset.spec.task in tasks.TASKS
+    return Source(dataset.spec, dataset, tasks.make_for(dataset.spec) if known else None)
+
+
+def _train(
+    agent: Any,
+    settings: RunSettings,
+    source: Source,
+    folder: Path,
+    content: dict[str, Any],
+    quiet: bool,
+    clock: Clock,
+) -> Result:
+    """Restore the callbacks and run the training loop."""
+    steps = settings.steps
+    assert steps is not None
+    progress = Progress(steps)
+    recorder = Recorder(folder, settings.log_every, settings.tensorboard)
+    evaluator = _evaluator(settings, source, folder, recorder, progress)
+    collector = None
+    if source.dataset is None:
+        assert source.task is not None
+        collector = agent.collector(source.task)
+    # Every second evaluation: a policy is kept only where its score is known.
+    every = 2 * evaluation_interval(settings)
+    keeper = PolicyKeeper(folder / "policies", every=every, last=steps)
+    keeper.cut(agent.step)
+    _put_back(content, agent.step, folder, recorder, evaluator, collector)
+    parts: dict[str, Callable[[], Any]] = {"recorder": recorder.state_dict}
+    if evaluator is not None:
+        parts["evaluations"] = evaluator.evaluations.state_dict
+    if collector is not None:
+        parts["collector"] = collector.state_dict
+    saver = Checkpointer(
+        folder / "checkpoint.pt",
+        every=settings.checkpoint_every,
+        seconds=settings.checkpoint_seconds,
+        parts=parts,
+        epoch=content.get("epoch", 0),
+    )
+    with StopOnSignal(saver) as stopper:
+        shown: list[Callback] = [] if quiet else [Forecast(steps), progress]
+        chain = [recorder, evaluator, keeper, saver, stopper, *shown]
+        callbacks: list[Callback] = [c for c in chain if c is not None]
+        try:
+            if source.dataset is not None:
+                agent.fit(source.dataset, steps - agent.step, callbacks=callbacks)
+            else:
+                train(agent, steps, callbacks, collector)
+        finally:
+            progress.close()
+    mean = score = None
+    if evaluator is not None and evaluator.evaluations.returns:
+        mean = float(evaluator.evaluations.returns[-1].mean())
+        if agent.spec.reference_returns is not None:
+            score = float(agent.spec.score(mean))
+    result = {
+        "step": agent.step,
+        "seconds": clock(),  # before the choice among checkpoints
+        "last_return_mean": mean,
+        "last_score": score,
+    }
+    chooses = settings.fqe_steps > 0 and selection.chooses(agent)
+    if chooses and source.dataset is not None:
+        selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
+    return result | {"chooses": chooses}
+
+
+class Forecast:
+    """Prints how long the fit of a world model will take, after its second epoch, and the forecast
+    of the algorithm for `steps` updates, before the first one."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._epoch: float | None = None  # when the first ended
+
+    def __call__(self, event: str, agent: Any, metrics: Metrics) -> None:
+        if event == "prepare" and "model/epoch" in metrics:
+            model = getattr(agent.config, "model", None)
+            now, most = time.perf_counter(), getattr(model, "max_epochs", None)
+            epoch = int(metrics["model/epoch"])
+            if epoch == 2 and self._epoch is not None and most is not None:
+                seconds = now - self._epoch
+                print(
+                    f"the world model takes {seconds:.2g} s an epoch, for {most} epochs at most "
+                    f"{seconds * most / 3600:.2g} h here"
+                )
+            self._epoch = now
+        if event == "start" and agent.step == 0 and hasattr(agent, "forecast"):
+            for line in agent.forecast(self.steps):
+                print(line)
+
+
+def _evaluator(
+    settings: RunSettings, source: Source, folder: Path, recorder: Recorder, progress: Progress
+) -> Evaluator | None:
+    """None where the data's task is not one of this library."""
+    if source.task is None:
+        return None
+    assert settings.steps is not None
+    return Evaluator(
+        source.task,
+        folder,
+        every=evaluation_interval(settings),
+        episodes=settings.eval_episodes,
+        last=settings.steps,
+        last_episodes=settings.final_episodes,
+        recorder=recorder,
+        progress=progress,
+    )
+
+
+def evaluation_interval(settings: RunSettings) -> int:
+    """Updates between two evaluations; 0: none but the last."""
+    assert settings.steps is not None
+    return settings.steps // 10 if settings.eval_every is None else settings.eval_every
+
+
+def _put_back(
+    content: dict[str, Any],
+    step: int,
+    folder: Path,
+    recorder: Recorder,
+    evaluator: Evaluator | None,
+    collector: Collector | None,
+) -> None:
+    """Restore every part of a run from the checkpoint; from an empty one, to the start."""
+    kept = content.get("run", {"recorder": {"latest": {}, "events": {}}})
+    recorder.load_state_dict(kept["recorder"], step, content.get("epoch", 0))
+    if evaluator is not None and "evaluations" in kept:
+        evaluator.evaluations.load_state_dict(kept["evaluations"])
+        evaluator.evaluations.save(folder / "evaluations.npz")
+    if collector is not None and "collector" in kept:
+        collector.load_state_dict(kept["collector"])

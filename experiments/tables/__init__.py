@@ -1,0 +1,1 @@
+"""Tables: definitions, records of their cells, and the pages and figures made from these."""

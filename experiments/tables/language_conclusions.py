@@ -1,0 +1,187 @@
+"""Sentences about language models that are computed from the records of a table."""
+
+import numpy as np
+
+from experiments.tables.records import Record
+from experiments.tables.summary import Summary, records_of
+from mbrl import statistics
+from mbrl.policy_gradient import recipe
+from mbrl.statistics import Interval
+
+BAND = (20.0, 50.0)  # percent that a warm start is to solve
+GRPO, UNIFORM = "grpo", "uniform"
+PERCENT = {"signal": 100.0}  # of values that are recorded as shares
+LOST = 5.0  # percent: a run that ends below has lost what its warm start had
+
+
+def warm_starts(summary: Summary) -> list[str]:
+    """Accuracy of the warm starts of all cells, and which of them are outside the band."""
+    known: dict[tuple[str, int], float] = {}
+    for block in summary.blocks:
+        for records in records_of(block).values():
+            for record in records:
+                key = record["key"]
+                known[key["settings"]["task"], key["seed"]] = record["values"]["before"]
+    if not known:
+        return []
+    low, high = BAND
+    out = [f"{t} seed {s} {v:.1f}" for (t, s), v in sorted(known.items()) if not low <= v <= high]
+    values = list(known.values())
+    return [
+        f"{len(known)} warm starts solve {min(values):.1f} to {max(values):.1f} % of new problems "
+        f"of the trained levels, {np.mean(values):.1f} % on average; outside {low:g} to {high:g} "
+        f"%: {', '.join(out) or 'none'}."
+    ]
+
+
+def rewards(summary: Summary) -> list[str]:
+    """For every task with a row of GRPO and rows of demonstrations: the gains, their differences,
+    and the seconds of a cell."""
+    lines = []
+    for block in summary.blocks:
+        rows = {label: records for label, records in records_of(block).items() if records}
+        for label, records in rows.items():
+            task, _, name = label.partition(", ")
+            if name.endswith("demonstrations") and f"{task}, GRPO" in rows:
+                lines += _beside(rows[f"{task}, GRPO"], records, task, name)
+    return lines
+
+
+def _beside(own: list[Record], other: list[Record], task: str, name: str) -> list[str]:
+    """GRPO's records of a task beside those of a row of demonstrations."""
+    lines = []
+    for key, where in (("gain", "trained levels"), ("gain_other", "other levels")):
+        a, b = (np.array([r["values"][key] for r in records]) for records in (own, other))
+        if np.isnan([*a, *b]).any():
+            continue
+        gains = [statistics.confidence_interval(x, statistics.mean) for x in (a, b)]
+        less = statistics.paired_comparison({"GRPO": a, name: b}, name)["GRPO"].difference
+        lines.append(
+            f"{task}, {where}: GRPO gains {_text(gains[0])} points, {name} {_text(gains[1])}, the "
+            f"difference is {_text(less)}."
+        )
+    seconds = [np.mean([r["seconds"] for r in records]) for records in (own, other)]
+    used = [np.mean([r["values"]["samples"] for r in records]) for records in (own, other)]
+    lines.append(
+        f"{task}: a cell of GRPO took {seconds[0]:.0f} s for {used[0]:,.0f} conversations, one of "
+        f"{name} {seconds[1]:.0f} s for {used[1]:,.0f}."
+    )
+    return lines
+
+
+def against_grpo(summary: Summary) -> list[str]:
+    return against(GRPO, summary)
+
+
+def by_gate(summary: Summary) -> list[str]:
+    """For tasks with several kinds of gates (how a recipe lets steps of the policy through): how
+    many recipes have each, what they gain on average, and how many runs lost everything. Recipes
+    of a kind differ in more than that."""
+    gates: dict[str, dict[str, list[list[Record]]]] = {}
+    for block in summary.blocks:
+        for label, records in records_of(block).items():
+            if records:
+                kind = type(recipe(records[0]["key"]["settings"]["recipe"]).gate).__name__
+                kinds = gates.setdefault(label.split(", ", 1)[0], {})
+                kinds.setdefault(kind, []).append(records)
+    lines = []
+    for task, kinds in gates.items():
+        if len(kinds) < 2:
+            continue
+        shown = []
+        for kind, rows in sorted(kinds.items(), key=lambda item: -len(item[1])):
+            values = [r["values"] for records in rows for r in records]
+            gains = np.array([v["gain"] for v in values])
+            lost = sum(not v["score"] >= LOST for v in values)
+            mean = np.mean(gains[np.isfinite(gains)]) if np.isfinite(gains).any() else np.nan
+            shown.append(f"{kind} ({len(rows)}) {mean:.1f}, {lost} of {len(values)} runs lost")
+        lines.append(
+            f"{task}, points gained by recipes of a kind of gate on average, and runs that "
+            f"diverged or ended below {LOST:g} %: {'; '.join(shown)}."
+        )
+    return lines
+
+
+def alike(summary: Summary) -> list[str]:
+    """Recipes of a task that ended with the same numbers on every seed: where nothing happened that
+    they treat differently, they are one recipe under several names."""
+    lines = []
+    for block in summary.blocks:
+        rows: dict[tuple[str, str], list[str]] = {}
+        for label, records in records_of(block).items():
+            task, name = label.split(", ", 1)
+            if len(records) > 1:
+                measured = str([(r["key"]["seed"], r["values"], r["curves"]) for r in records])
+                rows.setdefault((task, measured), []).append(name)
+        tasks: dict[str, list[str]] = {}
+        for (task, _), names in rows.items():
+            if len(names) > 1:
+                tasks.setdefault(task, []).append(" and ".join(names))
+        lines += [
+            f"{task}, the same numbers on every seed: {'; '.join(names)}."
+            for task, names in tasks.items()
+        ]
+    return lines
+
+
+def schedulers(summary: Summary) -> list[str]:
+    """Schedulers with a larger share of mixed groups, and with a higher final score."""
+    lines = against(UNIFORM, summary, "signal") + against(UNIFORM, summary)
+    return list(dict.fromkeys(lines))  # a run that diverged is named by both
+
+
+def against(reference: str, summary: Summary, value: str = "score") -> list[str]:
+    """Which rows of a block are above and below the reference on each task, and over all tasks
+    together: those whose interval of the difference of means of `value` does not hold 0; of these
+    those that stand when all are tested at once. Rows with a run that diverged are named and not
+    tested. A value that is a share is given in percent.
+    """
+    lines = []
+    for block in summary.blocks:
+        tasks: dict[str, dict[str, np.ndarray]] = {}
+        for label, records in records_of(block).items():
+            task, name = label.split(", ", 1)
+            scores = np.array([r["values"][value] for r in records]) * PERCENT.get(value, 1.0)
+            lost = int(np.isnan(scores).sum())
+            if lost:
+                lines.append(f"{task}, {name}: {lost} of {len(records)} runs diverged.")
+            elif len(records) > 1:
+                tasks.setdefault(task, {})[name] = scores
+        tables = {task: {n: [s] for n, s in scores.items()} for task, scores in tasks.items()}
+        if len(tasks) > 1:
+            everywhere = [
+                n
+                for n in next(iter(tasks.values()))
+                if all(n in scores for scores in tasks.values())
+            ]
+            tables["all tasks"] = {n: [scores[n] for scores in tasks.values()] for n in everywhere}
+        for task, table in tables.items():
+            if reference in table and len(table) > 1:
+                about = task if value == "score" else f"{value} on {task}"
+                lines += _compared(reference, about, table)
+    return lines
+
+
+def _compared(reference: str, about: str, table: dict[str, list[np.ndarray]]) -> list[str]:
+    compared = statistics.paired_comparison(table, reference)
+    lines = []
+    for word, sign in (("above", 1), ("below", -1)):
+        differs = {
+            name: result
+            for name, result in compared.items()
+            if min(sign * result.difference.low, sign * result.difference.high) > 0
+        }
+        ranked = sorted(differs, key=lambda name: -sign * differs[name].difference.estimate)
+        shown = [f"{n} {_text(differs[n].difference)}" for n in ranked]
+        stand = [n for n in ranked if differs[n].adjusted_p_value < 0.05]
+        lines.append(
+            f"{about}, {word} {reference} by an interval without 0, {len(shown)} of "
+            f"{len(compared)} ({len(compared) / 40:.1f} by chance alone): "
+            f"{', '.join(shown) or 'none'}; after Holm's correction: {', '.join(stand) or 'none'}."
+        )
+    return lines
+
+
+def _text(at: Interval) -> str:
+    around = "" if np.isnan(at.low) else f" [{at.low:.1f}, {at.high:.1f}]"
+    return f"{at.estimate:.1f}{around}"

@@ -1,0 +1,313 @@
+"""Definitions of tables: TOML files in experiments/tables/definitions that list the cells."""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from algorithms import ALGORITHMS
+from experiments import studies
+from experiments.settings import build_config, default_steps, for_budget, merge, preset
+from mbrl import config as configs
+from mbrl.data.cards import find_tier
+from mbrl.errors import ConfigError, unknown_name
+
+TABLES = Path(__file__).parent / "definitions"
+KEYS = {"title", "note", "datasets", "algorithms", "columns", "seeds", "steps", "fqe_steps"}
+KEYS |= {"blocks", "sweep", "study", "rows", "settings", "metrics", "published", "reference"}
+KEYS |= {"conclusions", "cell_seconds"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """An algorithm with settings; in a table of a study, a measured quantity."""
+
+    label: str
+    algorithm: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A dataset at a budget, or the settings of a study."""
+
+    label: str
+    data: str = ""
+    steps: int | None = None  # None: the preset's
+    settings: dict[str, Any] = field(default_factory=dict)
+    seconds: float | None = None  # that a cell may take, as the table's file states
+
+    @property
+    def folder(self) -> str:
+        return re.sub(r"[^A-Za-z0-9._=+@-]+", "-", self.label).strip("-")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that are shown together; with a `study`, calls of it, else runs."""
+
+    title: str
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    seeds: tuple[int, ...]
+    study: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A job of a table, with its `key` and the `path` of its record relative to the table's
+    folder."""
+
+    row: Row
+    column: Column
+    seed: int
+    key: dict[str, Any]
+    path: Path
+
+    def folder(self, data_fingerprint: str | None) -> Path:
+        """Job folder relative to the table's, unique to the key and the data."""
+        text = json.dumps([self.key, data_fingerprint], sort_keys=True)
+        return self.path.with_suffix("") / hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+@dataclass(frozen=True)
+class SweptHyperparameter:
+    """One setting, and its value in each column."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    title: str
+    blocks: tuple[Block, ...]
+    note: str = ""
+    fqe_steps: int = 0
+    published: tuple[str, ...] = ()  # files in datasets/published
+    conclusions: tuple[str, ...] = ()  # sentences computed from the records, under the table
+    reference: str | None = None  # the column that the others are compared with
+    swept: SweptHyperparameter | None = None  # of a sweep over one numeric setting
+
+    @property
+    def studies_only(self) -> bool:
+        """Whether all blocks are of studies, so that no number is a score."""
+        return all(block.study is not None for block in self.blocks)
+
+    def cells(self, block: Block) -> Iterator[Cell]:
+        """Cells of a block, seed by seed, so that an unfinished table has whole seeds."""
+        for seed in block.seeds:
+            for row in block.rows:
+                if block.study is not None:
+                    yield self._measurement(block.study, row, seed)
+                    continue
+                for column in block.columns:
+                    yield self._run(row, column, seed)
+
+    def _run(self, row: Row, column: Column, seed: int) -> Cell:
+        cls, _ = ALGORITHMS[column.algorithm]
+        steps = row.steps or default_steps(column.algorithm, row.data)
+        key = {
+            "algorithm": column.algorithm,
+            "version": cls.version,
+            "config": configs.to_dict(config_of(column, row.data, steps)),
+            "data": row.data,
+            "recipe_version": find_tier(row.data)[0].recipe_version,
+            "seed": seed,
+            "steps": steps,
+            "fqe_steps": self.fqe_steps,
+            "threads": 1,
+        }
+        name = column.label.replace("/", "-").replace(" ", "-")
+        return Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
+
+    def _measurement(self, study: str, row: Row, seed: int) -> Cell:
+        key = {
+            "study": study,
+            "version": studies.module(study).VERSION,
+            "settings": studies.settings_of(study, row.settings),
+            "seed": seed,
+            "threads": 1,
+        }
+        path = Path(study) / row.folder / f"{seed}.json"
+        return Cell(row, Column(study), seed, key, path)
+
+
+def config_of(column: Column, data: str, steps: int | None = None) -> Any:
+    """The config of a column's algorithm on a dataset: its preset, then the column's settings, for
+    a run of `steps` updates (None: as many as the preset has)."""
+    values = merge(preset(column.algorithm, data)["config"], column.config)
+    config = build_config(column.algorithm, values)
+    return config if steps is None else for_budget(column.algorithm, data, config, steps)
+
+
+def names() -> list[str]:
+    return sorted(file.stem for file in TABLES.glob("*.toml"))
+
+
+def load(name: str) -> Plan:
+    """Read and check a table's file. Raises `ConfigError` that names what is wrong in it."""
+    file = Path(name) if name.endswith(".toml") else TABLES / f"{name}.toml"
+    if not file.exists():
+        raise unknown_name("table", name, names())
+    try:
+        values = tomllib.loads(file.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from None
+    try:
+        return _plan(file.stem, values)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _plan(name: str, values: dict[str, Any]) -> Plan:
+    for key in values:
+        if key not in KEYS:
+            raise unknown_name("key", key, sorted(KEYS))
+    if not values.get("seeds"):
+        raise ConfigError("seeds is missing; give a list such as seeds = [0, 1, 2]")
+    blocks = _study_blocks(values) if "study" in values else _run_blocks(values)
+    if not blocks:
+        raise ConfigError("the table has no rows; give datasets, or rows of a study, or blocks")
+    reference = values.get("reference")
+    columns = [c.label for c in blocks[0].columns]
+    if reference is not None and reference not in columns:
+        raise unknown_name("reference column", reference, columns)
+    return Plan(
+        name,
+        values.get("title", name),
+        tuple(blocks),
+        note=values.get("note", ""),
+        fqe_steps=values.get("fqe_steps", 0),
+        published=tuple(values.get("published", ())),
+        conclusions=tuple(values.get("conclusions", ())),
+        reference=reference,
+        swept=_swept(values),
+    )
+
+
+def _swept(values: dict[str, Any]) -> SweptHyperparameter | None:
+    sweep = values.get("sweep")
+    if sweep is None or not all(isinstance(v, int | float) for v in sweep["values"]):
+        return None
+    return SweptHyperparameter(sweep["knob"], tuple(sweep["values"]))
+
+
+def _study_blocks(values: dict[str, Any]) -> list[Block]:
+    """The rows of the table, then its blocks, which inherit the settings of the table."""
+    common = {k: v for k, v in values.items() if k not in ("blocks", "title", "rows")}
+    blocks = [_study_block(values | {"title": ""})] if "rows" in values else []
+    for block in values.get("blocks", []):
+        settings = common.get("settings", {}) | block.get("settings", {})
+        blocks.append(_study_block(common | block | {"settings": settings}))
+    known: dict[tuple[str | None, str], dict[str, Any]] = {}
+    for block in blocks:
+        for row in block.rows:
+            if known.setdefault((block.study, row.folder), row.settings) != row.settings:
+                raise ConfigError(f"two rows are called {row.label!r}; give each its own label")
+    return blocks
+
+
+def _study_block(values: dict[str, Any]) -> Block:
+    if not values.get("rows") or not values.get("metrics"):
+        raise ConfigError("a table of a study needs rows (label and settings) and metrics")
+    name, shared = values["study"], values.get("settings", {})
+    given = values["rows"]
+    if isinstance(given, str):
+        given = studies.rows_of(name, given)
+    rows = [
+        Row(
+            r["label"],
+            settings=shared | {k: v for k, v in r.items() if k != "label"},
+            seconds=values.get("cell_seconds"),
+        )
+        for r in given
+    ]
+    for row in rows:
+        studies.settings_of(name, row.settings)
+    columns = tuple(Column(m) for m in values["metrics"])
+    return Block(values["title"], tuple(rows), columns, tuple(values["seeds"]), name)
+
+
+def _run_blocks(values: dict[str, Any]) -> list[Block]:
+    columns = _columns(values)
+    steps = values.get("steps")
+    seeds = tuple(values["seeds"])
+    seconds = values.get("cell_seconds")
+    blocks = [Block("", _rows(values.get("datasets", []), steps, "", seconds), columns, seeds)]
+    for block in values.get("blocks", []):
+        own = _columns(block) if {"algorithms", "columns"} & block.keys() else columns
+        budget = block.get("steps", steps)
+        suffix = "" if budget == steps else f"@{budget}"
+        rows = _rows(block["datasets"], budget, suffix, block.get("cell_seconds", seconds))
+        blocks.append(Block(block["title"], rows, own, tuple(block.get("seeds", seeds))))
+    for block in blocks:
+        for row in block.rows:
+            find_tier(row.data)
+    return blocks
+
+
+def _rows(
+    datasets: list[str], steps: int | None, suffix: str, seconds: float | None
+) -> tuple[Row, ...]:
+    return tuple(Row(f"{data}{suffix}", data, steps, seconds=seconds) for data in datasets)
+
+
+def _columns(values: dict[str, Any]) -> tuple[Column, ...]:
+    """From `algorithms` (names), `columns` (label, algorithm, config) or `sweep` (algorithm, knob,
+    values)."""
+    columns = [Column(a, a) for a in values.get("algorithms", [])]
+    columns += [
+        Column(c.get("label", c["algorithm"]), c["algorithm"], c.get("config", {}))
+        for c in values.get("columns", [])
+    ]
+    if "sweep" in values:
+        sweep = values["sweep"]
+        for value in sweep["values"]:
+            label = f"{sweep['algorithm']} {sweep['knob'].split('.')[-1]}={value}"
+            columns.append(Column(label, sweep["algorithm"], nested(sweep["knob"], value)))
+    if not columns:
+        raise ConfigError("there are no columns; give algorithms, columns or sweep")
+    for column in columns:
+        if column.algorithm not in ALGORITHMS:
+            raise unknown_name("algorithm", column.algorithm, ALGORITHMS)
+        if not ALGORITHMS[column.algorithm][0].learns_offline:
+            raise ConfigError(
+                f"column {column.label!r}: {column.algorithm} learns by acting, the columns of a "
+                "table learn from datasets; take an algorithm that `list` shows as offline"
+            )
+    labels = [c.label for c in columns]
+    if len(set(labels)) < len(labels):
+        raise ConfigError(f"two columns have the same label among {labels}; give each its own")
+    return tuple(columns)
+
+
+def parse_values(text: str) -> tuple[str, list[Any]]:
+    """`a.b=1,2` as ("a.b", [1, 2]); values are JSON (numbers, true, null, [64, 64]) or words."""
+    name, sign, values = text.partition("=")
+    if not sign or not name or not values:
+        raise ConfigError(f"setting {text!r} is not NAME=VALUE[,VALUE...]; try learner.eta=0.5,1")
+    try:
+        return name, list(json.loads(f"[{values}]"))
+    except json.JSONDecodeError:
+        return name, [_word(v) for v in values.split(",")]
+
+
+def _word(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def nested(name: str, value: Any) -> dict[str, Any]:
+    """{"a": {"b": value}} of the hyperparameter "a.b"."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    result: dict[str, Any] = value
+    return result

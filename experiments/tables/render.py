@@ -1,0 +1,267 @@
+"""A table's numbers as Markdown, CSV and LaTeX."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+
+from experiments.tables import conclusions
+from experiments.tables.plan import Column
+from experiments.tables.summary import BlockSummary, Entry, Summary
+from mbrl import statistics
+
+
+def write(summary: Summary, folder: Path) -> list[Path]:
+    """Write all forms of the table into `folder`; returns the files."""
+    texts = {"table.md": markdown(summary), "table.csv": comma_separated(summary)}
+    texts["table.tex"] = latex(summary)
+    files = []
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        files.append(folder / name)
+    return files
+
+
+def caption(summary: Summary) -> str:
+    return f"{summary.plan.title}. {meaning(summary)}"
+
+
+def meaning(summary: Summary) -> str:
+    """A description of the numbers: metric, seeds, budget, threads."""
+    plan, seeds = summary.plan, seeds_text(summary)
+    if plan.studies_only:
+        return f"Mean ± standard deviation over seeds {seeds}. {plan.note}".strip()
+    return (
+        "Normalised score of the last evaluation (greedy policy, 100 fixed starts), mean ± "
+        f"standard deviation over seeds {seeds}; one thread. {plan.note}"
+    ).strip()
+
+
+def seeds_text(summary: Summary) -> str:
+    return ", ".join(map(str, summary.blocks[0].block.seeds))
+
+
+def heading(block: BlockSummary, summary: Summary) -> str:
+    """The block's title, with its seeds where they are not the table's."""
+    if block.block.seeds == summary.blocks[0].block.seeds:
+        return block.block.title
+    return f"{block.block.title} (seeds {', '.join(map(str, block.block.seeds))})"
+
+
+def text_of(entry: Entry, wanted: int) -> str:
+    """Mean ± standard deviation, with the number of seeds if some are missing. Seeds whose value is
+    NaN are left out and counted; "none" if all are NaN."""
+    if not entry.last:
+        return "no data" if entry.missing else "not run"
+    last = np.array(entry.last)
+    having = last[~np.isnan(last)]
+    if not len(having):
+        return "none"
+    digits = ".1f" if entry.best else ".3g"  # scores, or what a study measured
+    spread = f" ± {deviation(having):{digits}}" if len(having) > 1 else ""
+    count = "" if len(last) == wanted else f" ({len(last)})"
+    if len(having) < len(last):
+        count = f" ({len(having)} of {len(last)})"
+    changed = " *" if entry.changed else ""
+    return f"{having.mean():{digits}}{spread}{count}{changed}"
+
+
+def deviation(values: np.ndarray) -> float:
+    """The sample standard deviation; exactly 0 for equal numbers."""
+    return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
+
+
+def published_text(entry: Entry) -> str:
+    return "; ".join(f"{p.mean:.1f} {p.letter}" for p in entry.published)
+
+
+def markdown(summary: Summary) -> str:
+    parts = [caption(summary), ""]
+    for block in summary.blocks:
+        if block.block.title:
+            parts += [f"**{heading(block, summary)}**", ""]
+        parts += [*_markdown_rows(block), ""]
+        if block.block.study is None and any(block.complete(c) for c in block.block.columns):
+            parts += [*_markdown_totals(block, summary), ""]
+    for line in conclusions.lines(summary):
+        parts += [line, ""]
+    parts += footnotes(summary)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _markdown_rows(block: BlockSummary) -> list[str]:
+    columns = block.block.columns
+    head = "settings" if block.block.study else "dataset"
+    lines = [f"| {head} | " + " | ".join(c.label for c in columns) + " |"]
+    lines.append("|---|" + "---|" * len(columns))
+    for row in block.block.rows:
+        cells = []
+        for column in columns:
+            entry = block.entry(row, column)
+            other = f" [{published_text(entry)}]" if entry.published else ""
+            cells.append(text_of(entry, len(block.block.seeds)) + other)
+        lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
+    return lines
+
+
+AGGREGATES = ("mean, last", "IQM, last [95 %]", "mean, best", "mean, chosen offline", "seconds")
+
+
+def aggregates(block: BlockSummary, column: Column) -> dict[str, str]:
+    """Aggregates over all rows; empty until every row has a finished seed."""
+    if not block.complete(column):
+        return dict.fromkeys(AGGREGATES, "")
+    last = block.scores(column)
+    middle = statistics.confidence_interval(last, statistics.iqm)
+    selected = block.scores(column, "selected")
+    chosen = "" if any(np.isnan(s).any() for s in selected) else f"{statistics.mean(selected):.1f}"
+    seconds = np.mean([s for row in block.block.rows for s in block.entry(row, column).seconds])
+    low, high = middle.low, middle.high
+    around = "" if np.isnan(low) else f" [{low:.1f}, {high:.1f}]"
+    values = (
+        f"{statistics.mean(last):.1f}",
+        f"{middle.estimate:.1f}{around}",
+        f"{statistics.mean(block.scores(column, 'best')):.1f}",
+        chosen,
+        f"{seconds:.0f}",
+    )
+    return dict(zip(AGGREGATES, values, strict=True))
+
+
+def comparisons(block: BlockSummary, summary: Summary) -> dict[str, dict[str, str]]:
+    """Each complete column against the reference, over all rows; empty without one."""
+    columns = [c for c in block.block.columns if block.complete(c)]
+    scores = {c.label: block.scores(c) for c in columns}
+    reference = summary.plan.reference
+    if reference not in scores or len(scores) < 2:
+        return {}
+    if any(len(seeds) < 2 for rows in scores.values() for seeds in rows):
+        return {}
+    texts: dict[str, dict[str, str]] = {}
+    for name, result in statistics.paired_comparison(scores, reference).items():
+        d, better = result.difference, statistics.probability_of_improvement
+        probability = better(scores[name], scores[reference])
+        difference = f"{d.estimate:.1f} [{d.low:.1f}, {d.high:.1f}]"
+        p = result.adjusted_p_value
+        texts[name] = {
+            f"mean less that of {reference} [95 %]": difference,
+            "p (Holm)": "under 0.001" if p < 0.001 else f"{p:.3f}",
+            f"chance to beat {reference} [95 %]": (
+                f"{probability.estimate:.2f} [{probability.low:.2f}, {probability.high:.2f}]"
+            ),
+        }
+    return texts
+
+
+def totals(block: BlockSummary, summary: Summary) -> list[tuple[str, list[str]]]:
+    """Every quantity over all rows: its name and a text for each column."""
+    columns = block.block.columns
+    parts = [aggregates(block, column) for column in columns]
+    rows = [(name, [p[name] for p in parts]) for name in AGGREGATES]
+    against = comparisons(block, summary)
+    for name in next(iter(against.values()), {}):
+        rows.append((name, [against.get(c.label, {}).get(name, "") for c in columns]))
+    return rows
+
+
+def _markdown_totals(block: BlockSummary, summary: Summary) -> list[str]:
+    columns = block.block.columns
+    lines = ["| over all datasets | " + " | ".join(c.label for c in columns) + " |"]
+    lines.append("|---|" + "---|" * len(columns))
+    lines += [f"| {name} | " + " | ".join(texts) + " |" for name, texts in totals(block, summary)]
+    return lines
+
+
+def footnotes(summary: Summary) -> list[str]:
+    """Missing and changed data, shared fits, and sources of published scores."""
+    blocks = summary.blocks
+    entries = [e for b in blocks for e in b.entries.values()]
+    lines = sorted({e.missing for e in entries if e.missing and not e.last})
+    if any(0 < len(e.last) < len(b.block.seeds) for b in blocks for e in b.entries.values()):
+        lines.append("In parentheses: the finished seeds where not all are.")
+    if any(e.changed for e in entries):
+        lines.append("\\* the data here have another checksum than those of the record.")
+    sources = sorted({(p.letter, p.source, p.evidence) for e in entries for p in e.published})
+    lines += [
+        f"In brackets, {letter}: {source}; {evidence}." for letter, source, evidence in sources
+    ]
+    fits = {
+        (r["key"]["data"], r["key"]["seed"], r["model_seconds"])
+        for e in entries
+        for r in e.records
+        if "model_seconds" in r
+    }
+    if fits:
+        mean = np.mean([seconds for _, _, seconds in fits])
+        lines.append(
+            f"A world model is fitted once for each dataset and seed and shared by the algorithms "
+            f"that use the same one: {mean:.0f} s each, not in the seconds above."
+        )
+    return lines
+
+
+COLUMNS = (
+    "block", "row", "column", "seeds", "steps", "mean", "sd", "low", "high", "best", "selected",
+    "seconds", "published", "published_source", "published_mark",
+)  # fmt: skip
+
+
+def comma_separated(summary: Summary) -> str:
+    """One line for each row and column, with all quantities."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for block in summary.blocks:
+        for row in block.block.rows:
+            for column in block.block.columns:
+                entry = block.entry(row, column)
+                values = {"block": block.block.title, "row": row.label, "column": column.label}
+                writer.writerow(values | _numbers(entry))
+    return text.getvalue()
+
+
+def _numbers(entry: Entry) -> dict[str, object]:
+    first = entry.published[0] if entry.published else None
+    values: dict[str, object] = {"seeds": " ".join(map(str, entry.seeds))}
+    if first is not None:
+        values |= {"published": first.mean, "published_source": first.source}
+        values["published_mark"] = first.evidence
+    if not entry.last:
+        return values
+    last, around = np.array(entry.last), entry.interval
+    values |= {"mean": f"{last.mean():.6g}", "seconds": f"{np.mean(entry.seconds):.4g}"}
+    if len(last) > 1:
+        values |= {"sd": f"{deviation(last):.6g}", "low": f"{around.low:.6g}"}
+        values["high"] = f"{around.high:.6g}"
+    if entry.best:
+        values |= {"steps": entry.records[0]["key"]["steps"], "best": f"{np.mean(entry.best):.6g}"}
+        if not np.isnan(entry.selected).any():
+            values["selected"] = f"{np.mean(entry.selected):.6g}"
+    return values
+
+
+def latex(summary: Summary) -> str:
+    """A booktabs table for each block."""
+    lines = []
+    for block in summary.blocks:
+        columns = block.block.columns
+        lines += [
+            "\\begin{table}",
+            f"\\caption{{{_escape(caption(summary))} {_escape(block.block.title)}}}",
+            "\\begin{tabular}{l" + "r" * len(columns) + "}",
+            "\\toprule",
+            " & ".join(["", *(_escape(c.label) for c in columns)]) + " \\\\",
+            "\\midrule",
+        ]
+        for row in block.block.rows:
+            cells = [text_of(block.entry(row, c), len(block.block.seeds)) for c in columns]
+            lines.append(" & ".join(map(_escape, [row.label, *cells])) + " \\\\")
+        lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
+    return "\n".join(lines)
+
+
+def _escape(text: str) -> str:
+    for plain, escaped in (("_", "\\_"), ("%", "\\%"), ("&", "\\&"), ("±", "$\\pm$"), ("#", "\\#")):
+        text = text.replace(plain, escaped)
+    return text

@@ -1,0 +1,164 @@
+"""From the records of a table to its numbers: every seed's score, means, intervals."""
+
+import math
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.tables import records
+from experiments.tables.plan import Block, Column, Plan, Row
+from mbrl import statistics
+from mbrl.data.cards import cards_dir
+from mbrl.errors import ConfigError
+from mbrl.statistics import Interval
+
+
+@dataclass(frozen=True)
+class Published:
+    """A score that a paper reports, with how far it was checked against the paper."""
+
+    mean: float
+    spread: float | None
+    source: str
+    evidence: str
+    letter: str  # of the source, in the table
+
+
+@dataclass
+class Entry:
+    """The finished seeds of one row and column; arrays [seeds], in the plan's order."""
+
+    seeds: list[int] = field(default_factory=list)
+    last: list[float] = field(default_factory=list)
+    best: list[float] = field(default_factory=list)  # the highest evaluation, as reported by many
+    selected: list[float] = field(default_factory=list)  # at the step that fitted Q chose
+    seconds: list[float] = field(default_factory=list)
+    model_seconds: list[float] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    changed: bool = False  # the data here have another checksum than some record's
+    missing: str | None = None  # why the data are not here
+    published: list[Published] = field(default_factory=list)
+
+    @property
+    def interval(self) -> Interval:
+        """Mean of the last scores with its 95 % interval; NaN where none of them is a number."""
+        if np.isnan(self.last).all():
+            return Interval(np.nan, np.nan, np.nan)
+        return statistics.confidence_interval(np.array(self.last), statistics.mean)
+
+
+@dataclass(frozen=True)
+class BlockSummary:
+    block: Block
+    entries: dict[tuple[str, str], Entry]  # by row and column label
+
+    def entry(self, row: Row, column: Column) -> Entry:
+        return self.entries[row.label, column.label]
+
+    def scores(self, column: Column, kind: str = "last") -> list[np.ndarray]:
+        """One array [seeds] for each row, of the `last`, `best` or `selected` scores."""
+        return [np.array(getattr(self.entry(row, column), kind)) for row in self.block.rows]
+
+    def complete(self, column: Column) -> bool:
+        """Whether every row has at least one finished seed."""
+        return all(self.entry(row, column).last for row in self.block.rows)
+
+
+def records_of(block: BlockSummary) -> dict[str, list[dict[str, Any]]]:
+    """Every record of a study's block, by row."""
+    if block.block.study is None:
+        return {}
+    first = block.block.columns[0]
+    return {row.label: block.entry(row, first).records for row in block.block.rows}
+
+
+@dataclass(frozen=True)
+class Summary:
+    plan: Plan
+    blocks: tuple[BlockSummary, ...]
+
+
+def collect(
+    plan: Plan, home: Path, fingerprints: dict[str, str], missing: dict[str, str]
+) -> Summary:
+    """Read all records of `plan` under `home`. `fingerprints` are those of the datasets on this
+    machine, `missing` says how to get the others."""
+    letters = "abcdefgh"
+    figures = [published(n, letter) for n, letter in zip(plan.published, letters, strict=False)]
+    blocks = []
+    for block in plan.blocks:
+        labels = [(row.label, column.label) for row in block.rows for column in block.columns]
+        entries = {label: Entry() for label in labels}
+        for cell in plan.cells(block):
+            record = records.read(home / cell.path, cell.key)
+            if block.study is not None:
+                _add_values(entries, block, cell.row, cell.seed, record)
+                continue
+            entry = entries[cell.row.label, cell.column.label]
+            entry.missing = missing.get(cell.row.data)
+            if record is not None:
+                _add_run(entry, cell.seed, record, fingerprints.get(cell.row.data))
+        for row in block.rows:
+            for column in block.columns:
+                reported = [
+                    f[column.algorithm, row.data]
+                    for f in figures
+                    if (column.algorithm, row.data) in f
+                ]
+                entries[row.label, column.label].published = reported
+        blocks.append(BlockSummary(block, entries))
+    return Summary(plan, tuple(blocks))
+
+
+def _add_run(entry: Entry, seed: int, record: dict[str, Any], data_fingerprint: str | None) -> None:
+    entry.seeds.append(seed)
+    entry.last.append(records.last_score(record))
+    entry.best.append(float(records.scores(record).max()) if record["steps"] else math.nan)
+    entry.selected.append(records.selected_score(record))
+    entry.seconds.append(record["seconds"])
+    if "model_seconds" in record:
+        entry.model_seconds.append(record["model_seconds"])
+    entry.records.append(record)
+    entry.changed |= data_fingerprint is not None and data_fingerprint != record["fingerprint"]
+
+
+def _add_values(
+    entries: dict[tuple[str, str], Entry],
+    block: Block,
+    row: Row,
+    seed: int,
+    record: dict[str, Any] | None,
+) -> None:
+    if record is None:
+        return
+    for column in block.columns:
+        entry = entries[row.label, column.label]
+        if column.label not in record["values"]:
+            raise ConfigError(
+                f"the study measured {', '.join(record['values'])}; the table asks for "
+                f"{column.label!r}"
+            )
+        entry.seeds.append(seed)
+        entry.last.append(record["values"][column.label])
+        entry.seconds.append(record["seconds"])
+        entry.records.append(record)
+
+
+def published(name: str, letter: str) -> dict[tuple[str, str], Published]:
+    """Scores of datasets/published/NAME.toml by (algorithm, dataset)."""
+    file: Path = cards_dir() / "published" / f"{name}.toml"
+    if not file.exists():
+        known = ", ".join(sorted(f.stem for f in file.parent.glob("*.toml")))
+        raise ConfigError(f"there are no published scores {name!r}; there are: {known}")
+    values = tomllib.loads(file.read_text())
+    by_cell = {}
+    for algorithm, scores in values["scores"].items():
+        for data, score in scores.items():
+            mean, spread = score if isinstance(score, list) else (score, None)
+            by_cell[algorithm, data] = Published(
+                mean, spread, values["source"], values["mark"], letter
+            )
+    return by_cell

@@ -1,0 +1,184 @@
+"""Run the cells of a table that have no record, repeat some that have one, and write the table with
+its figures."""
+
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments.runs import jobs, pool, study
+from experiments.runs import model_fits as fits
+from experiments.runs import training as runs
+from experiments.runs.launchers import Launcher
+from experiments.settings import RunSettings
+from experiments.tables import cost, page, plan, records, render, summary, table_figures
+from experiments.tables.plan import Cell, Plan
+from mbrl import data
+from mbrl.data.fingerprint import fingerprint
+from mbrl.errors import ConfigError, DataError, unknown_name
+
+
+def show(table: Plan, home: Path, console: Console) -> None:
+    """Write the table from the records under `home`, and print it."""
+    results = summary.collect(table, home, *fingerprints(all_cells(table)))
+    home.mkdir(parents=True, exist_ok=True)
+    figures = table_figures.draw(results, home)
+    (home / "table.html").write_text(page.html(results, figures))
+    written = [*render.write(results, home), home / "table.html", *figures]
+    console.print(render.markdown(results), markup=False, highlight=False, soft_wrap=True)
+    console.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)
+
+
+def all_cells(table: Plan) -> list[Cell]:
+    """The cells of all blocks, in each block one seed of every cell before the next seed."""
+    return [cell for block in table.blocks for cell in table.cells(block)]
+
+
+def choose(
+    table: Plan, seeds: int | None, only: Sequence[str], blocks: Sequence[str] = ()
+) -> list[Cell]:
+    """The cells of the first `seeds` seeds, of the columns `only`, and of the blocks whose title
+    begins with one of `blocks`; None and empty select all. A cell of two blocks is listed once."""
+    for label in only:
+        labels = {c.column.label for c in all_cells(table)}
+        if label not in labels:
+            raise unknown_name("column", label, labels)
+    titles = [block.title for block in table.blocks]
+    for name in blocks:
+        if not any(title.startswith(name) for title in titles):
+            raise unknown_name("block", name, titles)
+    chosen: dict[Path, Cell] = {}
+    for block in table.blocks:
+        if not blocks or block.title.startswith(tuple(blocks)):
+            cells = [c for c in table.cells(block) if c.seed in block.seeds[:seeds]]
+            chosen |= {c.path: c for c in cells if not only or c.column.label in only}
+    return list(chosen.values())
+
+
+def finish(
+    table: Plan,
+    home: Path,
+    folder: Path,
+    launcher: Launcher,
+    cells: Sequence[Cell],
+    *,
+    strict: bool = False,
+) -> None:
+    """Run those of `cells` that have no record under `home`, in job folders under `folder`; with
+    `strict` also those whose data have changed. A failure is printed and stops no other job."""
+    fingerprint_of, _ = fingerprints(cells)
+    missing = []
+    for cell in cells:
+        record = records.read(home / cell.path, cell.key)
+        if record is None:
+            record = records.copy_from_other_table(home, cell.path, cell.key)
+        if record is None or (strict and _data_changed(cell, record, fingerprint_of)):
+            missing.append(cell)
+    Console().print(cost.sentence(missing, home, launcher.workers), soft_wrap=True, highlight=False)
+    with Console().status(f"describing {len(missing)} jobs"):
+        cell_of = describe_all(table, missing, fingerprint_of, folder)
+
+    def finished(folder: Path) -> None:
+        if folder in cell_of:
+            cell = cell_of[folder]
+            records.write(home / cell.path, cell.key, folder)
+
+    failed = pool.run_all(jobs.in_order(cell_of), launcher, table.name, finished)
+    for broken, text in failed.items():
+        Console(stderr=True).print(f"{broken} failed:\n{text}", markup=False)
+
+
+def _data_changed(cell: Cell, record: dict[str, Any], fingerprint_of: dict[str, str]) -> bool:
+    data_name = cell.row.data
+    return bool(data_name) and fingerprint_of.get(data_name) != record.get("fingerprint")
+
+
+def check(
+    table: Plan,
+    home: Path,
+    cells: Sequence[Cell],
+    count: int,
+    launcher: Launcher,
+    console: Console,
+) -> int:
+    """Repeat `count` recorded cells from scratch and compare the records; 0 if all agree."""
+    fingerprint_of, _ = fingerprints(cells)
+    recorded = [c for c in cells if records.read(home / c.path, c.key) is not None]
+    if not recorded:
+        raise ConfigError(f"table {table.name!r} has no records to check yet")
+    chosen = random.sample(recorded, min(count, len(recorded)))
+    equal = 0
+    with tempfile.TemporaryDirectory() as place:
+        cell_of = describe_all(table, chosen, fingerprint_of, Path(place) / table.name)
+        failed = pool.run_all(jobs.in_order(cell_of), launcher, "check")
+        for folder, cell in cell_of.items():
+            verdict = f"failed: {failed.get(folder)}"
+            if folder not in failed:
+                new = records.write(folder / "record.json", cell.key, folder)
+                old = records.read(home / cell.path, cell.key)
+                assert old is not None
+                verdict = "identical" if records.agree(old, new) else "DIFFERENT"
+                before, now = (r.get("processor") for r in (old, new))
+                if verdict == "DIFFERENT" and before != now:
+                    verdict += f" (recorded on {before}, repeated on {now}: rounding may differ)"
+            equal += verdict == "identical"
+            name = f"{cell.column.label}, {cell.row.label}, seed {cell.seed}"
+            console.print(f"{name}: {verdict}", markup=False)
+    console.print(f"{equal} of {len(cell_of)} cells identical")
+    return 0 if equal == len(cell_of) else 1
+
+
+def fingerprints(cells: Sequence[Cell]) -> tuple[dict[str, str], dict[str, str]]:
+    """Fingerprints of the datasets on this machine, and for each other one how to get it."""
+    fingerprint_of: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for name in sorted({c.row.data for c in cells if c.row.data}):
+        try:
+            fingerprint_of[name] = fingerprint(data.load(name))
+        except DataError:
+            missing[name] = (
+                f"{name} is not on this machine: `python -m experiments data fetch {name}` gets it."
+            )
+    return fingerprint_of, missing
+
+
+def describe_all(
+    table: Plan, cells: list[Cell], fingerprint_of: dict[str, str], home: Path
+) -> dict[Path, Cell]:
+    """Describe the job of each cell whose data are here, in a folder under `home`; the cell of
+    each folder."""
+    cell_of: dict[Path, Cell] = {}
+    for cell in cells:
+        data_fingerprint = fingerprint_of.get(cell.row.data)
+        if cell.row.data and data_fingerprint is None:
+            continue
+        folder = (home / cell.folder(data_fingerprint)).resolve()
+        cell_of[folder] = cell
+        if (folder / "config.json").exists():
+            continue
+        if "study" in cell.key:
+            study.create(cell.key["study"], cell.row.settings, cell.seed, folder, home.parent)
+        else:
+            assert data_fingerprint is not None
+            _describe_run(table, cell, data_fingerprint, home, folder)
+    return cell_of
+
+
+def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, folder: Path) -> None:
+    config = plan.config_of(cell.column, cell.row.data, cell.key["steps"])
+    fit = fits.for_run(
+        fits.FitSettings(cell.row.data, cell.seed), config, data_fingerprint, home.parent / "fits"
+    )
+    run_settings = RunSettings(
+        cell.column.algorithm,
+        cell.row.data,
+        steps=cell.key["steps"],
+        seed=cell.seed,
+        tensorboard=False,
+        fqe_steps=table.fqe_steps,
+        model=None if fit is None else str(fit),
+    )
+    runs.create(run_settings, config, folder)
