@@ -39,21 +39,10 @@ class RunSettings:
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
-        least = {
-            "steps": 1,
-            "seed": 0,
-            "threads": 1,
-            "eval_every": 0,
-            "eval_episodes": 1,
-            "final_episodes": 1,
-            "log_every": 1,
-            "checkpoint_every": 0,
-            "fqe_steps": 0,
-        }
-        for name, low in least.items():
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ConfigError(f"{name} is {value}, it must be at least {low}")
+        require_at_least(
+            1, self, "steps", "threads", "eval_episodes", "final_episodes", "log_every"
+        )
+        require_at_least(0, self, "seed", "eval_every", "checkpoint_every", "fqe_steps")
         if self.checkpoint_seconds <= 0:
             raise ConfigError(
                 f"checkpoint_seconds is {self.checkpoint_seconds}, it must be above 0"
@@ -62,6 +51,14 @@ class RunSettings:
     @property
     def online(self) -> bool:
         return self.data in tasks.TASKS
+
+
+def require_at_least(least: int, settings: Any, *names: str) -> None:
+    """Raise `ConfigError` if a setting of these names is below `least`; None is allowed."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise ConfigError(f"{name} is {value}, it must be at least {least}")
 
 
 def preset(algorithm: str, data: str) -> dict[str, Any]:

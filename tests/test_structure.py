@@ -88,6 +88,11 @@ def test_a_circle_is_found() -> None:
     assert on_circles(graph) == {"a", "b", "c"}
 
 
+def test_experiments_has_its_code_in_folders() -> None:
+    files = {file.stem for file in (ROOT / "experiments").glob("*.py")}
+    assert files == {"__init__", "__main__", "settings"}
+
+
 def test_datasets_is_not_a_package() -> None:
     assert not list((ROOT / "datasets").rglob("*.py"))
 

@@ -1,6 +1,6 @@
 """The verb `data`: list, describe, check, fetch and import datasets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +29,24 @@ class DataList:
     """One family (pendulum, d4rl, ...), with all its datasets; by default an overview of all."""
 
     def main(self) -> int:
-        list_datasets(self.family)
+        console = Console()
+        if self.family is not None:
+            card = find_card(self.family)
+            table = grid("dataset", "on this machine", title=escape(card.title))
+            for tier in card.tiers.values():
+                table.add_row(f"{card.family}/{tier.name}", escape(status(card, tier)))
+            console.print(table)
+            return 0
+        table = grid("family", "what it is", "datasets", "on this machine", title="datasets")
+        for card in all_cards().values():
+            tiers = [t for t in card.tiers.values() if t.missing is None]
+            ready = [t.name for t in tiers if status(card, t).startswith("ready")]
+            table.add_row(card.family, escape(card.title), str(len(tiers)), ", ".join(ready) or "-")
+        console.print(table)
+        console.print(
+            "python -m experiments data list FAMILY names every dataset of a family and how to get "
+            "it."
+        )
         return 0
 
 
@@ -41,7 +58,38 @@ class DataInfo:
     """A dataset such as pendulum/medium or d4rl/hopper-medium-v2."""
 
     def main(self) -> int:
-        info(self.name)
+        card, tier = find_tier(self.name)
+        env = card.environment(tier)
+        actions = (
+            f"{env.num_actions} discrete"
+            if env.num_actions
+            else f"{env.action_dim} in {env.action_low} to {env.action_high}"
+        )
+        options = f", with {env.task_options}" if env.task_options else ""
+        scores = tier.reference_returns or env.reference_returns
+        known = card.checksum(tier, str(tier.file))
+        rows = {
+            "family": f"{card.title}. {card.about}",
+            "about": tier.about,
+            "evaluated in": f"{env.task or 'no task here'}{options}: {env.task_reason}",
+            "limit": f"{env.horizon} steps",
+            "observations": str(env.obs_dim),
+            "actions": actions,
+            "score 0 and 100": f"returns {scores}; {env.reference_origin}",
+            "licence": f"{card.licence}{f' ({card.licence_note})' if card.licence_note else ''}",
+            "addresses": "\n".join(f"{base}/{tier.file}" for base in card.sources),
+            "size": f"{tier.size:,} bytes" if tier.size else "",
+            "checksum": f"{known.kind} {known.value}" if known else "",
+            "here": str(place(card, tier) or status(card, tier)),
+        }
+        if card.kind == "minari":  # the card knows no sizes: the metadata of each dataset does
+            for key in ("limit", "observations", "actions", "score 0 and 100"):
+                rows.pop(key)
+        table = Table(show_header=False, title=escape(self.name))
+        for key, value in rows.items():
+            if value:
+                table.add_row(key, escape(value))
+        Console().print(table)
         return 0
 
 
@@ -59,12 +107,14 @@ class DataCheck:
     """What a merged `done` is: terminations only, or split by the length of the episode."""
 
     def main(self) -> int:
-        options: dict[str, Any] = {
-            "spec": self.task,
-            "horizon": self.horizon,
-            "done_means": self.done_means,
-        }
-        return check_dataset(self.name, **options)
+        options, console = given(self, "name"), Console()
+        findings = check(self.name, **options)
+        for finding in findings:
+            console.print(line(finding))
+        if any(finding.severity == "error" for finding in findings):
+            return 1
+        summary(load(self.name, **options), console)
+        return 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +129,18 @@ class DataFetch:
     """NeoRL and NeoRL-2: training or validation data."""
 
     def main(self) -> int:
-        fetch(self.name, trajectories=self.trajectories, split=self.split)
+        console, options = Console(), given(self, "name")
+        columns = ("[progress.description]{task.description}", BarColumn(), DownloadColumn())
+        with Progress(*columns, Speed(), TimeRemainingColumn(), console=console) as progress:
+            bar = progress.add_task(escape(self.name), total=None, visible=False)
+
+            def advance(done: int, total: int | None) -> None:
+                progress.update(bar, completed=done, total=total, visible=True)
+
+            dataset = load(self.name, progress=advance, **options)
+        summary(dataset, console)
+        if not self.name.startswith("minari/"):
+            console.print(f"file: {place(*find_tier(self.name), self.split)}")
         return 0
 
 
@@ -109,17 +170,17 @@ class DataImport:
     """Where next_obs is not the next row's obs: refuse the file, or end the episode there (cut)."""
 
     def main(self) -> int:
-        options: dict[str, Any] = {
-            "spec": self.task,
-            "horizon": self.horizon,
-            "done_means": self.done_means,
-            "discrete": self.discrete,
-            "action_low": self.action_low,
-            "action_high": self.action_high,
-            "clip_actions": self.clip_actions,
-            "boundaries": self.boundaries,
-        }
-        import_file(self.source, self.out, **options)
+        console, dataset = Console(), load(self.source, **given(self, "source", "out"))
+        target = self.out or data_home() / "imported" / f"{Path(self.source).stem}.npz"
+        if target.suffix != ".npz":
+            raise DataError(
+                f"--out {target}: the compact format is an npz file; end the name in .npz"
+            )
+        save_npz(dataset, target)
+        for text in dataset.provenance.notes:
+            console.print(f"[dim]note[/]: {escape(text)}")
+        summary(dataset, console)
+        console.print(f"written to {target}; use that path wherever a dataset is named")
         return 0
 
 
@@ -140,6 +201,14 @@ def main(arguments: list[str]) -> int:
         description="List, describe, check, download or import datasets.",
     )
     return int(command.main())
+
+
+def given(command: Any, *others: str) -> dict[str, Any]:
+    """The fields of a command as options of `load`, without `others`."""
+    values = {f.name: getattr(command, f.name) for f in fields(command) if f.name not in others}
+    if "task" in values:
+        values["spec"] = values.pop("task")
+    return values
 
 
 def place(card: Card, tier: Tier, split: str = "train") -> Path | None:
@@ -172,76 +241,6 @@ def status(card: Card, tier: Tier) -> str:
     return "fetched when first used"
 
 
-def list_datasets(family: str | None = None, console: Console | None = None) -> None:
-    """Print the families, or all datasets of one."""
-    console = console or Console()
-    if family is not None:
-        card = find_card(family)
-        table = grid("dataset", "on this machine", title=escape(card.title))
-        for tier in card.tiers.values():
-            table.add_row(f"{card.family}/{tier.name}", escape(status(card, tier)))
-        console.print(table)
-        return
-    table = grid("family", "what it is", "datasets", "on this machine", title="datasets")
-    for card in all_cards().values():
-        tiers = [t for t in card.tiers.values() if t.missing is None]
-        ready = [t.name for t in tiers if status(card, t).startswith("ready")]
-        table.add_row(card.family, escape(card.title), str(len(tiers)), ", ".join(ready) or "-")
-    console.print(table)
-    console.print(
-        "python -m experiments data list FAMILY names every dataset of a family and how to get it."
-    )
-
-
-def info(name: str, console: Console | None = None) -> None:
-    """Print what the card says of a dataset."""
-    console = console or Console()
-    card, tier = find_tier(name)
-    environment = card.environment(tier)
-    actions = (
-        f"{environment.num_actions} discrete"
-        if environment.num_actions
-        else f"{environment.action_dim} in {environment.action_low} to {environment.action_high}"
-    )
-    options = f", with {environment.task_options}" if environment.task_options else ""
-    scores = tier.reference_returns or environment.reference_returns
-    known = card.checksum(tier, str(tier.file))
-    rows = {
-        "family": f"{card.title}. {card.about}",
-        "about": tier.about,
-        "evaluated in": f"{environment.task or 'no task here'}{options}: {environment.task_reason}",
-        "limit": f"{environment.horizon} steps",
-        "observations": str(environment.obs_dim),
-        "actions": actions,
-        "score 0 and 100": f"returns {scores}; {environment.reference_origin}",
-        "licence": f"{card.licence}{f' ({card.licence_note})' if card.licence_note else ''}",
-        "addresses": "\n".join(f"{base}/{tier.file}" for base in card.sources),
-        "size": f"{tier.size:,} bytes" if tier.size else "",
-        "checksum": f"{known.kind} {known.value}" if known else "",
-        "here": str(place(card, tier) or status(card, tier)),
-    }
-    if card.kind == "minari":  # the card knows no sizes: the metadata of each dataset does
-        for key in ("limit", "observations", "actions", "score 0 and 100"):
-            rows.pop(key)
-    table = Table(show_header=False, title=escape(name))
-    for key, value in rows.items():
-        if value:
-            table.add_row(key, escape(value))
-    console.print(table)
-
-
-def check_dataset(name: str, console: Console | None = None, **options: Any) -> int:
-    """Print every finding and a summary; 1 if the dataset cannot be used."""
-    console = console or Console()
-    findings = check(name, **options)
-    for finding in findings:
-        console.print(line(finding))
-    if any(finding.severity == "error" for finding in findings):
-        return 1
-    summary(load(name, **options), console)
-    return 0
-
-
 def line(finding: Finding) -> str:
     share = f" ({finding.share:.2%} of the rows)" if finding.share else ""
     colour = COLOURS[finding.severity]
@@ -260,36 +259,3 @@ def summary(data: Dataset, console: Console) -> None:
     if data.spec.reference_returns is not None:
         text += f", mean score {float(data.spec.score(returns).mean()):.1f}"
     console.print(text)
-
-
-def fetch(name: str, console: Console | None = None, **options: Any) -> None:
-    """Download (with a progress bar), verify, and print a summary."""
-    console = console or Console()
-    columns = ("[progress.description]{task.description}", BarColumn(), DownloadColumn())
-    with Progress(*columns, Speed(), TimeRemainingColumn(), console=console) as progress:
-        bar = progress.add_task(escape(name), total=None, visible=False)
-
-        def advance(done: int, total: int | None) -> None:
-            progress.update(bar, completed=done, total=total, visible=True)
-
-        data = load(name, progress=advance, **options)
-    summary(data, console)
-    if not name.startswith("minari/"):
-        console.print(f"file: {place(*find_tier(name), str(options.get('split', 'train')))}")
-
-
-def import_file(
-    source: str, out: Path | None = None, console: Console | None = None, **options: Any
-) -> Path:
-    """Verify `source` and write it in the compact format; the path written."""
-    console = console or Console()
-    data = load(source, **options)
-    target = out or data_home() / "imported" / f"{Path(source).stem}.npz"
-    if target.suffix != ".npz":
-        raise DataError(f"--out {target}: the compact format is an npz file; end the name in .npz")
-    save_npz(data, target)
-    for text in data.provenance.notes:
-        console.print(f"[dim]note[/]: {escape(text)}")
-    summary(data, console)
-    console.print(f"written to {target}; use that path wherever a dataset is named")
-    return target

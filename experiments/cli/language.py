@@ -2,11 +2,11 @@
 
 import dataclasses
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import tyro
 from rich.console import Console
 
@@ -47,40 +47,21 @@ ROUNDS = LanguageSettings("policy_gradient")
 FLAT = tyro.conf.arg(name="")  # --seed, not --settings.seed
 
 
-def main(arguments: list[str]) -> int:
-    commands: dict[str, Callable[[list[str]], int]] = {
-        "list": list_main,
-        "warm-start": warm_start_main,
-        "run": run_main,
-        "evaluate": evaluate_main,
-        "replay": replay_main,
-        "converse": converse_main,
-    }
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(HELP)
-        return 0 if arguments else 2
-    if arguments[0] not in commands:
-        raise unknown_name("command of language", arguments[0], commands)
-    return commands[arguments[0]](arguments[1:])
-
-
-def list_main(arguments: list[str]) -> int:
+@dataclass(frozen=True)
+class List:
     """The text tasks, with an example of each."""
-    tyro.cli(_nothing, args=arguments, prog="python -m experiments language list")
-    table = grid("task", "what", "levels (held out)", "turns", "example", title="text tasks")
-    for name, task in TASKS.items():
-        rng = random.Random(0)
-        problem = task.problem(task.trained[-1], rng)
-        shown = task.demonstration(problem, [], rng)
-        levels = [str(x) if x in task.trained else f"({x})" for x in task.levels]
-        example = f"{problem.prompt!r} -> {shown!r}"
-        table.add_row(name, task.title, " ".join(levels), str(task.max_turns), example)
-    Console().print(table)
-    return 0
 
-
-def _nothing() -> None:
-    """The text tasks, with an example of each."""
+    def main(self) -> int:
+        table = grid("task", "what", "levels (held out)", "turns", "example", title="text tasks")
+        for name, task in TASKS.items():
+            rng = random.Random(0)
+            problem = task.problem(task.trained[-1], rng)
+            shown = task.demonstration(problem, [], rng)
+            levels = [str(x) if x in task.trained else f"({x})" for x in task.levels]
+            example = f"{problem.prompt!r} -> {shown!r}"
+            table.add_row(name, task.title, " ".join(levels), str(task.max_turns), example)
+        Console().print(table)
+        return 0
 
 
 def warm_start_main(arguments: list[str]) -> int:
@@ -172,9 +153,7 @@ def warm_start(settings: LanguageSettings, config: LanguageConfig) -> Path:
         print(f"training the warm start first, in {folder}")
         same = {k: getattr(settings, k) for k in ("seed", "threads", "device")}
         language_run.create(dataclasses.replace(WARM, **same), shown, folder)
-    job = language_run.LanguageRun(folder)
-    if not job.finished():
-        job.resume()
+    language_run.LanguageRun(folder).finish(quiet=False)
     return folder
 
 
@@ -209,8 +188,6 @@ class Evaluate:
     threads: int = 1  # CPU threads
 
     def main(self) -> int:
-        import torch
-
         torch.set_num_threads(self.threads)
         agent = language_run.load(self.folder)
         options: dict[str, Any] = {"sampling": Sampling(self.temperature, self.top_p)}
@@ -230,10 +207,6 @@ class Evaluate:
         return 0
 
 
-def evaluate_main(arguments: list[str]) -> int:
-    return tyro.cli(Evaluate, args=arguments, prog="python -m experiments language evaluate").main()
-
-
 @dataclass(frozen=True)
 class Replay:
     """Repeat a run with workers from its schedule, and compare the model."""
@@ -244,10 +217,6 @@ class Replay:
         same = language_run.replay(self.folder)
         print("the same model, bit for bit" if same else "not the same model")
         return 0 if same else 1
-
-
-def replay_main(arguments: list[str]) -> int:
-    return tyro.cli(Replay, args=arguments, prog="python -m experiments language replay").main()
 
 
 @dataclass(frozen=True)
@@ -261,8 +230,6 @@ class Converse:
     seed: int = 0  # of the problems and of sampling
 
     def main(self) -> int:
-        import torch
-
         if self.count < 1:
             raise ConfigError(f"count is {self.count}, it must be at least 1")
         agent = language_run.load(self.folder)
@@ -284,5 +251,25 @@ class Converse:
         return 0
 
 
-def converse_main(arguments: list[str]) -> int:
-    return tyro.cli(Converse, args=arguments, prog="python -m experiments language converse").main()
+COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
+    "list": List,
+    "warm-start": warm_start_main,
+    "run": run_main,
+    "evaluate": Evaluate,
+    "replay": Replay,
+    "converse": Converse,
+}
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP)
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise unknown_name("command of language", name, COMMANDS)
+    command = COMMANDS[name]
+    if not dataclasses.is_dataclass(command):
+        return int(command(rest))
+    parsed: Any = tyro.cli(command, args=rest, prog=f"python -m experiments language {name}")
+    return int(parsed.main())

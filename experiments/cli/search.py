@@ -1,6 +1,7 @@
 """The verb `search`: search hyperparameters with Optuna, whose trials are in a database. The
 objective is an offline score by default."""
 
+import contextlib
 import csv
 import math
 import tomllib
@@ -65,11 +66,9 @@ class Search:
         if self.trials < 1:
             raise ConfigError(f"trials is {self.trials}, it must be at least 1")
         study = self._study()
-        where = launchers.launcher(self.launcher, self.workers, self.address)
-        try:
-            self._search(study, suggest, where)
-        finally:
-            where.close()
+        launcher = launchers.launcher(self.launcher, self.workers, self.address)
+        with contextlib.closing(launcher):
+            self._search(study, suggest, launcher)
         self._show(study)
         return 0
 

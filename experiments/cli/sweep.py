@@ -1,5 +1,6 @@
 """The verb `sweep`: every combination of algorithms, datasets, settings and seeds, as a table."""
 
+import contextlib
 import itertools
 import json
 from dataclasses import dataclass
@@ -41,11 +42,9 @@ class Sweep:
 
     def main(self) -> int:
         sweep = self._plan()
-        where = launchers.launcher(self.launcher, self.workers, self.address)
-        try:
-            table.finish(sweep, self.out, self.out / "runs", where, table.all_cells(sweep))
-        finally:
-            where.close()
+        launcher = launchers.launcher(self.launcher, self.workers, self.address)
+        with contextlib.closing(launcher):
+            table.finish(sweep, self.out, self.out / "runs", launcher, table.all_cells(sweep))
         table.show(sweep, self.out, Console())
         return 0
 

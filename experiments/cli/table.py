@@ -1,5 +1,6 @@
 """The verb `table`: fill in the missing cells of a table, and write it with its figures."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,11 +38,8 @@ class Table:
         if self.check > 0:
             return check(table, home, chosen, self.check, Local(self.workers), console)
         if self.run:
-            where = launcher(self.launcher, self.workers, self.address)
-            try:
+            with contextlib.closing(launcher(self.launcher, self.workers, self.address)) as where:
                 finish(table, home, self.folder / table.name, where, chosen, strict=self.strict)
-            finally:
-                where.close()
         show(table, home, console)
         return 0
 

@@ -20,7 +20,7 @@ class Job:
     """The job in a folder; a subclass is a kind of job."""
 
     kind: ClassVar[str]  # the key in config.json of the settings
-    title: ClassVar[str]
+    title: ClassVar[str]  # of the kind, in messages
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,7 +96,10 @@ class Job:
         self.read()
         with folders.locked(self.folder):
             before, began = folders.spent(self.folder), time.perf_counter()
-            clock = lambda: round(before + time.perf_counter() - began, 2)  # noqa: E731
+
+            def clock() -> float:
+                return round(before + time.perf_counter() - began, 2)
+
             try:
                 result = self.work(quiet, clock)
             except Interrupted:
@@ -107,7 +110,7 @@ class Job:
             folders.write_json(self.folder / "result.json", result)
         return result
 
-    def finish(self) -> None:
+    def finish(self, *, quiet: bool = True) -> None:
         """`resume`, unless nothing is left to do."""
         if not self.finished():
-            self.resume(quiet=True)
+            self.resume(quiet=quiet)

@@ -15,6 +15,7 @@ from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.workers import KINDS, Inline
 from experiments.runs.job import Clock, Job
+from experiments.settings import require_at_least
 from mbrl import agent as shared
 from mbrl import checkpoint
 from mbrl import config as configs
@@ -58,25 +59,9 @@ class LanguageSettings:
     def __post_init__(self) -> None:
         if self.learner not in LEARNERS:
             raise unknown_name("learner", self.learner, LEARNERS)
-        least = {
-            "steps": 1,
-            "seed": 0,
-            "threads": 1,
-            "workers": 0,
-            "chunk": 1,
-            "budget": 1,
-            "tokens": 1,
-            "eval_every": 0,
-            "eval_problems": 1,
-            "final_problems": 1,
-            "final_samples": 1,
-            "log_every": 1,
-            "checkpoint_every": 0,
-        }
-        for name, low in least.items():
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ConfigError(f"{name} is {value}, it must be at least {low}")
+        positive = ("steps", "threads", "chunk", "budget", "tokens", "log_every")
+        require_at_least(1, self, *positive, "eval_problems", "final_problems", "final_samples")
+        require_at_least(0, self, "seed", "workers", "eval_every", "checkpoint_every")
         if self.workers and self.learner != "policy_gradient":
             raise ConfigError(f"{self.learner} samples nothing; leave workers at 0")
         if self.tokens is not None and self.learner != "policy_gradient":

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from algorithms import ALGORITHMS
+from experiments import cli
 from experiments.__main__ import VERBS, main
 from experiments.cli.list import description
 from experiments.runs import training as run
@@ -18,6 +19,11 @@ def test_usage_names_every_verb(capsys) -> None:
     assert main([]) == 0
     text = capsys.readouterr().out
     assert all(verb in text for verb in VERBS)
+
+
+def test_every_verb_is_a_file() -> None:
+    files = {file.stem for file in Path(cli.__file__).parent.glob("*.py")}
+    assert files == {"__init__", *VERBS}
 
 
 @pytest.mark.parametrize("verb", list(VERBS))
