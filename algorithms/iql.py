@@ -72,6 +72,7 @@ class ImplicitQLearner:
         self, spec: Spec, config: IQLConfig, device: torch.device, generator: Generator
     ) -> None:
         self.config = config
+        self.decaying = True  # online the policy's rate is constant, as in the authors' fine-tuning
         hidden, rate = config.hidden, config.learning_rate
         kind = CategoricalPolicy if spec.discrete else TanhMeanGaussianPolicy
         self.policy: CategoricalPolicy | TanhMeanGaussianPolicy = kind(
@@ -106,7 +107,9 @@ class ImplicitQLearner:
 
         log_prob = self.policy.log_prob(batch.obs, batch.action)
         loss, metrics = policy_loss(log_prob, advantage, c.temperature, c.max_weight)
-        self.optimisers["policy"].param_groups[0]["lr"] = policy_rate(c, count)
+        self.optimisers["policy"].param_groups[0]["lr"] = (
+            policy_rate(c, count) if self.decaying else c.learning_rate
+        )
         descend(self.optimisers["policy"], loss)
 
         q = q_values(self.critic, obs, batch.action)

@@ -2,7 +2,7 @@
 algorithm's defaults."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,29 @@ from mbrl import tasks
 from mbrl.errors import ConfigError, unknown_name
 
 PRESETS = Path(__file__).parent / "presets"
+
+
+@dataclass(frozen=True)
+class CollectionSettings:
+    """How experience is gathered in a task; None: as the algorithm has it."""
+
+    envs: int | None = None  # parallel copies of the task
+    warmup: int | None = None  # uniform random rows at first; none after logged data
+    capacity: int | None = None  # rows of experience kept, logged data among them
+    updates_per_step: int | None = None  # updates after each step
+    refit_every: int | None = None  # steps between refits of a world model
+    refit_epochs: int | None = None  # passes over the experience a refit makes at most
+
+    def given(self) -> dict[str, int]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def apply(self, collection: Any) -> Any:
+        """`collection` with the settings that are given. Raises `ConfigError` for one that the
+        algorithm does not have."""
+        given, known = self.given(), {f.name for f in fields(collection)}
+        for name in given.keys() - known:
+            raise unknown_name("setting of the collection", name, known)
+        return replace(collection, **given)
 
 
 @dataclass(frozen=True)
@@ -35,6 +58,8 @@ class RunSettings:
     tensorboard: bool = True  # write event files
     fqe_steps: int = 0  # updates of the fitted Q evaluation that chooses among checkpoints; 0: none
     model: str | None = None  # folder of a world model fitted with the same data, config and seed
+    after: str | None = None  # folder of a finished run on logged data that goes on in this task
+    collection: CollectionSettings = field(default_factory=CollectionSettings)
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:

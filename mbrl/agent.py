@@ -182,6 +182,8 @@ class Agent(ABC, Generic[B]):
         require_steps(steps)
         require_match(self.spec, dataset)
         shown = self._shown(steps, callbacks)
+        if hasattr(self.learner, "decaying"):
+            self.learner.decaying = True
 
         def on_progress(metrics: Metrics) -> None:
             for callback in shown:
@@ -260,8 +262,11 @@ class Agent(ABC, Generic[B]):
 
     def collector(self, task: Task) -> Any:
         """What acts in `task` with the agent's exploration: uniform actions in the warm-up, which
-        an agent with logged data does not need."""
+        an agent with logged data does not need. A learner whose rates decay over a number of
+        offline updates is told that they no longer do."""
         c = self.source.collection
+        if hasattr(self.learner, "decaying"):
+            self.learner.decaying = False
         warmup = 0 if self.source.logged else c.warmup
         return Collector(task, envs=c.envs, warmup=warmup, seed=self.seed)
 

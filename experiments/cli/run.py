@@ -1,6 +1,7 @@
 """The verb `run`: train an algorithm on a dataset, or online in a task."""
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,8 +10,8 @@ from rich.console import Console
 
 from algorithms import ALGORITHMS
 from experiments.runs import training as runs
-from experiments.settings import RunSettings, preset_config
-from mbrl.errors import unknown_name
+from experiments.settings import RunSettings, build_config, preset_config
+from mbrl.errors import ConfigError, unknown_name
 from mbrl.records import Evaluations
 
 HELP = """usage: python -m experiments run ALGORITHM DATA [options]
@@ -18,6 +19,9 @@ HELP = """usage: python -m experiments run ALGORITHM DATA [options]
 ALGORITHM  {algorithms}
 DATA       a dataset (`python -m experiments data list`), a file (.npz .hdf5 .csv .parquet), or a
            task id such as Pendulum-v1 to learn online
+
+After a run on logged data, --after FOLDER lets its agent go on in the task, with its config and
+seed: python -m experiments run iql Pendulum-v1 --after runs/iql/pendulum-medium/seed-0
 
 python -m experiments run ravl pendulum/medium-replay --help lists every option of that run with
 the value of its preset. Results are written to runs/ALGORITHM/DATA/seed-N, or to --out. Continue a
@@ -41,12 +45,23 @@ def run_command(algorithm: str, data: str, options: list[str]) -> Any:
     """Parse the options of one run over its preset: `.settings`, `.config`, `.out`."""
     _, config_class = ALGORITHMS[algorithm]
     flat = tyro.conf.arg(name="")  # --seed, not --settings.seed
+    defaults, config = RunSettings(algorithm, data), preset_config(algorithm, data)
+    if "--after" in options[:-1]:
+        before = runs.TrainingRun(Path(options[options.index("--after") + 1]))
+        if before.settings.algorithm != algorithm:
+            raise ConfigError(
+                f"the agent of {before.folder} is of {before.settings.algorithm}; run it with "
+                f"`python -m experiments run {before.settings.algorithm} {data} --after "
+                f"{before.folder}`"
+            )
+        defaults = replace(defaults, seed=before.settings.seed)
+        config = build_config(before.settings.algorithm, before.read()["config"])
     folder = tyro.conf.arg(help="run folder; None: runs/ALGORITHM/DATA/seed-N")
     kind = dataclasses.make_dataclass(
         "Run",
         [
-            ("settings", Annotated[RunSettings, flat], RunSettings(algorithm, data)),
-            ("config", Annotated[config_class, flat], preset_config(algorithm, data)),
+            ("settings", Annotated[RunSettings, flat], defaults),
+            ("config", Annotated[config_class, flat], config),
             ("out", Annotated[Path | None, folder], None),
         ],
         frozen=True,

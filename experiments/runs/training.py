@@ -51,11 +51,46 @@ def description(settings: RunSettings, config: Any) -> dict[str, Any]:
     first session makes the checks that need the data or the agent."""
     steps = settings.steps or default_steps(settings.algorithm, settings.data)
     settings = replace(settings, steps=steps)
-    config = for_budget(settings.algorithm, settings.data, config, steps)
     check(settings)
+    if settings.after is not None:
+        return continuation(settings, config)
+    config = for_budget(settings.algorithm, settings.data, config, steps)
     if settings.model is not None:
         model_fits.require_match(Path(settings.model), settings, config)
     return {"run": asdict(settings), "config": configs.to_dict(config)}
+
+
+def continuation(settings: RunSettings, config: Any) -> dict[str, Any]:
+    """The content of config.json of a run that goes on in a task after the run `settings.after`,
+    with that one's config and seed. Raises `ConfigError` where it cannot."""
+    before = TrainingRun(Path(str(settings.after)))
+    earlier, values = before.settings, before.read()["config"]
+    if not before.finished():
+        raise ConfigError(
+            f"{before.folder} is not finished; continue it first with `python -m experiments "
+            f"resume {before.folder}`"
+        )
+    if earlier.online:
+        raise ConfigError(
+            f"{before.folder} learned in the task {earlier.data}; --after takes a run on logged "
+            "data"
+        )
+    same = (earlier.algorithm, earlier.seed, values)
+    if same != (settings.algorithm, settings.seed, configs.to_dict(config)):
+        raise ConfigError(
+            f"the agent of {before.folder} keeps its algorithm ({earlier.algorithm}), seed "
+            f"({earlier.seed}) and config; leave these options out"
+        )
+    spec = Spec.from_dict(folders.read_json(before.folder / "manifest.json")["spec"])
+    task = tasks.make(settings.data).spec
+    sizes = [(s.obs_dim, s.action_dim, s.num_actions) for s in (spec, task)]
+    if sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"{earlier.data} and {settings.data} differ in (obs_dim, action_dim, num_actions): "
+            f"{sizes[0]} against {sizes[1]}; give the task that the data are of ({spec.task})"
+        )
+    first = folders.read_json(before.folder / "result.json")["step"]
+    return {"run": asdict(settings), "config": values, "first_step": first}
 
 
 def ensure(settings: RunSettings, config: Any, folder: Path) -> None:
@@ -68,6 +103,11 @@ def check(settings: RunSettings) -> None:
     """Raise `ConfigError` if the algorithm cannot learn from the data or task of the settings."""
     name, given = settings.algorithm, settings.data
     cls, _ = ALGORITHMS[name]
+    if not settings.online and (settings.after or settings.collection.given()):
+        raise ConfigError(
+            f"{given!r} is a dataset; --after and --collection are for runs in a task, such as "
+            "Pendulum-v1"
+        )
     if not settings.online and not cls.learns_offline:
         raise ConfigError(
             f"{name} learns by acting and {given!r} is a dataset; give a task, such as CartPole-v1 "
@@ -116,14 +156,20 @@ class TrainingRun(Job):
         settings, result = self.settings, folders.read_json(self.folder / "result.json")
         chooses = result.get("chooses", settings.fqe_steps > 0)
         chosen = (self.folder / "selection.json").exists() or not chooses
-        return bool(result["step"] >= settings.steps and chosen)
+        return bool(result["step"] >= self.last_step and chosen)
+
+    @property
+    def last_step(self) -> int:
+        """The agent's step at the end: behind that of an earlier run, where one goes on."""
+        return int(self.read().get("first_step", 0)) + int(self.settings.steps or 0)
 
     def size(self) -> int:
         return int(self.settings.steps or 0)
 
     def progress(self) -> int:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-            return int(MetricsFile(self.folder / "metrics.csv").rows()[-1]["step"])
+            first = int(self.read().get("first_step", 0))
+            return int(MetricsFile(self.folder / "metrics.csv").rows()[-1]["step"]) - first
         return 0
 
     def work(self, quiet: bool, clock: Clock) -> Result:
@@ -134,11 +180,15 @@ class TrainingRun(Job):
         if path.exists():
             content = checkpoint.load(path)
             agent: Any = shared.restore(cls, content, settings.device)
+        elif settings.after is not None:
+            agent = trained_before(settings)
         else:
             config = configs.from_dict(config_class, self.read()["config"])
             agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
             if settings.model is not None and agent.learned is not None:
                 agent.learned.load_state_dict(model_fits.load(Path(settings.model)))
+        if settings.online:
+            agent.source.collection = settings.collection.apply(agent.source.collection)
         data_now = source.describe()
         facts = {
             "algorithm": {"name": settings.algorithm, "version": cls.version},
@@ -152,7 +202,25 @@ class TrainingRun(Job):
             raise CheckpointError(
                 f"the data of {self.folder} has changed: it was {known}, now it is {data_now}"
             )
-        return _train(agent, settings, source, self.folder, content, quiet, clock)
+        last = self.last_step
+        return _train(agent, settings, source, self.folder, content, last, quiet, clock)
+
+
+def trained_before(settings: RunSettings) -> Any:
+    """The agent of the run `settings.after`, with its logged data. Raises `CheckpointError` where
+    the data are not those that it was trained on."""
+    before = TrainingRun(Path(str(settings.after)))
+    source = open_source(before.settings)
+    known = folders.read_json(before.folder / "manifest.json")["data"]
+    if known != source.describe() or source.dataset is None:
+        raise CheckpointError(
+            f"the data of {before.folder} has changed: it was {known}, now it is "
+            f"{source.describe()}"
+        )
+    content = checkpoint.load(before.folder / "checkpoint.pt")
+    agent: Any = shared.restore(ALGORITHMS[settings.algorithm][0], content, settings.device)
+    agent.prepare(source.dataset, lambda metrics: None)
+    return agent
 
 
 @dataclass(frozen=True)
@@ -192,15 +260,14 @@ def _train(
     source: Source,
     folder: Path,
     content: dict[str, Any],
+    steps: int,
     quiet: bool,
     clock: Clock,
 ) -> Result:
-    """Restore the callbacks and run the training loop."""
-    steps = settings.steps
-    assert steps is not None
+    """Restore the callbacks and run the training loop until the agent's step is `steps`."""
     progress = Progress(steps)
     recorder = Recorder(folder, settings.log_every, settings.tensorboard)
-    evaluator = _evaluator(settings, source, folder, recorder, progress)
+    evaluator = _evaluator(settings, source, folder, steps, recorder, progress)
     collector = None
     if source.dataset is None:
         assert source.task is not None
@@ -276,18 +343,22 @@ class Forecast:
 
 
 def _evaluator(
-    settings: RunSettings, source: Source, folder: Path, recorder: Recorder, progress: Progress
+    settings: RunSettings,
+    source: Source,
+    folder: Path,
+    last: int,
+    recorder: Recorder,
+    progress: Progress,
 ) -> Evaluator | None:
     """None where the data's task is not one of this library."""
     if source.task is None:
         return None
-    assert settings.steps is not None
     return Evaluator(
         source.task,
         folder,
         every=evaluation_interval(settings),
         episodes=settings.eval_episodes,
-        last=settings.steps,
+        last=last,
         last_episodes=settings.final_episodes,
         recorder=recorder,
         progress=progress,

@@ -9,11 +9,18 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import ReBRAC
-from experiments.settings import build_config, merge
+from algorithms import IQL, ReBRAC
+from experiments.runs import jobs
+from experiments.runs import training as runs
+from experiments.settings import CollectionSettings, RunSettings, build_config, merge
+from mbrl import checkpoint
+from mbrl.data import save_npz
+from mbrl.errors import ConfigError
+from mbrl.records import MetricsFile
 from mbrl.tasks import Task, make
 from mbrl.training import train
 from mbrl.types import Dataset, Spec, Transitions
+from tests.behaviour.test_resume import assert_same, killed_after
 from tests.small import CONFIGS, OFFLINE, suited, takes
 
 OFFLINE_STEPS, BEFORE, AFTER = 6, 5, 7
@@ -107,3 +114,71 @@ def test_next_actions_of_experience_are_those_of_the_same_copy() -> None:
         expected = float(steps[t + 1].action[copy]) if known else 0.0
         assert float(batch.has_next[row]) == known
         assert float(batch.next_action[row]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["iql", "rebrac", "ravl", "neubay"])
+def test_a_run_that_goes_on_in_the_task_resumes_exactly(
+    name: str, pendulum: Dataset, tmp_path: Path
+) -> None:
+    """From the command line's side: killed twice, it ends where the uninterrupted run ends, its
+    steps counted on behind those of the run on logged data."""
+    save_npz(pendulum, tmp_path / "pendulum.npz")
+    config = build_config(name, CONFIGS[name])
+    quick = {"eval_episodes": 2, "final_episodes": 2, "tensorboard": False, "log_every": 5}
+    logged = RunSettings(name, str(tmp_path / "pendulum.npz"), steps=10, eval_every=0, **quick)
+    runs.start(logged, config, tmp_path / "logged", quiet=True)
+    quick |= {"steps": 24, "eval_every": 17, "checkpoint_every": 6}
+    online = RunSettings(name, "Pendulum-v1", after=str(tmp_path / "logged"), **quick)
+    runs.start(online, config, tmp_path / "whole", quiet=True)
+    folder, cls = tmp_path / "killed", algorithms.ALGORITHMS[name][0]
+    killed_after(folder, lambda: runs.start(online, config, folder, quiet=True), cls, "update", 9)
+    killed_after(folder, lambda: jobs.resume(folder, quiet=True), cls, "update", 5)
+    result = jobs.resume(folder, quiet=True)
+    assert result is not None and result["step"] == 34
+    contents = [checkpoint.load(f / "checkpoint.pt") for f in (tmp_path / "whole", folder)]
+    assert_same(*contents)
+    rows = [MetricsFile(f / "metrics.csv").rows() for f in (tmp_path / "whole", folder)]
+    steps = [[int(row["step"]) for row in table] for table in rows]
+    assert steps[0] == steps[1] == [15, 20, 25, 30]
+
+
+def test_decayed_rates_are_whole_again_online(pendulum: Dataset) -> None:
+    """IQL's policy would stand still: its rate has fallen to 0 over the offline updates."""
+    config = build_config("iql", CONFIGS["iql"] | {"decay_steps": 5})
+    agent = IQL(pendulum.spec, config).fit(pendulum, 6, callbacks=[])
+    rate = agent.optimisers["policy"].param_groups[0]
+    assert rate["lr"] == 0.0
+    before = [p.clone() for p in agent.policy.parameters()]
+    agent.learn(make("Pendulum-v1"), 2, callbacks=[])
+    assert rate["lr"] == config.learning_rate
+    assert any(
+        not torch.equal(a, b) for a, b in zip(before, agent.policy.parameters(), strict=True)
+    )
+    agent.fit(pendulum, 1, callbacks=[])
+    assert rate["lr"] == 0.0
+
+
+def test_what_cannot_go_on_is_refused(pendulum: Dataset, tmp_path: Path) -> None:
+    save_npz(pendulum, tmp_path / "pendulum.npz")
+    file, config = str(tmp_path / "pendulum.npz"), build_config("bc", CONFIGS["bc"])
+    quick = {"steps": 3, "eval_every": 0, "final_episodes": 2, "tensorboard": False}
+    folder = tmp_path / "logged"
+    runs.start(RunSettings("bc", file, **quick), config, folder, quiet=True)
+    after = quick | {"after": str(folder)}
+    other = build_config("bc", CONFIGS["bc"] | {"learning_rate": 1.0})
+    for settings, given, message in (
+        (RunSettings("bc", file, **after), config, "is a dataset; --after"),
+        (RunSettings("bc", "Hopper-v5", **after), config, "differ in"),
+        (RunSettings("bc", "Pendulum-v1", **after), other, "keeps its algorithm"),
+        (RunSettings("bc", "Pendulum-v1", **after | {"seed": 1}), config, "keeps its algorithm"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            runs.start(settings, given, tmp_path / "online", quiet=True)
+    unknown = CollectionSettings(refit_every=3)
+    with pytest.raises(ConfigError, match="unknown setting of the collection 'refit_every'"):
+        runs.start(
+            RunSettings("bc", "Pendulum-v1", collection=unknown, **after),
+            config,
+            tmp_path / "online",
+            quiet=True,
+        )
