@@ -11,7 +11,7 @@ from algorithms import ALGORITHMS
 from experiments.settings import preset, preset_config
 from experiments.tables import plan, render, summary, table
 from mbrl.data.cards import all_cards, cards_dir, find_tier
-from tests.experiments.tables.test_table import Here
+from tests.experiments.tables.small_table import Here
 from tests.mbrl.data.readers.test_published import (
     d4rl_arrays,
     hopper,

@@ -1,101 +1,19 @@
-"""Sweeps without a file, and the search of settings: what is parsed, run, chosen and continued."""
+"""The verb `search`: ranges, trials that are continued, and spaces."""
 
 import csv
-import dataclasses
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments.cli import quickstart, search, sweep
-from experiments.runs import folders, jobs, launchers
-from experiments.runs import training as runs
-from experiments.settings import RunSettings, build_config
-from experiments.tables import plan, records, render, summary
-from mbrl.data import save_npz
+from experiments.cli import search
+from experiments.runs import launchers
+from experiments.settings import build_config
+from experiments.tables import records
 from mbrl.errors import ConfigError
 from tests.experiments.tables.test_table import Here
 from world_models.disagreement import MEASURES
-
-
-def test_values_of_a_hyperparameter() -> None:
-    assert plan.parse_values("learner.eta=0.5,1") == ("learner.eta", [0.5, 1])
-    assert plan.parse_values("hidden=[8],[64,64]") == ("hidden", [[8], [64, 64]])
-    assert plan.parse_values("model.target=raw,standardised")[1] == ["raw", "standardised"]
-    with pytest.raises(ConfigError, match="'eta' is not NAME=VALUE"):
-        plan.parse_values("eta")
-
-
-def test_every_combination_is_a_column() -> None:
-    made = sweep.Sweep(
-        ("edac", "sac_n"), ("pendulum/expert",), set=("learner.critics=2,5", "learner.gamma=0.9")
-    )._plan()
-    labels = [c.label for c in made.blocks[0].columns]
-    assert labels == [
-        *(f"edac critics={n} gamma=0.9" for n in (2, 5)),
-        *(f"sac_n critics={n} gamma=0.9" for n in (2, 5)),
-    ]
-    with pytest.raises(ConfigError, match="edax"):
-        sweep.Sweep(("edax",), ("pendulum/expert",))._plan()
-    with pytest.raises(ConfigError, match="critcs"):
-        sweep.Sweep(("edac",), ("pendulum/expert",), set=("learner.critcs=2",))._plan()
-
-
-def test_a_sweep_writes_its_table_and_figure(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
-    options = ["--algorithms", "bc", "--data", "pendulum/expert", "--steps", "20"]
-    out = ["--set", "learning_rate=0.001,0.1", "--out", str(tmp_path / "s")]
-    assert sweep.main([*options, *out]) == 0
-    rows = list(csv.DictReader((tmp_path / "s" / "table.csv").open()))
-    assert [r["column"] for r in rows] == ["bc learning_rate=0.001", "bc learning_rate=0.1"]
-    drawn = list(csv.DictReader((tmp_path / "s" / "knob.csv").open()))
-    assert [float(r["learning_rate"]) for r in drawn] == [0.001, 0.1]
-    assert [float(r["mean"]) for r in drawn] == pytest.approx(
-        [float(r["mean"]) for r in rows], 1e-4
-    )
-    assert (tmp_path / "s" / "knob.png").stat().st_size > 5000
-
-
-def test_data_without_a_task_have_no_scores(pendulum, tmp_path: Path) -> None:
-    """As D4RL's kitchen: everything but evaluations. And the time of a run is that of all its
-    sessions."""
-    spec = dataclasses.replace(pendulum.spec, task="Kitchen-v0", reference_returns=None)
-    file, folder = tmp_path / "kitchen.npz", tmp_path / "run"
-    save_npz(dataclasses.replace(pendulum, spec=spec), file)
-    settings = RunSettings("td3_bc", str(file), steps=20, fqe_steps=10, tensorboard=False)
-    runs.start(settings, build_config("td3_bc", {"hidden": [8]}), folder, quiet=True)
-    first = jobs.seconds(folder)
-    record = records.write(tmp_path / "0.json", {"algorithm": "td3_bc"}, folder)
-    assert record["steps"] == [] and math.isfinite(max(record["selection"]["values"]))
-    assert math.isnan(records.last_score(record)) and math.isnan(records.selected_score(record))
-    entry = summary.Entry()
-    summary._add_run(entry, 0, record, None)
-    assert render.text_of(entry, 1) == "none"
-    described = folders.read_json(folder / "config.json")
-    described["run"]["steps"] = 25
-    folders.write_json(folder / "config.json", described)
-    jobs.resume(folder, quiet=True)
-    assert jobs.seconds(folder) > 0.9 * first
-
-
-def test_a_decay_as_long_as_the_budget_follows_it() -> None:
-    """Else nothing is learned after the preset's budget; other decays stay as they are."""
-    column = plan.Column("iql", "iql")
-    for data, budget in (("pendulum/medium", 5000), ("d4rl/hopper-medium-v2", 1_000_000)):
-        for steps in (None, budget, 300, 50_000):
-            assert plan.config_of(column, data, steps).decay_steps == (steps or budget)
-    own = plan.Column("iql", "iql", {"decay_steps": 0})
-    assert plan.config_of(own, "pendulum/medium", 50_000).decay_steps == 0
-
-
-def test_the_quickstart_mixes_no_budgets(tmp_path: Path) -> None:
-    folder = tmp_path / "ravl"
-    quickstart.require_same(folder, 100)
-    folders.write_json(folder / "config.json", {"run": {"steps": 100}})
-    quickstart.require_same(folder, 100)
-    with pytest.raises(ConfigError, match=r"a run of 100 updates, not of 4000.*--steps 100"):
-        quickstart.require_same(folder, 4000)
 
 
 class Trial:

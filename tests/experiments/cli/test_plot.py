@@ -1,0 +1,34 @@
+"""The verb `plot`: curves of runs, and what cannot be drawn."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.__main__ import main
+from experiments.runs import history
+from experiments.runs.training import TrainingRun
+from mbrl.errors import CheckpointError
+
+
+def test_a_plot_joins_seeds(runs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "figures" / "scores.png"
+    assert main(["plot", *map(str, runs), "--out", str(out)]) == 0
+    with out.with_suffix(".csv").open() as file:
+        rows = list(csv.DictReader(file))
+    ravl = [float(r["mean"]) for r in rows if r["name"] == "ravl"]
+    parts = [history.scores(folder)[1] for folder in runs[:2]]
+    np.testing.assert_allclose(ravl, np.mean(parts, axis=0), rtol=1e-5)
+    assert {r["name"] for r in rows} == {"ravl", "bc"}
+    assert main(["plot", str(runs[0]), "--metric", "critic/q_mean", "--out", str(out)]) == 0
+
+
+def test_what_cannot_be_drawn(runs: list[Path], tmp_path: Path, capsys) -> None:
+    assert main(["plot", str(runs[0]), "--metric", "critic/q_men"]) == 2
+    assert "critic/q_mean" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert main(["report"]) == 2
+    with pytest.raises(CheckpointError, match="holds no run"):
+        TrainingRun(tmp_path).read()

@@ -1,0 +1,71 @@
+"""Shared fits of world models: one for all runs that use it, with the same result."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.runs import jobs, pool
+from experiments.runs import model_fits as fits
+from experiments.runs import training as runs
+from experiments.settings import RunSettings, build_config
+from experiments.tables import plan, table
+from mbrl import checkpoint
+from mbrl.errors import CheckpointError
+from tests.behaviour.test_resume import assert_same
+from tests.experiments.tables.small_table import SMALL, Here
+from tests.small import CONFIGS
+
+
+def test_two_tables_share_a_fit(tmp_path: Path) -> None:
+    """Runs of two algorithms in two tables use the model of one folder."""
+    models = []
+    for name, algorithm in (("one", "ravl"), ("two", "mopo")):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(
+            f'datasets = ["pendulum/expert"]\nalgorithms = ["{algorithm}"]\n'
+            "seeds = [0]\nsteps = 9\n"
+        )
+        cells = table.all_cells(plan.load(str(file)))
+        described = table.describe_all(
+            plan.load(str(file)), cells, {"pendulum/expert": "mark"}, tmp_path / "jobs" / name
+        )
+        models += [folder for job in described for folder in jobs.job_in(job).needs()]
+    assert len(models) == 2 and models[0] == models[1]
+    assert models[0].parent == (tmp_path / "jobs" / "fits").resolve()
+
+
+def test_a_shared_fit_gives_the_run_that_an_own_fit_gives(tmp_path: Path) -> None:
+    config = build_config("ravl", CONFIGS["ravl"])
+    values = {"steps": 12, "eval_every": 0, "final_episodes": 2, "tensorboard": False}
+    own = RunSettings("ravl", "pendulum/expert", **values)
+    runs.start(own, config, tmp_path / "own", quiet=True)
+    fit = fits.shared(fits.FitSettings("pendulum/expert"), config.model, "mark", tmp_path / "fits")
+    other = RunSettings("ravl", "pendulum/expert", model=str(fit), **values)
+    runs.create(other, config, tmp_path / "shared")
+    with pytest.raises(CheckpointError, match="is not fitted"):
+        jobs.resume(tmp_path / "shared", quiet=True)
+    assert pool.run_all([tmp_path / "shared", fit], Here()) == {}
+    first, second = (checkpoint.load(tmp_path / n / "checkpoint.pt") for n in ("own", "shared"))
+    assert_same(first["state"], second["state"])
+    wrong = RunSettings("ravl", "pendulum/expert", model=str(fit), **values | {"seed": 1})
+    with pytest.raises(CheckpointError, match="of other data, seed"):
+        runs.create(wrong, config, tmp_path / "wrong")
+
+
+def test_the_task_as_the_model_needs_no_fit(tmp_path: Path) -> None:
+    text = SMALL.replace('algorithms = ["bc"]\n', "")
+    file = tmp_path / "true.toml"
+    small = "{ hidden = [8], critics = 2 }, imagination = { truth = 1.0, starts = 8 }"
+    text = text[: text.index("columns")] + (
+        f'columns = [{{ label = "r", algorithm = "ravl", config = {{ learner = {small} }} }}]\n'
+        'datasets = ["pendulum/expert"]\nseeds = [0]\nsteps = 4\n'
+    )
+    file.write_text(text)
+    result = plan.load(str(file))
+    cells = table.all_cells(result)
+    fingerprints, _ = table.fingerprints(cells)
+    described = table.describe_all(result, cells, fingerprints, tmp_path / "jobs")
+    (folder,) = jobs.in_order(described)
+    assert jobs.job_in(folder).needs() == []
+    jobs.resume(folder, quiet=True)
+    assert jobs.finished(folder)

@@ -1,0 +1,51 @@
+"""The choice among kept policies from the data alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import algorithms
+from experiments.cli.evaluate import main as evaluate_main
+from experiments.runs import jobs, selection
+from experiments.runs import training as runs
+from experiments.settings import RunSettings, build_config
+from mbrl.errors import CheckpointError, ConfigError
+from tests.small import CONFIGS
+
+
+def test_offline_choice_is_among_the_kept_policies(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "run"
+    chosen = RunSettings("bc", "pendulum/expert", steps=20, tensorboard=False, fqe_steps=5)
+    runs.start(chosen, build_config("bc", CONFIGS["bc"]), folder, quiet=True)
+    result = json.loads((folder / "selection.json").read_text())
+    assert result["steps"] == [4, 8, 12, 16, 20] and result["chosen"] in result["steps"]
+    assert result["chosen"] == result["steps"][int(np.argmax(result["values"]))]
+    from algorithms import load
+
+    agent = load(folder / "checkpoint.pt")
+    assert evaluate_main([str(folder), "--fqe-steps", "5"]) == 0
+    assert f"{result['chosen']} (chosen)" in capsys.readouterr().out
+    with pytest.raises(CheckpointError, match="no run folder with kept policies"):
+        evaluate_main([str(tmp_path), "--fqe-steps", "5"])
+    _, policies = selection.kept_policies(folder, agent)
+    for mine, kept in zip(agent.policy.parameters(), policies[-1].parameters(), strict=True):
+        assert bool((mine == kept).all())
+
+
+@pytest.mark.parametrize("name", ["neubay", "pets"])
+def test_a_choice_among_policies_that_carry_something(name: str, tmp_path: Path) -> None:
+    """Policies with memory are chosen from as others are. A planner learns none: asked for, the
+    choice is left out of its run, and refused where it is all that is asked."""
+    folder = tmp_path / "run"
+    settings = RunSettings(name, "pendulum/expert", steps=4, tensorboard=False, fqe_steps=5,
+                           eval_every=2, final_episodes=2)  # fmt: skip
+    runs.start(settings, build_config(name, CONFIGS[name]), folder, quiet=True)
+    assert jobs.finished(folder)
+    if name == "neubay":
+        assert json.loads((folder / "selection.json").read_text())["chosen"] in (2, 4)
+        return
+    assert not (folder / "selection.json").exists()
+    with pytest.raises(ConfigError, match="learns no policy"):
+        selection.select(folder, algorithms.load(folder / "checkpoint.pt"), None, 5)

@@ -1,0 +1,141 @@
+"""Conclusions about language models, from records with known numbers."""
+
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from experiments.tables import conclusions, plan, summary
+
+
+def records(key: dict[str, Any], values: list[dict[str, float]]) -> list[dict[str, Any]]:
+    return [
+        {"key": key | {"seed": seed}, "values": v, "curves": {}, "seconds": 60.0 + seed}
+        for seed, v in enumerate(values)
+    ]
+
+
+def summary_of(study: str, rows: dict[str, list[dict[str, Any]]]) -> summary.Summary:
+    """A summary of these records."""
+    columns = (plan.Column("score"),)
+    block = plan.Block("Block", tuple(plan.Row(n) for n in rows), columns, (0, 1, 2), study)
+    entries = {(n, "score"): summary.Entry(records=r) for n, r in rows.items()}
+    return summary.Summary(plan.Plan("t", "T", (block,)), (summary.BlockSummary(block, entries),))
+
+
+def test_recipes_above_and_below_grpo_are_named() -> None:
+    draw = np.random.default_rng(0)
+    around = {"grpo": 50, "good": 80, "same": 50, "bad": 10}
+    rows = {
+        f"{task}, {name}": records(
+            {"settings": {"task": task}},
+            [{"score": at + x, "before": 30.0} for x in draw.normal(0, 1, 3)],
+        )
+        for task in ("addition", "guessing")
+        for name, at in around.items()
+    }
+    rows["guessing, only here"] = records(
+        {"settings": {"task": "guessing"}}, [{"score": 80.0 + i, "before": 55.0} for i in range(3)]
+    )
+    output = summary_of("language_recipes", rows)
+    lines = conclusions.CONCLUSIONS["against_grpo"](output)
+    assert len(lines) == 6
+    said = "grpo by an interval without 0, 1 of 3 (0.1 by chance alone):"
+    assert f"addition, above {said} good" in lines[0]
+    assert f"addition, below {said} bad" in lines[1]
+    assert "only here" in lines[2] and "only here" not in lines[4]
+    assert lines[4].startswith("all tasks, above")
+    # Welch's interval of the difference, from its formula.
+    a, b = (
+        np.array([r["values"]["score"] for r in rows[f"addition, {n}"]]) for n in ("grpo", "good")
+    )
+    va, vb = a.var(ddof=1) / 3, b.var(ddof=1) / 3
+    degrees = (va + vb) ** 2 / (va**2 / 2 + vb**2 / 2)
+    half = stats.t.ppf(0.975, degrees) * np.sqrt(va + vb)
+    d = b.mean() - a.mean()
+    assert f"good {d:.1f} [{d - half:.1f}, {d + half:.1f}]" in lines[0]
+    (line,) = conclusions.CONCLUSIONS["warm_starts"](output)
+    assert line.startswith("6 warm starts solve 30.0 to 55.0 %")
+    assert line.endswith("guessing seed 0 55.0, guessing seed 1 55.0, guessing seed 2 55.0.")
+
+
+def test_schedulers_are_told_by_their_signal_and_by_their_score() -> None:
+    def row(score: float, signal: float) -> list[dict[str, Any]]:
+        values = [{"score": score + i, "signal": signal + i / 100} for i in range(3)]
+        return records({}, values)
+
+    rows = {
+        "grid_world, uniform": row(40.0, 0.5),
+        "grid_world, more": row(40.5, 0.75),
+        "grid_world, better": row(60.0, 0.5),
+        "grid_world, lost": row(float("nan"), float("nan")),
+    }
+    lost, *lines = conclusions.CONCLUSIONS["schedulers"](summary_of("language_schedulers", rows))
+    assert lost == "grid_world, lost: 3 of 3 runs diverged." and len(lines) == 4
+    said = "above uniform by an interval without 0, 1 of 2"
+    assert lines[0].startswith(f"signal on grid_world, {said}")
+    assert "more 25.0 [" in lines[0] and "better" not in lines[0]
+    assert "better 20.0 [" in lines[2] and "more" not in lines[2]
+
+
+def test_gains_are_told_by_kind_of_gate() -> None:
+    def row(recipe: str, *values: tuple[float, float]) -> list[dict[str, Any]]:
+        key = {"settings": {"task": "brackets", "recipe": recipe}}
+        return records(key, [{"score": a, "gain": b} for a, b in values])
+
+    rows = {
+        "brackets, grpo": row("grpo", (40.0, 8.0), (44.0, 12.0)),
+        "brackets, ppo": row("ppo", (30.0, 1.0), (50.0, 3.0)),
+        "brackets, a2c": row("a2c", (4.9, -30.0), (float("nan"), float("nan"))),
+        "addition, grpo": row("grpo", (40.0, 8.0)),
+    }
+    (line,) = conclusions.CONCLUSIONS["by_gate"](summary_of("language_recipes", rows))
+    assert line.startswith("brackets, ") and line.endswith(
+        ": Clip (2) 6.0, 0 of 4 runs lost; LogLikelihood (1) -30.0, 2 of 2 runs lost."
+    )
+
+
+def test_recipes_that_ended_alike_are_named() -> None:
+    def row(*scores: float) -> list[dict[str, Any]]:
+        return records({}, [{"score": x, "gain": float("nan")} for x in scores])
+
+    rows = {
+        "brackets, one": row(1.0, 2.0),
+        "brackets, other": row(1.0, 2.5),
+        "brackets, two": row(1.0, 2.0),
+        "addition, one": row(1.0, 2.0),
+        "addition, other": row(2.0, 1.0),
+        "addition, single": row(1.0),
+        "addition, alone": row(1.0),
+        "chain, one": row(500.0, 500.0),
+        "chain, other on the way": [r | {"curves": {"score": [1.0]}} for r in row(500.0, 500.0)],
+    }
+    (line,) = conclusions.CONCLUSIONS["alike"](summary_of("language_recipes", rows))
+    assert line == "brackets, the same numbers on every seed: one and two."
+
+
+def test_gains_of_rewards_and_demonstrations_are_told() -> None:
+    key = {"settings": {"task": "chain"}}
+    rows = {
+        f"chain, {name}": records(
+            key,
+            [
+                {"gain": at + i, "gain_other": at / 2 + i, "samples": 1000.0, "before": 30.0}
+                for i in range(3)
+            ],
+        )
+        for name, at in (
+            ("GRPO", 40.0),
+            ("demonstrations", 20.0),
+            ("as many demonstrations", 10.0),
+        )
+    }
+    lines = conclusions.CONCLUSIONS["rewards"](summary_of("language_tasks", rows))
+    assert lines[0].startswith("chain, trained levels: GRPO gains 41.0 [38.5, 43.5] points")
+    assert "the difference is 20.0 [" in lines[0]
+    assert lines[2] == (
+        "chain: a cell of GRPO took 61 s for 1,000 conversations, one of demonstrations 61 s for "
+        "1,000."
+    )
+    assert "as many demonstrations 11.0 [8.5, 13.5], the difference is 30.0 [" in lines[3]
+    assert len(lines) == 6

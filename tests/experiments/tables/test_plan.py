@@ -1,0 +1,65 @@
+"""Definitions of tables: what is read from their files, and mistakes in these."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments import studies
+from experiments.tables import plan, table
+from mbrl.errors import ConfigError
+from tests.experiments.tables.small_table import SMALL
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('title = "Small"', 'titel = "Small"', "'titel'.*title"),
+        ('["bc"]', '["bd"]', "'bd'"),
+        ('["bc"]', '["policy_gradient"]', "learns by acting"),
+        ("seeds = [0, 1]", "seeds = []", "seeds is missing"),
+        ("pendulum/expert", "pendulum/exprt", "exprt"),
+        ('"bc wide"', '"bc"', "same label"),
+        ("hidden = [16]", "hiden = [16]", "hiden"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(old: str, new: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(SMALL.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=f"(?s){message}"):
+        table.all_cells(plan.load(str(file)))
+
+
+def test_all_committed_tables_can_be_read() -> None:
+    for name in plan.names():
+        result = plan.load(name)
+        assert result.blocks and table.all_cells(result)
+
+
+def test_a_sweep_over_one_knob_has_a_column_a_value(tmp_path: Path) -> None:
+    file = tmp_path / "knob.toml"
+    file.write_text(
+        'datasets = ["pendulum/expert"]\nseeds = [0]\n'
+        '[sweep]\nalgorithm = "edac"\nknob = "learner.eta"\nvalues = [0.5, 2.0]\n'
+    )
+    cells = table.all_cells(plan.load(str(file)))
+    assert [c.key["config"]["learner"]["eta"] for c in cells] == [0.5, 2.0]
+    assert [c.column.label for c in cells] == ["edac eta=0.5", "edac eta=2.0"]
+
+
+def test_settings_of_a_study_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="setting of fqe_ranking"):
+        studies.settings_of("fqe_ranking", {"update": 3})
+    text = (plan.TABLES / "fqe-ranking.toml").read_text()
+    (tmp_path / "wrong.toml").write_text(
+        text.replace('label = "reacher/medium"', "label = 'x'\nup=1")
+    )
+    with pytest.raises(ConfigError, match="'up'"):
+        plan.load(str(tmp_path / "wrong.toml"))
+
+
+def test_values_of_a_hyperparameter() -> None:
+    assert plan.parse_values("learner.eta=0.5,1") == ("learner.eta", [0.5, 1])
+    assert plan.parse_values("hidden=[8],[64,64]") == ("hidden", [[8], [64, 64]])
+    assert plan.parse_values("model.target=raw,standardised")[1] == ["raw", "standardised"]
+    with pytest.raises(ConfigError, match="'eta' is not NAME=VALUE"):
+        plan.parse_values("eta")
