@@ -5,13 +5,13 @@ import dataclasses
 
 from torch import Tensor
 
-from algorithms import control_parts
+from algorithms import control_measures
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
-from mbrl.policy_gradient.credit import Bootstrapped, ReturnToGo
-from mbrl.policy_gradient.option import CURRENT_ENTROPY
-from mbrl.policy_gradient.rewards import at_last, outcome
-from mbrl.policy_gradient.selection import Finished
+from mbrl.policy_gradient.axes.credit import Bootstrapped, ReturnToGo
+from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
+from mbrl.policy_gradient.axes.reward import at_last, outcome
+from mbrl.policy_gradient.axes.selection import Finished
 from mbrl.types import Spec, Trajectories
 
 # What a run in control has for a recipe, beside the current policy's entropy.
@@ -20,7 +20,7 @@ KEYS = ("prompt", "turn")  # copies that began in one state, and the step of the
 HAS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
     *("signals.value", "signals.uniform"),
-    *(name for part in control_parts.PARTS for name in part.provides),
+    *(name for part in control_measures.PARTS for name in part.provides),
     *("groups.prompt", "segments.turn", "entropy"),
     "sum_prob_squared",  # of discrete actions
     CURRENT_ENTROPY,
@@ -35,7 +35,7 @@ PARTS = frozenset(
         "log-probs at the start of the update",
         "data of earlier policies with their log-probs",  # with keep above 1
         "the sum of squared probabilities of the old policy",
-        *(sentence for part in control_parts.PARTS for sentence in part.covers),
+        *(sentence for part in control_measures.PARTS for sentence in part.covers),
     }
 )
 
@@ -57,7 +57,7 @@ def check(objective: Recipe, group: int, scheduler: str, pool: int) -> None:
             f"recipe {objective.name} needs {', '.join(lacking)}, which a run in control does not "
             "have; `list recipes` shows what each one needs"
         )
-    control_parts.check(objective, group, pool)
+    control_measures.check(objective, group, pool)
 
 
 def success(t: Trajectories) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from algorithms.control_parts import described, needed
+from algorithms.control_measures import described, needed
 from algorithms.control_recipes import ANCHORS, check, in_control, success
 from algorithms.offline import Offline
 from mbrl import agent as shared
@@ -33,15 +33,14 @@ from mbrl.networks import (
     target_copy,
 )
 from mbrl.policy_gradient import Estimate, estimate, loss, recipe, shuffled
-from mbrl.policy_gradient.credit import Bootstrapped
+from mbrl.policy_gradient.axes.credit import Bootstrapped
+from mbrl.policy_gradient.axes.step_size import at_rate
+from mbrl.policy_gradient.collectors import Rounds, ScheduledRounds
+from mbrl.policy_gradient.collectors import check as check_scheduler
 from mbrl.policy_gradient.groups import numbered
-from mbrl.policy_gradient.step_size import at_rate
-from mbrl.rounds import Rounds
-from mbrl.scheduled_rounds import ScheduledRounds
-from mbrl.scheduled_rounds import check as check_scheduler
-from mbrl.scheduling import SCHEDULERS
-from mbrl.scheduling.curricula import Horizon
-from mbrl.scheduling.settings import settings
+from mbrl.policy_gradient.schedulers import SCHEDULERS
+from mbrl.policy_gradient.schedulers.curricula import Horizon
+from mbrl.policy_gradient.schedulers.settings import settings
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics
 from mbrl.types import Dataset, Spec, Trajectories, Transitions, joined

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithms.control_parts import described
+from algorithms.control_measures import described
 from algorithms.policy_gradient import Minibatch, PolicyGradient, PolicyGradientConfig
 from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend, target_copy
 from mbrl.policy_gradient import Estimate
-from mbrl.policy_gradient.gates import Clip
-from mbrl.policy_gradient.ratios import log_difference
+from mbrl.policy_gradient.axes.gate import Clip
+from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.training import Metrics
 from mbrl.types import Spec, Trajectories
 

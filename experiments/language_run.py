@@ -8,13 +8,14 @@ from typing import Any, Literal
 import torch
 import tyro
 
-from algorithms.language import asynchronous, huggingface
-from algorithms.language.agent import Speaker
-from algorithms.language.asynchronous import Replay, Rounds, hall
 from algorithms.language.evaluation import Score, evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.learner import Speaker
+from algorithms.language.models import huggingface
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.workers import KINDS, Inline
+from algorithms.language.sampling import async_collector
+from algorithms.language.sampling.async_collector import Replay, Rounds, hall
+from algorithms.language.sampling.workers import KINDS, Inline
 from experiments import folders
 from experiments.folders import write_json
 from experiments.run import surroundings
@@ -127,7 +128,7 @@ def made(settings: LanguageSettings, config: Any) -> Any:
     """The learner of a run that has not begun."""
     cls, _ = LEARNERS[settings.learner]
     if settings.workers:
-        asynchronous.check(config)
+        async_collector.check(config)
     agent: Any = cls(config=config, device=settings.device, seed=settings.seed)
     if settings.start is not None:
         path = Path(settings.start) / "checkpoint.pt"

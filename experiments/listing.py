@@ -14,7 +14,7 @@ HELP = """usage: python -m experiments list [WHAT]
 
 Without WHAT the algorithms, tasks and datasets there are.
 recipes     the objectives of policy_gradient: what each changes, needs, how well it is known
-schedulers  which prompts get how many rollouts: the components of mbrl.scheduling
+schedulers  which prompts get how many rollouts: the components of mbrl.policy_gradient.schedulers
 papers      both as a Markdown page, with every assumption and difference (docs/papers.md)"""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mbrl.policy_gradient import RECIPES, Recipe, Term
 from mbrl.policy_gradient.recipes import TABLES
-from mbrl.scheduling import PARTS, SCHEDULERS, Entry
+from mbrl.policy_gradient.schedulers import PARTS, SCHEDULERS, Entry
 
 HEADS = {
     "base": "What others stand on",
@@ -110,7 +110,7 @@ def scheduled() -> dict[str, Entry]:
 
 def _schedulers() -> Iterator[str]:
     yield "\n## Which prompts, and how many answers\n"
-    yield "Components of `mbrl.scheduling`, for language and for tasks in control.\n"
+    yield "Components of `mbrl.policy_gradient.schedulers`, for language and control alike.\n"
     yield "| name | paper | mark |"
     yield "|---|---|---|"
     for name, entry in scheduled().items():

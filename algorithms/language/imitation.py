@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from algorithms.language.agent import Speaker, SpeakerConfig, state_at, trained
-from algorithms.language.passes import passes
-from algorithms.language.rollouts import Rollouts, demonstrated
+from algorithms.language.learner import Speaker, SpeakerConfig, state_at, trained
+from algorithms.language.models.passes import passes
+from algorithms.language.sampling.rollouts import Rollouts, demonstrated
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from algorithms.language import parts, schedule
-from algorithms.language.agent import Speaker, described_at, measured, put, state_at, trained
-from algorithms.language.passes import Pass, passes, together
-from algorithms.language.rollouts import Rollouts, from_plain, plain
+from algorithms.language import measures, schedule
+from algorithms.language.learner import Speaker, described_at, measured, put, state_at, trained
+from algorithms.language.models.passes import Pass, passes, together
+from algorithms.language.sampling.partial_episodes import rounds_of
+from algorithms.language.sampling.rollouts import Rollouts, from_plain, plain
 from algorithms.language.settings import ANCHORS, HAS, MADE, LanguageConfig
-from algorithms.language.starts import rounds_of
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
 from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe, shuffled
+from mbrl.policy_gradient.axes.ratio import log_difference
+from mbrl.policy_gradient.axes.step_size import at_rate, effective_share
 from mbrl.policy_gradient.groups import numbered
-from mbrl.policy_gradient.ratios import log_difference
-from mbrl.policy_gradient.step_size import at_rate, effective_share
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
@@ -59,7 +59,7 @@ class LanguagePolicyGradient(Speaker):
             if f"log_probs.{name}" in self.recipe.needs
         }
         self.modules |= self.anchors
-        self.parts = parts.needed(self.recipe, self)
+        self.parts = measures.needed(self.recipe, self)
         for part in self.parts:
             self.modules |= part.modules
             self.optimisers |= part.optimisers

@@ -1,5 +1,5 @@
-"""How the settings of a run choose prompts: which scheduler of `mbrl.scheduling` with which
-settings, what it may know of the prompts, and what cannot go together."""
+"""How the settings of a run choose prompts: which scheduler with which settings, what it may know
+of the prompts, and what cannot go together."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language import parts
+from algorithms.language import measures
+from algorithms.language.models.vocabulary import ALPHABET
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
-from algorithms.language.vocabulary import ALPHABET
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe, recipe
-from mbrl.policy_gradient.credit import Bootstrapped, Credit
-from mbrl.policy_gradient.discriminative import Discriminative
-from mbrl.policy_gradient.modulation import Elsewhere
-from mbrl.policy_gradient.selection import Balanced
-from mbrl.scheduling import Pool
-from mbrl.scheduling.curricula import Horizon
-from mbrl.scheduling.settings import settings as written
+from mbrl.policy_gradient.axes.credit import Bootstrapped, Credit
+from mbrl.policy_gradient.axes.gate import Discriminative
+from mbrl.policy_gradient.axes.modulation import Elsewhere
+from mbrl.policy_gradient.axes.selection import Balanced
+from mbrl.policy_gradient.schedulers import Pool
+from mbrl.policy_gradient.schedulers.curricula import Horizon
+from mbrl.policy_gradient.schedulers.settings import settings as written
 
 BOTH_KINDS = "rounds of sampling until both kinds of answers are there"
 EARLIER = "data of earlier policies with their log-probs"
@@ -90,8 +90,8 @@ def check(config: Any, objective: Recipe) -> None:
     """Raises `ConfigError` for settings of rounds that cannot be."""
     settings(config)
     check_ranges(config)
-    task, kinds = text_task(config.task), parts.kinds(objective)
-    own = any(kind.roll_out is not parts.Part.roll_out for kind in kinds)
+    task, kinds = text_task(config.task), measures.kinds(objective)
+    own = any(kind.roll_out is not measures.Part.roll_out for kind in kinds)
     if config.group == 1 and config.scheduler == "uniform" and objective.compares and not own:
         raise ConfigError(
             f"recipe {objective.name} compares conversations about one problem, and group is 1: "
@@ -165,7 +165,7 @@ def check_scheduler(config: Any, objective: Recipe) -> None:
             f"the scheduler {config.scheduler} reads penalties, which replies of {config.task} do "
             "not have; a task that has them: calculator"
         )
-    if any(kind.problems is not parts.Part.problems for kind in parts.kinds(objective)):
+    if any(kind.problems is not measures.Part.problems for kind in measures.kinds(objective)):
         raise ConfigError(
             f"recipe {objective.name} chooses the problems of a round itself; take the scheduler "
             "uniform"

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from algorithms.language import parts, schedule
-from algorithms.language.agent import SpeakerConfig
-from algorithms.language.sampling import Sampling
+from algorithms.language import measures, schedule
+from algorithms.language.learner import SpeakerConfig
+from algorithms.language.sampling.tokens import Sampling
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe
-from mbrl.policy_gradient.option import CURRENT_ENTROPY
+from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
 
 ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
 HAS = (
@@ -88,6 +88,6 @@ class LanguageConfig(SpeakerConfig):
                 "updates of a round (epochs times minibatches), 0 for none"
             )
         objective = recipe(self.recipe)
-        parts.check(objective, HAS, (*MADE, *schedule.made(self)))
-        parts.check_settings(objective, self)
+        measures.check(objective, HAS, (*MADE, *schedule.made(self)))
+        measures.check_settings(objective, self)
         schedule.check(self, objective)

@@ -9,7 +9,7 @@ import numpy as np
 from experiments import figures, papers
 from experiments.studies import speaking
 from mbrl import statistics
-from mbrl.scheduling import SCHEDULERS
+from mbrl.policy_gradient.schedulers import SCHEDULERS
 
 VERSION = 1
 DEFAULTS = speaking.DEFAULTS | {"steps": 120_000, "tokens": 120_000}  # whichever comes first

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
+from mbrl.policy_gradient.axes.step_size import effective_share
 from mbrl.policy_gradient.groups import exp, group
 from mbrl.policy_gradient.recipe import Recipe, Term
-from mbrl.policy_gradient.step_size import effective_share
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 

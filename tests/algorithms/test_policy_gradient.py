@@ -11,14 +11,14 @@ from torch import Tensor
 
 import algorithms
 from algorithms import PolicyGradient, PolicyGradientConfig
-from algorithms.control_parts import described
+from algorithms.control_measures import described
 from algorithms.policy_gradient import Critic, Moments
 from experiments import run as runs
 from experiments.settings import RunSettings, build_config
 from mbrl.errors import ConfigError, DivergenceError
 from mbrl.evaluation import evaluate
-from mbrl.policy_gradient.step_size import StepSize
-from mbrl.rounds import Rounds
+from mbrl.policy_gradient.axes.step_size import StepSize
+from mbrl.policy_gradient.collectors import Rounds
 from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train

@@ -1,21 +1,20 @@
 """Recipes by their baselines, scales and rewards: what an answer is compared with."""
 
-from mbrl.policy_gradient import (
+from mbrl.policy_gradient.axes import (
     aggregation,
-    baselines,
-    gates,
+    baseline,
+    gate,
     modulation,
-    ratios,
-    regularisers,
-    scales,
+    ratio,
+    regulariser,
+    scale,
     selection,
 )
-from mbrl.policy_gradient.constraints import Contrast, HingeKL
-from mbrl.policy_gradient.credit import GAE
-from mbrl.policy_gradient.discriminative import Discriminative
-from mbrl.policy_gradient.nested import BundleRisk, SetValue
-from mbrl.policy_gradient.recipe import Recipe, Term
-from mbrl.policy_gradient.rewards import (
+from mbrl.policy_gradient.axes.credit import GAE, BundleRisk, SetValue
+from mbrl.policy_gradient.axes.gate import Discriminative
+from mbrl.policy_gradient.axes.modulation import EntropyShaping, ScoreVariance
+from mbrl.policy_gradient.axes.regulariser import Contrast, HingeKL
+from mbrl.policy_gradient.axes.reward import (
     ByOutcome,
     Consistency,
     Flawed,
@@ -24,13 +23,13 @@ from mbrl.policy_gradient.rewards import (
     RareEvents,
     Whole,
 )
-from mbrl.policy_gradient.uncertainty import EntropyShaping, ScoreVariance
+from mbrl.policy_gradient.recipe import Recipe, Term
 
-RAW = Term(baseline=baselines.Zero(), scale=scales.One())
-CENTRED = Term(scale=scales.One())
+RAW = Term(baseline=baseline.Zero(), scale=scale.One())
+CENTRED = Term(scale=scale.One())
 NEGATIVE = "The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning"
 OFFLINE = "Improving Language Models with Advantage-based Offline Policy Gradients"
-REFERENCE = Term(baseline=baselines.Recorded("reference_value"), scale=scales.One())
+REFERENCE = Term(baseline=baseline.Recorded("reference_value"), scale=scale.One())
 PRIORITY = ("sequences are drawn alike; the paper draws them by their advantage",)
 
 ADVANTAGES = (
@@ -39,10 +38,10 @@ ADVANTAGES = (
         "MC-GRPO: Median-Centered Group Relative Policy Optimization for Small-Rollout "
         "Reinforcement Learning",
         "2601.22582",
-        terms=(Term(baseline=baselines.Median(), scale=scales.MedianDeviation()),),
+        terms=(Term(baseline=baseline.Median(), scale=scale.MedianDeviation()),),
         selection=(selection.NonZero(),),
         aggregation=aggregation.SequenceMean(),
-        regularisers=(regularisers.KL(0.04),),
+        regularisers=(regulariser.KL(0.04),),
         differences=(
             "the penalty counts the pivot too",
             "an even group has no pivot: its median is the mean of the middle two",
@@ -52,34 +51,34 @@ ADVANTAGES = (
         "bnpo",
         "BNPO: Beta Normalization Policy Optimization",
         "2506.02864",
-        terms=(Term(scale=scales.BetaDensity()),),
+        terms=(Term(scale=scale.BetaDensity()),),
         differences=("an answer that is alone with its prompt counts 0, not its reward",),
     ),
     Recipe(
         "psr",
         NEGATIVE,
         "2506.01347",
-        terms=(Term(ByOutcome(1.0, 0.0), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(ByOutcome(1.0, 0.0), baseline=baseline.Zero(), scale=scale.One()),),
     ),
     Recipe(
         "nsr",
         NEGATIVE,
         "2506.01347",
-        terms=(Term(ByOutcome(0.0, -1.0), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(ByOutcome(0.0, -1.0), baseline=baseline.Zero(), scale=scale.One()),),
     ),
     Recipe(
         "w_reinforce",
         NEGATIVE,
         "2506.01347",
-        terms=(Term(ByOutcome(0.1, -1.0), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(ByOutcome(0.1, -1.0), baseline=baseline.Zero(), scale=scale.One()),),
     ),
     Recipe(
         "ngrpo",
         "NGRPO: Negative-enhanced Group Relative Policy Optimization",
         "2509.18851",
-        terms=(Term(baseline=baselines.VirtualMean(), scale=scales.VirtualStd()),),
+        terms=(Term(baseline=baseline.VirtualMean(), scale=scale.VirtualStd()),),
         selection=(selection.ZeroVariance("right"),),
-        gate=gates.Clip(0.16, 0.24),
+        gate=gate.Clip(0.16, 0.24),
     ),
     Recipe(
         "gdpo",
@@ -103,7 +102,7 @@ ADVANTAGES = (
         "riskpo",
         "RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
         "2510.00911",
-        terms=(Term(credit=BundleRisk(), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(credit=BundleRisk(), baseline=baseline.Zero(), scale=scale.One()),),
         parts=("bundles of questions", "the quantiles of their scores, tracked"),
         differences=(
             "an answer without a partner makes a paper of its own, it is not left out",
@@ -115,15 +114,15 @@ ADVANTAGES = (
         "fapo",
         "FAPO: Flawed-Aware Policy Optimization for Efficient and Reliable Reasoning",
         "2510.22543",
-        terms=(Term(Flawed(), scale=scales.Std(1e-6)),),
-        gate=gates.Clip(0.2, 0.28, dual=10.0),
+        terms=(Term(Flawed(), scale=scale.Std(1e-6)),),
+        gate=gate.Clip(0.2, 0.28, dual=10.0),
         parts=("a process reward model that finds flawed steps of right answers",),
     ),
     Recipe(
         "drpo_decoupled",
         "DRPO: Efficient Reasoning via Decoupled Reward Policy Optimization",
         "2510.04474",
-        terms=(Term(ByOutcome(), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(ByOutcome(), baseline=baseline.Zero(), scale=scale.One()),),
         gate=Discriminative(),
         aggregation=aggregation.SequenceMean(),
         regularisers=(HingeKL(),),
@@ -137,10 +136,10 @@ ADVANTAGES = (
         "stable_reinforce",
         "R1-Reward: Training Multimodal Reward Model Through Stable Reinforcement Learning",
         "2505.02835",
-        terms=(Term(Consistency(), baseline=baselines.Zero(), scale=scales.One(), key=()),),
+        terms=(Term(Consistency(), baseline=baseline.Zero(), scale=scale.One(), key=()),),
         modulation=(modulation.Whiten(1e-8),),
         selection=(selection.Outliers(3.0),),
-        gate=gates.Clip(clamp=6.907755278982137),
+        gate=gate.Clip(clamp=6.907755278982137),
         aggregation=aggregation.SequenceMean(),
         parts=("a judge of whether reasoning and answer agree",),
         differences=("the weights of the consistency reward are recalled, not checked",),
@@ -150,9 +149,7 @@ ADVANTAGES = (
         "Is Reinforcement Learning (Not) for Natural Language Processing: Benchmarks, Baselines, "
         "and Building Blocks for Natural Language Policy Optimization",
         "2210.01241",
-        terms=(
-            Term(KLPenalised(0.1), GAE(), baseline=baselines.Zero(), scale=scales.One(), key=()),
-        ),
+        terms=(Term(KLPenalised(0.1), GAE(), baseline=baseline.Zero(), scale=scale.One(), key=()),),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         parts=("a critic", "log-probs of the policy masked by its earlier copy's top p"),
     ),
@@ -162,8 +159,8 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        ratio=ratios.Product(denominator="reference"),
-        gate=gates.DetachedClip(low=0.9, high=0.9),
+        ratio=ratio.Product(denominator="reference"),
+        gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
         parts=("the value of a prompt under the reference policy",),
         differences=PRIORITY,
@@ -174,7 +171,7 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        gate=gates.LogLikelihood(),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
         parts=("the value of a prompt under the reference policy",),
         differences=PRIORITY,
@@ -185,8 +182,8 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        ratio=ratios.Token(denominator="reference"),
-        gate=gates.DetachedClip(low=0.9, high=0.9),
+        ratio=ratio.Token(denominator="reference"),
+        gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
         parts=("the value of a prompt under the reference policy",),
         differences=PRIORITY,
@@ -197,9 +194,9 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        gate=gates.LogLikelihood(),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        regularisers=(regularisers.KL(0.1, "k1"),),
+        regularisers=(regulariser.KL(0.1, "k1"),),
         parts=("the value of a prompt under the reference policy",),
         differences=(*PRIORITY, "the weight of the penalty is not the authors', who give none"),
     ),
@@ -208,9 +205,9 @@ ADVANTAGES = (
         "Q-Hawkeye: Reliable Visual Policy Optimization for Image Quality Assessment",
         "2601.22920",
         modulation=(ScoreVariance(),),
-        gate=gates.LogLikelihood(),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceMean(),
-        regularisers=(regularisers.KL(0.04), Contrast()),
+        regularisers=(regulariser.KL(0.04), Contrast()),
         parts=("log-probs of the same answers with a degraded image", "predicted scores"),
         differences=(
             "the weight of the contrast stays 1e-4; the authors anneal it to 0",
@@ -223,7 +220,7 @@ ADVANTAGES = (
         "Stable and Efficient Single-Rollout RL for Multimodal Reasoning",
         "2512.18215",
         mark="secondary",
-        terms=(Term(baseline=baselines.Recorded("tracked_value"), scale=scales.One()),),
+        terms=(Term(baseline=baseline.Recorded("tracked_value"), scale=scale.One()),),
         modulation=(modulation.Whiten(1e-8), EntropyShaping()),
         parts=("a tracker of every prompt's success rate",),
         assumptions=("entropy weight 0.4 and limit |A| / 2, as recalled",),
@@ -233,9 +230,9 @@ ADVANTAGES = (
         "Polychromic Objectives for Reinforcement Learning",
         "2509.25424",
         mark="secondary",
-        terms=(Term(credit=SetValue(), scale=scales.One()),),
+        terms=(Term(credit=SetValue(), scale=scale.One()),),
         modulation=(modulation.Elsewhere(GAE()),),
-        regularisers=(regularisers.KL(0.01),),
+        regularisers=(regulariser.KL(0.01),),
         parts=("a critic", "sets of sequences that begin in one state", "kinds of sequences"),
         assumptions=(
             "a set is worth its mean reward times its share of distinct sequences; another's code "
@@ -248,7 +245,7 @@ ADVANTAGES = (
         "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts",
         "2603.10848",
         mark="reconstructed",
-        terms=(Term(baseline=baselines.Shrinkage(), scale=scales.One()),),
+        terms=(Term(baseline=baseline.Shrinkage(), scale=scale.One()),),
         parts=("a prior of the value of every prompt",),
         assumptions=(
             "the variance of the mean is the one under the prior, V (1 - V) / n",
@@ -277,7 +274,7 @@ ADVANTAGES = (
         "2508.06317",
         mark="reconstructed",
         terms=(Term(Whole("consistency_reward")),),
-        regularisers=(regularisers.KL(0.04),),
+        regularisers=(regulariser.KL(0.04),),
         parts=("rewards of agreement with the mean prediction",),
         assumptions=(
             "confidence is 1 - variance over the largest in the batch",
@@ -291,7 +288,7 @@ ADVANTAGES = (
         "2510.04392",
         mark="reconstructed",
         terms=(Term(Whole("group_similarity"), key=("paraphrases",)),),
-        regularisers=(regularisers.KL(0.04),),
+        regularisers=(regulariser.KL(0.04),),
         parts=("similarities between answers to paraphrases",),
         assumptions=(
             "the reward is the mean similarity to all answers to other paraphrases",

@@ -1,29 +1,28 @@
 """Recipes whose change is a gate, an entropy term, the aggregation or which data are kept."""
 
-from mbrl.policy_gradient import (
+from mbrl.policy_gradient.axes import (
     aggregation,
-    baselines,
-    gates,
-    masks,
+    baseline,
+    gate,
     modulation,
-    regularisers,
-    rewards,
-    scales,
+    regulariser,
+    reward,
+    scale,
     selection,
 )
-from mbrl.policy_gradient.credit import TreeDifference
+from mbrl.policy_gradient.axes.credit import TreeDifference
 from mbrl.policy_gradient.recipe import Recipe, Term
 
 ENTROPY = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
 
 CLIPPING = (
-    Recipe("clip_cov", ENTROPY, "2505.22617", gate=masks.CovarianceClip()),
-    Recipe("kl_cov", ENTROPY, "2505.22617", gate=masks.CovariancePenalty()),
+    Recipe("clip_cov", ENTROPY, "2505.22617", gate=gate.CovarianceClip()),
+    Recipe("kl_cov", ENTROPY, "2505.22617", gate=gate.CovariancePenalty()),
     Recipe(
         "epo",
         "EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning",
         "2509.22576",
-        regularisers=(regularisers.EntropyBand(),),
+        regularisers=(regulariser.EntropyBand(),),
         parts=("mean entropies of earlier updates at every turn",),
         differences=("the weight does not grow with training",),
     ),
@@ -33,7 +32,7 @@ CLIPPING = (
         "2510.14545",
         mark="reconstructed",
         modulation=(modulation.EntropyGrowth(0.1),),
-        gate=masks.GradientPreservingClip(),
+        gate=gate.GradientPreservingClip(),
         parts=("rollouts that branch where entropy is high",),
         assumptions=(
             "entropy enters the advantage as a deviation from the batch's mean, weight 0.1",
@@ -83,7 +82,7 @@ CLIPPING = (
         "Reinforced Efficient Reasoning via Semantically Diverse Exploration",
         "2601.05053",
         mark="reconstructed",
-        terms=(Term(credit=TreeDifference(), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(credit=TreeDifference(), baseline=baseline.Zero(), scale=scale.One()),),
         aggregation=aggregation.SequenceSum(length=1024.0),
         parts=("rollouts that branch where answers diverge",),
         assumptions=("no term for length",),
@@ -93,8 +92,8 @@ CLIPPING = (
         "One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient",
         "2509.26313",
         mark="reconstructed",
-        terms=(Term(rewards.Affine(1.1, -0.1), baseline=baselines.Zero(), scale=scales.One()),),
-        gate=gates.LogLikelihood(),
+        terms=(Term(reward.Affine(1.1, -0.1), baseline=baseline.Zero(), scale=scale.One()),),
+        gate=gate.LogLikelihood(),
         parts=("tokens sampled at every position of a teacher's text",),
         assumptions=("a wrong token earns -0.1", "every sampled token is a sequence of one step"),
     ),

@@ -1,27 +1,27 @@
 """Recipes by what they do to advantages after they were normalised, and by what they leave out."""
 
-from mbrl.policy_gradient import (
+from mbrl.policy_gradient.axes import (
     aggregation,
-    baselines,
-    gates,
+    baseline,
+    gate,
     modulation,
-    regularisers,
+    regulariser,
     rejection,
-    scales,
+    scale,
     selection,
 )
-from mbrl.policy_gradient.adaptive_clips import EntropyClip
-from mbrl.policy_gradient.nested import TokenWeighted
-from mbrl.policy_gradient.recipe import Recipe, Term
-from mbrl.policy_gradient.rewards import Whole
-from mbrl.policy_gradient.sampling import ResampleOnCorrect
-from mbrl.policy_gradient.uncertainty import (
+from mbrl.policy_gradient.axes.credit import TokenWeighted
+from mbrl.policy_gradient.axes.gate import EntropyClip
+from mbrl.policy_gradient.axes.modulation import (
     AsymmetricConfidence,
     ConfidenceGap,
     Novelty,
     ResponseEntropy,
     SemanticEntropy,
 )
+from mbrl.policy_gradient.axes.reward import Whole
+from mbrl.policy_gradient.axes.selection import ResampleOnCorrect
+from mbrl.policy_gradient.recipe import Recipe, Term
 
 SELECTIONS = (
     Recipe(
@@ -36,7 +36,7 @@ SELECTIONS = (
         "hapo_token_aware",
         "From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature",
         "2509.16591",
-        terms=(Term(credit=TokenWeighted(), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(credit=TokenWeighted(), baseline=baseline.Zero(), scale=scale.One()),),
         gate=EntropyClip(),
         differences=(
             "entropies below the pivot are scaled to [-1, 0]; the authors' code divides them by a "
@@ -56,7 +56,7 @@ SELECTIONS = (
         "mini_o3",
         "Mini-o3: Scaling Up Reasoning Patterns and Interaction Turns for Visual Search",
         "2509.07969",
-        terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
+        terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         selection=(selection.Finished(),),
         differences=(
             "steps that are left out stay in the denominator",
@@ -68,9 +68,9 @@ SELECTIONS = (
         "grpo_roc",
         "rStar2-Agent: Agentic Reasoning Technical Report",
         "2508.20722",
-        terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
+        terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         sampling=(ResampleOnCorrect(),),
-        gate=gates.Clip(0.2, 0.28),
+        gate=gate.Clip(0.2, 0.28),
         parts=("penalties of tool errors and of format",),
         differences=(
             "as in the authors' code the best right answers are kept, none is drawn by chance",
@@ -83,7 +83,7 @@ SELECTIONS = (
         "SEED-GRPO: Semantic Entropy Enhanced GRPO for Uncertainty-Aware Policy Optimization",
         "2505.12346",
         mark="secondary",
-        terms=(Term(scale=scales.One()),),
+        terms=(Term(scale=scale.One()),),
         modulation=(SemanticEntropy(),),
         parts=("clusters of answers of one meaning",),
         assumptions=("linear in the entropy, rate 0.02", "clusters weigh by their answers"),
@@ -140,12 +140,12 @@ SELECTIONS = (
         "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation",
         "2509.23866",
         mark="reconstructed",
-        terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
+        terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         selection=(selection.TopEntropyTurns(0.8),),
         rejection=(rejection.Truncated(cap=1.0),),
-        gate=gates.Clip(0.1, 0.28, dual=3.0),
+        gate=gate.Clip(0.1, 0.28, dual=3.0),
         aggregation=aggregation.SequenceMean(),
-        regularisers=(regularisers.KL(0.1),),
+        regularisers=(regulariser.KL(0.1),),
         parts=("log-probs of the engine that sampled",),
         assumptions=(
             "four fifths of the turns are kept, by their mean entropy",

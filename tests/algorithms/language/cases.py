@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.agent import ModelConfig
-from algorithms.language.conversation import Conversation
+from algorithms.language.learner import ModelConfig
+from algorithms.language.models.transformer import TransformerConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.rollouts import Rollouts, gathered, grouped
+from algorithms.language.sampling.conversation import Conversation
+from algorithms.language.sampling.rollouts import Rollouts, gathered, grouped
 from algorithms.language.tasks import Problem, Reply, TextTask
-from algorithms.language.transformer import TransformerConfig
 
 MODEL = ModelConfig(transformer=TransformerConfig(width=16, layers=1, heads=2, hidden=16))
 

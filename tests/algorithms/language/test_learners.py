@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from algorithms.language import tasks
-from algorithms.language.agent import ModelConfig
 from algorithms.language.evaluation import evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.learner import ModelConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.sampling import Sampling
+from algorithms.language.sampling.tokens import Sampling
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate
-from mbrl.policy_gradient.step_size import StepSize
+from mbrl.policy_gradient.axes.step_size import StepSize
 from mbrl.training import train
 from tests.algorithms.language.small import MODEL, TINY, Digits, Echo
 

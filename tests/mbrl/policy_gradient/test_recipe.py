@@ -8,16 +8,13 @@ import torch
 
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss, recipe
-from mbrl.policy_gradient import baselines as b
-from mbrl.policy_gradient.adaptive_clips import EntropyClip
-from mbrl.policy_gradient.credit import VTrace
-from mbrl.policy_gradient.gates import Clip
+from mbrl.policy_gradient.axes import baseline as b
+from mbrl.policy_gradient.axes.credit import VTrace
+from mbrl.policy_gradient.axes.gate import Clip, CovarianceClip, EntropyClip, Hybrid, MaskedWeight
+from mbrl.policy_gradient.axes.modulation import StepEntropy, Whiten
+from mbrl.policy_gradient.axes.ratio import Geometric
+from mbrl.policy_gradient.axes.selection import NonZero, ZeroVariance
 from mbrl.policy_gradient.groups import numbered
-from mbrl.policy_gradient.masks import CovarianceClip, Hybrid, MaskedWeight
-from mbrl.policy_gradient.modulation import Whiten
-from mbrl.policy_gradient.ratios import Geometric
-from mbrl.policy_gradient.selection import NonZero, ZeroVariance
-from mbrl.policy_gradient.uncertainty import StepEntropy
 from tests.mbrl.policy_gradient import cases
 
 

@@ -1,0 +1,189 @@
+"""What recipes need beside log-probs and a critic, made from the episodes of a run in control."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from mbrl.errors import ConfigError
+from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy
+from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.axes.credit import BundleRisk
+from mbrl.policy_gradient.axes.reward import outcome
+from mbrl.policy_gradient.measures.group_ids import bundled
+from mbrl.policy_gradient.measures.trackers import EntropyHistory, QuantileTracker
+from mbrl.types import Trajectories
+
+
+def described(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
+    """log pi of the actions of `t` and the policy's entropy, both [B, T]; of a squashed Gaussian
+    actions and entropy are those before the squash."""
+    if isinstance(policy, CategoricalPolicy):
+        log_pi = torch.log_softmax(policy.logits(t.obs), -1)
+        chosen = log_pi.gather(-1, t.action.long()[..., None])[..., 0]
+        return chosen, -(log_pi.exp() * log_pi).sum(-1)
+    assert isinstance(policy, SquashedGaussianPolicy)
+    _, log_std = policy.distribution(t.obs)
+    entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+    return policy.log_prob_of_draw(t.obs, t.action), entropy
+
+
+def with_fields(t: Trajectories, field: str, **values: Tensor) -> Trajectories:
+    """With more tensors in the dictionary `field`: numbers [B] of episodes are put at every step,
+    [B, T] are taken as they are."""
+    steps = t.mask.shape[1]
+    each = {n: v if v.ndim == 2 else v[:, None].expand(-1, steps) for n, v in values.items()}
+    return dataclasses.replace(t, **{field: getattr(t, field) | each})
+
+
+class Part:
+    """Gives `provides`, fields of the trajectories in the words of `Recipe.needs`, and is what the
+    sentences `covers` of `Recipe.parts` ask for."""
+
+    provides: ClassVar[tuple[str, ...]]
+    covers: ClassVar[tuple[str, ...]]
+    discrete: ClassVar[bool] = False  # whether it means nothing for continuous actions
+    greedy: ClassVar[bool] = False  # whether the last copy of every start acts greedily
+
+    def __init__(self, objective: Recipe) -> None:
+        self.tracker: Any = None  # what is kept from round to round
+
+    def gathered(self, t: Trajectories, group: int) -> Trajectories:
+        """A round's episodes as they came in."""
+        return t
+
+    def measured(self, t: Trajectories, policy: nn.Module) -> Trajectories:
+        """All episodes that the next updates learn from; `policy` is the one before them."""
+        return t
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.tracker is None else self.tracker.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.tracker is not None:
+            self.tracker.load_state_dict(state)
+
+
+class GreedyReturn(Part):
+    """`signals.greedy_return`: what the greedy policy earned from the same start. The last copy of
+    every start acts greedily and is not learned from, so that it costs no steps beyond the round.
+    ReMax, arXiv 2310.10505."""
+
+    provides = ("signals.greedy_return",)
+    covers = ("a greedy answer to every prompt",)
+    greedy = True
+
+    def gathered(self, t: Trajectories, group: int) -> Trajectories:
+        last = torch.arange(len(t.mask), device=t.mask.device) % group == group - 1
+        earned = outcome(t)[last, 0].repeat_interleave(group - 1)
+        return with_fields(t.select(~last), "signals", greedy_return=earned)
+
+
+class Bundles(Part):
+    """Bundles of about five starts with their papers, and the tracked quantiles of the papers'
+    scores. RiskPO, arXiv 2510.00911."""
+
+    provides = BundleRisk().needs()[1:]  # but the prompt
+    covers = ("bundles of questions", "the quantiles of their scores, tracked")
+
+    def __init__(self, objective: Recipe) -> None:
+        self.tracker = QuantileTracker((0.2, 0.8), 0.1)
+
+    def gathered(self, t: Trajectories, group: int) -> Trajectories:
+        found = bundled(t.groups["prompt"][:, 0].tolist(), outcome(t)[:, 0].tolist())
+        ids = {"bundle": torch.tensor(found.bundle), "paper": torch.tensor(found.paper)}
+        low, high = self.tracker.update(found.scores).tolist()
+        device, like = t.mask.device, t.reward
+        t = with_fields(t, "groups", **{name: x.to(device) for name, x in ids.items()})
+        quantiles = {"quantile_low": low, "quantile_high": high}
+        return with_fields(
+            t, "signals", **{n: torch.full_like(like, x) for n, x in quantiles.items()}
+        )
+
+
+class GradientNorms(Part):
+    """`signals.gradient_norm_squared` of an episode: the squared norm of the gradient of the sum of
+    its log-probs with regard to the policy's weights. VCPO, arXiv 2602.17616."""
+
+    provides = ("signals.gradient_norm_squared",)
+    covers = ("squared norms of the sequences' gradients",)
+
+    def measured(self, t: Trajectories, policy: nn.Module) -> Trajectories:
+        weights, norms = list(policy.parameters()), []
+        for i in range(len(t.mask)):
+            own = t.select(torch.tensor([i], device=t.mask.device))
+            with torch.enable_grad():
+                total = torch.where(own.mask, described(policy, own)[0], 0.0).sum()
+                gradients = torch.autograd.grad(total, weights)
+            norms.append(torch.stack([g.square().sum() for g in gradients]).sum())
+        return with_fields(t, "signals", gradient_norm_squared=torch.stack(norms))
+
+
+class EntropyOfTurns(Part):
+    """`signals.entropy_history`: the mean entropy of all steps of its number in earlier rounds.
+    EPO, arXiv 2509.22576. Its band is a multiple of it, which has no meaning for the entropy of a
+    density."""
+
+    provides = ("signals.entropy_history",)
+    covers = ("mean entropies of earlier updates at every turn",)
+    discrete = True
+
+    def __init__(self, objective: Recipe) -> None:
+        self.tracker = EntropyHistory()
+
+    def measured(self, t: Trajectories, policy: nn.Module) -> Trajectories:
+        assert t.entropy is not None
+        turn = t.segments["turn"]
+        history = self.tracker.update(t.entropy[t.mask], turn[t.mask])
+        table = torch.tensor(history, dtype=t.reward.dtype, device=turn.device)
+        past = torch.where(t.mask, table[turn.clamp_max(len(table) - 1)], 0.0)
+        return with_fields(t, "signals", entropy_history=past)
+
+
+class EntropyControl(Part):
+    """`signals.entropy_weight`: the weight of the recipe's `EntropyTarget` in this round, by the
+    mean entropy of its steps. "Skywork Open Reasoner 1 Technical Report", arXiv 2505.22312."""
+
+    provides = ("signals.entropy_weight",)
+    covers = ("the weight of an entropy bonus that follows a target",)
+
+    def __init__(self, objective: Recipe) -> None:
+        tracker = objective.entropy_weight()
+        assert tracker is not None  # nothing else reads it
+        self.tracker = tracker
+
+    def measured(self, t: Trajectories, policy: nn.Module) -> Trajectories:
+        assert t.entropy is not None
+        weight = self.tracker.update(float(t.entropy[t.mask].mean()))
+        return with_fields(t, "signals", entropy_weight=torch.full_like(t.reward, weight))
+
+
+PARTS: tuple[type[Part], ...] = (
+    GreedyReturn,
+    Bundles,
+    GradientNorms,
+    EntropyOfTurns,
+    EntropyControl,
+)
+
+
+def needed(objective: Recipe) -> list[type[Part]]:
+    """The parts that the recipe needs."""
+    return [part for part in PARTS if set(part.provides) & set(objective.needs)]
+
+
+def check(objective: Recipe, group: int, pool: int) -> None:
+    """Raises `ConfigError` where a start's last copy is to act greedily and cannot."""
+    if any(part.greedy for part in needed(objective)):
+        if group < 2:
+            raise ConfigError(
+                f"recipe {objective.name} has the last copy of every start act greedily, and group "
+                f"is {group}: nothing would be learned from; set group to 2 or more"
+            )
+        if pool:
+            raise ConfigError(
+                f"recipe {objective.name} has the last copy of every start act greedily, which "
+                f"rounds of a scheduler do not; pool is {pool}, set it to 0"
+            )
