@@ -35,7 +35,7 @@ from mbrl.networks import (
 from mbrl.policy_gradient import Estimate, estimate, loss, recipe, shuffled
 from mbrl.policy_gradient.axes.credit import Bootstrapped
 from mbrl.policy_gradient.axes.step_size import at_rate
-from mbrl.policy_gradient.collectors import Rounds, ScheduledRounds
+from mbrl.policy_gradient.collectors import EpisodeCollector, ScheduledEpisodeCollector
 from mbrl.policy_gradient.collectors import check as check_scheduler
 from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.schedulers import SCHEDULERS
@@ -186,16 +186,16 @@ class PolicyGradient(Offline):
         policy: CategoricalPolicy | SquashedGaussianPolicy = self.policy
         return policy
 
-    def collector(self, task: Task) -> Rounds:
+    def collector(self, task: Task) -> EpisodeCollector:
         """What acts in `task` with the agent's exploration."""
         c = self.config
         horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
         if c.pool == 0:
             greedy = any(part.greedy for part in self.parts.values())
-            return Rounds(
+            return EpisodeCollector(
                 task, envs=c.envs, group=c.group, seed=self.seed, horizon=horizon, greedy=greedy
             )
-        return ScheduledRounds(
+        return ScheduledEpisodeCollector(
             task,
             c.scheduler,
             c.pool,

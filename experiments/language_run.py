@@ -10,11 +10,15 @@ import tyro
 
 from algorithms.language.evaluation import Score, evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
-from algorithms.language.learner import Speaker
+from algorithms.language.learner import LanguageLearner
 from algorithms.language.models import huggingface
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling import async_collector
-from algorithms.language.sampling.async_collector import Replay, Rounds, hall
+from algorithms.language.sampling.async_collector import (
+    AsyncCollector,
+    ReplayCollector,
+    worker_config,
+)
 from algorithms.language.sampling.workers import KINDS, Inline
 from experiments import folders
 from experiments.folders import write_json
@@ -28,7 +32,7 @@ from mbrl.progress import Progress
 from mbrl.records import MetricsFile
 from mbrl.training import Callback, Metrics, train
 
-LEARNERS: dict[str, tuple[type[Speaker], type[Any]]] = {
+LEARNERS: dict[str, tuple[type[LanguageLearner], type[Any]]] = {
     "imitation": (Imitation, ImitationConfig),
     "policy_gradient": (LanguagePolicyGradient, LanguageConfig),
 }
@@ -219,11 +223,11 @@ def _train(settings: LanguageSettings, config: Any, folder: Path, quiet: bool) -
     )
 
 
-def rounds(agent: Any, settings: LanguageSettings, record: Path) -> Rounds:
+def rounds(agent: Any, settings: LanguageSettings, record: Path) -> AsyncCollector:
     """Sampling by workers."""
-    told = hall(agent, settings.budget, settings.threads)
+    told = worker_config(agent, settings.budget, settings.threads)
     workers = KINDS[settings.worker_kind](told, settings.workers)
-    return Rounds(agent, workers, chunk=settings.chunk, record=record)
+    return AsyncCollector(agent, workers, chunk=settings.chunk, record=record)
 
 
 def replay(folder: Path) -> bool:
@@ -235,7 +239,9 @@ def replay(folder: Path) -> bool:
         raise CheckpointError(f"{folder} has no schedule.jsonl; runs with workers write one")
     torch.set_num_threads(settings.threads)
     known, agent = load(folder), made(settings, config)
-    source = Replay(agent, Inline(hall(agent, settings.budget, settings.threads)), path)
+    source = ReplayCollector(
+        agent, Inline(worker_config(agent, settings.budget, settings.threads)), path
+    )
     train(agent, known.step, [], source)
     pairs = zip(known.model.parameters(), agent.model.parameters(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mbrl.policy_gradient import RECIPES, Recipe, Term
 from mbrl.policy_gradient.recipes import TABLES
-from mbrl.policy_gradient.schedulers import PARTS, SCHEDULERS, Entry
+from mbrl.policy_gradient.schedulers import COMPONENTS, SCHEDULERS, Entry
 
 HEADS = {
     "base": "What others stand on",
@@ -105,7 +105,7 @@ def _tables() -> Iterator[str]:
 
 def scheduled() -> dict[str, Entry]:
     """Schedulers, and the parts of scheduling that are none, by name."""
-    return {**SCHEDULERS, **PARTS}
+    return {**SCHEDULERS, **COMPONENTS}
 
 
 def _schedulers() -> Iterator[str]:

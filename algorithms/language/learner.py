@@ -43,7 +43,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class SpeakerConfig:
+class LanguageLearnerConfig:
     """What every learner of a text task is set with."""
 
     task: str = "addition"  # a name of `language list`
@@ -72,7 +72,7 @@ class SpeakerConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be above 0 and finite")
 
 
-class Speaker(ABC):
+class LanguageLearner(ABC):
     """A language model that works on a text task."""
 
     version: ClassVar[int]
@@ -84,7 +84,7 @@ class Speaker(ABC):
     def __init__(
         self,
         spec: Spec | None = None,
-        config: SpeakerConfig | None = None,
+        config: LanguageLearnerConfig | None = None,
         *,
         device: str = "cpu",
         seed: int = 0,
@@ -96,15 +96,15 @@ class Speaker(ABC):
         self.task: TextTask = text_task(self.config.task)
         self.model: Any
         self.codec: Codec
-        self.model, self.codec = built(self.config.model, initial, self.device)
+        self.model, self.codec = build_model(self.config.model, initial, self.device)
         self.spec = spec or spec_of(self.config.task, self.model.size)
         self.modules: dict[str, nn.Module] = {"model": self.model}
-        self.optimisers = {"model": adam(trained(self.model), self.config.learning_rate)}
+        self.optimisers = {"model": adam(trainable(self.model), self.config.learning_rate)}
         self.drawn = 0  # problems so far
 
     @classmethod
     @abstractmethod
-    def default(cls) -> SpeakerConfig: ...
+    def default(cls) -> LanguageLearnerConfig: ...
 
     @property
     def policy(self) -> Any:
@@ -187,7 +187,7 @@ def spec_of(task: str, size: int) -> Spec:
     return Spec(f"language/{task}", obs_dim=1, num_actions=size)
 
 
-def built(
+def build_model(
     config: ModelConfig, generator: torch.Generator, device: torch.device
 ) -> tuple[Any, Codec]:
     """The model of `config` and what makes tokens of its texts."""
@@ -197,7 +197,7 @@ def built(
     return Transformer(codec.size, config.transformer, generator).to(device), codec
 
 
-def trained(module: nn.Module) -> list[Tensor]:
+def trainable(module: nn.Module) -> list[Tensor]:
     return [p for p in module.parameters() if p.requires_grad]
 
 

@@ -11,9 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.language import measures, schedule
-from algorithms.language.learner import Speaker, described_at, measured, put, state_at, trained
+from algorithms.language.learner import (
+    LanguageLearner,
+    described_at,
+    measured,
+    put,
+    state_at,
+    trainable,
+)
 from algorithms.language.models.passes import Pass, passes, together
-from algorithms.language.sampling.partial_episodes import rounds_of
+from algorithms.language.sampling.partial_episodes import make_collector
 from algorithms.language.sampling.rollouts import Rollouts, from_plain, plain
 from algorithms.language.settings import ANCHORS, HAS, MADE, LanguageConfig
 from algorithms.language.tasks.base import Problem
@@ -37,7 +44,7 @@ class Minibatch(NamedTuple):
     targets: dict[str, Tensor]  # of what is learned beside the model, [B, T] each
 
 
-class LanguagePolicyGradient(Speaker):
+class LanguagePolicyGradient(LanguageLearner):
     """Policy gradients on a text task. A step is a round: conversations, then updates on them."""
 
     version = 2
@@ -70,7 +77,7 @@ class LanguagePolicyGradient(Speaker):
         self.order, self.left = torch.empty(0, dtype=torch.int64), 0
         self.of_round: Metrics = {}
         self.tokens = {"sampled": 0, "trained": 0}
-        self.rounds = rounds_of(self)
+        self.rounds = make_collector(self)
 
     @classmethod
     def default(cls) -> LanguageConfig:
@@ -282,7 +289,7 @@ class LanguagePolicyGradient(Speaker):
             if value.requires_grad:
                 value.backward()
                 self.carry(batch.rollouts, todo, log_prob.grad, entropy.grad)
-        norm = torch.nn.utils.clip_grad_norm_(trained(self.model), c.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(trainable(self.model), c.clip_norm)
         waits = any(part.waits() for part in self.parts)
         if not waits and bool(torch.isfinite(norm)):
             with at_rate(optimiser, metrics):

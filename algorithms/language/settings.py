@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from algorithms.language import measures, schedule
-from algorithms.language.learner import SpeakerConfig
+from algorithms.language.learner import LanguageLearnerConfig
 from algorithms.language.sampling.tokens import Sampling
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe
@@ -29,7 +29,7 @@ MADE = (
 
 
 @dataclass(frozen=True)
-class LanguageConfig(SpeakerConfig):
+class LanguageConfig(LanguageLearnerConfig):
     """Settings of a policy gradient for language. `gamma` 1 is that of PPO in "Fine-Tuning Language
     Models from Human Preferences", arXiv 1909.08593, by the authors' code, and usual since; the
     authors of NLPO, arXiv 2210.01241, have 0.99."""

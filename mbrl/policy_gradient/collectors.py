@@ -11,7 +11,7 @@ from mbrl.tasks import Task
 from mbrl.types import Transitions
 
 
-class Rounds:
+class EpisodeCollector:
     """Steps `envs` copies of a task in rounds: all begin together, every `group` of them in one
     state, and whoever has ended waits until the last one has. `envs` transitions a call on average,
     however few go on, so that runs of equal length have seen equally much.
@@ -132,7 +132,7 @@ REFUSED = {
 }
 
 
-class ScheduledRounds(Rounds):
+class ScheduledEpisodeCollector(EpisodeCollector):
     """Steps copies of a task in rounds, at most `envs` of them, which begin in states of a pool of
     `pool`, drawn from the task's start distribution once, by `seed`. The scheduler says how many
     copies begin in which. It knows the states by what is observed in them (each number standardised

@@ -45,10 +45,10 @@ from mbrl.policy_gradient.axes.option import (
     check_shapes,
     missing,
 )
-from mbrl.policy_gradient.axes.ratio import Geometric, Ratio, Token
+from mbrl.policy_gradient.axes.ratio import GeometricRatio, Ratio, TokenRatio
 from mbrl.policy_gradient.axes.regulariser import EntropyTarget, Regulariser
 from mbrl.policy_gradient.axes.rejection import Rejection
-from mbrl.policy_gradient.axes.reward import Given, Reward
+from mbrl.policy_gradient.axes.reward import Reward, TaskReward
 from mbrl.policy_gradient.axes.scale import One, Scale, Std, VirtualStd
 from mbrl.policy_gradient.axes.selection import NonZero, Outliers, Selection, ZeroVariance
 from mbrl.policy_gradient.axes.step_size import StepSize
@@ -69,7 +69,7 @@ class Term:
     """One part of an advantage: `weight` (credit of the reward - baseline) / scale, in the groups
     of `key` (none: the whole batch)."""
 
-    reward: Reward = Given()
+    reward: Reward = TaskReward()
     credit: Credit = Outcome()
     baseline: Baseline = Mean()
     scale: Scale = Std()
@@ -101,7 +101,7 @@ class Recipe:
     sampling: tuple[Selection, ...] = ()
     modulation: tuple[Modulation, ...] = ()
     selection: tuple[Selection, ...] = ()
-    ratio: Ratio = Token()
+    ratio: Ratio = TokenRatio()
     rejection: tuple[Rejection, ...] = ()
     gate: Gate = Clip()
     aggregation: Aggregation = TokenMean()
@@ -250,7 +250,7 @@ def _clip_contradictions(recipe: Recipe) -> Iterator[str]:
     if isinstance(gate, Hybrid):
         pairs: tuple[tuple[Ratio, Gate], ...] = (
             (ratio, gate.step),
-            (Geometric(), gate.whole),
+            (GeometricRatio(), gate.whole),
         )
     elif isinstance(gate, (CovarianceClip, GradientPreservingClip)):
         pairs = ((ratio, gate.clip),)
@@ -263,13 +263,13 @@ def _clip_contradictions(recipe: Recipe) -> Iterator[str]:
 def _range_contradictions(ratio: Ratio, gate: Gate) -> Iterator[str]:
     if not isinstance(gate, (Clip, MaskedWeight, EntropyClip, InformativeClip)):
         return
-    whole = isinstance(ratio, Geometric) and ratio.segment is None
+    whole = isinstance(ratio, GeometricRatio) and ratio.segment is None
     if whole and max(gate.low, gate.high) > TOKEN_SCALE:
         yield (
             f"the clip range ({gate.low}, {gate.high}) is for ratios of single steps; geometric "
             "means over sequences move by some 1e-4, as in 3e-4 and 4e-4"
         )
-    if isinstance(ratio, Token) and 0 < max(gate.low, gate.high) < TOKEN_SCALE / 10:
+    if isinstance(ratio, TokenRatio) and 0 < max(gate.low, gate.high) < TOKEN_SCALE / 10:
         yield (
             f"the clip range ({gate.low}, {gate.high}) is for geometric means over sequences; "
             "ratios of single steps take some 0.2"

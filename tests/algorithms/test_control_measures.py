@@ -9,7 +9,7 @@ import torch
 from algorithms import PolicyGradient, PolicyGradientConfig
 from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
-from mbrl.policy_gradient.collectors import Rounds
+from mbrl.policy_gradient.collectors import EpisodeCollector
 from mbrl.types import Trajectories
 from tests.algorithms.test_policy_gradient import LEARNING, Signs, continued, heard
 
@@ -81,7 +81,7 @@ def test_the_last_copy_of_every_start_acts_greedily_and_is_not_learned_from(disc
 
 def test_rounds_without_a_greedy_copy_explore_with_all() -> None:
     task = Signs(discrete=True)
-    assert not Rounds(task, envs=4, group=2).greedy
+    assert not EpisodeCollector(task, envs=4, group=2).greedy
     assert not agent_of("grpo").collector(task).greedy
     assert agent_of("remax").collector(task).greedy
 

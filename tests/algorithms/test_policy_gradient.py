@@ -18,7 +18,7 @@ from experiments.settings import RunSettings, build_config
 from mbrl.errors import ConfigError, DivergenceError
 from mbrl.evaluation import evaluate
 from mbrl.policy_gradient.axes.step_size import StepSize
-from mbrl.policy_gradient.collectors import Rounds
+from mbrl.policy_gradient.collectors import EpisodeCollector
 from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
@@ -494,7 +494,7 @@ def test_logged_data_are_refused(cartpole) -> None:
         agent.next_batch()
     task = make("CartPole-v1")
     with pytest.raises(ConfigError, match="a multiple of group"):
-        Rounds(task, envs=5, group=2)
+        EpisodeCollector(task, envs=5, group=2)
     endless = dataclasses.replace(task.spec, max_episode_steps=None)
     with pytest.raises(ConfigError, match="no episode limit"):
-        Rounds(type("Endless", (), {"spec": endless, "device": "cpu"})())
+        EpisodeCollector(type("Endless", (), {"spec": endless, "device": "cpu"})())

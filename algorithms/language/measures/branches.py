@@ -12,7 +12,7 @@ from torch import Tensor
 
 from algorithms.language.measures.base import Part
 from algorithms.language.measures.locate import with_fields
-from algorithms.language.sampling.conversation import Conversation, Speech, padded
+from algorithms.language.sampling.conversation import Conversation, GenerationLimits, padded
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.sampling.tokens import described
 from algorithms.language.tasks import text_task
@@ -119,7 +119,9 @@ class ToolBranches(Part):
     def speak(self, leaves: Sequence[Branch], turns: int) -> None:
         """Take all on until they have `turns` turns."""
         agent, rows = self.agent, [leaf.row for leaf in leaves]
-        agent.rounds.advance(rows, Speech(agent.config.sampling, agent.config.turn_tokens, turns))
+        agent.rounds.advance(
+            rows, GenerationLimits(agent.config.sampling, agent.config.turn_tokens, turns)
+        )
         for row in rows:
             if not row.replies[-1].done:  # it has only come to the end of these turns
                 row.done = False

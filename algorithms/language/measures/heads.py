@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from algorithms.language.learner import trained
+from algorithms.language.learner import trainable
 from algorithms.language.measures.base import Part
 from algorithms.language.models.passes import filled, passes, together
 from algorithms.language.sampling.rollouts import Rollouts
@@ -48,7 +48,7 @@ class Heads(nn.Module):
 
 
 def optimiser_of(heads: Heads, config: Any) -> torch.optim.Optimizer:
-    return adam(trained(heads), config.part_rate)
+    return adam(trainable(heads), config.part_rate)
 
 
 @torch.no_grad()
@@ -76,7 +76,7 @@ def fit(
         value = loss(filled(numbers, columns), one.rows)
         value.backward()
         total = total + value.detach()
-    norm = nn.utils.clip_grad_norm_(trained(heads), config.clip_norm)
+    norm = nn.utils.clip_grad_norm_(trainable(heads), config.clip_norm)
     if bool(torch.isfinite(norm)):
         optimiser.step()
     return total

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from algorithms.language.learner import put, trained
+from algorithms.language.learner import put, trainable
 from algorithms.language.measures.base import Part
 from algorithms.language.measures.gains import likelihoods
 from algorithms.language.measures.locate import (
@@ -126,7 +126,7 @@ class GradientNorms(Part):
     covers = ("squared norms of the sequences' gradients",)
 
     def measure(self, found: Rollouts) -> Rollouts:
-        weights, norms = trained(self.agent.model), []
+        weights, norms = trainable(self.agent.model), []
         for i, turns in enumerate(spans(found)):
             stop = turns[-1][1]
             tokens = found.tokens[i : i + 1, :stop]

@@ -10,7 +10,7 @@ from algorithms.language.measures.base import Part
 from algorithms.language.measures.locate import with_fields
 from algorithms.language.sampling.conversation import Conversation, demonstration
 from algorithms.language.sampling.rollouts import Rollouts
-from algorithms.language.sampling.tokens import draw, law, taken
+from algorithms.language.sampling.tokens import draw, sampling_distribution, taken
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate, Recipe
@@ -84,7 +84,7 @@ class OneToken(Part):
         at = [place for span in shown.spans for place in range(*span)]
         tokens = torch.tensor([shown.tokens], device=agent.device)
         logits = agent.model(tokens[:, :-1])[0][[place - 1 for place in at]]
-        log_p, kept = law(logits, agent.config.sampling)
+        log_p, kept = sampling_distribution(logits, agent.config.sampling)
         chance = torch.rand(
             group, len(at), generator=agent.generator, device=agent.device, dtype=torch.float64
         )

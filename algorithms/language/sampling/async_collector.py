@@ -18,9 +18,9 @@ import torch
 from algorithms.language import measures, schedule
 from algorithms.language.measures import Part
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.sampling.conversation import Conversation, Speech
+from algorithms.language.sampling.conversation import Conversation, GenerationLimits
 from algorithms.language.sampling.rollouts import gathered, grouped
-from algorithms.language.sampling.workers import Hall, Weights, Work, Workers
+from algorithms.language.sampling.workers import Weights, Work, WorkerConfig, Workers
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.files import replacing
 from mbrl.policy_gradient import RECIPES
@@ -154,7 +154,7 @@ def events(path: Path) -> Iterator[tuple[str, Any]]:
         yield event, value
 
 
-class Rounds:
+class AsyncCollector:
     """Where a `LanguagePolicyGradient` gets its conversations from: workers that go on sampling
     while it learns. `chunk` groups are a piece of work. The agent's `staleness` is the bound, in
     updates; its `old` log-probs are the sampler's own, token by token, unless they are of a round's
@@ -211,7 +211,7 @@ class Rounds:
             self.ledger.came(piece, None)
 
 
-class Replay:
+class ReplayCollector:
     """The rounds of a record once more, in this process. Raises `CheckpointError` where the record
     is not of such a run."""
 
@@ -288,8 +288,8 @@ def weights_of(agent: LanguagePolicyGradient) -> Weights:
     return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
 
 
-def hall(agent: LanguagePolicyGradient, budget: int | None, threads: int) -> Hall:
+def worker_config(agent: LanguagePolicyGradient, budget: int | None, threads: int) -> WorkerConfig:
     """What the agent's workers are told."""
     c = agent.config
-    speech = Speech(c.sampling, c.turn_tokens)
-    return Hall(c.model, c.task, speech, budget, threads, str(agent.device))
+    speech = GenerationLimits(c.sampling, c.turn_tokens)
+    return WorkerConfig(c.model, c.task, speech, budget, threads, str(agent.device))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from algorithms.language import schedule
 from algorithms.language.measures.locate import whole, with_fields
-from algorithms.language.sampling.conversation import Conversation, Speech, advance
+from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
 from algorithms.language.sampling.rollouts import Rollouts, gathered, grouped
 from algorithms.language.tasks.base import Problem
 from mbrl.policy_gradient.schedulers import Outcome, Request, gather, scheduler
@@ -19,7 +19,7 @@ from mbrl.policy_gradient.schedulers.difficulty_targeted import DifficultyTarget
 from mbrl.policy_gradient.schedulers.uniform import BroRL, templates
 
 
-class Rounds:
+class ConversationCollector:
     """The agent's next problems, a group of conversations about each. `chance` is for choices
     beside the model's own, which come from the agent's generator."""
 
@@ -61,10 +61,10 @@ class Rounds:
         chance = torch.randint(2**62, (len(whole),), generator=a.generator, device=a.device)
         return [start.again(seed) for start, seed in zip(whole, chance.tolist(), strict=True)]
 
-    def speech(self) -> Speech:
+    def speech(self) -> GenerationLimits:
         """How the conversations of this round are held."""
         turns = None if self.horizon is None else self.horizon(self.agent.step)
-        return Speech(self.agent.config.sampling, self.agent.config.turn_tokens, turns)
+        return GenerationLimits(self.agent.config.sampling, self.agent.config.turn_tokens, turns)
 
     def held(
         self, rows: list[Conversation], owner: list[int]
@@ -73,7 +73,9 @@ class Rounds:
         self.advance(rows, self.speech())
         return rows, owner
 
-    def advance(self, rows: Sequence[Conversation], speech: Speech, **options: Any) -> None:
+    def advance(
+        self, rows: Sequence[Conversation], speech: GenerationLimits, **options: Any
+    ) -> None:
         a = self.agent
         before = sum(len(row.behaviour) for row in rows)
         advance(a.speaker(), a.codec, a.task, rows, speech, version=a.updates, **options)
@@ -126,7 +128,7 @@ class Recent:
         self.groups = [*self.groups, *groups.values()][-self.size :]
 
 
-class Mixed(Rounds):
+class MixedCollector(ConversationCollector):
     """For `mixed_rounds` rounds a share `mixed_share` of a round's groups (rounded down) is drawn
     evenly from the latest ones of earlier policies, each token with the log-prob that its own
     policy gave it, and the rest is new. Then all are new, and the first policy, to which the
@@ -161,7 +163,7 @@ class Mixed(Rounds):
         self.recent.groups, self.rounds = list(state["recent"]), state["rounds"]
 
 
-class Scheduled(Rounds):
+class ScheduledCollector(ConversationCollector):
     """What a scheduler asks for, of the problems 0 to `pool` - 1, prompts times group conversations
     a round at most. It hears of every conversation its whole reward, its "length" in tokens and,
     where the task has it, its mean "penalty" over turns.
@@ -186,13 +188,13 @@ class Scheduled(Rounds):
             for group in agent.optimisers["model"].param_groups:
                 group["lr"] *= self.scheduler.rate_scale
 
-    def speech(self) -> Speech:
+    def speech(self) -> GenerationLimits:
         """In a stage of DRIVE with a window, turns are no longer than it."""
         told, a = super().speech(), self.agent
         window = self.scheduler.window if isinstance(self.scheduler, DRIVE) else None
         if window is None:
             return told
-        return Speech(told.sampling, min(window, told.limit(a.task)), told.max_turns)
+        return GenerationLimits(told.sampling, min(window, told.limit(a.task)), told.max_turns)
 
     def gathered(self) -> Rollouts:
         a, found = self.agent, list[Conversation]()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from algorithms.language.models.protocol import LanguageModel
 from algorithms.language.models.vocabulary import Codec
-from algorithms.language.sampling.tokens import Said, Sampling, sample_turn
+from algorithms.language.sampling.tokens import SampledTurn, Sampling, sample_turn
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 
 
@@ -54,7 +54,7 @@ class Conversation:
         self.tokens += tokens
         self.spans.append((start, len(self.tokens)))
 
-    def hear(self, said: Said, version: int) -> None:
+    def hear(self, said: SampledTurn, version: int) -> None:
         """Take in what the model of this `version` said."""
         self.say(said.tokens)
         self.behaviour += said.behaviour
@@ -105,7 +105,7 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Speech:
+class GenerationLimits:
     """How conversations are held: the law of tokens, and how long turns (`turn_tokens`) and
     conversations (`max_turns`) may be; None: as the task says."""
 
@@ -128,7 +128,7 @@ def advance(
     codec: Codec,
     task: TextTask,
     rows: Sequence[Conversation],
-    speech: Speech,
+    speech: GenerationLimits,
     *,
     version: int = 0,
     budget: int | None = None,

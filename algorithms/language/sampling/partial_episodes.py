@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from algorithms.language import schedule
-from algorithms.language.sampling.collectors import Mixed, Rounds, Scheduled, earned
-from algorithms.language.sampling.conversation import Conversation, Speech, demonstration
+from algorithms.language.sampling.collectors import (
+    ConversationCollector,
+    MixedCollector,
+    ScheduledCollector,
+    earned,
+)
+from algorithms.language.sampling.conversation import Conversation, GenerationLimits, demonstration
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Reply
 from mbrl.errors import ConfigError
@@ -19,7 +24,7 @@ from mbrl.policy_gradient.schedulers.pruning import ARRoL
 from mbrl.policy_gradient.schedulers.uniform import Epochs
 
 
-class Continued(Rounds):
+class ResumedCollector(ConversationCollector):
     """With probability `starts_share` a group goes on from a buffered conversation that was cut
     after a turn, else it is about the next problem. Of every group one conversation, cut after a
     turn, both drawn evenly, goes into the buffer with the variance of the group's rewards.
@@ -63,7 +68,7 @@ class Continued(Rounds):
         self.buffer.load_state_dict(state["buffer"])
 
 
-class Practised(Rounds):
+class PivotCollector(ConversationCollector):
     """Groups of one turn, from turns of demonstrations at which the first policy's samples vary.
     A turn earns 1 if it does what the demonstrated one did: the reply brings the same state (the
     same observation, where the task names no states) or the same end, whatever was written; or if
@@ -109,7 +114,7 @@ class Practised(Rounds):
         told = self.speech()
         for given in sorted({row.given for row in rows}):
             mine = [row for row in rows if row.given == given]
-            self.advance(mine, Speech(told.sampling, told.turn_tokens, given + 1))
+            self.advance(mine, GenerationLimits(told.sampling, told.turn_tokens, given + 1))
         for row, place in zip(rows, owner, strict=True):
             reply = row.replies[-1]
             right = reply.success or brings(reply) == goals[chosen[place]]
@@ -143,7 +148,7 @@ def earned_last(row: Conversation) -> float:
     return row.replies[-1].reward
 
 
-class Pruned(Rounds):
+class PruningCollector(ConversationCollector):
     """After `prune_at` tokens of each conversation, of those of a group that go on only a share
     `prune_to` does (rounded up): those whose predicted successes come nearest to one half. The
     others are dropped, as if they had not begun; conversations that were over by then stay.
@@ -197,15 +202,15 @@ def halfway(rows: list[Conversation]) -> Tensor:
     )
 
 
-def rounds_of(agent: Any) -> Rounds:
+def make_collector(agent: Any) -> ConversationCollector:
     """The kind of round that the agent's recipe or its settings name."""
     c = agent.config
     if schedule.EARLIER in agent.recipe.parts:
-        return Mixed(agent)
+        return MixedCollector(agent)
     if c.scheduler != "uniform":
-        return Scheduled(agent)
+        return ScheduledCollector(agent)
     if c.pivots:
-        return Practised(agent)
+        return PivotCollector(agent)
     if c.starts_share:
-        return Continued(agent)
-    return Pruned(agent) if c.prune_at else Rounds(agent)
+        return ResumedCollector(agent)
+    return PruningCollector(agent) if c.prune_at else ConversationCollector(agent)

@@ -12,7 +12,12 @@ from torch import Tensor
 
 from algorithms.language.models.protocol import LanguageModel
 from algorithms.language.models.vocabulary import Codec
-from algorithms.language.sampling.conversation import Conversation, Speech, advance, demonstration
+from algorithms.language.sampling.conversation import (
+    Conversation,
+    GenerationLimits,
+    advance,
+    demonstration,
+)
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from mbrl.errors import ConfigError
@@ -84,7 +89,7 @@ def roll_out(
             f"{len(problems)} problems in groups of {group}: give at least one problem, and every "
             "problem a group of at least 1"
         )
-    speech = Speech(sampling, turn_tokens, max_turns)
+    speech = GenerationLimits(sampling, turn_tokens, max_turns)
     owner = [i for i, count in enumerate(counts) for _ in range(count)]
     if openings is None:
         openings = [codec.opening(p.prompt) for p in problems]

@@ -28,7 +28,7 @@ class Sampling:
             raise ConfigError(f"top_p is {self.top_p}, it must lie in (0, 1]")
 
 
-class Said(NamedTuple):
+class SampledTurn(NamedTuple):
     """What one row of a `Turn` says, as plain numbers; `kept` is empty where nothing was kept."""
 
     tokens: list[int]
@@ -50,7 +50,7 @@ class Turn:
     model: Tensor
     kept: Tensor | None
 
-    def rows(self) -> list[Said]:
+    def rows(self) -> list[SampledTurn]:
         """Row by row, without what is not real."""
         count = self.real.sum(1).tolist()
         tokens, behaviour, model = (
@@ -60,11 +60,11 @@ class Turn:
         found = []
         for i, n in enumerate(count):
             sets = [[k for k in ids if k >= 0] for ids in kept[i][:n]]
-            found.append(Said(tokens[i][:n], behaviour[i][:n], model[i][:n], sets))
+            found.append(SampledTurn(tokens[i][:n], behaviour[i][:n], model[i][:n], sets))
         return found
 
 
-def law(
+def sampling_distribution(
     logits: Tensor, sampling: Sampling, restricted: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs [..., V] of the tokens that may be drawn, -inf for the others, and with `top_p`
@@ -122,7 +122,7 @@ def sample_turn(
     plain, kept = torch.zeros_like(behaviour), []
     going = torch.ones_like(rows, dtype=torch.bool)  # of the chosen rows
     for i in range(uniform.shape[1]):
-        log_p, ids = law(logits, sampling, isinstance(model, Restricted))
+        log_p, ids = sampling_distribution(logits, sampling, isinstance(model, Restricted))
         token = draw(log_p, uniform[chosen, i])
         tokens[chosen, i] = torch.where(going, token, pad)
         real[chosen, i] = going

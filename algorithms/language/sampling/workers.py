@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from algorithms.language.learner import ModelConfig, built
-from algorithms.language.sampling.conversation import Conversation, Speech, advance
+from algorithms.language.learner import ModelConfig, build_model
+from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
 from algorithms.language.tasks import text_task
 from mbrl.errors import ConfigError
 
@@ -24,13 +24,13 @@ PATIENCE = 3  # deaths in a row, for each worker, before any work is done
 
 
 @dataclass(frozen=True)
-class Hall:
+class WorkerConfig:
     """What a worker needs to know once: the model's settings, the task, how conversations are held,
     how many tokens each goes on in one piece of work (None: to its end), and CPU threads."""
 
     model: ModelConfig
     task: str
-    speech: Speech
+    speech: GenerationLimits
     budget: int | None = None
     threads: int = 1
     device: str = "cpu"
@@ -56,14 +56,14 @@ class Workers(Protocol):
     def close(self) -> None: ...
 
 
-class Voice:
+class WorkerModel:
     """A worker's own copy of the model."""
 
-    def __init__(self, hall: Hall) -> None:
+    def __init__(self, hall: WorkerConfig) -> None:
         self.hall, self.version = hall, -1
         device = torch.device(hall.device)
         self.task = text_task(hall.task)
-        self.model, self.codec = built(hall.model, torch.Generator().manual_seed(0), device)
+        self.model, self.codec = build_model(hall.model, torch.Generator().manual_seed(0), device)
 
     def carry_on(self, work: Work, weights: Weights | None) -> list[dict[str, Any]]:
         """The rows of `work` after it; new `weights` come first."""
@@ -89,8 +89,8 @@ class Voice:
 class Inline:
     """This process: every piece is done when it is given."""
 
-    def __init__(self, hall: Hall, count: int = 1) -> None:
-        self.speaker, self.count = Voice(hall), count
+    def __init__(self, hall: WorkerConfig, count: int = 1) -> None:
+        self.speaker, self.count = WorkerModel(hall), count
         self.done: list[tuple[int, list[dict[str, Any]] | None]] = []
 
     def idle(self) -> int:
@@ -112,7 +112,7 @@ class Processes:
     `RuntimeError` for what went wrong inside one, and where several in a row die before any work
     is done: the next ones would as well."""
 
-    def __init__(self, hall: Hall, count: int) -> None:
+    def __init__(self, hall: WorkerConfig, count: int) -> None:
         self.hall = hall
         self.context, self.deaths = multiprocessing.get_context("spawn"), 0
         self.workers = [self._hire() for _ in range(count)]
@@ -186,11 +186,11 @@ class Failure:
     text: str
 
 
-def serve(pipe: Connection, hall: Hall) -> None:
+def serve(pipe: Connection, hall: WorkerConfig) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which saves first
     torch.set_num_threads(hall.threads)
-    speaker = Voice(hall)
+    speaker = WorkerModel(hall)
     with contextlib.suppress(EOFError, OSError):  # the trainer is gone
         while True:
             work, weights = pipe.recv()
@@ -204,7 +204,7 @@ def serve(pipe: Connection, hall: Hall) -> None:
 class RayWorkers:
     """Actors of Ray, on the cluster it is connected to or on one on this machine."""
 
-    def __init__(self, hall: Hall, count: int) -> None:
+    def __init__(self, hall: WorkerConfig, count: int) -> None:
         try:
             import ray
         except ImportError:
@@ -212,7 +212,7 @@ class RayWorkers:
         if not ray.is_initialized():
             ray.init(num_cpus=count, include_dashboard=False, log_to_driver=False)
         self.ray, self.hall, self.count = ray, hall, count
-        self.kind = ray.remote(num_cpus=1)(Voice)
+        self.kind = ray.remote(num_cpus=1)(WorkerModel)
         self.free = [self.kind.remote(hall) for _ in range(count)]
         self.versions = {id(actor): -1 for actor in self.free}
         self.out: dict[Any, tuple[int, Any]] = {}
@@ -250,7 +250,7 @@ class RayWorkers:
             self.ray.kill(actor)
 
 
-KINDS: dict[str, Callable[[Hall, int], Workers]] = {
+KINDS: dict[str, Callable[[WorkerConfig, int], Workers]] = {
     "inline": Inline,
     "processes": Processes,
     "ray": RayWorkers,

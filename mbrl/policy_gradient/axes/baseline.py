@@ -128,7 +128,7 @@ class LengthWeighted(Baseline):
 
 
 @dataclass(frozen=True)
-class Recorded(Baseline):
+class SignalBaseline(Baseline):
     """A baseline that another part measured: `signals` by name (a critic's value, the return of a
     greedy answer, a tracker's mean)."""
 

@@ -154,7 +154,7 @@ class VTrace(Bootstrapped):
 
 
 @dataclass(frozen=True)
-class Measured(Credit):
+class SegmentValue(Credit):
     """A value that another part measured for every segment (a critic of whole turns): `signals` by
     name, alike at all steps of a segment. The reward is not read."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mbrl.policy_gradient.axes.option import Option, one_of
-from mbrl.policy_gradient.axes.ratio import Geometric
+from mbrl.policy_gradient.axes.ratio import GeometricRatio
 from mbrl.policy_gradient.axes.reward import Reward
 from mbrl.policy_gradient.axes.selection import top
 from mbrl.policy_gradient.groups import BATCH, by_sign, exp, first_steps, group, sequence
@@ -216,7 +216,7 @@ class Hybrid(Gate):
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
     ) -> Tensor:
-        mean = Geometric()(log_prob, t)
+        mean = GeometricRatio()(log_prob, t)
         own = self.step(log_ratio, log_prob, advantage, t)
         shared = self.whole(mean, log_prob, advantage, t)
         share = self._share(t)

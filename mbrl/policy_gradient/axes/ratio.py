@@ -29,7 +29,7 @@ class Ratio(Option):
 
 
 @dataclass(frozen=True)
-class Token(Ratio):
+class TokenRatio(Ratio):
     """Of every step by itself."""
 
     def __call__(self, log_prob: Tensor, t: Trajectories) -> Tensor:
@@ -37,7 +37,7 @@ class Token(Ratio):
 
 
 @dataclass(frozen=True)
-class Geometric(Ratio):
+class GeometricRatio(Ratio):
     """The geometric mean over the sequence, or over each segment if one is named. "Group Sequence
     Policy Optimization", arXiv 2507.18071, equation 7; with `token` each step's gradient goes
     through its own probability alone (equation 15): the value is the same."""
@@ -56,7 +56,7 @@ class Geometric(Ratio):
 
 
 @dataclass(frozen=True)
-class Product(Ratio):
+class ProductRatio(Ratio):
     """The product over the sequence, or over each segment if one is named: the exact weight."""
 
     segment: str | None = None
@@ -82,7 +82,7 @@ def log_difference(above: Tensor, below: Tensor, mask: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PrefixMinimum(Ratio):
+class PrefixMinimumRatio(Ratio):
     """Of every step its own ratio times the smallest one before it in the sequence, without a
     gradient through the latter; an empty minimum is 1. Stands for the product of all ratios up to
     the step, which is the exact weight and has a variance that grows with the length."""

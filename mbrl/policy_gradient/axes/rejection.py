@@ -24,7 +24,7 @@ class Rejection(Option):
 
 
 @dataclass(frozen=True)
-class Mismatch(Rejection):
+class RatioRejection(Rejection):
     """Between the policy `numerator` (None: the current one) and `denominator`, at a `level`: of
     every step, or the product or the geometric mean over the sequence."""
 
@@ -49,7 +49,7 @@ class Mismatch(Rejection):
 
 
 @dataclass(frozen=True)
-class Truncated(Mismatch):
+class TruncatedRatio(RatioRejection):
     """min(ratio, cap): truncated importance sampling. `normalised`: over their mean, of steps at
     level "token" and of sequences else, so that a batch weighs 1 on average."""
 
@@ -65,7 +65,7 @@ class Truncated(Mismatch):
 
 
 @dataclass(frozen=True)
-class Masked(Mismatch):
+class MaskedRatio(RatioRejection):
     """The ratio where it lies in [low, high], else 0: masked importance sampling."""
 
     low: float = 0.0
@@ -77,7 +77,7 @@ class Masked(Mismatch):
 
 
 @dataclass(frozen=True)
-class Band(Mismatch):
+class RatioBand(RatioRejection):
     """1 where the ratio lies in [low, high], else 0. With level "geometric" a rejection of
     sequences."""
 
@@ -90,7 +90,7 @@ class Band(Mismatch):
 
 
 @dataclass(frozen=True)
-class Veto(Mismatch):
+class RatioVeto(RatioRejection):
     """0 for a sequence with any step whose ratio is below `least`."""
 
     least: float = 1e-4

@@ -23,7 +23,7 @@ class Reward(Option):
 
 
 @dataclass(frozen=True)
-class Given(Reward):
+class TaskReward(Reward):
     """`reward` as it is."""
 
     def __call__(self, t: Trajectories) -> Tensor:
@@ -31,7 +31,7 @@ class Given(Reward):
 
 
 @dataclass(frozen=True)
-class Signal(Reward):
+class StepSignal(Reward):
     """One of several rewards, or a reward that another part measured: `signals` by name."""
 
     name: str
@@ -44,7 +44,7 @@ class Signal(Reward):
 
 
 @dataclass(frozen=True)
-class Whole(Reward):
+class SequenceSignal(Reward):
     """A number of the whole sequence (at each of its steps in `signals`), paid at its last step."""
 
     name: str
@@ -82,7 +82,7 @@ class ByOutcome(Reward):
 
 
 @dataclass(frozen=True)
-class Gated(Reward):
+class IfPassed(Reward):
     """`inner` for sequences that earned at least `least`, nothing for others."""
 
     inner: Reward
@@ -99,7 +99,7 @@ class Gated(Reward):
 
 
 @dataclass(frozen=True)
-class Flawed(Reward):
+class FlawPenalty(Reward):
     """1 for a right answer, -1 for a wrong one, and `penalty` less for a right one by flawed
     reasoning (`signals.flawed` above 1/2): "FAPO", arXiv 2510.22543."""
 
@@ -137,7 +137,7 @@ class SoftOverlong(Reward):
 
     longest: int
     buffer: int
-    inner: Reward = Given()
+    inner: Reward = TaskReward()
     weight: float = 1.0
 
     def __post_init__(self) -> None:

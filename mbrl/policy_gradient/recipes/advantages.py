@@ -17,11 +17,11 @@ from mbrl.policy_gradient.axes.regulariser import Contrast, HingeKL
 from mbrl.policy_gradient.axes.reward import (
     ByOutcome,
     Consistency,
-    Flawed,
-    Gated,
+    FlawPenalty,
+    IfPassed,
     KLPenalised,
     RareEvents,
-    Whole,
+    SequenceSignal,
 )
 from mbrl.policy_gradient.recipe import Recipe, Term
 
@@ -29,7 +29,7 @@ RAW = Term(baseline=baseline.Zero(), scale=scale.One())
 CENTRED = Term(scale=scale.One())
 NEGATIVE = "The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning"
 OFFLINE = "Improving Language Models with Advantage-based Offline Policy Gradients"
-REFERENCE = Term(baseline=baseline.Recorded("reference_value"), scale=scale.One())
+REFERENCE = Term(baseline=baseline.SignalBaseline("reference_value"), scale=scale.One())
 PRIORITY = ("sequences are drawn alike; the paper draws them by their advantage",)
 
 ADVANTAGES = (
@@ -85,7 +85,7 @@ ADVANTAGES = (
         "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
         "Optimization",
         "2601.05242",
-        terms=(Term(), Term(Whole("length_reward"))),
+        terms=(Term(), Term(SequenceSignal("length_reward"))),
         modulation=(modulation.Whiten(),),
         differences=("two rewards: the outcome and one of length",),
     ),
@@ -94,7 +94,7 @@ ADVANTAGES = (
         "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
         "Optimization",
         "2601.05242",
-        terms=(Term(), Term(Gated(Whole("length_reward")))),
+        terms=(Term(), Term(IfPassed(SequenceSignal("length_reward")))),
         modulation=(modulation.Whiten(),),
         differences=("two rewards: the outcome, and one of length for those that passed",),
     ),
@@ -114,7 +114,7 @@ ADVANTAGES = (
         "fapo",
         "FAPO: Flawed-Aware Policy Optimization for Efficient and Reliable Reasoning",
         "2510.22543",
-        terms=(Term(Flawed(), scale=scale.Std(1e-6)),),
+        terms=(Term(FlawPenalty(), scale=scale.Std(1e-6)),),
         gate=gate.Clip(0.2, 0.28, dual=10.0),
         parts=("a process reward model that finds flawed steps of right answers",),
     ),
@@ -159,7 +159,7 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        ratio=ratio.Product(denominator="reference"),
+        ratio=ratio.ProductRatio(denominator="reference"),
         gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
         parts=("the value of a prompt under the reference policy",),
@@ -182,7 +182,7 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        ratio=ratio.Token(denominator="reference"),
+        ratio=ratio.TokenRatio(denominator="reference"),
         gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
         parts=("the value of a prompt under the reference policy",),
@@ -220,7 +220,7 @@ ADVANTAGES = (
         "Stable and Efficient Single-Rollout RL for Multimodal Reasoning",
         "2512.18215",
         mark="secondary",
-        terms=(Term(baseline=baseline.Recorded("tracked_value"), scale=scale.One()),),
+        terms=(Term(baseline=baseline.SignalBaseline("tracked_value"), scale=scale.One()),),
         modulation=(modulation.Whiten(1e-8), EntropyShaping()),
         parts=("a tracker of every prompt's success rate",),
         assumptions=("entropy weight 0.4 and limit |A| / 2, as recalled",),
@@ -273,7 +273,7 @@ ADVANTAGES = (
         "Grounding",
         "2508.06317",
         mark="reconstructed",
-        terms=(Term(Whole("consistency_reward")),),
+        terms=(Term(SequenceSignal("consistency_reward")),),
         regularisers=(regulariser.KL(0.04),),
         parts=("rewards of agreement with the mean prediction",),
         assumptions=(
@@ -287,7 +287,7 @@ ADVANTAGES = (
         "Improving Consistency in Retrieval-Augmented Systems with Group Similarity Rewards",
         "2510.04392",
         mark="reconstructed",
-        terms=(Term(Whole("group_similarity"), key=("paraphrases",)),),
+        terms=(Term(SequenceSignal("group_similarity"), key=("paraphrases",)),),
         regularisers=(regulariser.KL(0.04),),
         parts=("similarities between answers to paraphrases",),
         assumptions=(

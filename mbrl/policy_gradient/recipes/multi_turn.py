@@ -14,23 +14,23 @@ from mbrl.policy_gradient.axes import (
 from mbrl.policy_gradient.axes.credit import (
     GAE,
     CutReturn,
-    Measured,
     NestedGroups,
     RescaledReturn,
     ReturnToGo,
     SegmentReward,
+    SegmentValue,
 )
 from mbrl.policy_gradient.axes.gate import InformativeClip
 from mbrl.policy_gradient.axes.hierarchical_credit import HierarchicalGAE
 from mbrl.policy_gradient.axes.modulation import StepEntropy
 from mbrl.policy_gradient.axes.regulariser import SegmentKL
 from mbrl.policy_gradient.axes.reward import (
-    Given,
     Mixture,
     PotentialGain,
     ProgressBonus,
-    Signal,
     Standardised,
+    StepSignal,
+    TaskReward,
     TurnGains,
 )
 from mbrl.policy_gradient.axes.selection import CoverageRejection
@@ -42,7 +42,7 @@ Z, ZERO, ONE = scale.Std(1e-6), baseline.Zero(), scale.One()
 GIGPO = "Group-in-Group Policy Optimization for LLM Agent Training"
 KERNEL = "Dr. Kernel: Reinforcement Learning Done Right for Triton Kernel Generations"
 CORRECT = "Training Language Models to Self-Correct via Reinforcement Learning"
-GAIN = Signal("information_gain")
+GAIN = StepSignal("information_gain")
 
 TURNS = (
     Recipe(
@@ -103,7 +103,7 @@ TURNS = (
             ),
         ),
         selection=(CoverageRejection(),),
-        rejection=(rejection.Band("geometric"), rejection.Veto()),
+        rejection=(rejection.RatioBand("geometric"), rejection.RatioVeto()),
         gate=gate.Clip(0.2, 0.28),
         aggregation=aggregation.SequenceSum(),
         parts=("log-probs of the engine that sampled", "a profiler's coverage of every turn"),
@@ -148,13 +148,13 @@ TURNS = (
         "2601.10712",
         terms=(
             Term(
-                Mixture(((Given(), 1.0), (Signal("match_score"), 1.0))),
+                Mixture(((TaskReward(), 1.0), (StepSignal("match_score"), 1.0))),
                 baseline=KEEP,
                 scale=UNIT,
                 weight=0.5,
             ),
             Term(
-                Mixture(((Given(), 1.0), (Signal("match_score"), 1.0))),
+                Mixture(((TaskReward(), 1.0), (StepSignal("match_score"), 1.0))),
                 ReturnToGo(0.9, "turn"),
                 KEEP,
                 UNIT,
@@ -170,7 +170,7 @@ TURNS = (
         "2505.20732",
         terms=(
             Term(
-                Mixture(((Signal("progress"), 1.0), (Signal("grounding"), 0.5))),
+                Mixture(((StepSignal("progress"), 1.0), (StepSignal("grounding"), 0.5))),
                 GAE(),
                 ZERO,
                 ONE,
@@ -196,7 +196,7 @@ TURNS = (
         "2509.11543",
         terms=(
             Term(baseline=KEEP, scale=UNIT),
-            Term(Signal("process_reward"), CutReturn(), KEEP, UNIT, TURN_KEY),
+            Term(StepSignal("process_reward"), CutReturn(), KEEP, UNIT, TURN_KEY),
         ),
         selection=(selection.ZeroVariance(),),
         parts=("recorded traces replayed with own actions, and whether they match",),
@@ -214,8 +214,8 @@ TURNS = (
         "2402.19446",
         terms=(
             Term(
-                credit=Measured("utterance_q"),
-                baseline=baseline.Recorded("utterance_v"),
+                credit=SegmentValue("utterance_q"),
+                baseline=baseline.SignalBaseline("utterance_v"),
                 scale=ONE,
                 key=(),
             ),
@@ -231,13 +231,15 @@ TURNS = (
         mark="reconstructed",
         terms=(
             Term(
-                Signal("process_reward"),
+                StepSignal("process_reward"),
                 ReturnToGo(1.0, "turn"),
                 scale=Z,
                 key=("turn",),
                 weight=0.5,
             ),
-            Term(Signal("process_reward"), ReturnToGo(1.0, "turn"), scale=Z, key=(), weight=0.5),
+            Term(
+                StepSignal("process_reward"), ReturnToGo(1.0, "turn"), scale=Z, key=(), weight=0.5
+            ),
         ),
         parts=("a judge's reward of every turn",),
         assumptions=(
@@ -255,7 +257,7 @@ TURNS = (
             Term(),
             Term(Standardised(GAIN, TURN_KEY), RescaledReturn(), ZERO, ONE, TURN_KEY),
         ),
-        ratio=ratio.Geometric(segment="turn"),
+        ratio=ratio.GeometricRatio(segment="turn"),
         gate=InformativeClip(Standardised(GAIN, TURN_KEY)),
         parts=("the probability of the right answer after every turn",),
         assumptions=(

@@ -25,7 +25,7 @@ MYTHS = (
 STABILIZED = (
     "ST-PPO: Stabilized Off-Policy Proximal Policy Optimization for Multi-Turn Agents Training"
 )
-TURN_RATIO = ratio.Geometric(segment="turn")
+TURN_RATIO = ratio.GeometricRatio(segment="turn")
 BIAS = "the norm of the clipping bias is its absolute value, and no step is made larger by it"
 DYNAMIC = "Orchestrating Tokens and Sequences: Dynamic Hybrid Policy Optimization for RLVR"
 BRANCHES = (
@@ -40,7 +40,7 @@ OFF_POLICY = (
         "A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization",
         "2601.22718",
         mark="secondary",
-        ratio=ratio.PrefixMinimum(),
+        ratio=ratio.PrefixMinimumRatio(),
         gate=gate.DetachedClip(high=4.0),
         differences=("the form with a detached, clipped ratio; its range is that of CISPO here",),
     ),
@@ -49,7 +49,7 @@ OFF_POLICY = (
         "Tapered Off-Policy REINFORCE: Stable and efficient reinforcement learning for LLMs",
         "2503.14286",
         terms=(Term(reward.Affine(), baseline=baseline.Zero(), scale=scale.One()),),
-        ratio=ratio.Product("behaviour"),
+        ratio=ratio.ProductRatio("behaviour"),
         gate=gate.DetachedClip(low=0.0, high=0.0, negative=(None, 0.0)),
         aggregation=aggregation.SequenceSum(),
         differences=("rewards 0 and 1 count as -1 and 1",),
@@ -87,7 +87,7 @@ OFF_POLICY = (
         MYTHS,
         "2509.24203",
         terms=(CENTRED,),
-        ratio=ratio.Geometric(),
+        ratio=ratio.GeometricRatio(),
         gate=gate.MaskedWeight(3e-4, 4e-4),
         aggregation=aggregation.SequenceMean(),
     ),
@@ -201,7 +201,7 @@ OFF_POLICY = (
         "alp",
         "Adaptive Layerwise Perturbation: Unifying Off-Policy Corrections for LLM RL",
         "2603.19470",
-        ratio=ratio.Token("behaviour"),
+        ratio=ratio.TokenRatio("behaviour"),
         parts=("log-probs of a policy whose hidden states are perturbed", "sampling log-probs"),
         differences=("the clip is that of GRPO, at steps",),
     ),
@@ -210,7 +210,7 @@ OFF_POLICY = (
         "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs",
         "2602.17616",
         terms=(Term(baseline=baseline.LeastVariance(), scale=scale.Std()),),
-        rejection=(rejection.Truncated("sequence", numerator=None, cap=8.0),),
+        rejection=(rejection.TruncatedRatio("sequence", numerator=None, cap=8.0),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceMean(),
         step_size=step_size.EffectiveSamples(0.5),
@@ -222,7 +222,7 @@ OFF_POLICY = (
         "2512.01374",
         mark="reconstructed",
         terms=(CENTRED,),
-        rejection=(rejection.Truncated(cap=5.0),),
+        rejection=(rejection.TruncatedRatio(cap=5.0),),
         gate=gate.MaskedWeight(0.2, 0.27),
         aggregation=aggregation.SequenceSum(),
         parts=("log-probs of the engine that sampled",),
@@ -232,8 +232,8 @@ OFF_POLICY = (
         "areal",
         "AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning",
         "2505.24298",
-        ratio=ratio.Token("proximal"),
-        rejection=(rejection.Masked(numerator="proximal", high=5.0),),
+        ratio=ratio.TokenRatio("proximal"),
+        rejection=(rejection.MaskedRatio(numerator="proximal", high=5.0),),
         parts=("log-probs at the start of the update", "sampling log-probs"),
         differences=("advantages of GRPO",),
     ),
@@ -243,7 +243,7 @@ OFF_POLICY = (
         "Language Model",
         "2507.06892",
         mark="reconstructed",
-        ratio=ratio.Token("behaviour"),
+        ratio=ratio.TokenRatio("behaviour"),
         regularisers=(
             regulariser.KL(0.02, "k3", "reference"),
             regulariser.KL(0.02, "k3", "previous"),
@@ -259,7 +259,7 @@ OFF_POLICY = (
         "SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees",
         "2602.06554",
         mark="reconstructed",
-        ratio=ratio.Product(segment="turn"),
+        ratio=ratio.ProductRatio(segment="turn"),
         rejection=(rejection.LaterSegments(),),
         parts=("turns updated one by one from the last", "log-probs after the later turns"),
         assumptions=(
@@ -280,7 +280,7 @@ OFF_POLICY = (
         "with Fewer Decoding Step",
         "2509.23924",
         mark="reconstructed",
-        ratio=ratio.Product(segment="decode"),
+        ratio=ratio.ProductRatio(segment="decode"),
         parts=("the states in between of a masked decoder, and which step revealed each token",),
         assumptions=(
             "the ratio of a decoding step is the product over the tokens that it revealed",

@@ -19,7 +19,7 @@ from mbrl.policy_gradient.axes.modulation import (
     ResponseEntropy,
     SemanticEntropy,
 )
-from mbrl.policy_gradient.axes.reward import Whole
+from mbrl.policy_gradient.axes.reward import SequenceSignal
 from mbrl.policy_gradient.axes.selection import ResampleOnCorrect
 from mbrl.policy_gradient.recipe import Recipe, Term
 
@@ -127,7 +127,7 @@ SELECTIONS = (
         "Entropy Mechanism",
         "2508.11356",
         mark="reconstructed",
-        terms=(Term(Whole("majority_reward")),),
+        terms=(Term(SequenceSignal("majority_reward")),),
         modulation=(ResponseEntropy(),),
         parts=("rewards of agreement with the majority",),
         assumptions=(
@@ -142,7 +142,7 @@ SELECTIONS = (
         mark="reconstructed",
         terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         selection=(selection.TopEntropyTurns(0.8),),
-        rejection=(rejection.Truncated(cap=1.0),),
+        rejection=(rejection.TruncatedRatio(cap=1.0),),
         gate=gate.Clip(0.1, 0.28, dual=3.0),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.1),),

@@ -5,10 +5,10 @@ from mbrl.policy_gradient.schedulers.entry import Entry
 from mbrl.policy_gradient.schedulers.partial_episodes import ExIt, pivots
 from mbrl.policy_gradient.schedulers.pruning import ARRoL, ARRoLConfig
 from mbrl.policy_gradient.schedulers.self_consistency import (
-    PETS,
-    OnlinePETS,
-    OnlinePETSConfig,
-    PETSConfig,
+    OnlineSelfConsistencyAllocation,
+    OnlineSelfConsistencyConfig,
+    SelfConsistencyAllocation,
+    SelfConsistencyConfig,
 )
 from mbrl.policy_gradient.schedulers.uniform import templates
 
@@ -17,7 +17,7 @@ PETS_TITLE = (
     "Self-Consistency"
 )
 
-PARTS: dict[str, Entry] = {
+COMPONENTS: dict[str, Entry] = {
     "scaling_inter": Entry(
         Horizon,
         None,
@@ -55,8 +55,8 @@ PARTS: dict[str, Entry] = {
         ),
     ),
     "pets_allocation": Entry(
-        PETS,
-        PETSConfig(),
+        SelfConsistencyAllocation,
+        SelfConsistencyConfig(),
         PETS_TITLE,
         mark="reconstructed",
         assumptions=(
@@ -65,8 +65,8 @@ PARTS: dict[str, Entry] = {
         ),
     ),
     "pets_allocation_online": Entry(
-        OnlinePETS,
-        OnlinePETSConfig(),
+        OnlineSelfConsistencyAllocation,
+        OnlineSelfConsistencyConfig(),
         PETS_TITLE,
         mark="reconstructed",
         assumptions=(

@@ -21,11 +21,11 @@ def agreement(counts: Tensor, prior: float = 1.0) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PETSConfig:
+class SelfConsistencyConfig:
     prior: float = 1.0  # count of every answer before any was given
 
 
-class PETS:
+class SelfConsistencyAllocation:
     """Offline allocation: one answer after the other to the question whose agreement an answer can
     raise most (optimistic knowledge gradient: the better of one more vote for the first and one
     more for the second answer). `questions` with up to `answers` different answers each.
@@ -34,7 +34,9 @@ class PETS:
     Self-Consistency".
     """
 
-    def __init__(self, questions: int, answers: int, config: PETSConfig = PETSConfig()) -> None:
+    def __init__(
+        self, questions: int, answers: int, config: SelfConsistencyConfig = SelfConsistencyConfig()
+    ) -> None:
         if questions < 1 or answers < 2 or config.prior <= 0:
             raise ConfigError(
                 f"{questions} questions, {answers} answers, prior {config.prior:g}; give at least "
@@ -82,7 +84,7 @@ class PETS:
 
 
 @dataclass(frozen=True)
-class OnlinePETSConfig:
+class OnlineSelfConsistencyConfig:
     budget: float = 8.0  # answers per question, on average over the stream
     most: int = 64  # answers to one question
     fewest: int = 2
@@ -92,7 +94,7 @@ class OnlinePETSConfig:
     renew: int = 10  # questions between two tables of where to stop
 
 
-class OnlinePETS:
+class OnlineSelfConsistencyAllocation:
     """Questions come one after the other, and each answer costs `price` in units of the chance that
     the majority is right. A question is answered `enough` when stopping is worth at least as much
     as the best way to go on, under the posterior of its difficulty: the share s of the leading
@@ -103,7 +105,7 @@ class OnlinePETS:
     Efficient Test-Time Self-Consistency".
     """
 
-    def __init__(self, config: OnlinePETSConfig = OnlinePETSConfig()) -> None:
+    def __init__(self, config: OnlineSelfConsistencyConfig = OnlineSelfConsistencyConfig()) -> None:
         if not 1 <= config.fewest <= config.budget < config.most or config.grid < 2:
             raise ConfigError(
                 f"{config}; give 1 <= fewest <= budget < most and a grid of at least 2"

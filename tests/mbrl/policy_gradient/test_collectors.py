@@ -9,7 +9,7 @@ import torch
 from algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
 from mbrl import tasks
 from mbrl.errors import ConfigError
-from mbrl.policy_gradient.collectors import REFUSED, ScheduledRounds
+from mbrl.policy_gradient.collectors import REFUSED, ScheduledEpisodeCollector
 from mbrl.policy_gradient.schedulers import SCHEDULERS, Outcome
 from mbrl.policy_gradient.schedulers.settings import settings
 from mbrl.types import Trajectories
@@ -51,7 +51,7 @@ class Told:
 def test_a_scheduler_hears_what_its_starts_earned(name: str) -> None:
     task = tasks.make("CartPole-v1")
     own = settings(name, SETTINGS.get(name, ()))
-    rounds = ScheduledRounds(task, name, 6, envs=12, group=2, seed=3, settings=own)
+    rounds = ScheduledEpisodeCollector(task, name, 6, envs=12, group=2, seed=3, settings=own)
     heard: list[Any] = []
     original = rounds.scheduler.heard
     rounds.scheduler.heard = lambda *a: (heard.append(a[0]), original(*a))[1]  # type: ignore[method-assign]
@@ -128,7 +128,9 @@ def test_reinforce_ada_compares_with_episodes_that_it_does_not_keep() -> None:
 
 def test_the_hard_starts_are_chosen_more_often() -> None:
     """Of a pool with success rates 0, 1/2 and 1, as an agent that lets go at once has them."""
-    rounds = ScheduledRounds(tasks.make("CartPole-v1"), "vade", 3, envs=12, group=4, seed=0)
+    rounds = ScheduledEpisodeCollector(
+        tasks.make("CartPole-v1"), "vade", 3, envs=12, group=4, seed=0
+    )
     rates, drawn, chosen = (0.0, 0.5, 1.0), torch.Generator().manual_seed(0), [0, 0, 0]
     rounds.outcome = made(rounds, rates, drawn)  # type: ignore[method-assign]
     agent = Told(agent_of())
@@ -140,7 +142,9 @@ def test_the_hard_starts_are_chosen_more_often() -> None:
     assert chosen[1] >= max(chosen[0], chosen[2])
 
 
-def made(rounds: ScheduledRounds, rates: tuple[float, ...], drawn: torch.Generator) -> Any:
+def made(
+    rounds: ScheduledEpisodeCollector, rates: tuple[float, ...], drawn: torch.Generator
+) -> Any:
     def outcome() -> Outcome:
         chance = torch.tensor(rates)[rounds.owner]
         return Outcome(rounds.owner, (torch.rand(len(chance), generator=drawn) < chance).double())

@@ -39,7 +39,7 @@ def test_the_pivot_is_the_medians() -> None:
     [
         Term(credit=GAE(), baseline=ZERO, scale=ONE, key=("prompt", "state")),
         Term(credit=HierarchicalGAE(), baseline=ZERO, scale=ONE, key=("state",)),
-        Term(baseline=baseline.Recorded("value"), key=("prompt", "state")),
+        Term(baseline=baseline.SignalBaseline("value"), key=("prompt", "state")),
     ],
 )
 def test_states_and_a_critic_are_two_baselines(term: Term) -> None:

@@ -12,7 +12,7 @@ from mbrl.policy_gradient.axes import baseline as b
 from mbrl.policy_gradient.axes.credit import VTrace
 from mbrl.policy_gradient.axes.gate import Clip, CovarianceClip, EntropyClip, Hybrid, MaskedWeight
 from mbrl.policy_gradient.axes.modulation import StepEntropy, Whiten
-from mbrl.policy_gradient.axes.ratio import Geometric
+from mbrl.policy_gradient.axes.ratio import GeometricRatio
 from mbrl.policy_gradient.axes.selection import NonZero, ZeroVariance
 from mbrl.policy_gradient.groups import numbered
 from tests.mbrl.policy_gradient import cases
@@ -29,10 +29,19 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
         ({"name": "Bad Name"}, "lower case"),
         ({"terms": ()}, "at least one"),
         ({"mark": "reconstructed"}, "lists its assumptions"),
-        ({"ratio": Geometric()}, "geometric means over sequences move by"),
-        ({"ratio": Geometric(), "gate": MaskedWeight()}, "geometric means over sequences move by"),
-        ({"ratio": Geometric(), "gate": EntropyClip()}, "geometric means over sequences move by"),
-        ({"ratio": Geometric(), "gate": CovarianceClip()}, "geometric means over sequences move"),
+        ({"ratio": GeometricRatio()}, "geometric means over sequences move by"),
+        (
+            {"ratio": GeometricRatio(), "gate": MaskedWeight()},
+            "geometric means over sequences move by",
+        ),
+        (
+            {"ratio": GeometricRatio(), "gate": EntropyClip()},
+            "geometric means over sequences move by",
+        ),
+        (
+            {"ratio": GeometricRatio(), "gate": CovarianceClip()},
+            "geometric means over sequences move",
+        ),
         ({"gate": Hybrid(whole=Clip())}, "geometric means over sequences move by"),
         ({"gate": Hybrid(step=Clip(3e-4, 4e-4))}, "ratios of single steps take"),
         ({"gate": Clip(3e-4, 4e-4)}, "ratios of single steps take"),
@@ -49,11 +58,11 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
             "belongs to the median",
         ),
         (
-            {"terms": (Term(baseline=b.Recorded("value"), key=("prompt", "state")),)},
+            {"terms": (Term(baseline=b.SignalBaseline("value"), key=("prompt", "state")),)},
             "two baselines",
         ),
         (
-            {"terms": (Term(baseline=b.Recorded("utterance_v"), key=("prompt", "state")),)},
+            {"terms": (Term(baseline=b.SignalBaseline("utterance_v"), key=("prompt", "state")),)},
             "two baselines",
         ),
         ({"terms": (Term(credit=VTrace(), key=("prompt", "state")),)}, "two baselines"),

@@ -10,7 +10,7 @@ import torch
 
 from algorithms.language.models.passes import passes
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.sampling.async_collector import hall
+from algorithms.language.sampling.async_collector import worker_config
 from algorithms.language.sampling.tokens import Sampling
 from mbrl.errors import ConfigError
 from tests.algorithms.language.cases import continued, learner, lenient, log_probs, rounds
@@ -90,7 +90,7 @@ def slow(agent: LanguagePolicyGradient, tokens: list[int], mask: torch.Tensor) -
 def test_nobody_counts_the_updates_beforehand() -> None:
     with pytest.raises(ConfigError, match="staleness is 2: recipe seeupo has as many updates"):
         LanguageConfig(task="guessing", recipe="seeupo", staleness=2)
-    assert hall(backwards(), None, 1).task == "guessing"  # workers with staleness 0 can
+    assert worker_config(backwards(), None, 1).task == "guessing"  # workers with staleness 0 can
 
 
 @pytest.mark.parametrize("task", ["addition", "calculator"])

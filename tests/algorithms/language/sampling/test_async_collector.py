@@ -18,25 +18,25 @@ from algorithms.language.learner import ModelConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling import workers as workers_module
 from algorithms.language.sampling.async_collector import (
+    AsyncCollector,
     Group,
     Ledger,
     Record,
-    Replay,
-    Rounds,
+    ReplayCollector,
     events,
-    hall,
+    worker_config,
 )
-from algorithms.language.sampling.conversation import Conversation, Speech
+from algorithms.language.sampling.conversation import Conversation, GenerationLimits
 from algorithms.language.sampling.rollouts import gathered
 from algorithms.language.sampling.workers import (
-    Hall,
     Hired,
     Inline,
     Processes,
     RayWorkers,
-    Voice,
     Weights,
     Work,
+    WorkerConfig,
+    WorkerModel,
 )
 from mbrl.errors import CheckpointError
 from mbrl.training import train
@@ -46,8 +46,8 @@ from tests.algorithms.language.small import TINY, Digits
 class Shuffled:
     """Workers that come back in any order, and sometimes not at all."""
 
-    def __init__(self, told: Hall, count: int, seed: int, lost: float = 0.0) -> None:
-        self.inner, self.count, self.lost = Voice(told), count, lost
+    def __init__(self, told: WorkerConfig, count: int, seed: int, lost: float = 0.0) -> None:
+        self.inner, self.count, self.lost = WorkerModel(told), count, lost
         self.out: list[tuple[int, Any]] = []
         self.random = random.Random(seed)
 
@@ -149,12 +149,12 @@ def test_a_record_gives_the_same_updates_again(
 ) -> None:
     path = tmp_path / "schedule.jsonl"
     agent, again = learner(old=old), learner(old=old)
-    workers = Shuffled(hall(agent, budget, 1), 3, seed=1, lost=0.2)
-    source = Rounds(agent, workers, chunk=2, record=path)
+    workers = Shuffled(worker_config(agent, budget, 1), 3, seed=1, lost=0.2)
+    source = AsyncCollector(agent, workers, chunk=2, record=path)
     train(agent, 6, [], source)
     checked(path, 3, 2)
     assert "lost" in {event for event, _ in events(path)}
-    replay = Replay(again, Inline(hall(again, budget, 1)), path)
+    replay = ReplayCollector(again, Inline(worker_config(again, budget, 1)), path)
     train(again, 6, [], replay)
     for a, b in zip(agent.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -167,11 +167,13 @@ def test_fifty_stops_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(tasks.TASKS, "digits", Digits())
     path, draw = tmp_path / "schedule.jsonl", random.Random(0)
     small = {"task": "digits", "levels": (4,), "prompts": 2, "group": 1, "recipe": "nsr"}
-    told = hall(learner(**small), 4, 1)
+    told = worker_config(learner(**small), 4, 1)
     saved, stops = False, 0
     while stops < 50:
         agent = learner(**small)
-        source = Rounds(agent, Shuffled(told, 2, draw.randrange(10**6)), chunk=1, record=path)
+        source = AsyncCollector(
+            agent, Shuffled(told, 2, draw.randrange(10**6)), chunk=1, record=path
+        )
         if saved:
             agent = LanguagePolicyGradient.load(tmp_path / "agent.pt")
             source.load_state_dict(torch.load(tmp_path / "source.pt", weights_only=True))
@@ -190,7 +192,7 @@ def test_fifty_stops_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     checked(path, 2, 2)
     known, again = LanguagePolicyGradient.load(tmp_path / "agent.pt"), learner(**small)
     assert known.step > 10
-    train(again, known.step, [], Replay(again, Inline(told), path))
+    train(again, known.step, [], ReplayCollector(again, Inline(told), path))
     for a, b in zip(known.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -210,7 +212,7 @@ def _until(call: Callable[[], Any], count: int) -> Callable[[], Any]:
 def test_the_age_of_conversations_is_in_updates() -> None:
     """With two updates a round, workers that are a round behind are two updates behind."""
     agent = learner(minibatches=2, staleness=2)
-    source = Rounds(agent, Inline(hall(agent, None, 1), 1), chunk=3)
+    source = AsyncCollector(agent, Inline(worker_config(agent, None, 1), 1), chunk=3)
     ages = []
 
     def heard(event: str, agent: Any, metrics: dict[str, Any]) -> None:
@@ -221,17 +223,17 @@ def test_the_age_of_conversations_is_in_updates() -> None:
     assert ages[0] == 0.0 and set(ages) <= {0.0, 2.0} and ages[-1] == 2.0
 
 
-class Broken(Voice):
+class Broken(WorkerModel):
     def carry_on(self, work: Work, weights: Weights | None) -> list[dict[str, Any]]:
         raise ValueError("no such word")
 
 
 def test_what_goes_wrong_in_a_worker_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a thread that stands for the process: errors are sent, not swallowed with the worker."""
-    monkeypatch.setattr(workers_module, "Voice", Broken)
+    monkeypatch.setattr(workers_module, "WorkerModel", Broken)
     monkeypatch.setattr(workers_module.signal, "signal", lambda *a: None)
     agent = learner()
-    workers = Processes(hall(agent, None, 1), 0)
+    workers = Processes(worker_config(agent, None, 1), 0)
     ours, theirs = multiprocessing.Pipe()
     thread = threading.Thread(target=workers_module.serve, args=(theirs, workers.hall))
     thread.start()
@@ -256,7 +258,7 @@ def test_workers_that_all_die_are_not_replaced_for_ever(monkeypatch: pytest.Monk
         return Hired(Dead(), ours)
 
     monkeypatch.setattr(Processes, "_hire", hire)
-    workers = Processes(hall(learner(), None, 1), 2)
+    workers = Processes(worker_config(learner(), None, 1), 2)
     for number in range(6):
         workers.give(Work(number, 0, []), dict)
         assert workers.arrived() == [(number, None)]
@@ -290,9 +292,9 @@ def test_a_record_that_is_cut_is_never_half_written(tmp_path: Path, monkeypatch)
 
 def test_processes_work_and_are_replaced(tmp_path: Path) -> None:
     agent, path = learner(), tmp_path / "schedule.jsonl"
-    workers = Processes(hall(agent, None, 1), 2)
+    workers = Processes(worker_config(agent, None, 1), 2)
     try:
-        source = Rounds(agent, workers, chunk=2, record=path)
+        source = AsyncCollector(agent, workers, chunk=2, record=path)
         train(agent, 2, [], source)
         workers.workers[0].process.kill()
         train(agent, 5, [], source)
@@ -300,7 +302,7 @@ def test_processes_work_and_are_replaced(tmp_path: Path) -> None:
         workers.close()
     checked(path, 3, 2)
     again = learner()
-    train(again, 5, [], Replay(again, Inline(hall(again, None, 1)), path))
+    train(again, 5, [], ReplayCollector(again, Inline(worker_config(again, None, 1)), path))
     for a, b in zip(agent.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -310,17 +312,17 @@ def test_ray_workers_train_resume_and_are_replayed(tmp_path: Path) -> None:
     replaced, and the record played again in this process gives the same weights."""
     ray = pytest.importorskip("ray")
     agent, path = learner(), tmp_path / "schedule.jsonl"
-    workers = RayWorkers(hall(agent, None, 1), 2)
+    workers = RayWorkers(worker_config(agent, None, 1), 2)
     try:
-        source = Rounds(agent, workers, chunk=2, record=path)
+        source = AsyncCollector(agent, workers, chunk=2, record=path)
         train(agent, 2, [], source)
         agent.save(tmp_path / "agent.pt")
         state = source.state_dict()
         train(agent, 3, [], source)  # lost with the process that did it
         workers.close()
         agent = LanguagePolicyGradient.load(tmp_path / "agent.pt")
-        workers = RayWorkers(hall(agent, None, 1), 2)
-        source = Rounds(agent, workers, chunk=2, record=path)
+        workers = RayWorkers(worker_config(agent, None, 1), 2)
+        source = AsyncCollector(agent, workers, chunk=2, record=path)
         source.load_state_dict(state)
         ray.kill(workers.free[0])
         train(agent, 5, [], source)
@@ -329,7 +331,7 @@ def test_ray_workers_train_resume_and_are_replayed(tmp_path: Path) -> None:
         ray.shutdown()
     checked(path, 3, 2)
     again = learner()
-    train(again, 5, [], Replay(again, Inline(hall(again, None, 1)), path))
+    train(again, 5, [], ReplayCollector(again, Inline(worker_config(again, None, 1)), path))
     for a, b in zip(agent.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -338,7 +340,9 @@ def test_conversations_of_workers_have_log_probs_of_their_policies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(tasks.TASKS, "digits", Digits())
-    voice = Voice(Hall(ModelConfig(transformer=TINY), "digits", Speech(), budget=2))
+    voice = WorkerModel(
+        WorkerConfig(ModelConfig(transformer=TINY), "digits", GenerationLimits(), budget=2)
+    )
     problem = Digits().problem(4, random.Random(0))
     start = Conversation(problem, voice.codec.opening(problem.prompt), seed=5).plain()
     rows = [start]

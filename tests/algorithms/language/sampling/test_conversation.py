@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from algorithms.language.models.vocabulary import Characters
-from algorithms.language.sampling.conversation import Conversation, Speech, advance
+from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
 from algorithms.language.sampling.rollouts import gathered
 from algorithms.language.sampling.tokens import Sampling, described
 from tests.algorithms.language.small import Digits, tiny
@@ -24,11 +24,11 @@ def rows(count: int = 6) -> list[Conversation]:
 @pytest.mark.parametrize("budget", [1, 2, 4])
 def test_pieces_make_the_whole(sampling: Sampling, budget: int) -> None:
     model, whole, pieces = tiny(), rows(), rows()
-    advance(model, CODEC, TASK, whole, Speech(sampling))
+    advance(model, CODEC, TASK, whole, GenerationLimits(sampling))
     rounds = 0
     while not all(row.done for row in pieces):
         before = [len(row.behaviour) for row in pieces]
-        advance(model, CODEC, TASK, pieces, Speech(sampling), budget=budget)
+        advance(model, CODEC, TASK, pieces, GenerationLimits(sampling), budget=budget)
         pieces = [Conversation.from_plain(row.plain()) for row in pieces]
         said = [len(row.behaviour) - n for row, n in zip(pieces, before, strict=True)]
         assert max(said) <= budget
@@ -41,11 +41,11 @@ def test_pieces_make_the_whole(sampling: Sampling, budget: int) -> None:
 
 def test_another_end_shares_nothing_that_changes() -> None:
     model, going = tiny(), rows(2)
-    advance(model, CODEC, TASK, going, Speech(Sampling(0.9, 0.6)), budget=2)
+    advance(model, CODEC, TASK, going, GenerationLimits(Sampling(0.9, 0.6)), budget=2)
     before = [row.plain() for row in going]
     others = [row.again(7) for row in going]
     assert [o.plain() for o in others] == [values | {"seed": 7} for values in before]
-    advance(model, CODEC, TASK, others, Speech(Sampling(0.9, 0.6)))
+    advance(model, CODEC, TASK, others, GenerationLimits(Sampling(0.9, 0.6)))
     assert [row.plain() for row in going] == before and all(o.done for o in others)
 
 
@@ -54,7 +54,15 @@ def test_every_token_has_the_log_prob_of_the_policy_that_said_it() -> None:
     going = rows()
     for version, model in enumerate(models):
         last = version == len(models) - 1
-        advance(model, CODEC, TASK, going, Speech(), version=version, budget=None if last else 2)
+        advance(
+            model,
+            CODEC,
+            TASK,
+            going,
+            GenerationLimits(),
+            version=version,
+            budget=None if last else 2,
+        )
     found = gathered(going, CODEC.pad, torch.zeros(0, dtype=torch.float64))
     t, seen = found.data, set()
     for version, model in enumerate(models):
@@ -69,20 +77,20 @@ def test_every_token_has_the_log_prob_of_the_policy_that_said_it() -> None:
 
 def test_a_conversation_survives_a_checkpoint_half_way() -> None:
     model, going = tiny(), rows(2)
-    advance(model, CODEC, TASK, going, Speech(), budget=2)
+    advance(model, CODEC, TASK, going, GenerationLimits(), budget=2)
     file = io.BytesIO()
     torch.save([row.plain() for row in going], file)
     file.seek(0)
     again = [Conversation.from_plain(v) for v in torch.load(file, weights_only=True)]
     assert again == going and all(row.said == 2 for row in again)
     for part in (going, again):
-        advance(model, CODEC, TASK, part, Speech())
+        advance(model, CODEC, TASK, part, GenerationLimits())
     assert again == going
 
 
 def test_limits_end_turns_and_conversations() -> None:
     going = rows()
-    advance(tiny(), CODEC, TASK, going, Speech(turn_tokens=1, max_turns=2))
+    advance(tiny(), CODEC, TASK, going, GenerationLimits(turn_tokens=1, max_turns=2))
     for row in going:
         assert row.done and all(stop - start == 1 for start, stop in row.spans)
         assert len(row.turns) <= 2

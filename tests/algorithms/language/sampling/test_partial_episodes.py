@@ -12,7 +12,11 @@ from algorithms.language import schedule, tasks
 from algorithms.language.models.vocabulary import Characters
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.conversation import Conversation
-from algorithms.language.sampling.partial_episodes import Continued, Practised, Pruned
+from algorithms.language.sampling.partial_episodes import (
+    PivotCollector,
+    PruningCollector,
+    ResumedCollector,
+)
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
 from mbrl.training import train
@@ -119,7 +123,7 @@ def test_what_stands_before_a_start_is_not_trained_on(warm: Path) -> None:
     started = 0
     for _ in range(6):
         agent.collect()
-        assert agent.data is not None and isinstance(agent.rounds, Continued)
+        assert agent.data is not None and isinstance(agent.rounds, ResumedCollector)
         found = agent.data.rollouts
         t = found.data
         now = agent.measured(agent.model, found)[0]
@@ -144,7 +148,11 @@ def test_some_go_on_and_some_are_dropped(warm: Path) -> None:
     agent, plain = learner(warm, **KINDS["pruned"]), learner(warm)
     for one in (agent, plain):
         one.collect()
-    assert agent.data is not None and plain.data is not None and isinstance(agent.rounds, Pruned)
+    assert (
+        agent.data is not None
+        and plain.data is not None
+        and isinstance(agent.rounds, PruningCollector)
+    )
     assert agent.tokens["sampled"] < plain.tokens["sampled"]
     left, whole = agent.data.rollouts, plain.data.rollouts
     rows = list(zip(whole.problems, whole.turns, strict=True))
@@ -160,7 +168,7 @@ def test_turns_of_demonstrations_are_practised(warm: Path) -> None:
     """What a turn does counts, not what it says."""
     agent = learner(warm, task="even", pivots=3, group=8)
     agent.collect()
-    assert agent.data is not None and isinstance(agent.rounds, Practised)
+    assert agent.data is not None and isinstance(agent.rounds, PivotCollector)
     found, starts = agent.data.rollouts, agent.rounds.starts
     assert {start["given"] for start in starts} == {0, 1}
     assert agent.rounds.order.size == len(starts)

@@ -13,8 +13,8 @@ from algorithms.language.learner import ModelConfig
 from algorithms.language.models.transformer import TransformerConfig
 from algorithms.language.models.vocabulary import ALPHABET
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.sampling.async_collector import Rounds, hall
-from algorithms.language.sampling.collectors import Scheduled
+from algorithms.language.sampling.async_collector import AsyncCollector, worker_config
+from algorithms.language.sampling.collectors import ScheduledCollector
 from algorithms.language.sampling.rollouts import roll_out
 from algorithms.language.sampling.workers import Inline
 from algorithms.language.tasks.base import Problem, Reply, TextTask
@@ -106,7 +106,7 @@ def test_schedulers_train_within_their_budget_and_continue(name: str, tmp_path: 
     again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
     train(again, rounds, source=again)
     assert equal(whole, again) and not equal(whole, broken)
-    assert whole.tokens == again.tokens and isinstance(again.rounds, Scheduled)
+    assert whole.tokens == again.tokens and isinstance(again.rounds, ScheduledCollector)
 
 
 @pytest.mark.parametrize("pool", [0, 24])
@@ -277,4 +277,4 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], reason: str) -> None
 def test_workers_have_no_scheduler() -> None:
     agent = learner("vade")
     with pytest.raises(ConfigError, match="leave workers at 0"):
-        Rounds(agent, Inline(hall(agent, None, 1)))
+        AsyncCollector(agent, Inline(worker_config(agent, None, 1)))

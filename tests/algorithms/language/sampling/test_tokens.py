@@ -9,7 +9,7 @@ from scipy import stats
 
 from algorithms.language.models.vocabulary import Characters
 from algorithms.language.sampling.rollouts import joined, roll_out
-from algorithms.language.sampling.tokens import Sampling, described, draw, law
+from algorithms.language.sampling.tokens import Sampling, described, draw, sampling_distribution
 from mbrl.errors import ConfigError
 from tests.algorithms.language.small import Digits, tiny
 
@@ -33,7 +33,7 @@ def slow_law(logits: list[float], temperature: float, top_p: float) -> dict[int,
 @pytest.mark.parametrize("sampling", LAWS, ids=str)
 def test_the_law_is_the_slow_one(sampling: Sampling) -> None:
     logits = 2 * torch.randn(40, 11, generator=torch.Generator().manual_seed(0)).double()
-    log_p, kept = law(logits, sampling)
+    log_p, kept = sampling_distribution(logits, sampling)
     for i in range(len(logits)):
         expected = slow_law(logits[i].tolist(), sampling.temperature, sampling.top_p)
         found = {j: p for j, p in enumerate(log_p[i].exp().tolist()) if p > 0}

@@ -12,8 +12,8 @@ from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss
 from mbrl.policy_gradient.axes.baseline import SoftMean, TokenOptimal
 from mbrl.policy_gradient.axes.credit import ReturnToGo
 from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, Imitation
-from mbrl.policy_gradient.axes.rejection import Masked, Truncated, Veto
-from mbrl.policy_gradient.axes.reward import Given, SoftOverlong
+from mbrl.policy_gradient.axes.rejection import MaskedRatio, RatioVeto, TruncatedRatio
+from mbrl.policy_gradient.axes.reward import SoftOverlong, TaskReward
 from mbrl.policy_gradient.axes.scale import One
 from mbrl.policy_gradient.axes.selection import Finished, Outliers
 from mbrl.policy_gradient.groups import group
@@ -24,7 +24,7 @@ from tests.mbrl.policy_gradient import cases
 def test_long_answers_pay_over_their_last_steps() -> None:
     """Of at most 6 steps the last 4 are the buffer."""
     t, _, _ = cases.batch(0)
-    found = SoftOverlong(longest=6, buffer=4, weight=2.0)(t) - Given()(t)
+    found = SoftOverlong(longest=6, buffer=4, weight=2.0)(t) - TaskReward()(t)
     for b, row in enumerate(t.mask.tolist()):
         steps = [i for i, inside in enumerate(row) if inside]
         over = min(max(len(steps) - 2, 0), 4) / 4
@@ -79,8 +79,8 @@ def test_the_optimal_baseline_of_weighted_gradients_counts_their_squares() -> No
 @pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
 def test_normalised_weights_are_one_on_average(level: str) -> None:
     t, log_prob, _ = cases.batch(3)
-    plain = Truncated(level, cap=1.2)(log_prob, t.reward, t)
-    found = Truncated(level, cap=1.2, normalised=True)(log_prob, t.reward, t)
+    plain = TruncatedRatio(level, cap=1.2)(log_prob, t.reward, t)
+    found = TruncatedRatio(level, cap=1.2, normalised=True)(log_prob, t.reward, t)
     if level == "token":
         mean = statistics.fmean(plain[t.mask].tolist())
     else:
@@ -149,10 +149,10 @@ def test_rejections_and_selections_fire_where_they_should() -> None:
     far = {k: v.clone() for k, v in t.log_probs.items()}
     far["behaviour"][3, 0] = far["old"][3, 0] + 12.0  # a ratio of e^-12
     t = dataclasses.replace(t, log_probs=far)
-    kept = Veto()(log_prob, t.reward, t)
+    kept = RatioVeto()(log_prob, t.reward, t)
     assert [b for b in range(len(t.mask)) if not kept[b].all()] == [3]
     assert not kept[3].any()
-    masked = Masked("sequence", high=3.0)(log_prob, t.reward, t)
+    masked = MaskedRatio("sequence", high=3.0)(log_prob, t.reward, t)
     assert not masked[3].isnan().any() and float(masked[3, 0]) < 1e-4
     advantage = torch.tensor([[-3.5, 3.0, 0.0, 3.01]])
     assert Outliers(3.0)(advantage, t).tolist() == [[0.0, 1.0, 1.0, 0.0]]

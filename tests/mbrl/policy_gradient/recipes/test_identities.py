@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mbrl.policy_gradient import RECIPES, Recipe, estimate, loss
 from mbrl.policy_gradient.axes.gate import Clip, DetachedClip
-from mbrl.policy_gradient.axes.ratio import Geometric, PrefixMinimum, Product
+from mbrl.policy_gradient.axes.ratio import GeometricRatio, PrefixMinimumRatio, ProductRatio
 from mbrl.policy_gradient.axes.step_size import at_rate
 from mbrl.policy_gradient.groups import Group
 from mbrl.types import Trajectories
@@ -56,7 +56,7 @@ NAMES = ("gspo", "gspo_token")
 def test_minpro_without_drift_weighs_every_step_one() -> None:
     t, _, _ = cases.batch(2)
     log_prob = t.log_probs["old"].clone().requires_grad_()
-    assert float(PrefixMinimum()(log_prob, t).abs().max()) == 0.0
+    assert float(PrefixMinimumRatio()(log_prob, t).abs().max()) == 0.0
     cispo, minpro = RECIPES["cispo"], RECIPES["minpro"]
     torch.testing.assert_close(gradient(cispo, t, log_prob), gradient(minpro, t, log_prob))
 
@@ -69,7 +69,7 @@ def test_minpro_is_the_exact_weight_where_only_one_earlier_step_moved() -> None:
     moved = old.clone()
     moved[:, 1] -= 0.7
     exact = (moved - old).cumsum(1)
-    torch.testing.assert_close(PrefixMinimum()(moved, t)[:, 1:], exact[:, 1:])
+    torch.testing.assert_close(PrefixMinimumRatio()(moved, t)[:, 1:], exact[:, 1:])
 
 
 def test_topr_limits() -> None:
@@ -88,7 +88,7 @@ def test_topr_limits() -> None:
 def test_taper_with_both_sides_open_is_importance_sampling() -> None:
     t, log_prob, _ = cases.batch(5)
     open_wide = DetachedClip(low=None, high=math.inf)
-    log_ratio = Product("behaviour")(log_prob, t)
+    log_ratio = ProductRatio("behaviour")(log_prob, t)
     advantage = torch.randn_like(log_ratio)
     gain = open_wide(log_ratio, log_prob.nan_to_num(), advantage, t)
     mine = torch.autograd.grad(gain.sum(), log_prob, retain_graph=True)[0]
@@ -117,7 +117,7 @@ AREAL = RECIPES["areal"]
 def test_hybrid_at_its_ends_is_each_branch() -> None:
     t, log_prob, _ = cases.batch(8)
     base = RECIPES["dhpo"]
-    for alpha, ratio in ((1.0, RECIPES["grpo"].ratio), (0.0, Geometric())):
+    for alpha, ratio in ((1.0, RECIPES["grpo"].ratio), (0.0, GeometricRatio())):
         gate = dataclasses.replace(base.gate, alpha=alpha)
         mixed = dataclasses.replace(base, gate=gate)
         single = dataclasses.replace(

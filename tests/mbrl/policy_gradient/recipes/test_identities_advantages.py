@@ -13,7 +13,7 @@ from mbrl.policy_gradient.axes import aggregation, baseline, gate, scale
 from mbrl.policy_gradient.axes.credit import NestedGroups, TokenWeighted
 from mbrl.policy_gradient.axes.gate import Discriminative, EntropyClip, InformativeClip
 from mbrl.policy_gradient.axes.hierarchical_credit import HierarchicalGAE
-from mbrl.policy_gradient.axes.reward import ByOutcome, Given, Signal, potential
+from mbrl.policy_gradient.axes.reward import ByOutcome, StepSignal, TaskReward, potential
 from mbrl.policy_gradient.recipe import Recipe
 from mbrl.policy_gradient.recipes import TABLES
 from mbrl.types import Trajectories
@@ -188,7 +188,7 @@ def test_entropy_and_information_leave_the_clip_alone_where_all_are_alike() -> N
     base = RECIPES["grpo"]
     for special, plain in (
         (EntropyClip(), gate.Clip(dual=10.0)),
-        (InformativeClip(Signal("information_gain"), width=0.0), gate.Clip()),
+        (InformativeClip(StepSignal("information_gain"), width=0.0), gate.Clip()),
     ):
         found, expected = (
             loss(r, log_prob, t, estimate(r, t), entropy)[0]
@@ -251,7 +251,7 @@ def test_a_step_potential_is_between_sure_and_wrong_and_sure_and_right() -> None
 
 def test_a_reward_by_outcome_is_paid_once() -> None:
     t, _, _ = cases.batch(0)
-    wrong = Given()(t).sum(1) == 0
+    wrong = TaskReward()(t).sum(1) == 0
     torch.testing.assert_close(
         ByOutcome(2.0, -3.0)(t).sum(1), torch.where(wrong, -3.0, 2.0).double()
     )

@@ -9,7 +9,7 @@ import torch
 
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.policy_gradient.schedulers import (
-    PARTS,
+    COMPONENTS,
     SCHEDULERS,
     Entry,
     Outcome,
@@ -135,7 +135,7 @@ def test_shaped_rewards_are_refused_where_successes_are_counted() -> None:
 
 
 def test_every_entry_says_where_it_is_from() -> None:
-    for name, entry in {**SCHEDULERS, **PARTS}.items():
+    for name, entry in {**SCHEDULERS, **COMPONENTS}.items():
         assert entry.title and entry.make.__doc__, name
         assert entry.arxiv is None or re.fullmatch(r"\d{4}\.\d{5}", entry.arxiv), name
         assert entry.config is None or type(entry.config)() == entry.config

@@ -8,10 +8,10 @@ from scipy import integrate, stats
 
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.policy_gradient.schedulers.self_consistency import (
-    PETS,
-    OnlinePETS,
-    OnlinePETSConfig,
-    PETSConfig,
+    OnlineSelfConsistencyAllocation,
+    OnlineSelfConsistencyConfig,
+    SelfConsistencyAllocation,
+    SelfConsistencyConfig,
     agreement,
 )
 from tests.mbrl.policy_gradient.schedulers.simulated import generator
@@ -38,7 +38,7 @@ def test_agreement_is_the_posterior_probability_of_the_lead() -> None:
 
 
 def test_the_next_question_is_the_one_with_the_largest_gain() -> None:
-    one = PETS(4, 3, PETSConfig())
+    one = SelfConsistencyAllocation(4, 3, SelfConsistencyConfig())
     one.counts = torch.tensor([[4.0, 0, 0], [2, 2, 0], [3, 2, 1], [30, 28, 0]]).double()
 
     def value(counts: list[float]) -> float:
@@ -52,7 +52,7 @@ def test_the_next_question_is_the_one_with_the_largest_gain() -> None:
         gains.append(max(value(v) for v in votes) - value(top))
     assert one.gain().tolist() == pytest.approx(gains, abs=1e-9)
     assert one.next(4).tolist() == sorted(range(4), key=lambda i: -gains[i])
-    fresh = PETS(3, 2)
+    fresh = SelfConsistencyAllocation(3, 2)
     fresh.observe(torch.tensor([0, 2, 2]), torch.tensor([1, 0, 0]))
     assert fresh.next().tolist() == [1]  # not asked yet
     assert fresh.counts.tolist() == [[0, 1], [0, 0], [2, 0]]
@@ -66,7 +66,7 @@ def test_allocation_beats_uniform_at_equal_samples() -> None:
         gained = []
         for seed in range(4):
             g = generator(seed)
-            one = PETS(300, 4)
+            one = SelfConsistencyAllocation(300, 4)
             for _ in range(mean * 300 // 20):
                 ids = one.next(20)
                 one.observe(ids, torch.multinomial(law[ids], 1, generator=g)[:, 0])
@@ -80,8 +80,8 @@ def test_allocation_beats_uniform_at_equal_samples() -> None:
 
 def test_stopping_is_the_best_of_all_rules() -> None:
     """At most five votes: every set of states to stop at, tried out on paths of votes."""
-    config = OnlinePETSConfig(budget=2.5, most=5, fewest=1, grid=3, observed=0.0)
-    one = OnlinePETS(config)
+    config = OnlineSelfConsistencyConfig(budget=2.5, most=5, fewest=1, grid=3, observed=0.0)
+    one = OnlineSelfConsistencyAllocation(config)
     shares, law = one.shares.tolist(), one.law.tolist()
 
     def worth(rule: set[tuple[int, int]], price: float) -> tuple[float, float]:
@@ -118,13 +118,15 @@ def test_stopping_is_the_best_of_all_rules() -> None:
 
 def test_the_first_price_spends_the_budget() -> None:
     for budget in (4.0, 8.0, 20.0):
-        one = OnlinePETS(OnlinePETSConfig(budget=budget))
+        one = OnlineSelfConsistencyAllocation(OnlineSelfConsistencyConfig(budget=budget))
         _, cost = one.solve(one.price)
         assert 0.8 * budget < cost <= budget
         assert one.enough(torch.tensor([9.0, 0, 0])) and not one.enough(torch.tensor([1.0, 0, 0]))
 
 
-def stream(one: OnlinePETS | None, mean: int, law: torch.Tensor, seed: int) -> tuple[float, float]:
+def stream(
+    one: OnlineSelfConsistencyAllocation | None, mean: int, law: torch.Tensor, seed: int
+) -> tuple[float, float]:
     """(rate of right majorities, answers per question)"""
     g, right, spent = generator(seed), 0, 0
     for row in law:
@@ -141,28 +143,32 @@ def stream(one: OnlinePETS | None, mean: int, law: torch.Tensor, seed: int) -> t
 def test_online_stopping_beats_uniform_with_more_answers() -> None:
     law, gained = questions(400, 2), []
     for seed in (3, 4):
-        mine, cost = stream(OnlinePETS(OnlinePETSConfig(budget=9.0)), 0, law, seed)
+        mine, cost = stream(
+            OnlineSelfConsistencyAllocation(OnlineSelfConsistencyConfig(budget=9.0)), 0, law, seed
+        )
         assert 8.5 < cost < 9.3
         gained.append(mine - stream(None, 10, law, seed + 10)[0])
     assert sum(gained) / 2 > 0.015
 
 
 def test_states_and_settings() -> None:
-    one = OnlinePETS()
+    one = OnlineSelfConsistencyAllocation()
     one.finish(torch.tensor([2.0, 1.0]))
-    other = OnlinePETS()
+    other = OnlineSelfConsistencyAllocation()
     other.load_state_dict(one.state_dict())
     assert other.price == one.price and torch.equal(other.stops, one.stops)
     with pytest.raises(CheckpointError, match="another grid"):
-        OnlinePETS(OnlinePETSConfig(grid=5)).load_state_dict(one.state_dict())
-    votes, same = PETS(3, 2), PETS(3, 2)
+        OnlineSelfConsistencyAllocation(OnlineSelfConsistencyConfig(grid=5)).load_state_dict(
+            one.state_dict()
+        )
+    votes, same = SelfConsistencyAllocation(3, 2), SelfConsistencyAllocation(3, 2)
     votes.observe(torch.tensor([1]), torch.tensor([0]))
     same.load_state_dict(votes.state_dict())
     assert torch.equal(same.next(3), votes.next(3))
     with pytest.raises(CheckpointError, match="same questions"):
-        PETS(4, 2).load_state_dict(votes.state_dict())
+        SelfConsistencyAllocation(4, 2).load_state_dict(votes.state_dict())
     for settings in ({"fewest": 9}, {"budget": 100.0}, {"observed": 2.0}, {"law": (0.0, 1.0)}):
         with pytest.raises(ConfigError):
-            OnlinePETS(OnlinePETSConfig(**settings))
+            OnlineSelfConsistencyAllocation(OnlineSelfConsistencyConfig(**settings))
     with pytest.raises(ConfigError):
-        PETS(3, 1)
+        SelfConsistencyAllocation(3, 1)
