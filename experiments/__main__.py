@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "collect": ("collect", "record the local datasets anew from behaviour policies"),
     "model": ("model", "fit a world model, or inspect how good one is"),
     "list": ("listing", "the algorithms, tasks and datasets there are"),
+    "explain": ("explain", "print the formula of a policy-gradient recipe"),
     "table": ("table", "run the missing cells of a table and print it"),
     "sweep": ("sweep", "train every combination of algorithms, datasets, seeds and settings"),
     "search": ("search", "search settings with Optuna, by an offline score"),

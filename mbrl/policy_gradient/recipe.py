@@ -26,17 +26,16 @@ from mbrl.policy_gradient.axes.credit import (
     Outcome,
     TokenWeighted,
 )
+from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
 from mbrl.policy_gradient.axes.gate import (
     Clip,
     CovarianceClip,
-    EntropyClip,
     Gate,
     GradientPreservingClip,
     Hybrid,
-    InformativeClip,
     MaskedWeight,
 )
-from mbrl.policy_gradient.axes.hierarchical_credit import HierarchicalGAE
+from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip, InformativeClip
 from mbrl.policy_gradient.axes.modulation import Modulation, StepEntropy, Whiten
 from mbrl.policy_gradient.axes.option import (
     CURRENT_ENTROPY,

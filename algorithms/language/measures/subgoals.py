@@ -11,7 +11,7 @@ from algorithms.language.measures.locate import lines, spans, with_fields
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import TextTask
 from mbrl.policy_gradient import Recipe
-from mbrl.policy_gradient.axes.hierarchical_credit import HierarchicalGAE
+from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
 from mbrl.policy_gradient.groups import first_steps, segment
 from mbrl.training import Metrics
 

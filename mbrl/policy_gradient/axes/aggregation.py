@@ -3,11 +3,12 @@ whole mask, whatever was left out of the sum."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.axes.option import Option
+from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.groups import first_steps, segment, sequence
 from mbrl.types import Trajectories
 
@@ -24,6 +25,8 @@ class Aggregation(Option):
 class TokenMean(Aggregation):
     """Mean over all steps: a long sequence weighs more."""
 
+    text: ClassVar[str] = "mean over all steps"
+
     def __call__(self, value: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         return masked(value, t).sum() / t.mask.sum().clamp_min(1)
 
@@ -31,6 +34,8 @@ class TokenMean(Aggregation):
 @dataclass(frozen=True)
 class SequenceMean(Aggregation):
     """Mean over sequences of the mean over their steps."""
+
+    text: ClassVar[str] = "mean over sequences of the mean over their steps"
 
     def __call__(self, value: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         return (masked(value, t).sum(1) / t.lengths.clamp_min(1)).sum() / rows(t)
@@ -47,10 +52,16 @@ class SequenceSum(Aggregation):
     def __call__(self, value: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         return masked(value, t).sum() / rows(t) / (self.length or 1.0)
 
+    def formula(self) -> str:
+        over = "" if self.length is None else f", over {shown(self.length)}"
+        return f"mean over sequences of the sum over their steps{over}"
+
 
 @dataclass(frozen=True)
 class SegmentMean(Aggregation):
     """Mean over all segments of the mean over their steps."""
+
+    text: ClassVar[str] = "mean over {segment}s of the mean over their steps"
 
     segment: str = "turn"
 
@@ -67,6 +78,8 @@ class SegmentMean(Aggregation):
 class SegmentSum(Aggregation):
     """Mean over all segments of the sum over their steps."""
 
+    text: ClassVar[str] = "mean over {segment}s of the sum over their steps"
+
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
@@ -81,6 +94,10 @@ class SignBalanced(Aggregation):
     """n+ / n times the mean over steps with A > 0, plus n- / n times that over steps with A < 0,
     where n+ and n- count sequences: "Balanced Aggregation: Understanding and Fixing Aggregation
     Bias in GRPO"."""
+
+    text: ClassVar[str] = (
+        "share of sequences with A > 0 times the mean over their steps, plus the same for A < 0"
+    )
 
     def __call__(self, value: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         first = first_steps(sequence(t))

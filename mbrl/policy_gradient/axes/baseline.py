@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
-from mbrl.policy_gradient.axes.option import Option, one_of
+from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import Group, exp, numbered, sequence
 from mbrl.policy_gradient.measures.trackers import shrinkage
@@ -28,6 +28,8 @@ class Baseline(Option):
 class Zero(Baseline):
     """No baseline."""
 
+    text: ClassVar[str] = "0"
+
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         return torch.zeros_like(value)
 
@@ -36,6 +38,8 @@ class Zero(Baseline):
 class Mean(Baseline):
     """The group's mean; 0 in a group of one if `alone` is "keep", its own value (so that nothing
     is left) if "drop"."""
+
+    text: ClassVar[str] = "mean R"
 
     alone: str = "drop"
 
@@ -48,10 +52,15 @@ class Mean(Baseline):
             return mean
         return torch.where(group.size() > 1, mean, torch.zeros_like(mean))
 
+    def formula(self) -> str:
+        return "mean R" if self.alone == "drop" else "(mean R, or 0 for one alone)"
+
 
 @dataclass(frozen=True)
 class ShiftedMean(Baseline):
     """The group's mean plus `shift`; below 0 it favours what is good over what is bad."""
+
+    text: ClassVar[str] = "(mean R + ({shift}))"
 
     shift: float = -0.1
 
@@ -65,6 +74,8 @@ class SoftMean(Baseline):
     is best under a divergence of weight tau from the one that sampled ("Kimi k1.5: Scaling
     Reinforcement Learning with LLMs", arXiv 2501.12599, equation 3). The group's mean for large
     tau, its best for small."""
+
+    text: ClassVar[str] = "{temperature} log mean e^(R / {temperature})"
 
     temperature: float = 1.0
 
@@ -86,6 +97,8 @@ class LeaveOneOut(Baseline):
     """The mean of the others in the group; 0 for a group of one. "Buy 4 REINFORCE Samples, Get a
     Baseline for Free!" (Kool et al., 2019)."""
 
+    text: ClassVar[str] = "mean R of the others"
+
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         others = (group.size() - 1).to(value.dtype)
         exact = value.double()  # the rest of equal values is that value
@@ -97,6 +110,8 @@ class LeaveOneOut(Baseline):
 class Median(Baseline):
     """The group's median."""
 
+    text: ClassVar[str] = "median R"
+
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         return group.median(value)
 
@@ -106,6 +121,8 @@ class SecondBest(Baseline):
     """For the group's best the second best, for the others themselves: all but the best get 0.
     "Optimizing Language Models for Inference Time Objectives using Reinforcement Learning", arXiv
     2503.19595, in the form for k = the group."""
+
+    text: ClassVar[str] = "(second best R for the best, R itself for others)"
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         rank, size = group.rank(value), group.size().long()
@@ -121,6 +138,8 @@ class LengthWeighted(Baseline):
     gradient's squared norm grows with the length. "On-Policy RL with Optimal Reward Baseline",
     arXiv 2505.23585."""
 
+    text: ClassVar[str] = "sum(length R) / sum(length)"
+
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         length = sequence(t).size().double()
         mean = group.sum(length * value) / group.sum(length).clamp_min(1)
@@ -131,6 +150,8 @@ class LengthWeighted(Baseline):
 class SignalBaseline(Baseline):
     """A baseline that another part measured: `signals` by name (a critic's value, the return of a
     greedy answer, a tracker's mean)."""
+
+    text: ClassVar[str] = "{name}"
 
     name: str = "value"
 
@@ -146,6 +167,11 @@ class LeastVariance(Baseline):
     """sum w^2 n R / sum w^2 n over the group, w the sequence's ratio and n the squared norm of its
     gradient (`signals.gradient_norm_squared`): of all constants the one that gives the weighted
     gradient the least variance. "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs"."""
+
+    text: ClassVar[str] = (
+        "sum(w^2 n R) / sum(w^2 n), w = pi_{numerator} / pi_{denominator}, n = squared gradient"
+        " norm"
+    )
 
     numerator: str = "old"
     denominator: str = "behaviour"
@@ -190,12 +216,21 @@ class TokenOptimal(Baseline):
         place = Group(ids, t.mask)
         return place.sum(so_far * value) / place.sum(so_far).clamp_min(1e-12)
 
+    def formula(self) -> str:
+        cap = "" if self.cap is None else f" times min(pi_old / pi_behaviour, {shown(self.cap)})^2"
+        return (
+            "sum(W R) / sum(W) at the same position, W = sum over the steps so far of "
+            f"(1 - 2 pi_old + sum_a pi_old(a)^2){cap}"
+        )
+
 
 @dataclass(frozen=True)
 class VirtualMean(Baseline):
     """The mean of the group and of one answer more that earned `best`, so that a group of wrong
     answers is below it. A group of one has none, as in the authors' code. "NGRPO: Negative-enhanced
     Group Relative Policy Optimization"."""
+
+    text: ClassVar[str] = "(sum R + {best}) / (n + 1)"
 
     best: float = 1.0
     verdict: ClassVar[bool] = True
@@ -210,6 +245,11 @@ class Shrinkage(Baseline):
     """w V + (1 - w) mean of the group, V the prior's `signals.<name>`; w as `shrinkage` of
     mbrl/policy_gradient/measures/trackers.py. "V_0.5: Generalist Value Model as a Prior for Sparse
     RL Rollouts", arXiv 2603.10848."""
+
+    text: ClassVar[str] = (
+        "(w V + (1 - w) mean R), V = {name}, w = shrinkage of V, 0 if it is rejected at {z} "
+        "deviations"
+    )
 
     name: str = "prior_value"
     z: float = 1.96

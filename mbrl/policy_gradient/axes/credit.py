@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.axes.option import Option
+from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import Group, exp, first_steps, group, nodes, segment, sequence
 from mbrl.policy_gradient.scans import (
@@ -28,9 +28,16 @@ from mbrl.types import Trajectories
 class Credit(Option):
     """(reward [B, T], trajectories) to values [B, T], and which steps stand for one value each."""
 
+    def unit(self) -> str:
+        """What has one value: "step", "sequence", or the name of a segment."""
+        return "step"
+
     def units(self, t: Trajectories) -> Tensor:
         """[B, T] bool: one step for each value that is counted in a group's statistics."""
-        return t.mask
+        unit = self.unit()
+        if unit == "step":
+            return t.mask
+        return first_steps(sequence(t) if unit == "sequence" else segment(t, unit))
 
     @abstractmethod
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor: ...
@@ -40,8 +47,10 @@ class Credit(Option):
 class Outcome(Credit):
     """The sequence's whole reward at each of its steps."""
 
-    def units(self, t: Trajectories) -> Tensor:
-        return first_steps(sequence(t))
+    text: ClassVar[str] = "sum of r over the sequence"
+
+    def unit(self) -> str:
+        return "sequence"
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         return sequence(t).sum(reward)
@@ -58,8 +67,8 @@ class ReturnToGo(Credit):
     def needs(self) -> tuple[str, ...]:
         return (f"segments.{self.segment}",) if self.segment else ()
 
-    def units(self, t: Trajectories) -> Tensor:
-        return first_steps(segment(t, self.segment)) if self.segment else t.mask
+    def unit(self) -> str:
+        return self.segment or "step"
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         gamma = torch.full_like(reward, self.gamma)
@@ -67,18 +76,25 @@ class ReturnToGo(Credit):
             return between(reward, gamma, t.mask)
         return segment_return(reward, gamma, t, self.segment)
 
+    def formula(self) -> str:
+        if self.segment is None:
+            return f"sum_k {shown(self.gamma)}^k r_(t+k)"
+        return f"sum_k {shown(self.gamma)}^k r of the k-th {self.segment} from this one on"
+
 
 @dataclass(frozen=True)
 class SegmentReward(Credit):
     """The reward of the step's own segment, alike at all its steps."""
+
+    text: ClassVar[str] = "sum of r over the {segment}"
 
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
         return (f"segments.{self.segment}",)
 
-    def units(self, t: Trajectories) -> Tensor:
-        return first_steps(segment(t, self.segment))
+    def unit(self) -> str:
+        return self.segment
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         return segment(t, self.segment).sum(reward)
@@ -109,6 +125,8 @@ class GAE(Bootstrapped):
     """Generalised advantage estimates of `signals.value`, "High-Dimensional Continuous Control
     Using Generalized Advantage Estimation", arXiv 1506.02438, equation 16."""
 
+    text: ClassVar[str] = "sum_k ({gamma} * {lam})^k delta_(t+k), delta = r + {gamma} V(next) - V"
+
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         value, after = t.signals["value"], next_values(t)
         return gae(reward, value, after, self.discount(t), t.mask, t.truncated, self.lam)
@@ -123,6 +141,11 @@ class VTrace(Bootstrapped):
     data of `behaviour`: "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
     Actor-Learner Architectures", arXiv 1802.01561, section 4. On data of the target itself, with
     both bounds at least 1, v is the n-step return (`lam` = 1)."""
+
+    text: ClassVar[str] = (
+        "min({rho}, w) (r + {gamma} v(next) - V), v = V-trace targets with traces {lam} "
+        "min({c}, w), w = pi_{target} / pi_{behaviour}"
+    )
 
     lam: float = 1.0
     rho: float = 1.0  # bound of the weight of each error
@@ -158,14 +181,16 @@ class SegmentValue(Credit):
     """A value that another part measured for every segment (a critic of whole turns): `signals` by
     name, alike at all steps of a segment. The reward is not read."""
 
+    text: ClassVar[str] = "{name} of the {segment}"
+
     name: str
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
         return (f"signals.{self.name}", f"segments.{self.segment}")
 
-    def units(self, t: Trajectories) -> Tensor:
-        return first_steps(segment(t, self.segment))
+    def unit(self) -> str:
+        return self.segment
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         return t.signals[self.name]
@@ -176,14 +201,18 @@ class RescaledReturn(Credit):
     """Discounted rewards from a segment on, over the square root of how many segments these are,
     alike at all steps of a segment."""
 
+    text: ClassVar[str] = (
+        "(sum_k {gamma}^k r of the k-th {segment} from this one on) / sqrt(their number)"
+    )
+
     gamma: float = 1.0
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
         return (f"segments.{self.segment}",)
 
-    def units(self, t: Trajectories) -> Tensor:
-        return first_steps(segment(t, self.segment))
+    def unit(self) -> str:
+        return self.segment
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         gamma = torch.full_like(reward, self.gamma)
@@ -197,6 +226,11 @@ class CutReturn(Credit):
     """Discounted rewards from a segment on, up to and with the first one that did not match what
     was recorded (`signals.<name>` 1/2 or less at its first step)."""
 
+    text: ClassVar[str] = (
+        "sum_k {gamma}^k r of the k-th {segment} from this one on, up to the first that is not "
+        "{name}"
+    )
+
     gamma: float = 0.5
     segment: str = "turn"
     name: str = "matched"
@@ -204,8 +238,8 @@ class CutReturn(Credit):
     def needs(self) -> tuple[str, ...]:
         return (f"signals.{self.name}", f"segments.{self.segment}")
 
-    def units(self, t: Trajectories) -> Tensor:
-        return first_steps(segment(t, self.segment))
+    def unit(self) -> str:
+        return self.segment
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         goes_on = (t.signals[self.name] > 0.5).to(reward.dtype)
@@ -218,11 +252,19 @@ class TreeDifference(Credit):
     less that of the node before it (of the first node: of all sequences of the prompt). Nodes are
     `groups.node`, one id wherever sequences share steps."""
 
+    text: ClassVar[str] = (
+        "mean outcome of the sequences through this {node} - that through the one before "
+        "(first: of all that share {key})"
+    )
+
     node: str = "node"
     key: tuple[str, ...] = ("prompt",)
 
     def needs(self) -> tuple[str, ...]:
         return (f"groups.{self.node}", *(f"groups.{name}" for name in self.key))
+
+    def unit(self) -> str:
+        return self.node
 
     def units(self, t: Trajectories) -> Tensor:
         return first_steps(nodes(t, self.node))
@@ -243,6 +285,11 @@ class NestedGroups(Credit):
     of 0, are passed over. "Hierarchy-of-Groups Policy Optimization for Long-Horizon Agentic
     Tasks"."""
 
+    text: ClassVar[str] = (
+        "mean over k of z-scores of sum_j {gamma}^j r over {segment}s, deviation + {eps}, among"
+        " those that share {keys} (the k-th), weighted by (k + 1)^{alpha}"
+    )
+
     keys: tuple[str, ...] = ("state", "history_2", "history_3")
     gamma: float = 0.95
     alpha: float = 1.0
@@ -253,8 +300,8 @@ class NestedGroups(Credit):
         names = ("prompt", *self.keys)
         return (*(f"groups.{name}" for name in names), f"segments.{self.segment}")
 
-    def units(self, t: Trajectories) -> Tensor:
-        return first_steps(segment(t, self.segment))
+    def unit(self) -> str:
+        return self.segment
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         value, units = ReturnToGo(self.gamma, self.segment)(reward, t), self.units(t)
@@ -275,6 +322,11 @@ class TokenWeighted(Credit):
     sequences, as in GRPO, where any of them is `limit` or more. "From Uniform to Heterogeneous:
     Tailoring Policy Optimization to Every Token's Nature"."""
 
+    text: ClassVar[str] = (
+        "z-score of the outcome, deviation + {eps}, over the steps that share {key}; over their"
+        " sequences if any of it is {limit} or more"
+    )
+
     limit: float = 5.0
     eps: float = 1e-6
     key: tuple[str, ...] = ("prompt",)
@@ -282,8 +334,8 @@ class TokenWeighted(Credit):
     def needs(self) -> tuple[str, ...]:
         return tuple(f"groups.{name}" for name in self.key)
 
-    def units(self, t: Trajectories) -> Tensor:
-        return Outcome().units(t)
+    def unit(self) -> str:
+        return "sequence"
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         value = Outcome()(reward, t)
@@ -309,6 +361,12 @@ class BundleRisk(Credit):
     Post-Training". (At the outcome's own mean the shares are 0 / 0: then all are alike.) Quantiles
     are tracked in steps of a tenth of an answer."""
 
+    text: ClassVar[str] = (
+        "({mixing} (-(q_l - S)+ / {low}) + ((S - q_l)+ - (S - q_u)+) / ({high} - {low})) / "
+        "({mixing} + 1) / (std S + {eps}), S = score of the paper, shared out by how far an "
+        "answer is above its question's mean"
+    )
+
     verdict: ClassVar[bool] = True
 
     low: float = 0.2
@@ -321,8 +379,8 @@ class BundleRisk(Credit):
         quantiles = ("signals.quantile_low", "signals.quantile_high")
         return (*(f"groups.{name}" for name in names), *quantiles)
 
-    def units(self, t: Trajectories) -> Tensor:
-        return Outcome().units(t)
+    def unit(self) -> str:
+        return "sequence"
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
         value, units = Outcome()(reward, t), self.units(t)
@@ -348,8 +406,13 @@ class SetValue(Credit):
     (`groups.set`), alike for all in it; one value for each set. "Polychromic Objectives for
     Reinforcement Learning"."""
 
+    text: ClassVar[str] = "mean outcome of the set times its share of distinct sequences"
+
     def needs(self) -> tuple[str, ...]:
         return ("groups.set", "groups.cluster")
+
+    def unit(self) -> str:
+        return "set"
 
     def units(self, t: Trajectories) -> Tensor:
         return first_steps(group(t, ("set",), Outcome().units(t)))

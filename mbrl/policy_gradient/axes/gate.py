@@ -7,16 +7,15 @@ exponentiated last.
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.axes.option import Option, one_of
+from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import GeometricRatio
-from mbrl.policy_gradient.axes.reward import Reward
 from mbrl.policy_gradient.axes.selection import top
 from mbrl.policy_gradient.groups import BATCH, by_sign, exp, first_steps, group, sequence
-from mbrl.policy_gradient.scans import segment_first
 from mbrl.types import Trajectories
 
 
@@ -35,6 +34,8 @@ class Gate(Option):
 class LogLikelihood(Gate):
     """A log pi: REINFORCE, whatever the ratio is."""
 
+    text: ClassVar[str] = "A log pi"
+
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
     ) -> Tensor:
@@ -44,6 +45,8 @@ class LogLikelihood(Gate):
 @dataclass(frozen=True)
 class Weighted(Gate):
     """r A, not clipped."""
+
+    text: ClassVar[str] = "rho A"
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
@@ -79,6 +82,15 @@ class Clip(Gate):
             gain = torch.where(advantage < 0, gain.maximum(self.dual * advantage), gain)
         return gain
 
+    def formula(self) -> str:
+        rho, low, high = "rho", shown(self.low), shown(self.high)
+        if self.clamp is not None:
+            rho = f"e^clip(log rho, -{shown(self.clamp)}, {shown(self.clamp)})"
+        if self.cap is not None:
+            rho = f"min({rho}, {shown(self.cap)})"
+        gain = f"min({rho} A, clip({rho}, 1 - {low}, 1 + {high}) A)"
+        return gain if self.dual is None else f"{gain}, at least {shown(self.dual)} A if A < 0"
+
 
 @dataclass(frozen=True)
 class DetachedClip(Gate):
@@ -100,12 +112,23 @@ class DetachedClip(Gate):
             kept = torch.where(advantage < 0, log_ratio.detach().clamp(low, high), kept)
         return exp(kept) * advantage * log_prob
 
+    def formula(self) -> str:
+        gain = f"sg(clip(rho, {ends(self.low, self.high)})) A log pi"
+        if self.negative is None:
+            return gain
+        return f"{gain}, for A < 0 in ({ends(*self.negative)})"
+
 
 @dataclass(frozen=True)
 class GeometricClip(Gate):
     """The geometric mean over the sequence of ratios that are clipped by the sign of A, times A:
     "Geometric-Mean Policy Optimization", arXiv 2507.20673, equation 4. `width`: bounds of the
     log-ratio."""
+
+    text: ClassVar[str] = (
+        "A e^(mean of log rho over the sequence, each held to {width} on the side where rho A "
+        "gains)"
+    )
 
     width: float = 0.4
 
@@ -120,6 +143,10 @@ class GeometricClip(Gate):
 class SoftGate(Gate):
     """sigmoid(tau (r - 1)) 4 / tau A, tau by the sign of A: "Soft Adaptive Policy Optimization",
     arXiv 2511.20347. Its slope at r = 1 is A, and it never is 0."""
+
+    text: ClassVar[str] = (
+        "4 / tau sigmoid(tau (rho - 1)) A, tau = {positive} if A > 0 else {negative}"
+    )
 
     positive: float = 1.0
     negative: float = 1.05
@@ -148,11 +175,23 @@ class SmoothWeight(Gate):
         )
         return exp(torch.where(advantage > 0, up, down)) * advantage * log_prob
 
+    def formula(self) -> str:
+        (k, rate), (k_low, rate_low) = self.positive, self.negative
+        return (
+            "sg(rho^k e^(rate (1 - rho))) A log pi, (k, rate) = "
+            f"({shown(k)}, {shown(rate)}) if A > 0 else ({shown(k_low)}, {shown(rate_low)})"
+        )
+
 
 def held(log_ratio: Tensor, advantage: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """The log-ratio, held between the logarithms `low` and `high` on the side where r A would gain
     beyond them: from above for A >= 0, from below for A < 0, so that r A is the smaller one."""
     return torch.where(advantage >= 0, log_ratio.clamp(max=high), log_ratio.clamp(min=low))
+
+
+def ends(low: float | None, high: float) -> str:
+    """The range of `bounds` in a formula."""
+    return f"{'0' if low is None else f'1 - {shown(low)}'}, 1 + {shown(high)}"
 
 
 def bounds(low: float | None, high: float) -> tuple[float, float]:
@@ -199,6 +238,17 @@ class MaskedWeight(Gate):
         far = (advantage >= 0) & (log_ratio <= far_low)
         return (below & above) | far | ((advantage <= 0) & (log_ratio >= far_high))
 
+    def formula(self) -> str:
+        low, high = shown(self.low), shown(self.high)
+        both = f"1 - {low} <= rho <= 1 + {high}"
+        inside = {
+            "one": f"rho <= 1 + {high} if A >= 0, rho >= 1 - {low} if A <= 0",
+            "two": both,
+            "ring": f"{both}, or rho <= 1 - {shown(self.outer[0])} if A >= 0, or rho >= 1 + "
+            f"{shown(self.outer[1])} if A <= 0",
+        }
+        return f"{'sg(rho) ' if self.weighted else ''}A log pi where {inside[self.shape]}, else 0"
+
 
 @dataclass(frozen=True)
 class Hybrid(Gate):
@@ -229,6 +279,14 @@ class Hybrid(Gate):
         entropy = torch.where(t.mask, t.entropy, torch.zeros_like(t.entropy))
         return entropy / group(t, BATCH, t.mask).max(entropy).clamp_min(1e-12)
 
+    def formula(self) -> str:
+        alpha = "H / max H" if self.alpha is None else shown(self.alpha)
+        whole = self.whole.formula().replace("rho", "rho_s")
+        return (
+            f"a ({self.step.formula()}) + (1 - a) ({whole}), a = {alpha}, rho_s = geometric mean "
+            "of rho over the sequence"
+        )
+
 
 @dataclass(frozen=True)
 class CovarianceClip(Gate):
@@ -236,6 +294,11 @@ class CovarianceClip(Gate):
     covariance (A - mean A)(log pi - mean log pi) over the batch lies between `least` and `most`:
     `share` of all steps, at least one. Who is left out is decided by `signals.uniform`. "The
     Entropy Mechanism of Reinforcement Learning for Reasoning Language Models", arXiv 2505.22617."""
+
+    text: ClassVar[str] = (
+        "{clip}, but 0 for a random {share} of unclipped steps with {least} < cov(A, log pi) < "
+        "{most}"
+    )
 
     clip: Clip = Clip()
     share: float = 2e-4
@@ -263,6 +326,10 @@ class CovariancePenalty(Gate):
     """r A, not clipped, less `weight` |log r| at the `share` of steps (at least one) with the
     largest covariance of advantage and log-prob. Source as for `CovarianceClip`."""
 
+    text: ClassVar[str] = (
+        "rho A - {weight} |log rho| for the {share} of steps of largest cov(A, log pi)"
+    )
+
     share: float = 2e-4
     weight: float = 1.0
 
@@ -281,6 +348,11 @@ class CovariancePenalty(Gate):
 class GradientPreservingClip(Gate):
     """PPO's clip, but of the `share` of steps with the largest entropy those above the range keep
     the gradient of the bound times r / sg(r): they count as much as at the bound."""
+
+    text: ClassVar[str] = (
+        "{clip}, but above the range the bound's gradient is kept for the {share} of steps of "
+        "largest entropy"
+    )
 
     clip: Clip = Clip()
     share: float = 0.2
@@ -310,82 +382,6 @@ def count(t: Trajectories, share: float) -> Tensor:
     return torch.floor(share * t.mask.sum() + 1e-9).clamp_min(1)
 
 
-NEARLY = 1 - 1e-6  # the widest a ratio may fall
-
-
-@dataclass(frozen=True)
-class EntropyClip(Gate):
-    """PPO's clip with ranges and advantages by h, the step's log-entropy less its `pivot` quantile
-    in the batch, scaled to [-1, 1] on either side.
-
-    Low entropy (h <= 0): the lower bound is `low` (1 - `clip_rate` h), and inside half the range
-    advantages are A (1 + `advantage_rate` h). High entropy: the upper bound is `high`
-    (1 + `clip_rate` h), and outside half the range advantages are A (1 + `advantage_rate` h). For
-    A < 0 gains are no less than `dual` A. "From Uniform to Heterogeneous: Tailoring Policy
-    Optimization to Every Token's Nature"."""
-
-    low: float = 0.2
-    high: float = 0.2
-    clip_rate: float = 1.0
-    advantage_rate: float = 1.0
-    pivot: float = 0.8
-    dual: float = 10.0
-
-    def needs(self) -> tuple[str, ...]:
-        return ("entropy",)
-
-    def __call__(
-        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
-    ) -> Tensor:
-        assert t.entropy is not None
-        h = relative_entropy(t.entropy, t.mask, self.pivot)
-        low = self.low * (1 - self.clip_rate * h.clamp_max(0))
-        high = self.high * (1 + self.clip_rate * h.clamp_min(0))
-        ratio = exp(log_ratio.detach())
-        inside = (ratio > 1 - low / 2) & (ratio < 1 + high / 2)
-        shaped = torch.where((h > 0) ^ inside, advantage * (1 + self.advantage_rate * h), advantage)
-        gain = clipped(log_ratio, low, high, shaped)
-        return torch.where(shaped < 0, gain.maximum(self.dual * shaped), gain)
-
-
-@dataclass(frozen=True)
-class InformativeClip(Gate):
-    """PPO's clip with ranges times 1 + `width` tanh(`worth`), the reward at the first step of the
-    step's turn: wider for turns that told more than others."""
-
-    worth: Reward
-    low: float = 0.2
-    high: float = 0.2
-    width: float = 0.5
-    segment: str = "turn"
-
-    def needs(self) -> tuple[str, ...]:
-        return (*self.worth.needs(), f"segments.{self.segment}")
-
-    def __call__(
-        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
-    ) -> Tensor:
-        factor = 1 + self.width * segment_first(self.worth(t), t, self.segment).tanh()
-        return clipped(log_ratio, self.low * factor, self.high * factor, advantage)
-
-
-def clipped(log_ratio: Tensor, low: Tensor, high: Tensor, advantage: Tensor) -> Tensor:
-    """min(r A, clip(r, 1 - low, 1 + high) A) with a range for every step."""
-    least, most = torch.log1p(-low.clamp_max(NEARLY)), torch.log1p(high)
-    return exp(held(log_ratio, advantage, least, most)) * advantage
-
-
-def relative_entropy(entropy: Tensor, mask: Tensor, pivot: float) -> Tensor:
-    """[B, T] in [-1, 1]: log entropy less its `pivot` quantile over the steps in `mask` (nearest
-    rank), over the largest distance on either side."""
-    kept = torch.where(mask, entropy, torch.ones_like(entropy)).clamp_min(1e-8).log()
-    ordered = torch.where(mask, kept, torch.full_like(kept, torch.inf)).flatten().sort().values
-    place = torch.round(pivot * (mask.sum() - 1)).long().clamp_min(0)
-    h = torch.where(mask, kept - ordered.gather(0, place.view(1)), torch.zeros_like(kept))
-    up, down = h.max().clamp_min(1e-8), (-h).max().clamp_min(1e-8)
-    return torch.where(h > 0, h / up, h / down)
-
-
 @dataclass(frozen=True)
 class Discriminative(Gate):
     """Of every prompt with right (A > 0) and wrong answers
@@ -396,6 +392,11 @@ class Discriminative(Gate):
     right answers count more, wrong ones by how likely they are, whatever their length. The gain is
     the prompt's, at each of its steps; 0 for prompts with answers of one kind. "DRPO: Efficient
     Reasoning via Decoupled Reward Policy Optimization"."""
+
+    text: ClassVar[str] = (
+        "sum(w s over right) / sum(w) - {tau} log sum(e^(s / {tau}) over wrong) in the group of"
+        " {key}, s = mean log pi, w = e^((1 - length / {longest}) / {length_scale})"
+    )
 
     tau: float = 10.0
     length_scale: float = 0.1

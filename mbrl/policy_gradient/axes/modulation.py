@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from mbrl.policy_gradient.axes.credit import Credit
-from mbrl.policy_gradient.axes.option import Option
+from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.axes.reward import outcome, potential
 from mbrl.policy_gradient.groups import (
     BATCH,
@@ -47,10 +47,16 @@ class Whiten(Modulation):
         batch = group(t, BATCH, t.mask if self.steps else units)
         return (advantage - batch.mean(advantage)) / (batch.std(advantage) + self.eps)
 
+    def formula(self) -> str:
+        counted = "steps" if self.steps else "units"
+        return f"(A - mean A) / (std A + {shown(self.eps)}) over the batch's {counted}"
+
 
 @dataclass(frozen=True)
 class SignWeights(Modulation):
     """Advantages above 0 times `positive`, below 0 times `negative`."""
+
+    text: ClassVar[str] = "{positive} A if A > 0 else {negative} A"
 
     positive: float = 1.0
     negative: float = 1.0
@@ -63,6 +69,8 @@ class SignWeights(Modulation):
 class EntropyGrowth(Modulation):
     """Times 1 + `weight` of (H - mean H) / deviation of H over the batch, H the old policy's
     entropy."""
+
+    text: ClassVar[str] = "A (1 + {weight} (H - mean H) / std H)"
 
     weight: float = 0.1
 
@@ -81,6 +89,8 @@ class SharedPrefix(Modulation):
     """Steps that several sequences share (one id in `groups.node`) get the mean advantage of these
     sequences: hard attribution of branches."""
 
+    text: ClassVar[str] = "mean A of the sequences that share the step's {node}"
+
     node: str = "node"
 
     def needs(self) -> tuple[str, ...]:
@@ -95,6 +105,8 @@ class SharedPrefix(Modulation):
 class Exponential(Modulation):
     """A e^(A / `temperature`): good samples weigh more, bad ones less."""
 
+    text: ClassVar[str] = "A e^(A / {temperature})"
+
     temperature: float = 1.0
     verdict: ClassVar[bool] = True
 
@@ -106,6 +118,8 @@ class Exponential(Modulation):
 class Positive(Modulation):
     """max(A, 0)."""
 
+    text: ClassVar[str] = "max(A, 0)"
+
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
         return advantage.clamp_min(0)
 
@@ -115,6 +129,11 @@ class LongReasoning(Modulation):
     """Advantages of a prompt times `weight`, unless its longest right answer is longer than its
     wrong ones are on average, or none is right. "ADORA: Training Reasoning Models with Dynamic
     Advantage Estimation on Reinforcement Learning"."""
+
+    text: ClassVar[str] = (
+        "A if no answer that shares {key} is right or the longest right one is longer than "
+        "wrong ones on average, else {weight} A"
+    )
 
     weight: float = 0.1
     key: tuple[str, ...] = ("prompt",)
@@ -140,6 +159,10 @@ class Saturation(Modulation):
     what is done after the answer is known earns less. "Step Potential Advantage Estimation", arXiv
     2601.03823."""
 
+    text: ClassVar[str] = (
+        "{kept} A in {segment}s after the first of potential above {threshold}, A elsewhere"
+    )
+
     threshold: float = 0.9
     kept: float = 0.5
     segment: str = "turn"
@@ -161,6 +184,8 @@ class Saturation(Modulation):
 class Elsewhere(Modulation):
     """Another estimate where `signals.<name>` is 1/2 or less: `credit` of the reward as it is."""
 
+    text: ClassVar[str] = "A if {name} > 1/2 else {credit}"
+
     credit: Credit
     name: str = "vine_window"
 
@@ -176,6 +201,10 @@ class SemanticEntropy(Modulation):
     """Advantages times 1 - `rate` H / log G, H = -(1/K) sum_k log p_k over the K clusters of
     meaning (`groups.cluster`) of a prompt's G answers, p_k the share of answers in the cluster.
     "SEED-GRPO", arXiv 2505.12346."""
+
+    text: ClassVar[str] = (
+        "A (1 - {rate} H_meaning / log G), H_meaning over the clusters of the prompt's G answers"
+    )
 
     rate: float = 0.02
 
@@ -198,6 +227,11 @@ class StepEntropy(Modulation):
     entropy of turn t, from 0 to 1 in the batch; all means over turns. Nothing is added to a last
     turn. "Harnessing Uncertainty: Entropy-Modulated Policy Gradients for Long-Horizon LLM Agents",
     arXiv 2509.09265."""
+
+    text: ClassVar[str] = (
+        "A e^(-{rate} H) / mean e^(-{rate} H) + {bonus} e^(-{next_rate} H(next)), less its "
+        "mean, H = mean entropy of the {segment} from 0 to 1 in the batch"
+    )
 
     rate: float = 1.0
     next_rate: float = 1.0
@@ -228,6 +262,10 @@ class AsymmetricConfidence(Modulation):
     reference: the surer the policy became of an error, the more it costs. "Overconfident Errors
     Need Stronger Correction: Asymmetric Confidence Penalties for Reinforcement Learning"."""
 
+    text: ClassVar[str] = (
+        "A (1 + {rate} softplus(mean (log pi_old - log pi_reference))) if A < 0 else A"
+    )
+
     rate: float = 1.0
 
     def needs(self) -> tuple[str, ...]:
@@ -243,6 +281,11 @@ class Novelty(Modulation):
     """For right answers A + min(max(`rate` (1 - e^(s - mean s)), 0), `most` A), s the mean log-prob
     of a sequence, its mean over the prompt's answers. "XRPO: Pushing the limits of GRPO with
     Targeted Exploration and Exploitation"."""
+
+    text: ClassVar[str] = (
+        "A + min(max({rate} (1 - e^(s - mean s)), 0), {most} A) if right else A, s = mean log "
+        "pi_old"
+    )
 
     rate: float = 1.0
     most: float = 1.0
@@ -266,6 +309,11 @@ class ConfidenceGap(Modulation):
     (`signals.prompt_confidence`). "Back to Basics: Revisiting Exploration in Reinforcement Learning
     for LLM Reasoning via Generative Probabilities", arXiv 2602.05281."""
 
+    text: ClassVar[str] = (
+        "A + {rate} (c(prompt) - c(answer)) unless all answers earned 0, c(answer) = geometric "
+        "mean of its {share} least likely tokens"
+    )
+
     rate: float = 0.3
     share: float = 0.2
 
@@ -288,6 +336,8 @@ class EntropyShaping(Modulation):
     """A + min(`rate` H, |A| / `most`) at every step, H the old policy's entropy: a bonus that never
     turns the sign of an advantage."""
 
+    text: ClassVar[str] = "A + min({rate} H, |A| / {most})"
+
     rate: float = 0.4
     most: float = 2.0
 
@@ -304,6 +354,10 @@ class ScoreVariance(Modulation):
     """Advantages times exp(-`rate` u), u the variance (over n) of `signals.<name>` over the
     prompt's answers, scores from `low` to `high`, over the largest that can be. "Q-Hawkeye:
     Reliable Visual Policy Optimization for Image Quality Assessment", arXiv 2601.22920."""
+
+    text: ClassVar[str] = (
+        "A e^(-{rate} u), u = variance of {name} in the prompt / (({high} - {low})^2 / 4)"
+    )
 
     rate: float = 0.2
     low: float = 1.0
@@ -324,6 +378,10 @@ class ScoreVariance(Modulation):
 class ResponseEntropy(Modulation):
     """Advantages times 1 - rate H, H the sequence's mean entropy over the largest of the prompt's
     answers; `positive` and `negative` are the rates by the sign of A."""
+
+    text: ClassVar[str] = (
+        "A (1 - k H / max H of the prompt), k = {positive} if A > 0 else {negative}"
+    )
 
     positive: float = 0.5
     negative: float = 0.5

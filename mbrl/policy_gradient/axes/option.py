@@ -13,7 +13,7 @@ CURRENT_ENTROPY = "the current policy's entropy"  # a need that is an argument, 
 
 
 @dataclass(frozen=True)
-class Option(ABC):  # noqa: B024 (each axis adds its own signature)
+class Option(ABC):
     """One choice on one axis of the objective: a pure function with its settings.
 
     `needs` names the fields of `Trajectories` that it reads beside `reward` and `mask`, such as
@@ -22,7 +22,12 @@ class Option(ABC):  # noqa: B024 (each axis adds its own signature)
     another range would mean nothing to it.
     """
 
+    text: ClassVar[str]  # its formula in plain text, settings in braces
     verdict: ClassVar[bool] = False
+
+    def formula(self) -> str:
+        """What it computes, in plain text, with its settings filled in."""
+        return self.text.format(**{f.name: shown(getattr(self, f.name)) for f in fields(self)})
 
     def needs(self) -> tuple[str, ...]:
         return ()
@@ -32,6 +37,15 @@ class Option(ABC):  # noqa: B024 (each axis adds its own signature)
         changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
         inside = ", ".join(f"{f.name}={getattr(self, f.name)!s}" for f in changed)
         return f"{type(self).__name__}({inside})" if inside else type(self).__name__
+
+
+def shown(value: object) -> str:
+    """A setting in a formula."""
+    if isinstance(value, Option):
+        return value.formula()
+    if isinstance(value, tuple):
+        return ", ".join(map(shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def one_of(value: str, allowed: tuple[str, ...], setting: str) -> None:

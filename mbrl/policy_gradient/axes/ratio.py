@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ class Ratio(Option):
 class TokenRatio(Ratio):
     """Of every step by itself."""
 
+    text: ClassVar[str] = "pi / pi_{denominator}"
+
     def __call__(self, log_prob: Tensor, t: Trajectories) -> Tensor:
         return self.steps(log_prob, t)
 
@@ -54,6 +57,11 @@ class GeometricRatio(Ratio):
             mean = mean.detach() + log_difference(log_prob, log_prob.detach(), t.mask)
         return torch.where(t.mask, mean, torch.zeros_like(mean))
 
+    def formula(self) -> str:
+        own = ", gradient through the step's own" if self.token else ""
+        over = self.segment or "sequence"
+        return f"geometric mean of pi / pi_{self.denominator} over the {over}{own}"
+
 
 @dataclass(frozen=True)
 class ProductRatio(Ratio):
@@ -67,6 +75,9 @@ class ProductRatio(Ratio):
     def __call__(self, log_prob: Tensor, t: Trajectories) -> Tensor:
         total = part(t, self.segment).sum(self.steps(log_prob, t))
         return torch.where(t.mask, total, torch.zeros_like(total))
+
+    def formula(self) -> str:
+        return f"product of pi / pi_{self.denominator} over the {self.segment or 'sequence'}"
 
 
 def part(t: Trajectories, name: str | None) -> Group:
@@ -86,6 +97,8 @@ class PrefixMinimumRatio(Ratio):
     """Of every step its own ratio times the smallest one before it in the sequence, without a
     gradient through the latter; an empty minimum is 1. Stands for the product of all ratios up to
     the step, which is the exact weight and has a variance that grows with the length."""
+
+    text: ClassVar[str] = "pi / pi_{denominator} times the smallest such ratio before it, sg"
 
     def __call__(self, log_prob: Tensor, t: Trajectories) -> Tensor:
         own = self.steps(log_prob, t)

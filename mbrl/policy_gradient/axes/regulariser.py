@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY, Option, one_of
+from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY, Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import by_sign, exp, sequence
@@ -56,6 +56,14 @@ class KL(Regulariser):
             penalty = penalty * exp(log_difference(log_prob, t.log_probs["old"], t.mask))
         return penalty
 
+    def formula(self) -> str:
+        estimate = {"k1": "d", "k2": "d^2 / 2", "k3": "e^-d + d - 1", "forward": "1 - e^-d (1 + d)"}
+        weighted = " pi / pi_old" if self.weighted else ""
+        return (
+            f"{shown(self.weight)} ({estimate[self.estimator]}){weighted}, d = log pi - log "
+            f"pi_{self.anchor}"
+        )
+
 
 ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": lambda d: d,
@@ -68,6 +76,8 @@ ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
 @dataclass(frozen=True)
 class EntropyBonus(Regulariser):
     """Less `weight` times the entropy."""
+
+    text: ClassVar[str] = "-{weight} H(pi)"
 
     weight: float = 0.01
 
@@ -86,6 +96,10 @@ class EntropyTarget(Regulariser):
     """Less `signals.entropy_weight` times the entropy: a weight that `trackers.EntropyWeight` moves
     by `step` a batch, so that the mean entropy stays at `target` or above. "Skywork Open Reasoner 1
     Technical Report", arXiv 2505.22312."""
+
+    text: ClassVar[str] = (
+        "-entropy_weight H(pi), a weight that moves by {step} a batch so that H stays at {target}"
+    )
 
     target: float = 0.2
     step: float = 0.005
@@ -106,6 +120,8 @@ class Imitation(Regulariser):
     """Less `weight` log pi at the steps of a demonstration (`signals.<name>` above 1/2): supervised
     learning beside the policy gradient."""
 
+    text: ClassVar[str] = "-{weight} log pi where {name} > 1/2"
+
     weight: float = 0.1
     name: str = "demonstration"
 
@@ -123,6 +139,8 @@ class Imitation(Regulariser):
 class SquaredRatio(Regulariser):
     """`weight` / 2 (log pi - log old)^2 of the whole sequence, shared over its steps (so that a sum
     over steps gives it once)."""
+
+    text: ClassVar[str] = "{weight} / 2 (log pi - log pi_old of the sequence)^2 / length"
 
     weight: float = 0.1
 
@@ -144,6 +162,10 @@ class ExpertMargin(Regulariser):
     and what is on its side already is pushed by `slope` only. "Controllable Exploration in
     Hybrid-Policy RLVR for Multi-Modal Reasoning"."""
 
+    text: ClassVar[str] = (
+        "{weight} |A| leaky_relu(-y (log pi - log pi_expert), {slope}), y = 1 if right else -1"
+    )
+
     weight: float = 1.0
     slope: float = 0.5
     verdict: ClassVar[bool] = True
@@ -164,6 +186,11 @@ class EntropyBand(Regulariser):
     """Less `weight` (H - beta P), where P is `kappa` for steps whose entropy lies outside `low` to
     `high` times the mean entropy of earlier updates at that turn, `signals.entropy_history`.
     "EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning"."""
+
+    text: ClassVar[str] = (
+        "-{weight} (H(pi) - {beta} P), P = {kappa} if H(pi) is outside {low} to {high} times "
+        "its history at that turn, else 0"
+    )
 
     weight: float = 0.001
     beta: float = 1.0
@@ -190,6 +217,10 @@ class HingeKL(Regulariser):
     """`weight` / 2 max(K - `limit`, 0)^2 with K the mean over all steps of r - 1 - log r, r the
     ratio to `anchor`: KL(anchor || pi) on its own data. Alike at all steps. Log-ratios count as no
     more than 20, so that the square fits float32."""
+
+    text: ClassVar[str] = (
+        "{weight} / 2 max(mean (q - 1 - log q) - {limit}, 0)^2, q = pi / pi_{anchor}"
+    )
 
     weight: float = 1e3
     limit: float = 1e-4
@@ -223,12 +254,17 @@ class SegmentKL(KL):
         own = t.segments[self.segment] == self.index
         return torch.where(own, penalty, torch.zeros_like(penalty))
 
+    def formula(self) -> str:
+        return f"{super().formula()}, in {self.segment} {self.index} alone"
+
 
 @dataclass(frozen=True)
 class Contrast(Regulariser):
     """Less `weight` times the mean over all steps of the k3 estimate of KL(pi || `anchor`), at most
     `most` a step (log-ratios at most 20): `anchor` is what the policy thinks of the same answer
     with its picture spoiled, and is to differ. Alike at all steps. Q-Hawkeye, arXiv 2601.22920."""
+
+    text: ClassVar[str] = "-{weight} mean min(e^-d + d - 1, {most}), d = log pi - log pi_{anchor}"
 
     weight: float = 1e-4
     anchor: str = "degraded"

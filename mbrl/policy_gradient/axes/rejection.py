@@ -3,11 +3,12 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.axes.option import Option, one_of
+from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import BATCH, exp, first_steps, group, segment, sequence
 from mbrl.types import Trajectories
@@ -47,6 +48,12 @@ class RatioRejection(Rejection):
         rows = sequence(t)
         return rows.sum(log_ratio) if self.level == "sequence" else rows.mean(log_ratio)
 
+    def weight(self) -> str:
+        """The ratio in words."""
+        above = "sg(pi)" if self.numerator is None else f"pi_{self.numerator}"
+        over = {"token": "", "sequence": "product of ", "geometric": "geometric mean of "}
+        return f"{over[self.level]}{above} / pi_{self.denominator}"
+
 
 @dataclass(frozen=True)
 class TruncatedRatio(RatioRejection):
@@ -63,6 +70,10 @@ class TruncatedRatio(RatioRejection):
         units = t.mask if self.level == "token" else first_steps(sequence(t))
         return weight / group(t, BATCH, units).mean(weight).clamp_min(1e-8)
 
+    def formula(self) -> str:
+        mean = ", over its mean" if self.normalised else ""
+        return f"min({self.weight()}, {shown(self.cap)}){mean}"
+
 
 @dataclass(frozen=True)
 class MaskedRatio(RatioRejection):
@@ -74,6 +85,9 @@ class MaskedRatio(RatioRejection):
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         ratio = exp(self.log_ratio(log_prob, t))
         return torch.where((ratio >= self.low) & (ratio <= self.high), ratio, 0.0)
+
+    def formula(self) -> str:
+        return f"{self.weight()} if in [{shown(self.low)}, {shown(self.high)}] else 0"
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,9 @@ class RatioBand(RatioRejection):
         ratio = exp(self.log_ratio(log_prob, t))
         return ((ratio >= self.low) & (ratio <= self.high)).to(ratio.dtype)
 
+    def formula(self) -> str:
+        return f"1 if {self.weight()} in [{shown(self.low)}, {shown(self.high)}] else 0"
+
 
 @dataclass(frozen=True)
 class RatioVeto(RatioRejection):
@@ -99,11 +116,16 @@ class RatioVeto(RatioRejection):
         lowest = sequence(t).min(self.log_ratio(log_prob, t))
         return (lowest >= math.log(self.least)).to(log_prob.dtype)
 
+    def formula(self) -> str:
+        return f"0 if {self.weight()} < {shown(self.least)} at any step of the sequence else 1"
+
 
 @dataclass(frozen=True)
 class OffPolicySequenceMask(Rejection):
     """0 for a sequence with A < 0 whose log-probs fell by more than `delta` a step since `old`:
     DeepSeek-V3.2."""
+
+    text: ClassVar[str] = "0 if A < 0 and mean (log pi_old - log pi) > {delta} else 1"
 
     delta: float = 0.1
 
@@ -119,6 +141,8 @@ class OffPolicySequenceMask(Rejection):
 class LaterSegments(Rejection):
     """The product of ratios `numerator` over `denominator` in all later segments of the sequence:
     what the updates of these have changed since the data were drawn."""
+
+    text: ClassVar[str] = "product of pi_{numerator} / pi_{denominator} over later {segment}s"
 
     segment: str = "turn"
     numerator: str = "proximal"

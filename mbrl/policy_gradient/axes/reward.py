@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
-from mbrl.policy_gradient.axes.option import Option
+from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.groups import by_sign, first_steps, group, segment, sequence
 from mbrl.policy_gradient.scans import previous
 from mbrl.types import Trajectories
@@ -26,6 +26,8 @@ class Reward(Option):
 class TaskReward(Reward):
     """`reward` as it is."""
 
+    text: ClassVar[str] = "the task's reward"
+
     def __call__(self, t: Trajectories) -> Tensor:
         return t.reward
 
@@ -33,6 +35,8 @@ class TaskReward(Reward):
 @dataclass(frozen=True)
 class StepSignal(Reward):
     """One of several rewards, or a reward that another part measured: `signals` by name."""
+
+    text: ClassVar[str] = "{name}"
 
     name: str
 
@@ -46,6 +50,8 @@ class StepSignal(Reward):
 @dataclass(frozen=True)
 class SequenceSignal(Reward):
     """A number of the whole sequence (at each of its steps in `signals`), paid at its last step."""
+
+    text: ClassVar[str] = "{name} of the sequence, at its last step"
 
     name: str
 
@@ -68,10 +74,17 @@ class Mixture(Reward):
     def __call__(self, t: Trajectories) -> Tensor:
         return torch.stack([weight * part(t) for part, weight in self.parts]).sum(0)
 
+    def formula(self) -> str:
+        return " + ".join(f"{shown(weight)} ({part.formula()})" for part, weight in self.parts)
+
 
 @dataclass(frozen=True)
 class ByOutcome(Reward):
     """`right` at the last step of a sequence that earned more than 0, `wrong` at that of others."""
+
+    text: ClassVar[str] = (
+        "{right} if the sequence earned more than 0 else {wrong}, at its last step"
+    )
 
     right: float = 1.0
     wrong: float = 0.0
@@ -84,6 +97,8 @@ class ByOutcome(Reward):
 @dataclass(frozen=True)
 class IfPassed(Reward):
     """`inner` for sequences that earned at least `least`, nothing for others."""
+
+    text: ClassVar[str] = "({inner}) if the sequence earned at least {least} else 0"
 
     inner: Reward
     least: float = 1.0
@@ -103,6 +118,10 @@ class FlawPenalty(Reward):
     """1 for a right answer, -1 for a wrong one, and `penalty` less for a right one by flawed
     reasoning (`signals.flawed` above 1/2): "FAPO", arXiv 2510.22543."""
 
+    text: ClassVar[str] = (
+        "1 if right else -1, less {penalty} if right by flawed reasoning, at the last step"
+    )
+
     penalty: float = 1.0
     verdict: ClassVar[bool] = True
 
@@ -120,6 +139,8 @@ class FlawPenalty(Reward):
 class KLPenalised(Reward):
     """`reward` less `weight` (log old - log reference) at every step."""
 
+    text: ClassVar[str] = "the task's reward - {weight} (log pi_old - log pi_reference)"
+
     weight: float = 0.1
 
     def needs(self) -> tuple[str, ...]:
@@ -134,6 +155,11 @@ class SoftOverlong(Reward):
     """`inner`, and at a sequence's last step a penalty that grows linearly over its last `buffer`
     steps before `longest`, from 0 to -`weight` at `longest` and beyond: "DAPO: An Open-Source LLM
     Reinforcement Learning System at Scale", arXiv 2503.14476, equation 13."""
+
+    text: ClassVar[str] = (
+        "{inner} - {weight} clip((length - ({longest} - {buffer})) / {buffer}, 0, 1) at the "
+        "last step"
+    )
 
     longest: int
     buffer: int
@@ -160,6 +186,10 @@ class Consistency(Reward):
     """outcome (1 + `weight` consistency) + `form` format, of the sequence's `signals.consistency`
     and `signals.format_reward`: "R1-Reward", arXiv 2505.02835."""
 
+    text: ClassVar[str] = (
+        "outcome (1 + {weight} consistency) + {form} format_reward, at the last step"
+    )
+
     weight: float = 0.5
     form: float = 0.5
 
@@ -175,6 +205,11 @@ class Consistency(Reward):
 class RareEvents(Reward):
     """1 for right and -1 for wrong answers; `rare` times that for a right answer to a hard prompt
     (`signals.hard` above 1/2) and for a wrong answer to an easy one."""
+
+    text: ClassVar[str] = (
+        "1 if right else -1, times {rare} if right on a hard prompt or wrong on an easy one, at"
+        " the last step"
+    )
 
     rare: float = 2.0
     verdict: ClassVar[bool] = True
@@ -192,6 +227,8 @@ class RareEvents(Reward):
 class Affine(Reward):
     """`scale` times the whole reward of the sequence plus `shift`, at its last step: with 2 and -1
     right and wrong are 1 and -1."""
+
+    text: ClassVar[str] = "{scale} outcome + ({shift}), at the last step"
 
     scale: float = 2.0
     shift: float = -1.0
@@ -217,6 +254,8 @@ def at_last(value: Tensor, t: Trajectories) -> Tensor:
 class TurnGains(Reward):
     """Paid at the first step of every turn: what it added to `signals.<name>` (for instance to the
     probability of the right answer), and the outcome for the last turn."""
+
+    text: ClassVar[str] = "{name} of the {segment}, or the outcome for the last {segment}"
 
     name: str = "information_gain"
     segment: str = "turn"
@@ -260,12 +299,24 @@ class Standardised(Reward):
         z = (total - turns.mean(total)) / (turns.std(total) + self.eps)
         return torch.where(units, z, torch.zeros_like(z))
 
+    def formula(self) -> str:
+        counted = " that earned something" if self.nonzero else ""
+        return (
+            f"z-score of ({self.inner.formula()}) over the {self.segment}s that share "
+            f"{shown(self.key)}{counted}, deviation + {shown(self.eps)}"
+        )
+
 
 @dataclass(frozen=True)
 class ProgressBonus(Reward):
     """Every turn's reward, from turn `first` on, plus `weight` times its gain over the turn before
     (none for turn 0), paid at the turn's first step. "Training Language Models to Self-Correct via
     Reinforcement Learning", arXiv 2409.12917."""
+
+    text: ClassVar[str] = (
+        "reward of the {segment} + {weight} (that less the reward of the {segment} before), "
+        "from number {first} on"
+    )
 
     weight: float = 10.0
     first: int = 0
@@ -291,6 +342,10 @@ class ProgressBonus(Reward):
 class PotentialGain(Reward):
     """What every turn added to its `potential`, paid at its first step; before the first turn it is
     0."""
+
+    text: ClassVar[str] = (
+        "gain over the {segment} of 1.5 a c + 0.5 a - c, a = accuracy, c = confidence"
+    )
 
     segment: str = "turn"
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.axes.option import Option, one_of
+from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import BATCH, LARGEST, Group, first_steps, sequence
 from mbrl.policy_gradient.groups import group as grouped
@@ -28,6 +28,8 @@ class Scale(Option):
 @dataclass(frozen=True)
 class One(Scale):
     """No division."""
+
+    text: ClassVar[str] = "1"
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
         return torch.ones_like(value)
@@ -50,10 +52,17 @@ class Std(Scale):
             std = torch.where(group.size() > 1, std, torch.ones_like(std))
         return std + self.eps
 
+    def formula(self) -> str:
+        std = "std R" if self.correction == 1 else f"std R over n - {self.correction}"
+        alone = ", 1 for one alone," if self.alone == "one" else ""
+        return f"({std}{alone} + {shown(self.eps)})"
+
 
 @dataclass(frozen=True)
 class BatchStd(Scale):
     """The sample standard deviation of the centred values over the whole batch, plus `eps`."""
+
+    text: ClassVar[str] = "(std of the differences over the batch + {eps})"
 
     eps: float = 1e-4
 
@@ -65,6 +74,8 @@ class BatchStd(Scale):
 class MedianDeviation(Scale):
     """The group's median of distances to its median, plus `eps`."""
 
+    text: ClassVar[str] = "(median |R - median R| + {eps})"
+
     eps: float = 1e-3
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
@@ -75,6 +86,8 @@ class MedianDeviation(Scale):
 class VirtualStd(Scale):
     """The sample standard deviation of the group and of one answer more that earned `best`, plus
     `eps`; 1 for a group of one. See `baselines.VirtualMean`."""
+
+    text: ClassVar[str] = "(std of R and one answer more of {best} + {eps})"
 
     best: float = 1.0
     eps: float = 1e-6
@@ -94,6 +107,11 @@ class BetaDensity(Scale):
     moments, those of p over the batch's groups: alpha = max(1, 1 + a / 3), beta = max(1, 1 + b / 3)
     with a, b of the fit. Rewards are `low` to `high`. At least `least`. "BNPO: Beta Normalization
     Policy Optimization"."""
+
+    text: ClassVar[str] = (
+        "max(density at (mean R - {low}) / ({high} - {low}) of a Beta fitted to the batch's "
+        "means, {least})"
+    )
 
     low: float = 0.0
     high: float = 1.0
@@ -128,6 +146,11 @@ class VarianceGate(Scale):
     s' that of the values in the group of the prompt: intrinsic values count where outcomes do not
     differ, and never more than outcomes do. "InfoPO: Information-Driven Policy Optimization for
     User-Centric Agents"."""
+
+    text: ClassVar[str] = (
+        "(1 / (sigmoid(-s / {temperature}) min(1, max(s, 1) / std R))), s = std of the prompt's"
+        " outcomes"
+    )
 
     temperature: float = 0.05
 

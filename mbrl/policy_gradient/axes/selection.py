@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.policy_gradient.axes.option import Option, one_of
+from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import Group, first_steps, group, segment, sequence
 from mbrl.types import Trajectories
@@ -56,6 +56,13 @@ class ZeroVariance(Selection):
             flat = flat & (earned < self.right)
         return (~flat).to(advantage.dtype)
 
+    def formula(self) -> str:
+        flat = f"0 for sequences that share {shown(self.key)} if all earned the same"
+        if self.which == "all":
+            return f"{flat}, else 1"
+        side = "at least" if self.which == "right" else "less than"
+        return f"{flat}, {side} {shown(self.right)}, else 1"
+
 
 @dataclass(frozen=True)
 class Finished(Selection):
@@ -70,11 +77,19 @@ class Finished(Selection):
             cut = cut & (t.mask.sum(1, keepdim=True) < self.limit)
         return (~cut).to(advantage.dtype).expand_as(advantage)
 
+    def formula(self) -> str:
+        before = "" if self.limit is None else f" before {self.limit} steps"
+        return f"0 for sequences that were cut off{before}, else 1"
+
 
 @dataclass(frozen=True)
 class NonZero(Selection):
     """Leaves out advantages of exactly 0 and weighs the others by units over units that are not 0,
     in each group."""
+
+    text: ClassVar[str] = (
+        "0 if A = 0 else n / (number of A that are not 0) among sequences that share {key}"
+    )
 
     key: tuple[str, ...] = ("prompt",)
 
@@ -87,6 +102,8 @@ class NonZero(Selection):
 @dataclass(frozen=True)
 class SignalMask(Selection):
     """Weights that another part gave: `signals` by name, 0 for what is left out."""
+
+    text: ClassVar[str] = "{name}"
 
     name: str
 
@@ -101,6 +118,8 @@ class SignalMask(Selection):
 class Outliers(Selection):
     """Leaves out advantages beyond `limit`."""
 
+    text: ClassVar[str] = "0 if |A| > {limit} else 1"
+
     limit: float = 3.0
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
@@ -110,6 +129,8 @@ class Outliers(Selection):
 @dataclass(frozen=True)
 class TopEntropy(Selection):
     """Keeps the `share` of all steps with the largest entropy (of the old policy)."""
+
+    text: ClassVar[str] = "1 for the {share} of steps of largest entropy, else 0"
 
     share: float = 0.2
 
@@ -135,6 +156,10 @@ class LargestVariance(Selection):
     """Keeps ceil(`share` n) of a group's n sequences: that many of the best and of the worst whose
     rewards vary most. "Learning More with Less: A Dynamic Dual-Level Down-Sampling Framework for
     Efficient Policy Optimization"."""
+
+    text: ClassVar[str] = (
+        "1 for the {share} of sequences that share {key} whose rewards vary most, else 0"
+    )
 
     share: float = 0.5
     key: tuple[str, ...] = ("prompt",)
@@ -167,6 +192,8 @@ class LargestVariance(Selection):
 class TopGain(Selection):
     """Keeps the `share` of all steps with the largest |A| times entropy."""
 
+    text: ClassVar[str] = "1 for the {share} of steps of largest |A| H, else 0"
+
     share: float = 0.5
 
     def needs(self) -> tuple[str, ...]:
@@ -181,6 +208,11 @@ class TopGain(Selection):
 class Balanced(Selection):
     """Keeps `size` sequences of a group, half of them right (reward above 0) and half wrong as far
     as there are enough, drawn by `signals.uniform` of their first steps."""
+
+    text: ClassVar[str] = (
+        "1 for {size} sequences that share {key}, half right and half wrong, drawn at random, "
+        "else 0"
+    )
 
     size: int = 4
     key: tuple[str, ...] = ("prompt",)
@@ -227,6 +259,11 @@ class DropSurplus(Selection):
     """Leaves out wrong sequences (reward 0 or less) beyond as many as are right in the group, drawn
     by `signals.uniform` of their first steps."""
 
+    text: ClassVar[str] = (
+        "0 for wrong sequences beyond as many as are right among those that share {key}, drawn "
+        "at random, else 1"
+    )
+
     key: tuple[str, ...] = ("prompt",)
     verdict: ClassVar[bool] = True
 
@@ -247,6 +284,8 @@ class NoVoidTurn(Selection):
     """Leaves out sequences with a void turn (`signals.<name>` above 1/2 at any step): one with
     neither code nor an answer."""
 
+    text: ClassVar[str] = "0 for sequences with {name} > 1/2 at any step, else 1"
+
     name: str = "void"
 
     def needs(self) -> tuple[str, ...]:
@@ -260,6 +299,8 @@ class NoVoidTurn(Selection):
 @dataclass(frozen=True)
 class TopEntropyTurns(Selection):
     """Keeps the `share` of all turns with the largest mean entropy (of the old policy)."""
+
+    text: ClassVar[str] = "1 for the {share} of {segment}s of largest mean entropy, else 0"
 
     share: float = 0.8
     segment: str = "turn"
@@ -280,6 +321,11 @@ class ResampleOnCorrect(Selection):
     at least `fewest` of each where there are; of the right ones those with the smallest
     `signals.penalty` (tool errors, format), of the wrong ones the first in the batch. GRPO-RoC,
     "rStar2-Agent: Agentic Reasoning Technical Report", as in the authors' code."""
+
+    text: ClassVar[str] = (
+        "1 for {share} of a prompt's answers, at least {fewest} right and {fewest} wrong, right"
+        " ones of least penalty first, else 0"
+    )
 
     share: float = 0.5
     fewest: int = 2
@@ -313,6 +359,11 @@ class CoverageRejection(Selection):
     c its `signals.coverage`: how much of the run time is the turn's own work. Others are kept.
     Profiling-based rejection sampling of "Dr. Kernel: Reinforcement Learning Done Right for Triton
     Kernel Generations"."""
+
+    text: ClassVar[str] = (
+        "1 with probability clip((coverage - {threshold}) / {width}, 0, 1) for a {segment} that"
+        " earned more than 0, 1 for others"
+    )
 
     threshold: float = 0.3
     width: float = 0.1

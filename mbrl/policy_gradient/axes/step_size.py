@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +50,8 @@ class EffectiveSamples(StepSize):
     """min(1, share of effective samples) to the `power`, the share that of the sequences' weights
     pi / `denominator`: (sum w)^2 / (B sum w^2)."""
 
+    text: ClassVar[str] = "(share of effective samples of pi / pi_{denominator})^{power}, at most 1"
+
     power: float = 0.5
     denominator: str = "behaviour"
 
@@ -74,6 +77,10 @@ def effective_share(log_w: Tensor, where: Tensor) -> Tensor:
 class ClippingBias(StepSize):
     """1 over the larger of 1 and |C|, C the sum of r A over steps that PPO's range (1 - low, 1 +
     high) clips, over all steps: strongly off-policy batches take smaller steps."""
+
+    text: ClassVar[str] = (
+        "1 / max(1, |sum of rho A over steps outside (1 - {low}, 1 + {high})| / steps)"
+    )
 
     low: float = 0.2
     high: float = 0.2

@@ -20,8 +20,8 @@ from mbrl.policy_gradient.axes.credit import (
     SegmentReward,
     SegmentValue,
 )
-from mbrl.policy_gradient.axes.gate import InformativeClip
-from mbrl.policy_gradient.axes.hierarchical_credit import HierarchicalGAE
+from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
+from mbrl.policy_gradient.axes.gate_adaptive import InformativeClip
 from mbrl.policy_gradient.axes.modulation import StepEntropy
 from mbrl.policy_gradient.axes.regulariser import SegmentKL
 from mbrl.policy_gradient.axes.reward import (

@@ -11,7 +11,7 @@ from mbrl.policy_gradient.axes import (
     selection,
 )
 from mbrl.policy_gradient.axes.credit import TokenWeighted
-from mbrl.policy_gradient.axes.gate import EntropyClip
+from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip
 from mbrl.policy_gradient.axes.modulation import (
     AsymmetricConfidence,
     ConfidenceGap,

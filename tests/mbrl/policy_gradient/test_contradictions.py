@@ -6,7 +6,7 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe, Term
 from mbrl.policy_gradient.axes import baseline, scale, selection
 from mbrl.policy_gradient.axes.credit import GAE, BundleRisk, NestedGroups, TokenWeighted
-from mbrl.policy_gradient.axes.hierarchical_credit import HierarchicalGAE
+from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
 
 ZERO, ONE = baseline.Zero(), scale.One()
 

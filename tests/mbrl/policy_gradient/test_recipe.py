@@ -10,7 +10,8 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss, recipe
 from mbrl.policy_gradient.axes import baseline as b
 from mbrl.policy_gradient.axes.credit import VTrace
-from mbrl.policy_gradient.axes.gate import Clip, CovarianceClip, EntropyClip, Hybrid, MaskedWeight
+from mbrl.policy_gradient.axes.gate import Clip, CovarianceClip, Hybrid, MaskedWeight
+from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip
 from mbrl.policy_gradient.axes.modulation import StepEntropy, Whiten
 from mbrl.policy_gradient.axes.ratio import GeometricRatio
 from mbrl.policy_gradient.axes.selection import NonZero, ZeroVariance

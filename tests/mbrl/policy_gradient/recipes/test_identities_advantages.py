@@ -11,8 +11,9 @@ from torch import Tensor
 from mbrl.policy_gradient import RECIPES, Term, estimate, loss
 from mbrl.policy_gradient.axes import aggregation, baseline, gate, scale
 from mbrl.policy_gradient.axes.credit import NestedGroups, TokenWeighted
-from mbrl.policy_gradient.axes.gate import Discriminative, EntropyClip, InformativeClip
-from mbrl.policy_gradient.axes.hierarchical_credit import HierarchicalGAE
+from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
+from mbrl.policy_gradient.axes.gate import Discriminative
+from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip, InformativeClip
 from mbrl.policy_gradient.axes.reward import ByOutcome, StepSignal, TaskReward, potential
 from mbrl.policy_gradient.recipe import Recipe
 from mbrl.policy_gradient.recipes import TABLES

@@ -1,6 +1,7 @@
 """Credit on three levels: what to do inside a subgoal, which subgoal, and when to change it."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,12 @@ class HierarchicalGAE(Credit):
     `Zero` and `One`. "HiPER: Hierarchical Reinforcement Learning with Explicit Credit Assignment
     for Large Language Model Agents".
     """
+
+    text: ClassVar[str] = (
+        "actions: GAE({gamma}, {turn_lambda}) over turns inside an option; subgoals: "
+        "GAE({gamma}, {option_lambda}) over options; switches: return with discount {gamma} to "
+        "the option's end - V_switch"
+    )
 
     gamma: float = 1.0
     turn_lambda: float = 1.0
@@ -113,6 +120,11 @@ class HierarchicalGAE(Credit):
         """What stands for the value after a last turn: its own one if it was truncated."""
         truncated = parts.sum(t.truncated.to(value.dtype)) > 0
         return torch.where(truncated & self.bootstrap_truncated, value, torch.zeros_like(value))
+
+    def formula(self) -> str:
+        cut = "V" if self.bootstrap_truncated else "0"
+        z = "; each kind z-scored over its turns" if self.normalise else ""
+        return f"{super().formula()}; after a cut {cut}{z}"
 
 
 def alive(parts: Group, t: Trajectories) -> Tensor:
