@@ -12,8 +12,10 @@ from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.credit import BundleRisk
 from mbrl.policy_gradient.axes.reward import outcome
+from mbrl.policy_gradient.measure import Measure, chosen
 from mbrl.policy_gradient.measures.group_ids import bundled
 from mbrl.policy_gradient.measures.trackers import EntropyHistory, QuantileTracker
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.types import Trajectories
 
 
@@ -38,60 +40,44 @@ def with_fields(t: Trajectories, field: str, **values: Tensor) -> Trajectories:
     return dataclasses.replace(t, **{field: getattr(t, field) | each})
 
 
-class Part:
-    """Gives `provides`, fields of the trajectories in the words of `Recipe.needs`, and is what the
-    sentences `covers` of `Recipe.parts` ask for."""
+class ControlMeasure(Measure[Trajectories]):
+    """A measure of episodes."""
 
-    provides: ClassVar[tuple[str, ...]]
-    covers: ClassVar[tuple[str, ...]]
     discrete: ClassVar[bool] = False  # whether it means nothing for continuous actions
     greedy: ClassVar[bool] = False  # whether the last copy of every start acts greedily
 
-    def __init__(self, objective: Recipe) -> None:
-        self.tracker: Any = None  # what is kept from round to round
-
-    def gathered(self, t: Trajectories, group: int) -> Trajectories:
+    def on_episodes(self, t: Trajectories, group: int) -> Trajectories:
         """A round's episodes as they came in."""
         return t
 
-    def measured(self, t: Trajectories, policy: nn.Module) -> Trajectories:
-        """All episodes that the next updates learn from; `policy` is the one before them."""
-        return t
 
-    def state_dict(self) -> dict[str, Any]:
-        return {} if self.tracker is None else self.tracker.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.tracker is not None:
-            self.tracker.load_state_dict(state)
-
-
-class GreedyReturn(Part):
+class GreedyReturn(ControlMeasure):
     """`signals.greedy_return`: what the greedy policy earned from the same start. The last copy of
     every start acts greedily and is not learned from, so that it costs no steps beyond the round.
     ReMax, arXiv 2310.10505."""
 
     provides = ("signals.greedy_return",)
-    covers = ("a greedy answer to every prompt",)
+    fulfils = (Requirement.GREEDY_ANSWERS,)
     greedy = True
 
-    def gathered(self, t: Trajectories, group: int) -> Trajectories:
+    def on_episodes(self, t: Trajectories, group: int) -> Trajectories:
         last = torch.arange(len(t.mask), device=t.mask.device) % group == group - 1
         earned = outcome(t)[last, 0].repeat_interleave(group - 1)
         return with_fields(t.select(~last), "signals", greedy_return=earned)
 
 
-class Bundles(Part):
+class Bundles(ControlMeasure):
     """Bundles of about five starts with their papers, and the tracked quantiles of the papers'
     scores. RiskPO, arXiv 2510.00911."""
 
     provides = BundleRisk().needs()[1:]  # but the prompt
-    covers = ("bundles of questions", "the quantiles of their scores, tracked")
+    fulfils = (Requirement.BUNDLES, Requirement.SCORE_QUANTILES)
 
-    def __init__(self, objective: Recipe) -> None:
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
         self.tracker = QuantileTracker((0.2, 0.8), 0.1)
 
-    def gathered(self, t: Trajectories, group: int) -> Trajectories:
+    def on_episodes(self, t: Trajectories, group: int) -> Trajectories:
         found = bundled(t.groups["prompt"][:, 0].tolist(), outcome(t)[:, 0].tolist())
         ids = {"bundle": torch.tensor(found.bundle), "paper": torch.tensor(found.paper)}
         low, high = self.tracker.update(found.scores).tolist()
@@ -103,15 +89,16 @@ class Bundles(Part):
         )
 
 
-class GradientNorms(Part):
+class GradientNorms(ControlMeasure):
     """`signals.gradient_norm_squared` of an episode: the squared norm of the gradient of the sum of
     its log-probs with regard to the policy's weights. VCPO, arXiv 2602.17616."""
 
     provides = ("signals.gradient_norm_squared",)
-    covers = ("squared norms of the sequences' gradients",)
+    fulfils = (Requirement.GRADIENT_NORMS,)
 
-    def measured(self, t: Trajectories, policy: nn.Module) -> Trajectories:
-        weights, norms = list(policy.parameters()), []
+    def measure(self, t: Trajectories) -> Trajectories:
+        policy, norms = self.agent.policy, []
+        weights = list(policy.parameters())
         for i in range(len(t.mask)):
             own = t.select(torch.tensor([i], device=t.mask.device))
             with torch.enable_grad():
@@ -121,19 +108,20 @@ class GradientNorms(Part):
         return with_fields(t, "signals", gradient_norm_squared=torch.stack(norms))
 
 
-class EntropyOfTurns(Part):
+class EntropyOfTurns(ControlMeasure):
     """`signals.entropy_history`: the mean entropy of all steps of its number in earlier rounds.
     EPO, arXiv 2509.22576. Its band is a multiple of it, which has no meaning for the entropy of a
     density."""
 
     provides = ("signals.entropy_history",)
-    covers = ("mean entropies of earlier updates at every turn",)
+    fulfils = (Requirement.ENTROPY_HISTORY,)
     discrete = True
 
-    def __init__(self, objective: Recipe) -> None:
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
         self.tracker = EntropyHistory()
 
-    def measured(self, t: Trajectories, policy: nn.Module) -> Trajectories:
+    def measure(self, t: Trajectories) -> Trajectories:
         assert t.entropy is not None
         turn = t.segments["turn"]
         history = self.tracker.update(t.entropy[t.mask], turn[t.mask])
@@ -142,25 +130,26 @@ class EntropyOfTurns(Part):
         return with_fields(t, "signals", entropy_history=past)
 
 
-class EntropyControl(Part):
+class EntropyControl(ControlMeasure):
     """`signals.entropy_weight`: the weight of the recipe's `EntropyTarget` in this round, by the
     mean entropy of its steps. "Skywork Open Reasoner 1 Technical Report", arXiv 2505.22312."""
 
     provides = ("signals.entropy_weight",)
-    covers = ("the weight of an entropy bonus that follows a target",)
+    fulfils = (Requirement.ENTROPY_WEIGHT,)
 
-    def __init__(self, objective: Recipe) -> None:
-        tracker = objective.entropy_weight()
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        tracker = agent.recipe.entropy_weight()
         assert tracker is not None  # nothing else reads it
         self.tracker = tracker
 
-    def measured(self, t: Trajectories, policy: nn.Module) -> Trajectories:
+    def measure(self, t: Trajectories) -> Trajectories:
         assert t.entropy is not None
         weight = self.tracker.update(float(t.entropy[t.mask].mean()))
         return with_fields(t, "signals", entropy_weight=torch.full_like(t.reward, weight))
 
 
-PARTS: tuple[type[Part], ...] = (
+MEASURES: tuple[type[ControlMeasure], ...] = (
     GreedyReturn,
     Bundles,
     GradientNorms,
@@ -169,14 +158,14 @@ PARTS: tuple[type[Part], ...] = (
 )
 
 
-def needed(objective: Recipe) -> list[type[Part]]:
-    """The parts that the recipe needs."""
-    return [part for part in PARTS if set(part.provides) & set(objective.needs)]
+def needed(objective: Recipe) -> list[type[ControlMeasure]]:
+    """The measures that the recipe needs."""
+    return chosen(objective, MEASURES)
 
 
 def check(objective: Recipe, group: int, pool: int) -> None:
     """Raises `ConfigError` where a start's last copy is to act greedily and cannot."""
-    if any(part.greedy for part in needed(objective)):
+    if any(kind.greedy for kind in needed(objective)):
         if group < 2:
             raise ConfigError(
                 f"recipe {objective.name} has the last copy of every start act greedily, and group "

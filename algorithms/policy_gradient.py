@@ -144,8 +144,8 @@ class PolicyGradient(Offline):
                 f"recipe {config.recipe} needs the sum of squared probabilities, which continuous "
                 "actions do not have; choose another recipe"
             )
-        self.parts = {part.__name__: part(self.recipe) for part in needed(self.recipe)}
-        if any(part.discrete for part in self.parts.values()) and not spec.discrete:
+        self.measures = {kind.__name__: kind(self) for kind in needed(self.recipe)}
+        if any(m.discrete for m in self.measures.values()) and not spec.discrete:
             raise ConfigError(
                 f"recipe {config.recipe} compares entropies of discrete actions, and those of "
                 f"{spec.task} are continuous; choose another recipe"
@@ -191,7 +191,7 @@ class PolicyGradient(Offline):
         c = self.config
         horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
         if c.pool == 0:
-            greedy = any(part.greedy for part in self.parts.values())
+            greedy = any(m.greedy for m in self.measures.values())
             return EpisodeCollector(
                 task, envs=c.envs, group=c.group, seed=self.seed, horizon=horizon, greedy=greedy
             )
@@ -299,8 +299,8 @@ class PolicyGradient(Offline):
                 t = t.select(self.chosen.nonzero().flatten())
                 t.groups["prompt"] = numbered(t.groups["prompt"])
             self.owner, self.chosen = self.usual(), None
-        for part in self.parts.values():
-            t = part.gathered(t, self.config.group)
+        for measure in self.measures.values():
+            t = measure.on_episodes(t, self.config.group)
         with torch.no_grad():
             t.log_probs["behaviour"] = described(self.acting, t)[0]
         return t
@@ -325,8 +325,8 @@ class PolicyGradient(Offline):
             entropy=entropy,
             sum_prob_squared=self._sum_prob_squared(t),
         )
-        for part in self.parts.values():
-            t = part.measured(t, self.policy)
+        for measure in self.measures.values():
+            t = measure.measure(t)
         found = estimate(self.recipe, t)
         target = None if self.credit is None else self.credit.targets(t.reward, t)
         if self.critic is not None and target is not None:
@@ -390,9 +390,9 @@ class PolicyGradient(Offline):
         heard = [(dataclasses.asdict(data), rows) for data, rows in self.heard]
         rounds = [dataclasses.asdict(part) for part in self.rounds]
         seen = self.seen.state_dict()
-        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        measures = {name: m.state_dict() for name, m in self.measures.items()}
         aims = self.aims.state_dict()
-        kept = {"heard": heard, "rounds": rounds, "seen": seen, "aims": aims, "parts": parts}
+        kept = {"heard": heard, "rounds": rounds, "seen": seen, "aims": aims, "parts": measures}
         return super().state_dict() | kept
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -401,8 +401,8 @@ class PolicyGradient(Offline):
         self.rounds = [Trajectories(**part) for part in state["rounds"]]
         self.seen.load_state_dict(state["seen"])
         self.aims.load_state_dict(state["aims"])
-        for name, part in self.parts.items():
-            part.load_state_dict(state["parts"][name])
+        for name, measure in self.measures.items():
+            measure.load_state_dict(state["parts"][name])
 
 
 class Critic(nn.Module):

@@ -54,7 +54,7 @@ def _everything() -> int:
 def _recipes() -> int:
     table = grid("recipe", "paper", "known", "what is its own", "needs", title="recipes")
     for name, recipe in RECIPES.items():
-        needs = ", ".join([*recipe.needs, *recipe.parts])
+        needs = ", ".join([*recipe.needs, *map(str, recipe.requirements)])
         source = f"{recipe.title} ({recipe.arxiv})" if recipe.arxiv else recipe.title
         table.add_row(name, source, recipe.mark, "; ".join(papers.own(recipe)), needs)
     console = Console()

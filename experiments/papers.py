@@ -47,7 +47,7 @@ def own(recipe: Recipe) -> list[str]:
     return found
 
 
-TEXTS = ("name", "title", "arxiv", "mark", "parts", "assumptions", "differences")
+TEXTS = ("name", "title", "arxiv", "mark", "requirements", "assumptions", "differences")
 
 
 def _term(term: Term) -> str:
@@ -91,7 +91,7 @@ def _tables() -> Iterator[str]:
                 recipe.title + arxiv,
                 recipe.mark,
                 "; ".join(own(recipe)) or "nothing: the bare one",
-                "; ".join(recipe.parts),
+                "; ".join(map(str, recipe.requirements)),
             )
             yield f"| {' | '.join(cells)} |"
         notes = [r for r in table if r.assumptions or r.differences]

@@ -66,8 +66,8 @@ class LanguagePolicyGradient(LanguageLearner):
             if f"log_probs.{name}" in self.recipe.needs
         }
         self.modules |= self.anchors
-        self.parts = measures.needed(self.recipe, self)
-        for part in self.parts:
+        self.measures = [kind(self) for kind in measures.kinds(self.recipe)]
+        for part in self.measures:
             self.modules |= part.modules
             self.optimisers |= part.optimisers
         self.queue: list[Rollouts] = []  # sampled and not yet learned from, oldest first
@@ -89,7 +89,7 @@ class LanguagePolicyGradient(LanguageLearner):
         put(self.model, state_at(path, self.config.model)["modules"]["model"])
         for anchor in self.anchors.values():
             anchor.load_state_dict(self.model.state_dict())
-        for part in self.parts:
+        for part in self.measures:
             part.begin()
 
     @property
@@ -110,7 +110,7 @@ class LanguagePolicyGradient(LanguageLearner):
         """Make a round of these conversations, which have `old` log-probs; returns how many updates
         follow."""
         self.stages = [self.estimated(found)]
-        for part in self.parts:
+        for part in self.measures:
             self.stages = [stage for batch in self.stages for stage in part.stages(batch)]
         self.left = sum(self.passes(stage) for stage in self.stages)
         self.begin_stage()
@@ -119,8 +119,8 @@ class LanguagePolicyGradient(LanguageLearner):
     def begin_stage(self) -> None:
         """Go on with the part of the round whose turn it is."""
         self.data = self.stages.pop(0)
-        for part in self.parts:
-            self.data = part.reached(self.data)
+        for part in self.measures:
+            self.data = part.on_stage(self.data)
         self.stage_left = self.passes(self.data)
 
     def passes(self, batch: Minibatch) -> int:
@@ -142,17 +142,17 @@ class LanguagePolicyGradient(LanguageLearner):
         known["old"] = torch.where(again > 0, known["behaviour"], known["old"])
         return found
 
-    def speaker(self) -> Any:
+    def sampling_model(self) -> Any:
         """What conversations are sampled with: the model, as the parts change it."""
         model: Any = self.model
-        for part in self.parts:
-            model = part.speaker(model)
+        for part in self.measures:
+            model = part.sampling_model(model)
         return model
 
     def problems(self, numbers: Sequence[int]) -> Sequence[Problem]:
         """The problems of these numbers, as the parts want them."""
         found: Sequence[Problem] = [self.problem(n) for n in numbers]
-        for part in self.parts:
+        for part in self.measures:
             found = part.problems(found)
         return found
 
@@ -202,10 +202,10 @@ class LanguagePolicyGradient(LanguageLearner):
             drawn = torch.rand(data.mask.shape, generator=self.generator, device=self.device)
             data.signals["uniform"] = drawn.to(data.reward.dtype)
         found = dataclasses.replace(found, data=data)
-        for part in self.parts:
+        for part in self.measures:
             found = part.measure(found)
         estimates = estimate(self.recipe, found.data)
-        targets = {k: v for part in self.parts for k, v in part.targets(found).items()}
+        targets = {k: v for part in self.measures for k, v in part.targets(found).items()}
         if "previous" in self.anchors:
             self.anchors["previous"].load_state_dict(self.model.state_dict())
         self.of_round = self.described(found, estimates)
@@ -260,7 +260,7 @@ class LanguagePolicyGradient(LanguageLearner):
         self.set_rate()
         t = batch.rollouts.data
         metrics = self.descend(batch)
-        for part in self.parts:
+        for part in self.measures:
             metrics |= part.learn(batch.rollouts, batch.targets)
         self.tokens["trained"] += int(t.mask.sum())
         self.updates += 1
@@ -290,7 +290,7 @@ class LanguagePolicyGradient(LanguageLearner):
                 value.backward()
                 self.carry(batch.rollouts, todo, log_prob.grad, entropy.grad)
         norm = torch.nn.utils.clip_grad_norm_(trainable(self.model), c.clip_norm)
-        waits = any(part.waits() for part in self.parts)
+        waits = any(part.skip_update() for part in self.measures)
         if not waits and bool(torch.isfinite(norm)):
             with at_rate(optimiser, metrics):
                 optimiser.step()
@@ -320,8 +320,8 @@ class LanguagePolicyGradient(LanguageLearner):
     def passed(self, found: Rollouts, one: Pass) -> Tensor:
         """The two of one pass, [b, steps, 2]."""
         model: Any = self.model
-        for part in self.parts:
-            model = part.learner(model, one.rows)
+        for part in self.measures:
+            model = part.training_model(model, one.rows)
         temperature = self.config.sampling.temperature
         mask = found.data.mask
         return described_at(model, found.tokens, mask, temperature, found.kept, one)[..., :2]
@@ -330,7 +330,7 @@ class LanguagePolicyGradient(LanguageLearner):
         return super().state_dict() | {
             "queue": [plain(found) for found in self.queue],
             "tokens": dict(self.tokens),
-            "parts": [part.state_dict() for part in self.parts],
+            "parts": [part.state_dict() for part in self.measures],
             "rounds": self.rounds.state_dict(),
         }
 
@@ -338,7 +338,7 @@ class LanguagePolicyGradient(LanguageLearner):
         super().load_state_dict(state)
         self.queue = [from_plain(values) for values in state["queue"]]
         self.tokens = dict(state["tokens"])
-        for part, values in zip(self.parts, state["parts"], strict=True):
+        for part, values in zip(self.measures, state["parts"], strict=True):
             part.load_state_dict(values)
         self.rounds.load_state_dict(state["rounds"])
 

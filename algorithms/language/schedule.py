@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algorithms.language import measures
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.models.vocabulary import ALPHABET
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
@@ -18,12 +19,11 @@ from mbrl.policy_gradient.axes.credit import Bootstrapped, Credit
 from mbrl.policy_gradient.axes.gate import Discriminative
 from mbrl.policy_gradient.axes.modulation import Elsewhere
 from mbrl.policy_gradient.axes.selection import Balanced
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.schedulers import Pool
 from mbrl.policy_gradient.schedulers.curricula import Horizon
 from mbrl.policy_gradient.schedulers.settings import settings as written
 
-BOTH_KINDS = "rounds of sampling until both kinds of answers are there"
-EARLIER = "data of earlier policies with their log-probs"
 TEMPLATES = (  # around a prompt; the first one is the prompt alone
     "{}",
     "solve {}",
@@ -42,9 +42,9 @@ def settings(config: Any) -> Any:
     return written(config.scheduler, config.scheduler_settings)
 
 
-def made(config: Any) -> tuple[str, ...]:
-    """Sentences of `Recipe.parts` that the scheduler does."""
-    return (BOTH_KINDS,) if config.scheduler == "reinforce_ada_scheduler" else ()
+def fulfilled(config: Any) -> tuple[Requirement, ...]:
+    """Requirements of recipes that the scheduler fulfils."""
+    return (Requirement.BOTH_KINDS,) if config.scheduler == "reinforce_ada_scheduler" else ()
 
 
 def fitted(objective: Recipe, config: Any) -> Recipe:
@@ -82,7 +82,7 @@ def discounted(credit: Credit, gamma: float) -> Credit:
 def simple(config: Any) -> bool:
     """Whether a round is whole conversations about the next problems, which workers can have."""
     changed = config.starts_share or config.prune_at or config.pivots or config.horizon
-    mixed = EARLIER in recipe(config.recipe).parts
+    mixed = Requirement.EARLIER_DATA in recipe(config.recipe).requirements
     return config.scheduler == "uniform" and config.templates == 1 and not (changed or mixed)
 
 
@@ -91,7 +91,7 @@ def check(config: Any, objective: Recipe) -> None:
     settings(config)
     check_ranges(config)
     task, kinds = text_task(config.task), measures.kinds(objective)
-    own = any(kind.roll_out is not measures.Part.roll_out for kind in kinds)
+    own = any(kind.roll_out is not LanguageMeasure.roll_out for kind in kinds)
     if config.group == 1 and config.scheduler == "uniform" and objective.compares and not own:
         raise ConfigError(
             f"recipe {objective.name} compares conversations about one problem, and group is 1: "
@@ -102,7 +102,7 @@ def check(config: Any, objective: Recipe) -> None:
         "starts_share": config.starts_share > 0,
         "prune_at": config.prune_at > 0,
         "pivots": config.pivots > 0,
-        f"recipe {objective.name}": EARLIER in objective.parts,
+        f"recipe {objective.name}": Requirement.EARLIER_DATA in objective.requirements,
     }
     chosen = [name for name, on in kinds_of_round.items() if on]
     if len(chosen) > 1:
@@ -165,7 +165,7 @@ def check_scheduler(config: Any, objective: Recipe) -> None:
             f"the scheduler {config.scheduler} reads penalties, which replies of {config.task} do "
             "not have; a task that has them: calculator"
         )
-    if any(kind.problems is not measures.Part.problems for kind in measures.kinds(objective)):
+    if any(kind.problems is not LanguageMeasure.problems for kind in measures.kinds(objective)):
         raise ConfigError(
             f"recipe {objective.name} chooses the problems of a round itself; take the scheduler "
             "uniform"

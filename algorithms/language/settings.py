@@ -9,6 +9,7 @@ from algorithms.language.sampling.tokens import Sampling
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe
 from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
+from mbrl.policy_gradient.requirements import Requirement
 
 ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
 HAS = (
@@ -16,15 +17,15 @@ HAS = (
     *("signals.uniform", "entropy", "sum_prob_squared", "segments.turn", CURRENT_ENTROPY),
     *("groups.prompt", "groups.state"),
 )
-# Parts of recipes, in their words, that the trainer has or makes itself. The sampler's log-probs
-# are those of the law that drew the tokens.
+# What the trainer fulfils itself. The sampler's log-probs are those of the distribution that the
+# tokens were drawn from.
 MADE = (
-    "log-probs of the policy that acted",
-    "log-probs of the engine that sampled",
-    "sampling log-probs",
-    "log-probs at the start of the update",
-    "the sum of squared probabilities of the old policy",
-    schedule.EARLIER,
+    Requirement.ACTING_LOG_PROBS,
+    Requirement.ENGINE_LOG_PROBS,
+    Requirement.SAMPLER_LOG_PROBS,
+    Requirement.START_LOG_PROBS,
+    Requirement.SUM_PROB_SQUARED,
+    Requirement.EARLIER_DATA,
 )
 
 
@@ -88,6 +89,6 @@ class LanguageConfig(LanguageLearnerConfig):
                 "updates of a round (epochs times minibatches), 0 for none"
             )
         objective = recipe(self.recipe)
-        measures.check(objective, HAS, (*MADE, *schedule.made(self)))
+        measures.check(objective, HAS, (*MADE, *schedule.fulfilled(self)))
         measures.check_settings(objective, self)
         schedule.check(self, objective)

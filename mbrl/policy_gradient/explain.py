@@ -21,7 +21,7 @@ def explain(recipe: Recipe) -> str:
         (f"{recipe.name} ({recipe.mark})", [source]),
         ("advantage, once a batch", list(_advantage(recipe))),
         ("loss, at every update", list(_loss(recipe))),
-        ("needs", [*recipe.needs, *recipe.parts]),
+        ("needs", [*recipe.needs, *map(str, recipe.requirements)]),
         ("assumptions", list(recipe.assumptions)),
         ("differences from the paper", list(recipe.differences)),
         ("notation", list(NOTATION)),

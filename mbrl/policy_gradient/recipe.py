@@ -52,6 +52,7 @@ from mbrl.policy_gradient.axes.scale import One, Scale, Std, VirtualStd
 from mbrl.policy_gradient.axes.selection import NonZero, Outliers, Selection, ZeroVariance
 from mbrl.policy_gradient.axes.step_size import StepSize
 from mbrl.policy_gradient.measures.trackers import EntropyWeight
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.types import Trajectories
 
 Mark = Literal["verified", "secondary", "reconstructed"]
@@ -87,9 +88,9 @@ class Recipe:
     `regularisers`; `step_size` is a factor of the learning rate.
 
     `mark`: "verified" against the authors' code or page, "secondary" from another source, or
-    "reconstructed" from the abstract with every assumption listed. `parts`: what it needs that is
-    learned or kept beside it (a critic, a tracker). Raises `ConfigError` where choices contradict
-    each other.
+    "reconstructed" from the abstract with every assumption listed. `requirements`: what it needs
+    that is learned or kept beside it (a critic, a tracker). Raises `ConfigError` where choices
+    contradict each other.
     """
 
     name: str
@@ -106,7 +107,7 @@ class Recipe:
     aggregation: Aggregation = TokenMean()
     regularisers: tuple[Regulariser, ...] = ()
     step_size: StepSize | None = None
-    parts: tuple[str, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
     assumptions: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
 
@@ -184,9 +185,10 @@ class Recipe:
             check_key(term.key, t)
         lacking = {need for option in self.options() for need in missing(option, t)}
         if lacking:
+            suited = ", ".join(map(str, self.requirements)) or "data with these fields"
             raise ConfigError(
                 f"recipe {self.name} needs {', '.join(sorted(lacking))}, which the trajectories do "
-                f"not have; it is for: {', '.join(self.parts) or 'data with these fields'}"
+                f"not have; it is for: {suited}"
             )
 
 

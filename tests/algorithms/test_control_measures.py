@@ -166,5 +166,5 @@ def test_bands_of_entropy_are_for_discrete_actions() -> None:
 def test_parts_continue_bit_for_bit(name: str, tmp_path: Path) -> None:
     agent = agent_of(name)
     again = continued(agent, Signs(discrete=True), tmp_path / "agent.pt", 22, 61)
-    for key, part in agent.parts.items():
-        assert again.parts[key].state_dict() == part.state_dict()
+    for key, part in agent.measures.items():
+        assert again.measures[key].state_dict() == part.state_dict()

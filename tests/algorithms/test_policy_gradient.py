@@ -243,7 +243,7 @@ def test_the_entropy_bonus_follows_its_target_through_a_resume() -> None:
     task = Signs(discrete=True)
     config = PolicyGradientConfig(recipe="skywork_or1", **LEARNING)
     agent = PolicyGradient(task.spec, config, seed=0)
-    agent.parts["EntropyControl"].tracker.target = 10.0  # above any entropy of two actions
+    agent.measures["EntropyControl"].tracker.target = 10.0  # above any entropy of two actions
     weights = []
     for _ in range(3):
         heard(agent, task)
@@ -252,7 +252,7 @@ def test_the_entropy_bonus_follows_its_target_through_a_resume() -> None:
     assert weights == pytest.approx([0.0, 0.005, 0.01])
     again = PolicyGradient(task.spec, config, seed=0)
     again.load_state_dict(agent.state_dict())
-    assert again.parts["EntropyControl"].tracker.weight == pytest.approx(0.015)
+    assert again.measures["EntropyControl"].tracker.weight == pytest.approx(0.015)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from algorithms.language.measures.answers import (
     Paraphrases,
     PredictedScore,
 )
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.branches import BalancedBranches, ToolBranches
 from algorithms.language.measures.critics import Critic, Progress, Utterances
 from algorithms.language.measures.flaws import Flawed
@@ -42,8 +42,10 @@ from algorithms.language.measures.values import (
 )
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.measure import chosen, unmet
+from mbrl.policy_gradient.requirements import Requirement
 
-PARTS: tuple[type[Part], ...] = (
+MEASURES: tuple[type[LanguageMeasure], ...] = (
     TaskSignals,
     Flawed,
     ReasoningConsistency,
@@ -84,8 +86,8 @@ PARTS: tuple[type[Part], ...] = (
     OneToken,
     Subgoals,
 )
-WHY = {  # what no part can honestly measure here
-    "rounds of sampling until both kinds of answers are there": (
+WHY = {  # what no measure can honestly give here
+    str(Requirement.BOTH_KINDS): (
         "that is what the scheduler reinforce_ada_scheduler does; set it, with a pool"
     ),
     "segments.decode": (
@@ -97,37 +99,17 @@ WHY = {  # what no part can honestly measure here
 }
 
 
-def wanted(objective: Recipe) -> tuple[str, ...]:
-    """The fields that `objective` reads, with the ids of its terms' groups."""
-    keys = {f"groups.{k}" for term in objective.terms for k in term.key if k != "turn"}
-    return tuple(dict.fromkeys((*objective.needs, *sorted(keys))))
+def kinds(objective: Recipe) -> list[type[LanguageMeasure]]:
+    """The measures that `objective` needs, in the order of `MEASURES`."""
+    return chosen(objective, MEASURES)
 
 
-def kinds(objective: Recipe) -> list[type[Part]]:
-    """The parts that `objective` needs, in the order of `PARTS`. Of several that provide one field
-    it is the one that covers a sentence of the recipe; a part that provides none is needed for its
-    sentences."""
-    sentences, found = set(objective.parts), set[type[Part]]()
-    for need in wanted(objective):
-        able = [kind for kind in PARTS if need in kind.provides]
-        found |= set([k for k in able if sentences & set(k.covers)][:1] or able[:1])
-    found |= {k for k in PARTS if not k.provides and sentences & set(k.covers)}
-    return [kind for kind in PARTS if kind in found]
-
-
-def needed(objective: Recipe, agent: Any) -> list[Part]:
-    """The parts of `objective` for `agent`."""
-    return [kind(agent) for kind in kinds(objective)]
-
-
-def check(objective: Recipe, given: tuple[str, ...], made: tuple[str, ...] = ()) -> None:
-    """Raises `ConfigError` that names what the recipe needs and neither the trainer has (`given`)
-    nor a part provides, and which of the recipe's own sentences neither the trainer does (`made`)
-    nor a part covers."""
-    known = {*given, *(name for kind in PARTS for name in kind.provides)}
-    lacking = [need for need in wanted(objective) if need not in known]
-    covered = {*made, *(sentence for kind in kinds(objective) for sentence in kind.covers)}
-    lacking += [sentence for sentence in objective.parts if sentence not in covered]
+def check(
+    objective: Recipe, fields: tuple[str, ...], requirements: tuple[Requirement, ...] = ()
+) -> None:
+    """Raises `ConfigError` that names what the recipe needs and neither a measure gives nor the
+    trainer has, `fields` and `requirements`."""
+    lacking = unmet(objective, MEASURES, fields, requirements)
     if lacking:
         why = "".join(f" ({name}: {WHY[name]})" for name in lacking if name in WHY)
         raise ConfigError(
@@ -137,9 +119,9 @@ def check(objective: Recipe, given: tuple[str, ...], made: tuple[str, ...] = ())
 
 
 def check_settings(objective: Recipe, config: Any) -> None:
-    """Raises `ConfigError` where a part has nothing to measure with these settings."""
+    """Raises `ConfigError` where a measure has nothing to measure with these settings."""
     for kind in kinds(objective):
         kind.check(objective, config)
 
 
-__all__ = ["PARTS", "Part", "check", "check_settings", "kinds", "needed", "wanted"]
+__all__ = ["MEASURES", "LanguageMeasure", "check", "check_settings", "kinds"]

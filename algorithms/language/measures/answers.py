@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithms.language.measures.base import Part, suited
+from algorithms.language.measures.base import LanguageMeasure, require_task
 from algorithms.language.measures.locate import prompts, whole, with_fields
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem, TextTask
@@ -20,15 +20,16 @@ from mbrl.policy_gradient.measures.agreement import (
     majority_reward,
     similarity_reward,
 )
+from mbrl.policy_gradient.requirements import Requirement
 
 WORDINGS = 4  # of one problem in a round, at most
 
 
-class Kinds(Part):
+class Kinds(LanguageMeasure):
     """`groups.cluster`: conversations of one prompt whose last turns have one `meaning`."""
 
     provides = ("groups.cluster",)
-    covers = ("clusters of answers of one meaning", "kinds of sequences")
+    fulfils = (Requirement.ANSWER_CLUSTERS, Requirement.SEQUENCE_KINDS)
 
     def measure(self, found: Rollouts) -> Rollouts:
         at: dict[Hashable, int] = {}
@@ -37,12 +38,12 @@ class Kinds(Part):
         return with_fields(found, "groups", cluster=whole(found, ids))
 
 
-class Majority(Part):
+class Majority(LanguageMeasure):
     """`signals.majority_reward` of the whole conversation: 1 if its answer has the commonest
     `meaning` of its prompt's answers (of equally common ones the first)."""
 
     provides = ("signals.majority_reward",)
-    covers = ("rewards of agreement with the majority",)
+    fulfils = (Requirement.MAJORITY_AGREEMENT,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         at: dict[Hashable, int] = {}
@@ -51,7 +52,7 @@ class Majority(Part):
         return with_fields(found, "signals", majority_reward=whole(found, reward))
 
 
-class ConsistencyReward(Part):
+class ConsistencyReward(LanguageMeasure):
     """`signals.consistency_reward` in [0, 1] of the whole conversation, by `consistency_reward` of
     mbrl/policy_gradient/measures/agreement.py. A prediction is two numbers in [0, 1]: where the
     answer lies between the smallest (0) and the largest (1) number of its prompt's answers, 1/2 if
@@ -59,7 +60,7 @@ class ConsistencyReward(Part):
     as answers: other texts are all alike."""
 
     provides = ("signals.consistency_reward",)
-    covers = ("rewards of agreement with the mean prediction",)
+    fulfils = (Requirement.MEAN_AGREEMENT,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         places = relative(found)
@@ -68,18 +69,18 @@ class ConsistencyReward(Part):
         return with_fields(found, "signals", consistency_reward=whole(found, reward))
 
 
-class Paraphrases(Part):
+class Paraphrases(LanguageMeasure):
     """Rounds hold problems in up to four wordings each. `groups.paraphrases`: conversations about
     one problem in any words; `signals.group_similarity` in [0, 1] of the whole conversation: the
     share of the answers to its other wordings that have the same `meaning` (0 if there are none).
     PS-GRPO, arXiv 2510.04392, with 0 or 1 as the similarity of two answers."""
 
     provides = ("groups.paraphrases", "signals.group_similarity")
-    covers = ("similarities between answers to paraphrases",)
+    fulfils = (Requirement.PARAPHRASE_SIMILARITY,)
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        suited(
+        require_task(
             config,
             has_wordings,
             f"recipe {objective.name} compares answers to paraphrases, which {config.task} does "
@@ -119,13 +120,13 @@ class Paraphrases(Part):
         return with_fields(found, "signals", group_similarity=whole(found, reward))
 
 
-class PredictedScore(Part):
+class PredictedScore(LanguageMeasure):
     """`signals.predicted_score` in [1, 5] of the whole conversation, the answer as a score of
     "Q-Hawkeye", arXiv 2601.22920: 1 for the smallest and 5 for the largest number of its prompt's
     answers, 3 if they are one, 1 for what is no number."""
 
     provides = ("signals.predicted_score",)
-    covers = ("predicted scores",)
+    fulfils = (Requirement.PREDICTED_SCORES,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         scores = [1.0 if math.isnan(x) else 1 + 4 * x for x in relative(found)]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.locate import with_fields
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, padded
 from algorithms.language.sampling.rollouts import Rollouts
@@ -19,6 +19,7 @@ from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.requirements import Requirement
 
 ROOTS = 0.5  # of a group are held from the prompt on; the authors' scripts: 6 to 8 of 16
 CHANCE, WEIGHT = 0.5, 0.2  # of a branch after an observation; the authors' scripts
@@ -38,7 +39,7 @@ class Branch:
     streak: int = 0
 
 
-class ToolBranches(Part):
+class ToolBranches(LanguageMeasure):
     """Half of a group (rounded up) is held from the prompt on. After every observation each of its
     conversations branches in two with the probability 0.5 + 0.2 (H - H_0), held in [0, 1], while
     the group is not full: H is the entropy of the next token's law over the log of the number of
@@ -49,8 +50,8 @@ class ToolBranches(Part):
     Costs a pass over every conversation up to every observation."""
 
     provides: ClassVar[tuple[str, ...]] = ("groups.node",)
-    covers: ClassVar[tuple[str, ...]] = ("rollouts that branch after tool calls",)
-    speaks = True
+    fulfils: ClassVar[tuple[Requirement, ...]] = (Requirement.TOOL_BRANCHES,)
+    changes_sampling = True
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
@@ -163,7 +164,7 @@ class BalancedBranches(ToolBranches):
     quarter, and that the first conversation is one of the group are ours."""
 
     provides = ()
-    covers = ("rollouts that branch where entropy is high",)
+    fulfils = (Requirement.ENTROPY_BRANCHES,)
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         self.named = 0

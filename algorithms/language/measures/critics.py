@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.measures.base import Part, suited, telling
+from algorithms.language.measures.base import LanguageMeasure, has_signal, require_task
 from algorithms.language.measures.heads import (
     Heads,
     Learned,
@@ -25,6 +25,7 @@ from mbrl.networks import polyak_update, target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.credit import Bootstrapped
 from mbrl.policy_gradient.axes.modulation import Elsewhere
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.scans import following
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
@@ -45,7 +46,7 @@ class Critic(Learned):
 
     label = "critic"
     provides = ("signals.value",)
-    covers = ("a critic",)
+    fulfils = (Requirement.CRITIC,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         t = found.data
@@ -94,7 +95,7 @@ def bootstrapped(objective: Recipe, t: Trajectories) -> Tensor:
     raise AssertionError(f"recipe {objective.name} has no credit with a critic")
 
 
-class Utterances(Part):
+class Utterances(LanguageMeasure):
     """`signals.utterance_q`, what a turn is worth after all before it, and `signals.utterance_v`,
     what the state before it is worth, alike at all steps of the turn: the smaller of two critics
     each, all four linear heads on one copy of the model. Q_i is fitted to the turn's reward plus
@@ -106,7 +107,7 @@ class Utterances(Part):
     critics have several updates for one of the policy."""
 
     provides = ("signals.utterance_q", "signals.utterance_v")
-    covers = ("critics of whole utterances, the smaller of two each: Q and V",)
+    fulfils = (Requirement.UTTERANCE_CRITICS,)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -119,7 +120,7 @@ class Utterances(Part):
         self.heads.begin(self.agent.model)
         self.slow.load_state_dict(self.heads.state_dict())
 
-    def waits(self) -> bool:
+    def skip_update(self) -> bool:
         return bool(self.agent.step < UTTERANCE_WARM_UP)
 
     def measure(self, found: Rollouts) -> Rollouts:
@@ -175,13 +176,13 @@ class Progress(Learned):
 
     label = "progress"
     provides = ("signals.progress", "signals.grounding")
-    covers = ("a progress estimator whose sum is the final reward",)
+    fulfils = (Requirement.PROGRESS_ESTIMATOR,)
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        suited(
+        require_task(
             config,
-            telling("void"),
+            has_signal("void"),
             f"recipe {objective.name} reads whether turns could be carried out, which replies of "
             f"{config.task} do not tell; a task that does",
         )

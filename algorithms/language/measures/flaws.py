@@ -7,18 +7,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from algorithms.language.measures.base import Part, suited
+from algorithms.language.measures.base import LanguageMeasure, require_task
 from algorithms.language.measures.heads import Heads, fit, optimiser_of, read
 from algorithms.language.measures.judged import steps, tells_steps
 from algorithms.language.measures.locate import whole, with_fields
 from algorithms.language.sampling.rollouts import Rollouts
 from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.scans import following
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
 
-class Flawed(Part):
+class Flawed(LanguageMeasure):
     """`signals.flawed` of the whole conversation. With `flaws` "program": 1 if any step that was
     written in it is not right, else 0. With "learned": how likely that is, in (0, 1), by a linear
     head on a copy of the model, read after the last token and fitted to what the program says of
@@ -26,7 +27,7 @@ class Flawed(Part):
     2510.22543; recipes read it of right answers alone, as flawed above 1/2."""
 
     provides = ("signals.flawed",)
-    covers = ("a process reward model that finds flawed steps of right answers",)
+    fulfils = (Requirement.PROCESS_REWARD_MODEL,)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -38,7 +39,7 @@ class Flawed(Part):
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        suited(
+        require_task(
             config,
             tells_steps,
             f"recipe {objective.name} reads which steps of an answer are flawed, and {config.task} "

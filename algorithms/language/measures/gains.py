@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.judged import demonstrated
 from algorithms.language.measures.locate import (
     at_ends,
@@ -22,12 +22,13 @@ from algorithms.language.measures.locate import (
 from algorithms.language.sampling.conversation import aligned
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.sampling.tokens import sample_turn
+from mbrl.policy_gradient.requirements import Requirement
 
 PROBES = 4  # answers that are asked for after a turn
 _WORD = re.compile("[a-z]+ ")
 
 
-class AnswerGain(Part):
+class AnswerGain(LanguageMeasure):
     """`signals.information_gain` in [-1, 1], at the last step of every turn: how much likelier the
     right answer is as the next turn after it (with its observation) than before it; 0 for the last
     turn, after which nothing is said. Likely is the geometric mean of the tokens' probabilities,
@@ -39,7 +40,7 @@ class AnswerGain(Part):
     """
 
     provides = ("signals.information_gain",)
-    covers = ("the probability of the right answer after every turn",)
+    fulfils = (Requirement.ANSWER_PROBABILITY,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         agent, places, rows = self.agent, spans(found), lines(found)
@@ -60,7 +61,7 @@ class AnswerGain(Part):
         return with_fields(found, "signals", information_gain=at_ends(found, gains))
 
 
-class ObservationGain(Part):
+class ObservationGain(LanguageMeasure):
     """`signals.information_gain`, at the last step of every turn: the mean log-prob of the next
     turn's tokens with the observation that came between, less that with an empty one in its place;
     0 for the last turn. Under the model before the round's updates. "InfoPO: Information-Driven
@@ -68,7 +69,7 @@ class ObservationGain(Part):
     the empty one here. Costs one pass over each conversation up to each turn."""
 
     provides = ("signals.information_gain",)
-    covers = ("what a turn's observation told, against the same turn without it",)
+    fulfils = (Requirement.OBSERVATION_GAIN,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         agent, places, rows = self.agent, spans(found), lines(found)
@@ -86,7 +87,7 @@ class ObservationGain(Part):
         return with_fields(found, "signals", information_gain=at_ends(found, gains))
 
 
-class Probes(Part):
+class Probes(LanguageMeasure):
     """`signals.accuracy` and `signals.confidence` in [0, 1] of the turn. After every turn but the
     last 4 answers are sampled as the next turn, which begins with the word of the task's right
     answers if they have one ("answer 12"): accuracy is the share that solves the problem,
@@ -99,7 +100,7 @@ class Probes(Part):
     """
 
     provides = ("signals.accuracy", "signals.confidence")
-    covers = ("accuracy and confidence of short answers probed after every step",)
+    fulfils = (Requirement.ANSWER_PROBES,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         places, rows = spans(found), lines(found)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.locate import (
     firsts,
     of_turns,
@@ -18,15 +18,16 @@ from algorithms.language.sampling.rollouts import Rollouts
 from mbrl.policy_gradient.axes.credit import BundleRisk
 from mbrl.policy_gradient.measures.group_ids import bundled, history_ids
 from mbrl.policy_gradient.measures.trackers import QuantileTracker
+from mbrl.policy_gradient.requirements import Requirement
 
 
-class Histories(Part):
+class Histories(LanguageMeasure):
     """`groups.history_2`, `groups.history_3`: turns of one prompt whose last 2 (3) states are
     equal, the one they acted in among them. "Hierarchy-of-Groups Policy Optimization for
     Long-Horizon Agentic Tasks"."""
 
     provides = ("groups.history_2", "groups.history_3")
-    covers = ("ids of the last 1, 2 and 3 observations",)
+    fulfils = (Requirement.OBSERVATION_HISTORIES,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         states, ends = found.data.groups["state"].cpu(), []
@@ -47,14 +48,14 @@ class Histories(Part):
         return with_fields(found, "groups", **ids)
 
 
-class Bundles(Part):
+class Bundles(LanguageMeasure):
     """`groups.bundle`: about five questions each, neighbours in the round, as evenly as it goes.
     `groups.paper`: the answer number i to each of them. `signals.quantile_low`, `quantile_high` at
     every step: the 0.2 and 0.8 quantiles of the papers' scores, tracked, with this round's.
     "RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training"."""
 
     provides = BundleRisk().needs()[1:]  # but the prompt
-    covers = ("bundles of questions", "the quantiles of their scores, tracked")
+    fulfils = (Requirement.BUNDLES, Requirement.SCORE_QUANTILES)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -72,14 +73,8 @@ class Bundles(Part):
             quantile_high=whole(found, [high] * rows),
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.tracker.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tracker.load_state_dict(state)
-
-
-class Pairs(Part):
+class Pairs(LanguageMeasure):
     """`groups.pair`: the prompt of the round with the lowest success rate so far and the one with
     the highest, then the next two; of an odd number the middle one is alone. `signals.hard`: 1 for
     the first of a pair, 0 for the second, of the whole conversation. Rates are those before the
@@ -87,30 +82,24 @@ class Pairs(Part):
     2602.03452."""
 
     provides = ("groups.pair", "signals.hard")
-    covers = ("pairs of a hard and an easy prompt",)
+    fulfils = (Requirement.PROMPT_PAIRS,)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
-        self.rates = Rates(agent.config.pool > 0)
+        self.tracker = Rates(agent.config.pool > 0)
 
     def measure(self, found: Rollouts) -> Rollouts:
         problems = {prompt: found.problems[row] for prompt, row in firsts(found).items()}
         ranked = sorted(
-            problems, key=lambda p: (self.rates.value(problems[p]), -problems[p].level, p)
+            problems, key=lambda p: (self.tracker.value(problems[p]), -problems[p].level, p)
         )
         last = len(ranked) - 1
         pair = {prompt: min(i, last - i) for i, prompt in enumerate(ranked)}
         hard = {prompt: float(2 * i < len(ranked)) for i, prompt in enumerate(ranked)}
         if len(ranked) % 2:  # one that is alone is hard if it is mostly not solved
             middle = ranked[last // 2]
-            hard[middle] = float(self.rates.value(problems[middle]) < 0.5)
-        self.rates.update(found.problems, outcomes(found))
+            hard[middle] = float(self.tracker.value(problems[middle]) < 0.5)
+        self.tracker.update(found.problems, outcomes(found))
         ids = prompts(found)
         found = with_fields(found, "groups", pair=whole(found, [pair[p] for p in ids]))
         return with_fields(found, "signals", hard=whole(found, [hard[p] for p in ids]))
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.rates.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rates.load_state_dict(state)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.language.learner import trainable
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.models.passes import filled, passes, together
 from algorithms.language.sampling.rollouts import Rollouts
 from mbrl.networks import adam
@@ -82,7 +82,7 @@ def fit(
     return total
 
 
-class Learned(Part):
+class Learned(LanguageMeasure):
     """A part with `count` numbers of its own, `heads` on a copy of the model, under the name
     `label`."""
 

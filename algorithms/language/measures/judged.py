@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from algorithms.language.measures.answers import number, pieces
-from algorithms.language.measures.base import Part, suited, telling
+from algorithms.language.measures.base import LanguageMeasure, has_signal, require_task
 from algorithms.language.measures.locate import (
     at_ends,
     firsts,
@@ -21,9 +21,10 @@ from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.measures.matching import hard_match
+from mbrl.policy_gradient.requirements import Requirement
 
 
-class TaskSignals(Part):
+class TaskSignals(LanguageMeasure):
     """Numbers in [0, 1] that replies carry. `format_reward`, `length_reward` and `penalty` are of
     the whole conversation, the mean over its turns (so that `penalty` is the share of turns with a
     tool error); `void` and `coverage`, what a profiler says of its program, are of the turn."""
@@ -35,10 +36,10 @@ class TaskSignals(Part):
         "signals.penalty",
         "signals.coverage",
     )
-    covers = (
-        "a profiler's coverage of every turn",
-        "whether a turn had neither code nor an answer",
-        "penalties of tool errors and of format",
+    fulfils = (
+        Requirement.COVERAGE_PROFILE,
+        Requirement.VOID_TURNS,
+        Requirement.TOOL_PENALTIES,
     )
 
     @classmethod
@@ -48,9 +49,9 @@ class TaskSignals(Part):
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
         for name in cls.names(objective):
-            suited(
+            require_task(
                 config,
-                telling(name),
+                has_signal(name),
                 f"recipe {objective.name} reads signals.{name}, which replies of {config.task} do "
                 "not have; a task that has it",
             )
@@ -66,27 +67,27 @@ class TaskSignals(Part):
         return with_fields(found, "signals", **values)
 
 
-class ReasoningConsistency(Part):
+class ReasoningConsistency(LanguageMeasure):
     """`signals.consistency` of the whole conversation: 1 if the answer, a number, is what the
     reasoning before it comes to: the number at the end of the last piece of the last turn but the
     answer, "8" in "3+5=8;8" and in "<3+5=8><8>". 0 for an answer alone. The program stands for the
     judge of "R1-Reward", arXiv 2505.02835."""
 
     provides = ("signals.consistency",)
-    covers = ("a judge of whether reasoning and answer agree",)
+    fulfils = (Requirement.CONSISTENCY_JUDGE,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         agree = [float(consistent(turns[-1])) for turns in found.turns]
         return with_fields(found, "signals", consistency=whole(found, agree))
 
 
-class ProcessReward(Part):
+class ProcessReward(LanguageMeasure):
     """`signals.process_reward` in [0, 1], at the last step of every turn: the share of its written
     steps that are right (0 if there is none) where the task tells steps apart; elsewhere 1 for a
     turn that does `as_shown`, else 0."""
 
     provides = ("signals.process_reward",)
-    covers = ("a judge's reward of every turn",)
+    fulfils = (Requirement.TURN_JUDGE,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         if tells_steps(self.agent.task):
@@ -99,20 +100,20 @@ class ProcessReward(Part):
         return with_fields(found, "signals", process_reward=at_ends(found, rows))
 
 
-class Matched(Part):
+class Matched(LanguageMeasure):
     """`signals.matched` of the turn: 1 if it does `as_shown`, else 0. "UI-S1" replays recorded
     traces with own actions and mends them where these differ; here the task answers whatever is
     done, so that nothing is recorded and no trace has to be mended."""
 
     provides = ("signals.matched",)
-    covers = ("recorded traces replayed with own actions, and whether they match",)
+    fulfils = (Requirement.REPLAYED_TRACES,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         rows = good_turns(self.agent.task, found)
         return with_fields(found, "signals", matched=of_turns(found, rows))
 
 
-class MatchScore(Part):
+class MatchScore(LanguageMeasure):
     """`signals.match_score` in [0, 1], at the last step of every turn: its `call_score` with the
     call of a demonstration of the problem that the best assignment gives it, 0 for turns that are
     left over or no call. A call is a turn that was answered with an observation. "MatchTIR:
@@ -120,7 +121,7 @@ class MatchScore(Part):
     penalty."""
 
     provides = ("signals.match_score",)
-    covers = ("scores of the tool calls matched with the reference's",)
+    fulfils = (Requirement.CALL_MATCHES,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         task, rows = self.agent.task, []
@@ -146,7 +147,7 @@ def tells_steps(task: TextTask) -> bool:
     return type(task).steps is not TextTask.steps
 
 
-def steps(part: Part, problem: Problem, turns: Sequence[str], k: int) -> Any:
+def steps(part: LanguageMeasure, problem: Problem, turns: Sequence[str], k: int) -> Any:
     """The steps written in turn `k`."""
     return part.agent.task.steps(problem, turns[: k + 1])
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from algorithms.language.learner import put, trainable
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.gains import likelihoods
 from algorithms.language.measures.locate import (
     firsts,
@@ -26,17 +26,18 @@ from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.measures import trackers
+from mbrl.policy_gradient.requirements import Requirement
 
 SPOILED = 0.3  # of a prompt's tokens are replaced
 
 
-class PromptConfidence(Part):
+class PromptConfidence(LanguageMeasure):
     """`signals.prompt_confidence` in [0, 1] of the whole conversation: the geometric mean of the
     probabilities of all tokens before the first turn but the first one, under the model before the
     round's updates. ARM (ProGRPO), arXiv 2602.05281. Costs one pass over each prompt."""
 
     provides = ("signals.prompt_confidence",)
-    covers = ("the policy's confidence in the prompt's own tokens",)
+    fulfils = (Requirement.PROMPT_CONFIDENCE,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         places, rows, first = spans(found), lines(found), firsts(found)
@@ -47,14 +48,14 @@ class PromptConfidence(Part):
         return with_fields(found, "signals", prompt_confidence=values)
 
 
-class Degraded(Part):
+class Degraded(LanguageMeasure):
     """`log_probs.degraded`: of the same turns after a prompt of which three tenths of the tokens,
     the first and last of them never, are replaced by others of the round's prompts, alike for all
     answers to a prompt. The spoiled picture of "Q-Hawkeye", arXiv 2601.22920. Costs one pass over
     the round."""
 
     provides = ("log_probs.degraded",)
-    covers = ("log-probs of the same answers with a degraded image",)
+    fulfils = (Requirement.DEGRADED_LOG_PROBS,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         spoiled = dataclasses.replace(found, tokens=self.spoiled(found))
@@ -87,14 +88,14 @@ class Degraded(Part):
         return tokens
 
 
-class Expert(Part):
+class Expert(LanguageMeasure):
     """`log_probs.expert`: of the model in the checkpoint that the setting `expert` names, of the
     same shape (for instance one that learned from demonstrations). It stays as it is, and a
     checkpoint of the run holds it. CalibRL: "Controllable Exploration in Hybrid-Policy RLVR for
     Multi-Modal Reasoning". Costs one pass over the round."""
 
     provides = ("log_probs.expert",)
-    covers = ("log-probs of an expert",)
+    fulfils = (Requirement.EXPERT_LOG_PROBS,)
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
@@ -116,14 +117,14 @@ class Expert(Part):
         return with_fields(found, "log_probs", expert=log_prob)
 
 
-class GradientNorms(Part):
+class GradientNorms(LanguageMeasure):
     """`signals.gradient_norm_squared` of the whole conversation: the squared norm of the gradient
     of the sum of its turns' log-probs, with regard to all weights that are trained, exactly, at the
     model before the round's updates. "Stable Asynchrony: Variance-Controlled Off-Policy RL for
     LLMs". Costs a pass forward and back for every conversation by itself."""
 
     provides = ("signals.gradient_norm_squared",)
-    covers = ("squared norms of the sequences' gradients",)
+    fulfils = (Requirement.GRADIENT_NORMS,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         weights, norms = trainable(self.agent.model), []
@@ -144,13 +145,13 @@ class GradientNorms(Part):
         return with_fields(found, "signals", gradient_norm_squared=values)
 
 
-class EntropyHistory(Part):
+class EntropyHistory(LanguageMeasure):
     """`signals.entropy_history` of the turn: the mean over earlier rounds of the mean entropy of
     all turns of its number; in the first round that has such a turn, that round's. EPO, arXiv
     2509.22576, with rounds for updates."""
 
     provides = ("signals.entropy_history",)
-    covers = ("mean entropies of earlier updates at every turn",)
+    fulfils = (Requirement.ENTROPY_HISTORY,)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -163,19 +164,13 @@ class EntropyHistory(Part):
         rows = [history[: len(turns)] for turns in found.turns]
         return with_fields(found, "signals", entropy_history=of_turns(found, rows))
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.tracker.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tracker.load_state_dict(state)
-
-
-class EntropyControl(Part):
+class EntropyControl(LanguageMeasure):
     """`signals.entropy_weight`: the weight of the recipe's `EntropyTarget` in this round, by the
     mean entropy of its tokens. "Skywork Open Reasoner 1 Technical Report", arXiv 2505.22312."""
 
     provides = ("signals.entropy_weight",)
-    covers = ("the weight of an entropy bonus that follows a target",)
+    fulfils = (Requirement.ENTROPY_WEIGHT,)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -188,9 +183,3 @@ class EntropyControl(Part):
         assert t.entropy is not None
         weight = self.tracker.update(float(t.entropy[t.mask].mean()))
         return with_fields(found, "signals", entropy_weight=torch.full_like(t.reward, weight))
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.tracker.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tracker.load_state_dict(state)

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.models.restricted import Restricted
 from algorithms.language.sampling.rollouts import Rollouts
 from mbrl.errors import ConfigError
 from mbrl.networks import adam, target_copy
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.training import Metrics
 
 MASK_SHARE = 0.9  # probability of the tokens that the earlier copy leaves; the authors' scripts
@@ -19,7 +20,7 @@ MASK_ROUNDS = 20  # after as many the earlier copy becomes the policy; most of t
 PERTURBATION = 0.01  # standard deviation at first, of every layer; the authors' example of a model
 
 
-class Masked(Part):
+class Masked(LanguageMeasure):
     """The policy may say only the likeliest tokens of an earlier copy of it that together have the
     probability 0.9. What it was left is kept with every token, so that all log-probs, those of the
     reference too, are renormalised on the very sets that were drawn from. The copy is the first
@@ -30,8 +31,8 @@ class Masked(Part):
     a mask."""
 
     provides = ()
-    covers = ("log-probs of the policy masked by its earlier copy's top p",)
-    speaks = True
+    fulfils = (Requirement.MASKED_POLICY,)
+    changes_sampling = True
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -42,7 +43,7 @@ class Masked(Part):
     def begin(self) -> None:
         self.earlier.load_state_dict(self.agent.model.state_dict())
 
-    def speaker(self, model: Any) -> Any:
+    def sampling_model(self, model: Any) -> Any:
         temperature = self.agent.config.sampling.temperature
         return Restricted(model, self.earlier, MASK_SHARE, temperature)
 
@@ -59,7 +60,7 @@ class Masked(Part):
         self.rounds = state["rounds"]
 
 
-class Perturbed(Part):
+class Perturbed(LanguageMeasure):
     """An update sees the policy with Gaussian noise added to what goes into every layer, drawn anew
     for each update, row and position, times a scale of the layer, 0.01 at first, whose logarithm
     the objective's gradient trains. Conversations are sampled, and old log-probs measured, without
@@ -68,7 +69,7 @@ class Perturbed(Part):
     script for a model of 7B parameters begins at 1e-6 with a rate of 5e-4 (here `part_rate`)."""
 
     provides = ()
-    covers = ("log-probs of a policy whose hidden states are perturbed",)
+    fulfils = (Requirement.PERTURBED_POLICY,)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -81,7 +82,7 @@ class Perturbed(Part):
         self.optimisers = {"perturbation": adam([self.scales[0]], agent.config.part_rate)}
         self.seed = agent.drawn_seed()
 
-    def learner(self, model: Any, rows: Tensor) -> Any:
+    def training_model(self, model: Any, rows: Tensor) -> Any:
         return Noisy(model, self.scales[0].exp(), self.seed, rows.tolist())
 
     def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.measures.base import suited
+from algorithms.language.measures.base import require_task
 from algorithms.language.measures.heads import Learned, over_turns, read, turn_starts
 from algorithms.language.measures.locate import lines, spans, with_fields
 from algorithms.language.sampling.rollouts import Rollouts
@@ -13,6 +13,7 @@ from algorithms.language.tasks.base import TextTask
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
 from mbrl.policy_gradient.groups import first_steps, segment
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.training import Metrics
 
 
@@ -37,11 +38,11 @@ class Subgoals(Learned):
         "signals.switch",
         "segments.option",
     )
-    covers = ("a critic with three heads: turns, options, switches", "subgoal and switch tokens")
+    fulfils = (Requirement.THREE_HEADED_CRITIC, Requirement.SUBGOAL_TOKENS)
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        suited(
+        require_task(
             config,
             plans,
             f"recipe {objective.name} reads which subgoal a turn is for, which turns of "

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.locate import whole, with_fields
 from algorithms.language.sampling.conversation import Conversation, padded
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.requirements import Requirement
 
 ROOT_CHANCE = 0.5  # that a conversation of ROSE begins anew; the authors' script
 CANDIDATES = 20  # likeliest tokens whose meanings ROSE compares; the authors' script
@@ -33,7 +34,7 @@ class Twig:
     divergence: list[float] = field(default_factory=list)
 
 
-class DivergentTrees(Part):
+class DivergentTrees(LanguageMeasure):
     """The conversations of a group are held one after the other. The first begins with the prompt,
     each later one with probability 1/2 too; else it says another token where meanings diverge most
     in all that the group has said so far, and goes on from there. The divergence before a token is
@@ -45,8 +46,8 @@ class DivergentTrees(Part):
     likeliest tokens too. Costs a pass over every conversation."""
 
     provides = ("groups.node",)
-    covers = ("rollouts that branch where answers diverge",)
-    speaks = True
+    fulfils = (Requirement.DIVERGENCE_BRANCHES,)
+    changes_sampling = True
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent = self.agent
@@ -153,7 +154,7 @@ def cut(row: Conversation, at: int, seed: int) -> Conversation:
     )
 
 
-class Sets(Part):
+class Sets(LanguageMeasure):
     """Of every group one conversation is held to its end; one of its turns is drawn evenly among
     those before which nothing was earned, and the others of the group go on from the state before
     it. So all of the group, the first too, are ends of what was said up to there, which only the
@@ -165,8 +166,8 @@ class Sets(Part):
     instead of several that are drawn."""
 
     provides = ("groups.set", "signals.vine_window")
-    covers = ("sets of sequences that begin in one state",)
-    speaks = True
+    fulfils = (Requirement.SEQUENCE_SETS,)
+    changes_sampling = True
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:

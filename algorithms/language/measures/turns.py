@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.locate import with_fields
 from algorithms.language.sampling.conversation import Conversation, demonstration
 from algorithms.language.sampling.rollouts import Rollouts
@@ -14,9 +14,10 @@ from algorithms.language.sampling.tokens import draw, sampling_distribution, tak
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate, Recipe
+from mbrl.policy_gradient.requirements import Requirement
 
 
-class Backwards(Part):
+class Backwards(LanguageMeasure):
     """A round's updates are on its last turns first (the conversations that have so many, and of
     their steps those of that turn), then on those before, up to the first: `epochs` times
     `minibatches` for each. `log_probs.proximal` are those of the model when a turn's updates begin,
@@ -26,7 +27,7 @@ class Backwards(Part):
     prompt on, so that conversations of fewer turns come in later, is assumed."""
 
     provides = ()
-    covers = ("turns updated one by one from the last", "log-probs after the later turns")
+    fulfils = (Requirement.BACKWARD_TURNS, Requirement.LATER_TURN_LOG_PROBS)
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
@@ -51,12 +52,12 @@ class Backwards(Part):
             )
         return found
 
-    def reached(self, batch: Any) -> Any:
+    def on_stage(self, batch: Any) -> Any:
         now = self.agent.measured(self.agent.model, batch.rollouts)[0]
         return batch._replace(rollouts=with_fields(batch.rollouts, "log_probs", proximal=now))
 
 
-class OneToken(Part):
+class OneToken(LanguageMeasure):
     """Of every problem one demonstration; at each of its tokens the policy says one token in its
     place, `group` times, each a sequence of one step after what was shown before it, and earns 1 if
     it is the one that was shown, else 0. A round has so many sequences for every token of its
@@ -65,8 +66,8 @@ class OneToken(Part):
     "One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient"."""
 
     provides = ()
-    covers = ("tokens sampled at every position of a teacher's text",)
-    speaks = True
+    fulfils = (Requirement.TEACHER_TOKENS,)
+    changes_sampling = True
 
     @torch.no_grad()
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:

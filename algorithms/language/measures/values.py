@@ -4,25 +4,26 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from algorithms.language.measures.base import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.locate import firsts, outcomes, prompts, whole, with_fields
 from algorithms.language.sampling.rollouts import Rollouts, roll_out
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks.base import Problem
 from mbrl.networks import target_copy
 from mbrl.policy_gradient.measures.trackers import SuccessTracker
+from mbrl.policy_gradient.requirements import Requirement
 
 SAMPLES = 4  # answers that the value of a prompt is the mean of
 OF_PROMPTS, OF_LEVELS = 0.9, 0.99  # how much of a success rate is left after one more answer
 
 
-class GreedyReturn(Part):
+class GreedyReturn(LanguageMeasure):
     """`signals.greedy_return` of the whole conversation: the whole reward of a greedy one about its
     prompt, by the model before the round's updates. ReMax, arXiv 2310.10505. Costs one more
     conversation a prompt."""
 
     provides = ("signals.greedy_return",)
-    covers = ("a greedy answer to every prompt",)
+    fulfils = (Requirement.GREEDY_ANSWERS,)
 
     def measure(self, found: Rollouts) -> Rollouts:
         greedy = Sampling(temperature=0.0)
@@ -30,13 +31,13 @@ class GreedyReturn(Part):
         return with_fields(found, "signals", greedy_return=values)
 
 
-class ReferenceValue(Part):
+class ReferenceValue(LanguageMeasure):
     """`signals.reference_value` of the whole conversation: the mean whole reward of 4 that the
     first policy has about its prompt. A-LoL, arXiv 2305.14718, which learns that value from such
     samples. Costs four more conversations a prompt."""
 
     provides = ("signals.reference_value",)
-    covers = ("the value of a prompt under the reference policy",)
+    fulfils = (Requirement.REFERENCE_VALUE,)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -85,48 +86,36 @@ class Rates:
         self.tracker.load_state_dict(state)
 
 
-class TrackedValue(Part):
+class TrackedValue(LanguageMeasure):
     """`signals.tracked_value` of the whole conversation: its prompt's success rate before the
     round, as in `Rates`: of the prompt itself with a `pool` of problems, of its level without one.
     MSSR, arXiv 2512.18215."""
 
     provides = ("signals.tracked_value",)
-    covers = ("a tracker of every prompt's success rate",)
+    fulfils = (Requirement.SUCCESS_TRACKER,)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
-        self.rates = Rates(agent.config.pool > 0)
+        self.tracker = Rates(agent.config.pool > 0)
 
     def measure(self, found: Rollouts) -> Rollouts:
-        return with_fields(found, "signals", tracked_value=before(self.rates, found))
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.rates.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rates.load_state_dict(state)
+        return with_fields(found, "signals", tracked_value=before(self.tracker, found))
 
 
-class PriorValue(Part):
+class PriorValue(LanguageMeasure):
     """`signals.prior_value` of the whole conversation: the success rate of its level before the
     round, as in `Rates`. It stands for the value model of "V_0.5: Generalist Value Model as a Prior
     for Sparse RL Rollouts", arXiv 2603.10848, which knows more of a prompt than its level."""
 
     provides = ("signals.prior_value",)
-    covers = ("a prior of the value of every prompt",)
+    fulfils = (Requirement.PRIOR_VALUE,)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
-        self.rates = Rates(by_prompt=False)
+        self.tracker = Rates(by_prompt=False)
 
     def measure(self, found: Rollouts) -> Rollouts:
-        return with_fields(found, "signals", prior_value=before(self.rates, found))
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.rates.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rates.load_state_dict(state)
+        return with_fields(found, "signals", prior_value=before(self.tracker, found))
 
 
 def before(rates: Rates, found: Rollouts) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from algorithms.language import measures, schedule
-from algorithms.language.measures import Part
+from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits
 from algorithms.language.sampling.rollouts import gathered, grouped
@@ -246,7 +246,7 @@ def check(config: LanguageConfig) -> None:
             "earlier ones leave workers at 0"
         )
     for kind in measures.kinds(RECIPES[config.recipe]):
-        if kind.speaks or kind.problems is not Part.problems:
+        if kind.changes_sampling or kind.problems is not LanguageMeasure.problems:
             raise ConfigError(
                 f"recipe {config.recipe} changes how conversations are held or what they are about "
                 f"({kind.__name__}), which workers do not know; leave workers at 0"

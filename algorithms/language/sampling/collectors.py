@@ -34,7 +34,7 @@ class ConversationCollector:
         """The conversations of a round."""
         c = self.agent.config
         problems = self.agent.problems(self.agent.new_numbers(c.prompts))
-        for part in self.agent.parts:
+        for part in self.agent.measures:
             if (found := part.roll_out(problems)) is not None:
                 return found
         owner = [i for i in range(len(problems)) for _ in range(c.group)]
@@ -78,7 +78,7 @@ class ConversationCollector:
     ) -> None:
         a = self.agent
         before = sum(len(row.behaviour) for row in rows)
-        advance(a.speaker(), a.codec, a.task, rows, speech, version=a.updates, **options)
+        advance(a.sampling_model(), a.codec, a.task, rows, speech, version=a.updates, **options)
         a.tokens["sampled"] += sum(len(row.behaviour) for row in rows) - before
 
     def made(self, rows: Sequence[Conversation], owner: Sequence[int]) -> Rollouts:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language import schedule
 from algorithms.language.sampling.collectors import (
     ConversationCollector,
     MixedCollector,
@@ -19,6 +18,7 @@ from algorithms.language.sampling.conversation import Conversation, GenerationLi
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Reply
 from mbrl.errors import ConfigError
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.schedulers.partial_episodes import ExIt, pivots
 from mbrl.policy_gradient.schedulers.pruning import ARRoL
 from mbrl.policy_gradient.schedulers.uniform import Epochs
@@ -205,7 +205,7 @@ def halfway(rows: list[Conversation]) -> Tensor:
 def make_collector(agent: Any) -> ConversationCollector:
     """The kind of round that the agent's recipe or its settings name."""
     c = agent.config
-    if schedule.EARLIER in agent.recipe.parts:
+    if Requirement.EARLIER_DATA in agent.recipe.requirements:
         return MixedCollector(agent)
     if c.scheduler != "uniform":
         return ScheduledCollector(agent)

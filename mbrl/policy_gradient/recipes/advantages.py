@@ -24,6 +24,7 @@ from mbrl.policy_gradient.axes.reward import (
     SequenceSignal,
 )
 from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
 RAW = Term(baseline=baseline.Zero(), scale=scale.One())
 CENTRED = Term(scale=scale.One())
@@ -103,7 +104,7 @@ ADVANTAGES = (
         "RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
         "2510.00911",
         terms=(Term(credit=BundleRisk(), baseline=baseline.Zero(), scale=scale.One()),),
-        parts=("bundles of questions", "the quantiles of their scores, tracked"),
+        requirements=(Requirement.BUNDLES, Requirement.SCORE_QUANTILES),
         differences=(
             "an answer without a partner makes a paper of its own, it is not left out",
             "as in the authors' code, bundles that score alike are divided by 1e-6",
@@ -116,7 +117,7 @@ ADVANTAGES = (
         "2510.22543",
         terms=(Term(FlawPenalty(), scale=scale.Std(1e-6)),),
         gate=gate.Clip(0.2, 0.28, dual=10.0),
-        parts=("a process reward model that finds flawed steps of right answers",),
+        requirements=(Requirement.PROCESS_REWARD_MODEL,),
     ),
     Recipe(
         "drpo_decoupled",
@@ -141,7 +142,7 @@ ADVANTAGES = (
         selection=(selection.Outliers(3.0),),
         gate=gate.Clip(clamp=6.907755278982137),
         aggregation=aggregation.SequenceMean(),
-        parts=("a judge of whether reasoning and answer agree",),
+        requirements=(Requirement.CONSISTENCY_JUDGE,),
         differences=("the weights of the consistency reward are recalled, not checked",),
     ),
     Recipe(
@@ -151,7 +152,7 @@ ADVANTAGES = (
         "2210.01241",
         terms=(Term(KLPenalised(0.1), GAE(), baseline=baseline.Zero(), scale=scale.One(), key=()),),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
-        parts=("a critic", "log-probs of the policy masked by its earlier copy's top p"),
+        requirements=(Requirement.CRITIC, Requirement.MASKED_POLICY),
     ),
     Recipe(
         "a_lol",
@@ -162,7 +163,7 @@ ADVANTAGES = (
         ratio=ratio.ProductRatio(denominator="reference"),
         gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
-        parts=("the value of a prompt under the reference policy",),
+        requirements=(Requirement.REFERENCE_VALUE,),
         differences=PRIORITY,
     ),
     Recipe(
@@ -173,7 +174,7 @@ ADVANTAGES = (
         modulation=(modulation.Positive(),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        parts=("the value of a prompt under the reference policy",),
+        requirements=(Requirement.REFERENCE_VALUE,),
         differences=PRIORITY,
     ),
     Recipe(
@@ -185,7 +186,7 @@ ADVANTAGES = (
         ratio=ratio.TokenRatio(denominator="reference"),
         gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
-        parts=("the value of a prompt under the reference policy",),
+        requirements=(Requirement.REFERENCE_VALUE,),
         differences=PRIORITY,
     ),
     Recipe(
@@ -197,7 +198,7 @@ ADVANTAGES = (
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
         regularisers=(regulariser.KL(0.1, "k1"),),
-        parts=("the value of a prompt under the reference policy",),
+        requirements=(Requirement.REFERENCE_VALUE,),
         differences=(*PRIORITY, "the weight of the penalty is not the authors', who give none"),
     ),
     Recipe(
@@ -208,7 +209,7 @@ ADVANTAGES = (
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.04), Contrast()),
-        parts=("log-probs of the same answers with a degraded image", "predicted scores"),
+        requirements=(Requirement.DEGRADED_LOG_PROBS, Requirement.PREDICTED_SCORES),
         differences=(
             "the weight of the contrast stays 1e-4; the authors anneal it to 0",
             "the value is A log pi; the authors' code has its gradient with the value A",
@@ -222,7 +223,7 @@ ADVANTAGES = (
         mark="secondary",
         terms=(Term(baseline=baseline.SignalBaseline("tracked_value"), scale=scale.One()),),
         modulation=(modulation.Whiten(1e-8), EntropyShaping()),
-        parts=("a tracker of every prompt's success rate",),
+        requirements=(Requirement.SUCCESS_TRACKER,),
         assumptions=("entropy weight 0.4 and limit |A| / 2, as recalled",),
     ),
     Recipe(
@@ -233,7 +234,7 @@ ADVANTAGES = (
         terms=(Term(credit=SetValue(), scale=scale.One()),),
         modulation=(modulation.Elsewhere(GAE()),),
         regularisers=(regulariser.KL(0.01),),
-        parts=("a critic", "sets of sequences that begin in one state", "kinds of sequences"),
+        requirements=(Requirement.CRITIC, Requirement.SEQUENCE_SETS, Requirement.SEQUENCE_KINDS),
         assumptions=(
             "a set is worth its mean reward times its share of distinct sequences; another's code "
             "adds the two",
@@ -246,7 +247,7 @@ ADVANTAGES = (
         "2603.10848",
         mark="reconstructed",
         terms=(Term(baseline=baseline.Shrinkage(), scale=scale.One()),),
-        parts=("a prior of the value of every prompt",),
+        requirements=(Requirement.PRIOR_VALUE,),
         assumptions=(
             "the variance of the mean is the one under the prior, V (1 - V) / n",
             "the squared bias is what the difference has beyond that variance",
@@ -261,7 +262,7 @@ ADVANTAGES = (
         "2602.03452",
         mark="reconstructed",
         terms=(Term(RareEvents(), key=("pair",)),),
-        parts=("pairs of a hard and an easy prompt",),
+        requirements=(Requirement.PROMPT_PAIRS,),
         assumptions=(
             "rewards are 1 and -1, rare ones twice that",
             "the pair's answers are one group: in a prompt's own group weights would cancel",
@@ -275,7 +276,7 @@ ADVANTAGES = (
         mark="reconstructed",
         terms=(Term(SequenceSignal("consistency_reward")),),
         regularisers=(regulariser.KL(0.04),),
-        parts=("rewards of agreement with the mean prediction",),
+        requirements=(Requirement.MEAN_AGREEMENT,),
         assumptions=(
             "confidence is 1 - variance over the largest in the batch",
             "similarity is 1 - mean absolute distance to the mean prediction",
@@ -289,7 +290,7 @@ ADVANTAGES = (
         mark="reconstructed",
         terms=(Term(SequenceSignal("group_similarity"), key=("paraphrases",)),),
         regularisers=(regulariser.KL(0.04),),
-        parts=("similarities between answers to paraphrases",),
+        requirements=(Requirement.PARAPHRASE_SIMILARITY,),
         assumptions=(
             "the reward is the mean similarity to all answers to other paraphrases",
             "GRPO's penalty 0.04",

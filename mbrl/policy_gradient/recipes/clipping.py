@@ -12,6 +12,7 @@ from mbrl.policy_gradient.axes import (
 )
 from mbrl.policy_gradient.axes.credit import TreeDifference
 from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
 ENTROPY = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
 
@@ -23,7 +24,7 @@ CLIPPING = (
         "EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning",
         "2509.22576",
         regularisers=(regulariser.EntropyBand(),),
-        parts=("mean entropies of earlier updates at every turn",),
+        requirements=(Requirement.ENTROPY_HISTORY,),
         differences=("the weight does not grow with training",),
     ),
     Recipe(
@@ -33,7 +34,7 @@ CLIPPING = (
         mark="reconstructed",
         modulation=(modulation.EntropyGrowth(0.1),),
         gate=gate.GradientPreservingClip(),
-        parts=("rollouts that branch where entropy is high",),
+        requirements=(Requirement.ENTROPY_BRANCHES,),
         assumptions=(
             "entropy enters the advantage as a deviation from the batch's mean, weight 0.1",
             "the fifth of steps with the largest entropy keeps its gradient",
@@ -45,7 +46,7 @@ CLIPPING = (
         "2507.19849",
         mark="reconstructed",
         modulation=(modulation.SharedPrefix(),),
-        parts=("rollouts that branch after tool calls",),
+        requirements=(Requirement.TOOL_BRANCHES,),
         assumptions=("the hard attribution: shared steps get the mean over their branches",),
         differences=("the soft attribution is the recipe grpo",),
     ),
@@ -74,7 +75,7 @@ CLIPPING = (
         "Reinforce-Ada: An Adaptive Sampling Framework for Reinforce-Style LLM Training",
         "2510.04996",
         selection=(selection.Balanced(4),),
-        parts=("rounds of sampling until both kinds of answers are there",),
+        requirements=(Requirement.BOTH_KINDS,),
         differences=("denominators are those of all samples",),
     ),
     Recipe(
@@ -84,7 +85,7 @@ CLIPPING = (
         mark="reconstructed",
         terms=(Term(credit=TreeDifference(), baseline=baseline.Zero(), scale=scale.One()),),
         aggregation=aggregation.SequenceSum(length=1024.0),
-        parts=("rollouts that branch where answers diverge",),
+        requirements=(Requirement.DIVERGENCE_BRANCHES,),
         assumptions=("no term for length",),
     ),
     Recipe(
@@ -94,7 +95,7 @@ CLIPPING = (
         mark="reconstructed",
         terms=(Term(reward.Affine(1.1, -0.1), baseline=baseline.Zero(), scale=scale.One()),),
         gate=gate.LogLikelihood(),
-        parts=("tokens sampled at every position of a teacher's text",),
+        requirements=(Requirement.TEACHER_TOKENS,),
         assumptions=("a wrong token earns -0.1", "every sampled token is a sequence of one step"),
     ),
 )

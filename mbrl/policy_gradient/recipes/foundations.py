@@ -13,6 +13,7 @@ from mbrl.policy_gradient.axes import (
 )
 from mbrl.policy_gradient.axes.credit import GAE, Outcome, ReturnToGo, VTrace
 from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
 CENTRED = Term(scale=scale.One())
 
@@ -41,7 +42,7 @@ BASE = (
         terms=(Term(baseline=baseline.SignalBaseline("greedy_return"), scale=scale.One()),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        parts=("a greedy answer to every prompt",),
+        requirements=(Requirement.GREEDY_ANSWERS,),
     ),
     Recipe(
         "ppo",
@@ -49,7 +50,7 @@ BASE = (
         "1707.06347",
         terms=(Term(credit=GAE(), baseline=baseline.Zero(), scale=scale.One(), key=()),),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
-        parts=("a critic",),
+        requirements=(Requirement.CRITIC,),
     ),
     Recipe(
         "a2c",
@@ -58,7 +59,7 @@ BASE = (
         terms=(Term(credit=GAE(lam=1.0), baseline=baseline.Zero(), scale=scale.One(), key=()),),
         gate=gate.LogLikelihood(),
         regularisers=(regulariser.EntropyBonus(0.01),),
-        parts=("a critic",),
+        requirements=(Requirement.CRITIC,),
         differences=("synchronous; returns go to the end of what was recorded",),
     ),
     Recipe(
@@ -68,7 +69,7 @@ BASE = (
         terms=(Term(credit=VTrace(), baseline=baseline.Zero(), scale=scale.One(), key=()),),
         gate=gate.LogLikelihood(),
         regularisers=(regulariser.EntropyBonus(0.01),),
-        parts=("a critic", "log-probs of the policy that acted"),
+        requirements=(Requirement.CRITIC, Requirement.ACTING_LOG_PROBS),
     ),
     Recipe(
         "grpo",
@@ -125,7 +126,7 @@ BASE = (
         terms=(Term(credit=ReturnToGo(), baseline=baseline.TokenOptimal(), scale=scale.One()),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        parts=("the sum of squared probabilities of the old policy",),
+        requirements=(Requirement.SUM_PROB_SQUARED,),
         differences=(
             "steps that no other answer to the prompt reached count 0; verl's default keeps their "
             "return",
@@ -145,7 +146,7 @@ BASE = (
         mark="secondary",
         selection=(selection.ZeroVariance(),),
         regularisers=(regulariser.EntropyTarget(),),
-        parts=("the weight of an entropy bonus that follows a target",),
+        requirements=(Requirement.ENTROPY_WEIGHT,),
         assumptions=("the weight begins at 0 and moves once a batch",),
         differences=(
             "steps of groups that are left out stay in the denominator",
@@ -223,19 +224,19 @@ BASE = (
         "truncated_is_grpo",
         "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training",
         rejection=(rejection.TruncatedRatio(cap=2.0),),
-        parts=("log-probs of the engine that sampled",),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
     ),
     Recipe(
         "masked_is_grpo",
         "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch",
         rejection=(rejection.MaskedRatio("sequence", high=3.0),),
-        parts=("log-probs of the engine that sampled",),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
     ),
     Recipe(
         "geometric_rejection_grpo",
         "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch",
         rejection=(rejection.RatioBand("geometric"),),
-        parts=("log-probs of the engine that sampled",),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
     ),
     Recipe(
         "off_policy_mask_grpo",

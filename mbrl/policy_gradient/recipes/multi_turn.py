@@ -35,6 +35,7 @@ from mbrl.policy_gradient.axes.reward import (
 )
 from mbrl.policy_gradient.axes.selection import CoverageRejection
 from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
 TURN_KEY = ("prompt", "turn")
 KEEP, UNIT = baseline.Mean(alone="keep"), scale.Std(1e-6, alone="one")
@@ -73,7 +74,7 @@ TURNS = (
         "2602.22817",
         terms=(Term(credit=NestedGroups(), baseline=ZERO, scale=ONE),),
         regularisers=(regulariser.KL(0.01),),
-        parts=("ids of the last 1, 2 and 3 observations",),
+        requirements=(Requirement.OBSERVATION_HISTORIES,),
     ),
     Recipe(
         "trloo",
@@ -106,7 +107,7 @@ TURNS = (
         rejection=(rejection.RatioBand("geometric"), rejection.RatioVeto()),
         gate=gate.Clip(0.2, 0.28),
         aggregation=aggregation.SequenceSum(),
-        parts=("log-probs of the engine that sampled", "a profiler's coverage of every turn"),
+        requirements=(Requirement.ENGINE_LOG_PROBS, Requirement.COVERAGE_PROFILE),
     ),
     Recipe(
         "igpo",
@@ -115,7 +116,7 @@ TURNS = (
         "2510.14967",
         mark="secondary",
         terms=(Term(Standardised(TurnGains()), ReturnToGo(1.0, "turn"), baseline=ZERO, scale=ONE),),
-        parts=("the probability of the right answer after every turn",),
+        requirements=(Requirement.ANSWER_PROBABILITY,),
         assumptions=(
             "turn rewards are normalised before they are summed, as the paper says; the authors' "
             "code subtracts from returns the mean at each position",
@@ -135,7 +136,7 @@ TURNS = (
                 weight=0.1,
             ),
         ),
-        parts=("what a turn's observation told, against the same turn without it",),
+        requirements=(Requirement.OBSERVATION_GAIN,),
         differences=(
             "the weight of the intrinsic part stays 0.1; the authors let it decay",
             "the deviations that are compared are those of the prompt's outcomes and of its turns' "
@@ -162,7 +163,7 @@ TURNS = (
                 0.5,
             ),
         ),
-        parts=("scores of the tool calls matched with the reference's",),
+        requirements=(Requirement.CALL_MATCHES,),
     ),
     Recipe(
         "spa_rl",
@@ -178,7 +179,7 @@ TURNS = (
             ),
         ),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
-        parts=("a critic", "a progress estimator whose sum is the final reward"),
+        requirements=(Requirement.CRITIC, Requirement.PROGRESS_ESTIMATOR),
     ),
     Recipe(
         "hiper",
@@ -187,7 +188,7 @@ TURNS = (
         "2602.16165",
         terms=(Term(credit=HierarchicalGAE(), baseline=ZERO, scale=ONE, key=()),),
         regularisers=(regulariser.KL(0.01),),
-        parts=("a critic with three heads: turns, options, switches", "subgoal and switch tokens"),
+        requirements=(Requirement.THREE_HEADED_CRITIC, Requirement.SUBGOAL_TOKENS),
         differences=("no penalties on keeping or changing a subgoal; they are rewards",),
     ),
     Recipe(
@@ -199,7 +200,7 @@ TURNS = (
             Term(StepSignal("process_reward"), CutReturn(), KEEP, UNIT, TURN_KEY),
         ),
         selection=(selection.ZeroVariance(),),
-        parts=("recorded traces replayed with own actions, and whether they match",),
+        requirements=(Requirement.REPLAYED_TRACES,),
     ),
     Recipe(
         "empg",
@@ -222,7 +223,7 @@ TURNS = (
         ),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SegmentSum(),
-        parts=("critics of whole utterances, the smaller of two each: Q and V",),
+        requirements=(Requirement.UTTERANCE_CRITICS,),
     ),
     Recipe(
         "mapo_mixed",
@@ -241,7 +242,7 @@ TURNS = (
                 StepSignal("process_reward"), ReturnToGo(1.0, "turn"), scale=Z, key=(), weight=0.5
             ),
         ),
-        parts=("a judge's reward of every turn",),
+        requirements=(Requirement.TURN_JUDGE,),
         assumptions=(
             "both normalisations weigh the same",
             "returns are not discounted",
@@ -259,7 +260,7 @@ TURNS = (
         ),
         ratio=ratio.GeometricRatio(segment="turn"),
         gate=InformativeClip(Standardised(GAIN, TURN_KEY)),
-        parts=("the probability of the right answer after every turn",),
+        requirements=(Requirement.ANSWER_PROBABILITY,),
         assumptions=(
             "no discount",
             "the clip range is 0.2 (1 + 0.5 tanh z), z the turn's normalised gain",
@@ -278,7 +279,7 @@ TURNS = (
             Term(PotentialGain(), SegmentReward(), ZERO, ONE, weight=0.5),
         ),
         modulation=(modulation.Saturation(),),
-        parts=("accuracy and confidence of short answers probed after every step",),
+        requirements=(Requirement.ANSWER_PROBES,),
         assumptions=(
             "the potential and its saturation at 0.9 are the authors'; how they enter is not known",
             "the gain in potential is added with weight 0.5",

@@ -15,6 +15,7 @@ from mbrl.policy_gradient.axes import (
 )
 from mbrl.policy_gradient.axes.credit import GAE
 from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
 CENTRED = Term(scale=scale.One())
 CRITIC = Term(credit=GAE(), baseline=baseline.Zero(), scale=scale.One(), key=())
@@ -144,7 +145,7 @@ OFF_POLICY = (
         terms=(CRITIC,),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         ratio=TURN_RATIO,
-        parts=("a critic",),
+        requirements=(Requirement.CRITIC,),
         assumptions=("range 0.2 for the geometric mean over a turn",),
     ),
     Recipe(
@@ -155,7 +156,7 @@ OFF_POLICY = (
         terms=(CRITIC,),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         step_size=step_size.ClippingBias(),
-        parts=("a critic",),
+        requirements=(Requirement.CRITIC,),
         assumptions=(BIAS,),
     ),
     Recipe(
@@ -167,7 +168,7 @@ OFF_POLICY = (
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         ratio=TURN_RATIO,
         step_size=step_size.ClippingBias(),
-        parts=("a critic",),
+        requirements=(Requirement.CRITIC,),
         assumptions=("range 0.2 for the geometric mean over a turn", BIAS),
     ),
     Recipe(
@@ -202,7 +203,7 @@ OFF_POLICY = (
         "Adaptive Layerwise Perturbation: Unifying Off-Policy Corrections for LLM RL",
         "2603.19470",
         ratio=ratio.TokenRatio("behaviour"),
-        parts=("log-probs of a policy whose hidden states are perturbed", "sampling log-probs"),
+        requirements=(Requirement.PERTURBED_POLICY, Requirement.SAMPLER_LOG_PROBS),
         differences=("the clip is that of GRPO, at steps",),
     ),
     Recipe(
@@ -214,7 +215,7 @@ OFF_POLICY = (
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceMean(),
         step_size=step_size.EffectiveSamples(0.5),
-        parts=("squared norms of the sequences' gradients", "sampling log-probs"),
+        requirements=(Requirement.GRADIENT_NORMS, Requirement.SAMPLER_LOG_PROBS),
     ),
     Recipe(
         "mini_rl",
@@ -225,7 +226,7 @@ OFF_POLICY = (
         rejection=(rejection.TruncatedRatio(cap=5.0),),
         gate=gate.MaskedWeight(0.2, 0.27),
         aggregation=aggregation.SequenceSum(),
-        parts=("log-probs of the engine that sampled",),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
         assumptions=("the truncation at 5 is of each step", "no routing replay: no experts here"),
     ),
     Recipe(
@@ -234,7 +235,7 @@ OFF_POLICY = (
         "2505.24298",
         ratio=ratio.TokenRatio("proximal"),
         rejection=(rejection.MaskedRatio(numerator="proximal", high=5.0),),
-        parts=("log-probs at the start of the update", "sampling log-probs"),
+        requirements=(Requirement.START_LOG_PROBS, Requirement.SAMPLER_LOG_PROBS),
         differences=("advantages of GRPO",),
     ),
     Recipe(
@@ -248,7 +249,7 @@ OFF_POLICY = (
             regulariser.KL(0.02, "k3", "reference"),
             regulariser.KL(0.02, "k3", "previous"),
         ),
-        parts=("data of earlier policies with their log-probs",),
+        requirements=(Requirement.EARLIER_DATA,),
         assumptions=(
             "both divergences are weighted alike, 0.02, and estimated by k3",
             "the switch to data of the current policy is the trainer's",
@@ -261,7 +262,7 @@ OFF_POLICY = (
         mark="reconstructed",
         ratio=ratio.ProductRatio(segment="turn"),
         rejection=(rejection.LaterSegments(),),
-        parts=("turns updated one by one from the last", "log-probs after the later turns"),
+        requirements=(Requirement.BACKWARD_TURNS, Requirement.LATER_TURN_LOG_PROBS),
         assumptions=(
             "the correction is the product of ratios of all later turns, not clipped",
             "the ratio of a turn is the product over its steps, with range 0.2",
@@ -272,7 +273,7 @@ OFF_POLICY = (
         "Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning",
         "2602.20197",
         regularisers=(regulariser.ExpertMargin(),),
-        parts=("log-probs of an expert",),
+        requirements=(Requirement.EXPERT_LOG_PROBS,),
     ),
     Recipe(
         "cj_grpo",
@@ -281,7 +282,7 @@ OFF_POLICY = (
         "2509.23924",
         mark="reconstructed",
         ratio=ratio.ProductRatio(segment="decode"),
-        parts=("the states in between of a masked decoder, and which step revealed each token",),
+        requirements=(Requirement.DECODER_STATES,),
         assumptions=(
             "the ratio of a decoding step is the product over the tokens that it revealed",
             "range 0.2 for it",

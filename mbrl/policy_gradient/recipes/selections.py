@@ -22,6 +22,7 @@ from mbrl.policy_gradient.axes.modulation import (
 from mbrl.policy_gradient.axes.reward import SequenceSignal
 from mbrl.policy_gradient.axes.selection import ResampleOnCorrect
 from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
 SELECTIONS = (
     Recipe(
@@ -50,7 +51,7 @@ SELECTIONS = (
         "SimpleTIR: End-to-End Reinforcement Learning for Multi-Turn Tool-Integrated Reasoning",
         "2509.02479",
         selection=(selection.NoVoidTurn(),),
-        parts=("whether a turn had neither code nor an answer",),
+        requirements=(Requirement.VOID_TURNS,),
     ),
     Recipe(
         "mini_o3",
@@ -71,7 +72,7 @@ SELECTIONS = (
         terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         sampling=(ResampleOnCorrect(),),
         gate=gate.Clip(0.2, 0.28),
-        parts=("penalties of tool errors and of format",),
+        requirements=(Requirement.TOOL_PENALTIES,),
         differences=(
             "as in the authors' code the best right answers are kept, none is drawn by chance",
             "a prompt with less of both kinds than the minimum keeps half too, not all",
@@ -85,7 +86,7 @@ SELECTIONS = (
         mark="secondary",
         terms=(Term(scale=scale.One()),),
         modulation=(SemanticEntropy(),),
-        parts=("clusters of answers of one meaning",),
+        requirements=(Requirement.ANSWER_CLUSTERS,),
         assumptions=("linear in the entropy, rate 0.02", "clusters weigh by their answers"),
     ),
     Recipe(
@@ -115,7 +116,7 @@ SELECTIONS = (
         "2602.05281",
         mark="secondary",
         modulation=(ConfidenceGap(),),
-        parts=("the policy's confidence in the prompt's own tokens",),
+        requirements=(Requirement.PROMPT_CONFIDENCE,),
         assumptions=("rate 0.3", "the least likely fifth of an answer's tokens"),
         differences=(
             "the confidence in a question is that in its own tokens, not a mean over its answers",
@@ -129,7 +130,7 @@ SELECTIONS = (
         mark="reconstructed",
         terms=(Term(SequenceSignal("majority_reward")),),
         modulation=(ResponseEntropy(),),
-        parts=("rewards of agreement with the majority",),
+        requirements=(Requirement.MAJORITY_AGREEMENT,),
         assumptions=(
             "advantages are multiplied by 1 - 0.5 H, whatever their sign",
             "H is an answer's mean entropy over the largest of its prompt",
@@ -146,7 +147,7 @@ SELECTIONS = (
         gate=gate.Clip(0.1, 0.28, dual=3.0),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.1),),
-        parts=("log-probs of the engine that sampled",),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
         assumptions=(
             "four fifths of the turns are kept, by their mean entropy",
             "the truncated weight, clip and penalty are those of the authors' code, in which the "

@@ -30,13 +30,13 @@ def learner(task: str, recipe: str, seed: int = 0, **settings: Any) -> LanguageP
                 weight.mul_(20)
     for anchor in agent.anchors.values():
         anchor.load_state_dict(agent.model.state_dict())
-    for part in agent.parts:
+    for part in agent.measures:
         part.begin()
     return agent
 
 
 def part_of(agent: LanguagePolicyGradient, kind: type) -> Any:
-    return next(part for part in agent.parts if type(part) is kind)
+    return next(part for part in agent.measures if type(part) is kind)
 
 
 def told(agent: LanguagePolicyGradient, chats: Sequence[tuple[Problem, Sequence[str]]]) -> Rollouts:
@@ -154,6 +154,6 @@ def continued(
     for name, module in agent.modules.items():
         other = again.modules[name].state_dict()
         assert all(torch.equal(v, other[k]) for k, v in module.state_dict().items()), name
-    assert [p.state_dict() for p in agent.parts] == [p.state_dict() for p in again.parts]
+    assert [p.state_dict() for p in agent.measures] == [p.state_dict() for p in again.measures]
     assert agent.tokens == again.tokens
     return again

@@ -112,7 +112,11 @@ def kinds(parent: type) -> list[type]:
     return [k for child in parent.__subclasses__() for k in (child, *kinds(child))]
 
 
-CONCRETE = [k for k in kinds(Option) if not getattr(k, "__abstractmethods__", None)]
+CONCRETE = [
+    kind
+    for kind in kinds(Option)
+    if kind.__module__.startswith("mbrl.") and not getattr(kind, "__abstractmethods__", None)
+]
 
 
 def made(kind: type, **settings: Any) -> Any:

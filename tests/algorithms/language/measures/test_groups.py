@@ -81,7 +81,7 @@ def test_pairs_of_a_hard_and_an_easy_prompt() -> None:
     found = part.measure(told(agent, right))  # all rates are 1/2: by level, then in order
     assert whole(found, found.data.groups["pair"]) == [1, 1, 0, 2, 0]
     assert whole(found, found.data.signals["hard"]) == [0.0, 1.0, 0.0, 0.0, 1.0]
-    assert part.rates.value(problems[0]) == pytest.approx((0.9 + 1) / (0.9 * 2 + 1))
+    assert part.tracker.value(problems[0]) == pytest.approx((0.9 + 1) / (0.9 * 2 + 1))
     found = part.measure(told(agent, [wrong[0], wrong[0], right[1], right[1]]))
     assert whole(found, found.data.signals["hard"]) == [0.0, 0.0, 1.0, 1.0]  # rates before it
     found = part.measure(told(agent, [wrong[0], right[1], wrong[4]]))

@@ -16,6 +16,7 @@ from algorithms.language.policy_gradient import (
     LanguagePolicyGradient,
 )
 from mbrl.errors import ConfigError
+from mbrl.policy_gradient.measure import wanted
 from mbrl.policy_gradient.recipes import RECIPES
 from tests.algorithms.language.cases import MODEL, continued, learner, lenient
 
@@ -71,7 +72,7 @@ def test_recipes_learn(name: str, expert: str, monkeypatch: pytest.MonkeyPatch) 
         before = [p.clone() for p in agent.model.parameters()]
         trained(agent, 1)
         fields = {f"{k}.{n}" for k in ("signals", "groups", "log_probs") for n in _has(agent, k)}
-        lacking = {n for n in measures.wanted(agent.recipe) if "." in n} - fields
+        lacking = {n for n in wanted(agent.recipe) if "." in n} - fields
         assert {n for n in lacking if not n.startswith("segments.")} == set()
         assert agent.data is not None
         worth = (agent.data.found.advantage * agent.data.found.weight).abs().sum()
@@ -124,11 +125,11 @@ def test_they_save_and_continue_bit_for_bit(
 
 
 def test_what_no_recipe_needs_is_not_made() -> None:
-    assert learner("addition", "grpo").parts == []
+    assert learner("addition", "grpo").measures == []
     kinds = {kind for name in RECIPES for kind in measures.kinds(RECIPES[name])}
-    assert kinds == set(measures.PARTS)
-    known = {sentence for objective in RECIPES.values() for sentence in objective.parts}
-    covered = [sentence for kind in measures.PARTS for sentence in kind.covers]
+    assert kinds == set(measures.MEASURES)
+    known = {sentence for objective in RECIPES.values() for sentence in objective.requirements}
+    covered = [sentence for kind in measures.MEASURES for sentence in kind.fulfils]
     assert known >= {*covered, *MADE} and len(covered) == len(set(covered))
 
 

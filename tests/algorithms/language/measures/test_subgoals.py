@@ -202,7 +202,7 @@ def test_who_lets_the_reference_do_the_work_is_not_trained_on() -> None:
     coverage = [[0.0, 1.0, 1 / 7], [2 / 7, 0.0, 0.0]]
     uniform = torch.full_like(found.data.reward, 0.5)
     found.data.signals["uniform"] = uniform
-    for part in agent.parts:
+    for part in agent.measures:
         found = part.measure(found)
     chosen = agent.recipe.selection[0](torch.ones_like(uniform), found.data)
     t = found.data
