@@ -9,9 +9,9 @@ from mbrl.policy_gradient.recipes import TABLES
 from mbrl.policy_gradient.schedulers import COMPONENTS, SCHEDULERS, Entry
 
 HEADS = {
-    "base": "What others stand on",
+    "foundations": "What others stand on",
     "advantages": "Baselines, scales and modulation of advantages",
-    "turns": "Credit for turns and segments",
+    "multi_turn": "Credit for turns and segments",
     "selections": "Which answers are trained on, and masks",
     "off_policy": "Ratios and data of other policies",
     "clipping": "Gates, entropy, aggregation, selection",
@@ -47,7 +47,7 @@ def own(recipe: Recipe) -> list[str]:
     return found
 
 
-TEXTS = ("name", "title", "arxiv", "mark", "requirements", "assumptions", "differences")
+TEXTS = ("name", "title", "arxiv", "mark", "requirements", "assumptions", "differences", "version")
 
 
 def _term(term: Term) -> str:

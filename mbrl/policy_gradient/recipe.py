@@ -49,7 +49,7 @@ from mbrl.policy_gradient.axes.regulariser import EntropyTarget, Regulariser
 from mbrl.policy_gradient.axes.rejection import Rejection
 from mbrl.policy_gradient.axes.reward import Reward, TaskReward
 from mbrl.policy_gradient.axes.scale import One, Scale, Std, VirtualStd
-from mbrl.policy_gradient.axes.selection import NonZero, Outliers, Selection, ZeroVariance
+from mbrl.policy_gradient.axes.selection import DropMedian, Outliers, Selection, ZeroVariance
 from mbrl.policy_gradient.axes.step_size import StepSize
 from mbrl.policy_gradient.measures.trackers import EntropyWeight
 from mbrl.policy_gradient.requirements import Requirement
@@ -110,6 +110,7 @@ class Recipe:
     requirements: tuple[Requirement, ...] = ()
     assumptions: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
+    version: int = 1  # 2 and more: the formula under this name was another one before
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
@@ -166,6 +167,11 @@ class Recipe:
         return any("groups.prompt" in option.needs() for option in options)
 
     @property
+    def removes(self) -> bool:
+        """Whether what its selections leave out counts in no mean."""
+        return any(option.removes for option in self.selection)
+
+    @property
     def needs_entropy(self) -> bool:
         """Whether the current policy's entropy [B, T] is an argument of its loss."""
         return CURRENT_ENTROPY in self.needs
@@ -204,7 +210,7 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
             "and StepEntropy do; drop it"
         )
     if any(isinstance(b, LeaveOneOut) for b in kinds) and any(
-        isinstance(s, NonZero) for s in recipe.selection
+        isinstance(s, DropMedian) for s in recipe.selection
     ):
         yield "dropping the pivot belongs to the median, not to leave-one-out"
     yield from _term_contradictions(recipe)
@@ -237,7 +243,9 @@ def _selection_contradictions(recipe: Recipe) -> Iterator[str]:
                 f'ZeroVariance("{s.which}") leaves out; take ZeroVariance("right")'
             )
     for s in recipe.sampling:
-        if isinstance(s, (NonZero, Outliers)):
+        if s.removes:
+            yield f"{s} removes after the statistics were taken; put it into `selection`"
+        if isinstance(s, Outliers):
             yield (
                 f"{type(s).__name__} reads advantages, and there are none before the statistics "
                 "are taken; put it into `selection`"

@@ -108,7 +108,7 @@ class LeaveOneOut(Baseline):
 
 @dataclass(frozen=True)
 class Median(Baseline):
-    """The group's median."""
+    """The group's median; of an even number of values the lower of the middle two."""
 
     text: ClassVar[str] = "median R"
 

@@ -1,4 +1,5 @@
-"""Selection: which steps are trained on. What is left out keeps its place in the denominators.
+"""Selection: which steps are trained on. What is left out keeps its place in the denominators,
+unless the selection removes it.
 
 A selection stands in one of two places of a recipe, because they are different estimators: in
 `sampling` it comes before baselines and scales, whose groups then hold only what was kept; in
@@ -21,7 +22,9 @@ from mbrl.types import Trajectories
 @dataclass(frozen=True)
 class Selection(Option):
     """(advantages [B, T], zeros in `sampling`; trajectories) to weights [B, T], 0 for what is left
-    out."""
+    out. With `removes`, what a recipe's selections leave out counts in no mean and no penalty."""
+
+    removes: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor: ...
@@ -83,20 +86,20 @@ class Finished(Selection):
 
 
 @dataclass(frozen=True)
-class NonZero(Selection):
-    """Leaves out advantages of exactly 0 and weighs the others by units over units that are not 0,
-    in each group."""
+class DropMedian(Selection):
+    """Leaves out one sequence of every group, the one whose reward is the median, as if it had not
+    been drawn: means and penalties are of the others."""
 
     text: ClassVar[str] = (
-        "0 if A = 0 else n / (number of A that are not 0) among sequences that share {key}"
+        "0 for one sequence of those that share {key}, the median by reward, else 1"
     )
+    removes: ClassVar[bool] = True
 
     key: tuple[str, ...] = ("prompt",)
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
-        rows = group(t, self.key, first_steps(sequence(t)))
-        live = (advantage != 0).to(advantage.dtype)
-        return live * rows.size().to(advantage.dtype) / rows.sum(live).clamp_min(1)
+        median = group(t, self.key, first_steps(sequence(t))).middle(outcome(t))
+        return 1 - sequence(t).sum(median.to(advantage.dtype))
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from mbrl.policy_gradient.recipes.off_policy import OFF_POLICY
 from mbrl.policy_gradient.recipes.selections import SELECTIONS
 
 TABLES = {
-    "base": BASE,
+    "foundations": BASE,
     "advantages": ADVANTAGES,
-    "turns": TURNS,
+    "multi_turn": TURNS,
     "selections": SELECTIONS,
     "off_policy": OFF_POLICY,
     "clipping": CLIPPING,

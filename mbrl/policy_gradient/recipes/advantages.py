@@ -40,13 +40,11 @@ ADVANTAGES = (
         "Reinforcement Learning",
         "2601.22582",
         terms=(Term(baseline=baseline.Median(), scale=scale.MedianDeviation()),),
-        selection=(selection.NonZero(),),
+        selection=(selection.DropMedian(),),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.04),),
-        differences=(
-            "the penalty counts the pivot too",
-            "an even group has no pivot: its median is the mean of the middle two",
-        ),
+        differences=("of equal median answers the first in the batch is left out",),
+        version=2,
     ),
     Recipe(
         "bnpo",

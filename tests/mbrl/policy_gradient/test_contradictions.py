@@ -30,7 +30,7 @@ def test_the_pivot_is_the_medians() -> None:
             "x",
             "",
             terms=(Term(baseline=baseline.LeaveOneOut()),),
-            selection=(selection.NonZero(),),
+            selection=(selection.DropMedian(),),
         )
 
 
@@ -58,7 +58,7 @@ def test_what_was_compared_is_not_compared_again(credit: object) -> None:
 
 
 def test_what_comes_before_the_statistics_reads_no_advantages_and_counts_once() -> None:
-    for option in (selection.NonZero(), selection.Outliers()):
+    for option in (selection.DropMedian(), selection.Outliers()):
         with pytest.raises(ConfigError, match="put it into `selection`"):
             Recipe("x", "", sampling=(option,))
     finished = selection.Finished()

@@ -14,7 +14,7 @@ from mbrl.policy_gradient.axes.gate import Clip, CovarianceClip, Hybrid, MaskedW
 from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip
 from mbrl.policy_gradient.axes.modulation import StepEntropy, Whiten
 from mbrl.policy_gradient.axes.ratio import GeometricRatio
-from mbrl.policy_gradient.axes.selection import NonZero, ZeroVariance
+from mbrl.policy_gradient.axes.selection import DropMedian, ZeroVariance
 from mbrl.policy_gradient.groups import numbered
 from tests.mbrl.policy_gradient import cases
 
@@ -55,7 +55,7 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
             "least variance",
         ),
         (
-            {"terms": (Term(baseline=b.LeaveOneOut()),), "selection": (NonZero(),)},
+            {"terms": (Term(baseline=b.LeaveOneOut()),), "selection": (DropMedian(),)},
             "belongs to the median",
         ),
         (

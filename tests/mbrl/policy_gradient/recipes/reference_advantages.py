@@ -75,17 +75,20 @@ def whiten(batch: list[Sequence], eps: float) -> None:
 
 
 def mc_grpo(batch: list[Sequence]) -> Tensor:
-    weights = {}
+    """As the authors' trainer: of every group one answer, at the place of `torch.median`, is not in
+    the batch that is learned from."""
+    kept = []
     for group in prompts(batch):
-        middle = statistics.median(s.total for s in group)
-        deviation = statistics.median(abs(s.total - middle) for s in group)
-        for s in group:
-            give(s, (s.total - middle) / (deviation + 1e-3))
-        live = [s for s in group if s.advantage[0] != 0]
-        for s in group:
-            weights[id(s)] = len(group) / len(live) if s in live else 0.0
-    kept = weigh(gains(batch, plain), alike(batch, [weights[id(s)] for s in batch]))
-    return -sequence_mean(kept) + 0.04 * sequence_mean(penalty(batch))
+        rewards = torch.tensor([s.total for s in group], dtype=torch.float64)
+        middle = rewards.median()
+        deviation = (rewards - middle).abs().median() + 1e-3
+        order = sorted(range(len(group)), key=lambda i: float(rewards[i]))
+        pivot = order[(len(group) - 1) // 2]
+        assert rewards[pivot] == middle
+        for i, s in enumerate(group):
+            give(s, float((rewards[i] - middle) / deviation))
+        kept += [s for i, s in enumerate(group) if i != pivot]
+    return -sequence_mean(gains(kept, plain)) + 0.04 * sequence_mean(penalty(kept))
 
 
 def bnpo(batch: list[Sequence]) -> Tensor:

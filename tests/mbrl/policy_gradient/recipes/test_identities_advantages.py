@@ -20,7 +20,7 @@ from mbrl.policy_gradient.recipes import TABLES
 from mbrl.types import Trajectories
 from tests.mbrl.policy_gradient import cases
 
-MINE = [r for name in ("advantages", "turns", "selections") for r in TABLES[name]]
+MINE = [r for name in ("advantages", "multi_turn", "selections") for r in TABLES[name]]
 
 
 def answers(rewards: list[list[float]], steps: int = 1) -> Trajectories:
@@ -145,10 +145,29 @@ def test_hgpo_with_one_key_is_the_step_part_of_gigpo() -> None:
     torch.testing.assert_close(estimate(one, t).advantage, estimate(two, t).advantage)
 
 
-def test_mc_grpo_drops_its_pivot_and_keeps_the_groups_weight() -> None:
-    found = estimate(RECIPES["mc_grpo"], answers([[0.0, 0.2, 0.5, 0.7, 1.0]]))
-    assert found.weight[2, 0] == 0
-    torch.testing.assert_close(found.weight.sum(), torch.tensor(5.0, dtype=torch.float64))
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ([0.0, 0, 0, 0, 1], [0.0, 0, 0, 0, 1000]),
+        ([0.0, 0, 0, 1, 1], [0.0, 0, 0, 1000, 1000]),
+        ([0.0, 0, 1, 1, 1], [-1000.0, -1000, 0, 0, 0]),
+        ([0.0, 0.2, 0.5, 0.7, 1.0], [-0.5 / 0.301, -0.3 / 0.301, 0, 0.2 / 0.301, 0.5 / 0.301]),
+        ([0.0, 0.2, 0.5, 1.0], [-0.2 / 0.201, 0, 0.3 / 0.201, 0.8 / 0.201]),
+    ],
+)
+def test_mc_grpo_leaves_one_median_answer_out(rewards: list[float], expected: list[float]) -> None:
+    t = answers([rewards])
+    recipe = RECIPES["mc_grpo"]
+    found = estimate(recipe, t)
+    assert found.advantage[:, 0].tolist() == pytest.approx(expected)
+    left_out = (found.weight[:, 0] == 0).nonzero().flatten().tolist()
+    assert len(left_out) == 1 and found.advantage[left_out[0], 0] == 0
+    assert set(found.weight[:, 0].tolist()) == {0.0, 1.0}
+    zero = torch.zeros_like(t.reward)
+    t = replace(t, log_probs={"old": zero, "reference": zero - 1})
+    value, _ = loss(recipe, zero, t, found)  # a ratio of 1, d = 1: the mean is over the others
+    others = len(rewards) - 1
+    assert value.item() == pytest.approx(-sum(expected) / others + 0.04 * math.exp(-1))
 
 
 def test_w_reinforce_is_a_tenth_of_psr_plus_nsr() -> None:

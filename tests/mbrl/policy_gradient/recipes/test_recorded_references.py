@@ -38,7 +38,6 @@ WITHOUT = {
     "reinforce": "no code of the author; its one line is in every other",
     "lite_ppo": "a set of options of a large framework, none of them new",
     "dapo": "verl's ppo with clip ranges; answers that are left out are drawn anew by the trainer",
-    "mc_grpo": INSIDE,
     "fapo": "verl's ppo on rewards that a judge's server changes",
     "nlpo": INSIDE,
     "a_lol": INSIDE,
