@@ -2,24 +2,29 @@
 
 import dataclasses
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from algorithms.control_critic import Critic
 from mbrl.errors import ConfigError
-from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy
+from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend
 from mbrl.policy_gradient import Recipe
-from mbrl.policy_gradient.axes.credit import BundleRisk
+from mbrl.policy_gradient.axes.credit import Bootstrapped, BundleRisk
 from mbrl.policy_gradient.axes.reward import outcome
+from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.measure import Measure, chosen
 from mbrl.policy_gradient.measures.group_ids import bundled
 from mbrl.policy_gradient.measures.trackers import EntropyHistory, QuantileTracker
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
+from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
 
-def described(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
+def log_probs_and_entropy(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
     """log pi of the actions of `t` and the policy's entropy, both [B, T]; of a squashed Gaussian
     actions and entropy are those before the squash."""
     if isinstance(policy, CategoricalPolicy):
@@ -32,23 +37,30 @@ def described(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
     return policy.log_prob_of_draw(t.obs, t.action), entropy
 
 
-def with_fields(t: Trajectories, field: str, **values: Tensor) -> Trajectories:
-    """With more tensors in the dictionary `field`: numbers [B] of episodes are put at every step,
-    [B, T] are taken as they are."""
-    steps = t.mask.shape[1]
-    each = {n: v if v.ndim == 2 else v[:, None].expand(-1, steps) for n, v in values.items()}
-    return dataclasses.replace(t, **{field: getattr(t, field) | each})
+@dataclass(frozen=True)
+class Episodes:
+    """A round of episodes."""
+
+    data: Trajectories
+
+    def select(self, rows: Tensor) -> "Episodes":
+        return Episodes(self.data.select(rows))
+
+    def compact(self) -> "Episodes":
+        """Groups numbered anew, as ids are to be below the number of steps."""
+        groups = {name: numbered(ids) for name, ids in self.data.groups.items()}
+        return Episodes(dataclasses.replace(self.data, groups=groups))
 
 
-class ControlMeasure(Measure[Trajectories]):
+class ControlMeasure(Measure[Episodes]):
     """A measure of episodes."""
 
     discrete: ClassVar[bool] = False  # whether it means nothing for continuous actions
     greedy: ClassVar[bool] = False  # whether the last copy of every start acts greedily
 
-    def on_episodes(self, t: Trajectories, group: int) -> Trajectories:
+    def on_episodes(self, episodes: Episodes, group: int) -> Episodes:
         """A round's episodes as they came in."""
-        return t
+        return episodes
 
 
 class GreedyReturn(ControlMeasure):
@@ -60,10 +72,11 @@ class GreedyReturn(ControlMeasure):
     fulfils = (Requirement.GREEDY_ANSWERS,)
     greedy = True
 
-    def on_episodes(self, t: Trajectories, group: int) -> Trajectories:
+    def on_episodes(self, episodes: Episodes, group: int) -> Episodes:
+        t = episodes.data
         last = torch.arange(len(t.mask), device=t.mask.device) % group == group - 1
         earned = outcome(t)[last, 0].repeat_interleave(group - 1)
-        return with_fields(t.select(~last), "signals", greedy_return=earned)
+        return with_fields(episodes.select(~last), "signals", greedy_return=earned)
 
 
 class Bundles(ControlMeasure):
@@ -77,16 +90,17 @@ class Bundles(ControlMeasure):
         super().__init__(agent)
         self.tracker = QuantileTracker((0.2, 0.8), 0.1)
 
-    def on_episodes(self, t: Trajectories, group: int) -> Trajectories:
+    def on_episodes(self, episodes: Episodes, group: int) -> Episodes:
+        t = episodes.data
         found = bundled(t.groups["prompt"][:, 0].tolist(), outcome(t)[:, 0].tolist())
         ids = {"bundle": torch.tensor(found.bundle), "paper": torch.tensor(found.paper)}
         low, high = self.tracker.update(found.scores).tolist()
         device, like = t.mask.device, t.reward
-        t = with_fields(t, "groups", **{name: x.to(device) for name, x in ids.items()})
+        groups = {name: x.to(device) for name, x in ids.items()}
+        episodes = with_fields(episodes, "groups", **groups)
         quantiles = {"quantile_low": low, "quantile_high": high}
-        return with_fields(
-            t, "signals", **{n: torch.full_like(like, x) for n, x in quantiles.items()}
-        )
+        signals = {name: torch.full_like(like, x) for name, x in quantiles.items()}
+        return with_fields(episodes, "signals", **signals)
 
 
 class GradientNorms(ControlMeasure):
@@ -96,16 +110,17 @@ class GradientNorms(ControlMeasure):
     provides = ("signals.gradient_norm_squared",)
     fulfils = (Requirement.GRADIENT_NORMS,)
 
-    def measure(self, t: Trajectories) -> Trajectories:
+    def measure(self, episodes: Episodes) -> Episodes:
+        t = episodes.data
         policy, norms = self.agent.policy, []
         weights = list(policy.parameters())
         for i in range(len(t.mask)):
             own = t.select(torch.tensor([i], device=t.mask.device))
             with torch.enable_grad():
-                total = torch.where(own.mask, described(policy, own)[0], 0.0).sum()
+                total = torch.where(own.mask, log_probs_and_entropy(policy, own)[0], 0.0).sum()
                 gradients = torch.autograd.grad(total, weights)
             norms.append(torch.stack([g.square().sum() for g in gradients]).sum())
-        return with_fields(t, "signals", gradient_norm_squared=torch.stack(norms))
+        return with_fields(episodes, "signals", gradient_norm_squared=torch.stack(norms))
 
 
 class EntropyOfTurns(ControlMeasure):
@@ -121,13 +136,14 @@ class EntropyOfTurns(ControlMeasure):
         super().__init__(agent)
         self.tracker = EntropyHistory()
 
-    def measure(self, t: Trajectories) -> Trajectories:
+    def measure(self, episodes: Episodes) -> Episodes:
+        t = episodes.data
         assert t.entropy is not None
         turn = t.segments["turn"]
         history = self.tracker.update(t.entropy[t.mask], turn[t.mask])
         table = torch.tensor(history, dtype=t.reward.dtype, device=turn.device)
         past = torch.where(t.mask, table[turn.clamp_max(len(table) - 1)], 0.0)
-        return with_fields(t, "signals", entropy_history=past)
+        return with_fields(episodes, "signals", entropy_history=past)
 
 
 class EntropyControl(ControlMeasure):
@@ -143,13 +159,56 @@ class EntropyControl(ControlMeasure):
         assert tracker is not None  # nothing else reads it
         self.tracker = tracker
 
-    def measure(self, t: Trajectories) -> Trajectories:
+    def measure(self, episodes: Episodes) -> Episodes:
+        t = episodes.data
         assert t.entropy is not None
         weight = self.tracker.update(float(t.entropy[t.mask].mean()))
-        return with_fields(t, "signals", entropy_weight=torch.full_like(t.reward, weight))
+        return with_fields(episodes, "signals", entropy_weight=torch.full_like(t.reward, weight))
+
+
+class CriticValues(ControlMeasure):
+    """`signals.value` and `signals.next_value` of a critic that is learned beside the policy, on
+    squared errors to the targets of the recipe's credit."""
+
+    provides = ("signals.value",)
+    fulfils = (Requirement.CRITIC,)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        c, spec = agent.config, agent.spec
+        self.critic = Critic(spec, c.hidden, c.activation, agent.initial).to(agent.device)
+        self.modules = {"critic": self.critic}
+        self.optimisers = {"critic": adam(self.critic.parameters(), c.critic_rate)}
+        credits = [term.credit for term in agent.recipe.terms]
+        self.credit = next((c for c in credits if isinstance(c, Bootstrapped)), None)
+
+    def measure(self, episodes: Episodes) -> Episodes:
+        t = episodes.data
+        values = {"value": self.critic(t.obs), "next_value": self.critic(t.next_obs)}
+        return with_fields(episodes, "signals", **values)
+
+    def targets(self, episodes: Episodes) -> dict[str, Tensor]:
+        """They also are what the critic's output is measured in from now on."""
+        if self.credit is None:
+            return {}
+        t = episodes.data
+        target = self.credit.targets(t.reward, t)
+        self.agent.aims.add(target[t.mask][:, None])
+        self.critic.rescale(self.agent.aims)
+        return {"value": target}
+
+    def learn(self, episodes: Episodes, targets: dict[str, Tensor]) -> Metrics:
+        if self.credit is None:
+            return {}
+        t = episodes.data
+        error = torch.where(t.mask, self.critic(t.obs) - targets["value"], 0.0) / self.critic.scale
+        loss = error.square().sum() / t.mask.sum().clamp_min(1)
+        descend(self.optimisers["critic"], loss, self.agent.config.clip_norm)
+        return {"critic/loss": loss.detach()}
 
 
 MEASURES: tuple[type[ControlMeasure], ...] = (
+    CriticValues,
     GreedyReturn,
     Bundles,
     GradientNorms,

@@ -14,19 +14,18 @@ from mbrl.policy_gradient.axes.reward import at_last, outcome
 from mbrl.policy_gradient.axes.selection import Finished
 from mbrl.policy_gradient.measure import unmet
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import ANCHORS
 from mbrl.types import Spec, Trajectories
 
 # What a run in control has for a recipe, beside the current policy's entropy.
-ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
 HAS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
-    *("signals.value", "signals.uniform"),
+    "signals.uniform",
     *("groups.prompt", "segments.turn", "entropy"),
     "sum_prob_squared",  # of discrete actions
     CURRENT_ENTROPY,
 )
 FULFILS = (
-    Requirement.CRITIC,
     Requirement.ACTING_LOG_PROBS,
     Requirement.ENGINE_LOG_PROBS,  # here the policy itself: they are the old ones
     Requirement.SAMPLER_LOG_PROBS,

@@ -20,7 +20,7 @@ from mbrl.policy_gradient.axes.gate import Discriminative
 from mbrl.policy_gradient.axes.modulation import Elsewhere
 from mbrl.policy_gradient.axes.selection import Balanced
 from mbrl.policy_gradient.requirements import Requirement
-from mbrl.policy_gradient.schedulers import Pool
+from mbrl.policy_gradient.schedulers import SCHEDULERS, Pool
 from mbrl.policy_gradient.schedulers.curricula import Horizon
 from mbrl.policy_gradient.schedulers.settings import settings as written
 
@@ -44,7 +44,8 @@ def settings(config: Any) -> Any:
 
 def fulfilled(config: Any) -> tuple[Requirement, ...]:
     """Requirements of recipes that the scheduler fulfils."""
-    return (Requirement.BOTH_KINDS,) if config.scheduler == "reinforce_ada_scheduler" else ()
+    entry = SCHEDULERS.get(config.scheduler)  # an unknown one is refused by `settings`
+    return () if entry is None else entry.make.fulfils
 
 
 def fitted(objective: Recipe, config: Any) -> Recipe:
@@ -67,7 +68,7 @@ def fitted(objective: Recipe, config: Any) -> Recipe:
         longest = task.max_turns * (config.turn_tokens or task.turn_length)
         gate = dataclasses.replace(objective.gate, longest=float(longest))
         objective = dataclasses.replace(objective, gate=gate)
-    if config.scheduler != "reinforce_ada_scheduler":
+    if Requirement.BOTH_KINDS not in fulfilled(config):
         return objective
     left = tuple(s for s in objective.selection if not isinstance(s, Balanced))
     return dataclasses.replace(objective, selection=left)
@@ -160,10 +161,11 @@ def check_scheduler(config: Any, objective: Recipe) -> None:
             f"the scheduler {config.scheduler} chooses among problems that come again; give pool "
             "the number of problems, or take the scheduler uniform"
         )
-    if config.scheduler == "grpo_roc_scheduler" and "penalty" not in text_task(config.task).signals:
+    lacking = set(SCHEDULERS[config.scheduler].make.reads) - set(text_task(config.task).signals)
+    if lacking:
         raise ConfigError(
-            f"the scheduler {config.scheduler} reads penalties, which replies of {config.task} do "
-            "not have; a task that has them: calculator"
+            f"the scheduler {config.scheduler} reads {' and '.join(sorted(lacking))}, and replies "
+            f"of {config.task} have none; a task that has them: calculator"
         )
     if any(kind.problems is not LanguageMeasure.problems for kind in measures.kinds(objective)):
         raise ConfigError(

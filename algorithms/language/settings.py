@@ -10,8 +10,8 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe
 from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import ANCHORS
 
-ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
 HAS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
     *("signals.uniform", "entropy", "sum_prob_squared", "segments.turn", CURRENT_ENTROPY),

@@ -213,7 +213,7 @@ class ScheduledEpisodeCollector(EpisodeCollector):
         outcome = self.outcome()
         kept = self.scheduler.keep(outcome, self.chance)
         self.scheduler.heard(outcome, self.chance)
-        agent.starts(self.owner, kept)
+        agent.starts(self.owner, kept, self.scheduler.of_all)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {

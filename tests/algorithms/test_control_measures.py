@@ -76,7 +76,7 @@ def test_the_last_copy_of_every_start_acts_greedily_and_is_not_learned_from(disc
     assert torch.equal(found, found[:, :1].expand_as(found))
     assert found[::2, 0].tolist() == expected == found[1::2, 0].tolist()
     advantage = torch.where(t.mask, t.reward, 0.0).sum(1) - found[:, 0]
-    torch.testing.assert_close(agent.data.found.advantage[:, 0], advantage)
+    torch.testing.assert_close(agent.data.estimate.advantage[:, 0], advantage)
 
 
 def test_rounds_without_a_greedy_copy_explore_with_all() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from algorithms.language.measures.base import LanguageMeasure, require_task
-from algorithms.language.measures.locate import prompts, whole, with_fields
+from algorithms.language.measures.locate import prompts, whole
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem, TextTask
 from algorithms.language.tasks.grading import integer
@@ -21,6 +21,7 @@ from mbrl.policy_gradient.measures.agreement import (
     similarity_reward,
 )
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 
 WORDINGS = 4  # of one problem in a round, at most
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from algorithms.language.measures.base import LanguageMeasure
-from algorithms.language.measures.locate import with_fields
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, padded
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.sampling.tokens import described
@@ -20,6 +19,7 @@ from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 
 ROOTS = 0.5  # of a group are held from the prompt on; the authors' scripts: 6 to 8 of 16
 CHANCE, WEIGHT = 0.5, 0.2  # of a branch after an observation; the authors' scripts

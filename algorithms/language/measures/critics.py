@@ -17,7 +17,7 @@ from algorithms.language.measures.heads import (
     turn_ends,
     turn_starts,
 )
-from algorithms.language.measures.locate import at_ends, lines, spans, with_fields
+from algorithms.language.measures.locate import at_ends, lines, spans
 from algorithms.language.models.vocabulary import Codec
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Reply
@@ -27,6 +27,7 @@ from mbrl.policy_gradient.axes.credit import Bootstrapped
 from mbrl.policy_gradient.axes.modulation import Elsewhere
 from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.scans import following
+from mbrl.policy_gradient.trainer import with_fields
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 

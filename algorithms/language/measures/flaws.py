@@ -10,11 +10,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from algorithms.language.measures.base import LanguageMeasure, require_task
 from algorithms.language.measures.heads import Heads, fit, optimiser_of, read
 from algorithms.language.measures.judged import steps, tells_steps
-from algorithms.language.measures.locate import whole, with_fields
+from algorithms.language.measures.locate import whole
 from algorithms.language.sampling.rollouts import Rollouts
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.scans import following
+from mbrl.policy_gradient.trainer import with_fields
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 

@@ -17,12 +17,12 @@ from algorithms.language.measures.locate import (
     prompts,
     scored,
     spans,
-    with_fields,
 )
 from algorithms.language.sampling.conversation import aligned
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.sampling.tokens import sample_turn
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 
 PROBES = 4  # answers that are asked for after a turn
 _WORD = re.compile("[a-z]+ ")

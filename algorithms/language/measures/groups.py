@@ -5,20 +5,14 @@ from typing import Any
 import numpy as np
 
 from algorithms.language.measures.base import LanguageMeasure
-from algorithms.language.measures.locate import (
-    firsts,
-    of_turns,
-    outcomes,
-    prompts,
-    whole,
-    with_fields,
-)
+from algorithms.language.measures.locate import firsts, of_turns, outcomes, prompts, whole
 from algorithms.language.measures.values import Rates
 from algorithms.language.sampling.rollouts import Rollouts
 from mbrl.policy_gradient.axes.credit import BundleRisk
 from mbrl.policy_gradient.measures.group_ids import bundled, history_ids
 from mbrl.policy_gradient.measures.trackers import QuantileTracker
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 
 
 class Histories(LanguageMeasure):

@@ -9,19 +9,13 @@ import numpy as np
 
 from algorithms.language.measures.answers import number, pieces
 from algorithms.language.measures.base import LanguageMeasure, has_signal, require_task
-from algorithms.language.measures.locate import (
-    at_ends,
-    firsts,
-    of_turns,
-    prompts,
-    whole,
-    with_fields,
-)
+from algorithms.language.measures.locate import at_ends, firsts, of_turns, prompts, whole
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.measures.matching import hard_match
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 
 
 class TaskSignals(LanguageMeasure):

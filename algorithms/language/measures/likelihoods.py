@@ -10,15 +10,7 @@ import torch
 from algorithms.language.learner import put, trainable
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.gains import likelihoods
-from algorithms.language.measures.locate import (
-    firsts,
-    lines,
-    of_turns,
-    prompts,
-    spans,
-    whole,
-    with_fields,
-)
+from algorithms.language.measures.locate import firsts, lines, of_turns, prompts, spans, whole
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.sampling.tokens import described
 from mbrl import checkpoint
@@ -27,6 +19,7 @@ from mbrl.networks import target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.measures import trackers
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 
 SPOILED = 0.3  # of a prompt's tokens are replaced
 

@@ -1,6 +1,5 @@
 """Where numbers of sequences and turns stand in the trajectories, and how likely texts are."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,14 +9,6 @@ from torch import Tensor
 from algorithms.language.models.protocol import LanguageModel
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.sampling.tokens import described
-
-
-def with_fields(found: Rollouts, field: str, **values: Tensor) -> Rollouts:
-    """With more tensors [B, T] in the dictionary `field` ("signals", "groups", "log_probs")."""
-    known = getattr(found.data, field)
-    return dataclasses.replace(
-        found, data=dataclasses.replace(found.data, **{field: known | values})
-    )
 
 
 def spans(found: Rollouts) -> list[list[tuple[int, int]]]:

@@ -7,13 +7,14 @@ from torch import Tensor
 
 from algorithms.language.measures.base import require_task
 from algorithms.language.measures.heads import Learned, over_turns, read, turn_starts
-from algorithms.language.measures.locate import lines, spans, with_fields
+from algorithms.language.measures.locate import lines, spans
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import TextTask
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
 from mbrl.policy_gradient.groups import first_steps, segment
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 from mbrl.training import Metrics
 
 

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from algorithms.language.measures.base import LanguageMeasure
-from algorithms.language.measures.locate import whole, with_fields
+from algorithms.language.measures.locate import whole
 from algorithms.language.sampling.conversation import Conversation, padded
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 
 ROOT_CHANCE = 0.5  # that a conversation of ROSE begins anew; the authors' script
 CANDIDATES = 20  # likeliest tokens whose meanings ROSE compares; the authors' script

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from algorithms.language.measures.base import LanguageMeasure
-from algorithms.language.measures.locate import with_fields
 from algorithms.language.sampling.conversation import Conversation, demonstration
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.sampling.tokens import draw, sampling_distribution, taken
@@ -15,6 +14,7 @@ from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate, Recipe
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 
 
 class Backwards(LanguageMeasure):
@@ -42,11 +42,11 @@ class Backwards(LanguageMeasure):
         for turn in sorted(set(t.segments["turn"][t.mask].tolist()), reverse=True):
             here = t.mask & (t.segments["turn"] == turn)
             rows = here.any(1).nonzero().flatten()
-            weight = torch.where(here, batch.found.weight, 0.0)
+            weight = torch.where(here, batch.estimate.weight, 0.0)
             found.append(
                 batch._replace(
                     rollouts=batch.rollouts.select(rows.tolist()),
-                    found=Estimate(batch.found.advantage[rows], weight[rows]),
+                    estimate=Estimate(batch.estimate.advantage[rows], weight[rows]),
                     targets={name: value[rows] for name, value in batch.targets.items()},
                 )
             )

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from algorithms.language.measures.base import LanguageMeasure
-from algorithms.language.measures.locate import firsts, outcomes, prompts, whole, with_fields
+from algorithms.language.measures.locate import firsts, outcomes, prompts, whole
 from algorithms.language.sampling.rollouts import Rollouts, roll_out
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks.base import Problem
 from mbrl.networks import target_copy
 from mbrl.policy_gradient.measures.trackers import SuccessTracker
 from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import with_fields
 
 SAMPLES = 4  # answers that the value of a prompt is the mean of
 OF_PROMPTS, OF_LEVELS = 0.9, 0.99  # how much of a success rate is left after one more answer

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from algorithms.language import schedule
-from algorithms.language.measures.locate import whole, with_fields
+from algorithms.language.measures.locate import whole
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
 from algorithms.language.sampling.rollouts import Rollouts, gathered, grouped
 from algorithms.language.tasks.base import Problem
 from mbrl.policy_gradient.schedulers import Outcome, Request, gather, scheduler
-from mbrl.policy_gradient.schedulers.curricula import DRIVE, Horizon
-from mbrl.policy_gradient.schedulers.difficulty_targeted import DifficultyTargeted
-from mbrl.policy_gradient.schedulers.uniform import BroRL, templates
+from mbrl.policy_gradient.schedulers.curricula import Horizon
+from mbrl.policy_gradient.schedulers.uniform import templates
+from mbrl.policy_gradient.trainer import with_fields
 
 
 class ConversationCollector:
@@ -184,17 +184,16 @@ class ScheduledCollector(ConversationCollector):
             config=schedule.settings(c),
         )
         self.recent = Recent(c.replay)
-        if isinstance(self.scheduler, BroRL):
-            for group in agent.optimisers["model"].param_groups:
-                group["lr"] *= self.scheduler.rate_scale
+        for group in agent.optimisers["model"].param_groups:
+            group["lr"] *= self.scheduler.rate_scale
 
     def speech(self) -> GenerationLimits:
-        """In a stage of DRIVE with a window, turns are no longer than it."""
-        told, a = super().speech(), self.agent
-        window = self.scheduler.window if isinstance(self.scheduler, DRIVE) else None
-        if window is None:
-            return told
-        return GenerationLimits(told.sampling, min(window, told.limit(a.task)), told.max_turns)
+        """Turns are no longer than the scheduler has them."""
+        usual, longest = super().speech(), self.scheduler.longest_turn
+        if longest is None:
+            return usual
+        tokens = min(longest, usual.limit(self.agent.task))
+        return GenerationLimits(usual.sampling, tokens, usual.max_turns)
 
     def gathered(self) -> Rollouts:
         a, found = self.agent, list[Conversation]()
@@ -210,9 +209,7 @@ class ScheduledCollector(ConversationCollector):
             return outcome_of(rows, request.each())
 
         outcome = gather(self.scheduler, roll, self.chance)
-        share = 1.0
-        if isinstance(self.scheduler, DifficultyTargeted):
-            share = self.scheduler.fresh_share
+        share = self.scheduler.fresh_share
         kept = self.scheduler.keep(outcome, self.chance)
         self.scheduler.heard(outcome, self.chance)
         if not bool(kept.any()):
@@ -224,9 +221,7 @@ class ScheduledCollector(ConversationCollector):
             return with_fields(round_, "signals", trained=whole(round_, kept[in_order].double()))
         in_order = in_order[kept[in_order]]
         rows, owner = [found[i] for i in in_order.tolist()], outcome.prompts[in_order].tolist()
-        if not isinstance(self.scheduler, DifficultyTargeted):
-            return self.made(rows, owner)
-        return self.filled(rows, owner, share)
+        return self.made(rows, owner) if share is None else self.filled(rows, owner, share)
 
     def filled(self, rows: list[Conversation], owner: list[int], share: float) -> Rollouts:
         """A round of which these are `share`."""

@@ -21,6 +21,7 @@ from algorithms.language.sampling.conversation import (
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from mbrl.errors import ConfigError
+from mbrl.policy_gradient.groups import numbered
 from mbrl.types import Trajectories
 from mbrl.types import joined as longest
 
@@ -50,9 +51,10 @@ class Rollouts:
         """[B] bool: whether the problem was solved."""
         return torch.tensor([bool(r) and r[-1].success for r in self.replies])
 
-    def select(self, rows: Sequence[int]) -> "Rollouts":
+    def select(self, rows: Sequence[int] | Tensor) -> "Rollouts":
         """These conversations, in this order."""
         at = torch.as_tensor(rows, device=self.tokens.device)
+        rows = at.tolist()
         return Rollouts(
             self.tokens[at],
             self.data.select(at),
@@ -61,6 +63,21 @@ class Rollouts:
             tuple(self.problems[i] for i in rows),
             tuple(self.turns[i] for i in rows),
             tuple(self.replies[i] for i in rows),
+        )
+
+    def compact(self) -> "Rollouts":
+        """Without the padding that all have. Groups are numbered anew, as ids are to be below the
+        number of steps."""
+        used = self.data.mask.any(0).nonzero()
+        steps = int(used.max()) + 1 if len(used) else 1
+        data = self.data.map(lambda value: value[:, :steps])
+        groups = {name: numbered(ids) for name, ids in data.groups.items()}
+        return dataclasses.replace(
+            self,
+            tokens=self.tokens[:, : steps + 1],
+            data=dataclasses.replace(data, groups=groups),
+            model_log_prob=self.model_log_prob[:, :steps],
+            kept=None if self.kept is None else self.kept[:, :steps],
         )
 
 

@@ -76,7 +76,7 @@ class DRIVE(Scheduler):
         return min(int((ends <= self.rounds).sum()), len(self.config.stages) - 1)
 
     @property
-    def window(self) -> int | None:
+    def longest_turn(self) -> int | None:
         return self.config.stages[self.stage].window
 
     def hardest(self) -> Tensor:

@@ -1,6 +1,5 @@
 """An entry of the tables: what does the scheduling, and the paper that it is from."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ class Entry:
     in recipes: "verified" against the authors' code or page, "secondary" from another source, or
     "reconstructed" from the abstract with every assumption listed."""
 
-    make: Callable[..., Any]
+    make: Any  # a scheduler's class, or another component that makes one
     config: Any
     title: str
     arxiv: str | None = None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.axes.option import one_of
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.schedulers.allocation import (
     first_places,
     in_range,
@@ -96,6 +97,7 @@ class ReinforceAda(Scheduler):
     2510.04996, as in the authors' code.
     """
 
+    fulfils = (Requirement.BOTH_KINDS,)
     of_all = True
 
     def __init__(

@@ -29,6 +29,7 @@ class GRPORoC(Scheduler):
     "rStar2-Agent: Agentic Reasoning Technical Report", arXiv 2508.20722.
     """
 
+    reads = ("penalty",)
     beliefs = ("epochs",)
 
     def __init__(

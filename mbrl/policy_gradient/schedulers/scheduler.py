@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import CheckpointError, ConfigError
+from mbrl.policy_gradient.requirements import Requirement
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,9 @@ class Scheduler(ABC):
 
     beliefs: ClassVar[tuple[str, ...]] = ()  # attributes that change from round to round
     of_all: ClassVar[bool] = False  # whether statistics are of all rollouts, kept or not
+    reads: ClassVar[tuple[str, ...]] = ()  # signals of outcomes beside "length"
+    fulfils: ClassVar[tuple[Requirement, ...]] = ()  # of recipes
+    rate_scale: float = 1.0  # factor of the trainer's learning rate
 
     def __init__(self, pool: Pool, budget: int, group: int) -> None:
         if group < 1 or budget < group:
@@ -138,6 +142,17 @@ class Scheduler(ABC):
     def places(self) -> int:
         """Whole groups in a round."""
         return self.budget // self.group
+
+    @property
+    def longest_turn(self) -> int | None:
+        """Tokens of a turn in this round at most; None: as ever."""
+        return None
+
+    @property
+    def fresh_share(self) -> float | None:
+        """The share of a round that is rolled out anew, where the trainer is to fill it up from its
+        latest groups; None: it is not."""
+        return None
 
     @abstractmethod
     def request(self, generator: torch.Generator) -> Request:

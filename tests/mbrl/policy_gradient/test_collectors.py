@@ -37,7 +37,7 @@ class Told:
     def observe(self, data: Any, rows: torch.Tensor) -> None:
         self.seen.append((data, rows))
 
-    def starts(self, owner: torch.Tensor, kept: torch.Tensor) -> None:
+    def starts(self, owner: torch.Tensor, kept: torch.Tensor, of_all: bool) -> None:
         self.rounds.append((owner.clone(), kept.clone(), self.seen))
         self.seen = []
 
@@ -115,14 +115,14 @@ def test_reinforce_ada_compares_with_episodes_that_it_does_not_keep() -> None:
         whole, kept = episodes(agent), agent.data
         rows = whole.signals["trained"][:, 0].nonzero().flatten().tolist()
         fewer += len(rows) < len(whole.mask)
-        assert len(kept.data.mask) == len(kept.found.weight) == len(rows)
+        assert len(kept.data.mask) == len(kept.estimate.weight) == len(rows)
         earned, starts = whole.reward.sum(1).tolist(), whole.groups["prompt"][:, 0].tolist()
         for place, row in enumerate(rows):
             mine = [r for r, start in zip(earned, starts, strict=True) if start == starts[row]]
             expected = earned[row] - sum(mine) / len(mine)
-            assert float(kept.found.advantage[place, 0]) == pytest.approx(expected, abs=1e-4)
+            assert float(kept.estimate.advantage[place, 0]) == pytest.approx(expected, abs=1e-4)
             assert torch.equal(kept.data.obs[place], whole.obs[row])
-        agent.left = 0
+        agent.trainer.left = 0
     assert fewer
 
 

@@ -65,7 +65,7 @@ def test_shared_steps_have_the_mean_of_their_advantages() -> None:
     agent = branching(group=6)
     agent.collect()
     assert agent.data is not None
-    t, advantage = agent.data.rollouts.data, agent.data.found.advantage
+    t, advantage = agent.data.rollouts.data, agent.data.estimate.advantage
     reward = torch.where(t.mask, t.reward, 0.0).sum(1)
     z = torch.cat([(r - r.mean()) / (r.std() + 1e-4) for r in reward.split(6)])
     node = t.groups["node"]

@@ -137,8 +137,8 @@ def test_parts_of_a_minibatch_have_one_noise_and_its_gradient() -> None:
         agent.collect()
         batch = agent.next_batch()
         generator = torch.Generator().manual_seed(0)
-        signs = torch.rand(batch.found.advantage.shape, generator=generator) - 0.5
-        agent.update(batch._replace(found=Estimate(signs, batch.found.weight)))
+        signs = torch.rand(batch.estimate.advantage.shape, generator=generator) - 0.5
+        agent.update(batch._replace(estimate=Estimate(signs, batch.estimate.weight)))
         gradients.append([p.grad for p in agent.model.parameters()])
         scales.append(part_of(agent, Perturbed).scales[0].detach())
         assert not torch.equal(before, scales[-1])  # the objective trains it

@@ -75,7 +75,7 @@ def test_recipes_learn(name: str, expert: str, monkeypatch: pytest.MonkeyPatch) 
         lacking = {n for n in wanted(agent.recipe) if "." in n} - fields
         assert {n for n in lacking if not n.startswith("segments.")} == set()
         assert agent.data is not None
-        worth = (agent.data.found.advantage * agent.data.found.weight).abs().sum()
+        worth = (agent.data.estimate.advantage * agent.data.estimate.weight).abs().sum()
         # Some objectives compare right with wrong answers to one prompt.
         if worth > 0 and agent.of_round["rollout/mixed_groups"] > 0:
             moved = zip(before, agent.model.parameters(), strict=True)

@@ -102,7 +102,7 @@ def test_steps_are_shared_by_those_that_say_the_same(
     t, tokens = agent.data.rollouts.data, agent.data.rollouts.tokens
     node, total = t.groups["node"], torch.where(t.mask, t.reward, 0.0).sum(1)
     behaviour, said = t.log_probs["behaviour"], set[tuple[int, ...]]()
-    advantage = agent.data.found.advantage
+    advantage = agent.data.estimate.advantage
     for i, step in t.mask.nonzero().tolist():
         near = [j for j in range(len(total)) if j // 6 == i // 6]
 
@@ -158,7 +158,7 @@ def test_sets_go_on_from_one_state(group: int, sizes: list[int]) -> None:
                 assert float(t.signals["vine_window"][i, step]) == float(inside)
                 if inside:
                     wanted = worth[int(t.groups["set"][i, step])] - mean
-                    assert float(agent.data.found.advantage[i, step]) == pytest.approx(
+                    assert float(agent.data.estimate.advantage[i, step]) == pytest.approx(
                         wanted, abs=1e-5
                     )
 
@@ -180,7 +180,7 @@ def test_outside_the_window_there_is_a_critic(monkeypatch: pytest.MonkeyPatch) -
             error -= float(t.signals["value"][i, step])
             carried = error + GAMMA * 0.95 * goes_on * (not t.truncated[i, step]) * carried
             if t.signals["vine_window"][i, step] < 0.5:
-                found = float(agent.data.found.advantage[i, step])
+                found = float(agent.data.estimate.advantage[i, step])
                 assert found == pytest.approx(carried, abs=1e-4)
 
 

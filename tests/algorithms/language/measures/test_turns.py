@@ -26,7 +26,7 @@ def test_turns_come_from_the_last_to_the_first() -> None:
     agent = backwards(epochs=2, minibatches=2, group=4)
     left = agent.collect()
     assert agent.data is not None
-    turns = {int(k) for stage in [agent.data, *agent.stages] for k in seen(stage)}
+    turns = {int(k) for stage in [agent.data, *agent.trainer.stages] for k in seen(stage)}
     order = []
     for number in range(left):
         batch = agent.next_batch()
@@ -43,7 +43,7 @@ def test_turns_come_from_the_last_to_the_first() -> None:
 
 def seen(batch: Any) -> set[int]:
     """The turns that have weight; every conversation has one of them."""
-    t, weight = batch.rollouts.data, batch.found.weight
+    t, weight = batch.rollouts.data, batch.estimate.weight
     assert (weight > 0).any(1).all()
     return set(t.segments["turn"][weight > 0].tolist())
 
@@ -73,7 +73,7 @@ def test_a_stage_sees_what_the_later_turns_have_changed() -> None:
             change = math.exp(sum(now[s] - before[s] for s in later))
             moved = max(moved, abs(change - 1))
             ratio = torch.exp(sum(log_prob[i, s] - before[s] for s in own))  # type: ignore[arg-type]
-            a = float(batch.found.advantage[i, own[0]])
+            a = float(batch.estimate.advantage[i, own[0]])
             gain = torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a) * change
             wanted = wanted - gain * len(own) / count
         metrics = agent.update(batch)

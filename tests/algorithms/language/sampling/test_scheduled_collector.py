@@ -206,7 +206,7 @@ def test_reinforce_ada_compares_with_all_and_trains_on_some() -> None:
     rows = agent.data.rollouts
     sizes = rows.data.groups["prompt"][:, 0].bincount()
     assert sizes.max() <= 4 and len(rows) < agent.tokens["sampled"]
-    assert bool((agent.data.found.weight[rows.data.mask] == 1).all())  # it does not choose twice
+    assert bool((agent.data.estimate.weight[rows.data.mask] == 1).all())  # it does not choose twice
     with pytest.raises(ConfigError, match="what the scheduler reinforce_ada_scheduler does"):
         learner(recipe="reinforce_ada")
 

@@ -59,7 +59,7 @@ def test_stages_follow_one_another() -> None:
     one, g = DRIVE(Pool(40), 128, 8, DRIVEConfig(STAGES)), generator()
     prompts = Prompts(torch.linspace(0, 1, 40))
     for t in range(34):
-        assert one.stage == (t >= 30) and one.window == (128 if t >= 30 else 64)
+        assert one.stage == (t >= 30) and one.longest_turn == (128 if t >= 30 else 64)
         request = one.request(g)
         assert request.rollouts.tolist() == ([64] * 2 if t >= 30 else [8] * 16)
         if t >= 30:
