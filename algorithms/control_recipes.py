@@ -5,38 +5,33 @@ import dataclasses
 
 from torch import Tensor
 
-from algorithms import control_parts
+from algorithms import control_measures
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
-from mbrl.policy_gradient.credit import Bootstrapped, ReturnToGo
-from mbrl.policy_gradient.option import CURRENT_ENTROPY
-from mbrl.policy_gradient.rewards import at_last, outcome
-from mbrl.policy_gradient.selection import Finished
+from mbrl.policy_gradient.axes.credit import Bootstrapped, ReturnToGo
+from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
+from mbrl.policy_gradient.axes.reward import at_last, outcome
+from mbrl.policy_gradient.axes.selection import Finished
+from mbrl.policy_gradient.measure import unmet
+from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import ANCHORS
 from mbrl.types import Spec, Trajectories
 
 # What a run in control has for a recipe, beside the current policy's entropy.
-ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
-KEYS = ("prompt", "turn")  # copies that began in one state, and the step of the episode
 HAS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
-    *("signals.value", "signals.uniform"),
-    *(name for part in control_parts.PARTS for name in part.provides),
+    "signals.uniform",
     *("groups.prompt", "segments.turn", "entropy"),
     "sum_prob_squared",  # of discrete actions
     CURRENT_ENTROPY,
 )
-# Parts of recipes, in their words, that a run in control has or makes.
-PARTS = frozenset(
-    {
-        "a critic",
-        "log-probs of the policy that acted",
-        "log-probs of the engine that sampled",  # here the policy itself: they are the old ones
-        "sampling log-probs",
-        "log-probs at the start of the update",
-        "data of earlier policies with their log-probs",  # with keep above 1
-        "the sum of squared probabilities of the old policy",
-        *(sentence for part in control_parts.PARTS for sentence in part.covers),
-    }
+FULFILS = (
+    Requirement.ACTING_LOG_PROBS,
+    Requirement.ENGINE_LOG_PROBS,  # here the policy itself: they are the old ones
+    Requirement.SAMPLER_LOG_PROBS,
+    Requirement.START_LOG_PROBS,
+    Requirement.EARLIER_DATA,  # with keep above 1
+    Requirement.SUM_PROB_SQUARED,
 )
 
 
@@ -48,16 +43,13 @@ def check(objective: Recipe, group: int, scheduler: str, pool: int) -> None:
             f"recipe {objective.name} compares copies that begin in one state, and group is 1: "
             "nothing would be learned; set group to 2 or more"
         )
-    lacking = [n for n in objective.needs if n not in HAS]
-    keys = {name for term in objective.terms for name in term.key} - set(KEYS)
-    lacking += [f"groups.{name}" for name in sorted(keys) if f"groups.{name}" not in lacking]
-    lacking += [part for part in objective.parts if part not in PARTS]
+    lacking = unmet(objective, control_measures.MEASURES, HAS, FULFILS)
     if lacking:
         raise ConfigError(
             f"recipe {objective.name} needs {', '.join(lacking)}, which a run in control does not "
             "have; `list recipes` shows what each one needs"
         )
-    control_parts.check(objective, group, pool)
+    control_measures.check(objective, group, pool)
 
 
 def success(t: Trajectories) -> Tensor:

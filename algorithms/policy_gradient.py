@@ -13,39 +13,35 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from algorithms.control_parts import described, needed
-from algorithms.control_recipes import ANCHORS, check, in_control, success
+from algorithms.control_critic import Critic, Moments
+from algorithms.control_measures import CriticValues, Episodes, log_probs_and_entropy, needed
+from algorithms.control_recipes import check, in_control, success
 from mbrl.agent import Agent
 from mbrl.collector import CollectorConfig
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import (
     ACTIVATIONS,
-    MLP,
     CategoricalPolicy,
-    Normaliser,
     SquashedGaussianPolicy,
     adam,
     descend,
-    target_copy,
 )
-from mbrl.policy_gradient import Estimate, estimate, loss, recipe, shuffled
-from mbrl.policy_gradient.credit import Bootstrapped
+from mbrl.policy_gradient import loss, recipe
+from mbrl.policy_gradient.axes.step_size import at_rate
+from mbrl.policy_gradient.collectors import EpisodeCollector, ScheduledEpisodeCollector
+from mbrl.policy_gradient.collectors import check as check_scheduler
 from mbrl.policy_gradient.groups import numbered
-from mbrl.policy_gradient.step_size import at_rate
-from mbrl.rounds import Rounds
-from mbrl.scheduled_rounds import ScheduledRounds
-from mbrl.scheduled_rounds import check as check_scheduler
-from mbrl.scheduling import SCHEDULERS
-from mbrl.scheduling.curricula import Horizon
-from mbrl.scheduling.settings import settings
+from mbrl.policy_gradient.schedulers.curricula import Horizon
+from mbrl.policy_gradient.schedulers.settings import settings
+from mbrl.policy_gradient.trainer import Minibatch, Trainer, check_version
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics
-from mbrl.types import Dataset, Spec, Trajectories, Transitions, joined
+from mbrl.types import Dataset, Trajectories, Transitions, joined
 
 
 @dataclass(frozen=True)
@@ -109,21 +105,13 @@ class PolicyGradientConfig:
         check(recipe(self.recipe), self.group, self.scheduler, self.pool)
 
 
-class Minibatch(NamedTuple):
-    """Episodes with their estimates, and the critic's targets [B, T] where there is a critic."""
-
-    data: Trajectories
-    found: Estimate
-    target: Tensor | None
-
-
 class Networks:
     """The learner as an agent holds it: what is saved. The updates are the agent's own."""
 
-    def __init__(self, config: Any, rate: float, learned: dict[str, nn.Module]) -> None:
-        self.config, self.policy = config, learned["policy"]
-        self.modules = dict(learned)
-        self.optimisers = {name: adam(m.parameters(), rate) for name, m in learned.items()}
+    def __init__(self, config: Any, policy: nn.Module) -> None:
+        self.config, self.policy = config, policy
+        self.modules: dict[str, nn.Module] = {"policy": policy}
+        self.optimisers = {"policy": adam(policy.parameters(), config.learning_rate)}
 
 
 class OnPolicy:
@@ -138,7 +126,7 @@ class OnPolicy:
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class PolicyGradient(Agent[Minibatch]):
+class PolicyGradient(Agent[Minibatch[Episodes]]):
     """Policy gradients (REINFORCE, A2C, PPO, V-trace, GRPO, ...) by acting."""
 
     version = 5
@@ -147,50 +135,64 @@ class PolicyGradient(Agent[Minibatch]):
     config: PolicyGradientConfig
 
     def build(self, generator: torch.Generator) -> tuple[Networks, OnPolicy]:
-        spec, config, initial = self.spec, self.config, generator
+        spec, config = self.spec, self.config
         kind = CategoricalPolicy if spec.discrete else SquashedGaussianPolicy
         policy = kind(spec, config.hidden, activation=config.activation)
-        policy.net.orthogonal(0.01, initial)  # nearly one distribution in all states
-        policy.to(self.device)
+        policy.net.orthogonal(0.01, generator)  # nearly one distribution in all states
+        self.learner = Networks(config, policy.to(self.device))  # which measures ask for
         self.recipe = in_control(recipe(config.recipe), spec, config.gamma, config.lam)
         if "sum_prob_squared" in self.recipe.needs and not spec.discrete:
             raise ConfigError(
                 f"recipe {config.recipe} needs the sum of squared probabilities, which continuous "
                 "actions do not have; choose another recipe"
             )
-        self.parts = {part.__name__: part(self.recipe) for part in needed(self.recipe)}
-        if any(part.discrete for part in self.parts.values()) and not spec.discrete:
+        self.initial = generator
+        self.aims = Moments(1, self.device)  # targets of the critic
+        self.measures = {kind.__name__: kind(self) for kind in needed(self.recipe)}
+        if any(m.discrete for m in self.measures.values()) and not spec.discrete:
             raise ConfigError(
                 f"recipe {config.recipe} compares entropies of discrete actions, and those of "
                 f"{spec.task} are continuous; choose another recipe"
             )
         self.reward = config.reward or ("success" if self.recipe.verdict else "task")
-        credits = [term.credit for term in self.recipe.terms]
-        self.credit = next((c for c in credits if isinstance(c, Bootstrapped)), None)
-        learned: dict[str, nn.Module] = {"policy": policy}
-        self.critic: Critic | None = None
-        if "signals.value" in self.recipe.needs:
-            self.critic = Critic(spec, config.hidden, config.activation, initial).to(self.device)
-            learned["critic"] = self.critic
-        self.anchors = {
-            name: target_copy(policy)
-            for name in ANCHORS
-            if f"log_probs.{name}" in self.recipe.needs
-        }
-        learner = Networks(config, config.learning_rate, learned)
-        learner.modules |= self.anchors
-        if self.critic is not None:
-            learner.optimisers["critic"].param_groups[0]["lr"] = config.critic_rate
+        self.trainer: Trainer[Episodes] = Trainer(
+            self.recipe,
+            self.policy,
+            list(self.measures.values()),
+            lambda policy, episodes: log_probs_and_entropy(policy, episodes.data)[0],
+            self.generator,
+            epochs=config.epochs,
+            minibatches=config.minibatches,
+        )
+        learner = self.learner
+        learner.modules |= self.trainer.anchors
+        for measure in self.measures.values():
+            learner.modules |= measure.modules
+            learner.optimisers |= measure.optimisers
         self.heard: list[tuple[Transitions, Tensor]] = []  # of the round that is going on
         self.drawn = torch.empty(0)  # what `explore` drew last, before the squash
         self.owner = self.usual()  # the start of every copy of the round that is over
         self.chosen: Tensor | None = None  # those that are trained on; None: all
+        self.of_all = False  # whether statistics are of all, chosen or not
         self.rounds: list[Trajectories] = []
         self.seen = Moments(spec.obs_dim, self.device)
-        self.aims = Moments(1, self.device)  # targets of the critic
-        self.data: Minibatch | None = None
-        self.order, self.left = torch.empty(0, dtype=torch.int64), 0
         return learner, OnPolicy()
+
+    @property
+    def critic(self) -> Critic | None:
+        """The critic, where the recipe needs one."""
+        measure = self.measures.get("CriticValues")
+        return measure.critic if isinstance(measure, CriticValues) else None
+
+    @property
+    def data(self) -> Minibatch[Episodes] | None:
+        """The round that is learned from."""
+        return self.trainer.data
+
+    @property
+    def left(self) -> int:
+        """Updates that the round has left."""
+        return self.trainer.left
 
     def usual(self) -> Tensor:
         """[E]: the starts of a round without a scheduler."""
@@ -202,16 +204,16 @@ class PolicyGradient(Agent[Minibatch]):
         policy: CategoricalPolicy | SquashedGaussianPolicy = self.policy
         return policy
 
-    def collector(self, task: Task) -> Rounds:
+    def collector(self, task: Task) -> EpisodeCollector:
         """What acts in `task` with the agent's exploration."""
         c = self.config
         horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
         if c.pool == 0:
-            greedy = any(part.greedy for part in self.parts.values())
-            return Rounds(
+            greedy = any(m.greedy for m in self.measures.values())
+            return EpisodeCollector(
                 task, envs=c.envs, group=c.group, seed=self.seed, horizon=horizon, greedy=greedy
             )
-        return ScheduledRounds(
+        return ScheduledEpisodeCollector(
             task,
             c.scheduler,
             c.pool,
@@ -249,22 +251,16 @@ class PolicyGradient(Agent[Minibatch]):
         drawn = self.drawn.to(data.obs.device)
         self.heard.append((dataclasses.replace(data, action=drawn), rows))
 
-    def starts(self, owner: Tensor, kept: Tensor) -> None:
-        """Which start [E] every copy of the round that is over had, and which are trained on."""
+    def starts(self, owner: Tensor, kept: Tensor, of_all: bool = False) -> None:
+        """Which start [E] every copy of the round that is over had, and which are trained on; with
+        `of_all` the others count in the statistics."""
         self.owner, self.chosen = owner.to(self.device), kept.to(self.device)
+        self.of_all = of_all
 
     def end_round(self) -> int:
         """Take the round's episodes in; returns how many updates follow."""
         self.take_in()
-        self.data = self._estimated(self.kept())
-        self.left = self.config.epochs * self.splits
-        return self.left
-
-    @property
-    def splits(self) -> int:
-        """Updates a pass: fewer where a scheduler keeps fewer episodes than minibatches."""
-        assert self.data is not None
-        return min(self.config.minibatches, len(self.data.data.mask))
+        return self.trainer.begin_round(self._estimated(self.kept()))
 
     def take_in(self) -> None:
         """Make episodes of what was heard since the last round."""
@@ -313,93 +309,55 @@ class PolicyGradient(Agent[Minibatch]):
         if self.reward == "success":
             t = dataclasses.replace(t, reward=success(t))
         if self.chosen is not None:
-            if getattr(SCHEDULERS[self.config.scheduler].make, "of_all", False):
+            if self.of_all:
                 t.signals["trained"] = self.chosen[:, None].expand(-1, steps).to(t.reward.dtype)
             else:
                 t = t.select(self.chosen.nonzero().flatten())
                 t.groups["prompt"] = numbered(t.groups["prompt"])
             self.owner, self.chosen = self.usual(), None
-        for part in self.parts.values():
-            t = part.gathered(t, self.config.group)
+        episodes = Episodes(t)
+        for measure in self.measures.values():
+            episodes = measure.on_episodes(episodes, self.config.group)
+        t = episodes.data
         with torch.no_grad():
-            t.log_probs["behaviour"] = described(self.acting, t)[0]
+            t.log_probs["behaviour"] = log_probs_and_entropy(self.acting, t)[0]
         return t
 
     @torch.no_grad()
-    def _estimated(self, t: Trajectories) -> Minibatch:
-        """Everything that stays as it is during the updates of a round."""
-        now, entropy = described(self.policy, t)
-        log_probs = t.log_probs | {"old": now, "proximal": now}
-        log_probs |= {name: described(anchor, t)[0] for name, anchor in self.anchors.items()}
-        signals = dict(t.signals)
-        if self.critic is not None:
-            signals |= {"value": self.critic(t.obs), "next_value": self.critic(t.next_obs)}
-        if "signals.uniform" in self.recipe.needs:
-            signals["uniform"] = torch.rand(
-                t.mask.shape, generator=self.generator, device=self.device
-            )
+    def _estimated(self, t: Trajectories) -> Minibatch[Episodes]:
+        """With the policy before the updates as the old one."""
+        now, entropy = log_probs_and_entropy(self.policy, t)
         t = dataclasses.replace(
             t,
-            log_probs=log_probs,
-            signals=signals,
+            log_probs=t.log_probs | {"old": now, "proximal": now},
             entropy=entropy,
             sum_prob_squared=self._sum_prob_squared(t),
         )
-        for part in self.parts.values():
-            t = part.measured(t, self.policy)
-        found = estimate(self.recipe, t)
-        target = None if self.credit is None else self.credit.targets(t.reward, t)
-        if self.critic is not None and target is not None:
-            self.aims.add(target[t.mask][:, None])
-            self.critic.rescale(self.aims)
-        if "previous" in self.anchors:
-            self.anchors["previous"].load_state_dict(self.policy.state_dict())
-        if "trained" not in t.signals:
-            return Minibatch(t, found, target)
-        rows = t.signals["trained"][:, 0].nonzero().flatten()
-        found = Estimate(found.advantage[rows], found.weight[rows])
-        return Minibatch(t.select(rows), found, None if target is None else target[rows])
+        return self.trainer.estimated(Episodes(t))
 
     def _sum_prob_squared(self, t: Trajectories) -> Tensor | None:
         if not isinstance(self.policy, CategoricalPolicy):
             return None
         return torch.softmax(self.policy.logits(t.obs), -1).square().sum(-1)
 
-    def next_batch(self) -> Minibatch:
+    def next_batch(self) -> Minibatch[Episodes]:
         """Episodes of the kept rounds, each once a pass. Raises `ConfigError` before a round is
         over."""
-        if self.data is None or self.left == 0:
-            raise ConfigError("there is no finished round to learn from; call learn")
-        data, found, target = self.data
-        place = (self.config.epochs * self.splits - self.left) % self.splits
-        if place == 0:
-            self.order = shuffled(self.recipe, data, self.generator)
-        rows = self.order.tensor_split(self.splits)[place]
-        part = data.select(rows)
-        for ids in part.groups:  # which may be no larger than the steps that are left
-            part.groups[ids] = numbered(part.groups[ids])
-        return Minibatch(
-            part,
-            Estimate(found.advantage[rows], found.weight[rows]),
-            None if target is None else target[rows],
-        )
+        return self.trainer.next_batch()
 
-    def update(self, batch: Minibatch) -> Metrics:
-        """One step of the policy on the recipe's loss, and of the critic on squared errors."""
-        t, clip = batch.data, self.config.clip_norm
-        log_prob, entropy = described(self.policy, t)
-        value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
+    def update(self, batch: Minibatch[Episodes]) -> Metrics:
+        """One step of the policy on the recipe's loss, and of what is learned beside it."""
+        t = batch.data
+        log_prob, entropy = log_probs_and_entropy(self.policy, t)
+        value, metrics = loss(self.recipe, log_prob, t, batch.estimate, entropy)
         if value.requires_grad:
             with at_rate(self.optimisers["policy"], metrics):
-                descend(self.optimisers["policy"], value, clip)
+                descend(self.optimisers["policy"], value, self.config.clip_norm)
         steps = t.mask.sum().clamp_min(1)
         metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
-        if self.critic is not None and batch.target is not None:
-            error = torch.where(t.mask, self.critic(t.obs) - batch.target, 0.0) / self.critic.scale
-            critic_loss = error.square().sum() / steps
-            descend(self.optimisers["critic"], critic_loss, clip)
-            metrics["critic/loss"] = critic_loss.detach()
-        self.left -= 1
+        for measure in self.measures.values():
+            metrics |= measure.learn(batch.rollouts, batch.targets)
+        self.trainer.updated()
         if self.left == 0 and self.config.normalise_obs:
             self.seen.apply(self.policy.normaliser)
             if self.critic is not None:
@@ -410,88 +368,17 @@ class PolicyGradient(Agent[Minibatch]):
         heard = [(dataclasses.asdict(data), rows) for data, rows in self.heard]
         rounds = [dataclasses.asdict(part) for part in self.rounds]
         seen = self.seen.state_dict()
-        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        measures = {name: m.state_dict() for name, m in self.measures.items()}
         aims = self.aims.state_dict()
-        kept = {"heard": heard, "rounds": rounds, "seen": seen, "aims": aims, "parts": parts}
-        return super().state_dict() | kept
+        kept = {"heard": heard, "rounds": rounds, "seen": seen, "aims": aims, "parts": measures}
+        return super().state_dict() | kept | {"recipe_version": self.recipe.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_version(self.recipe, state)
         super().load_state_dict(state)
         self.heard = [(Transitions(**data), rows) for data, rows in state["heard"]]
         self.rounds = [Trajectories(**part) for part in state["rounds"]]
         self.seen.load_state_dict(state["seen"])
         self.aims.load_state_dict(state["aims"])
-        for name, part in self.parts.items():
-            part.load_state_dict(state["parts"][name])
-
-
-class Critic(nn.Module):
-    """V(s) [...] of raw observations [..., S].
-
-    The network's output is in deviations of the targets so far from their mean, so that values in
-    the hundreds are learned no later than those around 1; when these numbers change, the last layer
-    changes with them, so that values stay ("Learning values across many orders of magnitude", arXiv
-    1602.07714, section 2).
-    """
-
-    centre: Tensor
-    scale: Tensor
-
-    def __init__(
-        self, spec: Spec, hidden: Sequence[int], activation: str, generator: torch.Generator
-    ) -> None:
-        super().__init__()
-        self.normaliser = Normaliser(spec.obs_dim)
-        self.net = MLP(spec.obs_dim, hidden, 1, activation=activation)
-        self.net.orthogonal(1.0, generator)
-        self.register_buffer("centre", torch.zeros(()))
-        self.register_buffer("scale", torch.ones(()))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        value: Tensor = self.net(self.normaliser(obs))[..., 0]
-        return self.centre + self.scale * value
-
-    @torch.no_grad()
-    def rescale(self, moments: "Moments") -> None:
-        """Measure in deviations from the mean of `moments` (of one number), with values as they
-        are."""
-        mean, std = moments.mean[0].float(), moments.std()[0].float()
-        last = self.net.layers[-1]
-        assert isinstance(last, nn.Linear)
-        last.weight.mul_(self.scale / std)
-        last.bias.copy_((self.centre + self.scale * last.bias - mean) / std)
-        self.centre.copy_(mean)
-        self.scale.copy_(std)
-
-
-class Moments:
-    """Mean and variance of all observations so far, by the parallel update of Chan et al."""
-
-    def __init__(self, dim: int, device: torch.device) -> None:
-        self.count = torch.zeros((), dtype=torch.float64, device=device)
-        self.mean = torch.zeros(dim, dtype=torch.float64, device=device)
-        self.squares = torch.zeros(dim, dtype=torch.float64, device=device)
-
-    def add(self, values: Tensor) -> None:
-        """Take in `values` [N, D]."""
-        new, count = values.double(), len(values)
-        mean = new.mean(0)
-        apart, total = mean - self.mean, self.count + count
-        self.squares = self.squares + (new - mean).square().sum(0)
-        self.squares = self.squares + apart.square() * self.count * count / total
-        self.mean, self.count = self.mean + apart * count / total, total
-
-    def std(self) -> Tensor:
-        """[D], 1 where nothing varies."""
-        std = (self.squares / self.count.clamp_min(1)).sqrt()
-        return torch.where(std < 1e-6, torch.ones_like(std), std)
-
-    def apply(self, normaliser: Normaliser) -> None:
-        normaliser.mean.copy_(self.mean)
-        normaliser.std.copy_(self.std())
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in ("count", "mean", "squares")}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.count, self.mean, self.squares = state["count"], state["mean"], state["squares"]
+        for name, measure in self.measures.items():
+            measure.load_state_dict(state["parts"].get(name, {}))

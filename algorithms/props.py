@@ -18,19 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithms.control_parts import described
-from algorithms.policy_gradient import (
-    Minibatch,
-    Networks,
-    OnPolicy,
-    PolicyGradient,
-    PolicyGradientConfig,
-)
+from algorithms.control_measures import Episodes, log_probs_and_entropy
+from algorithms.policy_gradient import Networks, OnPolicy, PolicyGradient, PolicyGradientConfig
 from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend, target_copy
 from mbrl.policy_gradient import Estimate
-from mbrl.policy_gradient.gates import Clip
-from mbrl.policy_gradient.ratios import log_difference
+from mbrl.policy_gradient.axes.gate import Clip
+from mbrl.policy_gradient.axes.ratio import log_difference
+from mbrl.policy_gradient.trainer import Minibatch
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
@@ -87,6 +82,7 @@ class PROPS(PolicyGradient):
         learner.optimisers["sampling"] = adam(self.sampling.parameters(), rate)
         self.count = 0  # rounds so far
         self.sampling_left = 0
+        self.sampling_order = torch.empty(0, dtype=torch.int64)
         self.sampled: Trajectories | None = None
         return learner, source
 
@@ -102,11 +98,11 @@ class PROPS(PolicyGradient):
             super().end_round()
         else:
             self.take_in()
-            self.left = 0
+            self.trainer.left = 0
         self.sampling_left = c.sampling_epochs * c.sampling_minibatches
         return self.left + self.sampling_left
 
-    def next_batch(self) -> Minibatch:
+    def next_batch(self) -> Minibatch[Episodes]:
         """Of the learned policy's episodes first, then of the sampling policy's. Raises
         `ConfigError` before a round is over."""
         if self.left > 0 or self.sampling_left == 0:
@@ -118,24 +114,26 @@ class PROPS(PolicyGradient):
         assert self.sampled is not None
         if passed % c.sampling_minibatches == 0:
             rows = len(self.sampled.mask)
-            self.order = torch.randperm(rows, generator=self.generator, device=self.device)
+            self.sampling_order = torch.randperm(rows, generator=self.generator, device=self.device)
         place = passed % c.sampling_minibatches
-        chosen = self.sampled.select(self.order.tensor_split(c.sampling_minibatches)[place])
+        chosen = self.sampled.select(
+            self.sampling_order.tensor_split(c.sampling_minibatches)[place]
+        )
         nothing = torch.zeros_like(chosen.reward)
-        return Minibatch(chosen, Estimate(nothing, nothing), None)
+        return Minibatch(Episodes(chosen), Estimate(nothing, nothing), {})
 
     @torch.no_grad()
     def _start_sampling(self) -> None:
         """From the learned policy, on all kept rounds."""
         self.sampling.load_state_dict(self.policy.state_dict())
         self.sampled = self.kept()
-        self.sampled.log_probs["old"] = described(self.policy, self.sampled)[0]
+        self.sampled.log_probs["old"] = log_probs_and_entropy(self.policy, self.sampled)[0]
 
-    def update(self, batch: Minibatch) -> Metrics:
+    def update(self, batch: Minibatch[Episodes]) -> Metrics:
         if self.left > 0:
             return super().update(batch)
         t = batch.data
-        log_prob, _ = described(self.sampling, t)
+        log_prob, _ = log_probs_and_entropy(self.sampling, t)
         apart = divergence(self.policy, self.sampling, t.obs)
         loss = sampling_loss(log_prob, t, apart, self.config)
         descend(self.optimisers["sampling"], loss, self.config.clip_norm)

@@ -18,6 +18,7 @@ VERBS = {
     "collect": "record the local datasets again from behaviour policies",
     "model": "fit a world model, or measure how accurate one is",
     "list": "list the algorithms, tasks, datasets and recipes",
+    "explain": "print the formula of a policy-gradient recipe",
     "table": "run the missing cells of a table and print it",
     "sweep": "train every combination of algorithms, datasets, seeds and settings",
     "search": "search hyperparameters with Optuna, by an offline score",

@@ -12,7 +12,7 @@ import pytest
 from experiments.__main__ import main
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 TINY = ["--model.transformer.width", "16", "--final-problems", "2", "--eval-problems", "2"]
@@ -42,11 +42,14 @@ SHORT: dict[str, list[str] | None] = {
 SETUP = ("make ", "git ", "pip ", "cd ", "source ", "python3 -m venv", "python -m pip")
 
 
+FILE = re.compile(r"# (entry in )?[\w/]+\.(py|toml)\n")  # for a copy of the checkout, not to run
+
+
 def blocks(kinds: tuple[str, ...]) -> list:
     found = []
     for page in PAGES:
         for index, (kind, text) in enumerate(BLOCK.findall(page.read_text())):
-            if kind in kinds:
+            if kind in kinds and not FILE.match(text):
                 found.append(pytest.param(text, id=f"{page.stem}-{index}"))
     return found
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithms.language.parts.answers import meanings
-from algorithms.language.rollouts import Rollouts, roll_out
-from algorithms.language.sampling import Sampling
+from algorithms.language.measures.answers import meanings
+from algorithms.language.sampling.rollouts import Rollouts, roll_out
+from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks.base import TextTask
 from mbrl.errors import ConfigError
 

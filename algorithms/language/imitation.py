@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from algorithms.language.agent import Speaker, SpeakerConfig, state_at, trained
-from algorithms.language.passes import passes
-from algorithms.language.rollouts import Rollouts, demonstrated
+from algorithms.language.learner import LanguageLearner, LanguageLearnerConfig, state_at, trainable
+from algorithms.language.models.passes import passes
+from algorithms.language.sampling.rollouts import Rollouts, demonstrated
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 
 
 @dataclass(frozen=True)
-class ImitationConfig(SpeakerConfig):
+class ImitationConfig(LanguageLearnerConfig):
     """Settings of supervised learning."""
 
     rows: int = 64  # demonstrations in an update
@@ -27,7 +27,7 @@ class ImitationConfig(SpeakerConfig):
             raise ConfigError(f"rows is {self.rows}, it must be at least 1")
 
 
-class Imitation(Speaker):
+class Imitation(LanguageLearner):
     """Maximises the likelihood of demonstrated turns."""
 
     version = 2
@@ -81,7 +81,7 @@ class Imitation(Speaker):
             loss = F.cross_entropy(logits, wanted, reduction="sum") / mask.sum()
             loss.backward()
             total += loss.detach()
-        torch.nn.utils.clip_grad_norm_(trained(self.model), self.config.clip_norm)
+        torch.nn.utils.clip_grad_norm_(trainable(self.model), self.config.clip_norm)
         optimiser.step()
         self.updates += 1
         return {"imitation/loss": total, "imitation/tokens": mask.sum()}

@@ -1,43 +1,40 @@
 """Language models by policy gradients: any recipe of `mbrl.policy_gradient`, on conversations that
 the model has about problems of a task. The trainer knows no recipe: it gives what `Recipe.needs`
-names, and `parts` measure what is more than log-probs."""
+names, and `measures` give what is more than log-probs."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from algorithms.language import parts, schedule
-from algorithms.language.agent import Speaker, described_at, measured, put, state_at, trained
-from algorithms.language.passes import Pass, passes, together
-from algorithms.language.rollouts import Rollouts, from_plain, plain
-from algorithms.language.settings import ANCHORS, HAS, MADE, LanguageConfig
-from algorithms.language.starts import rounds_of
+from algorithms.language import measures, schedule
+from algorithms.language.learner import (
+    LanguageLearner,
+    described_at,
+    measured,
+    put,
+    state_at,
+    trainable,
+)
+from algorithms.language.models.passes import Pass, passes, together
+from algorithms.language.sampling.partial_episodes import make_collector
+from algorithms.language.sampling.rollouts import Rollouts, from_plain, plain
+from algorithms.language.settings import HAS, MADE, LanguageConfig
 from algorithms.language.tasks.base import Problem
-from mbrl.errors import ConfigError
-from mbrl.networks import target_copy
-from mbrl.policy_gradient import Estimate, Recipe, estimate, loss, recipe, shuffled
-from mbrl.policy_gradient.groups import numbered
-from mbrl.policy_gradient.ratios import log_difference
-from mbrl.policy_gradient.step_size import at_rate, effective_share
+from mbrl.policy_gradient import Recipe, loss, recipe
+from mbrl.policy_gradient.axes.ratio import log_difference
+from mbrl.policy_gradient.axes.step_size import at_rate, effective_share
+from mbrl.policy_gradient.trainer import Minibatch, Trainer, check_version, with_fields
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
-__all__ = ["HAS", "MADE", "LanguageConfig", "LanguagePolicyGradient", "Minibatch", "shortened"]
+__all__ = ["HAS", "MADE", "LanguageConfig", "LanguagePolicyGradient", "Minibatch"]
 
 
-class Minibatch(NamedTuple):
-    """Conversations with their estimates."""
-
-    rollouts: Rollouts
-    found: Estimate
-    targets: dict[str, Tensor]  # of what is learned beside the model, [B, T] each
-
-
-class LanguagePolicyGradient(Speaker):
+class LanguagePolicyGradient(LanguageLearner):
     """Policy gradients on a text task. A step is a round: conversations, then updates on them."""
 
     version = 2
@@ -53,24 +50,25 @@ class LanguagePolicyGradient(Speaker):
     ) -> None:
         super().__init__(spec, config, device=device, seed=seed)
         self.recipe: Recipe = schedule.fitted(recipe(self.config.recipe), self.config)
-        self.anchors: dict[str, nn.Module] = {
-            name: target_copy(self.model)
-            for name in ANCHORS
-            if f"log_probs.{name}" in self.recipe.needs
-        }
+        self.trainer: Trainer[Rollouts] = Trainer(
+            self.recipe,
+            self.model,
+            [],
+            lambda model, rollouts: self.measured(model, rollouts)[0],
+            self.generator,
+            epochs=self.config.epochs,
+            minibatches=self.config.minibatches,
+        )
         self.modules |= self.anchors
-        self.parts = parts.needed(self.recipe, self)
-        for part in self.parts:
-            self.modules |= part.modules
-            self.optimisers |= part.optimisers
+        self.measures = [kind(self) for kind in measures.kinds(self.recipe)]
+        self.trainer.measures = self.measures
+        for measure in self.measures:
+            self.modules |= measure.modules
+            self.optimisers |= measure.optimisers
         self.queue: list[Rollouts] = []  # sampled and not yet learned from, oldest first
-        self.data: Minibatch | None = None
-        self.stages: list[Minibatch] = []  # of the round, those that come after `data`
-        self.stage_left = 0  # updates on `data`
-        self.order, self.left = torch.empty(0, dtype=torch.int64), 0
         self.of_round: Metrics = {}
         self.tokens = {"sampled": 0, "trained": 0}
-        self.rounds = rounds_of(self)
+        self.rounds = make_collector(self)
 
     @classmethod
     def default(cls) -> LanguageConfig:
@@ -82,8 +80,23 @@ class LanguagePolicyGradient(Speaker):
         put(self.model, state_at(path, self.config.model)["modules"]["model"])
         for anchor in self.anchors.values():
             anchor.load_state_dict(self.model.state_dict())
-        for part in self.parts:
-            part.begin()
+        for measure in self.measures:
+            measure.begin()
+
+    @property
+    def anchors(self) -> dict[str, nn.Module]:
+        """Policies that the current one is held to."""
+        return self.trainer.anchors
+
+    @property
+    def data(self) -> Minibatch[Rollouts] | None:
+        """The part of the round that is learned from."""
+        return self.trainer.data
+
+    @property
+    def left(self) -> int:
+        """Updates that the round has left."""
+        return self.trainer.left
 
     @property
     def old(self) -> str:
@@ -102,27 +115,9 @@ class LanguagePolicyGradient(Speaker):
     def take_in(self, found: Rollouts) -> int:
         """Make a round of these conversations, which have `old` log-probs; returns how many updates
         follow."""
-        self.stages = [self.estimated(found)]
-        for part in self.parts:
-            self.stages = [stage for batch in self.stages for stage in part.stages(batch)]
-        self.left = sum(self.passes(stage) for stage in self.stages)
-        self.begin_stage()
-        return self.left
-
-    def begin_stage(self) -> None:
-        """Go on with the part of the round whose turn it is."""
-        self.data = self.stages.pop(0)
-        for part in self.parts:
-            self.data = part.reached(self.data)
-        self.stage_left = self.passes(self.data)
-
-    def passes(self, batch: Minibatch) -> int:
-        """Updates on it."""
-        return self.config.epochs * self.minibatches(batch)
-
-    def minibatches(self, batch: Minibatch) -> int:
-        """Of a pass: fewer where there are fewer conversations than that."""
-        return min(self.config.minibatches, len(batch.rollouts))
+        batch = self.estimated(found)
+        self.of_round = self.round_metrics(batch)
+        return self.trainer.begin_round(batch)
 
     def gathered(self) -> Rollouts:
         """Conversations of a round, with the `old` log-probs of the policy that had them: those
@@ -135,18 +130,18 @@ class LanguagePolicyGradient(Speaker):
         known["old"] = torch.where(again > 0, known["behaviour"], known["old"])
         return found
 
-    def speaker(self) -> Any:
-        """What conversations are sampled with: the model, as the parts change it."""
+    def sampling_model(self) -> Any:
+        """What conversations are sampled with: the model, as measures change it."""
         model: Any = self.model
-        for part in self.parts:
-            model = part.speaker(model)
+        for measure in self.measures:
+            model = measure.sampling_model(model)
         return model
 
     def problems(self, numbers: Sequence[int]) -> Sequence[Problem]:
-        """The problems of these numbers, as the parts want them."""
+        """The problems of these numbers, as measures want them."""
         found: Sequence[Problem] = [self.problem(n) for n in numbers]
-        for part in self.parts:
-            found = part.problems(found)
+        for measure in self.measures:
+            found = measure.problems(found)
         return found
 
     def with_old(self, found: Rollouts, *, sampled: bool = False) -> Rollouts:
@@ -174,10 +169,9 @@ class LanguagePolicyGradient(Speaker):
             c.rows_at_once,
         )
 
-    @torch.no_grad()
-    def estimated(self, found: Rollouts) -> Minibatch:
-        """Everything that stays as it is during the updates of a round."""
-        sampled = found.data.log_probs["old"]
+    def estimated(self, found: Rollouts) -> Minibatch[Rollouts]:
+        """With the log-probs of the policies that the recipe compares."""
+        proximal = found.data.log_probs["old"]
         if (self.config.staleness or "replayed" in found.data.signals) and (
             self.old == "start" or "log_probs.proximal" in self.recipe.needs
         ):
@@ -185,28 +179,12 @@ class LanguagePolicyGradient(Speaker):
             proximal = now.data.log_probs["old"]
             if self.old == "start":
                 found = now
-        else:
-            proximal = sampled
-        log_probs = found.data.log_probs | {"proximal": proximal}
-        for name, anchor in self.anchors.items():
-            log_probs[name] = self.measured(anchor, found)[0]
-        data = dataclasses.replace(found.data, log_probs=log_probs)
-        if "signals.uniform" in self.recipe.needs:
-            drawn = torch.rand(data.mask.shape, generator=self.generator, device=self.device)
-            data.signals["uniform"] = drawn.to(data.reward.dtype)
-        found = dataclasses.replace(found, data=data)
-        for part in self.parts:
-            found = part.measure(found)
-        estimates = estimate(self.recipe, found.data)
-        targets = {k: v for part in self.parts for k, v in part.targets(found).items()}
-        if "previous" in self.anchors:
-            self.anchors["previous"].load_state_dict(self.model.state_dict())
-        self.of_round = self.described(found, estimates)
-        return kept(Minibatch(found, estimates, targets))
+        return self.trainer.estimated(with_fields(found, "log_probs", proximal=proximal))
 
-    def described(self, found: Rollouts, estimates: Estimate) -> Metrics:
+    @torch.no_grad()
+    def round_metrics(self, batch: Minibatch[Rollouts]) -> Metrics:
         """What a round was like."""
-        t, like = found.data, estimates.advantage
+        found, t, like = batch.rollouts, batch.data, batch.estimate.advantage
         success = found.success.to(like)
         prompt = t.groups["prompt"][:, 0]
         sizes = like.new_zeros(int(prompt.max()) + 1).index_add(0, prompt, torch.ones_like(success))
@@ -227,63 +205,46 @@ class LanguagePolicyGradient(Speaker):
             "tokens/sampled": like.new_tensor(self.tokens["sampled"], dtype=torch.float64),
         }
 
-    def next_batch(self) -> Minibatch:
+    def next_batch(self) -> Minibatch[Rollouts]:
         """Conversations of the round, each once a pass. Raises `ConfigError` before a round is
         over."""
-        if self.data is None or self.left == 0:
-            raise ConfigError("there is no round to learn from; call collect")
-        if self.stage_left == 0:
-            self.begin_stage()
-        found, estimates, targets = self.data
-        count = self.minibatches(self.data)
-        place = (self.passes(self.data) - self.stage_left) % count
-        if place == 0:
-            self.order = shuffled(self.recipe, found.data, self.generator)
-        rows = self.order.tensor_split(count)[place]
-        part = found.select(rows.tolist())
-        longest = int(part.data.mask.any(0).nonzero().max()) + 1 if part.data.mask.any() else 1
-        return Minibatch(
-            shortened(part, longest),
-            Estimate(estimates.advantage[rows, :longest], estimates.weight[rows, :longest]),
-            {name: value[rows, :longest] for name, value in targets.items()},
-        )
+        return self.trainer.next_batch()
 
-    def update(self, batch: Minibatch) -> Metrics:
+    def update(self, batch: Minibatch[Rollouts]) -> Metrics:
         """One step of the model on the recipe's loss, and of what is learned beside it."""
         self.set_rate()
         t = batch.rollouts.data
         metrics = self.descend(batch)
-        for part in self.parts:
-            metrics |= part.learn(batch.rollouts, batch.targets)
+        for measure in self.measures:
+            metrics |= measure.learn(batch.rollouts, batch.targets)
         self.tokens["trained"] += int(t.mask.sum())
         self.updates += 1
-        self.left -= 1
-        self.stage_left -= 1
+        self.trainer.updated()
         trained_on = t.reward.new_tensor(self.tokens["trained"], dtype=torch.float64)
         return metrics | self.of_round | {"tokens/trained": trained_on}
 
-    def descend(self, batch: Minibatch) -> Metrics:
+    def descend(self, batch: Minibatch[Rollouts]) -> Metrics:
         """One step of the model. More rows than `rows_at_once` go through it in parts, twice: the
         loss is of all of them, so its gradient at their log-probs is taken first, and carried into
-        the weights part by part."""
+        the weights part by measure."""
         c, t, optimiser = self.config, batch.rollouts.data, self.optimisers["model"]
         optimiser.zero_grad()
         todo = passes(t.mask, c.rows_at_once)
         if len(t.mask) <= c.rows_at_once:
             log_prob, entropy = self.current(batch.rollouts, todo)
-            value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
+            value, metrics = loss(self.recipe, log_prob, t, batch.estimate, entropy)
             if value.requires_grad:
                 value.backward()
         else:
             with torch.no_grad():
                 whole = self.current(batch.rollouts, todo)
             log_prob, entropy = (v.requires_grad_() for v in whole)
-            value, metrics = loss(self.recipe, log_prob, t, batch.found, entropy)
+            value, metrics = loss(self.recipe, log_prob, t, batch.estimate, entropy)
             if value.requires_grad:
                 value.backward()
                 self.carry(batch.rollouts, todo, log_prob.grad, entropy.grad)
-        norm = torch.nn.utils.clip_grad_norm_(trained(self.model), c.clip_norm)
-        waits = any(part.waits() for part in self.parts)
+        norm = torch.nn.utils.clip_grad_norm_(trainable(self.model), c.clip_norm)
+        waits = any(measure.skip_update() for measure in self.measures)
         if not waits and bool(torch.isfinite(norm)):
             with at_rate(optimiser, metrics):
                 optimiser.step()
@@ -304,7 +265,7 @@ class LanguagePolicyGradient(Speaker):
             torch.autograd.backward([v for v, _ in pairs], [g for _, g in pairs])
 
     def current(self, found: Rollouts, todo: Sequence[Pass]) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies [B, T] of the model as it is, or as the parts change it for an
+        """Log-probs and entropies [B, T] of the model as it is, or as measures change it for an
         update, with gradients."""
         pieces = [self.passed(found, one) for one in todo]
         log_prob, entropy = together(pieces, todo, found.data.mask.shape[1]).unbind(-1)
@@ -313,8 +274,8 @@ class LanguagePolicyGradient(Speaker):
     def passed(self, found: Rollouts, one: Pass) -> Tensor:
         """The two of one pass, [b, steps, 2]."""
         model: Any = self.model
-        for part in self.parts:
-            model = part.learner(model, one.rows)
+        for measure in self.measures:
+            model = measure.training_model(model, one.rows)
         temperature = self.config.sampling.temperature
         mask = found.data.mask
         return described_at(model, found.tokens, mask, temperature, found.kept, one)[..., :2]
@@ -323,16 +284,18 @@ class LanguagePolicyGradient(Speaker):
         return super().state_dict() | {
             "queue": [plain(found) for found in self.queue],
             "tokens": dict(self.tokens),
-            "parts": [part.state_dict() for part in self.parts],
+            "parts": [measure.state_dict() for measure in self.measures],
             "rounds": self.rounds.state_dict(),
+            "recipe_version": self.recipe.version,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_version(self.recipe, state)
         super().load_state_dict(state)
         self.queue = [from_plain(values) for values in state["queue"]]
         self.tokens = dict(state["tokens"])
-        for part, values in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(values)
+        for measure, values in zip(self.measures, state["parts"], strict=True):
+            measure.load_state_dict(values)
         self.rounds.load_state_dict(state["rounds"])
 
 
@@ -346,28 +309,3 @@ def distance(log_prob: Tensor, t: Trajectories) -> Metrics:
         "behaviour/effective": effective_share(log_ratio.sum(1), t.mask.any(1)),
         "behaviour/tail": far.sum() / t.mask.sum().clamp_min(1),
     }
-
-
-def kept(batch: Minibatch) -> Minibatch:
-    """Without the conversations that a scheduler wanted for their statistics alone."""
-    chosen = batch.rollouts.data.signals.get("trained")
-    if chosen is None:
-        return batch
-    rows = chosen[:, 0].nonzero().flatten()
-    found = Estimate(batch.found.advantage[rows], batch.found.weight[rows])
-    targets = {name: value[rows] for name, value in batch.targets.items()}
-    return Minibatch(batch.rollouts.select(rows.tolist()), found, targets)
-
-
-def shortened(found: Rollouts, steps: int) -> Rollouts:
-    """Only the first `steps` choices: what follows is padding. Groups are numbered anew, as ids
-    are to be below the number of steps."""
-    data = found.data.map(lambda value: value[:, :steps])
-    groups = {name: numbered(ids) for name, ids in data.groups.items()}
-    return dataclasses.replace(
-        found,
-        tokens=found.tokens[:, : steps + 1],
-        data=dataclasses.replace(data, groups=groups),
-        model_log_prob=found.model_log_prob[:, :steps],
-        kept=None if found.kept is None else found.kept[:, :steps],
-    )

@@ -1,5 +1,5 @@
-"""How the settings of a run choose prompts: which scheduler of `mbrl.scheduling` with which
-settings, what it may know of the prompts, and what cannot go together."""
+"""How the settings of a run choose prompts: which scheduler with which settings, what it may know
+of the prompts, and what cannot go together."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,22 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language import parts
+from algorithms.language import measures
+from algorithms.language.measures.base import LanguageMeasure
+from algorithms.language.models.vocabulary import ALPHABET
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
-from algorithms.language.vocabulary import ALPHABET
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe, recipe
-from mbrl.policy_gradient.credit import Bootstrapped, Credit
-from mbrl.policy_gradient.discriminative import Discriminative
-from mbrl.policy_gradient.modulation import Elsewhere
-from mbrl.policy_gradient.selection import Balanced
-from mbrl.scheduling import Pool
-from mbrl.scheduling.curricula import Horizon
-from mbrl.scheduling.settings import settings as written
+from mbrl.policy_gradient.axes.credit import Bootstrapped, Credit
+from mbrl.policy_gradient.axes.gate import Discriminative
+from mbrl.policy_gradient.axes.modulation import Elsewhere
+from mbrl.policy_gradient.axes.selection import Balanced
+from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.schedulers import SCHEDULERS, Pool
+from mbrl.policy_gradient.schedulers.curricula import Horizon
+from mbrl.policy_gradient.schedulers.settings import settings as written
 
-BOTH_KINDS = "rounds of sampling until both kinds of answers are there"
-EARLIER = "data of earlier policies with their log-probs"
 TEMPLATES = (  # around a prompt; the first one is the prompt alone
     "{}",
     "solve {}",
@@ -42,9 +42,10 @@ def settings(config: Any) -> Any:
     return written(config.scheduler, config.scheduler_settings)
 
 
-def made(config: Any) -> tuple[str, ...]:
-    """Sentences of `Recipe.parts` that the scheduler does."""
-    return (BOTH_KINDS,) if config.scheduler == "reinforce_ada_scheduler" else ()
+def fulfilled(config: Any) -> tuple[Requirement, ...]:
+    """Requirements of recipes that the scheduler fulfils."""
+    entry = SCHEDULERS.get(config.scheduler)  # an unknown one is refused by `settings`
+    return () if entry is None else entry.make.fulfils
 
 
 def fitted(objective: Recipe, config: Any) -> Recipe:
@@ -67,7 +68,7 @@ def fitted(objective: Recipe, config: Any) -> Recipe:
         longest = task.max_turns * (config.turn_tokens or task.turn_length)
         gate = dataclasses.replace(objective.gate, longest=float(longest))
         objective = dataclasses.replace(objective, gate=gate)
-    if config.scheduler != "reinforce_ada_scheduler":
+    if Requirement.BOTH_KINDS not in fulfilled(config):
         return objective
     left = tuple(s for s in objective.selection if not isinstance(s, Balanced))
     return dataclasses.replace(objective, selection=left)
@@ -82,7 +83,7 @@ def discounted(credit: Credit, gamma: float) -> Credit:
 def simple(config: Any) -> bool:
     """Whether a round is whole conversations about the next problems, which workers can have."""
     changed = config.starts_share or config.prune_at or config.pivots or config.horizon
-    mixed = EARLIER in recipe(config.recipe).parts
+    mixed = Requirement.EARLIER_DATA in recipe(config.recipe).requirements
     return config.scheduler == "uniform" and config.templates == 1 and not (changed or mixed)
 
 
@@ -90,8 +91,8 @@ def check(config: Any, objective: Recipe) -> None:
     """Raises `ConfigError` for settings of rounds that cannot be."""
     settings(config)
     check_ranges(config)
-    task, kinds = text_task(config.task), parts.kinds(objective)
-    own = any(kind.roll_out is not parts.Part.roll_out for kind in kinds)
+    task, kinds = text_task(config.task), measures.kinds(objective)
+    own = any(kind.roll_out is not LanguageMeasure.roll_out for kind in kinds)
     if config.group == 1 and config.scheduler == "uniform" and objective.compares and not own:
         raise ConfigError(
             f"recipe {objective.name} compares conversations about one problem, and group is 1: "
@@ -102,7 +103,7 @@ def check(config: Any, objective: Recipe) -> None:
         "starts_share": config.starts_share > 0,
         "prune_at": config.prune_at > 0,
         "pivots": config.pivots > 0,
-        f"recipe {objective.name}": EARLIER in objective.parts,
+        f"recipe {objective.name}": Requirement.EARLIER_DATA in objective.requirements,
     }
     chosen = [name for name, on in kinds_of_round.items() if on]
     if len(chosen) > 1:
@@ -160,12 +161,13 @@ def check_scheduler(config: Any, objective: Recipe) -> None:
             f"the scheduler {config.scheduler} chooses among problems that come again; give pool "
             "the number of problems, or take the scheduler uniform"
         )
-    if config.scheduler == "grpo_roc_scheduler" and "penalty" not in text_task(config.task).signals:
+    lacking = set(SCHEDULERS[config.scheduler].make.reads) - set(text_task(config.task).signals)
+    if lacking:
         raise ConfigError(
-            f"the scheduler {config.scheduler} reads penalties, which replies of {config.task} do "
-            "not have; a task that has them: calculator"
+            f"the scheduler {config.scheduler} reads {' and '.join(sorted(lacking))}, and replies "
+            f"of {config.task} have none; a task that has them: calculator"
         )
-    if any(kind.problems is not parts.Part.problems for kind in parts.kinds(objective)):
+    if any(kind.problems is not LanguageMeasure.problems for kind in measures.kinds(objective)):
         raise ConfigError(
             f"recipe {objective.name} chooses the problems of a round itself; take the scheduler "
             "uniform"

@@ -3,33 +3,34 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from algorithms.language import parts, schedule
-from algorithms.language.agent import SpeakerConfig
-from algorithms.language.sampling import Sampling
+from algorithms.language import measures, schedule
+from algorithms.language.learner import LanguageLearnerConfig
+from algorithms.language.sampling.tokens import Sampling
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe
-from mbrl.policy_gradient.option import CURRENT_ENTROPY
+from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
+from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.trainer import ANCHORS
 
-ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
 HAS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
     *("signals.uniform", "entropy", "sum_prob_squared", "segments.turn", CURRENT_ENTROPY),
     *("groups.prompt", "groups.state"),
 )
-# Parts of recipes, in their words, that the trainer has or makes itself. The sampler's log-probs
-# are those of the law that drew the tokens.
+# What the trainer fulfils itself. The sampler's log-probs are those of the distribution that the
+# tokens were drawn from.
 MADE = (
-    "log-probs of the policy that acted",
-    "log-probs of the engine that sampled",
-    "sampling log-probs",
-    "log-probs at the start of the update",
-    "the sum of squared probabilities of the old policy",
-    schedule.EARLIER,
+    Requirement.ACTING_LOG_PROBS,
+    Requirement.ENGINE_LOG_PROBS,
+    Requirement.SAMPLER_LOG_PROBS,
+    Requirement.START_LOG_PROBS,
+    Requirement.SUM_PROB_SQUARED,
+    Requirement.EARLIER_DATA,
 )
 
 
 @dataclass(frozen=True)
-class LanguageConfig(SpeakerConfig):
+class LanguageConfig(LanguageLearnerConfig):
     """Settings of a policy gradient for language. `gamma` 1 is that of PPO in "Fine-Tuning Language
     Models from Human Preferences", arXiv 1909.08593, by the authors' code, and usual since; the
     authors of NLPO, arXiv 2210.01241, have 0.99."""
@@ -88,6 +89,6 @@ class LanguageConfig(SpeakerConfig):
                 "updates of a round (epochs times minibatches), 0 for none"
             )
         objective = recipe(self.recipe)
-        parts.check(objective, HAS, (*MADE, *schedule.made(self)))
-        parts.check_settings(objective, self)
+        measures.check(objective, HAS, (*MADE, *schedule.fulfilled(self)))
+        measures.check_settings(objective, self)
         schedule.check(self, objective)

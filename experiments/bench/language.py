@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from algorithms.language.agent import described_at
-from algorithms.language.passes import passes, together
-from algorithms.language.sampling import Sampling, sample_turn
-from algorithms.language.transformer import Transformer, TransformerConfig
+from algorithms.language.learner import described_at
+from algorithms.language.models.passes import passes, together
+from algorithms.language.models.transformer import Transformer, TransformerConfig
+from algorithms.language.sampling.tokens import Sampling, sample_turn
 from experiments.bench.peers import Step
 
 SIZE, ROWS, PROMPT, ANSWER = 71, 128, 16, 32  # tokens known, rows, tokens read and said

@@ -10,12 +10,12 @@ import torch
 import tyro
 from rich.console import Console
 
-from algorithms.language import asynchronous
 from algorithms.language.evaluation import Score
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig
-from algorithms.language.rollouts import roll_out
-from algorithms.language.sampling import Sampling
+from algorithms.language.sampling import async_collector
+from algorithms.language.sampling.rollouts import roll_out
+from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks import TASKS, text_task
 from experiments.reports.grid import grid
 from experiments.runs import folders
@@ -86,7 +86,7 @@ def run_main(arguments: list[str]) -> int:
     command = parse_run(ROUNDS, LanguageConfig(), name, f"run {name}", options)
     settings, config = command.settings, dataclasses.replace(command.config, recipe=name)
     if settings.workers:
-        asynchronous.check(config)  # before a warm start is trained
+        async_collector.check(config)  # before a warm start is trained
     folder = command.out or run_folder(config.task, name, settings.seed)
     if settings.start is None and config.model.path is None:
         settings = dataclasses.replace(settings, start=str(warm_start(settings, config)))

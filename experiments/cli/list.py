@@ -16,7 +16,7 @@ HELP = """usage: python -m experiments list [WHAT]
 
 Without WHAT: algorithms, tasks and datasets.
 recipes     objectives of policy_gradient: what each changes and needs, and its source
-schedulers  components of mbrl.scheduling: how many rollouts each prompt gets
+schedulers  components of mbrl.policy_gradient.schedulers: how many rollouts each prompt gets
 papers      both as a Markdown page with assumptions and differences (docs/papers.md)"""
 
 
@@ -61,7 +61,7 @@ def description(cls: type) -> str:
 def _recipes() -> int:
     table = grid("recipe", "paper", "known", "what is its own", "needs", title="recipes")
     for name, recipe in RECIPES.items():
-        needs = ", ".join([*recipe.needs, *recipe.parts])
+        needs = ", ".join([*recipe.needs, *map(str, recipe.requirements)])
         choices = "; ".join(papers.distinctive_choices(recipe))
         source = f"{recipe.title} ({recipe.arxiv})" if recipe.arxiv else recipe.title
         table.add_row(name, source, recipe.mark, choices, needs)

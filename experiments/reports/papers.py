@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from mbrl.policy_gradient import RECIPES, Recipe, Term
 from mbrl.policy_gradient.recipes import TABLES
-from mbrl.scheduling import PARTS, SCHEDULERS, Entry
+from mbrl.policy_gradient.schedulers import COMPONENTS, SCHEDULERS, Entry
 
 HEADS = {
-    "base": "What others stand on",
+    "foundations": "What others stand on",
     "advantages": "Baselines, scales and modulation of advantages",
-    "turns": "Credit for turns and segments",
+    "multi_turn": "Credit for turns and segments",
     "selections": "Which answers are trained on, and masks",
     "off_policy": "Ratios and data of other policies",
     "clipping": "Gates, entropy, aggregation, selection",
@@ -47,7 +47,7 @@ def distinctive_choices(recipe: Recipe) -> list[str]:
     return choices
 
 
-TEXTS = ("name", "title", "arxiv", "mark", "parts", "assumptions", "differences")
+TEXTS = ("name", "title", "arxiv", "mark", "requirements", "assumptions", "differences", "version")
 
 
 def _term(term: Term) -> str:
@@ -92,7 +92,7 @@ def _tables() -> Iterator[str]:
                 recipe.title + arxiv,
                 recipe.mark,
                 "; ".join(distinctive_choices(recipe)) or "nothing: the bare one",
-                "; ".join(recipe.parts),
+                "; ".join(map(str, recipe.requirements)),
             )
             yield f"| {' | '.join(cells)} |"
         notes = [r for r in table if r.assumptions or r.differences]
@@ -106,12 +106,12 @@ def _tables() -> Iterator[str]:
 
 def all_schedulers() -> dict[str, Entry]:
     """Schedulers and the other components of scheduling, by name."""
-    return {**SCHEDULERS, **PARTS}
+    return {**SCHEDULERS, **COMPONENTS}
 
 
 def _schedulers() -> Iterator[str]:
     yield "\n## Which prompts, and how many answers\n"
-    yield "Components of `mbrl.scheduling`, for language and for tasks in control.\n"
+    yield "Components of `mbrl.policy_gradient.schedulers`, for language and control alike.\n"
     yield "| name | paper | mark |"
     yield "|---|---|---|"
     for name, entry in all_schedulers().items():

@@ -7,13 +7,18 @@ from typing import Any, Literal
 import torch
 import tyro
 
-from algorithms.language import asynchronous, huggingface
-from algorithms.language.agent import Speaker
-from algorithms.language.asynchronous import Replay, Rounds, hall
 from algorithms.language.evaluation import Score, evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.learner import LanguageLearner
+from algorithms.language.models import huggingface
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.workers import KINDS, Inline
+from algorithms.language.sampling import async_collector
+from algorithms.language.sampling.async_collector import (
+    AsyncCollector,
+    ReplayCollector,
+    worker_config,
+)
+from algorithms.language.sampling.workers import KINDS, Inline
 from experiments.runs.job import Clock, Job
 from experiments.settings import require_at_least
 from mbrl import agent as shared
@@ -25,7 +30,7 @@ from mbrl.progress import Progress
 from mbrl.records import MetricsFile
 from mbrl.training import Callback, Metrics, train
 
-LEARNERS: dict[str, tuple[type[Speaker], type[Any]]] = {
+LEARNERS: dict[str, tuple[type[LanguageLearner], type[Any]]] = {
     "imitation": (Imitation, ImitationConfig),
     "policy_gradient": (LanguagePolicyGradient, LanguageConfig),
 }
@@ -90,7 +95,7 @@ def create(settings: LanguageSettings, config: Any, folder: Path) -> None:
 def description(settings: LanguageSettings, config: Any) -> dict[str, Any]:
     """The content of config.json. The first session makes the checks that need the learner."""
     if settings.workers:
-        asynchronous.check(config)
+        async_collector.check(config)
     if settings.start is not None:
         start_checkpoint(settings.start)
     return {"language": asdict(settings), "config": configs.to_dict(config)}
@@ -196,11 +201,11 @@ def _train(
                 source.workers.close()
 
 
-def rounds(agent: Any, settings: LanguageSettings, record: Path) -> Rounds:
+def rounds(agent: Any, settings: LanguageSettings, record: Path) -> AsyncCollector:
     """Sampling by workers."""
-    config = hall(agent, settings.budget, settings.threads)
-    workers = KINDS[settings.worker_kind](config, settings.workers)
-    return Rounds(agent, workers, chunk=settings.chunk, record=record)
+    known = worker_config(agent, settings.budget, settings.threads)
+    workers = KINDS[settings.worker_kind](known, settings.workers)
+    return AsyncCollector(agent, workers, chunk=settings.chunk, record=record)
 
 
 def replay(folder: Path) -> bool:
@@ -212,7 +217,8 @@ def replay(folder: Path) -> bool:
         raise CheckpointError(f"{folder} has no schedule.jsonl; runs with workers write one")
     torch.set_num_threads(settings.threads)
     known, agent = load(folder), new_learner(settings, config)
-    source = Replay(agent, Inline(hall(agent, settings.budget, settings.threads)), path)
+    inline = Inline(worker_config(agent, settings.budget, settings.threads))
+    source = ReplayCollector(agent, inline, path)
     train(agent, known.step, [], source)
     pairs = zip(known.model.parameters(), agent.model.parameters(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)

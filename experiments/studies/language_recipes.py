@@ -29,6 +29,7 @@ MARK = " (reconstructed)"
 EXTRA: dict[str, dict[str, Any]] = {
     "reinforce_ada": {"config": {"scheduler": "reinforce_ada_scheduler", "pool": 500}},
     "calibrl": {"expert": 200},
+    "mc_grpo": {"config": {"group": 9}},  # one answer more is drawn, a median one left out
 }
 
 

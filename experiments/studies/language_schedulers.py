@@ -9,7 +9,7 @@ import numpy as np
 from experiments.reports import figures, papers
 from experiments.studies import language_training
 from mbrl import statistics
-from mbrl.scheduling import SCHEDULERS
+from mbrl.policy_gradient.schedulers import SCHEDULERS
 
 VERSION = 1
 DEFAULTS = language_training.DEFAULTS | {

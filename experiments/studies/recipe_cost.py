@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.language.transformer import Transformer, TransformerConfig
+from algorithms.language.models.transformer import Transformer, TransformerConfig
 from experiments.reports import figures
 from experiments.studies import Outcome
 from mbrl import statistics

@@ -15,6 +15,7 @@ from experiments.settings import build_config, default_steps, for_budget, merge,
 from mbrl import config as configs
 from mbrl.data.cards import find_tier
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.policy_gradient import RECIPES
 
 TABLES = Path(__file__).parent / "definitions"
 KEYS = {"title", "note", "datasets", "algorithms", "columns", "seeds", "steps", "fqe_steps"}
@@ -123,6 +124,7 @@ class Plan:
             "fqe_steps": self.fqe_steps,
             "threads": 1,
         }
+        key |= objective_version(key["config"])
         name = column.label.replace("/", "-").replace(" ", "-")
         return Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
 
@@ -134,8 +136,16 @@ class Plan:
             "seed": seed,
             "threads": 1,
         }
+        key |= objective_version(key["settings"])
         path = Path(study) / row.folder / f"{seed}.json"
         return Cell(row, Column(study), seed, key, path)
+
+
+def objective_version(settings: dict[str, Any]) -> dict[str, int]:
+    """The version of the recipe in `settings` where it is not the first: records of an earlier
+    formula are not its own."""
+    recipe = RECIPES.get(settings.get("recipe", ""))
+    return {} if recipe is None or recipe.version == 1 else {"objective_version": recipe.version}
 
 
 def config_of(column: Column, data: str, steps: int | None = None) -> Any:

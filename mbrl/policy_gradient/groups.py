@@ -75,12 +75,12 @@ class Group:
         return (place - first[self.ids.flatten()]).view_as(self.ids)
 
     def median(self, value: Tensor) -> Tensor:
-        """Of an even number of units the mean of the middle two."""
-        rank, size = self.rank(value), self.size().long()
-        zero = torch.zeros_like(value)
-        low = self.sum(torch.where(rank == (size - 1) // 2, value, zero))
-        high = self.sum(torch.where(rank == size // 2, value, zero))
-        return (low + high) / 2
+        """Of an even number of units the lower of the middle two, as `torch.median`."""
+        return self.sum(torch.where(self.middle(value), value, torch.zeros_like(value)))
+
+    def middle(self, value: Tensor) -> Tensor:
+        """[B, T] bool: the unit whose value is the group's median; of equal ones just one."""
+        return self.units & (self.rank(value) == (self.size().long() - 1) // 2)
 
 
 def group(t: Trajectories, key: tuple[str, ...], units: Tensor) -> Group:

@@ -1,14 +1,15 @@
 """The objective: advantages once for a batch, then a loss for every update on it."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
+from mbrl.policy_gradient.axes.step_size import effective_share
 from mbrl.policy_gradient.groups import exp, group
 from mbrl.policy_gradient.recipe import Recipe, Term
-from mbrl.policy_gradient.step_size import effective_share
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
@@ -76,6 +77,8 @@ def loss(
         raise ConfigError(
             f"recipe {recipe.name} needs the current policy's entropy; give `entropy`"
         )
+    if recipe.removes:
+        t = dataclasses.replace(t, mask=t.mask & (found.weight > 0))
     log_prob = torch.where(t.mask, log_prob, torch.zeros_like(log_prob))
     log_ratio = recipe.ratio(log_prob, t)
     weight = found.weight

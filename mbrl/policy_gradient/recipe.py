@@ -6,25 +6,53 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mbrl.errors import ConfigError
-from mbrl.policy_gradient import baselines, masks, modulation, ratios, selection
-from mbrl.policy_gradient.adaptive_clips import EntropyClip, InformativeClip
-from mbrl.policy_gradient.aggregation import Aggregation, TokenMean
-from mbrl.policy_gradient.baselines import Baseline
-from mbrl.policy_gradient.credit import Credit, Outcome
-from mbrl.policy_gradient.gates import Clip, Gate
-from mbrl.policy_gradient.hierarchy import HierarchicalGAE
-from mbrl.policy_gradient.modulation import Modulation
-from mbrl.policy_gradient.nested import BundleRisk, NestedGroups, TokenWeighted
-from mbrl.policy_gradient.option import CURRENT_ENTROPY, Option, check_key, check_shapes, missing
-from mbrl.policy_gradient.ratios import Ratio, Token
-from mbrl.policy_gradient.regularisers import EntropyTarget, Regulariser
-from mbrl.policy_gradient.rejection import Rejection
-from mbrl.policy_gradient.rewards import Given, Reward
-from mbrl.policy_gradient.scales import One, Scale, Std, VirtualStd
-from mbrl.policy_gradient.selection import Selection
-from mbrl.policy_gradient.step_size import StepSize
-from mbrl.policy_gradient.trackers import EntropyWeight
-from mbrl.policy_gradient.uncertainty import StepEntropy
+from mbrl.policy_gradient.axes.aggregation import Aggregation, TokenMean
+from mbrl.policy_gradient.axes.baseline import (
+    Baseline,
+    LeastVariance,
+    LeaveOneOut,
+    LengthWeighted,
+    Mean,
+    Median,
+    SoftMean,
+    TokenOptimal,
+    VirtualMean,
+    Zero,
+)
+from mbrl.policy_gradient.axes.credit import (
+    BundleRisk,
+    Credit,
+    NestedGroups,
+    Outcome,
+    TokenWeighted,
+)
+from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
+from mbrl.policy_gradient.axes.gate import (
+    Clip,
+    CovarianceClip,
+    Gate,
+    GradientPreservingClip,
+    Hybrid,
+    MaskedWeight,
+)
+from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip, InformativeClip
+from mbrl.policy_gradient.axes.modulation import Modulation, StepEntropy, Whiten
+from mbrl.policy_gradient.axes.option import (
+    CURRENT_ENTROPY,
+    Option,
+    check_key,
+    check_shapes,
+    missing,
+)
+from mbrl.policy_gradient.axes.ratio import GeometricRatio, Ratio, TokenRatio
+from mbrl.policy_gradient.axes.regulariser import EntropyTarget, Regulariser
+from mbrl.policy_gradient.axes.rejection import Rejection
+from mbrl.policy_gradient.axes.reward import Reward, TaskReward
+from mbrl.policy_gradient.axes.scale import One, Scale, Std, VirtualStd
+from mbrl.policy_gradient.axes.selection import DropMedian, Outliers, Selection, ZeroVariance
+from mbrl.policy_gradient.axes.step_size import StepSize
+from mbrl.policy_gradient.measures.trackers import EntropyWeight
+from mbrl.policy_gradient.requirements import Requirement
 from mbrl.types import Trajectories
 
 Mark = Literal["verified", "secondary", "reconstructed"]
@@ -41,9 +69,9 @@ class Term:
     """One part of an advantage: `weight` (credit of the reward - baseline) / scale, in the groups
     of `key` (none: the whole batch)."""
 
-    reward: Reward = Given()
+    reward: Reward = TaskReward()
     credit: Credit = Outcome()
-    baseline: Baseline = baselines.Mean()
+    baseline: Baseline = Mean()
     scale: Scale = Std()
     key: tuple[str, ...] = ("prompt",)
     weight: float = 1.0
@@ -60,9 +88,9 @@ class Recipe:
     `regularisers`; `step_size` is a factor of the learning rate.
 
     `mark`: "verified" against the authors' code or page, "secondary" from another source, or
-    "reconstructed" from the abstract with every assumption listed. `parts`: what it needs that is
-    learned or kept beside it (a critic, a tracker). Raises `ConfigError` where choices contradict
-    each other.
+    "reconstructed" from the abstract with every assumption listed. `requirements`: what it needs
+    that is learned or kept beside it (a critic, a tracker). Raises `ConfigError` where choices
+    contradict each other.
     """
 
     name: str
@@ -73,15 +101,16 @@ class Recipe:
     sampling: tuple[Selection, ...] = ()
     modulation: tuple[Modulation, ...] = ()
     selection: tuple[Selection, ...] = ()
-    ratio: Ratio = Token()
+    ratio: Ratio = TokenRatio()
     rejection: tuple[Rejection, ...] = ()
     gate: Gate = Clip()
     aggregation: Aggregation = TokenMean()
     regularisers: tuple[Regulariser, ...] = ()
     step_size: StepSize | None = None
-    parts: tuple[str, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
     assumptions: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
+    version: int = 1  # 2 and more: the formula under this name was another one before
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
@@ -120,13 +149,13 @@ class Recipe:
     def compares(self) -> bool:
         """Whether nothing is learned from a sequence that is alone with its prompt: the baseline of
         every term is then its own value."""
-        own = (baselines.Median, baselines.SoftMean, baselines.LengthWeighted)
+        own = (Median, SoftMean, LengthWeighted)
         return all(
             "prompt" in term.key
             and (
-                isinstance(term.baseline, baselines.TokenOptimal)
+                isinstance(term.baseline, TokenOptimal)
                 or (isinstance(term.credit, Outcome) and isinstance(term.baseline, own))
-                or (isinstance(term.credit, Outcome) and term.baseline == baselines.Mean())
+                or (isinstance(term.credit, Outcome) and term.baseline == Mean())
             )
             for term in self.terms
         )
@@ -136,6 +165,11 @@ class Recipe:
         """Whether its loss compares the answers to a prompt, which then belong in one minibatch."""
         options = (self.ratio, *self.rejection, self.gate, self.aggregation, *self.regularisers)
         return any("groups.prompt" in option.needs() for option in options)
+
+    @property
+    def removes(self) -> bool:
+        """Whether what its selections leave out counts in no mean."""
+        return any(option.removes for option in self.selection)
 
     @property
     def needs_entropy(self) -> bool:
@@ -157,25 +191,26 @@ class Recipe:
             check_key(term.key, t)
         lacking = {need for option in self.options() for need in missing(option, t)}
         if lacking:
+            suited = ", ".join(map(str, self.requirements)) or "data with these fields"
             raise ConfigError(
                 f"recipe {self.name} needs {', '.join(sorted(lacking))}, which the trajectories do "
-                f"not have; it is for: {', '.join(self.parts) or 'data with these fields'}"
+                f"not have; it is for: {suited}"
             )
 
 
 def contradictions(recipe: Recipe) -> Iterator[str]:
     """Choices that undo each other, as sentences."""
-    optimal = (baselines.LeastVariance, baselines.TokenOptimal)
+    optimal = (LeastVariance, TokenOptimal)
     kinds = [term.baseline for term in recipe.terms]
     if any(isinstance(b, optimal) for b in kinds) and any(
-        isinstance(m, (modulation.Whiten, StepEntropy)) for m in recipe.modulation
+        isinstance(m, (Whiten, StepEntropy)) for m in recipe.modulation
     ):
         yield (
             "a baseline of least variance loses that when a mean is subtracted later, as Whiten "
             "and StepEntropy do; drop it"
         )
-    if any(isinstance(b, baselines.LeaveOneOut) for b in kinds) and any(
-        isinstance(s, selection.NonZero) for s in recipe.selection
+    if any(isinstance(b, LeaveOneOut) for b in kinds) and any(
+        isinstance(s, DropMedian) for s in recipe.selection
     ):
         yield "dropping the pivot belongs to the median, not to leave-one-out"
     yield from _term_contradictions(recipe)
@@ -188,7 +223,7 @@ def _term_contradictions(recipe: Recipe) -> Iterator[str]:
         if "state" in term.key and CRITICS & {n for o in term.options() for n in o.needs()}:
             yield "groups by state and a critic are two baselines for the same thing; choose one"
         if isinstance(term.credit, COMPARED) and not (
-            isinstance(term.baseline, baselines.Zero) and isinstance(term.scale, One)
+            isinstance(term.baseline, Zero) and isinstance(term.scale, One)
         ):
             yield (
                 f"{type(term.credit).__name__} gives advantages that were compared already; take "
@@ -198,17 +233,19 @@ def _term_contradictions(recipe: Recipe) -> Iterator[str]:
 
 def _selection_contradictions(recipe: Recipe) -> Iterator[str]:
     virtual = any(
-        isinstance(term.baseline, baselines.VirtualMean) or isinstance(term.scale, VirtualStd)
+        isinstance(term.baseline, VirtualMean) or isinstance(term.scale, VirtualStd)
         for term in recipe.terms
     )
     for s in (*recipe.sampling, *recipe.selection):
-        if virtual and isinstance(s, selection.ZeroVariance) and s.which != "right":
+        if virtual and isinstance(s, ZeroVariance) and s.which != "right":
             yield (
                 "a virtual best answer is there for groups of wrong answers, which "
                 f'ZeroVariance("{s.which}") leaves out; take ZeroVariance("right")'
             )
     for s in recipe.sampling:
-        if isinstance(s, (selection.NonZero, selection.Outliers)):
+        if s.removes:
+            yield f"{s} removes after the statistics were taken; put it into `selection`"
+        if isinstance(s, Outliers):
             yield (
                 f"{type(s).__name__} reads advantages, and there are none before the statistics "
                 "are taken; put it into `selection`"
@@ -219,12 +256,12 @@ def _selection_contradictions(recipe: Recipe) -> Iterator[str]:
 
 def _clip_contradictions(recipe: Recipe) -> Iterator[str]:
     gate, ratio = recipe.gate, recipe.ratio
-    if isinstance(gate, masks.Hybrid):
+    if isinstance(gate, Hybrid):
         pairs: tuple[tuple[Ratio, Gate], ...] = (
             (ratio, gate.step),
-            (ratios.Geometric(), gate.whole),
+            (GeometricRatio(), gate.whole),
         )
-    elif isinstance(gate, (masks.CovarianceClip, masks.GradientPreservingClip)):
+    elif isinstance(gate, (CovarianceClip, GradientPreservingClip)):
         pairs = ((ratio, gate.clip),)
     else:
         pairs = ((ratio, gate),)
@@ -233,15 +270,15 @@ def _clip_contradictions(recipe: Recipe) -> Iterator[str]:
 
 
 def _range_contradictions(ratio: Ratio, gate: Gate) -> Iterator[str]:
-    if not isinstance(gate, (Clip, masks.MaskedWeight, EntropyClip, InformativeClip)):
+    if not isinstance(gate, (Clip, MaskedWeight, EntropyClip, InformativeClip)):
         return
-    whole = isinstance(ratio, ratios.Geometric) and ratio.segment is None
+    whole = isinstance(ratio, GeometricRatio) and ratio.segment is None
     if whole and max(gate.low, gate.high) > TOKEN_SCALE:
         yield (
             f"the clip range ({gate.low}, {gate.high}) is for ratios of single steps; geometric "
             "means over sequences move by some 1e-4, as in 3e-4 and 4e-4"
         )
-    if isinstance(ratio, Token) and 0 < max(gate.low, gate.high) < TOKEN_SCALE / 10:
+    if isinstance(ratio, TokenRatio) and 0 < max(gate.low, gate.high) < TOKEN_SCALE / 10:
         yield (
             f"the clip range ({gate.low}, {gate.high}) is for geometric means over sequences; "
             "ratios of single steps take some 0.2"

@@ -11,15 +11,15 @@ from torch import Tensor
 
 import algorithms
 from algorithms import PolicyGradient, PolicyGradientConfig
-from algorithms.control_parts import described
+from algorithms.control_measures import log_probs_and_entropy
 from algorithms.policy_gradient import Critic, Moments
 from experiments.runs import jobs
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
 from mbrl.errors import ConfigError, DivergenceError
 from mbrl.evaluation import evaluate
-from mbrl.policy_gradient.step_size import StepSize
-from mbrl.rounds import Rounds
+from mbrl.policy_gradient.axes.step_size import StepSize
+from mbrl.policy_gradient.collectors import EpisodeCollector
 from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
@@ -121,9 +121,9 @@ def test_values_are_measured_by_the_targets_of_real_steps() -> None:
     task = make("CartPole-v1")
     agent = PolicyGradient(task.spec, PolicyGradientConfig(recipe="ppo"), seed=0)
     heard(agent, task)
-    assert agent.data is not None and agent.data.target is not None and agent.critic is not None
+    assert agent.data is not None and agent.critic is not None
     mask = agent.data.data.mask
-    target = agent.data.target[mask].double()
+    target = agent.data.targets["value"][mask].double()
     assert not mask.all()
     assert float(agent.critic.centre) == pytest.approx(float(target.mean()))
     assert float(agent.critic.scale) == pytest.approx(float(target.std(correction=0)))
@@ -190,7 +190,7 @@ def test_runs_of_equal_length_have_seen_equally_much() -> None:
         source, rounds = agent.collector(task), 0
         for call in range(1, 200):
             rounds += bool(source.collect(agent))
-            agent.left = 0
+            agent.trainer.left = 0
             assert envs * (call - 2) < source.rows_seen <= envs * call
         assert rounds > 3
 
@@ -225,7 +225,7 @@ def test_what_a_horizon_cuts_is_cut_off_and_what_the_task_ends_is_not() -> None:
         assert cut.any() and not cut.all()
         assert agent.data is not None
         varied = torch.stack([g != g.mean() for g in t.reward.sum(1).view(-1, 4)]).flatten()
-        weight = agent.data.found.weight.amax(1) > 0
+        weight = agent.data.estimate.weight.amax(1) > 0
         kept.append(bool(weight[cut & varied].any()))
         assert weight[~cut & varied].all()
     assert kept == [True, False, True]
@@ -244,7 +244,7 @@ def test_the_entropy_bonus_follows_its_target_through_a_resume() -> None:
     task = Signs(discrete=True)
     config = PolicyGradientConfig(recipe="skywork_or1", **LEARNING)
     agent = PolicyGradient(task.spec, config, seed=0)
-    agent.parts["EntropyControl"].tracker.target = 10.0  # above any entropy of two actions
+    agent.measures["EntropyControl"].tracker.target = 10.0  # above any entropy of two actions
     weights = []
     for _ in range(3):
         heard(agent, task)
@@ -253,7 +253,7 @@ def test_the_entropy_bonus_follows_its_target_through_a_resume() -> None:
     assert weights == pytest.approx([0.0, 0.005, 0.01])
     again = PolicyGradient(task.spec, config, seed=0)
     again.load_state_dict(agent.state_dict())
-    assert again.parts["EntropyControl"].tracker.weight == pytest.approx(0.015)
+    assert again.measures["EntropyControl"].tracker.weight == pytest.approx(0.015)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,7 +321,7 @@ def test_log_probs_and_entropies_are_those_of_torch_distributions() -> None:
         while not source.collect(agent):
             pass
         (t,) = agent.rounds
-        log_prob, entropy = described(agent.policy, t)
+        log_prob, entropy = log_probs_and_entropy(agent.policy, t)
         if discrete:
             law = torch.distributions.Categorical(logits=agent.policy.logits(t.obs))
             expected, wanted = law.log_prob(t.action), law.entropy()
@@ -350,7 +350,7 @@ def test_log_probs_are_exact_where_actions_are_at_the_bounds() -> None:
     assert (pre > 7.5).mean() > 0.9 and len(set(pre.tolist())) > 0.9 * len(pre)
     slope = 2 * (np.log(2) - np.logaddexp(pre, -pre))
     expected = stats.norm.logpdf(pre, 12.0, np.exp(0.5)) - slope
-    found = described(agent.policy, t)[0][t.mask].detach().numpy()
+    found = log_probs_and_entropy(agent.policy, t)[0][t.mask].detach().numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
@@ -365,9 +365,9 @@ def test_prompts_stay_together_where_answers_are_compared() -> None:
         for _ in range(2):
             for _ in range(4):
                 agent.next_batch()
-                agent.left -= 1
-            orders.append(agent.order.tolist())
-            ids = agent.data.data.groups["prompt"][:, 0][agent.order].view(4, 4)  # type: ignore[union-attr]
+                agent.trainer.updated()
+            orders.append(agent.trainer.order.tolist())
+            ids = agent.data.data.groups["prompt"][:, 0][agent.trainer.order].view(4, 4)  # type: ignore[union-attr]
             assert bool((ids == ids[:, :1]).all()) == whole
         assert orders[0] != orders[1] and sorted(orders[0]) == list(range(16))
 
@@ -393,13 +393,13 @@ def test_every_pass_uses_every_episode_once() -> None:
     seen = []
     for _ in range(updates):
         batch = agent.next_batch()
-        seen.append(batch.data.reward.sum(1) * 100 + batch.found.advantage.sum(1))
+        seen.append(batch.data.reward.sum(1) * 100 + batch.estimate.advantage.sum(1))
         ids = batch.data.groups["prompt"]  # of no more groups than there are steps
         assert ids.unique().tolist() == list(range(len(ids.unique())))
         agent.update(batch)
     whole = agent.data
     assert whole is not None
-    wanted = (whole.data.reward.sum(1) * 100 + whole.found.advantage.sum(1)).sort().values
+    wanted = (whole.data.reward.sum(1) * 100 + whole.estimate.advantage.sum(1)).sort().values
     for epoch in (seen[:3], seen[3:]):
         torch.testing.assert_close(torch.cat(epoch).sort().values, wanted)
 
@@ -491,11 +491,11 @@ def test_logged_data_are_refused(cartpole) -> None:
         agent.fit(cartpole, 1)
     with pytest.raises(ConfigError, match="give a task, such as CartPole-v1"):
         runs.check(RunSettings("policy_gradient", "cartpole/random", steps=1))
-    with pytest.raises(ConfigError, match="no finished round"):
+    with pytest.raises(ConfigError, match="no round to learn from"):
         agent.next_batch()
     task = make("CartPole-v1")
     with pytest.raises(ConfigError, match="a multiple of group"):
-        Rounds(task, envs=5, group=2)
+        EpisodeCollector(task, envs=5, group=2)
     endless = dataclasses.replace(task.spec, max_episode_steps=None)
     with pytest.raises(ConfigError, match="no episode limit"):
-        Rounds(type("Endless", (), {"spec": endless, "device": "cpu"})())
+        EpisodeCollector(type("Endless", (), {"spec": endless, "device": "cpu"})())

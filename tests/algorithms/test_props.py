@@ -151,7 +151,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
 
 def test_impossible_settings_are_refused() -> None:
     agent = PROPS(Spec("bandit", 1, num_actions=2), PROPSConfig(envs=4))
-    with pytest.raises(ConfigError, match="no finished round"):
+    with pytest.raises(ConfigError, match="no round to learn from"):
         agent.next_batch()
     with pytest.raises(ConfigError, match="every is 0"):
         PROPSConfig(every=0)

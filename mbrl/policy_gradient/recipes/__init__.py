@@ -3,16 +3,16 @@
 from mbrl.errors import unknown_name
 from mbrl.policy_gradient.recipe import Recipe
 from mbrl.policy_gradient.recipes.advantages import ADVANTAGES
-from mbrl.policy_gradient.recipes.base import BASE
 from mbrl.policy_gradient.recipes.clipping import CLIPPING
+from mbrl.policy_gradient.recipes.foundations import BASE
+from mbrl.policy_gradient.recipes.multi_turn import TURNS
 from mbrl.policy_gradient.recipes.off_policy import OFF_POLICY
 from mbrl.policy_gradient.recipes.selections import SELECTIONS
-from mbrl.policy_gradient.recipes.turns import TURNS
 
 TABLES = {
-    "base": BASE,
+    "foundations": BASE,
     "advantages": ADVANTAGES,
-    "turns": TURNS,
+    "multi_turn": TURNS,
     "selections": SELECTIONS,
     "off_policy": OFF_POLICY,
     "clipping": CLIPPING,

@@ -1,36 +1,36 @@
 """Recipes by their baselines, scales and rewards: what an answer is compared with."""
 
-from mbrl.policy_gradient import (
+from mbrl.policy_gradient.axes import (
     aggregation,
-    baselines,
-    gates,
+    baseline,
+    gate,
     modulation,
-    ratios,
-    regularisers,
-    scales,
+    ratio,
+    regulariser,
+    scale,
     selection,
 )
-from mbrl.policy_gradient.constraints import Contrast, HingeKL
-from mbrl.policy_gradient.credit import GAE
-from mbrl.policy_gradient.discriminative import Discriminative
-from mbrl.policy_gradient.nested import BundleRisk, SetValue
-from mbrl.policy_gradient.recipe import Recipe, Term
-from mbrl.policy_gradient.rewards import (
+from mbrl.policy_gradient.axes.credit import GAE, BundleRisk, SetValue
+from mbrl.policy_gradient.axes.gate import Discriminative
+from mbrl.policy_gradient.axes.modulation import EntropyShaping, ScoreVariance
+from mbrl.policy_gradient.axes.regulariser import Contrast, HingeKL
+from mbrl.policy_gradient.axes.reward import (
     ByOutcome,
     Consistency,
-    Flawed,
-    Gated,
+    FlawPenalty,
+    IfPassed,
     KLPenalised,
     RareEvents,
-    Whole,
+    SequenceSignal,
 )
-from mbrl.policy_gradient.uncertainty import EntropyShaping, ScoreVariance
+from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
-RAW = Term(baseline=baselines.Zero(), scale=scales.One())
-CENTRED = Term(scale=scales.One())
+RAW = Term(baseline=baseline.Zero(), scale=scale.One())
+CENTRED = Term(scale=scale.One())
 NEGATIVE = "The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning"
 OFFLINE = "Improving Language Models with Advantage-based Offline Policy Gradients"
-REFERENCE = Term(baseline=baselines.Recorded("reference_value"), scale=scales.One())
+REFERENCE = Term(baseline=baseline.SignalBaseline("reference_value"), scale=scale.One())
 PRIORITY = ("sequences are drawn alike; the paper draws them by their advantage",)
 
 ADVANTAGES = (
@@ -39,54 +39,52 @@ ADVANTAGES = (
         "MC-GRPO: Median-Centered Group Relative Policy Optimization for Small-Rollout "
         "Reinforcement Learning",
         "2601.22582",
-        terms=(Term(baseline=baselines.Median(), scale=scales.MedianDeviation()),),
-        selection=(selection.NonZero(),),
+        terms=(Term(baseline=baseline.Median(), scale=scale.MedianDeviation()),),
+        selection=(selection.DropMedian(),),
         aggregation=aggregation.SequenceMean(),
-        regularisers=(regularisers.KL(0.04),),
-        differences=(
-            "the penalty counts the pivot too",
-            "an even group has no pivot: its median is the mean of the middle two",
-        ),
+        regularisers=(regulariser.KL(0.04),),
+        differences=("of equal median answers the first in the batch is left out",),
+        version=2,
     ),
     Recipe(
         "bnpo",
         "BNPO: Beta Normalization Policy Optimization",
         "2506.02864",
-        terms=(Term(scale=scales.BetaDensity()),),
+        terms=(Term(scale=scale.BetaDensity()),),
         differences=("an answer that is alone with its prompt counts 0, not its reward",),
     ),
     Recipe(
         "psr",
         NEGATIVE,
         "2506.01347",
-        terms=(Term(ByOutcome(1.0, 0.0), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(ByOutcome(1.0, 0.0), baseline=baseline.Zero(), scale=scale.One()),),
     ),
     Recipe(
         "nsr",
         NEGATIVE,
         "2506.01347",
-        terms=(Term(ByOutcome(0.0, -1.0), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(ByOutcome(0.0, -1.0), baseline=baseline.Zero(), scale=scale.One()),),
     ),
     Recipe(
         "w_reinforce",
         NEGATIVE,
         "2506.01347",
-        terms=(Term(ByOutcome(0.1, -1.0), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(ByOutcome(0.1, -1.0), baseline=baseline.Zero(), scale=scale.One()),),
     ),
     Recipe(
         "ngrpo",
         "NGRPO: Negative-enhanced Group Relative Policy Optimization",
         "2509.18851",
-        terms=(Term(baseline=baselines.VirtualMean(), scale=scales.VirtualStd()),),
+        terms=(Term(baseline=baseline.VirtualMean(), scale=scale.VirtualStd()),),
         selection=(selection.ZeroVariance("right"),),
-        gate=gates.Clip(0.16, 0.24),
+        gate=gate.Clip(0.16, 0.24),
     ),
     Recipe(
         "gdpo",
         "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
         "Optimization",
         "2601.05242",
-        terms=(Term(), Term(Whole("length_reward"))),
+        terms=(Term(), Term(SequenceSignal("length_reward"))),
         modulation=(modulation.Whiten(),),
         differences=("two rewards: the outcome and one of length",),
     ),
@@ -95,7 +93,7 @@ ADVANTAGES = (
         "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL "
         "Optimization",
         "2601.05242",
-        terms=(Term(), Term(Gated(Whole("length_reward")))),
+        terms=(Term(), Term(IfPassed(SequenceSignal("length_reward")))),
         modulation=(modulation.Whiten(),),
         differences=("two rewards: the outcome, and one of length for those that passed",),
     ),
@@ -103,8 +101,8 @@ ADVANTAGES = (
         "riskpo",
         "RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
         "2510.00911",
-        terms=(Term(credit=BundleRisk(), baseline=baselines.Zero(), scale=scales.One()),),
-        parts=("bundles of questions", "the quantiles of their scores, tracked"),
+        terms=(Term(credit=BundleRisk(), baseline=baseline.Zero(), scale=scale.One()),),
+        requirements=(Requirement.BUNDLES, Requirement.SCORE_QUANTILES),
         differences=(
             "an answer without a partner makes a paper of its own, it is not left out",
             "as in the authors' code, bundles that score alike are divided by 1e-6",
@@ -115,15 +113,15 @@ ADVANTAGES = (
         "fapo",
         "FAPO: Flawed-Aware Policy Optimization for Efficient and Reliable Reasoning",
         "2510.22543",
-        terms=(Term(Flawed(), scale=scales.Std(1e-6)),),
-        gate=gates.Clip(0.2, 0.28, dual=10.0),
-        parts=("a process reward model that finds flawed steps of right answers",),
+        terms=(Term(FlawPenalty(), scale=scale.Std(1e-6)),),
+        gate=gate.Clip(0.2, 0.28, dual=10.0),
+        requirements=(Requirement.PROCESS_REWARD_MODEL,),
     ),
     Recipe(
         "drpo_decoupled",
         "DRPO: Efficient Reasoning via Decoupled Reward Policy Optimization",
         "2510.04474",
-        terms=(Term(ByOutcome(), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(ByOutcome(), baseline=baseline.Zero(), scale=scale.One()),),
         gate=Discriminative(),
         aggregation=aggregation.SequenceMean(),
         regularisers=(HingeKL(),),
@@ -137,12 +135,12 @@ ADVANTAGES = (
         "stable_reinforce",
         "R1-Reward: Training Multimodal Reward Model Through Stable Reinforcement Learning",
         "2505.02835",
-        terms=(Term(Consistency(), baseline=baselines.Zero(), scale=scales.One(), key=()),),
+        terms=(Term(Consistency(), baseline=baseline.Zero(), scale=scale.One(), key=()),),
         modulation=(modulation.Whiten(1e-8),),
         selection=(selection.Outliers(3.0),),
-        gate=gates.Clip(clamp=6.907755278982137),
+        gate=gate.Clip(clamp=6.907755278982137),
         aggregation=aggregation.SequenceMean(),
-        parts=("a judge of whether reasoning and answer agree",),
+        requirements=(Requirement.CONSISTENCY_JUDGE,),
         differences=("the weights of the consistency reward are recalled, not checked",),
     ),
     Recipe(
@@ -150,11 +148,9 @@ ADVANTAGES = (
         "Is Reinforcement Learning (Not) for Natural Language Processing: Benchmarks, Baselines, "
         "and Building Blocks for Natural Language Policy Optimization",
         "2210.01241",
-        terms=(
-            Term(KLPenalised(0.1), GAE(), baseline=baselines.Zero(), scale=scales.One(), key=()),
-        ),
+        terms=(Term(KLPenalised(0.1), GAE(), baseline=baseline.Zero(), scale=scale.One(), key=()),),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
-        parts=("a critic", "log-probs of the policy masked by its earlier copy's top p"),
+        requirements=(Requirement.CRITIC, Requirement.MASKED_POLICY),
     ),
     Recipe(
         "a_lol",
@@ -162,10 +158,10 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        ratio=ratios.Product(denominator="reference"),
-        gate=gates.DetachedClip(low=0.9, high=0.9),
+        ratio=ratio.ProductRatio(denominator="reference"),
+        gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
-        parts=("the value of a prompt under the reference policy",),
+        requirements=(Requirement.REFERENCE_VALUE,),
         differences=PRIORITY,
     ),
     Recipe(
@@ -174,9 +170,9 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        gate=gates.LogLikelihood(),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        parts=("the value of a prompt under the reference policy",),
+        requirements=(Requirement.REFERENCE_VALUE,),
         differences=PRIORITY,
     ),
     Recipe(
@@ -185,10 +181,10 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        ratio=ratios.Token(denominator="reference"),
-        gate=gates.DetachedClip(low=0.9, high=0.9),
+        ratio=ratio.TokenRatio(denominator="reference"),
+        gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
-        parts=("the value of a prompt under the reference policy",),
+        requirements=(Requirement.REFERENCE_VALUE,),
         differences=PRIORITY,
     ),
     Recipe(
@@ -197,10 +193,10 @@ ADVANTAGES = (
         "2305.14718",
         terms=(REFERENCE,),
         modulation=(modulation.Positive(),),
-        gate=gates.LogLikelihood(),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        regularisers=(regularisers.KL(0.1, "k1"),),
-        parts=("the value of a prompt under the reference policy",),
+        regularisers=(regulariser.KL(0.1, "k1"),),
+        requirements=(Requirement.REFERENCE_VALUE,),
         differences=(*PRIORITY, "the weight of the penalty is not the authors', who give none"),
     ),
     Recipe(
@@ -208,10 +204,10 @@ ADVANTAGES = (
         "Q-Hawkeye: Reliable Visual Policy Optimization for Image Quality Assessment",
         "2601.22920",
         modulation=(ScoreVariance(),),
-        gate=gates.LogLikelihood(),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceMean(),
-        regularisers=(regularisers.KL(0.04), Contrast()),
-        parts=("log-probs of the same answers with a degraded image", "predicted scores"),
+        regularisers=(regulariser.KL(0.04), Contrast()),
+        requirements=(Requirement.DEGRADED_LOG_PROBS, Requirement.PREDICTED_SCORES),
         differences=(
             "the weight of the contrast stays 1e-4; the authors anneal it to 0",
             "the value is A log pi; the authors' code has its gradient with the value A",
@@ -223,9 +219,9 @@ ADVANTAGES = (
         "Stable and Efficient Single-Rollout RL for Multimodal Reasoning",
         "2512.18215",
         mark="secondary",
-        terms=(Term(baseline=baselines.Recorded("tracked_value"), scale=scales.One()),),
+        terms=(Term(baseline=baseline.SignalBaseline("tracked_value"), scale=scale.One()),),
         modulation=(modulation.Whiten(1e-8), EntropyShaping()),
-        parts=("a tracker of every prompt's success rate",),
+        requirements=(Requirement.SUCCESS_TRACKER,),
         assumptions=("entropy weight 0.4 and limit |A| / 2, as recalled",),
     ),
     Recipe(
@@ -233,10 +229,10 @@ ADVANTAGES = (
         "Polychromic Objectives for Reinforcement Learning",
         "2509.25424",
         mark="secondary",
-        terms=(Term(credit=SetValue(), scale=scales.One()),),
+        terms=(Term(credit=SetValue(), scale=scale.One()),),
         modulation=(modulation.Elsewhere(GAE()),),
-        regularisers=(regularisers.KL(0.01),),
-        parts=("a critic", "sets of sequences that begin in one state", "kinds of sequences"),
+        regularisers=(regulariser.KL(0.01),),
+        requirements=(Requirement.CRITIC, Requirement.SEQUENCE_SETS, Requirement.SEQUENCE_KINDS),
         assumptions=(
             "a set is worth its mean reward times its share of distinct sequences; another's code "
             "adds the two",
@@ -248,8 +244,8 @@ ADVANTAGES = (
         "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts",
         "2603.10848",
         mark="reconstructed",
-        terms=(Term(baseline=baselines.Shrinkage(), scale=scales.One()),),
-        parts=("a prior of the value of every prompt",),
+        terms=(Term(baseline=baseline.Shrinkage(), scale=scale.One()),),
+        requirements=(Requirement.PRIOR_VALUE,),
         assumptions=(
             "the variance of the mean is the one under the prior, V (1 - V) / n",
             "the squared bias is what the difference has beyond that variance",
@@ -264,7 +260,7 @@ ADVANTAGES = (
         "2602.03452",
         mark="reconstructed",
         terms=(Term(RareEvents(), key=("pair",)),),
-        parts=("pairs of a hard and an easy prompt",),
+        requirements=(Requirement.PROMPT_PAIRS,),
         assumptions=(
             "rewards are 1 and -1, rare ones twice that",
             "the pair's answers are one group: in a prompt's own group weights would cancel",
@@ -276,9 +272,9 @@ ADVANTAGES = (
         "Grounding",
         "2508.06317",
         mark="reconstructed",
-        terms=(Term(Whole("consistency_reward")),),
-        regularisers=(regularisers.KL(0.04),),
-        parts=("rewards of agreement with the mean prediction",),
+        terms=(Term(SequenceSignal("consistency_reward")),),
+        regularisers=(regulariser.KL(0.04),),
+        requirements=(Requirement.MEAN_AGREEMENT,),
         assumptions=(
             "confidence is 1 - variance over the largest in the batch",
             "similarity is 1 - mean absolute distance to the mean prediction",
@@ -290,9 +286,9 @@ ADVANTAGES = (
         "Improving Consistency in Retrieval-Augmented Systems with Group Similarity Rewards",
         "2510.04392",
         mark="reconstructed",
-        terms=(Term(Whole("group_similarity"), key=("paraphrases",)),),
-        regularisers=(regularisers.KL(0.04),),
-        parts=("similarities between answers to paraphrases",),
+        terms=(Term(SequenceSignal("group_similarity"), key=("paraphrases",)),),
+        regularisers=(regulariser.KL(0.04),),
+        requirements=(Requirement.PARAPHRASE_SIMILARITY,),
         assumptions=(
             "the reward is the mean similarity to all answers to other paraphrases",
             "GRPO's penalty 0.04",

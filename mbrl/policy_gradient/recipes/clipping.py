@@ -1,30 +1,30 @@
 """Recipes whose change is a gate, an entropy term, the aggregation or which data are kept."""
 
-from mbrl.policy_gradient import (
+from mbrl.policy_gradient.axes import (
     aggregation,
-    baselines,
-    gates,
-    masks,
+    baseline,
+    gate,
     modulation,
-    regularisers,
-    rewards,
-    scales,
+    regulariser,
+    reward,
+    scale,
     selection,
 )
-from mbrl.policy_gradient.credit import TreeDifference
+from mbrl.policy_gradient.axes.credit import TreeDifference
 from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
 ENTROPY = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
 
 CLIPPING = (
-    Recipe("clip_cov", ENTROPY, "2505.22617", gate=masks.CovarianceClip()),
-    Recipe("kl_cov", ENTROPY, "2505.22617", gate=masks.CovariancePenalty()),
+    Recipe("clip_cov", ENTROPY, "2505.22617", gate=gate.CovarianceClip()),
+    Recipe("kl_cov", ENTROPY, "2505.22617", gate=gate.CovariancePenalty()),
     Recipe(
         "epo",
         "EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning",
         "2509.22576",
-        regularisers=(regularisers.EntropyBand(),),
-        parts=("mean entropies of earlier updates at every turn",),
+        regularisers=(regulariser.EntropyBand(),),
+        requirements=(Requirement.ENTROPY_HISTORY,),
         differences=("the weight does not grow with training",),
     ),
     Recipe(
@@ -33,8 +33,8 @@ CLIPPING = (
         "2510.14545",
         mark="reconstructed",
         modulation=(modulation.EntropyGrowth(0.1),),
-        gate=masks.GradientPreservingClip(),
-        parts=("rollouts that branch where entropy is high",),
+        gate=gate.GradientPreservingClip(),
+        requirements=(Requirement.ENTROPY_BRANCHES,),
         assumptions=(
             "entropy enters the advantage as a deviation from the batch's mean, weight 0.1",
             "the fifth of steps with the largest entropy keeps its gradient",
@@ -46,7 +46,7 @@ CLIPPING = (
         "2507.19849",
         mark="reconstructed",
         modulation=(modulation.SharedPrefix(),),
-        parts=("rollouts that branch after tool calls",),
+        requirements=(Requirement.TOOL_BRANCHES,),
         assumptions=("the hard attribution: shared steps get the mean over their branches",),
         differences=("the soft attribution is the recipe grpo",),
     ),
@@ -75,7 +75,7 @@ CLIPPING = (
         "Reinforce-Ada: An Adaptive Sampling Framework for Reinforce-Style LLM Training",
         "2510.04996",
         selection=(selection.Balanced(4),),
-        parts=("rounds of sampling until both kinds of answers are there",),
+        requirements=(Requirement.BOTH_KINDS,),
         differences=("denominators are those of all samples",),
     ),
     Recipe(
@@ -83,9 +83,9 @@ CLIPPING = (
         "Reinforced Efficient Reasoning via Semantically Diverse Exploration",
         "2601.05053",
         mark="reconstructed",
-        terms=(Term(credit=TreeDifference(), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(credit=TreeDifference(), baseline=baseline.Zero(), scale=scale.One()),),
         aggregation=aggregation.SequenceSum(length=1024.0),
-        parts=("rollouts that branch where answers diverge",),
+        requirements=(Requirement.DIVERGENCE_BRANCHES,),
         assumptions=("no term for length",),
     ),
     Recipe(
@@ -93,9 +93,9 @@ CLIPPING = (
         "One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient",
         "2509.26313",
         mark="reconstructed",
-        terms=(Term(rewards.Affine(1.1, -0.1), baseline=baselines.Zero(), scale=scales.One()),),
-        gate=gates.LogLikelihood(),
-        parts=("tokens sampled at every position of a teacher's text",),
+        terms=(Term(reward.Affine(1.1, -0.1), baseline=baseline.Zero(), scale=scale.One()),),
+        gate=gate.LogLikelihood(),
+        requirements=(Requirement.TEACHER_TOKENS,),
         assumptions=("a wrong token earns -0.1", "every sampled token is a sequence of one step"),
     ),
 )

@@ -1,24 +1,24 @@
 """Recipes whose change is the importance ratio, or how data of another policy are corrected for."""
 
-from mbrl.policy_gradient import (
+from mbrl.policy_gradient.axes import (
     aggregation,
-    baselines,
-    gates,
-    masks,
+    baseline,
+    gate,
     modulation,
-    ratios,
-    regularisers,
+    ratio,
+    regulariser,
     rejection,
-    rewards,
-    scales,
+    reward,
+    scale,
     selection,
     step_size,
 )
-from mbrl.policy_gradient.credit import GAE
+from mbrl.policy_gradient.axes.credit import GAE
 from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
-CENTRED = Term(scale=scales.One())
-CRITIC = Term(credit=GAE(), baseline=baselines.Zero(), scale=scales.One(), key=())
+CENTRED = Term(scale=scale.One())
+CRITIC = Term(credit=GAE(), baseline=baseline.Zero(), scale=scale.One(), key=())
 MYTHS = (
     "Group-Relative REINFORCE Is Secretly an Off-Policy Algorithm: Demystifying Some Myths About "
     "GRPO and Its Friends"
@@ -26,14 +26,14 @@ MYTHS = (
 STABILIZED = (
     "ST-PPO: Stabilized Off-Policy Proximal Policy Optimization for Multi-Turn Agents Training"
 )
-TURN_RATIO = ratios.Geometric(segment="turn")
+TURN_RATIO = ratio.GeometricRatio(segment="turn")
 BIAS = "the norm of the clipping bias is its absolute value, and no step is made larger by it"
 DYNAMIC = "Orchestrating Tokens and Sequences: Dynamic Hybrid Policy Optimization for RLVR"
 BRANCHES = (
     "each branch takes PPO's minimum with its own range before they are mixed",
     "ranges 0.2 and 0.28 for steps, 3e-4 and 4e-4 for sequences",
 )
-HYBRID = masks.Hybrid(step=gates.Clip(0.2, 0.28))
+HYBRID = gate.Hybrid(step=gate.Clip(0.2, 0.28))
 
 OFF_POLICY = (
     Recipe(
@@ -41,17 +41,17 @@ OFF_POLICY = (
         "A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization",
         "2601.22718",
         mark="secondary",
-        ratio=ratios.PrefixMinimum(),
-        gate=gates.DetachedClip(high=4.0),
+        ratio=ratio.PrefixMinimumRatio(),
+        gate=gate.DetachedClip(high=4.0),
         differences=("the form with a detached, clipped ratio; its range is that of CISPO here",),
     ),
     Recipe(
         "topr",
         "Tapered Off-Policy REINFORCE: Stable and efficient reinforcement learning for LLMs",
         "2503.14286",
-        terms=(Term(rewards.Affine(), baseline=baselines.Zero(), scale=scales.One()),),
-        ratio=ratios.Product("behaviour"),
-        gate=gates.DetachedClip(low=0.0, high=0.0, negative=(None, 0.0)),
+        terms=(Term(reward.Affine(), baseline=baseline.Zero(), scale=scale.One()),),
+        ratio=ratio.ProductRatio("behaviour"),
+        gate=gate.DetachedClip(low=0.0, high=0.0, negative=(None, 0.0)),
         aggregation=aggregation.SequenceSum(),
         differences=("rewards 0 and 1 count as -1 and 1",),
     ),
@@ -60,44 +60,44 @@ OFF_POLICY = (
         MYTHS,
         "2509.24203",
         terms=(CENTRED,),
-        gate=masks.MaskedWeight(),
+        gate=gate.MaskedWeight(),
     ),
     Recipe(
         "rec_one_side_no_is",
         MYTHS,
         "2509.24203",
         terms=(CENTRED,),
-        gate=masks.MaskedWeight(weighted=False),
+        gate=gate.MaskedWeight(weighted=False),
     ),
     Recipe(
         "rec_two_side",
         MYTHS,
         "2509.24203",
         terms=(CENTRED,),
-        gate=masks.MaskedWeight(shape="two"),
+        gate=gate.MaskedWeight(shape="two"),
     ),
     Recipe(
         "rec_ring",
         MYTHS,
         "2509.24203",
         terms=(CENTRED,),
-        gate=masks.MaskedWeight(shape="ring"),
+        gate=gate.MaskedWeight(shape="ring"),
     ),
     Recipe(
         "rec_sequence",
         MYTHS,
         "2509.24203",
         terms=(CENTRED,),
-        ratio=ratios.Geometric(),
-        gate=masks.MaskedWeight(3e-4, 4e-4),
+        ratio=ratio.GeometricRatio(),
+        gate=gate.MaskedWeight(3e-4, 4e-4),
         aggregation=aggregation.SequenceMean(),
     ),
     Recipe(
         "opmd",
         MYTHS,
         "2509.24203",
-        terms=(Term(scale=scales.One(), weight=1 / 1.1),),
-        gate=gates.LogLikelihood(),
+        terms=(Term(scale=scale.One(), weight=1 / 1.1),),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
         differences=("the simple form: advantage R - mean, loss over 1 + tau with tau = 0.1",),
     ),
@@ -106,16 +106,16 @@ OFF_POLICY = (
         MYTHS,
         "2509.24203",
         terms=(CENTRED,),
-        gate=gates.LogLikelihood(),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        regularisers=(regularisers.SquaredRatio(0.1),),
+        regularisers=(regulariser.SquaredRatio(0.1),),
     ),
     Recipe(
         "asym_re",
         MYTHS,
         "2509.24203",
-        terms=(Term(baseline=baselines.ShiftedMean(-0.1), scale=scales.One()),),
-        gate=gates.LogLikelihood(),
+        terms=(Term(baseline=baseline.ShiftedMean(-0.1), scale=scale.One()),),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
     ),
     Recipe(
@@ -124,7 +124,7 @@ OFF_POLICY = (
         "2509.24203",
         terms=(CENTRED,),
         selection=(selection.DropSurplus(),),
-        gate=gates.LogLikelihood(),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
         differences=("denominators are those of all samples",),
     ),
@@ -134,7 +134,7 @@ OFF_POLICY = (
         "2509.24203",
         terms=(CENTRED,),
         modulation=(modulation.Exponential(1.0),),
-        gate=gates.LogLikelihood(),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
     ),
     Recipe(
@@ -145,7 +145,7 @@ OFF_POLICY = (
         terms=(CRITIC,),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         ratio=TURN_RATIO,
-        parts=("a critic",),
+        requirements=(Requirement.CRITIC,),
         assumptions=("range 0.2 for the geometric mean over a turn",),
     ),
     Recipe(
@@ -156,7 +156,7 @@ OFF_POLICY = (
         terms=(CRITIC,),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         step_size=step_size.ClippingBias(),
-        parts=("a critic",),
+        requirements=(Requirement.CRITIC,),
         assumptions=(BIAS,),
     ),
     Recipe(
@@ -168,7 +168,7 @@ OFF_POLICY = (
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         ratio=TURN_RATIO,
         step_size=step_size.ClippingBias(),
-        parts=("a critic",),
+        requirements=(Requirement.CRITIC,),
         assumptions=("range 0.2 for the geometric mean over a turn", BIAS),
     ),
     Recipe(
@@ -185,7 +185,7 @@ OFF_POLICY = (
         DYNAMIC,
         "2601.05607",
         mark="reconstructed",
-        gate=masks.Hybrid(step=gates.Clip(0.2, 0.28), alpha=None),
+        gate=gate.Hybrid(step=gate.Clip(0.2, 0.28), alpha=None),
         aggregation=aggregation.SequenceMean(),
         assumptions=(*BRANCHES, "entropies are divided by the largest of the batch"),
     ),
@@ -195,27 +195,27 @@ OFF_POLICY = (
         "Language Model Mathematical Reasoning",
         "2602.00983",
         mark="reconstructed",
-        gate=gates.DetachedClip(low=None, high=4.0, negative=(0.8, 0.28)),
+        gate=gate.DetachedClip(low=None, high=4.0, negative=(0.8, 0.28)),
         assumptions=("ratios up to 5 for right answers, 0.2 to 1.28 for wrong ones",),
     ),
     Recipe(
         "alp",
         "Adaptive Layerwise Perturbation: Unifying Off-Policy Corrections for LLM RL",
         "2603.19470",
-        ratio=ratios.Token("behaviour"),
-        parts=("log-probs of a policy whose hidden states are perturbed", "sampling log-probs"),
+        ratio=ratio.TokenRatio("behaviour"),
+        requirements=(Requirement.PERTURBED_POLICY, Requirement.SAMPLER_LOG_PROBS),
         differences=("the clip is that of GRPO, at steps",),
     ),
     Recipe(
         "vcpo",
         "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs",
         "2602.17616",
-        terms=(Term(baseline=baselines.LeastVariance(), scale=scales.Std()),),
-        rejection=(rejection.Truncated("sequence", numerator=None, cap=8.0),),
-        gate=gates.LogLikelihood(),
+        terms=(Term(baseline=baseline.LeastVariance(), scale=scale.Std()),),
+        rejection=(rejection.TruncatedRatio("sequence", numerator=None, cap=8.0),),
+        gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceMean(),
         step_size=step_size.EffectiveSamples(0.5),
-        parts=("squared norms of the sequences' gradients", "sampling log-probs"),
+        requirements=(Requirement.GRADIENT_NORMS, Requirement.SAMPLER_LOG_PROBS),
     ),
     Recipe(
         "mini_rl",
@@ -223,19 +223,19 @@ OFF_POLICY = (
         "2512.01374",
         mark="reconstructed",
         terms=(CENTRED,),
-        rejection=(rejection.Truncated(cap=5.0),),
-        gate=masks.MaskedWeight(0.2, 0.27),
+        rejection=(rejection.TruncatedRatio(cap=5.0),),
+        gate=gate.MaskedWeight(0.2, 0.27),
         aggregation=aggregation.SequenceSum(),
-        parts=("log-probs of the engine that sampled",),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
         assumptions=("the truncation at 5 is of each step", "no routing replay: no experts here"),
     ),
     Recipe(
         "areal",
         "AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning",
         "2505.24298",
-        ratio=ratios.Token("proximal"),
-        rejection=(rejection.Masked(numerator="proximal", high=5.0),),
-        parts=("log-probs at the start of the update", "sampling log-probs"),
+        ratio=ratio.TokenRatio("proximal"),
+        rejection=(rejection.MaskedRatio(numerator="proximal", high=5.0),),
+        requirements=(Requirement.START_LOG_PROBS, Requirement.SAMPLER_LOG_PROBS),
         differences=("advantages of GRPO",),
     ),
     Recipe(
@@ -244,12 +244,12 @@ OFF_POLICY = (
         "Language Model",
         "2507.06892",
         mark="reconstructed",
-        ratio=ratios.Token("behaviour"),
+        ratio=ratio.TokenRatio("behaviour"),
         regularisers=(
-            regularisers.KL(0.02, "k3", "reference"),
-            regularisers.KL(0.02, "k3", "previous"),
+            regulariser.KL(0.02, "k3", "reference"),
+            regulariser.KL(0.02, "k3", "previous"),
         ),
-        parts=("data of earlier policies with their log-probs",),
+        requirements=(Requirement.EARLIER_DATA,),
         assumptions=(
             "both divergences are weighted alike, 0.02, and estimated by k3",
             "the switch to data of the current policy is the trainer's",
@@ -260,9 +260,9 @@ OFF_POLICY = (
         "SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees",
         "2602.06554",
         mark="reconstructed",
-        ratio=ratios.Product(segment="turn"),
+        ratio=ratio.ProductRatio(segment="turn"),
         rejection=(rejection.LaterSegments(),),
-        parts=("turns updated one by one from the last", "log-probs after the later turns"),
+        requirements=(Requirement.BACKWARD_TURNS, Requirement.LATER_TURN_LOG_PROBS),
         assumptions=(
             "the correction is the product of ratios of all later turns, not clipped",
             "the ratio of a turn is the product over its steps, with range 0.2",
@@ -272,8 +272,8 @@ OFF_POLICY = (
         "calibrl",
         "Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning",
         "2602.20197",
-        regularisers=(regularisers.ExpertMargin(),),
-        parts=("log-probs of an expert",),
+        regularisers=(regulariser.ExpertMargin(),),
+        requirements=(Requirement.EXPERT_LOG_PROBS,),
     ),
     Recipe(
         "cj_grpo",
@@ -281,8 +281,8 @@ OFF_POLICY = (
         "with Fewer Decoding Step",
         "2509.23924",
         mark="reconstructed",
-        ratio=ratios.Product(segment="decode"),
-        parts=("the states in between of a masked decoder, and which step revealed each token",),
+        ratio=ratio.ProductRatio(segment="decode"),
+        requirements=(Requirement.DECODER_STATES,),
         assumptions=(
             "the ratio of a decoding step is the product over the tokens that it revealed",
             "range 0.2 for it",

@@ -1,27 +1,28 @@
 """Recipes by what they do to advantages after they were normalised, and by what they leave out."""
 
-from mbrl.policy_gradient import (
+from mbrl.policy_gradient.axes import (
     aggregation,
-    baselines,
-    gates,
+    baseline,
+    gate,
     modulation,
-    regularisers,
+    regulariser,
     rejection,
-    scales,
+    scale,
     selection,
 )
-from mbrl.policy_gradient.adaptive_clips import EntropyClip
-from mbrl.policy_gradient.nested import TokenWeighted
-from mbrl.policy_gradient.recipe import Recipe, Term
-from mbrl.policy_gradient.rewards import Whole
-from mbrl.policy_gradient.sampling import ResampleOnCorrect
-from mbrl.policy_gradient.uncertainty import (
+from mbrl.policy_gradient.axes.credit import TokenWeighted
+from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip
+from mbrl.policy_gradient.axes.modulation import (
     AsymmetricConfidence,
     ConfidenceGap,
     Novelty,
     ResponseEntropy,
     SemanticEntropy,
 )
+from mbrl.policy_gradient.axes.reward import SequenceSignal
+from mbrl.policy_gradient.axes.selection import ResampleOnCorrect
+from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
 
 SELECTIONS = (
     Recipe(
@@ -36,7 +37,7 @@ SELECTIONS = (
         "hapo_token_aware",
         "From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature",
         "2509.16591",
-        terms=(Term(credit=TokenWeighted(), baseline=baselines.Zero(), scale=scales.One()),),
+        terms=(Term(credit=TokenWeighted(), baseline=baseline.Zero(), scale=scale.One()),),
         gate=EntropyClip(),
         differences=(
             "entropies below the pivot are scaled to [-1, 0]; the authors' code divides them by a "
@@ -50,13 +51,13 @@ SELECTIONS = (
         "SimpleTIR: End-to-End Reinforcement Learning for Multi-Turn Tool-Integrated Reasoning",
         "2509.02479",
         selection=(selection.NoVoidTurn(),),
-        parts=("whether a turn had neither code nor an answer",),
+        requirements=(Requirement.VOID_TURNS,),
     ),
     Recipe(
         "mini_o3",
         "Mini-o3: Scaling Up Reasoning Patterns and Interaction Turns for Visual Search",
         "2509.07969",
-        terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
+        terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         selection=(selection.Finished(),),
         differences=(
             "steps that are left out stay in the denominator",
@@ -68,10 +69,10 @@ SELECTIONS = (
         "grpo_roc",
         "rStar2-Agent: Agentic Reasoning Technical Report",
         "2508.20722",
-        terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
+        terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         sampling=(ResampleOnCorrect(),),
-        gate=gates.Clip(0.2, 0.28),
-        parts=("penalties of tool errors and of format",),
+        gate=gate.Clip(0.2, 0.28),
+        requirements=(Requirement.TOOL_PENALTIES,),
         differences=(
             "as in the authors' code the best right answers are kept, none is drawn by chance",
             "a prompt with less of both kinds than the minimum keeps half too, not all",
@@ -83,9 +84,9 @@ SELECTIONS = (
         "SEED-GRPO: Semantic Entropy Enhanced GRPO for Uncertainty-Aware Policy Optimization",
         "2505.12346",
         mark="secondary",
-        terms=(Term(scale=scales.One()),),
+        terms=(Term(scale=scale.One()),),
         modulation=(SemanticEntropy(),),
-        parts=("clusters of answers of one meaning",),
+        requirements=(Requirement.ANSWER_CLUSTERS,),
         assumptions=("linear in the entropy, rate 0.02", "clusters weigh by their answers"),
     ),
     Recipe(
@@ -115,7 +116,7 @@ SELECTIONS = (
         "2602.05281",
         mark="secondary",
         modulation=(ConfidenceGap(),),
-        parts=("the policy's confidence in the prompt's own tokens",),
+        requirements=(Requirement.PROMPT_CONFIDENCE,),
         assumptions=("rate 0.3", "the least likely fifth of an answer's tokens"),
         differences=(
             "the confidence in a question is that in its own tokens, not a mean over its answers",
@@ -127,9 +128,9 @@ SELECTIONS = (
         "Entropy Mechanism",
         "2508.11356",
         mark="reconstructed",
-        terms=(Term(Whole("majority_reward")),),
+        terms=(Term(SequenceSignal("majority_reward")),),
         modulation=(ResponseEntropy(),),
-        parts=("rewards of agreement with the majority",),
+        requirements=(Requirement.MAJORITY_AGREEMENT,),
         assumptions=(
             "advantages are multiplied by 1 - 0.5 H, whatever their sign",
             "H is an answer's mean entropy over the largest of its prompt",
@@ -140,13 +141,13 @@ SELECTIONS = (
         "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation",
         "2509.23866",
         mark="reconstructed",
-        terms=(Term(baseline=baselines.Mean("keep"), scale=scales.Std(1e-6, alone="one")),),
+        terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         selection=(selection.TopEntropyTurns(0.8),),
-        rejection=(rejection.Truncated(cap=1.0),),
-        gate=gates.Clip(0.1, 0.28, dual=3.0),
+        rejection=(rejection.TruncatedRatio(cap=1.0),),
+        gate=gate.Clip(0.1, 0.28, dual=3.0),
         aggregation=aggregation.SequenceMean(),
-        regularisers=(regularisers.KL(0.1),),
-        parts=("log-probs of the engine that sampled",),
+        regularisers=(regulariser.KL(0.1),),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
         assumptions=(
             "four fifths of the turns are kept, by their mean entropy",
             "the truncated weight, clip and penalty are those of the authors' code, in which the "

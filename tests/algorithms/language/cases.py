@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.agent import ModelConfig
-from algorithms.language.conversation import Conversation
+from algorithms.language.learner import ModelConfig
+from algorithms.language.models.transformer import TransformerConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.rollouts import Rollouts, gathered, grouped
+from algorithms.language.sampling.conversation import Conversation
+from algorithms.language.sampling.rollouts import Rollouts, gathered, grouped
 from algorithms.language.tasks import Problem, Reply, TextTask
-from algorithms.language.transformer import TransformerConfig
 
 MODEL = ModelConfig(transformer=TransformerConfig(width=16, layers=1, heads=2, hidden=16))
 
@@ -30,13 +30,13 @@ def learner(task: str, recipe: str, seed: int = 0, **settings: Any) -> LanguageP
                 weight.mul_(20)
     for anchor in agent.anchors.values():
         anchor.load_state_dict(agent.model.state_dict())
-    for part in agent.parts:
+    for part in agent.measures:
         part.begin()
     return agent
 
 
 def part_of(agent: LanguagePolicyGradient, kind: type) -> Any:
-    return next(part for part in agent.parts if type(part) is kind)
+    return next(part for part in agent.measures if type(part) is kind)
 
 
 def told(agent: LanguagePolicyGradient, chats: Sequence[tuple[Problem, Sequence[str]]]) -> Rollouts:
@@ -154,6 +154,6 @@ def continued(
     for name, module in agent.modules.items():
         other = again.modules[name].state_dict()
         assert all(torch.equal(v, other[k]) for k, v in module.state_dict().items()), name
-    assert [p.state_dict() for p in agent.parts] == [p.state_dict() for p in again.parts]
+    assert [p.state_dict() for p in agent.measures] == [p.state_dict() for p in again.measures]
     assert agent.tokens == again.tokens
     return again

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import torch
 
-from algorithms.language.agent import ModelConfig
+from algorithms.language.learner import ModelConfig
+from algorithms.language.models.transformer import Transformer, TransformerConfig
+from algorithms.language.models.vocabulary import Characters
 from algorithms.language.tasks.base import Problem, Reply, TextTask
-from algorithms.language.transformer import Transformer, TransformerConfig
-from algorithms.language.vocabulary import Characters
 
 TINY = TransformerConfig(width=16, layers=2, heads=2, hidden=24)
 MODEL = ModelConfig(transformer=TINY)

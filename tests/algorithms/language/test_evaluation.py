@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.language.conversation import Conversation
 from algorithms.language.evaluation import cons_at, evaluate, pass_at, score
 from algorithms.language.imitation import Imitation, ImitationConfig
-from algorithms.language.rollouts import gathered, grouped
+from algorithms.language.models.vocabulary import Characters
+from algorithms.language.sampling.conversation import Conversation
+from algorithms.language.sampling.rollouts import gathered, grouped
 from algorithms.language.tasks import TASKS
 from algorithms.language.tasks.base import Problem, Reply
-from algorithms.language.vocabulary import Characters
 from mbrl.errors import ConfigError
 from tests.algorithms.language.small import MODEL, Digits, tiny
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from algorithms.language import tasks
-from algorithms.language.agent import ModelConfig
 from algorithms.language.evaluation import evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.learner import ModelConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.sampling import Sampling
+from algorithms.language.sampling.tokens import Sampling
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate
-from mbrl.policy_gradient.step_size import StepSize
+from mbrl.policy_gradient.axes.step_size import StepSize
 from mbrl.training import train
 from tests.algorithms.language.small import MODEL, TINY, Digits, Echo
 
@@ -61,8 +61,8 @@ def test_a_recipes_step_size_is_that_of_the_weights() -> None:
         before = weights(agent)
         agent.collect()
         batch = agent.next_batch()  # in which nobody is right yet
-        good = Estimate(torch.ones_like(batch.found.advantage), batch.found.weight)
-        agent.update(batch._replace(found=good))
+        good = Estimate(torch.ones_like(batch.estimate.advantage), batch.estimate.weight)
+        agent.update(batch._replace(estimate=good))
         moved.append([b - a for a, b in zip(before, weights(agent), strict=True)])
     assert max(float(m.abs().max()) for m in moved[0]) > 1e-4
     for whole, quarter in zip(*moved, strict=True):
@@ -162,10 +162,10 @@ def test_parts_of_a_minibatch_have_its_gradient() -> None:
     for agent in (whole, parts):
         agent.collect()
         batch = agent.next_batch()
-        found = Estimate(torch.randn_like(batch.found.advantage).sign(), batch.found.weight)
+        found = Estimate(torch.randn_like(batch.estimate.advantage).sign(), batch.estimate.weight)
         generator = torch.Generator().manual_seed(0)
         signs = torch.rand(found.advantage.shape, generator=generator) - 0.5
-        agent.update(batch._replace(found=Estimate(signs, batch.found.weight)))
+        agent.update(batch._replace(estimate=Estimate(signs, batch.estimate.weight)))
     for x, y in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         assert x.grad is not None and y.grad is not None
         torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-6)
@@ -275,7 +275,7 @@ def test_answers_that_are_compared_are_learned_from_together() -> None:
     agent.collect()
     for _ in range(2):
         prompts = agent.next_batch().rollouts.data.groups["prompt"][:, 0].tolist()
-        agent.left, agent.stage_left = agent.left - 1, agent.stage_left - 1
+        agent.trainer.updated()
         assert sorted(Counter(prompts).values()) == [4, 4]
 
 

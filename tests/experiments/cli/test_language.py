@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from algorithms.language import schedule
-from algorithms.language.agent import ModelConfig
 from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.learner import ModelConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from experiments.__main__ import main
 from experiments.cli import language

@@ -8,16 +8,14 @@ import torch
 
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss, recipe
-from mbrl.policy_gradient import baselines as b
-from mbrl.policy_gradient.adaptive_clips import EntropyClip
-from mbrl.policy_gradient.credit import VTrace
-from mbrl.policy_gradient.gates import Clip
+from mbrl.policy_gradient.axes import baseline as b
+from mbrl.policy_gradient.axes.credit import VTrace
+from mbrl.policy_gradient.axes.gate import Clip, CovarianceClip, Hybrid, MaskedWeight
+from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip
+from mbrl.policy_gradient.axes.modulation import StepEntropy, Whiten
+from mbrl.policy_gradient.axes.ratio import GeometricRatio
+from mbrl.policy_gradient.axes.selection import DropMedian, ZeroVariance
 from mbrl.policy_gradient.groups import numbered
-from mbrl.policy_gradient.masks import CovarianceClip, Hybrid, MaskedWeight
-from mbrl.policy_gradient.modulation import Whiten
-from mbrl.policy_gradient.ratios import Geometric
-from mbrl.policy_gradient.selection import NonZero, ZeroVariance
-from mbrl.policy_gradient.uncertainty import StepEntropy
 from tests.mbrl.policy_gradient import cases
 
 
@@ -32,10 +30,19 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
         ({"name": "Bad Name"}, "lower case"),
         ({"terms": ()}, "at least one"),
         ({"mark": "reconstructed"}, "lists its assumptions"),
-        ({"ratio": Geometric()}, "geometric means over sequences move by"),
-        ({"ratio": Geometric(), "gate": MaskedWeight()}, "geometric means over sequences move by"),
-        ({"ratio": Geometric(), "gate": EntropyClip()}, "geometric means over sequences move by"),
-        ({"ratio": Geometric(), "gate": CovarianceClip()}, "geometric means over sequences move"),
+        ({"ratio": GeometricRatio()}, "geometric means over sequences move by"),
+        (
+            {"ratio": GeometricRatio(), "gate": MaskedWeight()},
+            "geometric means over sequences move by",
+        ),
+        (
+            {"ratio": GeometricRatio(), "gate": EntropyClip()},
+            "geometric means over sequences move by",
+        ),
+        (
+            {"ratio": GeometricRatio(), "gate": CovarianceClip()},
+            "geometric means over sequences move",
+        ),
         ({"gate": Hybrid(whole=Clip())}, "geometric means over sequences move by"),
         ({"gate": Hybrid(step=Clip(3e-4, 4e-4))}, "ratios of single steps take"),
         ({"gate": Clip(3e-4, 4e-4)}, "ratios of single steps take"),
@@ -48,15 +55,15 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
             "least variance",
         ),
         (
-            {"terms": (Term(baseline=b.LeaveOneOut()),), "selection": (NonZero(),)},
+            {"terms": (Term(baseline=b.LeaveOneOut()),), "selection": (DropMedian(),)},
             "belongs to the median",
         ),
         (
-            {"terms": (Term(baseline=b.Recorded("value"), key=("prompt", "state")),)},
+            {"terms": (Term(baseline=b.SignalBaseline("value"), key=("prompt", "state")),)},
             "two baselines",
         ),
         (
-            {"terms": (Term(baseline=b.Recorded("utterance_v"), key=("prompt", "state")),)},
+            {"terms": (Term(baseline=b.SignalBaseline("utterance_v"), key=("prompt", "state")),)},
             "two baselines",
         ),
         ({"terms": (Term(credit=VTrace(), key=("prompt", "state")),)}, "two baselines"),

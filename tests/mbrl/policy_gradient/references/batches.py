@@ -16,18 +16,23 @@ EVEN = 3  # answers to a prompt where all must have equally many
 def batch(kind: str, seed: int) -> tuple[Trajectories, Tensor, Tensor]:
     """A batch of `cases.batch` without the lone answer.
 
-    "all": as it is. "even": three answers to every prompt, no gaps, none truncated. "runs": a turn
-    is a run of chosen steps, up to the next gap. "histories": groups by the states of the last 2
-    and 3 turns, where there are as many.
+    "all": as it is. "even": three answers to every prompt, no gaps, none truncated. "distinct":
+    these with rewards of which no two of a prompt are equal. "runs": a turn is a run of chosen
+    steps, up to the next gap. "histories": groups by the states of the last 2 and 3 turns, where
+    there are as many.
     """
-    t, log_prob, entropy = cases.batch(seed, gaps=kind != "even")
+    even = kind in ("even", "distinct")
+    t, log_prob, entropy = cases.batch(seed, gaps=not even)
     prompt = t.groups["prompt"][:, 0]
     place = torch.arange(len(prompt)) - torch.searchsorted(prompt.contiguous(), prompt)
     keep = prompt != ALONE
-    if kind == "even":
+    if even:
         keep &= place < EVEN
         never = torch.zeros_like(t.truncated)
         t = dataclasses.replace(t, terminated=t.terminated | t.truncated, truncated=never)
+    if kind == "distinct":
+        more = 0.1 * ((place * (seed + 2)) % EVEN)[:, None]
+        t = dataclasses.replace(t, reward=torch.where(t.terminated, t.reward + more, t.reward))
     if kind == "runs":
         before = torch.nn.functional.pad(t.mask[:, :-1], (1, 0))
         t.segments["turn"] = ((t.mask & ~before).long().cumsum(1) - 1).clamp_min(0)

@@ -2,6 +2,7 @@
 
 import ast
 import math
+import textwrap
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
@@ -57,6 +58,17 @@ class Sources:
                 plain = Bare().visit(node)
                 exec(compile(ast.Module([plain], []), path, "exec"), scope)
         return SimpleNamespace(**{name: scope[name] for name in names})
+
+    def run(self, path: str, first: str, last: str, given: dict[str, Any]) -> dict[str, Any]:
+        """What the lines of the file owner/name/... from the one that begins with `first` to the
+        next that ends with `last` make of `given`: statements in the middle of a function."""
+        lines = (self.folder / path).read_text().splitlines()
+        begin = next(i for i, line in enumerate(lines) if line.strip().startswith(first))
+        end = next(i for i in range(begin, len(lines)) if lines[i].strip().endswith(last))
+        scope: dict[str, Any] = {"torch": torch, "np": np, "F": F, "math": math, **given}
+        text = textwrap.dedent("\n".join(lines[begin : end + 1]))
+        exec(compile(text, path, "exec"), scope)
+        return scope
 
     def clipped(
         self,

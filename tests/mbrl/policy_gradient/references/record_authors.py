@@ -1,13 +1,14 @@
 """Records what authors' own functions make of the test batches: losses and gradients, numbers only.
 
-    python -m tests.mbrl.policy_gradient.references.record_authors SOURCES VERL
+    python -m tests.mbrl.policy_gradient.references.record_authors SOURCES VERL [RECIPE ...]
 
-writes authors.json beside this file. SOURCES holds checkouts of the repositories below, each at
-owner/name; VERL is an unpacked wheel of verl 0.9.1, whose losses finish what repositories have only
-advantages for. Functions are taken out of their files one by one, since most files import a whole
-training system.
+writes authors.json beside this file; with recipes only theirs, and the others stay. SOURCES holds
+checkouts of the repositories below, each at owner/name; VERL is an unpacked wheel of verl 0.9.1,
+whose losses finish what repositories have only advantages for. Functions, or lines of one, are
+taken out of their files one by one, since most files import a whole training system.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from mbrl.policy_gradient import RECIPES
-from tests.mbrl.policy_gradient.references import authors_answers, authors_turns
+from tests.mbrl.policy_gradient.references import authors_answers, authors_inside, authors_turns
 from tests.mbrl.policy_gradient.references.batches import arrays
 from tests.mbrl.policy_gradient.references.extract import Sources
 from tests.mbrl.policy_gradient.references.record_verl import HERE, SEEDS, load
@@ -25,9 +26,16 @@ from tests.mbrl.policy_gradient.references.record_verl import HERE, SEEDS, load
 def main() -> None:
     torch.set_default_dtype(torch.float64)
     sources = Sources(Path(sys.argv[1]), load(Path(sys.argv[2])))
+    file, only = HERE / "authors.json", sys.argv[3:]
     found: dict[str, Any] = {"seeds": list(SEEDS), "recipes": {}}
-    for case in (*authors_answers.cases(sources), *authors_turns.cases(sources)):
+    done = set[str]()
+    if only:
+        found = json.loads(file.read_text())
+    parts = (authors_inside, authors_answers, authors_turns)
+    for case in itertools.chain.from_iterable(part.cases(sources) for part in parts):
         assert case.recipe in RECIPES, case.recipe
+        if only and case.recipe not in only:
+            continue
         records = []
         for seed in SEEDS:
             b = arrays(case.batch, seed)
@@ -40,7 +48,10 @@ def main() -> None:
         entry["records"] = records
         found["recipes"][case.recipe] = entry
         print(case.recipe, case.source)
-    (HERE / "authors.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
+        done.add(case.recipe)
+        if done == set(only):  # the other checkouts need not be there
+            break
+    file.write_text(json.dumps(found, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,260 @@
+"""What every learner of a text task has: a language model, the task, its problems, and a state that
+resumes exactly."""
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.language.models import huggingface
+from algorithms.language.models.passes import Pass, passes, together
+from algorithms.language.models.protocol import LanguageModel
+from algorithms.language.models.transformer import Transformer, TransformerConfig
+from algorithms.language.models.vocabulary import Characters, Codec
+from algorithms.language.sampling.tokens import described
+from algorithms.language.tasks import text_task
+from algorithms.language.tasks.base import Problem, TextTask
+from mbrl import agent as shared
+from mbrl import checkpoint
+from mbrl import config as configs
+from mbrl.errors import ConfigError
+from mbrl.networks import adam
+from mbrl.training import Metrics
+from mbrl.types import Spec
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which language model."""
+
+    path: str | None = None  # folder of a Hugging Face causal LM; None: the transformer below
+    lora: int = 0  # rank of the low-rank updates that are trained; 0: all weights are
+    transformer: TransformerConfig = field(default_factory=TransformerConfig)
+
+    def __post_init__(self) -> None:
+        if self.lora < 0 or (self.lora and self.path is None):
+            raise ConfigError(
+                f"lora is {self.lora}: it is 0 or a rank, and a rank is for models from a `path`"
+            )
+
+
+@dataclass(frozen=True)
+class LanguageLearnerConfig:
+    """What every learner of a text task is set with."""
+
+    task: str = "addition"  # a name of `language list`
+    levels: tuple[int, ...] = ()  # difficulties trained on; none: the task's own
+    pool: int = 0  # how many problems there are to train on; 0: without end
+    turn_tokens: int | None = None  # longest turn; None: the task's
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learning_rate: float = 1e-3  # Adam
+    warm_up: int = 10  # updates in which the learning rate grows to its value
+    clip_norm: float = 1.0  # largest norm of a gradient
+    rows_at_once: int = 256  # sequences in one pass through the model; more are done in parts
+
+    def __post_init__(self) -> None:
+        task = text_task(self.task)
+        for level in self.levels:
+            if level not in task.levels:
+                raise ConfigError(
+                    f"levels is {self.levels}, {self.task} has {', '.join(map(str, task.levels))}"
+                )
+        for name, low in (("pool", 0), ("warm_up", 0), ("rows_at_once", 1), ("turn_tokens", 1)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} is {value}, it must be at least {low}")
+        for name in ("learning_rate", "clip_norm"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be above 0 and finite")
+
+
+class LanguageLearner(ABC):
+    """A language model that works on a text task."""
+
+    version: ClassVar[int]
+    series: ClassVar[str] = ""  # of problems: those that are shown are of another
+    seed: int
+    step: int
+    save = shared.save
+
+    def __init__(
+        self,
+        spec: Spec | None = None,
+        config: LanguageLearnerConfig | None = None,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.config: Any = config or self.default()
+        self.seed, self.step, self.updates = seed, 0, 0
+        self.device = shared.resolve_device(device)
+        initial, self.generator = shared.generators(seed, self.device)
+        self.task: TextTask = text_task(self.config.task)
+        self.model: Any
+        self.codec: Codec
+        self.model, self.codec = build_model(self.config.model, initial, self.device)
+        self.spec = spec or spec_of(self.config.task, self.model.size)
+        self.modules: dict[str, nn.Module] = {"model": self.model}
+        self.optimisers = {"model": adam(trainable(self.model), self.config.learning_rate)}
+        self.drawn = 0  # problems so far
+
+    @classmethod
+    @abstractmethod
+    def default(cls) -> LanguageLearnerConfig: ...
+
+    @property
+    def policy(self) -> Any:
+        return self.model
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The difficulties that are trained on."""
+        return self.config.levels or self.task.trained
+
+    def problem(self, number: int) -> Problem:
+        """Problem `number` of those to train on, none of which is held out for evaluation. With
+        one seed, other problems are demonstrated than rewards are given for."""
+        at = number % self.config.pool if self.config.pool else number
+        rng = random.Random(f"{self.series}{self.seed} {at}")
+        return self.task.problem(rng.choice(self.levels), rng, held_out=False)
+
+    def new_numbers(self, count: int) -> list[int]:
+        """The next `count` problems' numbers."""
+        self.drawn += count
+        return list(range(self.drawn - count, self.drawn))
+
+    def drawn_seed(self) -> int:
+        """Chance for something of its own, from the agent's."""
+        return int(torch.randint(2**62, (), generator=self.generator, device=self.device))
+
+    def set_rate(self) -> None:
+        """The learning rate of the update that comes."""
+        grown = min(1.0, (self.updates + 1) / max(1, self.config.warm_up))
+        for optimiser in self.optimisers.values():
+            for group in optimiser.param_groups:
+                group.setdefault("full", group["lr"])
+                group["lr"] = group["full"] * grown
+
+    def advance(self) -> Metrics:
+        """Nothing happens between the rounds of the collector."""
+        return {}
+
+    @abstractmethod
+    def next_batch(self) -> Any: ...
+
+    @abstractmethod
+    def update(self, batch: Any) -> Metrics: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "modules": {k: kept(v) for k, v in self.modules.items()},
+            "optimisers": {k: v.state_dict() for k, v in self.optimisers.items()},
+            "generator": self.generator.get_state(),
+            "drawn": self.drawn,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, module in self.modules.items():
+            put(module, state["modules"][name])
+        for name, optimiser in self.optimisers.items():
+            optimiser.load_state_dict(state["optimisers"][name])
+        self.generator.set_state(state["generator"])
+        self.drawn, self.updates = state["drawn"], state["updates"]
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> Self:
+        """Read a learner that `save` or a run's checkpoint wrote."""
+        return shared.load(cls, path, device)  # type: ignore[type-var]
+
+
+def state_at(path: str | Path, config: ModelConfig) -> dict[str, Any]:
+    """The state in a checkpoint of a learner with this model. Raises `ConfigError` where its model
+    is another one: the same weights would be another function."""
+    content = checkpoint.load(path)
+    known = content["config"]["model"]
+    if config.path is None and known != configs.to_dict(config):
+        raise ConfigError(
+            f"the model in {path} has the settings {known}, this one {configs.to_dict(config)}; "
+            "give it the same"
+        )
+    state: dict[str, Any] = content["state"]
+    return state
+
+
+def spec_of(task: str, size: int) -> Spec:
+    """A text task as a control task: an observation is a token, an action the next one."""
+    return Spec(f"language/{task}", obs_dim=1, num_actions=size)
+
+
+def build_model(
+    config: ModelConfig, generator: torch.Generator, device: torch.device
+) -> tuple[Any, Codec]:
+    """The model of `config` and what makes tokens of its texts."""
+    if config.path is not None:
+        return huggingface.load(config.path, config.lora, device, generator)
+    codec = Characters()
+    return Transformer(codec.size, config.transformer, generator).to(device), codec
+
+
+def trainable(module: nn.Module) -> list[Tensor]:
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def kept(module: nn.Module) -> dict[str, Tensor]:
+    """The weights that a checkpoint holds: those that are trained, and where none is, all."""
+    names = {name for name, p in module.named_parameters() if p.requires_grad}
+    state = module.state_dict()
+    return {k: v for k, v in state.items() if k in names} if names else state
+
+
+def put(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """Take over what `kept` gave."""
+    _, unknown = module.load_state_dict(state, strict=False)
+    lacking = kept(module).keys() - state.keys()
+    if unknown or lacking:
+        raise ConfigError(
+            f"the checkpoint is of another model: it has {sorted(unknown)[:3]}, it lacks "
+            f"{sorted(lacking)[:3]}; take the model's settings that it was made with"
+        )
+
+
+def measured(
+    model: LanguageModel,
+    tokens: Tensor,
+    mask: Tensor,
+    temperature: float,
+    kept: Tensor | None,
+    rows_at_once: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Without gradients: log-probs, entropy and sum of squared probabilities [B, T] of the steps in
+    the `mask` [B, T] of whole sequences `tokens` [B, T + 1], 0 elsewhere."""
+    todo = passes(mask, rows_at_once)
+    with torch.no_grad():
+        found = [described_at(model, tokens, mask, temperature, kept, one) for one in todo]
+    log_prob, entropy, squares = together(found, todo, mask.shape[1]).unbind(-1)
+    return log_prob, entropy, squares
+
+
+def described_at(
+    model: LanguageModel,
+    tokens: Tensor,
+    mask: Tensor,
+    temperature: float,
+    kept: Tensor | None,
+    one: Pass,
+) -> Tensor:
+    """[b, steps, 3]: what `described` says of the rows of `one`, at their steps in the mask; 0
+    elsewhere. Logits are made of those steps alone: prompts, observations and padding have none."""
+    rows, steps = one
+    here = mask[rows, :steps]
+    logits = model.logits_at(tokens[rows, :steps], here)
+    sets = None if kept is None else kept[rows, :steps][here]
+    values = described(logits, tokens[rows, 1 : steps + 1][here], temperature, sets)
+    found = logits.new_zeros(*here.shape, len(values))
+    found[here] = torch.stack(values, -1)
+    return found

@@ -1,0 +1,214 @@
+"""Critics: what a state is worth, learned beside the model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.language.measures.base import LanguageMeasure, has_signal, require_task
+from algorithms.language.measures.heads import (
+    Heads,
+    Learned,
+    fit,
+    optimiser_of,
+    over_turns,
+    read,
+    turn_ends,
+    turn_starts,
+)
+from algorithms.language.measures.locate import at_ends, lines, spans
+from algorithms.language.models.vocabulary import Codec
+from algorithms.language.sampling.rollouts import Rollouts
+from algorithms.language.tasks.base import Reply
+from mbrl.networks import polyak_update, target_copy
+from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.axes.credit import Bootstrapped
+from mbrl.policy_gradient.axes.modulation import Elsewhere
+from mbrl.policy_gradient.requirements import Requirement
+from mbrl.policy_gradient.scans import following
+from mbrl.policy_gradient.trainer import with_fields
+from mbrl.training import Metrics
+from mbrl.types import Trajectories
+
+UTTERANCE_DISCOUNT = 0.95  # of ArCHer from turn to turn; the authors' scripts
+UTTERANCE_RATE = 0.1  # of its soft updates of the targets; the authors' scripts
+UTTERANCE_WARM_UP = 20  # rounds in which only the critics learn; the authors' scripts
+
+
+class Critic(Learned):
+    """`signals.value` of the state before every choice, and `signals.next_value` of the one after
+    it. Where a conversation was stopped before the task had ended it, that is the value of the
+    state in which it would have gone on, after the observation; where the task had ended it nothing
+    follows, also if its last turn ran out of tokens: no one acts in the state after that, so that
+    its value would be learned from itself alone. A linear head on a copy of the model, both trained
+    on the squared error to the targets of the recipe's credit, with the recipe's own discount. The
+    copy begins as the first policy, the head at 0."""
+
+    label = "critic"
+    provides = ("signals.value",)
+    fulfils = (Requirement.CRITIC,)
+
+    def measure(self, found: Rollouts) -> Rollouts:
+        t = found.data
+        now = torch.where(t.mask, read(self.heads, found, self.agent.config)[:, :-1, 0], 0.0)
+        after = following(now, t.mask)
+        for row, step, values in stopped(self.heads, found, self.agent.codec):
+            after[row, step] = values[0]
+        return with_fields(found, "signals", value=now, next_value=torch.where(t.mask, after, 0.0))
+
+    def targets(self, found: Rollouts) -> dict[str, Tensor]:
+        return {"value": bootstrapped(self.agent.recipe, found.data)}
+
+    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t, target = found.data, targets["value"]
+        steps = t.mask.sum().clamp_min(1)
+
+        def squared(values: Tensor, rows: Tensor) -> Tensor:
+            error = torch.where(t.mask[rows], values[:, :-1, 0] - target[rows], 0.0)
+            return error.square().sum() / steps
+
+        return self.fitted(found, squared)
+
+
+@torch.no_grad()
+def stopped(heads: Heads, found: Rollouts, codec: Codec) -> Iterator[tuple[int, int, Tensor]]:
+    """Conversations that the task had not ended, their last steps, and what `heads` say of the
+    states in which they would have gone on, after the observations."""
+    places, rows, mask = spans(found), lines(found), found.data.mask
+    for i, replies in enumerate(found.replies):
+        if not replies[-1].done:
+            heard = codec.between(replies[-1].observation)
+            text = [*rows[i][: places[i][-1][1]], *heard]
+            tokens = torch.tensor([text], device=found.tokens.device)
+            yield i, int(mask[i].nonzero()[-1]), heads(tokens)[0, -1]
+
+
+def bootstrapped(objective: Recipe, t: Trajectories) -> Tensor:
+    """[B, T]: the targets of the credit that the critic's values go into, of a term or of what
+    stands elsewhere than in a window."""
+    for term in objective.terms:
+        if isinstance(term.credit, Bootstrapped):
+            return term.credit.targets(term.reward(t), t)
+    for changed in objective.modulation:
+        if isinstance(changed, Elsewhere) and isinstance(changed.credit, Bootstrapped):
+            return changed.credit.targets(t.reward, t)
+    raise AssertionError(f"recipe {objective.name} has no credit with a critic")
+
+
+class Utterances(LanguageMeasure):
+    """`signals.utterance_q`, what a turn is worth after all before it, and `signals.utterance_v`,
+    what the state before it is worth, alike at all steps of the turn: the smaller of two critics
+    each, all four linear heads on one copy of the model. Q_i is fitted to the turn's reward plus
+    the discounted target of V_i before the next turn (0 after the last: the task has ended it),
+    V_i to the target of Q_i at the turn that was taken; targets follow by soft updates. ArCHer,
+    arXiv 2402.19446, without its replay of earlier rounds; discount 0.95, rate 0.1 and 20 rounds
+    in which the policy waits for its critics are those of the authors' scripts
+    (github.com/YifeiZhou02/ArCHer), whose V is fitted at a new sample of the turn, and whose
+    critics have several updates for one of the policy."""
+
+    provides = ("signals.utterance_q", "signals.utterance_v")
+    fulfils = (Requirement.UTTERANCE_CRITICS,)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.heads = Heads(agent.model, 4, agent.generator)  # Q, Q, V, V
+        self.slow = target_copy(self.heads)
+        self.modules = {"utterances": self.heads, "slow_utterances": self.slow}
+        self.optimisers = {"utterances": optimiser_of(self.heads, agent.config)}
+
+    def begin(self) -> None:
+        self.heads.begin(self.agent.model)
+        self.slow.load_state_dict(self.heads.state_dict())
+
+    def skip_update(self) -> bool:
+        return bool(self.agent.step < UTTERANCE_WARM_UP)
+
+    def measure(self, found: Rollouts) -> Rollouts:
+        values, t = read(self.heads, found, self.agent.config), found.data
+        q, v = values[:, 1:, :2].amin(-1), values[:, :-1, 2:].amin(-1)
+        return with_fields(
+            found,
+            "signals",
+            utterance_q=over_turns(q, turn_ends(t), t),
+            utterance_v=over_turns(v, turn_starts(t), t),
+        )
+
+    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t = found.data
+        starts, ends = turn_starts(t), turn_ends(t)
+        turns = ends.sum().clamp_min(1)
+        wanted_q, wanted_v = self.wanted(found)
+
+        def squared(values: Tensor, rows: Tensor) -> Tensor:
+            error_q = (values[:, 1:, :2] - wanted_q[rows])[ends[rows]]
+            error_v = (values[:, :-1, 2:] - wanted_v[rows])[starts[rows]]
+            return (error_q.square().sum() + error_v.square().sum()) / turns
+
+        config = self.agent.config
+        loss = fit(self.heads, self.optimisers["utterances"], found, config, squared)
+        with torch.no_grad():
+            polyak_update(self.slow, self.heads, UTTERANCE_RATE)
+        return {"utterances/loss": loss}
+
+    def wanted(self, found: Rollouts) -> tuple[Tensor, Tensor]:
+        """[B, T, 2] each: what the two Q are to be at the turns' last steps, and the two V at their
+        first. Nothing follows the last turn of a conversation that the task ended."""
+        t, slow = found.data, read(self.slow, found, self.agent.config)
+        starts, ends = turn_starts(t), turn_ends(t)
+        q, v = slow[:, 1:, :2], slow[:, :-1, 2:]
+        after = torch.stack([following(v[..., i], starts) for i in range(2)])
+        for row, step, values in stopped(self.slow, found, self.agent.codec):
+            after[:, row, step] = values[2:]
+        wanted_q = [over_turns(t.reward, t.mask, t) + UTTERANCE_DISCOUNT * a for a in after]
+        wanted_v = [over_turns(q[..., i], ends, t) for i in range(2)]
+        return torch.stack(wanted_q, -1), torch.stack(wanted_v, -1)
+
+
+class Progress(Learned):
+    """`signals.progress`, at the last step of every turn: what the turn brought, by an estimator
+    whose values of a conversation's turns sum to its whole reward: a linear head on a copy of the
+    model, read after the turn, fitted to (sum - reward)^2 of every round. `signals.grounding` at
+    the same steps: 1 for a turn that could be carried out, which is one that its reply marks
+    neither as `void` nor with a `penalty`, else 0.
+
+    "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution", which fits the estimator to
+    sampled conversations first and leaves it as it is then."""
+
+    label = "progress"
+    provides = ("signals.progress", "signals.grounding")
+    fulfils = (Requirement.PROGRESS_ESTIMATOR,)
+
+    @classmethod
+    def check(cls, objective: Recipe, config: Any) -> None:
+        require_task(
+            config,
+            has_signal("void"),
+            f"recipe {objective.name} reads whether turns could be carried out, which replies of "
+            f"{config.task} do not tell; a task that does",
+        )
+
+    def measure(self, found: Rollouts) -> Rollouts:
+        t = found.data
+        values = read(self.heads, found, self.agent.config)[:, 1:, 0]
+        done = [[float(carried_out(reply)) for reply in row] for row in found.replies]
+        return with_fields(
+            found,
+            "signals",
+            progress=torch.where(turn_ends(t), values, 0.0),
+            grounding=at_ends(found, done),
+        )
+
+    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t = found.data
+        ends, earned = turn_ends(t), torch.where(t.mask, t.reward, 0.0).sum(1)
+
+        def squared(values: Tensor, rows: Tensor) -> Tensor:
+            total = torch.where(ends[rows], values[:, 1:, 0], 0.0).sum(1)
+            return (total - earned[rows]).square().sum() / len(found)
+
+        return self.fitted(found, squared)
+
+
+def carried_out(reply: Reply) -> bool:
+    return not reply.signals["void"] and not reply.signals.get("penalty", 0.0)

@@ -1,0 +1,1 @@
+"""Conversations: how tokens are drawn, how turns go on, and where those of a round come from."""

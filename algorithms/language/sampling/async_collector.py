@@ -1,0 +1,295 @@
+"""Sampling and learning side by side, with a bound on how old conversations may be. "AReaL: A
+Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning"; conversations that
+go on under a newer policy as in "APRIL: Active Partial Rollouts in Reinforcement Learning to Tame
+Long-tail Generation".
+
+What happens in which order is an outside matter (which worker was faster), so it is written down:
+the record of it, played again, gives the same updates."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from algorithms.language import measures, schedule
+from algorithms.language.measures.base import LanguageMeasure
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language.sampling.conversation import Conversation, GenerationLimits
+from algorithms.language.sampling.rollouts import gathered, grouped
+from algorithms.language.sampling.workers import Weights, Work, WorkerConfig, Workers
+from mbrl.errors import CheckpointError, ConfigError
+from mbrl.files import replacing
+from mbrl.policy_gradient import RECIPES
+
+
+@dataclass
+class Group:
+    """The conversations about one problem, begun under the policy of version `begun`."""
+
+    number: int
+    begun: int
+    rows: list[dict[str, Any]]
+
+    @property
+    def done(self) -> bool:
+        return all(row["done"] for row in self.rows)
+
+
+@dataclass
+class Ledger:
+    """Which groups there are and where. `batch` groups are learned from at once, which makes a new
+    version of the policy, and each at most `staleness` versions after it was begun.
+
+    A group may begin while fewer than (version + staleness + 1) batch groups have begun (AReaL's
+    rule of admission). That alone lets a slow group grow older and older while others overtake it,
+    so what would be too old later is taken first, and waited for (`chosen`).
+    """
+
+    batch: int
+    staleness: int
+    version: int = 0
+    begun: int = 0
+    waiting: dict[int, Group] = field(default_factory=dict)  # for a worker
+    working: dict[int, list[Group]] = field(default_factory=dict)  # by piece of work
+    ready: dict[int, Group] = field(default_factory=dict)  # done, in the order of arrival
+    pieces: int = 0
+
+    def may_begin(self) -> int:
+        """How many groups may begin now."""
+        return (self.version + self.staleness + 1) * self.batch - self.begun
+
+    def begin(self, groups: list[Group]) -> None:
+        self.waiting |= {g.number: g for g in groups}
+        self.begun += len(groups)
+
+    def take(self, numbers: list[int]) -> Work:
+        """Give out these waiting groups as a piece of work."""
+        groups = [self.waiting.pop(n) for n in numbers]
+        self.pieces += 1
+        self.working[self.pieces] = groups
+        return Work(self.pieces, self.version, [row for g in groups for row in g.rows])
+
+    def came(self, piece: int, rows: list[dict[str, Any]] | None) -> None:
+        """A piece of work is back with its rows, or lost (None): then it is done again."""
+        for group in self.working.pop(piece):
+            if rows is not None:
+                group.rows, rows = rows[: len(group.rows)], rows[len(group.rows) :]
+            place = self.ready if group.done else self.waiting
+            place[group.number] = group
+        self.waiting = dict(sorted(self.waiting.items()))
+
+    def chosen(self) -> list[int] | None:
+        """The groups to learn from next; None while they are not all there. Those that came first,
+        except that of the groups due by any later version no more stay than fit into the batches
+        until then."""
+        everyone = [*self.waiting.values(), *self.ready.values()]
+        everyone += [g for groups in self.working.values() for g in groups]
+        due = {g.number: g.begun + self.staleness for g in everyone}
+        picked: list[int] = []
+        for last in range(self.version, self.version + self.staleness + 1):
+            here = [n for n in due if due[n] <= last]
+            stay = (last - self.version) * self.batch
+            lacking = len(here) - stay - sum(n in picked for n in here)
+            free = [n for n in self.ready if n in here and n not in picked]
+            if lacking > len(free):
+                return None
+            picked += free[: max(0, lacking)]
+        rest = [n for n in self.ready if n not in picked]
+        picked += rest[: self.batch - len(picked)]
+        return picked if len(picked) == self.batch else None
+
+    def learn(self, numbers: list[int]) -> list[Group]:
+        """Take these groups out; the policy gets its next version."""
+        self.version += 1
+        return [self.ready.pop(n) for n in numbers]
+
+    def state_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("version", "begun", "pieces"):
+            setattr(self, name, state[name])
+        for name in ("waiting", "ready"):
+            setattr(self, name, {n: Group(**g) for n, g in state[name].items()})
+        self.working = {n: [Group(**g) for g in gs] for n, gs in state["working"].items()}
+
+
+class Record:
+    """What happened, an event a line: `begin` and `take` groups, a piece of work `came` or was
+    `lost`, `learn` from groups."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.count = path, 0
+
+    def add(self, event: str, value: Any) -> None:
+        if self.path is not None:
+            with self.path.open("a" if self.count else "w") as file:
+                file.write(json.dumps({event: value}) + "\n")
+        self.count += 1
+
+    def cut(self, count: int) -> None:
+        """Drop what came after the first `count` events."""
+        self.count = count
+        if self.path is None or (count == 0 and not self.path.exists()):
+            return
+        text = self.path.read_text() if self.path.exists() else ""
+        lines = text.splitlines(keepends=True)
+        if len(lines) < count:
+            raise CheckpointError(
+                f"{self.path} has {len(lines)} events, the checkpoint has seen {count}; the record "
+                "of the run is damaged"
+            )
+        with replacing(self.path) as file:
+            file.write("".join(lines[:count]).encode())
+
+
+def events(path: Path) -> Iterator[tuple[str, Any]]:
+    """The events of a record."""
+    for line in path.read_text().splitlines():
+        ((event, value),) = json.loads(line).items()
+        yield event, value
+
+
+class AsyncCollector:
+    """Where a `LanguagePolicyGradient` gets its conversations from: workers that go on sampling
+    while it learns. `chunk` groups are a piece of work. The agent's `staleness` is the bound, in
+    updates; its `old` log-probs are the sampler's own, token by token, unless they are of a round's
+    start."""
+
+    def __init__(
+        self,
+        agent: LanguagePolicyGradient,
+        workers: Workers,
+        *,
+        chunk: int = 8,
+        record: Path | None = None,
+    ) -> None:
+        c = agent.config
+        check(c)
+        if chunk < 1:
+            raise ConfigError(f"chunk is {chunk}, it must be at least 1")
+        self.workers, self.chunk, self.record = workers, chunk, Record(record)
+        self.ledger = Ledger(c.prompts, c.staleness // (c.epochs * c.minibatches))
+
+    def collect(self, agent: LanguagePolicyGradient) -> int:
+        """Wait until a round is there; returns how many updates follow."""
+        while (numbers := self.ledger.chosen()) is None:
+            self.employ(agent)
+            for piece, rows in self.workers.arrived():
+                self.record.add("lost" if rows is None else "came", piece)
+                self.ledger.came(piece, rows)
+        self.employ(agent)  # they go on while the agent learns
+        self.record.add("learn", numbers)
+        return take_in(agent, self.ledger.learn(numbers))
+
+    def employ(self, agent: LanguagePolicyGradient) -> None:
+        """Give work to everyone who is free, as far as there is any."""
+        while self.workers.idle() > 0:
+            new = min(self.chunk - len(self.ledger.waiting), self.ledger.may_begin())
+            if new > 0:
+                self.record.add("begin", new)
+                self.ledger.begin(opened(agent, new, self.ledger.version))
+            numbers = list(self.ledger.waiting)[: self.chunk]
+            if not numbers:
+                return
+            self.record.add("take", numbers)
+            self.workers.give(self.ledger.take(numbers), lambda: weights_of(agent))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ledger": self.ledger.state_dict(), "events": self.record.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Work that was out when the state was saved is lost, and done again."""
+        self.ledger.load_state_dict(state["ledger"])
+        self.record.cut(state["events"])
+        for piece in list(self.ledger.working):
+            self.record.add("lost", piece)
+            self.ledger.came(piece, None)
+
+
+class ReplayCollector:
+    """The rounds of a record once more, in this process. Raises `CheckpointError` where the record
+    is not of such a run."""
+
+    def __init__(self, agent: LanguagePolicyGradient, workers: Workers, path: Path) -> None:
+        c = agent.config
+        check(c)
+        self.workers, self.events = workers, events(path)
+        self.ledger = Ledger(c.prompts, c.staleness // (c.epochs * c.minibatches))
+        self.out: dict[int, Any] = {}
+
+    def collect(self, agent: LanguagePolicyGradient) -> int:
+        for event, value in self.events:
+            if event == "begin":
+                self.ledger.begin(opened(agent, value, self.ledger.version))
+            elif event == "take":
+                self.workers.give(self.ledger.take(value), lambda: weights_of(agent))
+                self.out |= dict(self.workers.arrived())
+            elif event in ("came", "lost"):
+                rows = self.out.pop(value)
+                self.ledger.came(value, rows if event == "came" else None)
+            elif event == "learn":
+                return take_in(agent, self.ledger.learn(value))
+        raise CheckpointError("the record has no more rounds")
+
+
+def check(config: LanguageConfig) -> None:
+    """Raises `ConfigError` for rounds that workers cannot have."""
+    if not schedule.simple(config):
+        raise ConfigError(
+            "workers have whole conversations about the next problems; for another scheduler than "
+            "uniform, templates, horizon, starts_share, prune_at, pivots or a recipe that mixes in "
+            "earlier ones leave workers at 0"
+        )
+    for kind in measures.kinds(RECIPES[config.recipe]):
+        if kind.changes_sampling or kind.problems is not LanguageMeasure.problems:
+            raise ConfigError(
+                f"recipe {config.recipe} changes how conversations are held or what they are about "
+                f"({kind.__name__}), which workers do not know; leave workers at 0"
+            )
+
+
+def opened(agent: LanguagePolicyGradient, count: int, version: int) -> list[Group]:
+    """New groups about the agent's next problems."""
+    found = []
+    numbers = agent.new_numbers(count)
+    for number, problem in zip(numbers, agent.problems(numbers), strict=True):
+        tokens = agent.codec.opening(problem.prompt)
+        chance = torch.randint(
+            2**62, (agent.config.group,), generator=agent.generator, device=agent.device
+        )
+        rows = [Conversation(problem, list(tokens), seed).plain() for seed in chance.tolist()]
+        found.append(Group(number, version, rows))
+    return found
+
+
+def take_in(agent: LanguagePolicyGradient, groups: list[Group]) -> int:
+    """Make a round of `groups`; returns how many updates follow."""
+    rows = [Conversation.from_plain(row) for group in groups for row in group.rows]
+    like = next(agent.model.parameters())
+    owner = [group.number for group in groups for _ in group.rows]
+    found = grouped(gathered(rows, agent.codec.pad, like), owner)
+    agent.tokens["sampled"] += int(found.data.mask.sum())
+    version = found.data.policy_version  # workers count rounds, an agent its updates
+    assert version is not None
+    updates = agent.config.epochs * agent.config.minibatches
+    data = dataclasses.replace(found.data, policy_version=version * updates)
+    found = dataclasses.replace(found, data=data)
+    return agent.take_in(agent.with_old(found, sampled=True))
+
+
+def weights_of(agent: LanguagePolicyGradient) -> Weights:
+    """The model's weights as they are, for other processes."""
+    state = agent.model.state_dict()
+    return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
+
+
+def worker_config(agent: LanguagePolicyGradient, budget: int | None, threads: int) -> WorkerConfig:
+    """What the agent's workers are told."""
+    c = agent.config
+    speech = GenerationLimits(c.sampling, c.turn_tokens)
+    return WorkerConfig(c.model, c.task, speech, budget, threads, str(agent.device))

@@ -1,0 +1,253 @@
+"""Where a round's conversations come from: the task's next problems, or what a scheduler asks for.
+Both with a wording drawn around each prompt and a horizon that grows, where the settings say so."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.language import schedule
+from algorithms.language.measures.locate import whole
+from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
+from algorithms.language.sampling.rollouts import Rollouts, gathered, grouped
+from algorithms.language.tasks.base import Problem
+from mbrl.policy_gradient.schedulers import Outcome, Request, gather, scheduler
+from mbrl.policy_gradient.schedulers.curricula import Horizon
+from mbrl.policy_gradient.schedulers.uniform import templates
+from mbrl.policy_gradient.trainer import with_fields
+
+
+class ConversationCollector:
+    """The agent's next problems, a group of conversations about each. `chance` is for choices
+    beside the model's own, which come from the agent's generator."""
+
+    def __init__(self, agent: Any) -> None:
+        self.agent = agent
+        seed = random.Random(f"{agent.seed} rounds").getrandbits(62)
+        self.chance = torch.Generator().manual_seed(seed)
+        c = agent.config
+        self.horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
+
+    def gathered(self) -> Rollouts:
+        """The conversations of a round."""
+        c = self.agent.config
+        problems = self.agent.problems(self.agent.new_numbers(c.prompts))
+        for part in self.agent.measures:
+            if (found := part.roll_out(problems)) is not None:
+                return found
+        owner = [i for i in range(len(problems)) for _ in range(c.group)]
+        rows = self.copies(self.opened(problems), [c.group] * len(problems))
+        rows, owner = self.held(rows, owner)
+        return self.made(rows, owner)
+
+    def opened(self, problems: Sequence[Problem]) -> list[Conversation]:
+        """A conversation about each, nothing said yet. The wording around a prompt is drawn evenly
+        ("Prompt Augmentation Scales up GRPO Training on Mathematical Reasoning"); only the tokens
+        have it, `problem.prompt` stays bare. There are no rewards for the form of an answer."""
+        count = self.agent.config.templates
+        texts = [problem.prompt for problem in problems]
+        if count > 1:
+            which = templates(len(problems), count, self.chance).tolist()
+            texts = [schedule.TEMPLATES[i].format(t) for i, t in zip(which, texts, strict=True)]
+        openings = [self.agent.codec.opening(text) for text in texts]
+        return [Conversation(p, o) for p, o in zip(problems, openings, strict=True)]
+
+    def copies(self, starts: Sequence[Conversation], counts: Sequence[int]) -> list[Conversation]:
+        """That many of each, with chance of their own."""
+        a = self.agent
+        whole = [start for start, n in zip(starts, counts, strict=True) for _ in range(n)]
+        chance = torch.randint(2**62, (len(whole),), generator=a.generator, device=a.device)
+        return [start.again(seed) for start, seed in zip(whole, chance.tolist(), strict=True)]
+
+    def speech(self) -> GenerationLimits:
+        """How the conversations of this round are held."""
+        turns = None if self.horizon is None else self.horizon(self.agent.step)
+        return GenerationLimits(self.agent.config.sampling, self.agent.config.turn_tokens, turns)
+
+    def held(
+        self, rows: list[Conversation], owner: list[int]
+    ) -> tuple[list[Conversation], list[int]]:
+        """The conversations after their end, and whose they are: those that went on to it."""
+        self.advance(rows, self.speech())
+        return rows, owner
+
+    def advance(
+        self, rows: Sequence[Conversation], speech: GenerationLimits, **options: Any
+    ) -> None:
+        a = self.agent
+        before = sum(len(row.behaviour) for row in rows)
+        advance(a.sampling_model(), a.codec, a.task, rows, speech, version=a.updates, **options)
+        a.tokens["sampled"] += sum(len(row.behaviour) for row in rows) - before
+
+    def made(self, rows: Sequence[Conversation], owner: Sequence[int]) -> Rollouts:
+        """The conversations as tensors; equal numbers in `owner` are a group."""
+        like = next(self.agent.model.parameters())
+        return grouped(gathered(rows, self.agent.codec.pad, like), owner)
+
+    def mixed(
+        self,
+        rows: Sequence[Conversation],
+        owner: Sequence[int],
+        old: Sequence[Sequence[dict[str, Any]]],
+    ) -> Rollouts:
+        """New conversations and `old` groups, each a group for itself. `signals.replayed` says
+        which are not new."""
+        again = [Conversation.from_plain(values) for group in old for values in group]
+        first = max(owner, default=-1) + 1
+        numbers = [first + i for i, group in enumerate(old) for _ in group]
+        found = self.made([*rows, *again], [*owner, *numbers])
+        replayed = torch.tensor([0.0] * len(rows) + [1.0] * len(again), dtype=torch.float64)
+        return with_fields(found, "signals", replayed=whole(found, replayed))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"chance": self.chance.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.chance.set_state(state["chance"])
+
+
+class Recent:
+    """The latest `size` groups of conversations, oldest first."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.groups: list[list[dict[str, Any]]] = []
+
+    def draw(self, count: int, generator: torch.Generator) -> list[list[dict[str, Any]]]:
+        """That many of them, or all there are, drawn evenly."""
+        chosen = torch.randperm(len(self.groups), generator=generator)[:count].tolist()
+        return [self.groups[i] for i in chosen]
+
+    def add(self, rows: Sequence[Conversation], owner: Sequence[int]) -> None:
+        """Equal numbers in `owner` are a group."""
+        groups: dict[int, list[dict[str, Any]]] = {}
+        for row, prompt in zip(rows, owner, strict=True):
+            groups.setdefault(prompt, []).append(row.plain())
+        self.groups = [*self.groups, *groups.values()][-self.size :]
+
+
+class MixedCollector(ConversationCollector):
+    """For `mixed_rounds` rounds a share `mixed_share` of a round's groups (rounded down) is drawn
+    evenly from the latest ones of earlier policies, each token with the log-prob that its own
+    policy gave it, and the rest is new. Then all are new, and the first policy, to which the
+    recipe's divergence holds the model, becomes the one that begins this stage, once.
+
+    ReMix of "Squeeze the Soaked Sponge: Efficient Off-policy Reinforcement Finetuning for Large
+    Language Model"; the share and the round of the switch are ours."""
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.recent, self.rounds = Recent(agent.config.replay), 0
+
+    def gathered(self) -> Rollouts:
+        a, c = self.agent, self.agent.config
+        if self.rounds == c.mixed_rounds:
+            a.anchors["reference"].load_state_dict(a.model.state_dict())
+        mixing = self.rounds < c.mixed_rounds
+        old = self.recent.draw(int(c.mixed_share * c.prompts) if mixing else 0, self.chance)
+        self.rounds += 1
+        count = c.prompts - len(old)
+        rows = self.copies(self.opened(a.problems(a.new_numbers(count))), [c.group] * count)
+        rows, owner = self.held(rows, [i for i in range(count) for _ in range(c.group)])
+        self.recent.add(rows, owner)
+        return self.mixed(rows, owner, old)
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"recent": list(self.recent.groups), "rounds": self.rounds}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.recent.groups, self.rounds = list(state["recent"]), state["rounds"]
+
+
+class ScheduledCollector(ConversationCollector):
+    """What a scheduler asks for, of the problems 0 to `pool` - 1, prompts times group conversations
+    a round at most. It hears of every conversation its whole reward, its "length" in tokens and,
+    where the task has it, its mean "penalty" over turns.
+
+    Rows that the scheduler does not keep are dropped before advantages are taken, or after, where
+    its statistics are of all (`signals.trained` says which are kept). Where the scheduler asks for
+    a share of a round (`fresh_share`), the rest are whole groups drawn evenly from the latest ones
+    that were trained on: with their own log-probs, each a group for itself."""
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        c = agent.config
+        self.scheduler = scheduler(
+            c.scheduler,
+            schedule.pool_of([agent.problem(i) for i in range(c.pool)]),
+            budget=c.prompts * c.group,
+            group=c.group,
+            config=schedule.settings(c),
+        )
+        self.recent = Recent(c.replay)
+        for group in agent.optimisers["model"].param_groups:
+            group["lr"] *= self.scheduler.rate_scale
+
+    def speech(self) -> GenerationLimits:
+        """Turns are no longer than the scheduler has them."""
+        usual, longest = super().speech(), self.scheduler.longest_turn
+        if longest is None:
+            return usual
+        tokens = min(longest, usual.limit(self.agent.task))
+        return GenerationLimits(usual.sampling, tokens, usual.max_turns)
+
+    def gathered(self) -> Rollouts:
+        a, found = self.agent, list[Conversation]()
+        starts: dict[int, Conversation] = {}  # one wording a prompt, however often it is asked for
+
+        def roll(request: Request) -> Outcome:
+            numbers, counts = request.prompts.tolist(), request.rollouts.tolist()
+            new = [n for n in dict.fromkeys(numbers) if n not in starts]
+            starts.update(zip(new, self.opened(a.problems(new)), strict=True))
+            rows = self.copies([starts[n] for n in numbers], counts)
+            rows, _ = self.held(rows, request.each().tolist())
+            found.extend(rows)
+            return outcome_of(rows, request.each())
+
+        outcome = gather(self.scheduler, roll, self.chance)
+        share = self.scheduler.fresh_share
+        kept = self.scheduler.keep(outcome, self.chance)
+        self.scheduler.heard(outcome, self.chance)
+        if not bool(kept.any()):
+            raise RuntimeError(f"{a.config.scheduler} kept none of {len(kept)} conversations")
+        in_order = outcome.prompts.argsort(stable=True)
+        if self.scheduler.of_all:
+            rows = [found[i] for i in in_order.tolist()]
+            round_ = self.made(rows, outcome.prompts[in_order].tolist())
+            return with_fields(round_, "signals", trained=whole(round_, kept[in_order].double()))
+        in_order = in_order[kept[in_order]]
+        rows, owner = [found[i] for i in in_order.tolist()], outcome.prompts[in_order].tolist()
+        return self.made(rows, owner) if share is None else self.filled(rows, owner, share)
+
+    def filled(self, rows: list[Conversation], owner: list[int], share: float) -> Rollouts:
+        """A round of which these are `share`."""
+        groups = len(set(owner))
+        old = self.recent.draw(round(groups / share) - groups, self.chance)
+        self.recent.add(rows, owner)
+        return self.mixed(rows, owner, old)
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"scheduler": self.scheduler.state_dict(), "recent": list(self.recent.groups)}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.recent.groups = list(state["recent"])
+
+
+def outcome_of(rows: Sequence[Conversation], prompts: Tensor) -> Outcome:
+    """What a scheduler hears of conversations about the pool's `prompts` [R]."""
+    signals = {"length": torch.tensor([float(len(row.behaviour)) for row in rows])}
+    if all("penalty" in reply.signals for row in rows for reply in row.replies):
+        values = [[reply.signals["penalty"] for reply in row.replies] for row in rows]
+        signals["penalty"] = torch.tensor([sum(row) / len(row) for row in values])
+    return Outcome(prompts, torch.tensor([earned(row) for row in rows]), signals)
+
+
+def earned(row: Conversation) -> float:
+    return sum(reply.reward for reply in row.replies)

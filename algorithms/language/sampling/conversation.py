@@ -1,0 +1,236 @@
+"""Conversations with tasks, which can stop after any token and go on, also under another policy."""
+
+import copy
+import dataclasses
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from algorithms.language.models.protocol import LanguageModel
+from algorithms.language.models.vocabulary import Codec
+from algorithms.language.sampling.tokens import SampledTurn, Sampling, sample_turn
+from algorithms.language.tasks.base import Problem, Reply, TextTask
+
+
+@dataclass
+class Conversation:
+    """A problem, the `tokens` of what was said so far, and the `spans` of the model's turns in
+    them, of which the last one may be going on. Of every token that the model said: `behaviour`,
+    its log-prob under the law that drew it, `model`, that of the logits as they are, the policy's
+    `versions`, and with `top_p` below 1 the set that it was drawn from (`kept`). `turns` and
+    `replies` are those that are over. `seed` is its chance: number k of it draws token k, so a text
+    depends on the policies alone. The first `given` turns were there when it began: nothing is
+    known of how they were drawn."""
+
+    problem: Problem
+    tokens: list[int]
+    seed: int = 0
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    behaviour: list[float] = field(default_factory=list)
+    model: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    kept: list[list[int]] = field(default_factory=list)
+    cut: bool = False  # its last turn ran out of tokens
+    done: bool = False
+    given: int = 0
+
+    @property
+    def said(self) -> int:
+        """Tokens of the turn that is going on."""
+        going_on = len(self.spans) > len(self.turns)
+        return self.spans[-1][1] - self.spans[-1][0] if going_on else 0
+
+    def say(self, tokens: Sequence[int]) -> None:
+        """Go on with the turn, or begin the next one."""
+        start = len(self.tokens)
+        if len(self.spans) > len(self.turns):
+            start = self.spans.pop()[0]
+        self.tokens += tokens
+        self.spans.append((start, len(self.tokens)))
+
+    def hear(self, said: SampledTurn, version: int) -> None:
+        """Take in what the model of this `version` said."""
+        self.say(said.tokens)
+        self.behaviour += said.behaviour
+        self.model += said.model
+        self.versions += [version] * len(said.tokens)
+        self.kept += said.kept
+
+    def finish(self, task: TextTask, codec: Codec, max_turns: int) -> None:
+        """End the turn and hear what the task says; after `max_turns` it is over."""
+        start, stop = self.spans[-1]
+        self.cut = self.tokens[-1] != codec.end
+        self.turns.append(codec.decode(self.tokens[start:stop]))
+        reply = task.reply(self.problem, self.turns)
+        self.replies.append(reply)
+        self.done = reply.done or len(self.turns) >= max_turns
+        if not self.done:
+            self.tokens += codec.between(reply.observation)
+
+    def up_to(self, turns: int) -> "Conversation":
+        """A conversation that begins after the first `turns` of this one, which has more."""
+        return Conversation(
+            self.problem,
+            self.tokens[: self.spans[turns][0]],
+            spans=self.spans[:turns],
+            turns=self.turns[:turns],
+            replies=self.replies[:turns],
+            given=turns,
+        )
+
+    def again(self, seed: int) -> Self:
+        """One that is as far, with chance of its own; shares nothing that changes."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        own = {name: list(value) for name, value in values.items() if isinstance(value, list)}
+        return type(self)(**(values | own | {"seed": seed}))
+
+    def plain(self) -> dict[str, Any]:
+        """Numbers and texts alone, for a checkpoint or another process."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> Self:
+        """What `plain` was made of; shares nothing with `values`."""
+        values = copy.deepcopy(values)
+        spans = [(a, b) for a, b in values["spans"]]
+        replies = [Reply(**r) for r in values["replies"]]
+        changed = {"problem": Problem(**values["problem"]), "spans": spans, "replies": replies}
+        return cls(**(values | changed))
+
+
+@dataclass(frozen=True)
+class GenerationLimits:
+    """How conversations are held: the law of tokens, and how long turns (`turn_tokens`) and
+    conversations (`max_turns`) may be; None: as the task says."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    turn_tokens: int | None = None
+    max_turns: int | None = None
+
+    def limit(self, task: TextTask) -> int:
+        """Tokens of a turn at most, its end among them."""
+        return task.turn_length + 1 if self.turn_tokens is None else self.turn_tokens
+
+    def rounds(self, task: TextTask) -> int:
+        """Turns at most."""
+        return task.max_turns if self.max_turns is None else min(self.max_turns, task.max_turns)
+
+
+@torch.no_grad()
+def advance(
+    model: LanguageModel,
+    codec: Codec,
+    task: TextTask,
+    rows: Sequence[Conversation],
+    speech: GenerationLimits,
+    *,
+    version: int = 0,
+    budget: int | None = None,
+) -> None:
+    """Take all conversations that are not done to their end, or each by `budget` tokens of its own.
+    The model's `version` is noted at every token."""
+    device = next(model.parameters()).device
+    limit, rounds = speech.limit(task), speech.rounds(task)
+    left = [limit * rounds if budget is None else budget for _ in rows]
+    chance = [draws(row.seed, limit * rounds) for row in rows]
+    live = [i for i, row in enumerate(rows) if not row.done]
+    cache: Any = None
+    begun = [0] * len(rows)  # tokens that the cache has
+    while live:
+        chunks = [rows[i].tokens[begun[i] :] for i in live]
+        if cache is None:
+            cache, logits = opened(model, codec, task, rows, live, limit, rounds)
+        else:
+            tokens, real = aligned(chunks, codec.pad, device)
+            logits = model.extend(tokens, real, cache)
+        most = [min(limit - rows[i].said, left[i]) for i in live]
+        uniform = torch.zeros(len(live), max(most), dtype=torch.float64)
+        for place, i in enumerate(live):
+            at = len(rows[i].behaviour)
+            uniform[place, : most[place]] = chance[i][at : at + most[place]]
+        turn = sample_turn(
+            model,
+            cache,
+            logits,
+            speech.sampling,
+            uniform.to(device),
+            torch.tensor(most, device=device),
+            end=codec.end,
+            pad=codec.pad,
+        )
+        going, said = [], turn.rows()
+        for place, i in enumerate(live):
+            row, count = rows[i], len(said[place].tokens)
+            begun[i] = len(row.tokens) + count - 1  # all but the last token
+            left[i] -= count
+            row.hear(said[place], version)
+            if row.tokens[-1] == codec.end or row.said == limit:
+                row.finish(task, codec, rounds)
+            if not row.done and left[i] > 0:
+                going.append(place)
+        if len(going) < len(live):
+            cache = cache.select(torch.tensor(going, dtype=torch.int64, device=device))
+        live = [live[place] for place in going]
+
+
+def opened(
+    model: LanguageModel,
+    codec: Codec,
+    task: TextTask,
+    rows: Sequence[Conversation],
+    live: Sequence[int],
+    limit: int,
+    rounds: int,
+) -> tuple[Any, Tensor]:
+    """The cache of what was said so far in the rows `live`, and the logits after it. What several
+    rows have in common altogether (the prompt of a group) is read once."""
+    device = next(model.parameters()).device
+    places: dict[tuple[int, ...], int] = {}
+    owner = [places.setdefault(tuple(rows[i].tokens), len(places)) for i in live]
+    tokens, real = aligned([list(key) for key in places], codec.pad, device)
+    room = tokens.shape[1] + rounds * (limit + 1) + (rounds - 1) * (task.prompt_length + 2)
+    cache = model.cache(len(places), room)
+    logits = model.extend(tokens, real, cache)
+    spread = torch.tensor(owner, device=device)
+    return cache.select(spread), logits[spread]
+
+
+def draws(seed: int, count: int) -> Tensor:
+    """`count` numbers in [0, 1), float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, dtype=torch.float64, generator=generator)
+
+
+def aligned(parts: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[Tensor, Tensor]:
+    """Token lists as one batch [B, N] that ends together, and what of it is real."""
+    widest = max(len(p) for p in parts)
+    tokens = torch.tensor([[pad] * (widest - len(p)) + list(p) for p in parts], device=device)
+    real = torch.tensor([[False] * (widest - len(p)) + [True] * len(p) for p in parts])
+    return tokens, real.to(device)
+
+
+def padded(parts: Sequence[Sequence[int]], pad: int, device: Any) -> Tensor:
+    """Token lists as one batch [B, N] that begins together."""
+    widest = max(len(p) for p in parts)
+    return torch.tensor([[*p, *[pad] * (widest - len(p))] for p in parts], device=device)
+
+
+def demonstration(
+    codec: Codec, task: TextTask, problem: Problem, rng: random.Random
+) -> Conversation:
+    """A conversation by one who can do it. The log-probs are zeros: nobody's."""
+    row = Conversation(problem, codec.opening(problem.prompt))
+    while not row.done:
+        tokens = codec.turn(task.demonstration(problem, row.turns, rng))
+        row.say(tokens)
+        row.behaviour += [0.0] * len(tokens)
+        row.model += [0.0] * len(tokens)
+        row.versions += [0] * len(tokens)
+        row.finish(task, codec, task.max_turns)
+    return row

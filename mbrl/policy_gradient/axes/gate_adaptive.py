@@ -1,0 +1,100 @@
+"""Clip ranges that differ from step to step: by entropy, or by what a turn was worth."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mbrl.policy_gradient.axes.gate import Gate, held
+from mbrl.policy_gradient.axes.reward import Reward
+from mbrl.policy_gradient.groups import exp
+from mbrl.policy_gradient.scans import segment_first
+from mbrl.types import Trajectories
+
+NEARLY = 1 - 1e-6  # the widest a ratio may fall
+
+
+@dataclass(frozen=True)
+class EntropyClip(Gate):
+    """PPO's clip with ranges and advantages by h, the step's log-entropy less its `pivot` quantile
+    in the batch, scaled to [-1, 1] on either side.
+
+    Low entropy (h <= 0): the lower bound is `low` (1 - `clip_rate` h), and inside half the range
+    advantages are A (1 + `advantage_rate` h). High entropy: the upper bound is `high`
+    (1 + `clip_rate` h), and outside half the range advantages are A (1 + `advantage_rate` h). For
+    A < 0 gains are no less than `dual` A. "From Uniform to Heterogeneous: Tailoring Policy
+    Optimization to Every Token's Nature"."""
+
+    text: ClassVar[str] = (
+        "min(rho A', clip(rho, 1 - l, 1 + u) A'), at least {dual} A' if A' < 0; l = {low} (1 - "
+        "{clip_rate} min(h, 0)), u = {high} (1 + {clip_rate} max(h, 0)), A' = A (1 + "
+        "{advantage_rate} h) for low h inside and high h outside half the range; h = log "
+        "entropy less its {pivot} quantile, in [-1, 1]"
+    )
+
+    low: float = 0.2
+    high: float = 0.2
+    clip_rate: float = 1.0
+    advantage_rate: float = 1.0
+    pivot: float = 0.8
+    dual: float = 10.0
+
+    def needs(self) -> tuple[str, ...]:
+        return ("entropy",)
+
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        assert t.entropy is not None
+        h = relative_entropy(t.entropy, t.mask, self.pivot)
+        low = self.low * (1 - self.clip_rate * h.clamp_max(0))
+        high = self.high * (1 + self.clip_rate * h.clamp_min(0))
+        ratio = exp(log_ratio.detach())
+        inside = (ratio > 1 - low / 2) & (ratio < 1 + high / 2)
+        shaped = torch.where((h > 0) ^ inside, advantage * (1 + self.advantage_rate * h), advantage)
+        gain = clipped(log_ratio, low, high, shaped)
+        return torch.where(shaped < 0, gain.maximum(self.dual * shaped), gain)
+
+
+@dataclass(frozen=True)
+class InformativeClip(Gate):
+    """PPO's clip with ranges times 1 + `width` tanh(`worth`), the reward at the first step of the
+    step's turn: wider for turns that told more than others."""
+
+    text: ClassVar[str] = (
+        "min(rho A, clip(rho, 1 - {low} f, 1 + {high} f) A), f = 1 + {width} tanh({worth}) of "
+        "the {segment}"
+    )
+
+    worth: Reward
+    low: float = 0.2
+    high: float = 0.2
+    width: float = 0.5
+    segment: str = "turn"
+
+    def needs(self) -> tuple[str, ...]:
+        return (*self.worth.needs(), f"segments.{self.segment}")
+
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        factor = 1 + self.width * segment_first(self.worth(t), t, self.segment).tanh()
+        return clipped(log_ratio, self.low * factor, self.high * factor, advantage)
+
+
+def clipped(log_ratio: Tensor, low: Tensor, high: Tensor, advantage: Tensor) -> Tensor:
+    """min(r A, clip(r, 1 - low, 1 + high) A) with a range for every step."""
+    least, most = torch.log1p(-low.clamp_max(NEARLY)), torch.log1p(high)
+    return exp(held(log_ratio, advantage, least, most)) * advantage
+
+
+def relative_entropy(entropy: Tensor, mask: Tensor, pivot: float) -> Tensor:
+    """[B, T] in [-1, 1]: log entropy less its `pivot` quantile over the steps in `mask` (nearest
+    rank), over the largest distance on either side."""
+    kept = torch.where(mask, entropy, torch.ones_like(entropy)).clamp_min(1e-8).log()
+    ordered = torch.where(mask, kept, torch.full_like(kept, torch.inf)).flatten().sort().values
+    place = torch.round(pivot * (mask.sum() - 1)).long().clamp_min(0)
+    h = torch.where(mask, kept - ordered.gather(0, place.view(1)), torch.zeros_like(kept))
+    up, down = h.max().clamp_min(1e-8), (-h).max().clamp_min(1e-8)
+    return torch.where(h > 0, h / up, h / down)

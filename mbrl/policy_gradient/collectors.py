@@ -1,0 +1,245 @@
+"""The collector of on-policy runs: whole episodes in rounds, several from each start."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mbrl.errors import ConfigError, unknown_name
+from mbrl.policy_gradient.schedulers import SCHEDULERS, Outcome, Pool, Request, scheduler
+from mbrl.tasks import Task
+from mbrl.types import Transitions
+
+
+class EpisodeCollector:
+    """Steps `envs` copies of a task in rounds: all begin together, every `group` of them in one
+    state, and whoever has ended waits until the last one has. `envs` transitions a call on average,
+    however few go on, so that runs of equal length have seen equally much.
+
+    The agent hears `observe(data, rows)`, rows [L] the copies that the L transitions are of, and
+    `end_round()`, which says how many updates follow. Its whole state is tensors, so a run resumes
+    exactly. With a `horizon`, which gives the longest episode of a round by its number, episodes
+    are truncated there. With `greedy`, the last copy of every group acts without exploration.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        envs: int = 16,
+        group: int = 1,
+        seed: int = 0,
+        horizon: Callable[[int], int] | None = None,
+        greedy: bool = False,
+    ) -> None:
+        if envs < 1 or group < 1 or envs % group:
+            raise ConfigError(
+                f"envs is {envs} and group {group}; both must be at least 1 and envs a multiple of "
+                "group"
+            )
+        if task.spec.max_episode_steps is None:
+            raise ConfigError(f"task {task.spec.task!r} has no episode limit; give its spec one")
+        self.task, self.envs, self.group = task, envs, group
+        self.limit: int = task.spec.max_episode_steps
+        self.generator = torch.Generator(device=task.device).manual_seed(seed + 7_919)
+        self.running = torch.zeros(envs, dtype=torch.float64, device=task.device)
+        self.horizon, self.rounds, self.greedy = horizon, 0, greedy
+        self.rows_seen = 0
+        self.owed = 0  # transitions that calls so far were to bring, and did not
+        self.returns: list[float] = []  # of finished episodes
+        self._begin()
+
+    def _begin(self) -> None:
+        starts = self.task.reset(self.envs // self.group, self.generator)
+        self.state = starts.repeat_interleave(self.group, 0)
+        self.obs = self.task.observe(self.state)
+        self.live = torch.arange(self.envs, device=self.task.device)
+        self.elapsed = 0
+        self.running = torch.zeros_like(self.running)
+
+    def collect(self, agent: Any) -> int:
+        """Steps of all copies that go on, up to the end of a round; returns how many updates
+        follow."""
+        self.owed += self.envs
+        while self.owed >= len(self.live):
+            self.owed -= len(self.live)
+            if self._advance(agent):
+                self._over(agent)
+                self.rounds += 1
+                self._begin()
+                updates: int = agent.end_round()
+                return updates
+        return 0
+
+    def _advance(self, agent: Any) -> bool:
+        """One step of every copy that goes on; whether the round is over with it."""
+        action, _ = agent.act(self.obs, deterministic=False, generator=self.generator)
+        if self.greedy:
+            best, _ = agent.act(self.obs, deterministic=True)
+            last = self.live % self.group == self.group - 1
+            action = torch.where(last.view(-1, *[1] * (action.ndim - 1)), best, action)
+        step = self.task.step(self.state, action)
+        self.elapsed += 1
+        limit = self.limit if self.horizon is None else min(self.limit, self.horizon(self.rounds))
+        truncated = ~step.terminated & (self.elapsed >= limit)
+        agent.observe(
+            Transitions(self.obs, action, step.reward, step.obs, step.terminated, truncated),
+            self.live,
+        )
+        self.rows_seen += len(self.live)
+        self.running[self.live] += step.reward.double()
+        on = ~(step.terminated | truncated)
+        self.state, self.obs, self.live = step.state[on], step.obs[on], self.live[on]
+        if len(self.live) or self._goes_on():
+            return False
+        self.returns += self.running.tolist()
+        return True
+
+    def _goes_on(self) -> bool:
+        """Whether copies were added to the round, all of which had ended."""
+        return False
+
+    def _over(self, agent: Any) -> None:
+        """The round's copies have ended; the agent hears of it next."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "state": self.state.clone(),
+            "obs": self.obs.clone(),
+            "live": self.live.clone(),
+            "running": self.running.clone(),
+            "elapsed": self.elapsed,
+            "owed": self.owed,
+            "rows_seen": self.rows_seen,
+            "rounds": self.rounds,
+            "returns": list(self.returns),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("state", "obs", "live", "running"):
+            setattr(self, name, state[name].clone())
+        self.elapsed, self.rows_seen = state["elapsed"], state["rows_seen"]
+        self.owed, self.rounds = state["owed"], state["rounds"]
+        self.returns = list(state["returns"])
+        self.generator.set_state(state["generator"])
+
+
+REFUSED = {
+    "brorl": "it changes the learning rate with the groups; set envs and group yourself",
+    "grpo_roc_scheduler": "it prunes by penalties of tool calls, which control does not have",
+    "scaler": "it follows the levels of families of problems, which start states do not have",
+}
+
+
+class ScheduledEpisodeCollector(EpisodeCollector):
+    """Steps copies of a task in rounds, at most `envs` of them, which begin in states of a pool of
+    `pool`, drawn from the task's start distribution once, by `seed`. The scheduler says how many
+    copies begin in which. It knows the states by what is observed in them (each number standardised
+    over the pool), and hears of every episode its return on the scale of `Spec.reference_returns`,
+    0 to 1 and clipped there, as success, and its length.
+
+    `settings` are the scheduler's own. What it would have a trainer fill up from earlier rounds is
+    left out: the round is smaller by that. The agent hears `starts(owner, kept)` before
+    `end_round()`: the state [E] in which each of the round's copies began, and whether the
+    scheduler wants it trained on."""
+
+    def __init__(
+        self,
+        task: Task,
+        name: str,
+        pool: int,
+        *,
+        envs: int = 16,
+        group: int = 1,
+        seed: int = 0,
+        horizon: Callable[[int], int] | None = None,
+        settings: Any = None,
+    ) -> None:
+        check(name, pool)
+        if task.spec.reference_returns is None:
+            raise ConfigError(
+                f"task {task.spec.task!r} has no reference returns, by which schedulers know "
+                "success; give its spec reference_returns=(random, expert), or leave pool at 0"
+            )
+        drawn = torch.Generator(device=task.device).manual_seed(seed + 104_729)
+        self.pool = task.reset(pool, drawn)
+        self.chance = torch.Generator().manual_seed(seed + 1_299_709)
+        seen = task.observe(self.pool).double().cpu()
+        features = (seen - seen.mean(0)) / seen.std(0, correction=0).clamp_min(1e-8)
+        known = Pool(pool, features)
+        self.scheduler = scheduler(name, known, budget=envs, group=group, config=settings)
+        self.owner = torch.empty(0, dtype=torch.int64)
+        self.lengths = torch.empty(0, dtype=torch.int64)
+        super().__init__(task, envs=envs, group=group, seed=seed, horizon=horizon)
+
+    def _begin(self) -> None:
+        self.owner = self.lengths = torch.empty(0, dtype=torch.int64)
+        self.running = self.running[:0]
+        self._add(self.scheduler.request(self.chance))
+
+    def _add(self, request: Request) -> None:
+        """Begin with these copies, beside those of the round that have ended."""
+        new = request.each()
+        self.state = self.pool[new.to(self.pool.device)]
+        self.obs = self.task.observe(self.state)
+        first = len(self.owner)
+        self.owner = torch.cat([self.owner, new])
+        self.live = torch.arange(first, len(self.owner), device=self.task.device)
+        self.running = torch.cat([self.running, self.running.new_zeros(len(new))])
+        self.lengths = torch.cat([self.lengths, torch.zeros_like(new)])
+        self.elapsed = 0
+
+    def _advance(self, agent: Any) -> bool:
+        self.lengths[self.live.cpu()] += 1
+        return super()._advance(agent)
+
+    def outcome(self) -> Outcome:
+        """What the scheduler hears of the round so far."""
+        reference = self.task.spec.reference_returns
+        assert reference is not None
+        low, high = reference
+        score = ((self.running.cpu() - low) / (high - low)).clamp(0, 1)
+        return Outcome(self.owner, score, {"length": self.lengths.double()})
+
+    def _goes_on(self) -> bool:
+        request = self.scheduler.more(self.outcome(), self.chance)
+        if request is None or request.total == 0:
+            return False
+        self._add(request)
+        return True
+
+    def _over(self, agent: Any) -> None:
+        outcome = self.outcome()
+        kept = self.scheduler.keep(outcome, self.chance)
+        self.scheduler.heard(outcome, self.chance)
+        agent.starts(self.owner, kept, self.scheduler.of_all)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "owner": self.owner.clone(),
+            "lengths": self.lengths.clone(),
+            "chance": self.chance.get_state(),
+            "scheduler": self.scheduler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.owner, self.lengths = state["owner"].clone(), state["lengths"].clone()
+        self.chance.set_state(state["chance"])
+        self.scheduler.load_state_dict(state["scheduler"])
+
+
+def check(name: str, pool: int) -> None:
+    """Raises `ConfigError` for what cannot choose start states."""
+    if name not in SCHEDULERS:
+        raise unknown_name("scheduler", name, SCHEDULERS)
+    if name in REFUSED:
+        raise ConfigError(f"the scheduler {name} cannot choose start states: {REFUSED[name]}")
+    if pool < 0:
+        raise ConfigError(f"pool is {pool}, it must be at least 0 (0: new start states)")
+    if name != "uniform" and pool == 0:
+        raise ConfigError(
+            f"the scheduler {name} chooses among start states that come again; give pool their "
+            "number, or take the scheduler uniform"
+        )

@@ -1,0 +1,257 @@
+"""Recipes that others stand on: REINFORCE, PPO, GRPO and what the trainers of the field offer."""
+
+from mbrl.policy_gradient.axes import (
+    aggregation,
+    baseline,
+    gate,
+    modulation,
+    ratio,
+    regulariser,
+    rejection,
+    scale,
+    selection,
+)
+from mbrl.policy_gradient.axes.credit import GAE, Outcome, ReturnToGo, VTrace
+from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
+
+CENTRED = Term(scale=scale.One())
+
+BASE = (
+    Recipe(
+        "reinforce",
+        "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning",
+        terms=(Term(baseline=baseline.Zero(), scale=scale.One(), credit=ReturnToGo()),),
+        gate=gate.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+    ),
+    Recipe(
+        "rloo",
+        "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback "
+        "in LLMs",
+        "2402.14740",
+        terms=(Term(baseline=baseline.LeaveOneOut(), scale=scale.One()),),
+        gate=gate.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+    ),
+    Recipe(
+        "remax",
+        "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning "
+        "Large Language Models",
+        "2310.10505",
+        terms=(Term(baseline=baseline.SignalBaseline("greedy_return"), scale=scale.One()),),
+        gate=gate.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+        requirements=(Requirement.GREEDY_ANSWERS,),
+    ),
+    Recipe(
+        "ppo",
+        "Proximal Policy Optimization Algorithms",
+        "1707.06347",
+        terms=(Term(credit=GAE(), baseline=baseline.Zero(), scale=scale.One(), key=()),),
+        modulation=(modulation.Whiten(eps=1e-8, steps=True),),
+        requirements=(Requirement.CRITIC,),
+    ),
+    Recipe(
+        "a2c",
+        "Asynchronous Methods for Deep Reinforcement Learning",
+        "1602.01783",
+        terms=(Term(credit=GAE(lam=1.0), baseline=baseline.Zero(), scale=scale.One(), key=()),),
+        gate=gate.LogLikelihood(),
+        regularisers=(regulariser.EntropyBonus(0.01),),
+        requirements=(Requirement.CRITIC,),
+        differences=("synchronous; returns go to the end of what was recorded",),
+    ),
+    Recipe(
+        "vtrace",
+        "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
+        "1802.01561",
+        terms=(Term(credit=VTrace(), baseline=baseline.Zero(), scale=scale.One(), key=()),),
+        gate=gate.LogLikelihood(),
+        regularisers=(regulariser.EntropyBonus(0.01),),
+        requirements=(Requirement.CRITIC, Requirement.ACTING_LOG_PROBS),
+    ),
+    Recipe(
+        "grpo",
+        "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
+        "2402.03300",
+        aggregation=aggregation.SequenceMean(),
+        regularisers=(regulariser.KL(0.04),),
+        differences=("an answer that is alone with its prompt counts 0; verl keeps its reward",),
+    ),
+    Recipe(
+        "dr_grpo",
+        "Understanding R1-Zero-Like Training: A Critical Perspective",
+        "2503.20783",
+        terms=(CENTRED,),
+        aggregation=aggregation.SequenceSum(length=1024.0),
+    ),
+    Recipe(
+        "reinforce_pp_baseline",
+        "REINFORCE++: An Efficient RLHF Algorithm with Robustness to Both Prompt and Reward Models",
+        "2501.03262",
+        terms=(CENTRED,),
+        modulation=(modulation.Whiten(eps=1e-8, steps=True),),
+        regularisers=(regulariser.KL(0.01, "k2"),),
+    ),
+    Recipe(
+        "lite_ppo",
+        "Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
+        "2508.08221",
+        terms=(Term(scale=scale.BatchStd()),),
+        differences=(
+            "the batch's deviation is that of rewards less their group's mean; TRL takes it of the "
+            "rewards themselves",
+        ),
+    ),
+    Recipe(
+        "grpo_passk",
+        "Optimizing Language Models for Inference Time Objectives using Reinforcement Learning",
+        "2503.19595",
+        terms=(Term(baseline=baseline.SecondBest(), scale=scale.One()),),
+        differences=("the form for k = the size of the group, undivided by its deviation",),
+    ),
+    Recipe(
+        "opo",
+        "On-Policy RL with Optimal Reward Baseline",
+        "2505.23585",
+        terms=(Term(baseline=baseline.LengthWeighted(), scale=scale.One()),),
+        gate=gate.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+    ),
+    Recipe(
+        "optimal_token_baseline",
+        "The Optimal Token Baseline: Variance Reduction for Long-Horizon LLM-RL",
+        "2602.07078",
+        terms=(Term(credit=ReturnToGo(), baseline=baseline.TokenOptimal(), scale=scale.One()),),
+        gate=gate.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+        requirements=(Requirement.SUM_PROB_SQUARED,),
+        differences=(
+            "steps that no other answer to the prompt reached count 0; verl's default keeps their "
+            "return",
+        ),
+    ),
+    Recipe(
+        "dapo",
+        "DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
+        "2503.14476",
+        selection=(selection.ZeroVariance(), selection.Finished()),
+        gate=gate.Clip(0.2, 0.28),
+    ),
+    Recipe(
+        "skywork_or1",
+        "Skywork Open Reasoner 1 Technical Report",
+        "2505.22312",
+        mark="secondary",
+        selection=(selection.ZeroVariance(),),
+        regularisers=(regulariser.EntropyTarget(),),
+        requirements=(Requirement.ENTROPY_WEIGHT,),
+        assumptions=("the weight begins at 0 and moves once a batch",),
+        differences=(
+            "steps of groups that are left out stay in the denominator",
+            "without the stages of ever longer contexts, which are the trainer's",
+        ),
+    ),
+    Recipe(
+        "dual_clip_grpo",
+        "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning",
+        "1912.09729",
+        gate=gate.Clip(dual=3.0),
+        differences=("the clip of the paper on the advantages of GRPO",),
+    ),
+    Recipe(
+        "two_sided_grpo",
+        "INTELLECT-2: A Reasoning Model Trained Through Globally Decentralized Reinforcement "
+        "Learning",
+        "2505.07291",
+        gate=gate.Clip(cap=4.0),
+        regularisers=(regulariser.KL(0.001),),
+    ),
+    Recipe(
+        "gspo",
+        "Group Sequence Policy Optimization",
+        "2507.18071",
+        ratio=ratio.GeometricRatio(),
+        gate=gate.Clip(3e-4, 4e-4),
+        aggregation=aggregation.SequenceMean(),
+    ),
+    Recipe(
+        "gspo_token",
+        "Group Sequence Policy Optimization",
+        "2507.18071",
+        ratio=ratio.GeometricRatio(token=True),
+        gate=gate.Clip(3e-4, 4e-4),
+        aggregation=aggregation.SequenceMean(),
+    ),
+    Recipe(
+        "gmpo",
+        "Geometric-Mean Policy Optimization",
+        "2507.20673",
+        gate=gate.GeometricClip(),
+        aggregation=aggregation.SequenceMean(),
+    ),
+    Recipe(
+        "cispo",
+        "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention",
+        "2506.13585",
+        gate=gate.DetachedClip(high=4.0),
+    ),
+    Recipe(
+        "sapo_soft_gate",
+        "Soft Adaptive Policy Optimization",
+        "2511.20347",
+        gate=gate.SoftGate(),
+        aggregation=aggregation.SequenceMean(),
+    ),
+    Recipe(
+        "vespo",
+        "VESPO: Variational Sequence-Level Soft Policy Optimization",
+        "2602.10693",
+        terms=(Term(credit=Outcome()),),
+        ratio=ratio.ProductRatio(),
+        gate=gate.SmoothWeight(),
+    ),
+    Recipe(
+        "luspo",
+        "Length-Unbiased Sequence Policy Optimization",
+        "2602.05261",
+        ratio=ratio.GeometricRatio(),
+        gate=gate.Clip(3e-4, 4e-4),
+        aggregation=aggregation.SequenceSum(),
+    ),
+    Recipe(
+        "truncated_is_grpo",
+        "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training",
+        rejection=(rejection.TruncatedRatio(cap=2.0),),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
+    ),
+    Recipe(
+        "masked_is_grpo",
+        "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch",
+        rejection=(rejection.MaskedRatio("sequence", high=3.0),),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
+    ),
+    Recipe(
+        "geometric_rejection_grpo",
+        "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch",
+        rejection=(rejection.RatioBand("geometric"),),
+        requirements=(Requirement.ENGINE_LOG_PROBS,),
+    ),
+    Recipe(
+        "off_policy_mask_grpo",
+        "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models",
+        "2512.02556",
+        rejection=(rejection.OffPolicySequenceMask(),),
+        aggregation=aggregation.SequenceMean(),
+        regularisers=(regulariser.KL(0.001, "k3", weighted=True),),
+    ),
+    Recipe(
+        "top_entropy_grpo",
+        "Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement "
+        "Learning for LLM Reasoning",
+        "2506.01939",
+        selection=(selection.TopEntropy(0.2),),
+        gate=gate.Clip(0.2, 0.28),
+    ),
+)

@@ -1,0 +1,320 @@
+"""Recipes for sequences of turns: credit, groups and rewards that follow them."""
+
+from mbrl.policy_gradient.axes import (
+    aggregation,
+    baseline,
+    gate,
+    modulation,
+    ratio,
+    regulariser,
+    rejection,
+    scale,
+    selection,
+)
+from mbrl.policy_gradient.axes.credit import (
+    GAE,
+    CutReturn,
+    NestedGroups,
+    RescaledReturn,
+    ReturnToGo,
+    SegmentReward,
+    SegmentValue,
+)
+from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
+from mbrl.policy_gradient.axes.gate_adaptive import InformativeClip
+from mbrl.policy_gradient.axes.modulation import StepEntropy
+from mbrl.policy_gradient.axes.regulariser import SegmentKL
+from mbrl.policy_gradient.axes.reward import (
+    Mixture,
+    PotentialGain,
+    ProgressBonus,
+    Standardised,
+    StepSignal,
+    TaskReward,
+    TurnGains,
+)
+from mbrl.policy_gradient.axes.selection import CoverageRejection
+from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
+
+TURN_KEY = ("prompt", "turn")
+KEEP, UNIT = baseline.Mean(alone="keep"), scale.Std(1e-6, alone="one")
+Z, ZERO, ONE = scale.Std(1e-6), baseline.Zero(), scale.One()
+GIGPO = "Group-in-Group Policy Optimization for LLM Agent Training"
+KERNEL = "Dr. Kernel: Reinforcement Learning Done Right for Triton Kernel Generations"
+CORRECT = "Training Language Models to Self-Correct via Reinforcement Learning"
+GAIN = StepSignal("information_gain")
+
+TURNS = (
+    Recipe(
+        "gigpo",
+        GIGPO,
+        "2505.10978",
+        terms=(
+            Term(baseline=KEEP, scale=UNIT),
+            Term(credit=ReturnToGo(0.95, "turn"), scale=UNIT, key=("prompt", "state")),
+        ),
+        regularisers=(regulariser.KL(0.01),),
+        differences=("episodes are counted once each; the authors' code counts their turns",),
+    ),
+    Recipe(
+        "gigpo_no_std",
+        GIGPO,
+        "2505.10978",
+        terms=(
+            Term(baseline=KEEP, scale=ONE),
+            Term(credit=ReturnToGo(0.95, "turn"), scale=ONE, key=("prompt", "state")),
+        ),
+        regularisers=(regulariser.KL(0.01),),
+        differences=("episodes are counted once each; the authors' code counts their turns",),
+    ),
+    Recipe(
+        "hgpo",
+        "Hierarchy-of-Groups Policy Optimization for Long-Horizon Agentic Tasks",
+        "2602.22817",
+        terms=(Term(credit=NestedGroups(), baseline=ZERO, scale=ONE),),
+        regularisers=(regulariser.KL(0.01),),
+        requirements=(Requirement.OBSERVATION_HISTORIES,),
+    ),
+    Recipe(
+        "trloo",
+        KERNEL,
+        "2602.05885",
+        terms=(
+            Term(
+                credit=ReturnToGo(1.0, "turn"),
+                baseline=baseline.LeaveOneOut(),
+                scale=ONE,
+                key=TURN_KEY,
+            ),
+        ),
+        gate=gate.Clip(0.2, 0.28),
+        aggregation=aggregation.SequenceSum(),
+    ),
+    Recipe(
+        "dr_kernel",
+        KERNEL,
+        "2602.05885",
+        terms=(
+            Term(
+                credit=ReturnToGo(1.0, "turn"),
+                baseline=baseline.LeaveOneOut(),
+                scale=ONE,
+                key=TURN_KEY,
+            ),
+        ),
+        selection=(CoverageRejection(),),
+        rejection=(rejection.RatioBand("geometric"), rejection.RatioVeto()),
+        gate=gate.Clip(0.2, 0.28),
+        aggregation=aggregation.SequenceSum(),
+        requirements=(Requirement.ENGINE_LOG_PROBS, Requirement.COVERAGE_PROFILE),
+    ),
+    Recipe(
+        "igpo",
+        "Information Gain-based Policy Optimization: A Simple and Effective Approach for "
+        "Multi-Turn LLM Agents",
+        "2510.14967",
+        mark="secondary",
+        terms=(Term(Standardised(TurnGains()), ReturnToGo(1.0, "turn"), baseline=ZERO, scale=ONE),),
+        requirements=(Requirement.ANSWER_PROBABILITY,),
+        assumptions=(
+            "turn rewards are normalised before they are summed, as the paper says; the authors' "
+            "code subtracts from returns the mean at each position",
+        ),
+    ),
+    Recipe(
+        "infopo",
+        "InfoPO: Information-Driven Policy Optimization for User-Centric Agents",
+        "2603.00656",
+        terms=(
+            Term(),
+            Term(
+                Standardised(GAIN, nonzero=True),
+                ReturnToGo(0.8, "turn"),
+                ZERO,
+                scale.VarianceGate(),
+                weight=0.1,
+            ),
+        ),
+        requirements=(Requirement.OBSERVATION_GAIN,),
+        differences=(
+            "the weight of the intrinsic part stays 0.1; the authors let it decay",
+            "the deviations that are compared are those of the prompt's outcomes and of its turns' "
+            "summed gains",
+        ),
+    ),
+    Recipe(
+        "matchtir",
+        "MatchTIR: Fine-Grained Supervision for Tool-Integrated Reasoning via Bipartite Matching",
+        "2601.10712",
+        terms=(
+            Term(
+                Mixture(((TaskReward(), 1.0), (StepSignal("match_score"), 1.0))),
+                baseline=KEEP,
+                scale=UNIT,
+                weight=0.5,
+            ),
+            Term(
+                Mixture(((TaskReward(), 1.0), (StepSignal("match_score"), 1.0))),
+                ReturnToGo(0.9, "turn"),
+                KEEP,
+                UNIT,
+                TURN_KEY,
+                0.5,
+            ),
+        ),
+        requirements=(Requirement.CALL_MATCHES,),
+    ),
+    Recipe(
+        "spa_rl",
+        "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution",
+        "2505.20732",
+        terms=(
+            Term(
+                Mixture(((StepSignal("progress"), 1.0), (StepSignal("grounding"), 0.5))),
+                GAE(),
+                ZERO,
+                ONE,
+                (),
+            ),
+        ),
+        modulation=(modulation.Whiten(eps=1e-8, steps=True),),
+        requirements=(Requirement.CRITIC, Requirement.PROGRESS_ESTIMATOR),
+    ),
+    Recipe(
+        "hiper",
+        "HiPER: Hierarchical Reinforcement Learning with Explicit Credit Assignment for Large "
+        "Language Model Agents",
+        "2602.16165",
+        terms=(Term(credit=HierarchicalGAE(), baseline=ZERO, scale=ONE, key=()),),
+        regularisers=(regulariser.KL(0.01),),
+        requirements=(Requirement.THREE_HEADED_CRITIC, Requirement.SUBGOAL_TOKENS),
+        differences=("no penalties on keeping or changing a subgoal; they are rewards",),
+    ),
+    Recipe(
+        "ui_s1",
+        "UI-S1: Advancing GUI Automation via Semi-online Reinforcement Learning",
+        "2509.11543",
+        terms=(
+            Term(baseline=KEEP, scale=UNIT),
+            Term(StepSignal("process_reward"), CutReturn(), KEEP, UNIT, TURN_KEY),
+        ),
+        selection=(selection.ZeroVariance(),),
+        requirements=(Requirement.REPLAYED_TRACES,),
+    ),
+    Recipe(
+        "empg",
+        "Harnessing Uncertainty: Entropy-Modulated Policy Gradients for Long-Horizon LLM Agents",
+        "2509.09265",
+        modulation=(StepEntropy(),),
+        differences=("means over the batch count turns",),
+    ),
+    Recipe(
+        "archer",
+        "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL",
+        "2402.19446",
+        terms=(
+            Term(
+                credit=SegmentValue("utterance_q"),
+                baseline=baseline.SignalBaseline("utterance_v"),
+                scale=ONE,
+                key=(),
+            ),
+        ),
+        gate=gate.LogLikelihood(),
+        aggregation=aggregation.SegmentSum(),
+        requirements=(Requirement.UTTERANCE_CRITICS,),
+    ),
+    Recipe(
+        "mapo_mixed",
+        "MAPO: Mixed Advantage Policy Optimization for Long-Horizon Multi-Turn Dialogue",
+        "2603.06194",
+        mark="reconstructed",
+        terms=(
+            Term(
+                StepSignal("process_reward"),
+                ReturnToGo(1.0, "turn"),
+                scale=Z,
+                key=("turn",),
+                weight=0.5,
+            ),
+            Term(
+                StepSignal("process_reward"), ReturnToGo(1.0, "turn"), scale=Z, key=(), weight=0.5
+            ),
+        ),
+        requirements=(Requirement.TURN_JUDGE,),
+        assumptions=(
+            "both normalisations weigh the same",
+            "returns are not discounted",
+            "a turn is compared with all turns of its number in the batch",
+        ),
+    ),
+    Recipe(
+        "a2tgpo",
+        "A^2TGPO: Agentic Turn-Group Policy Optimization with Adaptive Turn-level Clipping",
+        "2605.06200",
+        mark="reconstructed",
+        terms=(
+            Term(),
+            Term(Standardised(GAIN, TURN_KEY), RescaledReturn(), ZERO, ONE, TURN_KEY),
+        ),
+        ratio=ratio.GeometricRatio(segment="turn"),
+        gate=InformativeClip(Standardised(GAIN, TURN_KEY)),
+        requirements=(Requirement.ANSWER_PROBABILITY,),
+        assumptions=(
+            "no discount",
+            "the clip range is 0.2 (1 + 0.5 tanh z), z the turn's normalised gain",
+            "ratios are geometric means over turns",
+            "outcome and turn parts weigh the same",
+        ),
+    ),
+    Recipe(
+        "spae",
+        "Step Potential Advantage Estimation: Harnessing Intermediate Confidence and Correctness "
+        "for Efficient Mathematical Reasoning",
+        "2601.03823",
+        mark="reconstructed",
+        terms=(
+            Term(),
+            Term(PotentialGain(), SegmentReward(), ZERO, ONE, weight=0.5),
+        ),
+        modulation=(modulation.Saturation(),),
+        requirements=(Requirement.ANSWER_PROBES,),
+        assumptions=(
+            "the potential and its saturation at 0.9 are the authors'; how they enter is not known",
+            "the gain in potential is added with weight 0.5",
+            "after saturation the whole advantage is halved",
+            "the potential before the first step is 0",
+        ),
+    ),
+    Recipe(
+        "score",
+        CORRECT,
+        "2409.12917",
+        mark="secondary",
+        terms=(Term(ProgressBonus(10.0), SegmentReward(), ZERO, ONE, TURN_KEY),),
+        gate=gate.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+        regularisers=(regulariser.KL(0.01),),
+        assumptions=(
+            "the second stage, as in another's code; attempts are turns",
+            "an attempt is held responsible for its own reward and bonus alone; no baseline",
+            "a log-likelihood is a sum over steps, there a mean",
+        ),
+    ),
+    Recipe(
+        "score_first_stage",
+        CORRECT,
+        "2409.12917",
+        mark="secondary",
+        terms=(Term(ProgressBonus(0.0, first=1), SegmentReward(), ZERO, ONE, TURN_KEY),),
+        gate=gate.LogLikelihood(),
+        aggregation=aggregation.SequenceSum(),
+        regularisers=(SegmentKL(0.1),),
+        assumptions=(
+            "the first stage, as in another's code; attempts are turns",
+            "the first attempt has no reward, only the penalty; no baseline",
+            "a log-likelihood is a sum over steps, there a mean",
+        ),
+    ),
+)

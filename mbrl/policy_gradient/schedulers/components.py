@@ -1,0 +1,85 @@
+"""The table of what schedules without being a scheduler of rounds, each with its paper."""
+
+from mbrl.policy_gradient.schedulers.curricula import Horizon
+from mbrl.policy_gradient.schedulers.entry import Entry
+from mbrl.policy_gradient.schedulers.partial_episodes import ExIt, pivots
+from mbrl.policy_gradient.schedulers.pruning import ARRoL, ARRoLConfig
+from mbrl.policy_gradient.schedulers.self_consistency import (
+    OnlineSelfConsistencyAllocation,
+    OnlineSelfConsistencyConfig,
+    SelfConsistencyAllocation,
+    SelfConsistencyConfig,
+)
+from mbrl.policy_gradient.schedulers.uniform import templates
+
+PETS_TITLE = (
+    "PETS: A Principled Framework Towards Optimal Trajectory Allocation for Efficient Test-Time "
+    "Self-Consistency"
+)
+
+COMPONENTS: dict[str, Entry] = {
+    "scaling_inter": Entry(
+        Horizon,
+        None,
+        "AgentGym-RL: Training LLM Agents for Long-Horizon Decision Making through Multi-Turn "
+        "Reinforcement Learning",
+        "2509.08755",
+    ),
+    "exit": Entry(
+        ExIt,
+        None,
+        "Bootstrapping Task Spaces for Self-Improvement",
+        "2509.04575",
+        "reconstructed",
+        assumptions=(
+            "starts are drawn in proportion to the variance of their group's returns",
+            "a full buffer drops the start of lowest variance, the oldest of equal ones",
+        ),
+    ),
+    "pivot_rl": Entry(
+        pivots,
+        None,
+        "PivotRL: High Accuracy Agentic Post-Training at Low Compute Cost",
+        mark="reconstructed",
+        assumptions=("hard turns are those of smallest mean reward",),
+    ),
+    "arrol": Entry(
+        ARRoL,
+        ARRoLConfig(),
+        "Prune as You Generate: Online Rollout Pruning for Faster and Better RLVR",
+        mark="reconstructed",
+        assumptions=(
+            "a logistic regression on features of the prefix stands for the quality head",
+            "scores are calibrated by a Beta posterior in each of ten bins",
+            "survivors are the subset whose mean prediction is nearest to one half",
+        ),
+    ),
+    "pets_allocation": Entry(
+        SelfConsistencyAllocation,
+        SelfConsistencyConfig(),
+        PETS_TITLE,
+        mark="reconstructed",
+        assumptions=(
+            "agreement is judged by the two most frequent answers alone",
+            "the prior counts every answer once",
+        ),
+    ),
+    "pets_allocation_online": Entry(
+        OnlineSelfConsistencyAllocation,
+        OnlineSelfConsistencyConfig(),
+        PETS_TITLE,
+        mark="reconstructed",
+        assumptions=(
+            "difficulty is the leading answer's share among the two most frequent ones",
+            "a question stops where backward induction says so, at a price per answer",
+            "the law of difficulties and the price follow the stream at a rate of 0.05",
+        ),
+    ),
+    "prompt_augmentation": Entry(
+        templates,
+        None,
+        "Prompt Augmentation Scales up GRPO Training on Mathematical Reasoning",
+        mark="reconstructed",
+        assumptions=("templates are drawn evenly, one for a group",),
+    ),
+}

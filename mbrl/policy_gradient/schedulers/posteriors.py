@@ -1,0 +1,155 @@
+"""Schedulers that know how often each prompt succeeded of late: VADE's posteriors, and pairs of a
+hard and an easy prompt."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient.axes.option import one_of
+from mbrl.policy_gradient.measures.trackers import SuccessTracker
+from mbrl.policy_gradient.schedulers.allocation import (
+    first,
+    in_groups,
+    in_range,
+    numpy_generator,
+    rates,
+    remember,
+    successes,
+    tally,
+)
+from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Scheduler
+
+
+@dataclass(frozen=True)
+class VADEConfig:
+    prior: float = 1.0  # both counts of the Beta law of a prompt that was never answered
+    fast: float = 0.5  # factor on the counts of a prompt that is answered
+    slow: float = 0.98  # factor on the others' distance from the prior
+    priority: str = "variance"  # or "information"
+
+
+class VADE(Scheduler):
+    """Prompts by the success rate p that is drawn from the Beta posterior of each (Thompson): those
+    with the largest p (1 - p), or with the most information in one more rollout.
+
+    Answers make counts fast x old + new; the counts of prompts left alone go back to the prior at
+    `slow`, so that they are tried again while the policy changes. "VADE: Variance-Aware Dynamic
+    Sampling via Online Sample-Level Difficulty Estimation for Multimodal RL", arXiv 2511.18902.
+    """
+
+    beliefs = ("right", "wrong")
+
+    def __init__(
+        self, pool: Pool, budget: int, group: int, config: VADEConfig = VADEConfig()
+    ) -> None:
+        super().__init__(pool, budget, group)
+        if config.prior <= 0:
+            raise ConfigError(f"prior is {config.prior:g}; give a count above 0")
+        in_range("fast", config.fast, 0, 1)
+        in_range("slow", config.slow, 0, 1)
+        one_of(config.priority, ("variance", "information"), "priority")
+        self.config = config
+        self.right = torch.full((pool.size,), config.prior, dtype=torch.float64)
+        self.wrong = self.right.clone()
+
+    def request(self, generator: torch.Generator) -> Request:
+        draws = numpy_generator(generator).beta(self.right.numpy(), self.wrong.numpy())
+        rate = torch.from_numpy(draws)
+        if self.config.priority == "variance":
+            score = rate * (1 - rate)
+        else:
+            strength = self.right + self.wrong
+            score = information(rate * strength, (1 - rate) * strength)
+        return in_groups(first(score, self.places, generator), self.places, self.group)
+
+    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+        found = tally(successes(outcome), self.pool.size)
+        for counts, new in ((self.right, found.total), (self.wrong, found.count - found.total)):
+            faded = self.config.prior + self.config.slow * (counts - self.config.prior)
+            counts.copy_(torch.where(found.count > 0, self.config.fast * counts + new, faded))
+        super().heard(outcome, generator)
+
+
+def information(right: Tensor, wrong: Tensor) -> Tensor:
+    """What one more answer tells of a success rate with the law Beta(right, wrong), in nats: the
+    entropy of the answer minus its mean entropy when the rate is known."""
+    a, b = right.double().clamp_min(1e-9), wrong.double().clamp_min(1e-9)
+    n, mean = a + b, a / (a + b)
+
+    def psi(x: Tensor) -> Tensor:
+        from scipy.special import digamma  # here, as it takes long to import
+
+        return torch.from_numpy(digamma(x.numpy()))
+
+    known = -(mean * (psi(a + 1) - psi(n + 1)) + (1 - mean) * (psi(b + 1) - psi(n + 1)))
+    entropy = -(torch.xlogy(mean, mean) + torch.xlogy(1 - mean, 1 - mean))
+    return (entropy - known).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class WeightedPairsConfig:
+    hard: tuple[float, float] = (0.01, 0.4)  # success rates of the hard half
+    easy: tuple[float, float] = (0.6, 0.99)  # of the easy half
+    discount: float = 0.9  # of an answer by the next answer to its prompt
+
+
+class WeightedPairs(Scheduler):
+    """Half of the groups for prompts that are hard but solved at times, half for prompts that are
+    easy but failed at times, by running success rates; drawn evenly within each band, filled up
+    with the prompts that are nearest to it. `hard(prompts)` says which half a prompt is in; the
+    weights of rare events belong to the objective (the recipe `weighted_grpo`).
+
+    "Beyond Variance: Prompt-Efficient RLVR via Rare-Event Amplification and Bidirectional Pairing",
+    arXiv 2602.03452.
+    """
+
+    beliefs = ("tracker",)
+
+    def __init__(
+        self,
+        pool: Pool,
+        budget: int,
+        group: int,
+        config: WeightedPairsConfig = WeightedPairsConfig(),
+    ) -> None:
+        super().__init__(pool, budget, group)
+        if pool.size < 2 or self.places < 2:
+            raise ConfigError(
+                f"{pool.size} prompts and {self.places} groups a round; pairs need two of each: "
+                "enlarge the pool or the budget"
+            )
+        if not 0 <= config.hard[0] < config.hard[1] <= config.easy[0] < config.easy[1] <= 1:
+            raise ConfigError(
+                f"hard {config.hard}, easy {config.easy}; give two bands in [0, 1] in this order"
+            )
+        self.config = config
+        self.tracker = SuccessTracker(config.discount)
+
+    def request(self, generator: torch.Generator) -> Request:
+        rate = rates(self.tracker, self.pool.size)
+        half = min((self.places + 1) // 2, self.pool.size // 2)
+        low = first(-outside(rate, self.config.hard), half, generator)
+        rest = torch.where(
+            torch.isin(torch.arange(len(rate)), low), torch.inf, outside(rate, self.config.easy)
+        )
+        high = first(-rest, min(half, self.places - half), generator)
+        order = torch.stack([low[: len(high)], high], 1).flatten()
+        return in_groups(torch.cat([order, low[len(high) :]]), self.places, self.group)
+
+    def hard(self, prompts: Tensor) -> Tensor:
+        """bool [P]: whether the success rate so far is below the middle of the two bands."""
+        middle = (self.config.hard[1] + self.config.easy[0]) / 2
+        return rates(self.tracker, self.pool.size)[prompts] < middle
+
+    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+        remember(self.tracker, outcome)
+        super().heard(outcome, generator)
+
+
+def outside(rate: Tensor, band: tuple[float, float]) -> Tensor:
+    """How far each rate [N] is from the open `band`; 0 inside."""
+    low, high = band
+    inside = (rate > low) & (rate < high)
+    return torch.where(inside, 0.0, torch.maximum(low - rate, rate - high).clamp_min(0) + 1e-9)

@@ -1,0 +1,246 @@
+"""The table of schedulers, each with its paper."""
+
+from typing import Any
+
+from mbrl.errors import ConfigError, unknown_name
+from mbrl.policy_gradient.schedulers.curricula import DART, DRIVE, DARTConfig, DRIVEConfig
+from mbrl.policy_gradient.schedulers.difficulty_targeted import (
+    DifficultyTargeted,
+    DifficultyTargetedConfig,
+)
+from mbrl.policy_gradient.schedulers.entry import Entry
+from mbrl.policy_gradient.schedulers.extra_rollouts import (
+    DARS,
+    XRPO,
+    DARSConfig,
+    ReinforceAda,
+    ReinforceAdaConfig,
+    XRPOConfig,
+)
+from mbrl.policy_gradient.schedulers.posteriors import (
+    VADE,
+    VADEConfig,
+    WeightedPairs,
+    WeightedPairsConfig,
+)
+from mbrl.policy_gradient.schedulers.pruning import GRPORoC, GRPORoCConfig
+from mbrl.policy_gradient.schedulers.risk import MPTS, MPTSConfig
+from mbrl.policy_gradient.schedulers.robust import (
+    PromptGDRO,
+    PromptGDROConfig,
+    RolloutGDRO,
+    RolloutGDROConfig,
+)
+from mbrl.policy_gradient.schedulers.scaler import SCALER, SCALERConfig
+from mbrl.policy_gradient.schedulers.scheduler import Pool, Scheduler
+from mbrl.policy_gradient.schedulers.uniform import BroRL, BroRLConfig, Uniform, UniformConfig
+from mbrl.policy_gradient.schedulers.values import V0, V05, V0Config, V05Config
+
+GDRO = "Group Distributionally Robust Optimization-Driven Reinforcement Learning for LLM Reasoning"
+SHARE = "the first pass takes half of the budget; the paper has no budget of a round"
+
+SCHEDULERS: dict[str, Entry] = {
+    "uniform": Entry(Uniform, UniformConfig(), "(what trainers do without a scheduler)"),
+    "brorl": Entry(
+        BroRL,
+        BroRLConfig(),
+        "BroRL: Scaling Reinforcement Learning via Broadened Exploration",
+        "2510.01180",
+        "reconstructed",
+        assumptions=(
+            "groups grow by a factor while prompts become as many fewer",
+            "the learning rate grows with the root of the factor",
+            "the mass balance is derived from a step on the answers that were sampled, each once",
+        ),
+    ),
+    "vade": Entry(
+        VADE,
+        VADEConfig(),
+        "VADE: Variance-Aware Dynamic Sampling via Online Sample-Level Difficulty Estimation for "
+        "Multimodal RL",
+        "2511.18902",
+        "reconstructed",
+        assumptions=(
+            "the largest p (1 - p) of one draw from each posterior are taken",
+            "counts of answered prompts are halved before the new ones are added",
+            "counts of the others go 2 % of the way back to the prior Beta(1, 1)",
+            "information is that of one more answer, at the drawn rate",
+        ),
+    ),
+    "dars": Entry(
+        DARS,
+        DARSConfig(),
+        "Depth-Breadth Synergy in RLVR: Unlocking LLM Reasoning Gains with Adaptive Exploration",
+        "2508.13755",
+        differences=(SHARE, "what the budget cannot pay is cut in proportion"),
+    ),
+    "reinforce_ada_scheduler": Entry(
+        ReinforceAda,
+        ReinforceAdaConfig(),
+        "Reinforce-Ada: An Adaptive Sampling Framework for Reinforce-Style LLM Training",
+        "2510.04996",
+        differences=(SHARE, "when the budget ends, what is left is dealt out evenly"),
+    ),
+    "gdro_prompt": Entry(
+        PromptGDRO,
+        PromptGDROConfig(),
+        GDRO,
+        "2601.19280",
+        "reconstructed",
+        assumptions=(
+            "bins are equally wide in a running success rate that forgets",
+            "a bin's loss is 1 - success, over its chance, smoothed and corrected for the start",
+            "log-weights shrink by 5 % a round; a tenth of prompts is drawn evenly over bins",
+        ),
+    ),
+    "gdro_rollout": Entry(
+        RolloutGDRO,
+        RolloutGDROConfig(),
+        GDRO,
+        "2601.19280",
+        "reconstructed",
+        assumptions=(
+            "the price is solved for in every round, not followed by dual steps",
+            "rollouts are rounded to whole numbers by largest remainder, from 2 to 64",
+        ),
+    ),
+    "xrpo_scheduler": Entry(
+        XRPO,
+        XRPOConfig(),
+        "XRPO: Pushing the limits of GRPO with Targeted Exploration and Exploitation",
+        "2510.06672",
+        mark="secondary",
+        assumptions=(
+            "4 rollouts in the first pass, then 16 between two looks",
+            "intervals of 95 %, weight 0.1 of the bonus, T all rollouts of the round",
+        ),
+        differences=(
+            SHARE,
+            "training on text tasks shows no worked examples for prompts that are unsolved",
+        ),
+    ),
+    "v0": Entry(
+        V0,
+        V0Config(),
+        "V_0: A Generalist Value Model for Any Policy at State Zero",
+        "2602.03584",
+        "reconstructed",
+        assumptions=(
+            "rollouts go with sqrt(p (1 - p)), from 2 to 32, for prompts that are drawn evenly",
+            "a kernel regression stands for the authors' TabPFN head on language embeddings",
+            "the 256 prompts that were answered last are the context",
+        ),
+        differences=(
+            "chosen by name its embedding is random, and not trained over many policies' results "
+            "as `fit_value` does for one that is given in Python",
+        ),
+    ),
+    "v_half_scheduler": Entry(
+        V05,
+        V05Config(),
+        "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts",
+        "2603.10848",
+        "reconstructed",
+        assumptions=(
+            "the prior is rejected beyond 1.96 deviations of its own, V (1 - V) / n",
+            "a rejected prompt gets a group at a time, up to 16 rollouts",
+            SHARE,
+        ),
+        differences=(
+            "chosen by name the prior is each prompt's own discounted success rate, as there is no "
+            "value model to `believe`, and the recipe's baseline is not replaced by `baseline`",
+        ),
+    ),
+    "difficulty_targeted": Entry(
+        DifficultyTargeted,
+        DifficultyTargetedConfig(),
+        "Improving Data Efficiency for LLM Reinforcement Fine-tuning Through Difficulty-targeted "
+        "Online Data Selection and Rollout Replay",
+        "2506.05316",
+        differences=(
+            "attention is over the pool's own features; the authors train a projection of "
+            "embeddings and a calibration beforehand",
+            "references are left out of the draw, and count towards the budget",
+        ),
+    ),
+    "drive": Entry(
+        DRIVE,
+        DRIVEConfig(),
+        "DRIVE: Data Curation Best Practices for Reinforcement Learning with Verifiable Reward in "
+        "Competitive Code Generation",
+        "2511.06307",
+        "reconstructed",
+        assumptions=(
+            "50 rounds with a group for a prompt, then eight groups for the hardest fifth",
+            "the hardest are those of the lowest running success rate, seen anew every round",
+        ),
+    ),
+    "scaler": Entry(
+        SCALER,
+        SCALERConfig(),
+        "SCALER: Synthetic Scalable Adaptive Learning Environment for Reasoning",
+        "2601.04809",
+        differences=(
+            "an environment is replaced by one that is not in the active set",
+            "a text task is one environment, of which the difficulty alone is followed",
+        ),
+    ),
+    "mpts": Entry(
+        MPTS,
+        MPTSConfig(),
+        "Model Predictive Task Sampling for Efficient and Robust Adaptation",
+        "2501.11039",
+        differences=(
+            "20 steps of the optimiser in a round instead of one",
+            "features are scaled to mean 0 and deviation 1",
+        ),
+    ),
+    "weighted_pairs": Entry(
+        WeightedPairs,
+        WeightedPairsConfig(),
+        "Beyond Variance: Prompt-Efficient RLVR via Rare-Event Amplification and Bidirectional "
+        "Pairing",
+        "2602.03452",
+        "reconstructed",
+        assumptions=(
+            "hard means a running success rate in (0.01, 0.4), easy in (0.6, 0.99)",
+            "prompts are drawn evenly within a band, else those nearest to it",
+        ),
+    ),
+    "grpo_roc_scheduler": Entry(
+        GRPORoC,
+        GRPORoCConfig(),
+        "rStar2-Agent: Agentic Reasoning Technical Report",
+        "2508.20722",
+        differences=("those of the recipe of the same name",),
+    ),
+    "dart_scheduler": Entry(
+        DART,
+        DARTConfig(),
+        "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation",
+        "2509.23866",
+        "reconstructed",
+        assumptions=(
+            "rollouts fall linearly from a group at a success rate of 0.6 to 2 at 1",
+            "episodes may last 1.5 times the task's longest success",
+        ),
+        differences=(
+            "training on text tasks leaves lengths of episodes and failed ones as they are",
+        ),
+    ),
+}
+
+
+def scheduler(name: str, pool: Pool, *, budget: int, group: int, config: Any = None) -> Scheduler:
+    """The scheduler of that name, with `config` or its default. Raises `ConfigError` with the
+    nearest names if there is none."""
+    if name not in SCHEDULERS:
+        raise unknown_name("scheduler", name, SCHEDULERS)
+    entry = SCHEDULERS[name]
+    if config is not None and not isinstance(config, type(entry.config)):
+        raise ConfigError(
+            f"the scheduler {name} has a {type(entry.config).__name__}, not a "
+            f"{type(config).__name__}; pass one, or None for the default"
+        )
+    made: Scheduler = entry.make(pool, budget, group, config or entry.config)
+    return made

@@ -1,0 +1,229 @@
+"""Schedulers with a prior of a prompt's value: V_0, which reads it off the policy's recent results
+on other prompts, and V_{0.5}, which buys more rollouts where the prior turns out wrong."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mbrl.errors import ConfigError
+from mbrl.networks import MLP, adam, descend
+from mbrl.policy_gradient.measures.trackers import (
+    SuccessTracker,
+    mean_variance,
+    rejected,
+    shrinkage,
+)
+from mbrl.policy_gradient.schedulers.allocation import (
+    first_places,
+    in_range,
+    rates,
+    remember,
+    share_out,
+    spread,
+    successes,
+    tally,
+)
+from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Scheduler
+
+
+class InContextValue(nn.Module):
+    """Success probability of prompts from what a policy scored on others, without updates for a new
+    policy: kernel regression on learned embeddings of the features, with a number of imaginary
+    prompts that score the context's mean; log-odds are then stretched about that mean, because
+    averages of scores lie too near to it."""
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        hidden: tuple[int, ...] = (32,),
+        width: int = 8,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.embed = MLP(features, hidden, width, generator=generator)
+        self.log_sharpness = nn.Parameter(torch.tensor(1.0))
+        self.log_imaginary = nn.Parameter(torch.tensor(0.0))
+        self.log_stretch = nn.Parameter(torch.tensor(0.0))
+
+    def forward(self, known: Tensor, scores: Tensor, features: Tensor) -> Tensor:
+        """[M] probabilities for `features` [M, D], given `scores` [C] in [0, 1] at `known`
+        [C, D]; one half where nothing is known."""
+        distance = torch.cdist(self.embed(features), self.embed(known)) ** 2
+        weight = torch.exp(-self.log_sharpness.exp() * distance)
+        imaginary = self.log_imaginary.exp()
+        centre = (scores.sum() + 0.5) / (len(scores) + 1)
+        near = (weight @ scores + imaginary * centre) / (weight.sum(1) + imaginary)
+        middle, odds = (x.clamp(1e-4, 1 - 1e-4).logit() for x in (centre, near))
+        return torch.sigmoid(middle + self.log_stretch.exp() * (odds - middle))
+
+
+def fit_value(
+    value: InContextValue,
+    features: Tensor,
+    scores: Tensor,
+    generator: torch.Generator,
+    *,
+    steps: int = 500,
+    context: int = 64,
+    lr: float = 3e-3,
+) -> Tensor:
+    """Trains `value` on the `scores` [K, N] of K policies (or checkpoints of one) at prompts with
+    `features` [N, D]: each step takes a policy, shows `context` of its scores and asks for the
+    others. Returns the last cross-entropy."""
+    if scores.ndim != 2 or scores.shape[1] != len(features) or context >= len(features):
+        raise ValueError(
+            f"scores {tuple(scores.shape)}, features {tuple(features.shape)}, context {context}; "
+            "give scores [K, N], features [N, D] and a context below N"
+        )
+    optimiser = adam(value.parameters(), lr)
+    loss = torch.zeros(())
+    for _ in range(steps):
+        row = scores[int(torch.randint(len(scores), (), generator=generator))]
+        mixed = torch.randperm(len(features), generator=generator)
+        shown, asked = mixed[:context], mixed[context:]
+        guess = value(features[shown], row[shown], features[asked]).clamp(1e-6, 1 - 1e-6)
+        loss = nn.functional.binary_cross_entropy(guess, row[asked])
+        descend(optimiser, loss)
+    return loss.detach()
+
+
+@dataclass(frozen=True)
+class V0Config:
+    context: int = 256  # prompts that are remembered with their scores
+    fewest: int = 2  # rollouts of a prompt
+    most: int = 32
+    width: int = 8  # of the embedding
+    hidden: tuple[int, ...] = (32,)
+    seed: int = 0  # of the embedding's first weights
+
+
+class V0(Scheduler):
+    """Rollouts in proportion to sqrt(p (1 - p)) with p predicted by `value` from the policy's
+    latest results; without any, all alike. Pass a `value` that was trained with `fit_value`, else
+    its embedding is a random one.
+
+    "V_0: A Generalist Value Model for Any Policy at State Zero", arXiv 2602.03584.
+    """
+
+    beliefs = ("value", "known", "scores")
+
+    def __init__(
+        self,
+        pool: Pool,
+        budget: int,
+        group: int,
+        config: V0Config = V0Config(),
+        value: InContextValue | None = None,
+    ) -> None:
+        super().__init__(pool, budget, group)
+        pool.needs("features")
+        if not 1 <= config.fewest <= group <= config.most or config.context < 1:
+            raise ConfigError(
+                f"fewest {config.fewest}, most {config.most}, context {config.context} with groups "
+                f"of {group}; give 1 <= fewest <= group <= most and a context of at least 1"
+            )
+        assert pool.features is not None
+        self.config, self.features = config, pool.features.float()
+        self.value = value or InContextValue(
+            self.features.shape[1],
+            hidden=config.hidden,
+            width=config.width,
+            generator=torch.Generator().manual_seed(config.seed),
+        )
+        self.known = torch.zeros(0, dtype=torch.int64)
+        self.scores = torch.zeros(0)
+
+    def request(self, generator: torch.Generator) -> Request:
+        places = min(self.places, self.pool.size)
+        ids = torch.randperm(self.pool.size, generator=generator)[:places]
+        p = self.predict(ids).double().clamp(1e-3, 1 - 1e-3)
+        total = places * self.group
+        shares = share_out((p * (1 - p)).sqrt(), total, self.config.fewest, self.config.most)
+        return Request.of(ids, shares)
+
+    @torch.no_grad()
+    def predict(self, prompts: Tensor) -> Tensor:
+        """[P]: the success probability of each."""
+        return self.value(self.features[self.known], self.scores, self.features[prompts])
+
+    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+        found = tally(successes(outcome), self.pool.size)
+        ids = found.prompts
+        stale = torch.isin(self.known, ids)
+        known = torch.cat([self.known[~stale], ids])
+        scores = torch.cat([self.scores[~stale], found.mean[ids].float()])
+        self.known, self.scores = known[-self.config.context :], scores[-self.config.context :]
+        super().heard(outcome, generator)
+
+
+@dataclass(frozen=True)
+class V05Config:
+    z: float = 1.96  # deviations beyond which the prior is rejected
+    most: int = 16  # rollouts of a prompt
+    first: float = 0.5  # share of the budget for the first pass
+    discount: float = 0.9  # of an answer by the next, where the prior is what was seen
+
+
+class V05(Scheduler):
+    """`group` rollouts of each prompt, and as many again, up to `most`, while their mean is more
+    than `z` deviations from the prior. The prior is what `believe` was told, else the running
+    success rate. `baseline` mixes both, and drops a rejected prior.
+
+    "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts", arXiv 2603.10848.
+    """
+
+    beliefs = ("tracker", "told")
+
+    def __init__(
+        self, pool: Pool, budget: int, group: int, config: V05Config = V05Config()
+    ) -> None:
+        super().__init__(pool, budget, group)
+        if config.z <= 0 or config.most < group:
+            raise ConfigError(
+                f"z {config.z:g}, most {config.most} with groups of {group}; give z above 0 and "
+                "most of at least a group"
+            )
+        in_range("first", config.first, 0, 1)
+        self.config = config
+        self.tracker = SuccessTracker(config.discount)
+        self.told = torch.full((pool.size,), torch.nan, dtype=torch.float64)
+
+    def believe(self, values: Tensor) -> None:
+        """Success probabilities [N] from a value model; NaN where it has none."""
+        if values.shape != self.told.shape:
+            raise ValueError(f"values have shape {tuple(values.shape)}; give [{self.pool.size}]")
+        self.told = values.double().clone()
+
+    def prior(self) -> Tensor:
+        """float64 [N]"""
+        return torch.where(self.told.isnan(), rates(self.tracker, self.pool.size), self.told)
+
+    def request(self, generator: torch.Generator) -> Request:
+        places = first_places(self.budget, self.config.first, self.group)
+        return spread(self.pool.size, min(places, self.pool.size), self.group, generator)
+
+    def more(self, so_far: Outcome, generator: torch.Generator) -> Request | None:
+        found, prior = tally(successes(so_far), self.pool.size), self.prior()
+        ids = found.prompts
+        v, mean, n = prior[ids], found.mean[ids], found.count[ids]
+        wants = rejected(v, mean, n, self.config.z) & (n < self.config.most)
+        # Who is rejected most clearly is served first when the budget ends.
+        far = torch.where(wants, (mean - v).abs() / mean_variance(v, n).sqrt(), -1.0)
+        left, order = self.budget - len(so_far.prompts), far.argsort(descending=True, stable=True)
+        wanted = torch.where(wants, (self.config.most - n).clamp_max(self.group), 0.0)[order].long()
+        paid = torch.minimum(wanted, (left - (wanted.cumsum(0) - wanted)).clamp_min(0))
+        request = Request.of(ids[order], paid)
+        return request if request.total else None
+
+    def baseline(self, outcome: Outcome) -> Tensor:
+        """float64 [R]: w prior + (1 - w) mean, for each rollout's prompt."""
+        found, prior = tally(successes(outcome), self.pool.size), self.prior()
+        size = found.count.clamp_min(1)
+        w = shrinkage(prior, found.mean, size, self.config.z)
+        return (w * prior + (1 - w) * found.mean)[outcome.prompts]
+
+    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+        remember(self.tracker, outcome)
+        super().heard(outcome, generator)

@@ -1,0 +1,169 @@
+"""Options beyond those of the recipes: against loops, exact expectations and closed forms."""
+
+import dataclasses
+import math
+import statistics
+
+import pytest
+import torch
+
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss
+from mbrl.policy_gradient.axes.baseline import SoftMean, TokenOptimal
+from mbrl.policy_gradient.axes.credit import ReturnToGo
+from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, Imitation
+from mbrl.policy_gradient.axes.rejection import MaskedRatio, RatioVeto, TruncatedRatio
+from mbrl.policy_gradient.axes.reward import SoftOverlong, TaskReward
+from mbrl.policy_gradient.axes.scale import One
+from mbrl.policy_gradient.axes.selection import Finished, Outliers
+from mbrl.policy_gradient.groups import group
+from mbrl.policy_gradient.measures.trackers import EntropyWeight
+from tests.mbrl.policy_gradient import cases
+
+
+def test_long_answers_pay_over_their_last_steps() -> None:
+    """Of at most 6 steps the last 4 are the buffer."""
+    t, _, _ = cases.batch(0)
+    found = SoftOverlong(longest=6, buffer=4, weight=2.0)(t) - TaskReward()(t)
+    for b, row in enumerate(t.mask.tolist()):
+        steps = [i for i, inside in enumerate(row) if inside]
+        over = min(max(len(steps) - 2, 0), 4) / 4
+        for i in range(len(row)):
+            expected = -2.0 * over if i == steps[-1] else 0.0
+            assert float(found[b, i]) == pytest.approx(expected)
+    assert {len(r) for r in cases.sequences(*cases.batch(0))} >= {2, 7}  # both ends occur
+    with pytest.raises(ConfigError, match="buffer is 7, it must be from 1 to longest, 6"):
+        SoftOverlong(6, 7)
+
+
+def test_the_soft_mean_lies_between_mean_and_best() -> None:
+    t, _, _ = cases.batch(1)
+    t = dataclasses.replace(t, reward=torch.where(t.mask, torch.randn_like(t.reward), 0.0))
+    value = Term().credit(t.reward, t)
+    rows = group(t, ("prompt",), Term().credit.units(t))
+    batch = cases.sequences(*cases.batch(1))
+    totals = [float(value[b, 0]) for b in range(len(batch))]
+    for tau in (0.3, 1.0):
+        found = SoftMean(tau)(value, rows, t)
+        for b, s in enumerate(batch):
+            mine = [r for r, other in zip(totals, batch, strict=True) if other.prompt == s.prompt]
+            expected = tau * math.log(statistics.fmean(math.exp(r / tau) for r in mine))
+            assert float(found[b, 0]) == pytest.approx(expected)
+    torch.testing.assert_close(
+        SoftMean(1e6)(value, rows, t), rows.mean(value), rtol=1e-5, atol=1e-5
+    )
+    torch.testing.assert_close(SoftMean(1e-6)(value, rows, t), rows.max(value), rtol=0, atol=1e-5)
+    with pytest.raises(ConfigError, match="temperature is 0"):
+        SoftMean(0.0)
+
+
+def test_the_optimal_baseline_of_weighted_gradients_counts_their_squares() -> None:
+    t, _, _ = cases.batch(2, gaps=False)
+    term = Term(credit=ReturnToGo(), baseline=TokenOptimal(cap=1.1), scale=One())
+    found = estimate(Recipe("x", "", terms=(term,)), t).advantage
+    batch = cases.sequences(*cases.batch(2, gaps=False))
+    for b, s in enumerate(batch):
+        for i in range(len(s)):
+            above = below = 0.0
+            for other in (o for o in batch if o.prompt == s.prompt and len(o) > i):
+                energy = 0.0
+                for x in other.steps[: i + 1]:
+                    r = min(math.exp(x.log_probs["old"] - x.log_probs["behaviour"]), 1.1)
+                    energy += r**2 * (1 - 2 * math.exp(x.log_probs["old"]) + x.sum_prob_squared)
+                above += energy * sum(x.reward for x in other.steps[i:])
+                below += energy
+            own = sum(x.reward for x in s.steps[i:])
+            assert float(found[b, i]) == pytest.approx(own - above / max(below, 1e-12), abs=1e-9)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
+def test_normalised_weights_are_one_on_average(level: str) -> None:
+    t, log_prob, _ = cases.batch(3)
+    plain = TruncatedRatio(level, cap=1.2)(log_prob, t.reward, t)
+    found = TruncatedRatio(level, cap=1.2, normalised=True)(log_prob, t.reward, t)
+    if level == "token":
+        mean = statistics.fmean(plain[t.mask].tolist())
+    else:
+        mean = statistics.fmean(plain[:, 0].tolist())
+    torch.testing.assert_close(found[t.mask], plain[t.mask] / mean)
+
+
+def test_every_divergence_is_estimated_without_bias() -> None:
+    """Exact expectations over five outcomes: the value under the current policy, and the gradient
+    of the weighted ones under an older one."""
+    g = torch.Generator().manual_seed(0)
+    logits, below, old = torch.randn(3, 5, generator=g, dtype=torch.float64)
+    anchor, old = below.log_softmax(0), old.log_softmax(0)
+    now = logits.clone().requires_grad_()
+    reverse = (now.softmax(0) * (now.log_softmax(0) - anchor)).sum()
+    forward = (anchor.exp() * (anchor - now.log_softmax(0))).sum()
+    for name, of in ESTIMATORS.items():
+        truth = forward if name == "forward" else reverse
+        d = now.log_softmax(0) - anchor
+        if name != "k2":  # which has a bias of the third order
+            assert float((now.softmax(0) * of(d)).sum().detach()) == pytest.approx(
+                float(truth.detach()), abs=1e-12
+            )
+        if name in ("k3", "forward"):
+            assert (of(d) >= 0).all()
+        if name == "k2":
+            continue
+        mean = (old.exp() * torch.exp(now.log_softmax(0) - old) * of(d)).sum()
+        given, wanted = (torch.autograd.grad(v, now, retain_graph=True)[0] for v in (mean, truth))
+        torch.testing.assert_close(given, wanted)
+    t, log_prob, _ = cases.batch(0)
+    penalty = KL(0.5, "forward")(log_prob, None, t.reward, t)
+    d = (log_prob - t.log_probs["reference"])[t.mask]
+    torch.testing.assert_close(penalty[t.mask], 0.5 * (1 - (-d).exp() * (1 + d)))
+
+
+def test_imitation_raises_what_was_shown_alone() -> None:
+    t, log_prob, _ = cases.batch(4)
+    t.signals["demonstration"] = (torch.arange(len(t.mask)) % 2)[:, None].expand_as(t.mask).double()
+    recipe = dataclasses.replace(RECIPES["rloo"], regularisers=(Imitation(0.3),))
+    plain = loss(RECIPES["rloo"], log_prob, t, estimate(recipe, t))[0]
+    value = loss(recipe, log_prob, t, estimate(recipe, t))[0]
+    shown = sum(
+        sum(float(x.log_prob) for x in s.steps)
+        for i, s in enumerate(cases.sequences(t, log_prob.detach(), log_prob.detach()))
+        if i % 2
+    )
+    assert float((value - plain).detach()) == pytest.approx(-0.3 * shown / len(t.mask))
+
+
+def test_the_entropy_weight_follows_its_target() -> None:
+    tracker = EntropyWeight(target=0.5, step=0.1)
+    given = [tracker.update(h) for h in (0.3, 0.3, 0.9, 0.3, 0.9, 0.9, 0.9, 0.4)]
+    assert given == pytest.approx([0.0, 0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0])
+    assert tracker.weight == pytest.approx(0.1)
+    again = EntropyWeight(0.5, 0.1)
+    again.load_state_dict(tracker.state_dict())
+    assert again.update(0.2) == tracker.update(0.2) == pytest.approx(0.1)
+    with pytest.raises(ConfigError, match="above 0"):
+        EntropyWeight(target=0.0)
+
+
+def test_rejections_and_selections_fire_where_they_should() -> None:
+    """Batches of the recipes' tests seldom have what these leave out."""
+    t, log_prob, _ = cases.batch(5)
+    far = {k: v.clone() for k, v in t.log_probs.items()}
+    far["behaviour"][3, 0] = far["old"][3, 0] + 12.0  # a ratio of e^-12
+    t = dataclasses.replace(t, log_probs=far)
+    kept = RatioVeto()(log_prob, t.reward, t)
+    assert [b for b in range(len(t.mask)) if not kept[b].all()] == [3]
+    assert not kept[3].any()
+    masked = MaskedRatio("sequence", high=3.0)(log_prob, t.reward, t)
+    assert not masked[3].isnan().any() and float(masked[3, 0]) < 1e-4
+    advantage = torch.tensor([[-3.5, 3.0, 0.0, 3.01]])
+    assert Outliers(3.0)(advantage, t).tolist() == [[0.0, 1.0, 1.0, 0.0]]
+
+
+def test_what_reached_the_tasks_own_limit_is_whole() -> None:
+    t, _, _ = cases.batch(6)
+    t = dataclasses.replace(t, truncated=t.truncated | t.terminated)
+    t.truncated[0], longest = False, int(t.lengths.max())
+    cut = (t.truncated & t.mask).any(1)
+    assert torch.equal(Finished()(t.reward, t)[:, 0], (~cut).double())
+    short = cut & (t.lengths < longest)
+    assert 0 < short.sum() < cut.sum()
+    assert torch.equal(Finished(limit=longest)(t.reward, t)[:, 0], (~short).double())

@@ -1,0 +1,101 @@
+"""VADE's posteriors and WeightedPairs against closed forms and a pool that drifts."""
+
+import pytest
+import torch
+from scipy import integrate, stats
+from scipy.special import xlogy
+
+from mbrl.policy_gradient.schedulers import Outcome, Pool
+from mbrl.policy_gradient.schedulers.posteriors import VADE, VADEConfig, WeightedPairs, information
+from mbrl.policy_gradient.schedulers.uniform import Uniform
+from tests.mbrl.policy_gradient.schedulers.simulated import Prompts, generator
+
+
+def test_without_forgetting_counts_are_the_conjugate_posterior() -> None:
+    config = VADEConfig(prior=2.0, fast=1.0, slow=1.0)
+    one, g = VADE(Pool(3), 6, 2, config), generator()
+    for rewards in ([1.0, 0.0, 1.0], [1.0, 1.0, 0.0]):
+        one.heard(Outcome(torch.tensor([1, 1, 2]), torch.tensor(rewards)), g)
+    for i, answers in enumerate(([], [1, 0, 1, 1], [1, 0])):
+        posterior = stats.beta(float(one.right[i]), float(one.wrong[i]))
+        # The posterior by quadrature: prior density times the likelihood of every answer.
+        like = lambda p, a=answers: (  # noqa: E731
+            stats.beta(2, 2).pdf(p) * p ** sum(a) * (1 - p) ** (len(a) - sum(a))
+        )
+        total = integrate.quad(like, 0, 1)[0]
+        for p in (0.2, 0.5, 0.7):
+            assert posterior.pdf(p) == pytest.approx(like(p) / total, rel=1e-6)
+
+
+def test_two_scales_of_forgetting() -> None:
+    one, g = VADE(Pool(2), 4, 2, VADEConfig(prior=1.0, fast=0.5, slow=0.9)), generator()
+    right, wrong = [1.0, 1.0], [1.0, 1.0]
+    for n, r in ((4, 4), (2, 1), (0, 0), (0, 0), (3, 0)):
+        ids = torch.zeros(n, dtype=torch.int64)
+        rewards = (torch.arange(n) < r).double()
+        # Prompt 1 is never answered and stays at its prior.
+        one.heard(Outcome(ids, rewards), g)
+        if n:
+            right[0], wrong[0] = 0.5 * right[0] + r, 0.5 * wrong[0] + n - r
+        else:
+            right[0], wrong[0] = 1 + 0.9 * (right[0] - 1), 1 + 0.9 * (wrong[0] - 1)
+    assert one.right.tolist() == pytest.approx(right) and one.wrong.tolist() == pytest.approx(wrong)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (3.0, 2.0), (0.5, 4.0), (20.0, 20.0)])
+def test_information_is_entropy_minus_mean_entropy(a: float, b: float) -> None:
+    law = stats.beta(a, b)
+
+    def entropy(p: float) -> float:
+        return -(xlogy(p, p) + xlogy(1 - p, 1 - p))
+
+    known = integrate.quad(lambda p: entropy(p) * law.pdf(p), 0, 1, limit=100, epsabs=1e-6)[0]
+    expected = entropy(a / (a + b)) - known
+    found = float(information(torch.tensor([a]), torch.tensor([b])))
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("priority", ["variance", "information"])
+def test_chosen_prompts_stay_near_one_half_while_rates_drift(priority: str) -> None:
+    """Rates move along sine waves; uniform sampling sits 0.3 from one half on average."""
+    size, rounds = 200, 60
+    phase = 6.283 * torch.rand(size, generator=generator(3), dtype=torch.float64)
+
+    def distance(one: VADE | Uniform) -> float:
+        g, prompts, far = generator(4), Prompts(torch.zeros(size)), []
+        for t in range(rounds):
+            prompts.rate = 0.5 + 0.49 * torch.sin(phase + 0.04 * t)
+            outcome = prompts.round(one, g)
+            if t >= 10:
+                far.append(float((prompts.rate[outcome.prompts] - 0.5).abs().mean()))
+        return sum(far) / len(far)
+
+    mine = distance(VADE(Pool(size), 320, 8, VADEConfig(priority=priority)))
+    even = distance(Uniform(Pool(size), 320, 8))
+    assert even > 0.28
+    assert mine < (0.67 if priority == "variance" else 0.9) * even
+    # Posteriors that never forget lose the drift.
+    stubborn = VADE(Pool(size), 320, 8, VADEConfig(fast=1.0, slow=1.0, priority=priority))
+    assert mine < distance(stubborn) - 0.02
+
+
+def test_pairs_take_a_hard_and_an_easy_half() -> None:
+    rate = torch.linspace(0.0, 1.0, 101, dtype=torch.float64)
+    one, g = WeightedPairs(Pool(101), 160, 8), generator()
+    prompts = Prompts(rate)
+    warm = Uniform(Pool(101), 101 * 8, 8)
+    for _ in range(4):  # every prompt's rate is known
+        one.heard(prompts.roll(warm.request(g)), g)
+    hard_rates, easy_rates = [], []
+    for _ in range(20):
+        outcome = prompts.round(one, g)
+        ids = outcome.prompts.unique()
+        hard = one.hard(ids)
+        assert abs(int(hard.sum()) - int((~hard).sum())) <= 4
+        hard_rates += rate[ids[hard]].tolist()
+        easy_rates += rate[ids[~hard]].tolist()
+    assert 0.1 < sum(hard_rates) / len(hard_rates) < 0.4
+    assert 0.6 < sum(easy_rates) / len(easy_rates) < 0.9
+    # Prompts that never or always succeed teach nothing: they are not drawn while others are there.
+    seen = torch.tensor(hard_rates + easy_rates)
+    assert float(((seen < 0.005) | (seen > 0.995)).double().mean()) < 0.02

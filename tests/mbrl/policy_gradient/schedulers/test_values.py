@@ -1,0 +1,154 @@
+"""V_0, V_{0.5} and difficulty-targeted selection: calibration, and where the budget goes."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from mbrl.policy_gradient.measures.trackers import shrinkage
+from mbrl.policy_gradient.schedulers import Outcome, Pool, gather
+from mbrl.policy_gradient.schedulers.difficulty_targeted import (
+    DifficultyTargeted,
+    DifficultyTargetedConfig,
+    attention,
+)
+from mbrl.policy_gradient.schedulers.uniform import Uniform
+from mbrl.policy_gradient.schedulers.values import (
+    V0,
+    V05,
+    InContextValue,
+    V0Config,
+    V05Config,
+    fit_value,
+)
+from tests.mbrl.policy_gradient.schedulers.simulated import Prompts, generator, mixed_share
+
+
+def world(seed: int = 0, size: int = 300) -> tuple[Tensor, Tensor]:
+    """Features [N, 4], of which the first two make the difficulty [N]."""
+    features = torch.randn(size, 4, generator=generator(seed))
+    return features, features[:, 0] + 0.7 * features[:, 1]
+
+
+def rates_at(skill: float, difficulty: Tensor) -> Tensor:
+    return torch.sigmoid(3 * (skill - difficulty)).double()
+
+
+@pytest.fixture(scope="module")
+def value() -> InContextValue:
+    """Trained on policies of ten skills, of which 0 is none."""
+    features, difficulty = world(1)
+    skills = (-2.0, -1.6, -1.2, -0.8, -0.4, 0.4, 0.8, 1.2, 1.6, 2.0)
+    scores = torch.stack([rates_at(s, difficulty) for s in skills]).float()
+    g = generator(2)
+    scores = torch.bernoulli(scores.repeat(4, 1), generator=g)
+    model = InContextValue(4, generator=generator(3))
+    fit_value(model, features, scores, g, steps=200, lr=5e-3)
+    return model
+
+
+def test_v0_is_calibrated_on_an_unseen_policy(value: InContextValue) -> None:
+    features, difficulty = world(5)
+    truth, g = rates_at(0.0, difficulty).float(), generator(6)
+    shown, asked = torch.arange(64), torch.arange(64, 300)
+    guesses, errors = [], []
+    for _ in range(8):  # eight contexts of 64 single answers
+        scores = torch.bernoulli(truth, generator=g)
+        with torch.no_grad():
+            guesses.append(value(features[shown], scores[shown], features[asked]))
+        errors.append(float(((guesses[-1] - truth[asked]) ** 2).mean()))
+    constant = float(((truth[shown].mean() - truth[asked]) ** 2).mean())
+    assert sum(errors) / 8 < 0.15 * constant
+    guess, truths = torch.cat(guesses), truth[asked].repeat(8)
+    for low in (0.0, 0.25, 0.5, 0.75):  # reliability in four bins
+        inside = (guess >= low) & (guess < low + 0.25)
+        assert float((guess[inside] - truths[inside]).mean().abs()) < 0.1
+    with torch.no_grad():
+        blind = value(features[:0], scores[:0], features[asked])
+    assert blind.tolist() == pytest.approx([0.5] * 236)
+
+
+def test_v0_spends_on_prompts_near_one_half(value: InContextValue) -> None:
+    features, difficulty = world(5)
+    rate, g = rates_at(0.0, difficulty), generator(7)
+    one = V0(Pool(300, features), 480, 8, V0Config(context=128), value)
+    prompts = Prompts(rate)
+    first = one.request(g)
+    assert first.rollouts.tolist() == [8] * 60  # nothing is known yet
+    for _ in range(4):
+        prompts.round(one, g)
+    assert len(one.known) == 128 == len(one.known.unique())
+    request = one.request(g)
+    spread = (rate * (1 - rate)).sqrt()[request.prompts]
+    assert float(torch.corrcoef(torch.stack([spread, request.rollouts.double()]))[0, 1]) > 0.7
+    variance = (rate * (1 - rate))[request.prompts]
+    assert float((variance / request.rollouts).sum()) < 0.9 * float((variance / 8).sum())
+
+
+def spent(one: V05, rate: Tensor, prior: Tensor) -> tuple[int, int]:
+    """Rollouts in a round for prompts whose prior is right, and for the rest."""
+    one.believe(prior)
+    outcome = gather(one, Prompts(rate).roll, generator(9))
+    wrong = (prior - rate).abs() > 1e-9
+    return int((~wrong[outcome.prompts]).sum()), int(wrong[outcome.prompts].sum())
+
+
+def test_v_half_buys_only_where_the_prior_is_wrong() -> None:
+    rate = torch.full((60,), 0.5, dtype=torch.float64)
+    config = V05Config(first=0.4, most=16)
+    fair, none = spent(V05(Pool(60), 600, 4, config), rate, rate)
+    assert none == 0 and 240 <= fair < 300  # the base, and false alarms
+    prior = rate.clone()
+    prior[:30] = 0.99
+    kept, bought = spent(V05(Pool(60), 600, 4, config), rate, prior)
+    assert bought > 2.2 * kept and kept + bought <= 600
+
+
+def test_v_half_baseline_shrinks_and_drops_a_wrong_prior() -> None:
+    one = V05(Pool(3), 40, 4)
+    one.believe(torch.tensor([0.5, 0.99, float("nan")]))
+    ids = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])
+    rewards = torch.tensor([1.0, 1, 1, 0, 0, 0, 0, 1, 1, 0])
+    found = one.baseline(Outcome(ids, rewards))
+    four = torch.tensor(4.0, dtype=torch.float64)
+    w = float(shrinkage(torch.tensor(0.5).double(), torch.tensor(0.75).double(), four, 1.96))
+    assert w == 1.0  # within one deviation: nothing speaks against the prior
+    assert found[:4].tolist() == [0.5] * 4
+    assert found[4:8].tolist() == [0.25] * 4
+    assert found[8:].tolist() == [0.5] * 2  # no word from a model: the tracker's prior
+    with pytest.raises(ValueError, match=r"give \[3\]"):
+        one.believe(torch.ones(2))
+
+
+def test_attention_is_that_of_a_loop() -> None:
+    g = generator()
+    query, known, values = (torch.randn(*s, generator=g) for s in ((5, 3), (4, 3), (4,)))
+    for i, found in enumerate(attention(query, known, values, 2.0)):
+        weight = [float((2.0 * query[i] @ known[j]).exp()) for j in range(4)]
+        expected = sum(w * float(v) for w, v in zip(weight, values, strict=True)) / sum(weight)
+        assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_targeted_prompts_are_mixed_more_often_than_uniform_ones() -> None:
+    g = generator(11)
+    angle = 6.283 * torch.rand(400, generator=g)
+    features = torch.stack([angle.cos(), angle.sin()], 1)
+    rate = torch.sigmoid(6 * features[:, 0] + 3)
+    config = DifficultyTargetedConfig(references=24, every=3, sharpness=30.0, fresh=0.5)
+    one, prompts = DifficultyTargeted(Pool(400, features), 640, 8, config), Prompts(rate)
+    shares, fresh = [], []
+    for t in range(6):
+        fresh.append(one.fresh_share)
+        outcome = gather(one, prompts.roll, g)
+        kept = one.keep(outcome, g)
+        measured = outcome.prompts[~kept].unique()
+        assert len(measured) == (24 if t % 3 == 0 else 0)
+        assert set(measured.tolist()) == set(one.references.tolist())
+        trained = Outcome(outcome.prompts[kept], outcome.rewards[kept])
+        groups = len(trained.prompts) // 8
+        assert groups == round(one.fresh_share * (80 - len(measured)))
+        shares.append(mixed_share(trained))
+        one.heard(outcome, g)
+    assert fresh == [1.0] + [0.5] * 5
+    even = mixed_share(gather(Uniform(Pool(400), 3200, 8), prompts.roll, g))
+    assert sum(shares) / 6 > 1.3 * even
+    assert min(shares) > even
