@@ -72,15 +72,8 @@ def on_circles(graph: dict[str, set[str]]) -> set[str]:
     return {name for name in graph if name in reach(name)}
 
 
-# importer -> what it may import in spite of a circle
-EXCEPTIONS = {"algorithms.offline": {"algorithms"}}  # a message lists the names of all algorithms
-
-
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    graph = import_graph()
-    for importer, imports in EXCEPTIONS.items():
-        graph[importer] = graph.get(importer, set()) - imports
-    assert on_circles(graph) == set()
+    assert on_circles(import_graph()) == set()
 
 
 def test_a_circle_is_found() -> None:

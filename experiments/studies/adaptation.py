@@ -1,5 +1,5 @@
-"""What memory buys when the task is not the one that was logged: agents trained on one dataset,
-evaluated in tasks with another gravity, mass or length."""
+"""Adaptation to other tasks by memory: agents trained on one dataset, evaluated in tasks with a
+different gravity, mass or length."""
 
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Train on the data as they are, then evaluate at every value of the option.
 
     `logged` is the score at the value nearest the task's own, the middle one of the list; `others`
-    the mean score over the other values, `worst` the least of them. Scores are normalised as those
-    of the task as logged.
-    """
+    the mean score over the other values, `worst` the least of them. Scores are normalised as in the
+    task of the data."""
     run = place(folder, "run")
     agent = prerequisites.agent(settings, prerequisites.config(settings), seed, run, OFTEN)
     spec = data.load(settings["data"]).spec

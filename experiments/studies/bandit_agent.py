@@ -1,5 +1,5 @@
-"""The bandit's learner: dueling double deep Q-learning on whole episodes, with a memory of linear
-recurrent units, as in NEUBAY (arXiv 2512.04341)."""
+"""The learner of the bandit: dueling double deep Q-learning on whole episodes, with a memory of
+linear recurrent units, as in NEUBAY (arXiv 2512.04341)."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ INPUTS = 1 + ARMS + 1  # a dummy observation, the arm before, its reward
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """The learner's numbers, those of the authors' configuration."""
+    """Settings of the learner, from the authors' configuration."""
 
     updates: int = 20_000  # gradient steps of the whole run; the schedule of exploration needs it
     pulls: int = 100  # T, of an episode
@@ -40,7 +40,7 @@ class AgentConfig:
 
 
 def epsilon(config: AgentConfig, step: int) -> float:
-    """Share of random pulls after `step` updates: a line, then constant."""
+    """Share of random pulls after `step` updates: linear, then constant."""
     progress = min(1.0, step / (config.updates * config.epsilon_share))
     return config.epsilon_first + (config.epsilon_last - config.epsilon_first) * progress
 
@@ -107,8 +107,8 @@ def double_q_loss(q: Tensor, q_target: Tensor, batch: Batch, gamma: float) -> Te
 
 
 class Replay:
-    """Whole episodes of one length, oldest replaced first. Row t of an episode is what was seen
-    before pull t, its arm and its pay; row T, after the last pull, has only the first."""
+    """Whole episodes of one length, oldest replaced first. Row t of an episode holds the input
+    before pull t, its arm and its reward; row T, after the last pull, holds only the input."""
 
     def __init__(self, capacity: int, pulls: int) -> None:
         self.count, self.length = max(1, capacity // (pulls + 1)), pulls + 1
@@ -148,7 +148,8 @@ FIELDS = ("inputs", "arm", "paid")
 
 
 class Learner:
-    """The agent and everything it learns with; every draw of its own comes from `generator`."""
+    """The agent with its networks, replay and optimiser; it draws random numbers from
+    `generator`."""
 
     def __init__(self, config: AgentConfig, seed: int) -> None:
         self.config, self.step = config, 0
@@ -179,7 +180,7 @@ class Learner:
         return arm, memory
 
     def exploring(self) -> Act:
-        """`act` with the random pulls that the schedule has now."""
+        """`act` with the share of random pulls at the present step."""
         return partial(self.act, random_share=epsilon(self.config, self.step))
 
     def update(self) -> Tensor:

@@ -1,5 +1,5 @@
-"""Agents that play the bandit by Bayes' rule: the fitted members are the prior, their Gaussian
-rewards the likelihood. What a recurrent agent trained in the members is to approach."""
+"""Bayesian agents for the bandit, with the fitted members as the prior and their Gaussian rewards
+as the likelihood. A recurrent agent that is trained in the members approximates them."""
 
 import torch
 from torch import Tensor
@@ -26,7 +26,8 @@ class Oracle:
     def act(
         self, inputs: Tensor, memory: Tensor | None, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Arms [B], and the memory: log weights of the members and the pulls made, [B, N + 1]."""
+        """Arms [B], and the memory [B, N + 1]: log weights of the members and the number of
+        pulls."""
         memory = self.see(inputs, memory)
         weights = torch.softmax(memory[:, :-1], -1)
         if self.kind == "thompson":
@@ -37,7 +38,7 @@ class Oracle:
         return (self.plans(weights, left, generator).amax(0) > stay).long(), memory
 
     def see(self, inputs: Tensor, memory: Tensor | None) -> Tensor:
-        """The memory with the pull that `inputs` tell of; the first inputs tell of none."""
+        """The memory updated with the pull in `inputs`; the first inputs hold none."""
         if memory is None:
             return torch.zeros(len(inputs), len(self.members.mean) + 1, dtype=torch.double)
         arm, reward = inputs[:, 1:-1].argmax(-1), inputs[:, -1].double()

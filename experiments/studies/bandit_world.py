@@ -1,5 +1,5 @@
 """The two-armed bandit of NEUBAY (arXiv 2512.04341): rewards of one arm, the reward models fitted
-to them, pulls of real and of imagined arms, and two agents that know Bayes' rule."""
+to them, and pulls of real and of imagined arms."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ World = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """Reward models as NEUBAY's bandit has them."""
+    """Settings of the reward models, as in NEUBAY's bandit."""
 
     members: int = 128  # trained
     kept: int = 100  # used: those of lowest holdout error
@@ -93,7 +93,7 @@ class Judge:
         self.stalled = 0  # epochs since a member improved
 
     def look(self, error: Tensor) -> bool:
-        """Keep what improved; whether the fit is to stop."""
+        """Keep the weights of members that improved; whether the fit is to stop."""
         improved = self.error - error > self.config.min_gain
         self.error = torch.where(improved, error, self.error)
         for kept, now in zip(self.best, self.models.parameters(), strict=True):
@@ -147,8 +147,8 @@ def fit(
 
 @dataclass(frozen=True)
 class Members:
-    """The reward models at both arms: `mean` and `std` [N, 2], and what is taken off the reward
-    that an agent learns from, `penalty` [2]."""
+    """The reward models at both arms: `mean` and `std` [N, 2], and the `penalty` [2], which is
+    subtracted from rewards for learning."""
 
     mean: Tensor
     std: Tensor
@@ -156,7 +156,7 @@ class Members:
 
     @property
     def worth(self) -> Tensor:
-        """[N, 2]: what a pull pays an agent that learns from member n, on average."""
+        """[N, 2]: mean penalised reward of a pull in member n."""
         return self.mean - self.penalty
 
     def log_likelihood(self, arm: Tensor, reward: Tensor) -> Tensor:
@@ -165,8 +165,8 @@ class Members:
         return -negative_log_likelihood(mean, std.log(), reward[:, None])
 
     def pull(self, arm: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """One pull in every member, `arm` [N]: the reward that is seen, and the penalised one that
-        is learned from."""
+        """One pull of `arm` [N] in every member: the observed reward, and the penalised one for
+        learning."""
         noise = torch.randn(len(arm), generator=generator)
         at = arm[:, None]
         seen = self.mean.gather(1, at)[:, 0] + self.std.gather(1, at)[:, 0] * noise
@@ -191,7 +191,7 @@ def fitted_members(config: RewardConfig, coefficient: float, seed: int) -> Membe
 
 
 def real_arms(probability: Tensor) -> World:
-    """Bernoulli arms, row i with chances (0.5, probability[i])."""
+    """Bernoulli arms with success probabilities (0.5, probability[i]) in row i."""
     chances = torch.stack([torch.full_like(probability, SEEN), probability])
 
     def pull(arm: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,5 @@
-"""How an ensemble's error grows along its own predictions, with LayerNorm in its members and
-without: fitted to narrow data, driven by the actions of broader data.
+"""Growth of an ensemble's error along its own predictions, with and without LayerNorm: fitted to
+narrow data, with the actions of broader data.
 
 The claim is NEUBAY's (arXiv 2512.04341): LayerNorm bounds what a member adds to the state in a
 step, so that errors grow about linearly instead of exploding.
@@ -110,7 +110,7 @@ def _ranks(model: EnsembleDynamics, test: Transitions, seed: int) -> float:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Median error against steps, both logarithmic."""
+    """Median error against steps, on logarithmic axes."""
     panels = figures.by_label(
         rows, lambda r: np.log10(r["curves"]["step"]), lambda r: np.log10(r["curves"]["median"])
     )

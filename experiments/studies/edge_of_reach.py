@@ -56,7 +56,7 @@ QUARTER = 0.25  # of the value range: an excess beyond it is a blow-up
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
-    """Train in the plane and compare values with what can be certified.
+    """Train in the plane and compare values with certified bounds.
 
     `q` is the mean value at start states over the last third of the run, `bound` what no soft
     value there can exceed, (r_max + alpha ln 4) / (1 - gamma) with the largest temperature of that
@@ -197,7 +197,7 @@ def build(settings: dict[str, Any], seed: int) -> tuple[Plane, PatchedRAVL]:
 
 
 def starting_data(world: Plane, seed: int) -> Dataset:
-    """10,000 single steps from the square, whose start states are all that is used of them."""
+    """10,000 single steps from the square, of which only the start states are used."""
     generator = torch.Generator().manual_seed(seed)
     state = world.task.reset(10_000, generator)
     action = 2 * torch.rand(len(state), 2, generator=generator) - 1
@@ -246,7 +246,7 @@ def evaluate(world: Plane, agent: PatchedRAVL, metrics: Metrics) -> dict[str, fl
 
 
 def edge_free(obs: Tensor, world: Plane) -> Tensor:
-    """Every few of the trained states, none of them at the edge."""
+    """A mask of evenly spaced trained states that are not at the edge."""
     keep = torch.zeros(len(obs), dtype=torch.bool)
     keep[:: max(1, len(obs) // POINTS)] = True
     return keep & ~world.at_edge(obs)

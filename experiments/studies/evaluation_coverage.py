@@ -1,5 +1,5 @@
-"""Do intervals of off-policy evaluation cover what they say? Simulated data sets in small random
-worlds whose values are known exactly."""
+"""Coverage of intervals of off-policy evaluation, on simulated data sets in small random worlds
+with exact values."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,7 +58,7 @@ class World(NamedTuple):
 
     @property
     def value(self) -> float:
-        """What the target policy earns."""
+        """The value of the target policy."""
         return float((self.start * self.v[0]).sum())
 
 
@@ -168,7 +168,7 @@ def logged(world: World, episodes: Episodes, q: Tensor, v: Tensor) -> Logged:
 
 
 def dataset(episodes: Episodes) -> Dataset:
-    """The same as transitions between states as unit vectors, without who chose the actions."""
+    """The same as transitions between one-hot states, without the behaviour policy."""
     seen, mask, length = torch.eye(STATES), episodes.mask, episodes.mask.shape[1]
     truncated = ~episodes.ended & (torch.arange(length) == length - 1)
     data = Transitions(
@@ -198,7 +198,7 @@ def corrected(world: World, sets: Sequence[Episodes]) -> list[Evaluation]:
 
 
 def endless(world: World) -> float:
-    """What the target policy earns where only the world ends episodes."""
+    """The value of the target policy without a step limit."""
     move = torch.einsum("sa,sat->st", world.target, world.chance) * GAMMA * (1 - ENDS)
     earned = (world.target * world.reward).sum(-1)
     v = torch.linalg.solve(torch.eye(STATES, dtype=torch.float64) - move, earned)

@@ -121,7 +121,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 def check(settings: dict[str, Any]) -> None:
-    """Raise `ConfigError` for settings that cannot be."""
+    """Raise `ConfigError` for impossible settings."""
     counts = ("windows", "reference", "rounds", "distillation", "finetuning")
     for name in counts:
         least = 2 if name == "windows" else 1
@@ -251,7 +251,7 @@ class MethodQuality(NamedTuple):
 
 
 class Quality:
-    """Both measures of windows, always along the same directions. Bootstrap samples draw generated
+    """Both measures of windows, along fixed directions. Bootstrap samples draw generated
     windows, and whole episodes of the held-out ones."""
 
     def __init__(
@@ -316,7 +316,7 @@ class Quality:
 
 
 def _counts(draw: np.random.Generator, count: int) -> np.ndarray:
-    """How often each of `count` things is in each bootstrap sample [R, count]."""
+    """Counts of `count` items in each bootstrap sample [R, count]."""
     samples = [draw.integers(count, size=count) for _ in range(DRAWS)]
     return np.stack([np.bincount(sample, minlength=count) for sample in samples])
 
@@ -380,7 +380,7 @@ def sliced(
 
 
 def equal(record: dict[str, Any], name: str) -> dict[int, bool]:
-    """Number of evaluations of a sampler to whether it is of equal quality there."""
+    """Whether a sampler has equal quality, by its number of evaluations."""
     curves = record["curves"]
     tops = zip(curves[f"{name}/error_top"], curves[f"{name}/slice_top"], strict=True)
     good = [error <= WITHIN and distance <= WITHIN for error, distance in tops]

@@ -1,4 +1,4 @@
-"""How well fitted Q evaluation ranks policies: several algorithms' kept policies on one dataset,
+"""Ranking of policies by fitted Q evaluation: kept policies of several algorithms on one dataset,
 their values from the data alone against their returns in the task."""
 
 from pathlib import Path
@@ -65,7 +65,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Fitted-Q value against score, a panel a dataset, a point a policy, a marker a seed."""
+    """Fitted-Q value against score: a panel for each dataset, a point for each policy, a marker for
+    each seed."""
     panels = {
         label: {
             f"seed {record['key']['seed']}": (

@@ -125,7 +125,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 def check(settings: dict[str, Any]) -> None:
-    """Raise `ConfigError` for settings that cannot be."""
+    """Raise `ConfigError` for impossible settings."""
     if settings["mode"] not in ("paper", "score", "corrected"):
         raise ConfigError(f"mode is {settings['mode']!r}, allowed: paper, score, corrected")
     if settings["sampler"] not in SAMPLERS:

@@ -1,4 +1,4 @@
-"""Every recipe that training on text tasks takes, from the same warm starts at one budget."""
+"""Every recipe that is available on text tasks, from the same warm starts at the same budget."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ EXTRA: dict[str, dict[str, Any]] = {
 
 
 def takes(recipe: str, task: str) -> bool:
-    """Whether training on `task` has all that `recipe` needs."""
+    """Whether training on `task` provides all that `recipe` needs."""
     extra = EXTRA.get(recipe, {})
     given: dict[str, Any] = {"task": task, "recipe": recipe} | extra.get("config", {})
     if "expert" in extra:
@@ -47,13 +47,13 @@ def takes(recipe: str, task: str) -> bool:
 
 
 def on_common_tasks() -> list[dict[str, Any]]:
-    """A row for each of the two tasks and each recipe that it takes."""
+    """A row for each of the two tasks and each recipe that is available there."""
     return [_row(task, name) for task in COMMON for name in RECIPES if takes(name, task)]
 
 
 def on_own_tasks() -> list[dict[str, Any]]:
-    """Of each recipe that neither of the two tasks takes the row on the first one that does, beside
-    GRPO's there."""
+    """For each recipe that is available on neither of the two tasks, a row on the first task where
+    it is, and a row of GRPO there."""
     rows: dict[str, list[str]] = {}
     for name in RECIPES:
         able = [task for task in TASKS if takes(name, task)]
@@ -92,8 +92,8 @@ ROWS = {
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Interquartile means of the scores with intervals, a figure a task and, of the recipes that
-    all of them have, one over all; best first. Of runs that did not diverge."""
+    """Interquartile means of the scores with intervals, best first, without runs that diverged: a
+    figure for each task, and one over all tasks for the recipes of all."""
     tasks = {
         task: {n: s[np.isfinite(s)] for n, s in scores.items() if np.isfinite(s).any()}
         for task, scores in by_task(rows).items()

@@ -1,5 +1,5 @@
-"""Which prompts get how many answers: schedulers and other kinds of rounds beside uniform sampling,
-until the same number of tokens was sampled."""
+"""Schedulers of answers over prompts, and other kinds of rounds, beside uniform sampling at the
+same number of sampled tokens."""
 
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ AT_TEST = ("pets_allocation", "pets_allocation_online")
 
 
 def all_schedulers() -> list[dict[str, Any]]:
-    """Uniform sampling first, then a row for everything that `list schedulers` shows and that
-    happens in training on the task of several turns."""
+    """A row for uniform sampling, then one for each component of `list schedulers` that acts in
+    training on the multi-turn task."""
     names = [n for n in papers.all_schedulers() if n not in ("grpo_roc_scheduler", *AT_TEST)]
     return [_row(TASK, name) for name in names]
 
@@ -61,8 +61,7 @@ ROWS = {"all schedulers": all_schedulers, "with penalties": with_penalties}
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Accuracy and share of groups with signal, best accuracy first; of runs that did not
-    diverge."""
+    """Accuracy and share of groups with signal, best accuracy first, without runs that diverged."""
     done = {
         label.split(", ", 1)[1]: kept
         for label, records in rows.items()

@@ -1,4 +1,5 @@
-"""Language models by rewards, and by more demonstrations in the same time, from one warm start."""
+"""Language models trained on rewards, and on further demonstrations for the same time, from one
+warm start."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ needs, measure = language_training.needs, language_training.measure
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Accuracy against the share of the run that is over, on trained levels and on others; and the
-    gains in points."""
+    """Accuracy on trained and other levels against the share of the run; and the gains in
+    points."""
     files = [folder / f"{name}{suffix}.png" for name in ("trained", "other", "gains")]
     for name, file in (("score", files[0]), ("score_other", files[1])):
         panels = figures.by_label(rows, _shares, figures.column(name))

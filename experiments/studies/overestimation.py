@@ -31,7 +31,7 @@ FALL = 0.25  # of what was gained: a return that lost as much has fallen
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
-    """Train, then compare in the real task.
+    """Train, then compare in the task.
 
     `q` is the mean value at data states after the last update, `earned` the mean discounted return
     of the policy from there in the real task, both with the entropy bonus of the critic's target

@@ -1,5 +1,5 @@
-"""How well each penalty ranks a world model's true one-step errors: on held-out data, after steps
-of uniform actions in the task, and where the model's own rollouts lead."""
+"""Rank correlation of penalties with a world model's true one-step errors: on held-out data, after
+uniform actions in the task, and at the ends of the model's own rollouts."""
 
 import csv
 from pathlib import Path
@@ -111,7 +111,7 @@ def after_uniform_actions(
 def after_imagined_steps(
     model: WorldModel, task: Task, starts: Tensor, steps: int, generator: torch.Generator
 ) -> Transitions:
-    """What the task does at the last step of each imagined rollout of uniform actions.
+    """The true transition at the last step of each imagined rollout of uniform actions.
 
     An imagined observation need not be one of the task's: its angles are put back on their circles
     first, and rows whose state still does not exist (a speed beyond its limit) are left out.
@@ -164,9 +164,9 @@ def _fitted(
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Rank correlations, a panel a dataset, a line a measure, a marker a place: mean over seeds
-    with its 95 % interval. The CSV beside it holds Pearson's too. One figure has every place, so
-    the blocks of a table after its first, which have a `suffix`, need none."""
+    """Rank correlations as means over seeds with 95 % intervals: a panel for each dataset, a line
+    for each measure, a marker for each place. The CSV beside it holds Pearson's too. One figure has
+    every place, so the blocks of a table after its first, which have a `suffix`, need none."""
     if suffix:
         return []
     path = folder / "calibration.png"

@@ -60,8 +60,8 @@ class Plane:
 
 
 class Clocked:
-    """A point mass that sees the time and ends after `LIMIT` steps: at k = LIMIT nothing is
-    bootstrapped any more, so the edge set is empty."""
+    """A point mass that observes the time and terminates after `LIMIT` steps: at k = LIMIT nothing
+    is bootstrapped any more, so the edge set is empty."""
 
     def __init__(self, mass: PointMass) -> None:
         self.mass, self.device = mass, mass.device

@@ -1,5 +1,5 @@
-"""What every recipe costs on a batch of token log-probs, beside GRPO and beside a training step of
-a small language model in the same run."""
+"""Computing time of every recipe on a batch of token log-probs, relative to GRPO and to a training
+step of a small language model in the same process."""
 
 import time
 from pathlib import Path

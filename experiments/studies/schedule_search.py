@@ -42,7 +42,7 @@ PLAIN = {
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
-    """Root mean square distances from the ends of the flow, on noise that nothing was chosen on:
+    """Root mean square distances from the ends of the flow, on fresh noise:
     of the schedule `searched` and of each plain method. Curves: `level`, the levels found, `edm`
     the plain ones, `order` of each step, and whether it extrapolates the `data` (1) or the noise
     (0)."""
@@ -69,7 +69,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 def check(settings: dict[str, Any]) -> None:
-    """Raise `ConfigError` for settings that cannot be."""
+    """Raise `ConfigError` for impossible settings."""
     for name in DEFAULTS:
         if settings[name] < 1:
             raise ConfigError(f"{name} is {settings[name]}, it must be at least 1")
@@ -84,7 +84,7 @@ def denoise(x: Tensor, sigma: Tensor) -> Tensor:
 
 
 class Ends:
-    """Noise, and where the flow takes it."""
+    """Noise, and the end points of the flow from it."""
 
     def __init__(self, count: int, generator: torch.Generator) -> None:
         self.x = HIGH * torch.randn(count, 2, generator=generator, dtype=torch.double)

@@ -1,4 +1,4 @@
-"""What an update of a learner with memory costs against the length of its tape."""
+"""Computing time of an update of a recurrent learner against the length of its sequence."""
 
 import time
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""How fast solvers of the probability flow come to the exact flow as steps grow in number: windows
-of a linear process, whose denoiser and flow are known in closed form."""
+"""Convergence of solvers of the probability flow to the exact flow with the number of steps:
+windows of a linear process, whose denoiser and flow are known in closed form."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +67,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 def check(settings: dict[str, Any]) -> None:
-    """Raise `ConfigError` for settings that cannot be."""
+    """Raise `ConfigError` for impossible settings."""
     if settings["sampler"] not in ORDERS:
         raise unknown_name("sampler of known order", settings["sampler"], ORDERS)
     if settings["start"] not in ("lower_order", "runge_kutta"):
@@ -83,14 +83,14 @@ def levels(steps: int) -> list[float]:
 
 
 def flow(world: LinearWorld, x: Tensor, now: float, then: float) -> Tensor:
-    """Where the probability flow takes windows x [B, L, 4] from level `now` to `then`: a principal
-    component keeps its place in units of its own deviation."""
+    """The end points at level `then` of the probability flow from windows x [B, L, 4] at level
+    `now`: a principal component keeps its place in units of its own deviation."""
     factor = ((world.values + then**2) / (world.values + now**2)).sqrt()
     return ((x.flatten(1) @ world.vectors * factor) @ world.vectors.T).view_as(x)
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Error against steps, both logarithmic."""
+    """Error against steps, on logarithmic axes."""
     panels = figures.by_label(
         rows, lambda r: np.log10(r["curves"]["steps"]), lambda r: np.log10(r["curves"]["error"])
     )

@@ -1,4 +1,4 @@
-"""Agents of other libraries behind the interface that `evaluate` asks for."""
+"""Agents of stable-baselines3 with the interface of `evaluate`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Policy gradients of language models on conversations that are some updates old."""
+"""Policy gradients of language models on conversations of earlier policies."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,8 @@ ROWS = {"every age": ages}
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Score, ratio tail and effective samples against the age of the data, a line a recipe."""
+    """Score, ratio tail and effective samples against the age of the data, a line for each
+    recipe."""
     lines: dict[str, dict[float, list[dict[str, Any]]]] = {}
     for label, records in rows.items():
         line, age = label.split(", ")

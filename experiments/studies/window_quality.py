@@ -1,6 +1,6 @@
-"""Generated windows against imagined rollouts: how well they obey the task's dynamics, and how much
-of them the target policy would do (claims P1, P2, P3 and P5 of policy-guided diffusion,
-arXiv 2404.06356)."""
+"""Generated windows against imagined rollouts: their errors under the task's dynamics and their
+likelihood under the target policy (claims P1, P2, P3 and P5 of policy-guided diffusion, arXiv
+2404.06356)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -101,7 +101,7 @@ def ensemble_config(settings: dict[str, Any]) -> EnsembleConfig:
 
 
 def check(settings: dict[str, Any]) -> None:
-    """Raise `ConfigError` for settings that cannot be."""
+    """Raise `ConfigError` for impossible settings."""
     if settings["source"] not in WEIGHTS:
         raise ConfigError(f"source is {settings['source']!r}, allowed: {', '.join(WEIGHTS)}")
     if settings["length"] < 2 or settings["windows"] < 1:
