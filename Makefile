@@ -8,15 +8,15 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(RUN) pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-.PHONY: main test slow lint
+.PHONY: main test long lint
 main: $(VENV)/installed
 	$(RUN) experiments quickstart
 
 test: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2
 
-slow: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 -m slow
+long: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 -m long
 
 lint: $(VENV)/installed
 	$(RUN) ruff check .

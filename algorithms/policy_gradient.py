@@ -18,9 +18,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from algorithms.control_critic import Critic, Moments
-from algorithms.control_measures import CriticValues, Episodes, log_probs_and_entropy, needed
-from algorithms.control_recipes import check, in_control, success
+from algorithms.control.critic import Critic, Moments
+from algorithms.control.measures import CriticValues, Episodes, log_probs_and_entropy, needed
+from algorithms.control.recipes import check, in_control, success
 from mbrl.agent import Agent
 from mbrl.collector import CollectorConfig
 from mbrl.errors import ConfigError, unknown_name

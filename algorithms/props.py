@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithms.control_measures import Episodes, log_probs_and_entropy
+from algorithms.control.measures import Episodes, log_probs_and_entropy
 from algorithms.policy_gradient import Networks, OnPolicy, PolicyGradient, PolicyGradientConfig
 from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend, target_copy

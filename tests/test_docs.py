@@ -92,7 +92,7 @@ def shortened(words: list[str]) -> list[str] | None:
     return words
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("text", blocks(("sh",)))
 def test_command_block(text: str, here: Path, capsys) -> None:
     """The commands of one block, in order, in one folder; set-up commands are CI's own."""

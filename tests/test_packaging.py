@@ -62,7 +62,7 @@ def call(python: Path | str, *arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("with_datasets", [False, True], ids=["alone", "beside-datasets"])
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_installed(kind: str, with_datasets: bool, source: Path, tmp_path: Path) -> None:

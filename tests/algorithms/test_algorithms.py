@@ -90,7 +90,7 @@ def test_a_dozen_rows_are_enough(name: str, pendulum: Dataset, cartpole: Dataset
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in ("edac", "iql") else pytest.param(n, marks=pytest.mark.slow) for n in OFFLINE],
+    [n if n in ("edac", "iql") else pytest.param(n, marks=pytest.mark.long) for n in OFFLINE],
 )
 def test_compiled_update_equals_eager(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
     """Graph capture (backend "eager") takes the plain batched forms; the numbers agree."""

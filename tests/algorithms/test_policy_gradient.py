@@ -11,7 +11,7 @@ from torch import Tensor
 
 import algorithms
 from algorithms import PolicyGradient, PolicyGradientConfig
-from algorithms.control_measures import log_probs_and_entropy
+from algorithms.control.measures import log_probs_and_entropy
 from algorithms.policy_gradient import Critic, Moments
 from experiments.runs import jobs
 from experiments.runs import training as runs
@@ -86,7 +86,7 @@ def test_ppo_learns_in_mujoco() -> None:
     assert evaluate(agent, task, 20).mean() > 90
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "steps", "least"), [("Acrobot-v1", 6000, -120), ("Pendulum-v1", 14_000, -600)]
 )

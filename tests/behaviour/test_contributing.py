@@ -49,7 +49,7 @@ def path(copy: Path) -> dict[str, str]:
 QUICK = ["--eval-every", "0", "--final-episodes", "2", "--no-tensorboard"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "printed"),
     [

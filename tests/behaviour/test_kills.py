@@ -108,7 +108,7 @@ def test_a_few_kills_change_nothing(tmp_path: Path) -> None:
     assert campaign(launchers.Local(2), tmp_path, count=2, kills=2) >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["local", "ray"])
 def test_fifty_kills_change_nothing(name: launchers.Name, tmp_path: Path, capsys) -> None:
     if name == "ray":

@@ -137,7 +137,7 @@ rows = [{label = "d, RAVL truth = 1", data = "pendulum/medium-replay"}]
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_table_of_two_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of different studies, chosen by title; figures of both; sentences below."""
     text = (

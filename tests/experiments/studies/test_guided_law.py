@@ -58,7 +58,7 @@ def test_exact_draws_err_by_chance_alone() -> None:
     assert all(0.2 / 500**0.5 < c < 4.0 / 500**0.5 for c in chance)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_correctors_are_nearest_to_the_product() -> None:
     modes = ("paper", "score", "corrected")
     result = {mode: study(mode=mode, samples=3000).values for mode in modes}

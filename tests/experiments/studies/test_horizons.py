@@ -73,7 +73,7 @@ def test_a_tiny_run_and_its_values(tmp_path: Path) -> None:
     assert all(f.exists() and f.with_suffix(".csv").exists() for f in files)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cells_with_the_same_training_share_it(tmp_path: Path) -> None:
     """Two studies of the same agent: one model, one run, and what each would have found alone."""
     common = {

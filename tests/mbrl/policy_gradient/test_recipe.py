@@ -132,7 +132,7 @@ def test_the_loss_traces_into_one_graph(name: str) -> None:
     traced_like_eager(name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_every_estimate_and_loss_traces_into_one_graph(name: str) -> None:
     traced_like_eager(name)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from algorithms.control_critic import Critic
+from algorithms.control.critic import Critic
 from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend
 from mbrl.policy_gradient import Recipe

@@ -5,7 +5,7 @@ import dataclasses
 
 from torch import Tensor
 
-from algorithms import control_measures
+from algorithms.control import measures as control_measures
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.credit import Bootstrapped, ReturnToGo
