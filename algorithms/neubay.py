@@ -146,5 +146,5 @@ def _quartiles(lengths: Tensor) -> list[float]:
     if not len(lengths):
         return [0.0, 0.0, 0.0]
     shares = torch.tensor([0.25, 0.5, 0.75], dtype=torch.double, device=lengths.device)
-    found: list[float] = lengths.double().quantile(shares).tolist()
-    return found
+    quartiles: list[float] = lengths.double().quantile(shares).tolist()
+    return quartiles

@@ -252,9 +252,8 @@ class Agent(ABC, Generic[B]):
         deterministic: bool = False,
     ) -> tuple[np.ndarray, Any]:
         """Stable-Baselines3's signature, for its evaluation helpers and wrappers: where
-        `episode_start` is True the memory is empty. An agent with memory is told no reward this
-        way, since the signature has none; `mbrl.evaluation` tells it, and measures it as it was
-        trained."""
+        `episode_start` is True the memory is empty. An agent with memory observes no reward this
+        way, since the signature has none; `mbrl.evaluation` passes rewards on."""
         if state is not None and episode_start is not None:
             over = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1, 1)
             state = torch.where(over.to(state.device), torch.zeros_like(state), state)
@@ -262,8 +261,8 @@ class Agent(ABC, Generic[B]):
 
     def collector(self, task: Task) -> Any:
         """What acts in `task` with the agent's exploration: uniform actions in the warm-up, which
-        an agent with logged data does not need. A learner whose rates decay over a number of
-        offline updates is told that they no longer do."""
+        an agent with logged data does not need. Rates that decay over a number of offline
+        updates are constant from here on."""
         c = self.source.collection
         if hasattr(self.learner, "decaying"):
             self.learner.decaying = False

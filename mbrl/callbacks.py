@@ -28,10 +28,10 @@ def read(metrics: Metrics) -> dict[str, float]:
     """All metrics as numbers, with one device transfer."""
     if not metrics:
         return {}
-    found = [m.detach().reshape(()).double() for m in metrics.values()]
+    scalars = [m.detach().reshape(()).double() for m in metrics.values()]
     # What the host counted lies there, and joins the others where they are.
-    device = next((m.device for m in found if m.device.type != "cpu"), found[0].device)
-    values = torch.stack([m.to(device) for m in found]).tolist()
+    device = next((m.device for m in scalars if m.device.type != "cpu"), scalars[0].device)
+    values = torch.stack([m.to(device) for m in scalars]).tolist()
     return dict(zip(metrics, values, strict=True))
 
 

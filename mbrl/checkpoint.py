@@ -33,8 +33,8 @@ def load(path: str | Path) -> dict[str, Any]:
             "cut off or come from another program"
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+        version = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(
-            f"{path} has checkpoint format {found!r}, this version reads {FORMAT}"
+            f"{path} has checkpoint format {version!r}, this version reads {FORMAT}"
         )
     return content

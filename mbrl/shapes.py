@@ -46,9 +46,9 @@ def _check_all(named: dict[str, Named]) -> None:
         lead = len(shape) - len(dims) + 1 if dims[:1] == ["..."] else 0
         if lead < 0 or len(shape) - lead != len(dims) - (dims[:1] == ["..."]):
             raise ValueError(_message(named))
-        found = [shape[:lead]] if dims[:1] == ["..."] else []
-        found += [(size,) for size in shape[lead:]]
-        for dim, size in zip(dims, found, strict=True):
+        actual = [shape[:lead]] if dims[:1] == ["..."] else []
+        actual += [(size,) for size in shape[lead:]]
+        for dim, size in zip(dims, actual, strict=True):
             if ((int(dim),) if dim.isdigit() else sizes.setdefault(dim, size)) != size:
                 raise ValueError(_message(named))
 

@@ -220,11 +220,11 @@ def joined(parts: Sequence[Trajectories]) -> Trajectories:
     longer = [part.map(padded) for part in parts]
     values: dict[str, Any] = {}
     for name in Trajectories.__dataclass_fields__:
-        found = [getattr(part, name) for part in longer]
-        if isinstance(found[0], dict):
-            values[name] = {key: torch.cat([f[key] for f in found]) for key in found[0]}
+        fields = [getattr(part, name) for part in longer]
+        if isinstance(fields[0], dict):
+            values[name] = {key: torch.cat([f[key] for f in fields]) for key in fields[0]}
         else:
-            values[name] = None if found[0] is None else torch.cat(found)
+            values[name] = None if fields[0] is None else torch.cat(fields)
     return Trajectories(**values)
 
 

@@ -93,8 +93,8 @@ class Fit:
             own = {name: p.detach()[part].requires_grad_() for name, p in known.items()}
             out = torch.func.functional_call(self.network, own, (inputs[part],))
             value = loss(*out, goals[part], self.network)
-            found = torch.autograd.grad(value, list(own.values()))
-            for whole, mine in zip(gradients, found, strict=True):
+            partial = torch.autograd.grad(value, list(own.values()))
+            for whole, mine in zip(gradients, partial, strict=True):
                 whole[part] = mine
             total += value.detach()
         return total, tuple(gradients)

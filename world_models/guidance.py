@@ -1,5 +1,5 @@
 """Guidance of generated windows towards a policy: the update of policy-guided diffusion
-(arXiv 2404.06356), and the one that a score of the product law would have."""
+(arXiv 2404.06356), and the one that a score of the product distribution would have."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ def log_prob(policy: Any, obs: Tensor, action: Tensor) -> Tensor:
             "not defined"
         )
     if hasattr(policy, "log_prob"):
-        found: Tensor = policy.log_prob(obs, action)
-        return found
+        value: Tensor = policy.log_prob(obs, action)
+        return value
     if hasattr(policy, "unit"):
         away = action - policy.unit(obs)
         return -0.5 * (away.square() + math.log(2 * math.pi)).sum(-1)
@@ -40,8 +40,8 @@ def window_log_prob(policy: Any, obs: Tensor, action: Tensor, reward: Tensor) ->
     and `reward` [B, L]. A policy with memory remembers the window so far and nothing before it.
     Raises as `log_prob` does."""
     if hasattr(policy, "log_prob_along"):
-        found: Tensor = policy.log_prob_along(obs, action, reward)
-        return found
+        value: Tensor = policy.log_prob_along(obs, action, reward)
+        return value
     return log_prob(policy, obs, action)
 
 
@@ -55,12 +55,12 @@ class PolicyGuidance:
 
     `paper`: before step n of N, actions move by weight (1 - n / N + cosine sin(pi (n + 1) / N)) g,
     and not before the last step; g is the gradient, divided by its norm over the whole window with
-    `normalise`. Neither sigma nor the step is in it, so it does not sample that law exactly.
-    `score`: the denoiser becomes D + sigma^2 / (1 + sigma^2) weight g. With `denoised` that is the
-    score which reads the policy's density at D(x), 1 / (1 + sigma^2) being the slope of D for data
-    of deviation 1; at low noise it is sigma^2 weight g, which at high noise would leap out of all
-    bounds: the noised law of a product is far flatter than the policy. Not exact either;
-    `samplers.FeynmanKac` with `log_likelihood` as reward is.
+    `normalise`. Neither sigma nor the step is in it, so it does not sample that distribution
+    exactly. `score`: the denoiser becomes D + sigma^2 / (1 + sigma^2) weight g. With `denoised`
+    that is the score which reads the policy's density at D(x), 1 / (1 + sigma^2) being the slope of
+    D for data of deviation 1; at low noise it is sigma^2 weight g, which at high noise would leap
+    out of all bounds: the noised distribution of a product is far flatter than the policy. Not
+    exact either; `samplers.FeynmanKac` with `log_likelihood` as reward is.
 
     The gradient goes through the actions alone, with a memory also through what later steps
     remember of them; observations and rewards are those of x or, with `denoised`, of D(x).
@@ -100,8 +100,8 @@ class PolicyGuidance:
             action = x[..., part].detach().requires_grad_()
             whole = torch.cat([x[..., : part.start], action, x[..., part.stop :]], -1)
             value = self.log_likelihood(tokens, whole).sum()
-            (found,) = torch.autograd.grad(value, action)
-        return found
+            (gradient,) = torch.autograd.grad(value, action)
+        return gradient
 
     def attach(self, tokens: Tokens, denoise: Denoiser) -> tuple[Denoiser, Before | None]:
         """The denoiser and the move before each step of a guided sampler."""
@@ -110,12 +110,12 @@ class PolicyGuidance:
             return denoise, None
 
         def score(x: Tensor, sigma: Tensor) -> Tensor:
-            found = denoise(x, sigma)
-            g = self.gradient(tokens, found if self.denoised else x)
-            found = found.clone()
+            denoised = denoise(x, sigma)
+            g = self.gradient(tokens, denoised if self.denoised else x)
+            denoised = denoised.clone()
             variance = sigma.square()[:, None, None]
-            found[..., part] += self.weight * variance / (1.0 + variance) * g
-            return found
+            denoised[..., part] += self.weight * variance / (1.0 + variance) * g
+            return denoised
 
         def before(x: Tensor, n: int, sigmas: Sequence[float]) -> Tensor:
             size = self.schedule(n, len(sigmas) - 1)

@@ -284,7 +284,7 @@ class TrajectoryDiffusion:
     ) -> Trajectories:
         """`count` windows as `Trajectories` [count, L, ...] in the task's units; a window of L
         tokens has L - 1 steps, or L where its last ends the task. Raises as `windows` does."""
-        found = self.windows(
+        windows = self.windows(
             count,
             generator,
             guidance=guidance,
@@ -293,7 +293,7 @@ class TrajectoryDiffusion:
             length=length,
             denoise=denoise,
         )
-        return self.tokens.trajectories(found)
+        return self.tokens.trajectories(windows)
 
     # State.
 

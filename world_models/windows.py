@@ -102,17 +102,17 @@ def window_starts(data: Transitions, length: int, stride: int) -> Tensor:
     """
     if length < 2 or stride < 1:
         raise ConfigError(f"length is {length} (2 or more), stride {stride} (1 or more)")
-    found: list[int] = []
+    first: list[int] = []
     for begin, end in data.episodes():
         last = end - length
         starts = list(range(begin, last + 1, stride))
         if last >= begin and starts[-1] != last and bool(data.terminated[end - 1]):
             starts.append(last)
-        found += starts
-    if not found:
+        first += starts
+    if not first:
         longest = max((end - begin for begin, end in data.episodes()), default=0)
         raise DataError(
             f"no episode has {length} steps, the longest has {longest}; fit with length "
             f"{longest} or less"
         )
-    return torch.tensor(found)
+    return torch.tensor(first)

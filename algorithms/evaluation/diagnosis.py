@@ -82,7 +82,7 @@ def value_metrics(
 ) -> Metrics:
     """Mean value at data states `obs` [B, S] against what the policy earns from there in the
     model. `rewards` are the least and the largest reward of the data, to which imagined ones are
-    cut unless told otherwise; `memory` [2] is what values remember of earlier temperatures
+    truncated by default; `memory` [2] is what values remember of earlier temperatures
     (`learner.remembered`)."""
     noise = torch.randn(len(obs), learner.spec.action_dim, generator=generator, device=obs.device)
     action, _ = learner.actor.sample(obs, noise)
@@ -175,18 +175,18 @@ def verdict(rows: Sequence[Mapping[str, float]], alarm: float = ALARM) -> Verdic
     learned; values that exceed and fall follow a falling temperature.)
     """
     known = {r["value/at"]: r for r in rows if not math.isnan(r.get("value/at", math.nan))}
-    found = list(known.values())
-    if not found:
+    diagnoses = list(known.values())
+    if not diagnoses:
         return Verdict(False, None, "This run holds no diagnosis of its values.")
     since, calm = None, 0
-    for before, now in itertools.pairwise(found):
+    for before, now in itertools.pairwise(diagnoses):
         rising = now["value/q"] > before["value/q"]
         calm = 0 if rising and now["value/excess"] > alarm else calm + 1
         if calm >= CALM:
             since = None
         elif since is None and calm == 0 and before["value/excess"] > alarm:
             since = int(now["value/at"])
-    last = found[-1]
+    last = diagnoses[-1]
     facts = (
         f"values at data states average {last['value/q']:.4g}, the policy earns "
         f"{last['value/monte_carlo']:.4g} in the model, and {100 * last['reach/outside']:.1f} % of "

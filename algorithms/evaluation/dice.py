@@ -235,8 +235,8 @@ class DICE:
         low, high = self.optimisers
         parameters = [p for group in low.param_groups for p in group["params"]]
         others = list(self.zeta.parameters())
-        found = torch.autograd.grad(lagrangian.sum(), [*parameters, *others])
-        for p, gradient in zip([*parameters, *others], found, strict=True):
+        gradients = torch.autograd.grad(lagrangian.sum(), [*parameters, *others])
+        for p, gradient in zip([*parameters, *others], gradients, strict=True):
             p.grad = gradient
         for p in others:
             assert p.grad is not None

@@ -173,14 +173,14 @@ def greedy_actions(policy: Policy, data: Transitions, starts: Tensor) -> Tensor:
     length = torch.cat([starts[1:], starts.new_tensor([len(data)])]) - starts
     order = length.argsort(descending=True)
     action, state = policy.step(data.obs[starts[order]].float(), None, None)
-    found = action.new_zeros(len(data) + len(starts), *action.shape[1:])
-    found[len(data) + order] = action
+    actions = action.new_zeros(len(data) + len(starts), *action.shape[1:])
+    actions[len(data) + order] = action
     for t in range(int(length.max())):
         rows = starts[order[: int((length > t).sum())]] + t
         state = policy.observe_reward(state[: len(rows)], data.reward[rows], data.action[rows])
         action, state = policy.step(data.next_obs[rows].float(), state, None)
-        found[rows] = action
-    return found
+        actions[rows] = action
+    return actions
 
 
 def policy_actions(
@@ -310,9 +310,9 @@ class FQE:
 
     def metrics(self, squared: Tensor, outside: Tensor, step: int) -> Metrics:
         """What a progress report holds; errors and shares are means over the policies."""
-        found = {f"fqe/value_{k}": value for k, value in enumerate(self.start_values().mean(1))}
-        found["fqe/update"] = torch.tensor(step, device=self.place)
-        return found | {"fqe/td_error": squared.mean().sqrt(), "fqe/out_of_range": outside.mean()}
+        metrics = {f"fqe/value_{k}": value for k, value in enumerate(self.start_values().mean(1))}
+        metrics["fqe/update"] = torch.tensor(step, device=self.place)
+        return metrics | {"fqe/td_error": squared.mean().sqrt(), "fqe/out_of_range": outside.mean()}
 
     def check(self, squared: Tensor, step: int) -> None:
         """Raise `DivergenceError` where a policy's mean squared TD error [K] is beyond use."""

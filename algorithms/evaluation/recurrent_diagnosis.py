@@ -32,8 +32,8 @@ def diagnose(
     q = values(learner, tape, sampled(learner, tape, generator))[:, kept].mean(0).double()
     reward = recorded.rewards()
     rewards = (reward.min(), reward.max())
-    found = imagine(learner, model, tape, kept, generator)
-    earned = soft_return(found, rewards, memory[1], learner.config.gamma)
+    imagined = imagine(learner, model, tape, kept, generator)
+    earned = soft_return(imagined, rewards, memory[1], learner.config.gamma)
     return metrics | diagnosis.excess_metrics(learner, q, earned, rewards, memory)
 
 
@@ -79,15 +79,15 @@ def imagine(
 
 
 def soft_return(
-    found: Trajectories, rewards: tuple[Tensor, Tensor], bonus: Tensor, gamma: float
+    imagined: Trajectories, rewards: tuple[Tensor, Tensor], bonus: Tensor, gamma: float
 ) -> Tensor:
     """Discounted return [B] of trajectories with `bonus` at every step but the first, rewards cut
     to the bounds `rewards`; what follows one that has not ended is the mean of its last steps."""
-    steps = found.mask.shape[1]
-    gained = found.reward.clamp(*rewards).double()
+    steps = imagined.mask.shape[1]
+    gained = imagined.reward.clamp(*rewards).double()
     gained[:, 1:] += bonus.double()
-    gained = gained * found.mask
+    gained = gained * imagined.mask
     weight = gamma ** torch.arange(steps, dtype=torch.double, device=gained.device)
-    alive = found.mask[:, -1] & ~found.terminated[:, -1]
+    alive = imagined.mask[:, -1] & ~imagined.terminated[:, -1]
     tail = gained[:, -diagnosis.TAIL :].mean(1) * alive
     return (weight * gained).sum(1) + gamma**steps / (1 - gamma) * tail

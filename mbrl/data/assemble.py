@@ -26,18 +26,18 @@ def build(columns: Columns, spec: Spec | None, options: Options, provenance: Pro
     """Verify and convert; the first error found is raised as a `DataError`."""
     seen = inspect(columns, spec, options)
     raise_first(seen.findings, provenance.card)
-    columns, found = seen.columns, seen.spec
-    if found is None:
+    columns, spec = seen.columns, seen.spec
+    if spec is None:
         raise DataError(f"{provenance.card}: the task could not be determined")
     notes = [f.message for f in seen.findings]
     if options.next_obs == "next-row" or columns.next_obs is None:
         columns = next_row_view(columns, provenance.card)
         notes.append(DROPPED)
-    if options.clip_actions and not found.discrete:
-        bounds = (np.asarray(found.action_low), np.asarray(found.action_high))
+    if options.clip_actions and not spec.discrete:
+        bounds = (np.asarray(spec.action_low), np.asarray(spec.action_high))
         columns = replace(columns, action=columns.need("action").clip(*bounds))
     provenance = replace(provenance, notes=(*provenance.notes, *notes))
-    return Dataset(_transitions(columns, found), found, provenance)
+    return Dataset(_transitions(columns, spec), spec, provenance)
 
 
 def next_row_view(columns: Columns, source: str) -> Columns:

@@ -90,7 +90,7 @@ def _without_truncated(
         return (terminated, truncated), []
     text = (
         "no truncated (timeouts), no next_obs, no episode numbers and no step limit: where a "
-        "recording stopped cannot be told. Give horizon="
+        "recording stopped is unknown. Give horizon="
     )
     return None, [error(text)]
 

@@ -40,8 +40,8 @@ def resolve_spec(
     if discrete:
         count = max(int(np.max(action)) + 1, 2)
         text = f"no spec given: discrete actions 0 to {count - 1}, as found in the data"
-        found = Spec(num_actions=count, max_episode_steps=options.horizon, **sizes)
-        return found, (text,)
+        spec = Spec(num_actions=count, max_episode_steps=options.horizon, **sizes)
+        return spec, (text,)
     low, high = bound(options.action_low, width), bound(options.action_high, width)
     notes: tuple[str, ...] = ()
     if low is None or high is None:
@@ -53,14 +53,14 @@ def resolve_spec(
             )
         low, high = (-1.0,) * width, (1.0,) * width
         notes = ("no spec given: action bounds taken as -1 and 1, which all actions respect",)
-    found = Spec(
+    spec = Spec(
         action_dim=width,
         action_low=low,
         action_high=high,
         max_episode_steps=options.horizon,
         **sizes,
     )
-    return found, notes
+    return spec, notes
 
 
 def bound(value: tuple[float, ...] | float | None, width: int) -> tuple[float, ...] | None:

@@ -83,7 +83,8 @@ class MujocoTask:
         )
 
     def reset(self, count: int, generator: torch.Generator) -> Tensor:
-        """States [count, K] from gymnasium's start distribution (other draws, same law)."""
+        """States [count, K] from gymnasium's start distribution (other draws, same
+        distribution)."""
         start = torch.from_numpy(np.array(self._model.qpos0))
         q, v = self._robot.start(count, generator, start, self._nv)
         return self._settle(q, v).to(self.device)
@@ -251,10 +252,10 @@ def load_model(xml: str) -> Any:
     """
     import mujoco
 
-    found = importlib.util.find_spec("gymnasium")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("gymnasium")
+    if package is None or package.origin is None:
         raise ConfigError("the MuJoCo tasks need gymnasium's model files: install gymnasium")
-    path = Path(found.origin).parent / "envs" / "mujoco" / "assets" / xml
+    path = Path(package.origin).parent / "envs" / "mujoco" / "assets" / xml
     if not path.is_file():
         raise ConfigError(f"gymnasium's model file {path} is missing: install gymnasium>=1.1")
     text = path.read_text()

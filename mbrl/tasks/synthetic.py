@@ -17,7 +17,7 @@ from mbrl.types import Spec
 class CartPoleSwingUp:
     """CartPoleSwingUp-v0: swing a hanging pole up and hold it, with a force of 10 a N.
 
-    CartPole-v1's masses and lengths unless told otherwise (m/s^2, kg, m from the hinge to the
+    CartPole-v1's masses and lengths by default (m/s^2, kg, m from the hinge to the
     pole's middle), semi-implicit Euler over 0.02 s, no walls, no termination.
     State (position m, speed, angle from upright rad, angular speed), observation (position, speed,
     cos, sin, angular speed). The reward of the state *reached*, with the clipped action:

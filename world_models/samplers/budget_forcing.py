@@ -39,7 +39,8 @@ class BudgetForcing(Marching):
     `quota` stochastic continuations; the first whose denoised look-ahead has a higher reward than
     the present one's is taken and the tries it saved go to the next step, else the best of them.
 
-    A search for high reward, not a sampler of a law: with a constant reward it is DDIM with `eta`.
+    A search for high reward, not a sampler of a distribution: with a constant reward it is DDIM
+    with `eta`.
     """
 
     reward: Reward  # of clean samples [B, ...], [B]; only its values are used
@@ -58,10 +59,10 @@ class BudgetForcing(Marching):
 
     def rewarded(self, x: Tensor) -> Tensor:
         """r(x) [B]. Raises `ConfigError` where it is NaN, than which nothing is better or worse."""
-        found = self.reward(x)
-        if bool(found.isnan().any()):
+        reward = self.reward(x)
+        if bool(reward.isnan().any()):
             raise ConfigError("the reward is NaN for some samples; use -inf for what is forbidden")
-        return found
+        return reward
 
     def stepper(
         self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
@@ -106,12 +107,12 @@ class BudgetForcing(Marching):
             now, then = levels
             guess = stochastic_step(x[trying], denoised[trying], now, then, self.eta, generator)
             look = denoise(guess, at(guess, then))
-            found = self.rewarded(look)
+            reward = self.rewarded(look)
             left[trying] -= 1
-            better = torch.ones_like(trying, dtype=torch.bool) if first else found > value[trying]
+            better = torch.ones_like(trying, dtype=torch.bool) if first else reward > value[trying]
             first = False
             rows = trying[better]
-            taken[rows], ahead[rows], value[rows] = guess[better], look[better], found[better]
+            taken[rows], ahead[rows], value[rows] = guess[better], look[better], reward[better]
             going = (value[trying] <= present[trying]) & (left[trying] > 0)
             trying = trying[going]
         return taken, ahead, value, left

@@ -123,8 +123,8 @@ def distil(
             goal = consistency_function(
                 target, after, at(x, then), config.sigma_min, config.deviation
             )
-        found = consistency_function(student, x, at(x, now), config.sigma_min, config.deviation)
-        loss = F.huber_loss(found, goal, delta=0.03 * math.sqrt(x[0].numel()))
+        guess = consistency_function(student, x, at(x, now), config.sigma_min, config.deviation)
+        loss = F.huber_loss(guess, goal, delta=0.03 * math.sqrt(x[0].numel()))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -137,7 +137,7 @@ class Consistency(Marching):
     """The sampler of a consistency function, which takes the denoiser's place: x_0 = f(x), then
     noise of the next level on it, and again (Consistency Models, arXiv 2303.01469, algorithm 1).
 
-    Given a plain denoiser instead it samples another law: each step forgets its noise.
+    Given a plain denoiser instead it samples another distribution: each step forgets its noise.
     """
 
     def stepper(

@@ -78,7 +78,7 @@ def jump_probabilities(
 
 
 def drawn(probabilities: Tensor, generator: torch.Generator) -> Tensor:
-    """One state [B, L] of each law [B, L, K]."""
+    """One state [B, L] of each distribution [B, L, K]."""
     flat = probabilities.flatten(0, 1)
     return torch.multinomial(flat, 1, generator=generator).view(probabilities.shape[:2])
 
@@ -86,7 +86,8 @@ def drawn(probabilities: Tensor, generator: torch.Generator) -> Tensor:
 @dataclass(frozen=True)
 class TauLeaping:
     """First-order steps of the reverse jump process, all positions at once, each step with a
-    coefficient (none: 1). Without coefficients it comes to sample the data's law as steps grow."""
+    coefficient (none: 1). Without coefficients it comes to sample the data's distribution as steps
+    grow."""
 
     process: Process
     coefficients: tuple[float, ...] | None = None
@@ -108,8 +109,8 @@ class TauLeaping:
             raise ConfigError(f"there are {len(factors)} coefficients for {steps} steps")
         states = [x]
         for (now, then), factor in zip(pairwise(levels), factors, strict=True):
-            law = jump_probabilities(self.process, x, scores(x, now), now, then, factor)
-            x = drawn(law, generator)
+            distribution = jump_probabilities(self.process, x, scores(x, now), now, then, factor)
+            x = drawn(distribution, generator)
             states.append(x)
         return torch.stack(states)
 
@@ -128,11 +129,11 @@ def step_loss(
 ) -> Callable[[float], float]:
     """Mean over paths of -log p(x at level b | x at level a) of one step, by its coefficient."""
     x, after = paths[a], paths[b]
-    found = scores(x, levels[a])
+    score = scores(x, levels[a])
 
     def loss(coefficient: float) -> float:
-        law = jump_probabilities(process, x, found, levels[a], levels[b], coefficient)
-        chosen = law.gather(-1, after[..., None])[..., 0]
+        distribution = jump_probabilities(process, x, score, levels[a], levels[b], coefficient)
+        chosen = distribution.gather(-1, after[..., None])[..., 0]
         return float(-chosen.clamp_min(1e-12).log().sum(1).mean())
 
     return loss
@@ -174,10 +175,10 @@ def learn_few_steps(
         return Learned(sampler, tuple(levels[n] for n in nodes), tuple(c for _, c in chosen))
 
     nodes = [round(k * last / steps) for k in range(steps + 1)]
-    found = student(nodes)
+    best = student(nodes)
     if judge is None:
-        return found
-    value, moved = judge(found.sampler, found.levels), True
+        return best
+    value, moved = judge(best.sampler, best.levels), True
     while moved:
         moved = False
         for k, by in itertools.product(range(1, steps), (-1, 1)):
@@ -187,15 +188,15 @@ def learn_few_steps(
             other = student(tried)
             worth = judge(other.sampler, other.levels)
             if worth < value:
-                nodes, found, value, moved = tried, other, worth, True
-    return found
+                nodes, best, value, moved = tried, other, worth, True
+    return best
 
 
 def best_coefficient(loss: Callable[[float], float]) -> tuple[float, float]:
     """The coefficient between e^-2 and e^2 of least loss, and this loss."""
     from scipy import optimize  # here, as it takes long to import
 
-    found = optimize.minimize_scalar(
+    optimum = optimize.minimize_scalar(
         lambda log: loss(math.exp(log)), bounds=(-2.0, 2.0), method="bounded"
     )
-    return math.exp(float(found.x)), float(found.fun)
+    return math.exp(float(optimum.x)), float(optimum.fun)

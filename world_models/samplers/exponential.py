@@ -51,15 +51,15 @@ def weights(
     sigma = np.exp(low + (high - low) * 0.5 * (points + 1.0))
     share = share * 0.5 * (high - low)
     at_point, nodes = variable(sigma, name), variable(np.array(past), name)
-    found = []
+    values = []
     for j, node in enumerate(nodes):
         others = np.delete(nodes, j)
         polynomial = np.prod([(at_point - o) / (node - o) for o in others], axis=0)
         if prediction == "noise":
-            found.append(-float((share * polynomial * sigma).sum()))
+            values.append(-float((share * polynomial * sigma).sum()))
         else:
-            found.append(then * float((share * polynomial / sigma).sum()))
-    return tuple(found)
+            values.append(then * float((share * polynomial / sigma).sum()))
+    return tuple(values)
 
 
 def multistep(
@@ -76,8 +76,8 @@ def multistep(
     for weight, (level, there, denoised) in zip(
         weights(levels, then, prediction, name), past, strict=True
     ):
-        found = (there - denoised) / level if prediction == "noise" else denoised
-        result = result + weight * found
+        values = (there - denoised) / level if prediction == "noise" else denoised
+        result = result + weight * values
     return result
 
 

@@ -1,5 +1,5 @@
 """Feynman-Kac correctors: particles that follow a guided, annealed or product diffusion, weighted
-so that what they represent at the end is exactly the law asked for."""
+so that what they represent at the end is exactly the distribution asked for."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -37,20 +37,20 @@ class FeynmanKac:
     present tilt, particles follow dx = ((1 + z) / 2 grad L + z / 2 m grad r) dt + sqrt(z) dW with
     z = `noise`, and d log w = (|grad L|^2 - sum b_i |grad l_i|^2) / 2 dt + r dm + m / 2 grad L .
     grad r dt: no Laplacian is needed. The tilt grows to `tilt` as 1 / (1 + sigma^2); what it is at
-    the first level is in the weights that particles begin with. One law with exponent b is
+    the first level is in the weights that particles begin with. One distribution with exponent b is
     annealing, several with 1 are a product, (1 - w, w) is classifier-free guidance.
 
     The noise of a step from sigma to sigma' has variance z (sigma^2 - sigma'^2) sigma' / sigma, the
     geometric mean of what it is where the data are a point and where they are flat: in the limit of
     small steps that of the process above, and no noise in the last step.
 
-    Not a sampler of the data's law: exact for the law above as steps and particles grow. The
-    particles of one call depend on each other through resampling. Where exponents do not sum to 1
-    the weights work at every level, high noise included, so a start at a lower sigma_0 is less
-    noisy.
+    Not a sampler of the data's distribution: exact for the distribution above as steps and
+    particles grow. The particles of one call depend on each other through resampling. Where
+    exponents do not sum to 1 the weights work at every level, high noise included, so a start at a
+    lower sigma_0 is less noisy.
     """
 
-    exponent: float = 1.0  # of the law whose denoiser is given to the call
+    exponent: float = 1.0  # of the distribution whose denoiser is given to the call
     experts: tuple[tuple[Denoiser, float], ...] = ()  # more denoisers, with their exponents
     reward: Reward | None = None  # r
     tilt: float = 0.0  # weight of r at the end
@@ -61,8 +61,8 @@ class FeynmanKac:
     def __post_init__(self) -> None:
         if self.total <= 0:
             raise ConfigError(
-                f"the exponents sum to {self.total}, which must be above 0: the law would have no "
-                "start at high noise"
+                f"the exponents sum to {self.total}, which must be above 0: the "
+                "distribution would have no start at high noise"
             )
         if self.noise <= 0 or not 0 <= self.resample_below <= 1:
             raise ConfigError(
@@ -95,10 +95,10 @@ class FeynmanKac:
         for a `before`, whose moves no weight would account for."""
         if before is not None:
             raise ConfigError("Feynman-Kac correctors take guidance as a reward, not as moves")
-        found = self.particles(denoise, x, sigmas, generator)
+        particles = self.particles(denoise, x, sigmas, generator)
         if not self.corrected:
-            return found.x
-        return found.x[systematic(found.log_weights, generator)]
+            return particles.x
+        return particles.x[systematic(particles.log_weights, generator)]
 
     def particles(
         self,
@@ -109,7 +109,7 @@ class FeynmanKac:
     ) -> Particles:
         """The weighted particles, from `x` [B, ...] ~ N(0, sigma_0^2)."""
         check_levels(sigmas)
-        laws = [(denoise, self.exponent), *self.experts]
+        distributions = [(denoise, self.exponent), *self.experts]
         x = x / math.sqrt(self.total)  # N(0, sigma^2)^b is N(0, sigma^2 / b)
         even = -math.log(len(x))
         log_weights = x.new_full((len(x),), even)
@@ -117,7 +117,7 @@ class FeynmanKac:
             with torch.no_grad():
                 log_weights = torch.log_softmax(self.tilt_at(sigmas[0]) * self.reward(x), 0)
         for now, then in pairwise(sigmas):
-            x, gained = self._step(laws, x, now, then, generator)
+            x, gained = self._step(distributions, x, now, then, generator)
             if self.corrected:
                 log_weights = torch.log_softmax(log_weights + gained, 0)
                 particles = Particles(x, log_weights)
@@ -128,7 +128,7 @@ class FeynmanKac:
 
     def _step(
         self,
-        laws: Sequence[tuple[Denoiser, float]],
+        distributions: Sequence[tuple[Denoiser, float]],
         x: Tensor,
         now: float,
         then: float,
@@ -137,8 +137,8 @@ class FeynmanKac:
         """The particles after a step, and what their log-weights gain [B]."""
         dt = now**2 - then**2
         total, squares = torch.zeros_like(x), x.new_zeros(len(x))
-        for law, exponent in laws:
-            score = (law(x, at(x, now)) - x) / now**2
+        for distribution, exponent in distributions:
+            score = (distribution(x, at(x, now)) - x) / now**2
             total = total + exponent * score
             squares = squares + exponent * _dot(score, score)
         drift = 0.5 * (1.0 + self.noise) * total

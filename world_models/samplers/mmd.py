@@ -68,7 +68,7 @@ def finetune_by_mmd(
     Afterwards the network is a denoiser for this sampler and these levels alone.
     """
     optimiser = torch.optim.Adam(parameters, lr=learning_rate)
-    found, device = [], generator.device
+    losses, device = [], generator.device
     for _ in range(updates):
         rows = torch.randint(len(data), (batch_size,), generator=generator, device=device)
         some = data[rows.to(data.device)]
@@ -77,5 +77,5 @@ def finetune_by_mmd(
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        found.append(loss.detach())
-    return torch.stack(found).tolist()
+        losses.append(loss.detach())
+    return torch.stack(losses).tolist()

@@ -141,10 +141,10 @@ def search(
 
 def known_methods() -> list[Choice]:
     """DDIM, then DEIS and DPM-Solver++ of orders 2 to 4."""
-    found = [Choice()]
+    choices = [Choice()]
     for order in range(2, HIGHEST + 1):
-        found += [Choice(order, "noise", "rho"), Choice(order, "data", "lambda")]
-    return found
+        choices += [Choice(order, "noise", "rho"), Choice(order, "data", "lambda")]
+    return choices
 
 
 def encoded(schedule: Schedule) -> Tensor:

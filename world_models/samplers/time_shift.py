@@ -1,4 +1,5 @@
-"""The time-shift sampler: the denoiser is told the level that a sample's variance speaks for."""
+"""The time-shift sampler: the denoiser gets the noise level that a sample's variance
+implies."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ class TimeShift(Marching):
 
     After a step to level n, each sample's variance over its entries is compared with
     `data_variance` + sigma_m^2 for the levels m within `window` // 2 steps of n; the nearest is
-    what the next call is told, until the levels reach `cutoff`. With window 0 it is DDIM.
+    the level of the next call, until the levels reach `cutoff`. With window 0 it is DDIM.
 
     Differences: levels are those of x_0 + sigma n, so the paper's 1 - alpha_bar becomes the
     variance of the data plus sigma^2; the candidates are the levels of this run, not of training.
@@ -38,7 +39,7 @@ class TimeShift(Marching):
             )
         DDIM(self.eta)
 
-    def told(self, x: Tensor, n: int, sigmas: Sequence[float]) -> Tensor:
+    def implied_level(self, x: Tensor, n: int, sigmas: Sequence[float]) -> Tensor:
         """The level [B] that the denoiser is called with at step n."""
         half = self.window // 2
         if n == 0 or half == 0 or sigmas[n] <= self.cutoff:
@@ -53,8 +54,8 @@ class TimeShift(Marching):
         self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
     ) -> Step:
         def step(x: Tensor, n: int, now: float, then: float) -> Tensor:
-            level = self.told(x, n, sigmas)
-            # A network that predicts noise has x and the level told; its noise takes the step.
+            level = self.implied_level(x, n, sigmas)
+            # A network that predicts noise has x and that level; its noise takes the step.
             shape = (-1, *[1] * (x.ndim - 1))
             noise = (x - denoise(x, level)) / level.view(shape)
             fresh = fresh_noise(now, then, self.eta)

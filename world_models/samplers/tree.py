@@ -35,11 +35,11 @@ class DiffusionTree:
     value plus an upper confidence bound (`search=True`, which maximises instead of sampling). The
     reward of the clean end is backed up softly: V = log mean exp(tilt V(child)) / tilt. Then every
     sample is a walk by the same probabilities without new nodes; a search instead gives the clean
-    ends of highest reward that it found, best first (over again where it found fewer).
+    ends of highest reward, best first (repeated where there are fewer).
 
-    Exact for the tilted law as iterations grow, and slowly with many steps: a node whose first
-    leaves were poor is hardly visited again and stays undervalued, so that small trees tilt too
-    little. The samples of one call share a tree; `x` gives only shape and count.
+    Exact for the tilted distribution as iterations grow, and slowly with many steps: a node whose
+    first leaves were poor is hardly visited again and stays undervalued, so that small trees tilt
+    too little. The samples of one call share a tree; `x` gives only shape and count.
     """
 
     reward: Reward  # of clean samples [B, ...], [B]; only its values are used
@@ -86,14 +86,14 @@ class DiffusionTree:
             ends = sorted(_leaves(root), key=lambda leaf: -leaf.value)[: len(x)]
             best = torch.stack([leaf.x for leaf in ends if leaf.x is not None])
             return best[torch.arange(len(x), device=best.device) % len(best)]
-        found = []
+        samples = []
         for _ in range(len(x)):
             node = root
             while node.children:
                 node = self._drawn(node, generator)
             assert node.x is not None
-            found.append(node.x)
-        return torch.stack(found)
+            samples.append(node.x)
+        return torch.stack(samples)
 
     def _grow(
         self,
@@ -103,7 +103,7 @@ class DiffusionTree:
         sigmas: Sequence[float],
         generator: torch.Generator,
     ) -> None:
-        """One path from the root to a clean sample, and what it found told to all above."""
+        """One path from the root to a clean sample, and its reward added to all nodes above."""
         path = [root]
         for depth in range(len(sigmas)):
             node = path[-1]

@@ -28,9 +28,9 @@ class Source:
 
 def obtain(card: Card, tier: Tier, file: str, options: Options) -> Path:
     """The path of `file` (relative to the card's sources), fetched if it is nowhere here."""
-    found = find_file(card.family, file)
-    if found is not None:
-        return found
+    path = find_file(card.family, file)
+    if path is not None:
+        return path
     target = data_home() / card.family / file
     urls = [f"{base}/{file}" for base in card.sources]
     if not options.download:

@@ -35,7 +35,7 @@ def test_the_level_told_is_the_nearest_in_the_window() -> None:
     unit = noise([1.0], 400)
 
     def told(variance: float, n: int) -> float:
-        found = sampler.told(unit * variance**0.5, n, levels)
+        found = sampler.implied_level(unit * variance**0.5, n, levels)
         assert found.shape == (2,)
         return float(found[0])
 
@@ -46,7 +46,7 @@ def test_the_level_told_is_the_nearest_in_the_window() -> None:
     assert told(1 + 8.0**2, 4) == 0.5  # below the cutoff
     assert told(1 + 4.0**2, 0) == 8.0  # the first call has nothing to go by
     rows = torch.stack([unit[0] * 17**0.5, unit[0] * 2**0.5])
-    assert sampler.told(rows, 2, levels).tolist() == [4.0, 1.0]  # each sample its own
+    assert sampler.implied_level(rows, 2, levels).tolist() == [4.0, 1.0]  # each sample its own
 
 
 def test_samples_follow_the_recursion_of_their_variance() -> None:
