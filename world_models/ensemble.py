@@ -147,9 +147,12 @@ def gaussian_nll(
 class EnsembleDynamics:
     """A learned world model: `fit(transitions)`, then `predict`.
 
-    Differences from RAVL's code: the holdout part is not mixed back in after the fit; a
-    disagreement measure looks at the kept members only; members are re-drawn per step as a random
-    balanced assignment instead of independently for each row.
+    Differences from RAVL's code: a member keeps its bootstrap rows over all epochs (theirs are
+    assigned to members anew in every epoch: `bootstrap = "reassigned"`); inputs are standardised by
+    the statistics of observations (theirs: of next observations); an epoch's last partial batch is
+    dropped; a first epoch always counts as better, and the best weights are restored in every case;
+    rows at a time limit are kept; a disagreement measure looks at the kept members only; members
+    are re-drawn per step as a random balanced assignment instead of independently for each row.
     """
 
     def __init__(

@@ -48,7 +48,8 @@ class LearnerConfig:
     target_min_of: int | None = None  # min over this many random critics; None: all
     actor_value: Literal["min", "mean"] = "min"  # the value the actor climbs
     huber: float | None = None  # Huber threshold of the critic loss; None: squared
-    init: Literal["torch", "edac"] = "edac"  # edac: small last layers, hidden biases 0.1
+    # edac: small last layers, hidden biases 0.1; corl: that, and CORL's small first critic layer
+    init: Literal["torch", "edac", "corl"] = "edac"
 
     def __post_init__(self) -> None:
         if self.critics < 1:
@@ -164,8 +165,10 @@ class SoftActorCritic:
         self.actor = SquashedGaussianPolicy(spec, config.hidden, generator=generator)
         width = spec.obs_dim + spec.action_dim
         self.critic = EnsembleMLP(config.critics, width, config.hidden, 1, generator=generator)
-        if config.init == "edac":
+        if config.init != "torch":
             edac_initialisation(list(self.actor.net.layers), self.critic, generator)
+        if config.init == "corl":
+            corl_first_layer(self.critic, generator)
         self.actor, self.critic = self.actor.to(device), self.critic.to(device)
         self.target = target_copy(self.critic)
         log_alpha = torch.tensor(float(config.alpha)).log()
@@ -313,3 +316,13 @@ def edac_initialisation(
             t.copy_(torch.rand(t.shape, generator=generator) * (2 * bound) - bound)
     for bias in list(critic.biases)[:-1]:
         bias.fill_(0.1)
+
+
+@torch.no_grad()
+def corl_first_layer(critic: EnsembleMLP, generator: torch.Generator) -> None:
+    """First critic layer as in the code that CORL's and RAVL's published numbers come from: its
+    range takes the fan-in from the wrong side of an [in, out] matrix, U(+-1 / sqrt(out)) instead of
+    U(+-1 / sqrt(in)), 4 to 8 times smaller on small tasks (CORL, `VectorizedLinear`)."""
+    weight = critic.weights[0]
+    bound = weight.shape[-1] ** -0.5
+    weight.copy_(torch.rand(weight.shape, generator=generator) * (2 * bound) - bound)
