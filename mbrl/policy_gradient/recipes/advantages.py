@@ -51,7 +51,7 @@ ADVANTAGES = (
         "BNPO: Beta Normalization Policy Optimization",
         "2506.02864",
         terms=(Term(scale=scale.BetaDensity()),),
-        differences=("an answer that is alone with its prompt counts 0, not its reward",),
+        differences=("groups of size 1 get zero advantage, not their reward",),
     ),
     Recipe(
         "psr",

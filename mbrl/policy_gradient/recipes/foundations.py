@@ -77,7 +77,7 @@ BASE = (
         "2402.03300",
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.04),),
-        differences=("an answer that is alone with its prompt counts 0; verl keeps its reward",),
+        differences=("groups of size 1 get zero advantage; verl keeps their reward",),
     ),
     Recipe(
         "dr_grpo",
