@@ -169,7 +169,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         for measure in self.measures.values():
             learner.modules |= measure.modules
             learner.optimisers |= measure.optimisers
-        self.heard: list[tuple[Transitions, Tensor]] = []  # of the round that is going on
+        self.transitions: list[tuple[Transitions, Tensor]] = []  # of the round that is going on
         self.drawn = torch.empty(0)  # what `explore` drew last, before the squash
         self.owner = self.usual()  # the start of every copy of the round that is over
         self.chosen: Tensor | None = None  # those that are trained on; None: all
@@ -249,7 +249,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         """Add one step of the copies `rows` of the round, for which `explore` drew last. (What a
         greedy copy did instead is not kept: it is not learned from.)"""
         drawn = self.drawn.to(data.obs.device)
-        self.heard.append((dataclasses.replace(data, action=drawn), rows))
+        self.transitions.append((dataclasses.replace(data, action=drawn), rows))
 
     def starts(self, owner: Tensor, kept: Tensor, of_all: bool = False) -> None:
         """Which start [E] every copy of the round that is over had, and which are trained on; with
@@ -263,9 +263,9 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         return self.trainer.begin_round(self._estimated(self.kept()))
 
     def take_in(self) -> None:
-        """Make episodes of what was heard since the last round."""
+        """Make episodes of the steps since the last round."""
         self.rounds = [*self.rounds, self._episodes()][-self.config.keep :]
-        self.heard = []
+        self.transitions = []
         self.seen.add(self.rounds[-1].obs[self.rounds[-1].mask])
 
     def kept(self) -> Trajectories:
@@ -279,9 +279,9 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
 
     def _episodes(self) -> Trajectories:
         """The round's steps as padded episodes."""
-        owner, first = self.owner, self.heard[0][0]
+        owner, first = self.owner, self.transitions[0][0]
         count, places = torch.zeros(len(owner), dtype=torch.int64, device=first.obs.device), []
-        for _, rows in self.heard:
+        for _, rows in self.transitions:
             places.append(count[rows].clone())
             count[rows] += 1
         steps = int(count.max())
@@ -289,7 +289,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         def padded(name: str) -> Tensor:
             value = getattr(first, name)
             whole = value.new_zeros(len(owner), steps, *value.shape[1:])
-            for (data, rows), at in zip(self.heard, places, strict=True):
+            for (data, rows), at in zip(self.transitions, places, strict=True):
                 whole[rows, at] = getattr(data, name)
             return whole.to(self.device)
 
@@ -365,18 +365,24 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        heard = [(dataclasses.asdict(data), rows) for data, rows in self.heard]
+        transitions = [(dataclasses.asdict(data), rows) for data, rows in self.transitions]
         rounds = [dataclasses.asdict(part) for part in self.rounds]
         seen = self.seen.state_dict()
         measures = {name: m.state_dict() for name, m in self.measures.items()}
         aims = self.aims.state_dict()
-        kept = {"heard": heard, "rounds": rounds, "seen": seen, "aims": aims, "parts": measures}
+        kept = {
+            "heard": transitions,
+            "rounds": rounds,
+            "seen": seen,
+            "aims": aims,
+            "parts": measures,
+        }
         return super().state_dict() | kept | {"recipe_version": self.recipe.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_version(self.recipe, state)
         super().load_state_dict(state)
-        self.heard = [(Transitions(**data), rows) for data, rows in state["heard"]]
+        self.transitions = [(Transitions(**data), rows) for data, rows in state["heard"]]
         self.rounds = [Trajectories(**part) for part in state["rounds"]]
         self.seen.load_state_dict(state["seen"])
         self.aims.load_state_dict(state["aims"])

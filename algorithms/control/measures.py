@@ -92,9 +92,9 @@ class Bundles(ControlMeasure):
 
     def on_episodes(self, episodes: Episodes, group: int) -> Episodes:
         t = episodes.data
-        found = bundled(t.groups["prompt"][:, 0].tolist(), outcome(t)[:, 0].tolist())
-        ids = {"bundle": torch.tensor(found.bundle), "paper": torch.tensor(found.paper)}
-        low, high = self.tracker.update(found.scores).tolist()
+        bundles = bundled(t.groups["prompt"][:, 0].tolist(), outcome(t)[:, 0].tolist())
+        ids = {"bundle": torch.tensor(bundles.bundle), "paper": torch.tensor(bundles.paper)}
+        low, high = self.tracker.update(bundles.scores).tolist()
         device, like = t.mask.device, t.reward
         groups = {name: x.to(device) for name, x in ids.items()}
         episodes = with_fields(episodes, "groups", **groups)

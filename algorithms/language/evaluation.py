@@ -55,7 +55,7 @@ def evaluate(
     if problems < 1 or samples < 1:
         raise ConfigError(f"problems is {problems} and samples {samples}; both are at least 1")
     device = next(model.parameters()).device
-    found = []
+    scores = []
     for level in levels:
         drawn = [
             task.problem(level, random.Random(f"held out {seed} {level} {i}"), held_out=True)
@@ -76,8 +76,8 @@ def evaluate(
             )
             for i in range(0, problems, at_once)
         ]
-        found.append(score(level, parts, samples, task.max_turns == 1))
-    return found
+        scores.append(score(level, parts, samples, task.max_turns == 1))
+    return scores
 
 
 def score(level: int, parts: Sequence[Rollouts], samples: int, votes: bool) -> Score:

@@ -15,7 +15,7 @@ from algorithms.language.models.passes import Pass, passes, together
 from algorithms.language.models.protocol import LanguageModel
 from algorithms.language.models.transformer import Transformer, TransformerConfig
 from algorithms.language.models.vocabulary import Characters, Codec
-from algorithms.language.sampling.tokens import described
+from algorithms.language.sampling.tokens import log_probs_and_entropy
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem, TextTask
 from mbrl import agent as shared
@@ -235,12 +235,14 @@ def measured(
     the `mask` [B, T] of whole sequences `tokens` [B, T + 1], 0 elsewhere."""
     todo = passes(mask, rows_at_once)
     with torch.no_grad():
-        found = [described_at(model, tokens, mask, temperature, kept, one) for one in todo]
-    log_prob, entropy, squares = together(found, todo, mask.shape[1]).unbind(-1)
+        pieces = [
+            log_probs_and_entropy_at(model, tokens, mask, temperature, kept, one) for one in todo
+        ]
+    log_prob, entropy, squares = together(pieces, todo, mask.shape[1]).unbind(-1)
     return log_prob, entropy, squares
 
 
-def described_at(
+def log_probs_and_entropy_at(
     model: LanguageModel,
     tokens: Tensor,
     mask: Tensor,
@@ -248,13 +250,13 @@ def described_at(
     kept: Tensor | None,
     one: Pass,
 ) -> Tensor:
-    """[b, steps, 3]: what `described` says of the rows of `one`, at their steps in the mask; 0
+    """[b, steps, 3]: `log_probs_and_entropy` of the rows of `one`, at their steps in the mask; 0
     elsewhere. Logits are made of those steps alone: prompts, observations and padding have none."""
     rows, steps = one
     here = mask[rows, :steps]
     logits = model.logits_at(tokens[rows, :steps], here)
     sets = None if kept is None else kept[rows, :steps][here]
-    values = described(logits, tokens[rows, 1 : steps + 1][here], temperature, sets)
-    found = logits.new_zeros(*here.shape, len(values))
-    found[here] = torch.stack(values, -1)
-    return found
+    values = log_probs_and_entropy(logits, tokens[rows, 1 : steps + 1][here], temperature, sets)
+    values_at = logits.new_zeros(*here.shape, len(values))
+    values_at[here] = torch.stack(values, -1)
+    return values_at

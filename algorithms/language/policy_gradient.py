@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from algorithms.language import measures, schedule
 from algorithms.language.learner import (
     LanguageLearner,
-    described_at,
+    log_probs_and_entropy_at,
     measured,
     put,
     state_at,
@@ -112,23 +112,23 @@ class LanguagePolicyGradient(LanguageLearner):
             self.queue.append(self.gathered())
         return self.take_in(self.queue.pop(0))
 
-    def take_in(self, found: Rollouts) -> int:
+    def take_in(self, rollouts: Rollouts) -> int:
         """Make a round of these conversations, which have `old` log-probs; returns how many updates
         follow."""
-        batch = self.estimated(found)
+        batch = self.estimated(rollouts)
         self.of_round = self.round_metrics(batch)
         return self.trainer.begin_round(batch)
 
     def gathered(self) -> Rollouts:
         """Conversations of a round, with the `old` log-probs of the policy that had them: those
         that come again have the sampler's own."""
-        found = self.with_old(self.rounds.gathered())
-        again = found.data.signals.get("replayed")
+        rollouts = self.with_old(self.rounds.gathered())
+        again = rollouts.data.signals.get("replayed")
         if again is None or self.old == "start":
-            return found
-        known = found.data.log_probs
+            return rollouts
+        known = rollouts.data.log_probs
         known["old"] = torch.where(again > 0, known["behaviour"], known["old"])
-        return found
+        return rollouts
 
     def sampling_model(self) -> Any:
         """What conversations are sampled with: the model, as measures change it."""
@@ -139,53 +139,53 @@ class LanguagePolicyGradient(LanguageLearner):
 
     def problems(self, numbers: Sequence[int]) -> Sequence[Problem]:
         """The problems of these numbers, as measures want them."""
-        found: Sequence[Problem] = [self.problem(n) for n in numbers]
+        problems: Sequence[Problem] = [self.problem(n) for n in numbers]
         for measure in self.measures:
-            found = measure.problems(found)
-        return found
+            problems = measure.problems(problems)
+        return problems
 
-    def with_old(self, found: Rollouts, *, sampled: bool = False) -> Rollouts:
+    def with_old(self, rollouts: Rollouts, *, sampled: bool = False) -> Rollouts:
         """With log-probs, entropy and sum of squares of the model as it is; with `sampled` the
         log-probs are the sampler's own."""
-        log_prob, entropy, squares = self.measured(self.model, found)
+        log_prob, entropy, squares = self.measured(self.model, rollouts)
         if sampled:
-            log_prob = found.data.log_probs["behaviour"]
+            log_prob = rollouts.data.log_probs["behaviour"]
         data = dataclasses.replace(
-            found.data,
-            log_probs=found.data.log_probs | {"old": log_prob},
+            rollouts.data,
+            log_probs=rollouts.data.log_probs | {"old": log_prob},
             entropy=entropy,
             sum_prob_squared=squares,
         )
-        return dataclasses.replace(found, data=data)
+        return dataclasses.replace(rollouts, data=data)
 
-    def measured(self, model: Any, found: Rollouts) -> tuple[Tensor, Tensor, Tensor]:
+    def measured(self, model: Any, rollouts: Rollouts) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
         return measured(
             model,
-            found.tokens,
-            found.data.mask,
+            rollouts.tokens,
+            rollouts.data.mask,
             c.sampling.temperature,
-            found.kept,
+            rollouts.kept,
             c.rows_at_once,
         )
 
-    def estimated(self, found: Rollouts) -> Minibatch[Rollouts]:
+    def estimated(self, rollouts: Rollouts) -> Minibatch[Rollouts]:
         """With the log-probs of the policies that the recipe compares."""
-        proximal = found.data.log_probs["old"]
-        if (self.config.staleness or "replayed" in found.data.signals) and (
+        proximal = rollouts.data.log_probs["old"]
+        if (self.config.staleness or "replayed" in rollouts.data.signals) and (
             self.old == "start" or "log_probs.proximal" in self.recipe.needs
         ):
-            now = self.with_old(found)
+            now = self.with_old(rollouts)
             proximal = now.data.log_probs["old"]
             if self.old == "start":
-                found = now
-        return self.trainer.estimated(with_fields(found, "log_probs", proximal=proximal))
+                rollouts = now
+        return self.trainer.estimated(with_fields(rollouts, "log_probs", proximal=proximal))
 
     @torch.no_grad()
     def round_metrics(self, batch: Minibatch[Rollouts]) -> Metrics:
         """What a round was like."""
-        found, t, like = batch.rollouts, batch.data, batch.estimate.advantage
-        success = found.success.to(like)
+        rollouts, t, like = batch.rollouts, batch.data, batch.estimate.advantage
+        success = rollouts.success.to(like)
         prompt = t.groups["prompt"][:, 0]
         sizes = like.new_zeros(int(prompt.max()) + 1).index_add(0, prompt, torch.ones_like(success))
         right = torch.zeros_like(sizes).index_add(0, prompt, success)
@@ -195,10 +195,10 @@ class LanguagePolicyGradient(LanguageLearner):
         age = torch.where(t.mask, self.updates - t.policy_version, 0)
         return {
             "rollout/success": success.mean(),
-            "rollout/reward": torch.where(t.mask, t.reward, 0.0).sum() / len(found),
+            "rollout/reward": torch.where(t.mask, t.reward, 0.0).sum() / len(rollouts),
             "rollout/mixed_groups": ((right > 0) & (right < sizes)).to(like).mean(),
             "rollout/length": t.lengths.to(like).mean(),
-            "rollout/turns": like.new_tensor([len(r) for r in found.turns]).mean(),
+            "rollout/turns": like.new_tensor([len(r) for r in rollouts.turns]).mean(),
             "rollout/cut_off": t.truncated.any(1).to(like).mean(),
             "rollout/entropy": torch.where(t.mask, entropy, 0.0).sum() / steps,
             "rollout/age": age.sum().to(like.dtype) / steps,
@@ -242,7 +242,7 @@ class LanguagePolicyGradient(LanguageLearner):
             value, metrics = loss(self.recipe, log_prob, t, batch.estimate, entropy)
             if value.requires_grad:
                 value.backward()
-                self.carry(batch.rollouts, todo, log_prob.grad, entropy.grad)
+                self.backpropagate(batch.rollouts, todo, log_prob.grad, entropy.grad)
         norm = torch.nn.utils.clip_grad_norm_(trainable(self.model), c.clip_norm)
         waits = any(measure.skip_update() for measure in self.measures)
         if not waits and bool(torch.isfinite(norm)):
@@ -253,10 +253,12 @@ class LanguagePolicyGradient(LanguageLearner):
         metrics["policy/gradient_norm"] = norm.detach()
         return metrics | distance(log_prob.detach(), t)
 
-    def carry(self, found: Rollouts, todo: Sequence[Pass], *gradients: Tensor | None) -> None:
+    def backpropagate(
+        self, rollouts: Rollouts, todo: Sequence[Pass], *gradients: Tensor | None
+    ) -> None:
         """Carry gradients at the log-probs and entropies into the weights."""
         for one in todo:
-            values = self.passed(found, one).unbind(-1)
+            values = self.one_pass(rollouts, one).unbind(-1)
             pairs = [
                 (v, g[one.rows, : one.steps])
                 for v, g in zip(values, gradients, strict=True)
@@ -264,25 +266,27 @@ class LanguagePolicyGradient(LanguageLearner):
             ]
             torch.autograd.backward([v for v, _ in pairs], [g for _, g in pairs])
 
-    def current(self, found: Rollouts, todo: Sequence[Pass]) -> tuple[Tensor, Tensor]:
+    def current(self, rollouts: Rollouts, todo: Sequence[Pass]) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [B, T] of the model as it is, or as measures change it for an
         update, with gradients."""
-        pieces = [self.passed(found, one) for one in todo]
-        log_prob, entropy = together(pieces, todo, found.data.mask.shape[1]).unbind(-1)
+        pieces = [self.one_pass(rollouts, one) for one in todo]
+        log_prob, entropy = together(pieces, todo, rollouts.data.mask.shape[1]).unbind(-1)
         return log_prob, entropy
 
-    def passed(self, found: Rollouts, one: Pass) -> Tensor:
+    def one_pass(self, rollouts: Rollouts, one: Pass) -> Tensor:
         """The two of one pass, [b, steps, 2]."""
         model: Any = self.model
         for measure in self.measures:
             model = measure.training_model(model, one.rows)
         temperature = self.config.sampling.temperature
-        mask = found.data.mask
-        return described_at(model, found.tokens, mask, temperature, found.kept, one)[..., :2]
+        mask = rollouts.data.mask
+        return log_probs_and_entropy_at(
+            model, rollouts.tokens, mask, temperature, rollouts.kept, one
+        )[..., :2]
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
-            "queue": [plain(found) for found in self.queue],
+            "queue": [plain(rollouts) for rollouts in self.queue],
             "tokens": dict(self.tokens),
             "parts": [measure.state_dict() for measure in self.measures],
             "rounds": self.rounds.state_dict(),

@@ -181,12 +181,12 @@ def pool_of(problems: Sequence[Problem]) -> Pool:
     environment, whose difficulty it follows."""
     ranks = {level: i for i, level in enumerate(sorted({p.level for p in problems}))}
     levels = torch.tensor([ranks[p.level] for p in problems])
-    features = torch.stack([described(p.prompt) for p in problems])
+    features = torch.stack([prompt_features(p.prompt) for p in problems])
     features = torch.cat([features, torch.eye(len(ranks))[levels]], 1)
     return Pool(len(problems), features, levels, torch.zeros_like(levels))
 
 
-def described(prompt: str) -> Tensor:
+def prompt_features(prompt: str) -> Tensor:
     """[len(ALPHABET) + BIGRAMS]: the characters and the pairs of them."""
     ids = [i for i in (ALPHABET.find(c) for c in prompt) if i >= 0]
     single = torch.zeros(len(ALPHABET))

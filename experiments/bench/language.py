@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from algorithms.language.learner import described_at
+from algorithms.language.learner import log_probs_and_entropy_at
 from algorithms.language.models.passes import passes, together
 from algorithms.language.models.transformer import Transformer, TransformerConfig
 from algorithms.language.sampling.tokens import Sampling, sample_turn
@@ -74,7 +74,7 @@ def update(quick: bool, folder: Path) -> tuple[Step, int]:
     def step() -> None:
         optimiser.zero_grad()
         todo = passes(mask, rows)
-        outputs = [described_at(model, tokens, mask, 1.0, None, one) for one in todo]
+        outputs = [log_probs_and_entropy_at(model, tokens, mask, 1.0, None, one) for one in todo]
         log_prob = together(outputs, todo, mask.shape[1])[..., 0]
         (-log_prob.sum() / mask.sum()).backward()
         optimiser.step()

@@ -53,7 +53,7 @@ class EpisodeCollector:
         starts = self.task.reset(self.envs // self.group, self.generator)
         self.state = starts.repeat_interleave(self.group, 0)
         self.obs = self.task.observe(self.state)
-        self.live = torch.arange(self.envs, device=self.task.device)
+        self.alive = torch.arange(self.envs, device=self.task.device)
         self.elapsed = 0
         self.running = torch.zeros_like(self.running)
 
@@ -61,8 +61,8 @@ class EpisodeCollector:
         """Steps of all copies that go on, up to the end of a round; returns how many updates
         follow."""
         self.owed += self.envs
-        while self.owed >= len(self.live):
-            self.owed -= len(self.live)
+        while self.owed >= len(self.alive):
+            self.owed -= len(self.alive)
             if self._advance(agent):
                 self._over(agent)
                 self.rounds += 1
@@ -76,7 +76,7 @@ class EpisodeCollector:
         action, _ = agent.act(self.obs, deterministic=False, generator=self.generator)
         if self.greedy:
             best, _ = agent.act(self.obs, deterministic=True)
-            last = self.live % self.group == self.group - 1
+            last = self.alive % self.group == self.group - 1
             action = torch.where(last.view(-1, *[1] * (action.ndim - 1)), best, action)
         step = self.task.step(self.state, action)
         self.elapsed += 1
@@ -84,13 +84,13 @@ class EpisodeCollector:
         truncated = ~step.terminated & (self.elapsed >= limit)
         agent.observe(
             Transitions(self.obs, action, step.reward, step.obs, step.terminated, truncated),
-            self.live,
+            self.alive,
         )
-        self.rows_seen += len(self.live)
-        self.running[self.live] += step.reward.double()
+        self.rows_seen += len(self.alive)
+        self.running[self.alive] += step.reward.double()
         on = ~(step.terminated | truncated)
-        self.state, self.obs, self.live = step.state[on], step.obs[on], self.live[on]
-        if len(self.live) or self._goes_on():
+        self.state, self.obs, self.alive = step.state[on], step.obs[on], self.alive[on]
+        if len(self.alive) or self._goes_on():
             return False
         self.returns += self.running.tolist()
         return True
@@ -106,7 +106,7 @@ class EpisodeCollector:
         return {
             "state": self.state.clone(),
             "obs": self.obs.clone(),
-            "live": self.live.clone(),
+            "live": self.alive.clone(),
             "running": self.running.clone(),
             "elapsed": self.elapsed,
             "owed": self.owed,
@@ -117,8 +117,9 @@ class EpisodeCollector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("state", "obs", "live", "running"):
+        for name in ("state", "obs", "running"):
             setattr(self, name, state[name].clone())
+        self.alive = state["live"].clone()
         self.elapsed, self.rows_seen = state["elapsed"], state["rows_seen"]
         self.owed, self.rounds = state["owed"], state["rounds"]
         self.returns = list(state["returns"])
@@ -164,7 +165,7 @@ class ScheduledEpisodeCollector(EpisodeCollector):
             )
         drawn = torch.Generator(device=task.device).manual_seed(seed + 104_729)
         self.pool = task.reset(pool, drawn)
-        self.chance = torch.Generator().manual_seed(seed + 1_299_709)
+        self.scheduler_generator = torch.Generator().manual_seed(seed + 1_299_709)
         seen = task.observe(self.pool).double().cpu()
         features = (seen - seen.mean(0)) / seen.std(0, correction=0).clamp_min(1e-8)
         known = Pool(pool, features)
@@ -176,7 +177,7 @@ class ScheduledEpisodeCollector(EpisodeCollector):
     def _begin(self) -> None:
         self.owner = self.lengths = torch.empty(0, dtype=torch.int64)
         self.running = self.running[:0]
-        self._add(self.scheduler.request(self.chance))
+        self._add(self.scheduler.request(self.scheduler_generator))
 
     def _add(self, request: Request) -> None:
         """Begin with these copies, beside those of the round that have ended."""
@@ -185,13 +186,13 @@ class ScheduledEpisodeCollector(EpisodeCollector):
         self.obs = self.task.observe(self.state)
         first = len(self.owner)
         self.owner = torch.cat([self.owner, new])
-        self.live = torch.arange(first, len(self.owner), device=self.task.device)
+        self.alive = torch.arange(first, len(self.owner), device=self.task.device)
         self.running = torch.cat([self.running, self.running.new_zeros(len(new))])
         self.lengths = torch.cat([self.lengths, torch.zeros_like(new)])
         self.elapsed = 0
 
     def _advance(self, agent: Any) -> bool:
-        self.lengths[self.live.cpu()] += 1
+        self.lengths[self.alive.cpu()] += 1
         return super()._advance(agent)
 
     def outcome(self) -> Outcome:
@@ -203,7 +204,7 @@ class ScheduledEpisodeCollector(EpisodeCollector):
         return Outcome(self.owner, score, {"length": self.lengths.double()})
 
     def _goes_on(self) -> bool:
-        request = self.scheduler.more(self.outcome(), self.chance)
+        request = self.scheduler.more(self.outcome(), self.scheduler_generator)
         if request is None or request.total == 0:
             return False
         self._add(request)
@@ -211,22 +212,22 @@ class ScheduledEpisodeCollector(EpisodeCollector):
 
     def _over(self, agent: Any) -> None:
         outcome = self.outcome()
-        kept = self.scheduler.keep(outcome, self.chance)
-        self.scheduler.heard(outcome, self.chance)
+        kept = self.scheduler.keep(outcome, self.scheduler_generator)
+        self.scheduler.observe(outcome, self.scheduler_generator)
         agent.starts(self.owner, kept, self.scheduler.of_all)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
             "owner": self.owner.clone(),
             "lengths": self.lengths.clone(),
-            "chance": self.chance.get_state(),
+            "chance": self.scheduler_generator.get_state(),
             "scheduler": self.scheduler.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.owner, self.lengths = state["owner"].clone(), state["lengths"].clone()
-        self.chance.set_state(state["chance"])
+        self.scheduler_generator.set_state(state["chance"])
         self.scheduler.load_state_dict(state["scheduler"])
 
 

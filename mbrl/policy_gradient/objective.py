@@ -57,11 +57,11 @@ def loss(
     recipe: Recipe,
     log_prob: Tensor,
     t: Trajectories,
-    found: Estimate,
+    estimates: Estimate,
     entropy: Tensor | None = None,
 ) -> tuple[Tensor, Metrics]:
     """The loss, a scalar with gradients, of the current policy's `log_prob` [B, T] of the steps of
-    `t`, whose old policy `found` the advantages. `entropy` [B, T] is the current policy's, for
+    `t`, whose old policy `estimates` the advantages. `entropy` [B, T] is the current policy's, for
     recipes with `needs_entropy`. Shapes are static and nothing is read back, so that it compiles.
 
     A recipe's step size is not in the loss but in the metrics, `policy/step_size`: a factor of the
@@ -78,22 +78,22 @@ def loss(
             f"recipe {recipe.name} needs the current policy's entropy; give `entropy`"
         )
     if recipe.removes:
-        t = dataclasses.replace(t, mask=t.mask & (found.weight > 0))
+        t = dataclasses.replace(t, mask=t.mask & (estimates.weight > 0))
     log_prob = torch.where(t.mask, log_prob, torch.zeros_like(log_prob))
     log_ratio = recipe.ratio(log_prob, t)
-    weight = found.weight
+    weight = estimates.weight
     for option in recipe.rejection:
-        weight = weight * option(log_prob, found.advantage, t)
-    gain = weight * recipe.gate(log_ratio, log_prob, found.advantage, t)
-    total = -recipe.aggregation(gain, found.advantage, t)
+        weight = weight * option(log_prob, estimates.advantage, t)
+    gain = weight * recipe.gate(log_ratio, log_prob, estimates.advantage, t)
+    total = -recipe.aggregation(gain, estimates.advantage, t)
     for extra in recipe.regularisers:
-        penalty = extra(log_prob, entropy, found.advantage, t)
-        total = total + recipe.aggregation(penalty, found.advantage, t)
+        penalty = extra(log_prob, entropy, estimates.advantage, t)
+        total = total + recipe.aggregation(penalty, estimates.advantage, t)
     moved = recipe.ratio.steps(log_prob.detach(), t).sum(1)
     metrics = _metrics(total, log_ratio.detach(), moved, weight, t)
     if recipe.step_size is not None:
         still = (log_ratio.detach(), log_prob.detach())
-        metrics["policy/step_size"] = recipe.step_size(*still, found.advantage, t)
+        metrics["policy/step_size"] = recipe.step_size(*still, estimates.advantage, t)
     return total, metrics
 
 

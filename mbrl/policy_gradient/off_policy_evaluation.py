@@ -117,12 +117,12 @@ def weighted_doubly_robust(data: Logged, count: Tensor) -> Tensor:
     Evaluation for Reinforcement Learning", arXiv 1604.00923, section 5)."""
     log_weight = data.log_weights()
     before = torch.cat([torch.zeros_like(log_weight[:, :1]), log_weight[:, :-1]], 1)
-    found = count.new_zeros(len(count), data.mask.shape[1])
+    by_step = count.new_zeros(len(count), data.mask.shape[1])
     error = data.steps("reward") - data.steps("q")
     for logs, value in ((log_weight, error), (before, data.steps("v"))):
         weight = _relative(logs)
-        found = found + count @ (weight * value) / (count @ weight).clamp_min(TINY)
-    return found @ data.discounts()
+        by_step = by_step + count @ (weight * value) / (count @ weight).clamp_min(TINY)
+    return by_step @ data.discounts()
 
 
 ESTIMATORS: dict[str, Counted] = {
@@ -164,27 +164,27 @@ def evaluate(
         raise unknown_name("estimator", estimator, ESTIMATORS)
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence is {confidence}, it must lie in (0, 1)")
-    found = ESTIMATORS[estimator]
+    estimates = ESTIMATORS[estimator]
     episodes = len(data.mask)
     device = data.mask.device
-    value = float(found(data, torch.ones(1, episodes, dtype=torch.float64, device=device)))
+    value = float(estimates(data, torch.ones(1, episodes, dtype=torch.float64, device=device)))
     log_weight = data.log_weights()[:, -1]
     share = 2 * log_weight.logsumexp(0) - (2 * log_weight).logsumexp(0) - math.log(episodes)
     low, high = interval(
-        lambda count: found(data, count.to(device)), value, episodes, confidence, draws, seed
+        lambda count: estimates(data, count.to(device)), value, episodes, confidence, draws, seed
     )
     return Evaluation(value, low, high, float(share.exp()))
 
 
 def interval(
-    found: Callable[[Tensor], Tensor],
+    estimates: Callable[[Tensor], Tensor],
     value: float,
     episodes: int,
     confidence: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """The interval of `evaluate` around `value`; `found` takes how often each episode is drawn
+    """The interval of `evaluate` around `value`; `estimates` takes how often each episode is drawn
     [draws, episodes] to the estimates [draws]."""
     if episodes < 2:
         return math.nan, math.nan
@@ -192,7 +192,7 @@ def interval(
     drawn = torch.randint(episodes, (draws, episodes), generator=generator)
     count = torch.zeros(draws, episodes, dtype=torch.float64)
     count.scatter_add_(1, drawn, torch.ones_like(count))
-    spread = float(found(count).std()) * math.sqrt(episodes / (episodes - 1))
+    spread = float(estimates(count).std()) * math.sqrt(episodes / (episodes - 1))
     reach = float(special.stdtrit(episodes - 1, 0.5 + confidence / 2)) * spread
     return value - reach, value + reach
 

@@ -42,8 +42,8 @@ def previous(value: Tensor, starts: Tensor) -> Tensor:
     at = torch.arange(value.shape[1], device=value.device)
     seen = torch.where(starts, at, torch.full_like(at, -1)).cummax(1).values
     before = torch.cat([torch.full_like(seen[:, :1], -1), seen[:, :-1]], 1)
-    found = value.gather(1, before.clamp_min(0))
-    return torch.where(before >= 0, found, torch.zeros_like(value))
+    last = value.gather(1, before.clamp_min(0))
+    return torch.where(before >= 0, last, torch.zeros_like(value))
 
 
 def gae(

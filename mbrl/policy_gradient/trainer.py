@@ -53,8 +53,8 @@ class Minibatch(NamedTuple, Generic[R]):
         rollouts = self.rollouts.select(rows)
         rollouts = rollouts.compact() if compact else rollouts
         steps = rollouts.data.mask.shape[1]
-        found = self.estimate
-        estimate = Estimate(found.advantage[rows, :steps], found.weight[rows, :steps])
+        own = self.estimate
+        estimate = Estimate(own.advantage[rows, :steps], own.weight[rows, :steps])
         targets = {name: value[rows, :steps] for name, value in self.targets.items()}
         return Minibatch(rollouts, estimate, targets)
 
@@ -96,13 +96,13 @@ class Trainer(Generic[R]):
             rollouts = with_fields(rollouts, "signals", uniform=drawn.to(t.reward.dtype))
         for measure in self.measures:
             rollouts = measure.measure(rollouts)
-        found = estimate(self.recipe, rollouts.data)
+        estimates = estimate(self.recipe, rollouts.data)
         targets: dict[str, Tensor] = {}
         for measure in self.measures:
             targets |= measure.targets(rollouts)
         if "previous" in self.anchors:
             self.anchors["previous"].load_state_dict(self.policy.state_dict())
-        return Minibatch(rollouts, found, targets)
+        return Minibatch(rollouts, estimates, targets)
 
     def begin_round(self, batch: Minibatch[R]) -> int:
         """Learn from `batch`, but for sequences that a scheduler wanted for their statistics alone;

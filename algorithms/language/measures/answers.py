@@ -32,11 +32,11 @@ class Kinds(LanguageMeasure):
     provides = ("groups.cluster",)
     fulfils = (Requirement.ANSWER_CLUSTERS, Requirement.SEQUENCE_KINDS)
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         at: dict[Hashable, int] = {}
-        keys = zip(prompts(found), meanings(found), strict=True)
+        keys = zip(prompts(rollouts), meanings(rollouts), strict=True)
         ids = [at.setdefault(key, len(at)) for key in keys]
-        return with_fields(found, "groups", cluster=whole(found, ids))
+        return with_fields(rollouts, "groups", cluster=whole(rollouts, ids))
 
 
 class Majority(LanguageMeasure):
@@ -46,11 +46,11 @@ class Majority(LanguageMeasure):
     provides = ("signals.majority_reward",)
     fulfils = (Requirement.MAJORITY_AGREEMENT,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         at: dict[Hashable, int] = {}
-        ids = [at.setdefault(key, len(at)) for key in meanings(found)]
-        reward = majority_reward(np.array(ids), np.array(prompts(found)))
-        return with_fields(found, "signals", majority_reward=whole(found, reward))
+        ids = [at.setdefault(key, len(at)) for key in meanings(rollouts)]
+        reward = majority_reward(np.array(ids), np.array(prompts(rollouts)))
+        return with_fields(rollouts, "signals", majority_reward=whole(rollouts, reward))
 
 
 class ConsistencyReward(LanguageMeasure):
@@ -63,11 +63,11 @@ class ConsistencyReward(LanguageMeasure):
     provides = ("signals.consistency_reward",)
     fulfils = (Requirement.MEAN_AGREEMENT,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        places = relative(found)
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        places = relative(rollouts)
         points = [[0.5, 0.0] if math.isnan(x) else [x, 1.0] for x in places]
-        reward = consistency_reward(np.array(points), np.array(prompts(found)))
-        return with_fields(found, "signals", consistency_reward=whole(found, reward))
+        reward = consistency_reward(np.array(points), np.array(prompts(rollouts)))
+        return with_fields(rollouts, "signals", consistency_reward=whole(rollouts, reward))
 
 
 class Paraphrases(LanguageMeasure):
@@ -99,26 +99,26 @@ class Paraphrases(LanguageMeasure):
         start = torch.randint(
             len(problems), (), generator=self.agent.generator, device=self.agent.device
         )
-        found: list[Problem] = []
+        chosen: list[Problem] = []
         for problem in [*problems[int(start) :], *problems[: int(start)]]:
-            told = self.agent.task.paraphrases(problem)
-            own = next(i for i, other in enumerate(told) if other.prompt == problem.prompt)
-            found += [*told[own:], *told[:own]][:WORDINGS]
-            if len(found) >= len(problems):
+            wordings = self.agent.task.paraphrases(problem)
+            own = next(i for i, other in enumerate(wordings) if other.prompt == problem.prompt)
+            chosen += [*wordings[own:], *wordings[:own]][:WORDINGS]
+            if len(chosen) >= len(problems):
                 break
-        return found[: len(problems)]
+        return chosen[: len(problems)]
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         at: dict[str, int] = {}
-        families = [at.setdefault(p.family or p.prompt, len(at)) for p in found.problems]
+        families = [at.setdefault(p.family or p.prompt, len(at)) for p in rollouts.problems]
         # Equal wordings are one paraphrase, also where a problem came twice.
         names: dict[str, int] = {}
-        wordings = [names.setdefault(p.prompt, len(names)) for p in found.problems]
-        said = meanings(found)
+        wordings = [names.setdefault(p.prompt, len(names)) for p in rollouts.problems]
+        said = meanings(rollouts)
         alike = np.array([[float(a == b) for b in said] for a in said])
         reward = similarity_reward(alike, np.array(wordings), np.array(families))
-        found = with_fields(found, "groups", paraphrases=whole(found, families))
-        return with_fields(found, "signals", group_similarity=whole(found, reward))
+        rollouts = with_fields(rollouts, "groups", paraphrases=whole(rollouts, families))
+        return with_fields(rollouts, "signals", group_similarity=whole(rollouts, reward))
 
 
 class PredictedScore(LanguageMeasure):
@@ -129,9 +129,9 @@ class PredictedScore(LanguageMeasure):
     provides = ("signals.predicted_score",)
     fulfils = (Requirement.PREDICTED_SCORES,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        scores = [1.0 if math.isnan(x) else 1 + 4 * x for x in relative(found)]
-        return with_fields(found, "signals", predicted_score=whole(found, scores))
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        scores = [1.0 if math.isnan(x) else 1 + 4 * x for x in relative(rollouts)]
+        return with_fields(rollouts, "signals", predicted_score=whole(rollouts, scores))
 
 
 def has_wordings(task: TextTask) -> bool:
@@ -155,20 +155,20 @@ def meaning(turn: str) -> int | str:
     return last if value is None else value
 
 
-def meanings(found: Rollouts) -> list[int | str]:
-    return [meaning(turns[-1]) for turns in found.turns]
+def meanings(rollouts: Rollouts) -> list[int | str]:
+    return [meaning(turns[-1]) for turns in rollouts.turns]
 
 
-def relative(found: Rollouts) -> list[float]:
+def relative(rollouts: Rollouts) -> list[float]:
     """Where every answer lies between the smallest (0) and the largest (1) number of its prompt's
     answers, 1/2 if they are one, NaN for what is no number."""
-    values = [x if isinstance(x, int) else None for x in meanings(found)]
+    values = [x if isinstance(x, int) else None for x in meanings(rollouts)]
     by: dict[int, list[int]] = {}
-    for prompt, value in zip(prompts(found), values, strict=True):
+    for prompt, value in zip(prompts(rollouts), values, strict=True):
         if value is not None:
             by.setdefault(prompt, []).append(value)
     places = []
-    for prompt, value in zip(prompts(found), values, strict=True):
+    for prompt, value in zip(prompts(rollouts), values, strict=True):
         if value is None:
             places.append(math.nan)
             continue

@@ -13,7 +13,7 @@ from torch import Tensor
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, padded
 from algorithms.language.sampling.rollouts import Rollouts
-from algorithms.language.sampling.tokens import described
+from algorithms.language.sampling.tokens import log_probs_and_entropy
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
@@ -42,9 +42,9 @@ class Branch:
 class ToolBranches(LanguageMeasure):
     """Half of a group (rounded up) is held from the prompt on. After every observation each of its
     conversations branches in two with the probability 0.5 + 0.2 (H - H_0), held in [0, 1], while
-    the group is not full: H is the entropy of the next token's law over the log of the number of
-    tokens, H_0 that of the conversation's first token. What is lacking in the end is held from the
-    prompt on. `groups.node`: one id for the steps that the same conversations share.
+    the group is not full: H is the entropy of the next token's distribution over the log of the
+    number of tokens, H_0 that of the conversation's first token. What is lacking in the end is held
+    from the prompt on. `groups.node`: one id for the steps that the same conversations share.
 
     ARPO, arXiv 2507.19849, whose entropies are means over the first tokens after an observation.
     Costs a pass over every conversation up to every observation."""
@@ -66,7 +66,7 @@ class ToolBranches(LanguageMeasure):
         roots = math.ceil(ROOTS * self.agent.config.group)
         return self.grown(problems, [roots] * len(problems), [])
 
-    def chance(self, leaf: Branch, rise: float) -> float:
+    def probability(self, leaf: Branch, rise: float) -> float:
         """Of a branch where the entropy is `rise` above that of the first token."""
         return CHANCE + WEIGHT * rise
 
@@ -79,15 +79,17 @@ class ToolBranches(LanguageMeasure):
         leaves = [self.begun(problems, i) for i, n in enumerate(roots) for _ in range(n)]
         calm = {id(leaf): h for leaf, h in zip(leaves, self.entropies(leaves), strict=True)}
         for turn in range(1, agent.task.max_turns + 1):
-            live = [leaf for leaf in leaves if not leaf.row.done]
-            self.speak(live, turn)
-            live = [leaf for leaf in live if not leaf.row.done]
-            if not live:
+            alive = [leaf for leaf in leaves if not leaf.row.done]
+            self.speak(alive, turn)
+            alive = [leaf for leaf in alive if not leaf.row.done]
+            if not alive:
                 break
-            chance = torch.rand(len(live), generator=agent.generator, device=agent.device).tolist()
+            uniform = torch.rand(
+                len(alive), generator=agent.generator, device=agent.device
+            ).tolist()
             count = Counter(leaf.owner for leaf in [*held, *leaves])
-            for leaf, drawn, h in zip(live, chance, self.entropies(live), strict=True):
-                likely = self.chance(leaf, h - calm[id(leaf)])
+            for leaf, drawn, h in zip(alive, uniform, self.entropies(alive), strict=True):
+                likely = self.probability(leaf, h - calm[id(leaf)])
                 leaf.streak = leaf.streak + 1 if drawn < likely else 0
                 if leaf.streak and count[leaf.owner] < agent.config.group:
                     leaves.append(self.split(leaf))
@@ -98,7 +100,7 @@ class ToolBranches(LanguageMeasure):
         more = [self.begun(problems, i) for i in lacking]
         self.speak(more, agent.task.max_turns)
         everyone = [*held, *leaves, *more]
-        return self.found(sorted(everyone, key=lambda leaf: leaf.owner))
+        return self.to_rollouts(sorted(everyone, key=lambda leaf: leaf.owner))
 
     def name(self) -> int:
         """A node's id."""
@@ -130,19 +132,19 @@ class ToolBranches(LanguageMeasure):
 
     @torch.no_grad()
     def entropies(self, leaves: Sequence[Branch]) -> list[float]:
-        """In [0, 1]: of the next token's law, over that of a uniform one."""
-        agent, found = self.agent, []
+        """In [0, 1]: of the next token's distribution, over that of a uniform one."""
+        agent, entropies = self.agent, []
         size, temperature = agent.config.rows_at_once, agent.config.sampling.temperature
         for i in range(0, len(leaves), size):
             texts = [leaf.row.tokens for leaf in leaves[i : i + size]]
             tokens = padded(texts, agent.codec.pad, agent.device)
             last = torch.tensor([len(text) - 1 for text in texts], device=agent.device)
             logits = agent.model(tokens)[torch.arange(len(texts), device=agent.device), last]
-            entropy = described(logits, logits.argmax(-1), temperature)[1]
-            found += (entropy / math.log(logits.shape[-1])).tolist()
-        return found
+            entropy = log_probs_and_entropy(logits, logits.argmax(-1), temperature)[1]
+            entropies += (entropy / math.log(logits.shape[-1])).tolist()
+        return entropies
 
-    def found(self, leaves: Sequence[Branch]) -> Rollouts:
+    def to_rollouts(self, leaves: Sequence[Branch]) -> Rollouts:
         rows = [leaf.row for leaf in leaves]
         talked = self.agent.rounds.made(rows, [leaf.owner for leaf in leaves])
         node: Tensor = torch.zeros_like(talked.data.segments["turn"])
@@ -154,8 +156,8 @@ class ToolBranches(LanguageMeasure):
 
 class BalancedBranches(ToolBranches):
     """As `ToolBranches`, but how many of a group of k are held from the prompt on is seen first:
-    one conversation is held to its end, and of H_0, the entropy of its first token's law, and the
-    mean H of those after its observations (H_0, if there are none) comes m = k s(H_0 - H),
+    one conversation is held to its end, and of H_0, the entropy of its first token's distribution,
+    and the mean H of those after its observations (H_0, if there are none) comes m = k s(H_0 - H),
     rounded, s the logistic function; the one counts towards m and does not branch, at least one
     more is held from the prompt on. The chance of a branch is that of `ToolBranches` less a quarter
     of it for every observation in a row, up to this one, at which the conversation had branched.
@@ -172,17 +174,17 @@ class BalancedBranches(ToolBranches):
         ahead = [self.begun(problems, i) for i in range(len(problems))]
         first, later = self.entropies(ahead), [list[float]() for _ in ahead]
         for turn in range(1, agent.task.max_turns + 1):
-            live = [leaf for leaf in ahead if not leaf.row.done]
-            self.speak(live, turn)
-            live = [leaf for leaf in live if not leaf.row.done]
-            for leaf, h in zip(live, self.entropies(live), strict=True):
+            alive = [leaf for leaf in ahead if not leaf.row.done]
+            self.speak(alive, turn)
+            alive = [leaf for leaf in alive if not leaf.row.done]
+            for leaf, h in zip(alive, self.entropies(alive), strict=True):
                 later[leaf.owner].append(h)
         group = agent.config.group
         roots = [budget(group, h, own) - 1 for h, own in zip(first, later, strict=True)]
         return self.grown(problems, roots, ahead)
 
-    def chance(self, leaf: Branch, rise: float) -> float:
-        return super().chance(leaf, rise) * max(0.0, 1 - PENALTY * leaf.streak)
+    def probability(self, leaf: Branch, rise: float) -> float:
+        return super().probability(leaf, rise) * max(0.0, 1 - PENALTY * leaf.streak)
 
 
 def budget(group: int, first: float, later: Sequence[float]) -> int:

@@ -49,38 +49,40 @@ class Critic(Learned):
     provides = ("signals.value",)
     fulfils = (Requirement.CRITIC,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        t = found.data
-        now = torch.where(t.mask, read(self.heads, found, self.agent.config)[:, :-1, 0], 0.0)
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        t = rollouts.data
+        now = torch.where(t.mask, read(self.heads, rollouts, self.agent.config)[:, :-1, 0], 0.0)
         after = following(now, t.mask)
-        for row, step, values in stopped(self.heads, found, self.agent.codec):
+        for row, step, values in stopped(self.heads, rollouts, self.agent.codec):
             after[row, step] = values[0]
-        return with_fields(found, "signals", value=now, next_value=torch.where(t.mask, after, 0.0))
+        return with_fields(
+            rollouts, "signals", value=now, next_value=torch.where(t.mask, after, 0.0)
+        )
 
-    def targets(self, found: Rollouts) -> dict[str, Tensor]:
-        return {"value": bootstrapped(self.agent.recipe, found.data)}
+    def targets(self, rollouts: Rollouts) -> dict[str, Tensor]:
+        return {"value": bootstrapped(self.agent.recipe, rollouts.data)}
 
-    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
-        t, target = found.data, targets["value"]
+    def learn(self, rollouts: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t, target = rollouts.data, targets["value"]
         steps = t.mask.sum().clamp_min(1)
 
         def squared(values: Tensor, rows: Tensor) -> Tensor:
             error = torch.where(t.mask[rows], values[:, :-1, 0] - target[rows], 0.0)
             return error.square().sum() / steps
 
-        return self.fitted(found, squared)
+        return self.fitted(rollouts, squared)
 
 
 @torch.no_grad()
-def stopped(heads: Heads, found: Rollouts, codec: Codec) -> Iterator[tuple[int, int, Tensor]]:
+def stopped(heads: Heads, rollouts: Rollouts, codec: Codec) -> Iterator[tuple[int, int, Tensor]]:
     """Conversations that the task had not ended, their last steps, and what `heads` say of the
     states in which they would have gone on, after the observations."""
-    places, rows, mask = spans(found), lines(found), found.data.mask
-    for i, replies in enumerate(found.replies):
+    places, rows, mask = spans(rollouts), lines(rollouts), rollouts.data.mask
+    for i, replies in enumerate(rollouts.replies):
         if not replies[-1].done:
             heard = codec.between(replies[-1].observation)
             text = [*rows[i][: places[i][-1][1]], *heard]
-            tokens = torch.tensor([text], device=found.tokens.device)
+            tokens = torch.tensor([text], device=rollouts.tokens.device)
             yield i, int(mask[i].nonzero()[-1]), heads(tokens)[0, -1]
 
 
@@ -124,21 +126,21 @@ class Utterances(LanguageMeasure):
     def skip_update(self) -> bool:
         return bool(self.agent.step < UTTERANCE_WARM_UP)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        values, t = read(self.heads, found, self.agent.config), found.data
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        values, t = read(self.heads, rollouts, self.agent.config), rollouts.data
         q, v = values[:, 1:, :2].amin(-1), values[:, :-1, 2:].amin(-1)
         return with_fields(
-            found,
+            rollouts,
             "signals",
             utterance_q=over_turns(q, turn_ends(t), t),
             utterance_v=over_turns(v, turn_starts(t), t),
         )
 
-    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
-        t = found.data
+    def learn(self, rollouts: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t = rollouts.data
         starts, ends = turn_starts(t), turn_ends(t)
         turns = ends.sum().clamp_min(1)
-        wanted_q, wanted_v = self.wanted(found)
+        wanted_q, wanted_v = self.wanted(rollouts)
 
         def squared(values: Tensor, rows: Tensor) -> Tensor:
             error_q = (values[:, 1:, :2] - wanted_q[rows])[ends[rows]]
@@ -146,19 +148,19 @@ class Utterances(LanguageMeasure):
             return (error_q.square().sum() + error_v.square().sum()) / turns
 
         config = self.agent.config
-        loss = fit(self.heads, self.optimisers["utterances"], found, config, squared)
+        loss = fit(self.heads, self.optimisers["utterances"], rollouts, config, squared)
         with torch.no_grad():
             polyak_update(self.slow, self.heads, UTTERANCE_RATE)
         return {"utterances/loss": loss}
 
-    def wanted(self, found: Rollouts) -> tuple[Tensor, Tensor]:
+    def wanted(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
         """[B, T, 2] each: what the two Q are to be at the turns' last steps, and the two V at their
         first. Nothing follows the last turn of a conversation that the task ended."""
-        t, slow = found.data, read(self.slow, found, self.agent.config)
+        t, slow = rollouts.data, read(self.slow, rollouts, self.agent.config)
         starts, ends = turn_starts(t), turn_ends(t)
         q, v = slow[:, 1:, :2], slow[:, :-1, 2:]
         after = torch.stack([following(v[..., i], starts) for i in range(2)])
-        for row, step, values in stopped(self.slow, found, self.agent.codec):
+        for row, step, values in stopped(self.slow, rollouts, self.agent.codec):
             after[:, row, step] = values[2:]
         wanted_q = [over_turns(t.reward, t.mask, t) + UTTERANCE_DISCOUNT * a for a in after]
         wanted_v = [over_turns(q[..., i], ends, t) for i in range(2)]
@@ -188,26 +190,26 @@ class Progress(Learned):
             f"{config.task} do not tell; a task that does",
         )
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        t = found.data
-        values = read(self.heads, found, self.agent.config)[:, 1:, 0]
-        done = [[float(carried_out(reply)) for reply in row] for row in found.replies]
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        t = rollouts.data
+        values = read(self.heads, rollouts, self.agent.config)[:, 1:, 0]
+        done = [[float(carried_out(reply)) for reply in row] for row in rollouts.replies]
         return with_fields(
-            found,
+            rollouts,
             "signals",
             progress=torch.where(turn_ends(t), values, 0.0),
-            grounding=at_ends(found, done),
+            grounding=at_ends(rollouts, done),
         )
 
-    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
-        t = found.data
+    def learn(self, rollouts: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t = rollouts.data
         ends, earned = turn_ends(t), torch.where(t.mask, t.reward, 0.0).sum(1)
 
         def squared(values: Tensor, rows: Tensor) -> Tensor:
             total = torch.where(ends[rows], values[:, 1:, 0], 0.0).sum(1)
-            return (total - earned[rows]).square().sum() / len(found)
+            return (total - earned[rows]).square().sum() / len(rollouts)
 
-        return self.fitted(found, squared)
+        return self.fitted(rollouts, squared)
 
 
 def carried_out(reply: Reply) -> bool:

@@ -51,40 +51,40 @@ class Flawed(LanguageMeasure):
         if self.heads is not None:
             self.heads.begin(self.agent.model)
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         if self.heads is None:
-            flawed = self.labels(found)
+            flawed = self.labels(rollouts)
         else:
-            logits = read(self.heads, found, self.agent.config)[:, 1:, 0]
-            flawed = whole(found, logits[last_steps(found.data)].sigmoid())
-        return with_fields(found, "signals", flawed=flawed)
+            logits = read(self.heads, rollouts, self.agent.config)[:, 1:, 0]
+            flawed = whole(rollouts, logits[last_steps(rollouts.data)].sigmoid())
+        return with_fields(rollouts, "signals", flawed=flawed)
 
-    def labels(self, found: Rollouts) -> Tensor:
+    def labels(self, rollouts: Rollouts) -> Tensor:
         """[B, T]: 1 for conversations with a flawed step."""
         rows = [
             float(
                 any(not step.right for k in range(len(turns)) for step in steps(self, p, turns, k))
             )
-            for p, turns in zip(found.problems, found.turns, strict=True)
+            for p, turns in zip(rollouts.problems, rollouts.turns, strict=True)
         ]
-        return whole(found, rows)
+        return whole(rollouts, rows)
 
-    def targets(self, found: Rollouts) -> dict[str, Tensor]:
-        return {} if self.heads is None else {"flawed": self.labels(found)}
+    def targets(self, rollouts: Rollouts) -> dict[str, Tensor]:
+        return {} if self.heads is None else {"flawed": self.labels(rollouts)}
 
-    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+    def learn(self, rollouts: Rollouts, targets: dict[str, Tensor]) -> Metrics:
         if self.heads is None:
             return {}
-        last, label = last_steps(found.data), targets["flawed"]
+        last, label = last_steps(rollouts.data), targets["flawed"]
 
         def surprise(values: Tensor, rows: Tensor) -> Tensor:
             logits = values[:, 1:, 0][last[rows]]
             wanted = label[rows][last[rows]].to(logits.dtype)
             total = binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
-            return total / len(found)
+            return total / len(rollouts)
 
         config = self.agent.config
-        return {"flaws/loss": fit(self.heads, self.optimisers["flaws"], found, config, surprise)}
+        return {"flaws/loss": fit(self.heads, self.optimisers["flaws"], rollouts, config, surprise)}
 
 
 def last_steps(t: Trajectories) -> Tensor:

@@ -42,15 +42,15 @@ class AnswerGain(LanguageMeasure):
     provides = ("signals.information_gain",)
     fulfils = (Requirement.ANSWER_PROBABILITY,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        agent, places, rows = self.agent, spans(found), lines(found)
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        agent, places, rows = self.agent, spans(rollouts), lines(rollouts)
         answers = {
-            prompt: agent.codec.turn(demonstrated(agent.task, found.problems[row])[-1][0])
-            for prompt, row in firsts(found).items()
+            prompt: agent.codec.turn(demonstrated(agent.task, rollouts.problems[row])[-1][0])
+            for prompt, row in firsts(rollouts).items()
         }
         pairs = [
             (row[:start], answers[prompt])
-            for row, turns, prompt in zip(rows, places, prompts(found), strict=True)
+            for row, turns, prompt in zip(rows, places, prompts(rollouts), strict=True)
             for start, _ in turns
         ]
         likely = iter([math.exp(mean(x)) for x in likelihoods(agent, pairs)])
@@ -58,7 +58,7 @@ class AnswerGain(LanguageMeasure):
         for turns in places:
             p = [next(likely) for _ in turns]
             gains.append([b - a for a, b in zip(p, p[1:], strict=False)] + [0.0])
-        return with_fields(found, "signals", information_gain=at_ends(found, gains))
+        return with_fields(rollouts, "signals", information_gain=at_ends(rollouts, gains))
 
 
 class ObservationGain(LanguageMeasure):
@@ -71,8 +71,8 @@ class ObservationGain(LanguageMeasure):
     provides = ("signals.information_gain",)
     fulfils = (Requirement.OBSERVATION_GAIN,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        agent, places, rows = self.agent, spans(found), lines(found)
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        agent, places, rows = self.agent, spans(rollouts), lines(rollouts)
         empty, pairs = agent.codec.between(""), []
         for row, turns in zip(rows, places, strict=True):
             for (_, end), (start, stop) in zip(turns, turns[1:], strict=False):
@@ -82,9 +82,9 @@ class ObservationGain(LanguageMeasure):
         whole = likelihoods(agent, [(row[:1], row[1:]) for row in rows])
         gains = []
         for turns, log_prob in zip(places, whole, strict=True):
-            told = [log_prob[start - 1 : stop - 1] for start, stop in turns[1:]]
-            gains.append([mean(x) - mean(next(without)) for x in told] + [0.0])
-        return with_fields(found, "signals", information_gain=at_ends(found, gains))
+            observed = [log_prob[start - 1 : stop - 1] for start, stop in turns[1:]]
+            gains.append([mean(x) - mean(next(without)) for x in observed] + [0.0])
+        return with_fields(rollouts, "signals", information_gain=at_ends(rollouts, gains))
 
 
 class Probes(LanguageMeasure):
@@ -102,18 +102,18 @@ class Probes(LanguageMeasure):
     provides = ("signals.accuracy", "signals.confidence")
     fulfils = (Requirement.ANSWER_PROBES,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        places, rows = spans(found), lines(found)
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        places, rows = spans(rollouts), lines(rollouts)
         states = [(i, k) for i, turns in enumerate(places) for k in range(len(turns) - 1)]
-        accuracy = [[float(r.success) for r in replies] for replies in found.replies]
+        accuracy = [[float(r.success) for r in replies] for replies in rollouts.replies]
         confidence = [[0.0] * len(turns) for turns in places]
-        sampled = found.data.log_probs["behaviour"]
+        sampled = rollouts.data.log_probs["behaviour"]
         for i, turns in enumerate(places):
             start, stop = turns[-1]
             confidence[i][-1] = math.exp(sampled[i, start - 1 : stop - 1].double().mean())
-        words = {p: self.word(found, row) for p, row in firsts(found).items()}
-        ids, limit = prompts(found), self.limit()
-        chance = torch.rand(
+        words = {p: self.word(rollouts, row) for p, row in firsts(rollouts).items()}
+        ids, limit = prompts(rollouts), self.limit()
+        uniform = torch.rand(
             (len(states) * PROBES, limit),
             dtype=torch.float64,
             generator=self.agent.generator,
@@ -125,18 +125,18 @@ class Probes(LanguageMeasure):
             contexts = [
                 [*rows[row][: places[row][k + 1][0]], *words[ids[row]][0]] for row, k in chunk
             ]
-            drawn = self.probe(contexts, chance[i * PROBES : (i + len(chunk)) * PROBES])
+            drawn = self.probe(contexts, uniform[i * PROBES : (i + len(chunk)) * PROBES])
             for j, (text, likely) in enumerate(drawn):
                 row, k = chunk[j // PROBES]
-                said = [*found.turns[row][: k + 1], words[ids[row]][1] + text]
-                right = self.agent.task.reply(found.problems[row], said).success
+                said = [*rollouts.turns[row][: k + 1], words[ids[row]][1] + text]
+                right = self.agent.task.reply(rollouts.problems[row], said).success
                 accuracy[row][k] += float(right) / PROBES
                 confidence[row][k] += likely / PROBES
         return with_fields(
-            found,
+            rollouts,
             "signals",
-            accuracy=of_turns(found, accuracy),
-            confidence=of_turns(found, confidence),
+            accuracy=of_turns(rollouts, accuracy),
+            confidence=of_turns(rollouts, confidence),
         )
 
     def limit(self) -> int:
@@ -144,20 +144,20 @@ class Probes(LanguageMeasure):
         most: int | None = self.agent.config.turn_tokens
         return self.agent.task.turn_length + 1 if most is None else most
 
-    def word(self, found: Rollouts, row: int) -> tuple[list[int], str]:
+    def word(self, rollouts: Rollouts, row: int) -> tuple[list[int], str]:
         """The word that right answers begin with, as tokens and as text."""
-        answer = demonstrated(self.agent.task, found.problems[row])[-1][0]
+        answer = demonstrated(self.agent.task, rollouts.problems[row])[-1][0]
         match = _WORD.match(answer)
         text = match[0] if match else ""
         return (self.agent.codec.turn(text)[:-1] if text else []), text
 
     @torch.no_grad()
-    def probe(self, contexts: list[list[int]], chance: Any) -> list[tuple[str, float]]:
+    def probe(self, contexts: list[list[int]], uniform: Any) -> list[tuple[str, float]]:
         """`PROBES` turns after each of `contexts`: their texts and the geometric means of their
         tokens' probabilities."""
         agent = self.agent
         chunk, real = aligned(contexts, agent.codec.pad, agent.device)
-        cache = agent.model.cache(len(contexts), chunk.shape[1] + chance.shape[1])
+        cache = agent.model.cache(len(contexts), chunk.shape[1] + uniform.shape[1])
         logits = agent.model.extend(chunk, real, cache)
         each = torch.arange(len(contexts), device=agent.device).repeat_interleave(PROBES)
         turn = sample_turn(
@@ -165,17 +165,17 @@ class Probes(LanguageMeasure):
             cache.select(each),
             logits[each],
             agent.config.sampling,
-            chance,
-            torch.full((len(each),), chance.shape[1], device=agent.device),
+            uniform,
+            torch.full((len(each),), uniform.shape[1], device=agent.device),
             end=agent.codec.end,
             pad=agent.codec.pad,
         )
         agent.tokens["sampled"] += int(turn.real.sum())
-        found = []
+        answers = []
         for tokens, own, log_prob in zip(turn.tokens, turn.real, turn.behaviour, strict=True):
             likely = math.exp(log_prob[own].double().mean())
-            found.append((agent.codec.decode(tokens[own].tolist()), likely))
-        return found
+            answers.append((agent.codec.decode(tokens[own].tolist()), likely))
+        return answers
 
 
 def mean(log_prob: torch.Tensor) -> float:

@@ -23,23 +23,24 @@ class Histories(LanguageMeasure):
     provides = ("groups.history_2", "groups.history_3")
     fulfils = (Requirement.OBSERVATION_HISTORIES,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        states, ends = found.data.groups["state"].cpu(), []
-        turn = found.data.segments["turn"].cpu()
-        for i, turns in enumerate(found.turns):
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        states, ends = rollouts.data.groups["state"].cpu(), []
+        turn = rollouts.data.segments["turn"].cpu()
+        for i, turns in enumerate(rollouts.turns):
             ends.append([int(states[i, (turn[i] == k).nonzero()[0, 0]]) for k in range(len(turns))])
         counts = [len(row) for row in ends]
         flat = np.concatenate([np.array(row) for row in ends])
         sequence = np.repeat(np.arange(len(ends)), counts)
-        prompt = np.repeat(np.array(prompts(found)), counts)
+        prompt = np.repeat(np.array(prompts(rollouts)), counts)
         cuts = np.cumsum(counts)[:-1]
         ids = {
             f"history_{k}": of_turns(
-                found, [x.tolist() for x in np.split(history_ids(flat, sequence, prompt, k), cuts)]
+                rollouts,
+                [x.tolist() for x in np.split(history_ids(flat, sequence, prompt, k), cuts)],
             )
             for k in (2, 3)
         }
-        return with_fields(found, "groups", **ids)
+        return with_fields(rollouts, "groups", **ids)
 
 
 class Bundles(LanguageMeasure):
@@ -55,16 +56,18 @@ class Bundles(LanguageMeasure):
         super().__init__(agent)
         self.tracker = QuantileTracker((0.2, 0.8), 0.1)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        made = bundled(prompts(found), outcomes(found))
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        made = bundled(prompts(rollouts), outcomes(rollouts))
         low, high = self.tracker.update(made.scores).tolist()
-        rows, ids = len(found), {"bundle": made.bundle, "paper": made.paper}
-        found = with_fields(found, "groups", **{n: whole(found, x) for n, x in ids.items()})
+        rows, ids = len(rollouts), {"bundle": made.bundle, "paper": made.paper}
+        rollouts = with_fields(
+            rollouts, "groups", **{n: whole(rollouts, x) for n, x in ids.items()}
+        )
         return with_fields(
-            found,
+            rollouts,
             "signals",
-            quantile_low=whole(found, [low] * rows),
-            quantile_high=whole(found, [high] * rows),
+            quantile_low=whole(rollouts, [low] * rows),
+            quantile_high=whole(rollouts, [high] * rows),
         )
 
 
@@ -82,8 +85,8 @@ class Pairs(LanguageMeasure):
         super().__init__(agent)
         self.tracker = Rates(agent.config.pool > 0)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        problems = {prompt: found.problems[row] for prompt, row in firsts(found).items()}
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        problems = {prompt: rollouts.problems[row] for prompt, row in firsts(rollouts).items()}
         ranked = sorted(
             problems, key=lambda p: (self.tracker.value(problems[p]), -problems[p].level, p)
         )
@@ -93,7 +96,7 @@ class Pairs(LanguageMeasure):
         if len(ranked) % 2:  # one that is alone is hard if it is mostly not solved
             middle = ranked[last // 2]
             hard[middle] = float(self.tracker.value(problems[middle]) < 0.5)
-        self.tracker.update(found.problems, outcomes(found))
-        ids = prompts(found)
-        found = with_fields(found, "groups", pair=whole(found, [pair[p] for p in ids]))
-        return with_fields(found, "signals", hard=whole(found, [hard[p] for p in ids]))
+        self.tracker.update(rollouts.problems, outcomes(rollouts))
+        ids = prompts(rollouts)
+        rollouts = with_fields(rollouts, "groups", pair=whole(rollouts, [pair[p] for p in ids]))
+        return with_fields(rollouts, "signals", hard=whole(rollouts, [hard[p] for p in ids]))

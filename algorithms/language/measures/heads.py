@@ -43,8 +43,8 @@ class Heads(nn.Module):
         self.trunk.load_state_dict(model.state_dict())
 
     def forward(self, tokens: Tensor) -> Tensor:
-        found: Tensor = self.head(self.trunk.features(tokens))
-        return found
+        numbers: Tensor = self.head(self.trunk.features(tokens))
+        return numbers
 
 
 def optimiser_of(heads: Heads, config: Any) -> torch.optim.Optimizer:
@@ -52,27 +52,27 @@ def optimiser_of(heads: Heads, config: Any) -> torch.optim.Optimizer:
 
 
 @torch.no_grad()
-def read(heads: Heads, found: Rollouts, config: Any) -> Tensor:
+def read(heads: Heads, rollouts: Rollouts, config: Any) -> Tensor:
     """[B, T + 1, count]: the numbers after every token, without gradients. Those before the choice
     of step t are at t, those after it at t + 1."""
-    todo, columns = passes(found.data.mask, config.rows_at_once), found.tokens.shape[1]
-    pieces = [heads(found.tokens[rows, : steps + 1]) for rows, steps in todo]
+    todo, columns = passes(rollouts.data.mask, config.rows_at_once), rollouts.tokens.shape[1]
+    pieces = [heads(rollouts.tokens[rows, : steps + 1]) for rows, steps in todo]
     return together(pieces, todo, columns)
 
 
 def fit(
     heads: Heads,
     optimiser: torch.optim.Optimizer,
-    found: Rollouts,
+    rollouts: Rollouts,
     config: Any,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """One step on the sum of `loss`, (numbers [b, T + 1, count], 0 after what is in the mask; the
     rows [b] they are of) to a scalar, over passes; returns that sum."""
     optimiser.zero_grad()
-    total, columns = found.data.reward.new_zeros(()), found.tokens.shape[1]
-    for one in passes(found.data.mask, config.rows_at_once):
-        numbers = heads(found.tokens[one.rows, : one.steps + 1])
+    total, columns = rollouts.data.reward.new_zeros(()), rollouts.tokens.shape[1]
+    for one in passes(rollouts.data.mask, config.rows_at_once):
+        numbers = heads(rollouts.tokens[one.rows, : one.steps + 1])
         value = loss(filled(numbers, columns), one.rows)
         value.backward()
         total = total + value.detach()
@@ -98,10 +98,10 @@ class Learned(LanguageMeasure):
     def begin(self) -> None:
         self.heads.begin(self.agent.model)
 
-    def fitted(self, found: Rollouts, loss: Callable[[Tensor, Tensor], Tensor]) -> Metrics:
+    def fitted(self, rollouts: Rollouts, loss: Callable[[Tensor, Tensor], Tensor]) -> Metrics:
         """One step of `fit`."""
         optimiser = self.optimisers[self.label]
-        return {f"{self.label}/loss": fit(self.heads, optimiser, found, self.agent.config, loss)}
+        return {f"{self.label}/loss": fit(self.heads, optimiser, rollouts, self.agent.config, loss)}
 
 
 def turn_starts(t: Trajectories) -> Tensor:

@@ -50,15 +50,15 @@ class TaskSignals(LanguageMeasure):
                 "not have; a task that has it",
             )
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         values = {}
         for name in self.names(self.agent.recipe):
-            rows = [[float(reply.signals[name]) for reply in row] for row in found.replies]
+            rows = [[float(reply.signals[name]) for reply in row] for row in rollouts.replies]
             if name in ("void", "coverage"):
-                values[name] = of_turns(found, rows)
+                values[name] = of_turns(rollouts, rows)
             else:
-                values[name] = whole(found, [sum(row) / len(row) for row in rows])
-        return with_fields(found, "signals", **values)
+                values[name] = whole(rollouts, [sum(row) / len(row) for row in rows])
+        return with_fields(rollouts, "signals", **values)
 
 
 class ReasoningConsistency(LanguageMeasure):
@@ -70,9 +70,9 @@ class ReasoningConsistency(LanguageMeasure):
     provides = ("signals.consistency",)
     fulfils = (Requirement.CONSISTENCY_JUDGE,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        agree = [float(consistent(turns[-1])) for turns in found.turns]
-        return with_fields(found, "signals", consistency=whole(found, agree))
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        agree = [float(consistent(turns[-1])) for turns in rollouts.turns]
+        return with_fields(rollouts, "signals", consistency=whole(rollouts, agree))
 
 
 class ProcessReward(LanguageMeasure):
@@ -83,15 +83,15 @@ class ProcessReward(LanguageMeasure):
     provides = ("signals.process_reward",)
     fulfils = (Requirement.TURN_JUDGE,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         if tells_steps(self.agent.task):
             rows = []
-            for problem, turns in zip(found.problems, found.turns, strict=True):
+            for problem, turns in zip(rollouts.problems, rollouts.turns, strict=True):
                 written = [steps(self, problem, turns, k) for k in range(len(turns))]
                 rows.append([sum(s.right for s in w) / max(1, len(w)) for w in written])
         else:
-            rows = good_turns(self.agent.task, found)
-        return with_fields(found, "signals", process_reward=at_ends(found, rows))
+            rows = good_turns(self.agent.task, rollouts)
+        return with_fields(rollouts, "signals", process_reward=at_ends(rollouts, rows))
 
 
 class Matched(LanguageMeasure):
@@ -102,9 +102,9 @@ class Matched(LanguageMeasure):
     provides = ("signals.matched",)
     fulfils = (Requirement.REPLAYED_TRACES,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        rows = good_turns(self.agent.task, found)
-        return with_fields(found, "signals", matched=of_turns(found, rows))
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        rows = good_turns(self.agent.task, rollouts)
+        return with_fields(rollouts, "signals", matched=of_turns(rollouts, rows))
 
 
 class MatchScore(LanguageMeasure):
@@ -117,15 +117,17 @@ class MatchScore(LanguageMeasure):
     provides = ("signals.match_score",)
     fulfils = (Requirement.CALL_MATCHES,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         task, rows = self.agent.task, []
         known = {
             prompt: [
-                turn for turn, reply in demonstrated(task, found.problems[i]) if not reply.done
+                turn for turn, reply in demonstrated(task, rollouts.problems[i]) if not reply.done
             ]
-            for prompt, i in firsts(found).items()
+            for prompt, i in firsts(rollouts).items()
         }
-        for prompt, turns, replies in zip(prompts(found), found.turns, found.replies, strict=True):
+        for prompt, turns, replies in zip(
+            prompts(rollouts), rollouts.turns, rollouts.replies, strict=True
+        ):
             shown = known[prompt]
             calls = [k for k, reply in enumerate(replies) if not reply.done]
             scores = np.array([[call_score(turns[k], call) for call in shown] for k in calls])
@@ -134,7 +136,7 @@ class MatchScore(LanguageMeasure):
             for k, score in zip(calls, won, strict=True):
                 row[k] = float(score)
             rows.append(row)
-        return with_fields(found, "signals", match_score=at_ends(found, rows))
+        return with_fields(rollouts, "signals", match_score=at_ends(rollouts, rows))
 
 
 def tells_steps(task: TextTask) -> bool:
@@ -154,11 +156,13 @@ def consistent(turn: str) -> bool:
     return number(parts[-2].rpartition("=")[2]) == answer
 
 
-def good_turns(task: TextTask, found: Rollouts) -> list[list[float]]:
+def good_turns(task: TextTask, rollouts: Rollouts) -> list[list[float]]:
     """Of every turn whether it does `as_shown`."""
     return [
         [float(as_shown(task, problem, turns, replies, k)) for k in range(len(turns))]
-        for problem, turns, replies in zip(found.problems, found.turns, found.replies, strict=True)
+        for problem, turns, replies in zip(
+            rollouts.problems, rollouts.turns, rollouts.replies, strict=True
+        )
     ]
 
 
@@ -177,12 +181,12 @@ def as_shown(
 
 def demonstrated(task: TextTask, problem: Problem) -> list[tuple[str, Reply]]:
     """The turns of one who can do it, from the beginning, and their replies."""
-    found: list[tuple[str, Reply]] = []
-    while not found or not found[-1][1].done:
-        before = [turn for turn, _ in found]
+    shown: list[tuple[str, Reply]] = []
+    while not shown or not shown[-1][1].done:
+        before = [turn for turn, _ in shown]
         turn = task.demonstration(problem, before, random.Random(0))
-        found.append((turn, task.reply(problem, [*before, turn])))
-    return found
+        shown.append((turn, task.reply(problem, [*before, turn])))
+    return shown
 
 
 def call_score(call: str, reference: str) -> float:

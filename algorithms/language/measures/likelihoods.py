@@ -12,7 +12,7 @@ from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.gains import likelihoods
 from algorithms.language.measures.locate import firsts, lines, of_turns, prompts, spans, whole
 from algorithms.language.sampling.rollouts import Rollouts
-from algorithms.language.sampling.tokens import described
+from algorithms.language.sampling.tokens import log_probs_and_entropy
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.networks import target_copy
@@ -32,13 +32,13 @@ class PromptConfidence(LanguageMeasure):
     provides = ("signals.prompt_confidence",)
     fulfils = (Requirement.PROMPT_CONFIDENCE,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        places, rows, first = spans(found), lines(found), firsts(found)
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        places, rows, first = spans(rollouts), lines(rollouts), firsts(rollouts)
         pairs = [(rows[i][:1], rows[i][1 : places[i][0][0]]) for i in first.values()]
         means = [float(x.double().mean().exp()) for x in likelihoods(self.agent, pairs)]
         value = dict(zip(first, means, strict=True))
-        values = whole(found, [value[prompt] for prompt in prompts(found)])
-        return with_fields(found, "signals", prompt_confidence=values)
+        values = whole(rollouts, [value[prompt] for prompt in prompts(rollouts)])
+        return with_fields(rollouts, "signals", prompt_confidence=values)
 
 
 class Degraded(LanguageMeasure):
@@ -50,21 +50,21 @@ class Degraded(LanguageMeasure):
     provides = ("log_probs.degraded",)
     fulfils = (Requirement.DEGRADED_LOG_PROBS,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        spoiled = dataclasses.replace(found, tokens=self.spoiled(found))
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        spoiled = dataclasses.replace(rollouts, tokens=self.spoiled(rollouts))
         log_prob = self.agent.measured(self.agent.model, spoiled)[0]
-        return with_fields(found, "log_probs", degraded=log_prob)
+        return with_fields(rollouts, "log_probs", degraded=log_prob)
 
-    def spoiled(self, found: Rollouts) -> torch.Tensor:
+    def spoiled(self, rollouts: Rollouts) -> torch.Tensor:
         """The round's tokens with other prompts."""
-        places, rows, first = spans(found), lines(found), firsts(found)
+        places, rows, first = spans(rollouts), lines(rollouts), firsts(rollouts)
         inner = {p: rows[i][1 : places[i][0][0] - 1] for p, i in first.items()}
         letters = [token for own in inner.values() for token in own]
         if not letters:
-            return found.tokens
+            return rollouts.tokens
         changed = {}
         for prompt, own in inner.items():
-            chance = torch.rand(
+            uniform = torch.rand(
                 (2, len(own)),
                 dtype=torch.float64,
                 generator=self.agent.generator,
@@ -72,10 +72,10 @@ class Degraded(LanguageMeasure):
             ).tolist()
             changed[prompt] = [
                 letters[int(which * len(letters))] if hit < SPOILED else token
-                for token, hit, which in zip(own, *chance, strict=True)
+                for token, hit, which in zip(own, *uniform, strict=True)
             ]
-        tokens = found.tokens.clone()
-        for i, prompt in enumerate(prompts(found)):
+        tokens = rollouts.tokens.clone()
+        for i, prompt in enumerate(prompts(rollouts)):
             own = changed[prompt]
             tokens[i, 1 : 1 + len(own)] = torch.tensor(own, dtype=tokens.dtype).to(tokens.device)
         return tokens
@@ -105,9 +105,9 @@ class Expert(LanguageMeasure):
         self.model = target_copy(taught)
         self.modules = {"expert": self.model}
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        log_prob = self.agent.measured(self.model, found)[0]
-        return with_fields(found, "log_probs", expert=log_prob)
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        log_prob = self.agent.measured(self.model, rollouts)[0]
+        return with_fields(rollouts, "log_probs", expert=log_prob)
 
 
 class GradientNorms(LanguageMeasure):
@@ -119,23 +119,23 @@ class GradientNorms(LanguageMeasure):
     provides = ("signals.gradient_norm_squared",)
     fulfils = (Requirement.GRADIENT_NORMS,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         weights, norms = trainable(self.agent.model), []
-        for i, turns in enumerate(spans(found)):
+        for i, turns in enumerate(spans(rollouts)):
             stop = turns[-1][1]
-            tokens = found.tokens[i : i + 1, :stop]
-            sets = None if found.kept is None else found.kept[i : i + 1, : stop - 1]
+            tokens = rollouts.tokens[i : i + 1, :stop]
+            sets = None if rollouts.kept is None else rollouts.kept[i : i + 1, : stop - 1]
             with torch.enable_grad():
                 logits = self.agent.model(tokens[:, :-1])
-                log_prob = described(
+                log_prob = log_probs_and_entropy(
                     logits, tokens[:, 1:], self.agent.config.sampling.temperature, sets
                 )[0]
-                own = found.data.mask[i : i + 1, : stop - 1]
+                own = rollouts.data.mask[i : i + 1, : stop - 1]
                 total = torch.where(own, log_prob, 0.0).sum()
                 gradients = torch.autograd.grad(total, weights, allow_unused=True)
             norms.append(torch.stack([g.square().sum() for g in gradients if g is not None]).sum())
-        values = whole(found, torch.stack(norms))
-        return with_fields(found, "signals", gradient_norm_squared=values)
+        values = whole(rollouts, torch.stack(norms))
+        return with_fields(rollouts, "signals", gradient_norm_squared=values)
 
 
 class EntropyHistory(LanguageMeasure):
@@ -150,12 +150,12 @@ class EntropyHistory(LanguageMeasure):
         super().__init__(agent)
         self.tracker = trackers.EntropyHistory()
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        t = found.data
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        t = rollouts.data
         assert t.entropy is not None
         history = self.tracker.update(t.entropy[t.mask], t.segments["turn"][t.mask])
-        rows = [history[: len(turns)] for turns in found.turns]
-        return with_fields(found, "signals", entropy_history=of_turns(found, rows))
+        rows = [history[: len(turns)] for turns in rollouts.turns]
+        return with_fields(rollouts, "signals", entropy_history=of_turns(rollouts, rows))
 
 
 class EntropyControl(LanguageMeasure):
@@ -171,8 +171,8 @@ class EntropyControl(LanguageMeasure):
         assert tracker is not None  # nothing else reads it
         self.tracker = tracker
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        t = found.data
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        t = rollouts.data
         assert t.entropy is not None
         weight = self.tracker.update(float(t.entropy[t.mask].mean()))
-        return with_fields(found, "signals", entropy_weight=torch.full_like(t.reward, weight))
+        return with_fields(rollouts, "signals", entropy_weight=torch.full_like(t.reward, weight))

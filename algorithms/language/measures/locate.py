@@ -8,14 +8,14 @@ from torch import Tensor
 
 from algorithms.language.models.protocol import LanguageModel
 from algorithms.language.sampling.rollouts import Rollouts
-from algorithms.language.sampling.tokens import described
+from algorithms.language.sampling.tokens import log_probs_and_entropy
 
 
-def spans(found: Rollouts) -> list[list[tuple[int, int]]]:
+def spans(rollouts: Rollouts) -> list[list[tuple[int, int]]]:
     """Of every conversation where its turns stand in `tokens`: from, up to."""
-    mask, turn = found.data.mask.cpu(), found.data.segments["turn"].cpu()
+    mask, turn = rollouts.data.mask.cpu(), rollouts.data.segments["turn"].cpu()
     rows = []
-    for i in range(len(found)):
+    for i in range(len(rollouts)):
         at = mask[i].nonzero().flatten()
         ids = turn[i, at].tolist()
         own: dict[int, tuple[int, int]] = {}
@@ -25,55 +25,55 @@ def spans(found: Rollouts) -> list[list[tuple[int, int]]]:
     return rows
 
 
-def lines(found: Rollouts) -> list[list[int]]:
+def lines(rollouts: Rollouts) -> list[list[int]]:
     """The conversations' tokens as lists; what follows the last turn is padding."""
-    rows: list[list[int]] = found.tokens.tolist()
+    rows: list[list[int]] = rollouts.tokens.tolist()
     return rows
 
 
-def whole(found: Rollouts, values: Any) -> Tensor:
+def whole(rollouts: Rollouts, values: Any) -> Tensor:
     """[B, T]: one number (or id) of every conversation, at each of its steps."""
-    like = found.data.reward
+    like = rollouts.data.reward
     numbers = torch.as_tensor(values, device=like.device)
     numbers = numbers.to(like.dtype) if numbers.is_floating_point() else numbers
     return numbers[:, None].expand(like.shape).clone()
 
 
-def of_turns(found: Rollouts, values: Sequence[Sequence[float]]) -> Tensor:
+def of_turns(rollouts: Rollouts, values: Sequence[Sequence[float]]) -> Tensor:
     """[B, T]: one number (or id) of every turn, at each of its steps."""
-    like = found.data.reward
+    like = rollouts.data.reward
     most = max(len(row) for row in values)
     table = torch.tensor([[*row, *([0] * (most - len(row)))] for row in values])
     table = table.to(like.dtype) if table.is_floating_point() else table
-    return table.to(like.device).gather(1, found.data.segments["turn"])
+    return table.to(like.device).gather(1, rollouts.data.segments["turn"])
 
 
-def at_ends(found: Rollouts, values: Sequence[Sequence[float]]) -> Tensor:
+def at_ends(rollouts: Rollouts, values: Sequence[Sequence[float]]) -> Tensor:
     """[B, T]: one number of every turn, at its last step, 0 elsewhere."""
-    out = torch.zeros(found.data.reward.shape, dtype=torch.float64)
-    for i, (row, places) in enumerate(zip(values, spans(found), strict=True)):
+    out = torch.zeros(rollouts.data.reward.shape, dtype=torch.float64)
+    for i, (row, places) in enumerate(zip(values, spans(rollouts), strict=True)):
         for value, (_, stop) in zip(row, places, strict=True):
             out[i, stop - 2] = value
-    return out.to(found.data.reward)
+    return out.to(rollouts.data.reward)
 
 
-def prompts(found: Rollouts) -> list[int]:
+def prompts(rollouts: Rollouts) -> list[int]:
     """[B]: which conversations are about one prompt, ids from 0."""
-    ids: list[int] = found.data.groups["prompt"][:, 0].tolist()
+    ids: list[int] = rollouts.data.groups["prompt"][:, 0].tolist()
     return ids
 
 
-def firsts(found: Rollouts) -> dict[int, int]:
+def firsts(rollouts: Rollouts) -> dict[int, int]:
     """The first conversation of every prompt."""
     rows: dict[int, int] = {}
-    for i, prompt in enumerate(prompts(found)):
+    for i, prompt in enumerate(prompts(rollouts)):
         rows.setdefault(prompt, i)
     return rows
 
 
-def outcomes(found: Rollouts) -> list[float]:
+def outcomes(rollouts: Rollouts) -> list[float]:
     """[B]: the whole reward of every conversation."""
-    return [sum(reply.reward for reply in row) for row in found.replies]
+    return [sum(reply.reward for reply in row) for row in rollouts.replies]
 
 
 @torch.no_grad()
@@ -85,12 +85,12 @@ def scored(
     rows_at_once: int,
 ) -> list[Tensor]:
     """Log-probs [n] of the tokens of every continuation, given its context: one pass over each text
-    that differs. They are those of the whole law, whatever `top_p`: nobody drew these texts."""
+    that differs. They are of the full distribution, whatever `top_p`: nobody drew these texts."""
     place: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     which = [place.setdefault((tuple(a), tuple(b)), len(place)) for a, b in pairs]
     texts, device = list(place), next(model.parameters()).device
     order = sorted(range(len(texts)), key=lambda i: len(texts[i][0]) + len(texts[i][1]))
-    found: dict[int, Tensor] = {}
+    by_text: dict[int, Tensor] = {}
     for i in range(0, len(order), rows_at_once):
         chunk = order[i : i + rows_at_once]
         joint = [[*texts[j][0], *texts[j][1]] for j in chunk]
@@ -101,9 +101,9 @@ def scored(
         for own, t, count in zip(here, joint, counts, strict=True):
             own[len(t) - 1 - count : len(t) - 1] = True
         here = here.to(device)
-        log_prob = described(
+        log_prob = log_probs_and_entropy(
             model.logits_at(tokens[:, :-1], here), tokens[:, 1:][here], temperature
         )[0]
         for j, own in zip(chunk, log_prob.split(counts), strict=True):
-            found[j] = own
-    return [found[j] for j in which]
+            by_text[j] = own
+    return [by_text[j] for j in which]

@@ -47,11 +47,11 @@ class Masked(LanguageMeasure):
         temperature = self.agent.config.sampling.temperature
         return Restricted(model, self.earlier, MASK_SHARE, temperature)
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         self.rounds += 1
         if self.rounds % MASK_ROUNDS == 0:
             self.begin()
-        return found
+        return rollouts
 
     def state_dict(self) -> dict[str, Any]:
         return {"rounds": self.rounds}
@@ -85,7 +85,7 @@ class Perturbed(LanguageMeasure):
     def training_model(self, model: Any, rows: Tensor) -> Any:
         return Noisy(model, self.scales[0].exp(), self.seed, rows.tolist())
 
-    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+    def learn(self, rollouts: Rollouts, targets: dict[str, Tensor]) -> Metrics:
         """The gradient came with that of the model."""
         scale, optimiser = self.scales[0], self.optimisers["perturbation"]
         if scale.grad is not None and bool(torch.isfinite(scale.grad).all()):

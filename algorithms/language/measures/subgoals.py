@@ -50,29 +50,29 @@ class Subgoals(Learned):
             f"{config.task} do not say; a task whose turns do",
         )
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        t, now = found.data, read(self.heads, found, self.agent.config)[:, :-1]
-        switch, subgoal, option = self.said(found)
-        found = with_fields(found, "segments", option=option)
-        found = with_fields(found, "signals", switch=switch, subgoal=subgoal)
-        starts, acts = turn_starts(t), action_starts(found)
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        t, now = rollouts.data, read(self.heads, rollouts, self.agent.config)[:, :-1]
+        switch, subgoal, option = self.plans(rollouts)
+        rollouts = with_fields(rollouts, "segments", option=option)
+        rollouts = with_fields(rollouts, "signals", switch=switch, subgoal=subgoal)
+        starts, acts = turn_starts(t), action_starts(rollouts)
         return with_fields(
-            found,
+            rollouts,
             "signals",
             value=over_turns(now[..., 0], acts, t),
             value_high=over_turns(now[..., 1], starts, t),
             value_switch=over_turns(now[..., 2], starts, t),
         )
 
-    def said(self, found: Rollouts) -> tuple[Tensor, Tensor, Tensor]:
+    def plans(self, rollouts: Rollouts) -> tuple[Tensor, Tensor, Tensor]:
         """[B, T] each: 1 at switch steps, 1 at subgoal steps, ids of options."""
-        switch = torch.zeros(found.data.mask.shape, dtype=torch.float64)
+        switch = torch.zeros(rollouts.data.mask.shape, dtype=torch.float64)
         subgoal, option = torch.zeros_like(switch), torch.zeros_like(switch, dtype=torch.int64)
         decode = self.agent.codec.decode
-        for i, (places, tokens) in enumerate(zip(spans(found), lines(found), strict=True)):
+        for i, (places, tokens) in enumerate(zip(spans(rollouts), lines(rollouts), strict=True)):
             current = -1
             for k, (start, stop) in enumerate(places):
-                plan = self.agent.task.plan(found.turns[i][: k + 1])
+                plan = self.agent.task.plan(rollouts.turns[i][: k + 1])
                 current += plan.new
                 option[i, start - 1 :] = max(current, 0)
                 before = 0
@@ -81,11 +81,11 @@ class Subgoals(Learned):
                     switch[i, at - 1] = before < plan.switch[1] and after > plan.switch[0]
                     subgoal[i, at - 1] = before < plan.subgoal[1] and after > plan.subgoal[0]
                     before = after
-        like = found.data.reward
+        like = rollouts.data.reward
         return switch.to(like), subgoal.to(like), option.to(like.device)
 
-    def targets(self, found: Rollouts) -> dict[str, Tensor]:
-        t = found.data
+    def targets(self, rollouts: Rollouts) -> dict[str, Tensor]:
+        t = rollouts.data
         credit, reward = next(
             (term.credit, term.reward(t))
             for term in self.agent.recipe.terms
@@ -102,9 +102,9 @@ class Subgoals(Learned):
         )
         return {"turns": over_turns(turns, starts, t), "options": options, "switches": switches}
 
-    def learn(self, found: Rollouts, targets: dict[str, Tensor]) -> Metrics:
-        t = found.data
-        where = (action_starts(found), first_steps(segment(t, "option")), turn_starts(t))
+    def learn(self, rollouts: Rollouts, targets: dict[str, Tensor]) -> Metrics:
+        t = rollouts.data
+        where = (action_starts(rollouts), first_steps(segment(t, "option")), turn_starts(t))
         wanted = (targets["turns"], targets["options"], targets["switches"])
 
         def squared(values: Tensor, rows: Tensor) -> Tensor:
@@ -114,13 +114,13 @@ class Subgoals(Learned):
                 total = total + error.square().sum() / steps.sum().clamp_min(1)
             return total
 
-        return self.fitted(found, squared)
+        return self.fitted(rollouts, squared)
 
 
-def action_starts(found: Rollouts) -> Tensor:
+def action_starts(rollouts: Rollouts) -> Tensor:
     """[B, T] bool: of every turn the first step that is neither switch nor subgoal; its first step
     if there is none."""
-    t = found.data
+    t = rollouts.data
     planned = (t.signals["switch"] > 0.5) | (t.signals["subgoal"] > 0.5)
     starts, others = turn_starts(t), t.mask & ~planned
     count = others.cumsum(1).to(t.reward.dtype)

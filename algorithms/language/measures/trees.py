@@ -39,9 +39,9 @@ class DivergentTrees(LanguageMeasure):
     """The conversations of a group are held one after the other. The first begins with the prompt,
     each later one with probability 1/2 too; else it says another token where meanings diverge most
     in all that the group has said so far, and goes on from there. The divergence before a token is
-    the entropy of its law times minus the sum over i != j of p_i p_j cos(e_i, e_j), over the 20
-    likeliest tokens with their embeddings e. `groups.node`: one id for the steps that the same
-    conversations share.
+    the entropy of its distribution times minus the sum over i != j of p_i p_j cos(e_i, e_j), over
+    the 20 likeliest tokens with their embeddings e. `groups.node`: one id for the steps that the
+    same conversations share.
 
     ROSE, as in the authors' code (github.com/ZiqiZhao1/ROSE-rl), whose entropy is over the 20
     likeliest tokens too. Costs a pass over every conversation."""
@@ -55,15 +55,15 @@ class DivergentTrees(LanguageMeasure):
         trees: list[list[Twig]] = [[] for _ in problems]
         for _ in range(agent.config.group):
             new = [self.next(problem, tree) for problem, tree in zip(problems, trees, strict=True)]
-            agent.rounds.advance([twig.row for twig in new], agent.rounds.speech())
+            agent.rounds.advance([twig.row for twig in new], agent.rounds.limits())
             for twig, values in zip(new, self.divergences(new), strict=True):
                 twig.divergence = values
             for twig, tree in zip(new, trees, strict=True):
                 tree.append(twig)
         rows = [twig.row for tree in trees for twig in tree]
         owner = [i for i, tree in enumerate(trees) for _ in tree]
-        found = agent.rounds.made(rows, owner)
-        return with_fields(found, "groups", node=nodes(trees, found.data.mask))
+        rollouts = agent.rounds.made(rows, owner)
+        return with_fields(rollouts, "groups", node=nodes(trees, rollouts.data.mask))
 
     def next(self, problem: Problem, tree: Sequence[Twig]) -> Twig:
         """What the tree's next conversation begins as."""
@@ -81,16 +81,16 @@ class DivergentTrees(LanguageMeasure):
     @torch.no_grad()
     def divergences(self, twigs: Sequence[Twig]) -> list[list[float]]:
         """Before every token of the conversations."""
-        agent, found = self.agent, list[list[float]]()
+        agent, values = self.agent, list[list[float]]()
         for i in range(0, len(twigs), agent.config.rows_at_once):
             rows = [twig.row for twig in twigs[i : i + agent.config.rows_at_once]]
             tokens = padded([row.tokens for row in rows], agent.codec.pad, agent.device)
             logits = agent.model(tokens[:, :-1])
             value = divergence(logits / agent.config.sampling.temperature, agent.model.embeddings())
-            found += [
+            values += [
                 [0.0, *value[j, : len(row.tokens) - 1].tolist()] for j, row in enumerate(rows)
             ]
-        return found
+        return values
 
 
 def divergence(logits: Tensor, embeddings: Tensor) -> Tensor:
@@ -185,23 +185,23 @@ class Sets(LanguageMeasure):
             Conversation(problem, tokens, agent.drawn_seed())
             for problem, tokens in zip(problems, openings, strict=True)
         ]
-        agent.rounds.advance(trunks, agent.rounds.speech())
+        agent.rounds.advance(trunks, agent.rounds.limits())
         turns = [self.turn(trunk) for trunk in trunks]
         vines = [
             [trunk.up_to(turn).again(agent.drawn_seed()) for _ in range(group - 1)]
             for trunk, turn in zip(trunks, turns, strict=True)
         ]
-        agent.rounds.advance([row for rows in vines for row in rows], agent.rounds.speech())
+        agent.rounds.advance([row for rows in vines for row in rows], agent.rounds.limits())
         everyone = [[trunk, *rows] for trunk, rows in zip(trunks, vines, strict=True)]
         rows = [row for own in everyone for row in own]
         owner = [i for i in range(len(problems)) for _ in range(group)]
-        found = agent.rounds.made(rows, owner)
+        rollouts = agent.rounds.made(rows, owner)
         count = max(2, round(group / SET))
         sets = [i * count + j * count // group for i in range(len(problems)) for j in range(group)]
-        found = with_fields(found, "groups", set=whole(found, sets))
-        since = found.data.segments["turn"] - whole(found, [turns[i] for i in owner])
-        window = ((since >= 0) & (since < WINDOW)).to(found.data.reward)
-        return with_fields(found, "signals", vine_window=window)
+        rollouts = with_fields(rollouts, "groups", set=whole(rollouts, sets))
+        since = rollouts.data.segments["turn"] - whole(rollouts, [turns[i] for i in owner])
+        window = ((since >= 0) & (since < WINDOW)).to(rollouts.data.reward)
+        return with_fields(rollouts, "signals", vine_window=window)
 
     def turn(self, trunk: Conversation) -> int:
         """One of the turns before which nothing was earned."""

@@ -38,19 +38,19 @@ class Backwards(LanguageMeasure):
             )
 
     def stages(self, batch: Any) -> list[Any]:
-        t, found = batch.rollouts.data, []
+        t, stages = batch.rollouts.data, []
         for turn in sorted(set(t.segments["turn"][t.mask].tolist()), reverse=True):
             here = t.mask & (t.segments["turn"] == turn)
             rows = here.any(1).nonzero().flatten()
             weight = torch.where(here, batch.estimate.weight, 0.0)
-            found.append(
+            stages.append(
                 batch._replace(
                     rollouts=batch.rollouts.select(rows.tolist()),
                     estimate=Estimate(batch.estimate.advantage[rows], weight[rows]),
                     targets={name: value[rows] for name, value in batch.targets.items()},
                 )
             )
-        return found
+        return stages
 
     def on_stage(self, batch: Any) -> Any:
         now = self.agent.measured(self.agent.model, batch.rollouts)[0]
@@ -86,21 +86,21 @@ class OneToken(LanguageMeasure):
         tokens = torch.tensor([shown.tokens], device=agent.device)
         logits = agent.model(tokens[:, :-1])[0][[place - 1 for place in at]]
         log_p, kept = sampling_distribution(logits, agent.config.sampling)
-        chance = torch.rand(
+        uniform = torch.rand(
             group, len(at), generator=agent.generator, device=agent.device, dtype=torch.float64
         )
-        said = draw(log_p, chance)  # [group, places]
+        said = draw(log_p, uniform)  # [group, places]
         behaviour, plain = (
             taken(x.expand(group, *x.shape), said) for x in (log_p, logits.log_softmax(-1))
         )
-        found = []
+        conversations = []
         for i, place in enumerate(at):
             ids = [] if kept is None else [[k for k in kept[i].tolist() if k >= 0]]
             for j in range(group):
-                found.append(self.one(shown, place, int(said[j, i]), ids))
-                found[-1].behaviour = [float(behaviour[j, i])]
-                found[-1].model = [float(plain[j, i])]
-        return found
+                conversations.append(self.one(shown, place, int(said[j, i]), ids))
+                conversations[-1].behaviour = [float(behaviour[j, i])]
+                conversations[-1].model = [float(plain[j, i])]
+        return conversations
 
     def one(
         self, shown: Conversation, place: int, token: int, kept: list[list[int]]

@@ -26,10 +26,10 @@ class GreedyReturn(LanguageMeasure):
     provides = ("signals.greedy_return",)
     fulfils = (Requirement.GREEDY_ANSWERS,)
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         greedy = Sampling(temperature=0.0)
-        values = mean_returns(self.agent, self.agent.model, found, greedy, 1)
-        return with_fields(found, "signals", greedy_return=values)
+        values = mean_returns(self.agent, self.agent.model, rollouts, greedy, 1)
+        return with_fields(rollouts, "signals", greedy_return=values)
 
 
 class ReferenceValue(LanguageMeasure):
@@ -51,10 +51,10 @@ class ReferenceValue(LanguageMeasure):
         if self.modules:
             self.model.load_state_dict(self.agent.model.state_dict())
 
-    def measure(self, found: Rollouts) -> Rollouts:
+    def measure(self, rollouts: Rollouts) -> Rollouts:
         sampling = self.agent.config.sampling
-        values = mean_returns(self.agent, self.model, found, sampling, SAMPLES)
-        return with_fields(found, "signals", reference_value=values)
+        values = mean_returns(self.agent, self.model, rollouts, sampling, SAMPLES)
+        return with_fields(rollouts, "signals", reference_value=values)
 
 
 class Rates:
@@ -99,8 +99,8 @@ class TrackedValue(LanguageMeasure):
         super().__init__(agent)
         self.tracker = Rates(agent.config.pool > 0)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        return with_fields(found, "signals", tracked_value=before(self.tracker, found))
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        return with_fields(rollouts, "signals", tracked_value=before(self.tracker, rollouts))
 
 
 class PriorValue(LanguageMeasure):
@@ -115,36 +115,38 @@ class PriorValue(LanguageMeasure):
         super().__init__(agent)
         self.tracker = Rates(by_prompt=False)
 
-    def measure(self, found: Rollouts) -> Rollouts:
-        return with_fields(found, "signals", prior_value=before(self.tracker, found))
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        return with_fields(rollouts, "signals", prior_value=before(self.tracker, rollouts))
 
 
-def before(rates: Rates, found: Rollouts) -> Any:
+def before(rates: Rates, rollouts: Rollouts) -> Any:
     """[B, T]: the rates before the round, which then takes the round in."""
-    values = whole(found, [rates.value(problem) for problem in found.problems])
-    rates.update(found.problems, outcomes(found))
+    values = whole(rollouts, [rates.value(problem) for problem in rollouts.problems])
+    rates.update(rollouts.problems, outcomes(rollouts))
     return values
 
 
-def mean_returns(agent: Any, model: Any, found: Rollouts, sampling: Sampling, samples: int) -> Any:
+def mean_returns(
+    agent: Any, model: Any, rollouts: Rollouts, sampling: Sampling, samples: int
+) -> Any:
     """[B, T]: the mean whole reward of `samples` conversations of `model` about the same prompt, in
     the same words and up to the same horizon."""
-    rows = firsts(found)
-    spoken = found.data.mask.int().argmax(1) + 1  # where the first turn begins
+    rows = firsts(rollouts)
+    spoken = rollouts.data.mask.int().argmax(1) + 1  # where the first turn begins
     talked = roll_out(
         model,
         agent.codec,
         agent.task,
-        [found.problems[row] for row in rows.values()],
+        [rollouts.problems[row] for row in rows.values()],
         sampling,
         agent.generator,
         group=samples,
         turn_tokens=agent.config.turn_tokens,
-        max_turns=agent.rounds.speech().max_turns if agent.config.horizon else None,
-        openings=[found.tokens[row, : int(spoken[row])].tolist() for row in rows.values()],
+        max_turns=agent.rounds.limits().max_turns if agent.config.horizon else None,
+        openings=[rollouts.tokens[row, : int(spoken[row])].tolist() for row in rows.values()],
     )
     agent.tokens["sampled"] += int(talked.data.mask.sum())
     earned = outcomes(talked)
     means = [sum(earned[i : i + samples]) / samples for i in range(0, len(earned), samples)]
     value = dict(zip(rows, means, strict=True))
-    return whole(found, [value[prompt] for prompt in prompts(found)])
+    return whole(rollouts, [value[prompt] for prompt in prompts(rollouts)])

@@ -67,13 +67,13 @@ class HuggingFace(nn.Module):
         if not self.keeps_columns:
             return self(tokens)[here]
         columns = here.any(0).nonzero().flatten()
-        found = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
-        logits: Tensor = found.logits[here[:, columns]]
+        output = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
+        logits: Tensor = output.logits[here[:, columns]]
         return logits
 
     def features(self, tokens: Tensor) -> Tensor:
-        found = self.inner(input_ids=tokens, use_cache=False, output_hidden_states=True)
-        last: Tensor = found.hidden_states[-1]
+        output = self.inner(input_ids=tokens, use_cache=False, output_hidden_states=True)
+        last: Tensor = output.hidden_states[-1]
         return last
 
     def read(self, features: Tensor) -> Tensor:
@@ -110,14 +110,14 @@ class HuggingFace(nn.Module):
         kind = next(self.parameters()).dtype
         mask = torch.zeros(seen.shape, dtype=kind, device=tokens.device)
         mask = mask.masked_fill(~seen, torch.finfo(kind).min)
-        found = self.inner(
+        output = self.inner(
             input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,
             past_key_values=cache.past,
             use_cache=True,
         )
-        logits: Tensor = found.logits[:, -1]
+        logits: Tensor = output.logits[:, -1]
         return logits
 
 
@@ -137,8 +137,8 @@ class TokenizerCodec:
 
     def opening(self, prompt: str) -> list[int]:
         if self.tokenizer.chat_template is None:
-            found: list[int] = self.tokenizer.encode(prompt + "\n")
-            return [t for i, t in enumerate(found) if i == 0 or t != self.end]
+            ids: list[int] = self.tokenizer.encode(prompt + "\n")
+            return [t for i, t in enumerate(ids) if i == 0 or t != self.end]
         text = self._chat([("user", prompt)], True)
         return self._encode(text)
 
@@ -163,8 +163,8 @@ class TokenizerCodec:
         return text.strip()
 
     def _encode(self, text: str) -> list[int]:
-        found: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return found
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
 
     def _chat(self, said: Sequence[tuple[str, str]], ask: bool) -> str:
         messages = [{"role": role, "content": text} for role, text in said]

@@ -23,13 +23,13 @@ def passes(mask: Tensor, rows_at_once: int) -> list[Pass]:
     place = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     needed = torch.where(mask, place, 1).amax(1)
     order = needed.argsort(descending=True, stable=True)
-    found, begin, lengths = [], 0, needed[order].tolist()
+    result, begin, lengths = [], 0, needed[order].tolist()
     for end in range(1, len(lengths) + 1):
         rows, steps = end - begin, lengths[begin]
         if end == len(lengths) or rows == rows_at_once or rows * steps >= TOKENS:
-            found.append(Pass(order[begin:end], steps))
+            result.append(Pass(order[begin:end], steps))
             begin = end
-    return found
+    return result
 
 
 def together(pieces: Sequence[Tensor], done: Sequence[Pass], columns: int) -> Tensor:

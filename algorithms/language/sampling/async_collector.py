@@ -73,7 +73,7 @@ class Ledger:
         self.working[self.pieces] = groups
         return Work(self.pieces, self.version, [row for g in groups for row in g.rows])
 
-    def came(self, piece: int, rows: list[dict[str, Any]] | None) -> None:
+    def returned(self, piece: int, rows: list[dict[str, Any]] | None) -> None:
         """A piece of work is back with its rows, or lost (None): then it is done again."""
         for group in self.working.pop(piece):
             if rows is not None:
@@ -119,7 +119,7 @@ class Ledger:
 
 
 class Record:
-    """What happened, an event a line: `begin` and `take` groups, a piece of work `came` or was
+    """What happened, an event a line: `begin` and `take` groups, a piece of work `came` back or was
     `lost`, `learn` from groups."""
 
     def __init__(self, path: Path | None) -> None:
@@ -178,16 +178,16 @@ class AsyncCollector:
     def collect(self, agent: LanguagePolicyGradient) -> int:
         """Wait until a round is there; returns how many updates follow."""
         while (numbers := self.ledger.chosen()) is None:
-            self.employ(agent)
+            self.dispatch(agent)
             for piece, rows in self.workers.arrived():
                 self.record.add("lost" if rows is None else "came", piece)
-                self.ledger.came(piece, rows)
-        self.employ(agent)  # they go on while the agent learns
+                self.ledger.returned(piece, rows)
+        self.dispatch(agent)  # they go on while the agent learns
         self.record.add("learn", numbers)
         return take_in(agent, self.ledger.learn(numbers))
 
-    def employ(self, agent: LanguagePolicyGradient) -> None:
-        """Give work to everyone who is free, as far as there is any."""
+    def dispatch(self, agent: LanguagePolicyGradient) -> None:
+        """Dispatch waiting groups to idle workers."""
         while self.workers.idle() > 0:
             new = min(self.chunk - len(self.ledger.waiting), self.ledger.may_begin())
             if new > 0:
@@ -208,7 +208,7 @@ class AsyncCollector:
         self.record.cut(state["events"])
         for piece in list(self.ledger.working):
             self.record.add("lost", piece)
-            self.ledger.came(piece, None)
+            self.ledger.returned(piece, None)
 
 
 class ReplayCollector:
@@ -231,7 +231,7 @@ class ReplayCollector:
                 self.out |= dict(self.workers.arrived())
             elif event in ("came", "lost"):
                 rows = self.out.pop(value)
-                self.ledger.came(value, rows if event == "came" else None)
+                self.ledger.returned(value, rows if event == "came" else None)
             elif event == "learn":
                 return take_in(agent, self.ledger.learn(value))
         raise CheckpointError("the record has no more rounds")
@@ -255,16 +255,16 @@ def check(config: LanguageConfig) -> None:
 
 def opened(agent: LanguagePolicyGradient, count: int, version: int) -> list[Group]:
     """New groups about the agent's next problems."""
-    found = []
+    groups = []
     numbers = agent.new_numbers(count)
     for number, problem in zip(numbers, agent.problems(numbers), strict=True):
         tokens = agent.codec.opening(problem.prompt)
-        chance = torch.randint(
+        seeds = torch.randint(
             2**62, (agent.config.group,), generator=agent.generator, device=agent.device
         )
-        rows = [Conversation(problem, list(tokens), seed).plain() for seed in chance.tolist()]
-        found.append(Group(number, version, rows))
-    return found
+        rows = [Conversation(problem, list(tokens), seed).plain() for seed in seeds.tolist()]
+        groups.append(Group(number, version, rows))
+    return groups
 
 
 def take_in(agent: LanguagePolicyGradient, groups: list[Group]) -> int:
@@ -272,14 +272,14 @@ def take_in(agent: LanguagePolicyGradient, groups: list[Group]) -> int:
     rows = [Conversation.from_plain(row) for group in groups for row in group.rows]
     like = next(agent.model.parameters())
     owner = [group.number for group in groups for _ in group.rows]
-    found = grouped(gathered(rows, agent.codec.pad, like), owner)
-    agent.tokens["sampled"] += int(found.data.mask.sum())
-    version = found.data.policy_version  # workers count rounds, an agent its updates
+    rollouts = grouped(gathered(rows, agent.codec.pad, like), owner)
+    agent.tokens["sampled"] += int(rollouts.data.mask.sum())
+    version = rollouts.data.policy_version  # workers count rounds, an agent its updates
     assert version is not None
     updates = agent.config.epochs * agent.config.minibatches
-    data = dataclasses.replace(found.data, policy_version=version * updates)
-    found = dataclasses.replace(found, data=data)
-    return agent.take_in(agent.with_old(found, sampled=True))
+    data = dataclasses.replace(rollouts.data, policy_version=version * updates)
+    rollouts = dataclasses.replace(rollouts, data=data)
+    return agent.take_in(agent.with_old(rollouts, sampled=True))
 
 
 def weights_of(agent: LanguagePolicyGradient) -> Weights:
@@ -289,7 +289,7 @@ def weights_of(agent: LanguagePolicyGradient) -> Weights:
 
 
 def worker_config(agent: LanguagePolicyGradient, budget: int | None, threads: int) -> WorkerConfig:
-    """What the agent's workers are told."""
+    """The settings of the agent's workers."""
     c = agent.config
-    speech = GenerationLimits(c.sampling, c.turn_tokens)
-    return WorkerConfig(c.model, c.task, speech, budget, threads, str(agent.device))
+    limits = GenerationLimits(c.sampling, c.turn_tokens)
+    return WorkerConfig(c.model, c.task, limits, budget, threads, str(agent.device))

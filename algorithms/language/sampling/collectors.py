@@ -20,13 +20,13 @@ from mbrl.policy_gradient.trainer import with_fields
 
 
 class ConversationCollector:
-    """The agent's next problems, a group of conversations about each. `chance` is for choices
+    """The agent's next problems, a group of conversations about each. `generator` is for choices
     beside the model's own, which come from the agent's generator."""
 
     def __init__(self, agent: Any) -> None:
         self.agent = agent
         seed = random.Random(f"{agent.seed} rounds").getrandbits(62)
-        self.chance = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed)
         c = agent.config
         self.horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
 
@@ -35,8 +35,8 @@ class ConversationCollector:
         c = self.agent.config
         problems = self.agent.problems(self.agent.new_numbers(c.prompts))
         for part in self.agent.measures:
-            if (found := part.roll_out(problems)) is not None:
-                return found
+            if (rollouts := part.roll_out(problems)) is not None:
+                return rollouts
         owner = [i for i in range(len(problems)) for _ in range(c.group)]
         rows = self.copies(self.opened(problems), [c.group] * len(problems))
         rows, owner = self.held(rows, owner)
@@ -49,7 +49,7 @@ class ConversationCollector:
         count = self.agent.config.templates
         texts = [problem.prompt for problem in problems]
         if count > 1:
-            which = templates(len(problems), count, self.chance).tolist()
+            which = templates(len(problems), count, self.generator).tolist()
             texts = [schedule.TEMPLATES[i].format(t) for i, t in zip(which, texts, strict=True)]
         openings = [self.agent.codec.opening(text) for text in texts]
         return [Conversation(p, o) for p, o in zip(problems, openings, strict=True)]
@@ -58,10 +58,10 @@ class ConversationCollector:
         """That many of each, with chance of their own."""
         a = self.agent
         whole = [start for start, n in zip(starts, counts, strict=True) for _ in range(n)]
-        chance = torch.randint(2**62, (len(whole),), generator=a.generator, device=a.device)
-        return [start.again(seed) for start, seed in zip(whole, chance.tolist(), strict=True)]
+        seeds = torch.randint(2**62, (len(whole),), generator=a.generator, device=a.device)
+        return [start.again(seed) for start, seed in zip(whole, seeds.tolist(), strict=True)]
 
-    def speech(self) -> GenerationLimits:
+    def limits(self) -> GenerationLimits:
         """How the conversations of this round are held."""
         turns = None if self.horizon is None else self.horizon(self.agent.step)
         return GenerationLimits(self.agent.config.sampling, self.agent.config.turn_tokens, turns)
@@ -70,15 +70,15 @@ class ConversationCollector:
         self, rows: list[Conversation], owner: list[int]
     ) -> tuple[list[Conversation], list[int]]:
         """The conversations after their end, and whose they are: those that went on to it."""
-        self.advance(rows, self.speech())
+        self.advance(rows, self.limits())
         return rows, owner
 
     def advance(
-        self, rows: Sequence[Conversation], speech: GenerationLimits, **options: Any
+        self, rows: Sequence[Conversation], limits: GenerationLimits, **options: Any
     ) -> None:
         a = self.agent
         before = sum(len(row.behaviour) for row in rows)
-        advance(a.sampling_model(), a.codec, a.task, rows, speech, version=a.updates, **options)
+        advance(a.sampling_model(), a.codec, a.task, rows, limits, version=a.updates, **options)
         a.tokens["sampled"] += sum(len(row.behaviour) for row in rows) - before
 
     def made(self, rows: Sequence[Conversation], owner: Sequence[int]) -> Rollouts:
@@ -97,15 +97,15 @@ class ConversationCollector:
         again = [Conversation.from_plain(values) for group in old for values in group]
         first = max(owner, default=-1) + 1
         numbers = [first + i for i, group in enumerate(old) for _ in group]
-        found = self.made([*rows, *again], [*owner, *numbers])
+        rollouts = self.made([*rows, *again], [*owner, *numbers])
         replayed = torch.tensor([0.0] * len(rows) + [1.0] * len(again), dtype=torch.float64)
-        return with_fields(found, "signals", replayed=whole(found, replayed))
+        return with_fields(rollouts, "signals", replayed=whole(rollouts, replayed))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"chance": self.chance.get_state()}
+        return {"chance": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.chance.set_state(state["chance"])
+        self.generator.set_state(state["chance"])
 
 
 class Recent:
@@ -146,7 +146,7 @@ class MixedCollector(ConversationCollector):
         if self.rounds == c.mixed_rounds:
             a.anchors["reference"].load_state_dict(a.model.state_dict())
         mixing = self.rounds < c.mixed_rounds
-        old = self.recent.draw(int(c.mixed_share * c.prompts) if mixing else 0, self.chance)
+        old = self.recent.draw(int(c.mixed_share * c.prompts) if mixing else 0, self.generator)
         self.rounds += 1
         count = c.prompts - len(old)
         rows = self.copies(self.opened(a.problems(a.new_numbers(count))), [c.group] * count)
@@ -187,16 +187,16 @@ class ScheduledCollector(ConversationCollector):
         for group in agent.optimisers["model"].param_groups:
             group["lr"] *= self.scheduler.rate_scale
 
-    def speech(self) -> GenerationLimits:
+    def limits(self) -> GenerationLimits:
         """Turns are no longer than the scheduler has them."""
-        usual, longest = super().speech(), self.scheduler.longest_turn
+        usual, longest = super().limits(), self.scheduler.longest_turn
         if longest is None:
             return usual
         tokens = min(longest, usual.limit(self.agent.task))
         return GenerationLimits(usual.sampling, tokens, usual.max_turns)
 
     def gathered(self) -> Rollouts:
-        a, found = self.agent, list[Conversation]()
+        a, conversations = self.agent, list[Conversation]()
         starts: dict[int, Conversation] = {}  # one wording a prompt, however often it is asked for
 
         def roll(request: Request) -> Outcome:
@@ -205,28 +205,31 @@ class ScheduledCollector(ConversationCollector):
             starts.update(zip(new, self.opened(a.problems(new)), strict=True))
             rows = self.copies([starts[n] for n in numbers], counts)
             rows, _ = self.held(rows, request.each().tolist())
-            found.extend(rows)
+            conversations.extend(rows)
             return outcome_of(rows, request.each())
 
-        outcome = gather(self.scheduler, roll, self.chance)
+        outcome = gather(self.scheduler, roll, self.generator)
         share = self.scheduler.fresh_share
-        kept = self.scheduler.keep(outcome, self.chance)
-        self.scheduler.heard(outcome, self.chance)
+        kept = self.scheduler.keep(outcome, self.generator)
+        self.scheduler.observe(outcome, self.generator)
         if not bool(kept.any()):
             raise RuntimeError(f"{a.config.scheduler} kept none of {len(kept)} conversations")
         in_order = outcome.prompts.argsort(stable=True)
         if self.scheduler.of_all:
-            rows = [found[i] for i in in_order.tolist()]
+            rows = [conversations[i] for i in in_order.tolist()]
             round_ = self.made(rows, outcome.prompts[in_order].tolist())
             return with_fields(round_, "signals", trained=whole(round_, kept[in_order].double()))
         in_order = in_order[kept[in_order]]
-        rows, owner = [found[i] for i in in_order.tolist()], outcome.prompts[in_order].tolist()
+        rows, owner = (
+            [conversations[i] for i in in_order.tolist()],
+            outcome.prompts[in_order].tolist(),
+        )
         return self.made(rows, owner) if share is None else self.filled(rows, owner, share)
 
     def filled(self, rows: list[Conversation], owner: list[int], share: float) -> Rollouts:
         """A round of which these are `share`."""
         groups = len(set(owner))
-        old = self.recent.draw(round(groups / share) - groups, self.chance)
+        old = self.recent.draw(round(groups / share) - groups, self.generator)
         self.recent.add(rows, owner)
         return self.mixed(rows, owner, old)
 

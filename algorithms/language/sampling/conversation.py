@@ -20,10 +20,10 @@ from algorithms.language.tasks.base import Problem, Reply, TextTask
 class Conversation:
     """A problem, the `tokens` of what was said so far, and the `spans` of the model's turns in
     them, of which the last one may be going on. Of every token that the model said: `behaviour`,
-    its log-prob under the law that drew it, `model`, that of the logits as they are, the policy's
-    `versions`, and with `top_p` below 1 the set that it was drawn from (`kept`). `turns` and
-    `replies` are those that are over. `seed` is its chance: number k of it draws token k, so a text
-    depends on the policies alone. The first `given` turns were there when it began: nothing is
+    its log-prob under the distribution that drew it, `model`, that of the logits as they are, the
+    policy's `versions`, and with `top_p` below 1 the set that it was drawn from (`kept`). `turns`
+    and `replies` are those that are over. `seed` is its chance: number k of it draws token k, so a
+    text depends on the policies alone. The first `given` turns were there when it began: nothing is
     known of how they were drawn."""
 
     problem: Problem
@@ -41,12 +41,12 @@ class Conversation:
     given: int = 0
 
     @property
-    def said(self) -> int:
+    def turn_length_so_far(self) -> int:
         """Tokens of the turn that is going on."""
         going_on = len(self.spans) > len(self.turns)
         return self.spans[-1][1] - self.spans[-1][0] if going_on else 0
 
-    def say(self, tokens: Sequence[int]) -> None:
+    def extend_turn(self, tokens: Sequence[int]) -> None:
         """Go on with the turn, or begin the next one."""
         start = len(self.tokens)
         if len(self.spans) > len(self.turns):
@@ -54,9 +54,9 @@ class Conversation:
         self.tokens += tokens
         self.spans.append((start, len(self.tokens)))
 
-    def hear(self, said: SampledTurn, version: int) -> None:
+    def add_turn_tokens(self, said: SampledTurn, version: int) -> None:
         """Take in what the model of this `version` said."""
-        self.say(said.tokens)
+        self.extend_turn(said.tokens)
         self.behaviour += said.behaviour
         self.model += said.model
         self.versions += [version] * len(said.tokens)
@@ -106,8 +106,8 @@ class Conversation:
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """How conversations are held: the law of tokens, and how long turns (`turn_tokens`) and
-    conversations (`max_turns`) may be; None: as the task says."""
+    """How conversations are sampled: the distribution of tokens, and how long turns (`turn_tokens`)
+    and conversations (`max_turns`) may be; None: as the task says."""
 
     sampling: Sampling = field(default_factory=Sampling)
     turn_tokens: int | None = None
@@ -128,7 +128,7 @@ def advance(
     codec: Codec,
     task: TextTask,
     rows: Sequence[Conversation],
-    speech: GenerationLimits,
+    limits: GenerationLimits,
     *,
     version: int = 0,
     budget: int | None = None,
@@ -136,47 +136,47 @@ def advance(
     """Take all conversations that are not done to their end, or each by `budget` tokens of its own.
     The model's `version` is noted at every token."""
     device = next(model.parameters()).device
-    limit, rounds = speech.limit(task), speech.rounds(task)
+    limit, rounds = limits.limit(task), limits.rounds(task)
     left = [limit * rounds if budget is None else budget for _ in rows]
-    chance = [draws(row.seed, limit * rounds) for row in rows]
-    live = [i for i, row in enumerate(rows) if not row.done]
+    uniforms = [draws(row.seed, limit * rounds) for row in rows]
+    alive = [i for i, row in enumerate(rows) if not row.done]
     cache: Any = None
     begun = [0] * len(rows)  # tokens that the cache has
-    while live:
-        chunks = [rows[i].tokens[begun[i] :] for i in live]
+    while alive:
+        chunks = [rows[i].tokens[begun[i] :] for i in alive]
         if cache is None:
-            cache, logits = opened(model, codec, task, rows, live, limit, rounds)
+            cache, logits = opened(model, codec, task, rows, alive, limit, rounds)
         else:
             tokens, real = aligned(chunks, codec.pad, device)
             logits = model.extend(tokens, real, cache)
-        most = [min(limit - rows[i].said, left[i]) for i in live]
-        uniform = torch.zeros(len(live), max(most), dtype=torch.float64)
-        for place, i in enumerate(live):
+        most = [min(limit - rows[i].turn_length_so_far, left[i]) for i in alive]
+        uniform = torch.zeros(len(alive), max(most), dtype=torch.float64)
+        for place, i in enumerate(alive):
             at = len(rows[i].behaviour)
-            uniform[place, : most[place]] = chance[i][at : at + most[place]]
+            uniform[place, : most[place]] = uniforms[i][at : at + most[place]]
         turn = sample_turn(
             model,
             cache,
             logits,
-            speech.sampling,
+            limits.sampling,
             uniform.to(device),
             torch.tensor(most, device=device),
             end=codec.end,
             pad=codec.pad,
         )
         going, said = [], turn.rows()
-        for place, i in enumerate(live):
+        for place, i in enumerate(alive):
             row, count = rows[i], len(said[place].tokens)
             begun[i] = len(row.tokens) + count - 1  # all but the last token
             left[i] -= count
-            row.hear(said[place], version)
-            if row.tokens[-1] == codec.end or row.said == limit:
+            row.add_turn_tokens(said[place], version)
+            if row.tokens[-1] == codec.end or row.turn_length_so_far == limit:
                 row.finish(task, codec, rounds)
             if not row.done and left[i] > 0:
                 going.append(place)
-        if len(going) < len(live):
+        if len(going) < len(alive):
             cache = cache.select(torch.tensor(going, dtype=torch.int64, device=device))
-        live = [live[place] for place in going]
+        alive = [alive[place] for place in going]
 
 
 def opened(
@@ -184,15 +184,15 @@ def opened(
     codec: Codec,
     task: TextTask,
     rows: Sequence[Conversation],
-    live: Sequence[int],
+    alive: Sequence[int],
     limit: int,
     rounds: int,
 ) -> tuple[Any, Tensor]:
-    """The cache of what was said so far in the rows `live`, and the logits after it. What several
+    """The cache of what was said so far in the rows `alive`, and the logits after it. What several
     rows have in common altogether (the prompt of a group) is read once."""
     device = next(model.parameters()).device
     places: dict[tuple[int, ...], int] = {}
-    owner = [places.setdefault(tuple(rows[i].tokens), len(places)) for i in live]
+    owner = [places.setdefault(tuple(rows[i].tokens), len(places)) for i in alive]
     tokens, real = aligned([list(key) for key in places], codec.pad, device)
     room = tokens.shape[1] + rounds * (limit + 1) + (rounds - 1) * (task.prompt_length + 2)
     cache = model.cache(len(places), room)
@@ -228,7 +228,7 @@ def demonstration(
     row = Conversation(problem, codec.opening(problem.prompt))
     while not row.done:
         tokens = codec.turn(task.demonstration(problem, row.turns, rng))
-        row.say(tokens)
+        row.extend_turn(tokens)
         row.behaviour += [0.0] * len(tokens)
         row.model += [0.0] * len(tokens)
         row.versions += [0] * len(tokens)

@@ -38,7 +38,7 @@ class ResumedCollector(ConversationCollector):
 
     def gathered(self) -> Rollouts:
         a, group = self.agent, self.agent.config.group
-        drawn = [self.buffer.draw(self.chance) for _ in range(a.config.prompts)]
+        drawn = [self.buffer.draw(self.generator) for _ in range(a.config.prompts)]
         new = a.problems(a.new_numbers(drawn.count(None)))
         fresh = iter(self.opened(new))
         starts = [next(fresh) if d is None else Conversation.from_plain(d[1]) for d in drawn]
@@ -56,8 +56,8 @@ class ResumedCollector(ConversationCollector):
         longer = [row for row in rows if len(row.turns) > row.given + 1]
         if not longer:
             return
-        row = longer[int(torch.randint(len(longer), (), generator=self.chance))]
-        turns = torch.randint(row.given + 1, len(row.turns), (), generator=self.chance)
+        row = longer[int(torch.randint(len(longer), (), generator=self.generator))]
+        turns = torch.randint(row.given + 1, len(row.turns), (), generator=self.generator)
         self.buffer.add(row.up_to(int(turns)).plain(), returns)
 
     def state_dict(self) -> dict[str, Any]:
@@ -111,10 +111,10 @@ class PivotCollector(ConversationCollector):
         group = self.agent.config.group
         rows = self.copies([starts[i] for i in chosen], [group] * len(chosen))
         owner = [place for place in range(len(chosen)) for _ in range(group)]
-        told = self.speech()
+        limits = self.limits()
         for given in sorted({row.given for row in rows}):
             mine = [row for row in rows if row.given == given]
-            self.advance(mine, GenerationLimits(told.sampling, told.turn_tokens, given + 1))
+            self.advance(mine, GenerationLimits(limits.sampling, limits.turn_tokens, given + 1))
         for row, place in zip(rows, owner, strict=True):
             reply = row.replies[-1]
             right = reply.success or brings(reply) == goals[chosen[place]]
@@ -124,7 +124,7 @@ class PivotCollector(ConversationCollector):
     def gathered(self) -> Rollouts:
         if not self.starts:
             self.profile()
-        chosen = self.order.take(self.agent.config.prompts, self.chance).tolist()
+        chosen = self.order.take(self.agent.config.prompts, self.generator).tolist()
         starts = [Conversation.from_plain(values) for values in self.starts]
         return self.made(*self.turns(starts, self.goals, chosen))
 
@@ -164,8 +164,8 @@ class PruningCollector(ConversationCollector):
     def held(
         self, rows: list[Conversation], owner: list[int]
     ) -> tuple[list[Conversation], list[int]]:
-        speech, c = self.speech(), self.agent.config
-        self.advance(rows, speech, budget=c.prune_at)
+        limits, c = self.limits(), self.agent.config
+        self.advance(rows, limits, budget=c.prune_at)
         going, dropped = list[int](), set[int]()
         for group in sorted(set(owner)):
             mine = [i for i, o in enumerate(owner) if o == group and not rows[i].done]
@@ -177,7 +177,7 @@ class PruningCollector(ConversationCollector):
             dropped |= {i for i, on in zip(mine, stay, strict=True) if not on}
         if going:
             features = halfway([rows[i] for i in going])
-            self.advance([rows[i] for i in going], speech)
+            self.advance([rows[i] for i in going], limits)
             right = torch.tensor([float(rows[i].replies[-1].success) for i in going])
             self.pruner.update(features, right)
         left = [i for i in range(len(rows)) if i not in dropped]

@@ -106,16 +106,16 @@ def roll_out(
             f"{len(problems)} problems in groups of {group}: give at least one problem, and every "
             "problem a group of at least 1"
         )
-    speech = GenerationLimits(sampling, turn_tokens, max_turns)
+    limits = GenerationLimits(sampling, turn_tokens, max_turns)
     owner = [i for i, count in enumerate(counts) for _ in range(count)]
     if openings is None:
         openings = [codec.opening(p.prompt) for p in problems]
-    chance = torch.randint(2**62, (len(owner),), generator=generator, device=generator.device)
+    seeds = torch.randint(2**62, (len(owner),), generator=generator, device=generator.device)
     rows = [
         Conversation(problems[i], list(openings[i]), seed)
-        for i, seed in zip(owner, chance.tolist(), strict=True)
+        for i, seed in zip(owner, seeds.tolist(), strict=True)
     ]
-    advance(model, codec, task, rows, speech, version=version)
+    advance(model, codec, task, rows, limits, version=version)
     like = next(model.parameters())
     return grouped(gathered(rows, codec.pad, like), owner)
 
@@ -156,8 +156,8 @@ def gathered(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
         terminated[i, last], truncated[i, last] = ended, not ended
 
     def on(values: np.ndarray) -> Tensor:
-        found = torch.from_numpy(values).to(like.device)
-        return found.to(like.dtype) if found.is_floating_point() else found
+        tensor = torch.from_numpy(values).to(like.device)
+        return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
 
     said = on(tokens)
     data = Trajectories(
@@ -183,20 +183,20 @@ def gathered(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
     )
 
 
-def grouped(found: Rollouts, prompts: Sequence[int]) -> Rollouts:
+def grouped(rollouts: Rollouts, prompts: Sequence[int]) -> Rollouts:
     """With `groups["prompt"]`, conversations about one problem, which equal numbers in `prompts`
     [B] name, and `groups["state"]`, turns that acted in one state of it."""
     at, states = dict[int, int](), dict[tuple[int, str], int]()
-    turn = found.data.segments["turn"].cpu()
+    turn = rollouts.data.segments["turn"].cpu()
     prompt_ids, state_ids = torch.zeros_like(turn), torch.zeros_like(turn)
-    for i, (problem, replies) in enumerate(zip(found.problems, found.replies, strict=True)):
+    for i, (problem, replies) in enumerate(zip(rollouts.problems, rollouts.replies, strict=True)):
         prompt = at.setdefault(prompts[i], len(at))
         names = [problem.state, *(r.state for r in replies[:-1])]
         ids = torch.tensor([states.setdefault((prompt, n), len(states)) for n in names])
         prompt_ids[i], state_ids[i] = prompt, ids[turn[i]]
-    device = found.tokens.device
+    device = rollouts.tokens.device
     groups = {"prompt": prompt_ids.to(device), "state": state_ids.to(device)}
-    return dataclasses.replace(found, data=dataclasses.replace(found.data, groups=groups))
+    return dataclasses.replace(rollouts, data=dataclasses.replace(rollouts.data, groups=groups))
 
 
 def joined(parts: Sequence[Rollouts], pad: int) -> Rollouts:
@@ -225,15 +225,15 @@ def stacked(values: Sequence[Tensor], fill: float) -> Tensor:
     return out
 
 
-def plain(found: Rollouts) -> dict[str, Any]:
+def plain(rollouts: Rollouts) -> dict[str, Any]:
     """Tensors, numbers and texts alone, for a checkpoint."""
-    values = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
+    values = {f.name: getattr(rollouts, f.name) for f in dataclasses.fields(rollouts)}
     texts = {
-        "problems": [dataclasses.asdict(p) for p in found.problems],
-        "turns": [list(row) for row in found.turns],
-        "replies": [[dataclasses.asdict(r) for r in row] for row in found.replies],
+        "problems": [dataclasses.asdict(p) for p in rollouts.problems],
+        "turns": [list(row) for row in rollouts.turns],
+        "replies": [[dataclasses.asdict(r) for r in row] for row in rollouts.replies],
     }
-    return values | {"data": dataclasses.asdict(found.data)} | texts
+    return values | {"data": dataclasses.asdict(rollouts.data)} | texts
 
 
 def from_plain(values: dict[str, Any]) -> Rollouts:

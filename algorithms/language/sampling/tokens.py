@@ -40,9 +40,9 @@ class SampledTurn(NamedTuple):
 @dataclass(frozen=True)
 class Turn:
     """Tokens [B, N] of a turn each, real where `real` [B, N]. `behaviour` [B, N] are their
-    log-probs under the law that drew them, `model` [B, N] those of the logits as they are. `kept`
-    [B, N, K], with `top_p` below 1 or a `Restricted` model, holds the ids that could be drawn,
-    padded by -1."""
+    log-probs under the distribution that drew them, `model` [B, N] those of the logits as they are.
+    `kept` [B, N, K], with `top_p` below 1 or a `Restricted` model, holds the ids that could be
+    drawn, padded by -1."""
 
     tokens: Tensor
     real: Tensor
@@ -57,11 +57,11 @@ class Turn:
             values.tolist() for values in (self.tokens, self.behaviour, self.model)
         )
         kept = [[]] * len(count) if self.kept is None else self.kept.tolist()
-        found = []
+        turns = []
         for i, n in enumerate(count):
             sets = [[k for k in ids if k >= 0] for ids in kept[i][:n]]
-            found.append(SampledTurn(tokens[i][:n], behaviour[i][:n], model[i][:n], sets))
-        return found
+            turns.append(SampledTurn(tokens[i][:n], behaviour[i][:n], model[i][:n], sets))
+        return turns
 
 
 def sampling_distribution(
@@ -158,12 +158,12 @@ def taken(log_p: Tensor, token: Tensor) -> Tensor:
     return log_p.gather(-1, token[..., None])[..., 0]
 
 
-def described(
+def log_probs_and_entropy(
     logits: Tensor, tokens: Tensor, temperature: float = 1.0, kept: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of `tokens` [B, T], each drawn after the `logits` [B, T, V]: their log-probs under the same
     `temperature` and `kept` set [B, T, K] with which they were sampled, and the entropy and the sum
-    of squared probabilities of that law; [B, T] each, all with gradients."""
+    of squared probabilities of that distribution; [B, T] each, all with gradients."""
     if temperature <= 0:
         raise ConfigError("greedy turns have no log-probs to learn from; sample them")
     scaled = logits / temperature

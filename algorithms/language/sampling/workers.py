@@ -30,7 +30,7 @@ class WorkerConfig:
 
     model: ModelConfig
     task: str
-    speech: GenerationLimits
+    limits: GenerationLimits
     budget: int | None = None
     threads: int = 1
     device: str = "cpu"
@@ -59,13 +59,13 @@ class Workers(Protocol):
 class WorkerModel:
     """A worker's own copy of the model."""
 
-    def __init__(self, hall: WorkerConfig) -> None:
-        self.hall, self.version = hall, -1
-        device = torch.device(hall.device)
-        self.task = text_task(hall.task)
-        self.model, self.codec = build_model(hall.model, torch.Generator().manual_seed(0), device)
+    def __init__(self, config: WorkerConfig) -> None:
+        self.config, self.version = config, -1
+        device = torch.device(config.device)
+        self.task = text_task(config.task)
+        self.model, self.codec = build_model(config.model, torch.Generator().manual_seed(0), device)
 
-    def carry_on(self, work: Work, weights: Weights | None) -> list[dict[str, Any]]:
+    def generate(self, work: Work, weights: Weights | None) -> list[dict[str, Any]]:
         """The rows of `work` after it; new `weights` come first."""
         if weights is not None:
             state = {name: torch.from_numpy(value) for name, value in weights.items()}
@@ -73,15 +73,15 @@ class WorkerModel:
             self.version = work.version
         assert self.version == work.version
         rows = [Conversation.from_plain(row) for row in work.rows]
-        hall = self.hall
+        config = self.config
         advance(
             self.model,
             self.codec,
             self.task,
             rows,
-            hall.speech,
+            config.limits,
             version=work.version,
-            budget=hall.budget,
+            budget=config.budget,
         )
         return [row.plain() for row in rows]
 
@@ -89,16 +89,16 @@ class WorkerModel:
 class Inline:
     """This process: every piece is done when it is given."""
 
-    def __init__(self, hall: WorkerConfig, count: int = 1) -> None:
-        self.speaker, self.count = WorkerModel(hall), count
+    def __init__(self, config: WorkerConfig, count: int = 1) -> None:
+        self.model, self.count = WorkerModel(config), count
         self.done: list[tuple[int, list[dict[str, Any]] | None]] = []
 
     def idle(self) -> int:
         return self.count - len(self.done)
 
     def give(self, work: Work, weights: Callable[[], Weights]) -> None:
-        new = weights() if self.speaker.version != work.version else None
-        self.done.append((work.number, self.speaker.carry_on(work, new)))
+        new = weights() if self.model.version != work.version else None
+        self.done.append((work.number, self.model.generate(work, new)))
 
     def arrived(self) -> list[tuple[int, list[dict[str, Any]] | None]]:
         return [self.done.pop(0)] if self.done else []
@@ -112,14 +112,14 @@ class Processes:
     `RuntimeError` for what went wrong inside one, and where several in a row die before any work
     is done: the next ones would as well."""
 
-    def __init__(self, hall: WorkerConfig, count: int) -> None:
-        self.hall = hall
+    def __init__(self, config: WorkerConfig, count: int) -> None:
+        self.config = config
         self.context, self.deaths = multiprocessing.get_context("spawn"), 0
         self.workers = [self._hire() for _ in range(count)]
 
     def _hire(self) -> "Hired":
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=serve, args=(theirs, self.hall), daemon=True)
+        process = self.context.Process(target=serve, args=(theirs, self.config), daemon=True)
         process.start()
         theirs.close()
         return Hired(process, ours)
@@ -138,7 +138,7 @@ class Processes:
 
     def arrived(self) -> list[tuple[int, list[dict[str, Any]] | None]]:
         busy = {w.pipe: w for w in self.workers if w.at is not None}
-        found: list[tuple[int, list[dict[str, Any]] | None]] = []
+        pieces: list[tuple[int, list[dict[str, Any]] | None]] = []
         for pipe in wait(list(busy)) if busy else []:
             worker = busy[pipe]  # type: ignore[index]
             number = worker.at
@@ -159,8 +159,8 @@ class Processes:
                 self.workers[self.workers.index(worker)] = self._hire()
             if isinstance(rows, Failure):
                 raise RuntimeError(f"a worker failed:\n{rows.text}")
-            found.append((number, rows))
-        return found
+            pieces.append((number, rows))
+        return pieces
 
     def close(self) -> None:
         for worker in self.workers:
@@ -186,16 +186,16 @@ class Failure:
     text: str
 
 
-def serve(pipe: Connection, hall: WorkerConfig) -> None:
+def serve(pipe: Connection, config: WorkerConfig) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which saves first
-    torch.set_num_threads(hall.threads)
-    speaker = WorkerModel(hall)
+    torch.set_num_threads(config.threads)
+    model = WorkerModel(config)
     with contextlib.suppress(EOFError, OSError):  # the trainer is gone
         while True:
             work, weights = pipe.recv()
             try:
-                done: Any = speaker.carry_on(work, weights)
+                done: Any = model.generate(work, weights)
             except Exception:  # the trainer is to know; it would happen again
                 done = Failure(traceback.format_exc())
             pipe.send(done)
@@ -204,16 +204,16 @@ def serve(pipe: Connection, hall: WorkerConfig) -> None:
 class RayWorkers:
     """Actors of Ray, on the cluster it is connected to or on one on this machine."""
 
-    def __init__(self, hall: WorkerConfig, count: int) -> None:
+    def __init__(self, config: WorkerConfig, count: int) -> None:
         try:
             import ray
         except ImportError:
             raise ConfigError(f"workers of kind ray need Ray: {install_command('ray')}") from None
         if not ray.is_initialized():
             ray.init(num_cpus=count, include_dashboard=False, log_to_driver=False)
-        self.ray, self.hall, self.count = ray, hall, count
+        self.ray, self.config, self.count = ray, config, count
         self.kind = ray.remote(num_cpus=1)(WorkerModel)
-        self.free = [self.kind.remote(hall) for _ in range(count)]
+        self.free = [self.kind.remote(config) for _ in range(count)]
         self.versions = {id(actor): -1 for actor in self.free}
         self.out: dict[Any, tuple[int, Any]] = {}
 
@@ -225,25 +225,25 @@ class RayWorkers:
         self.free.remove(actor)
         new = weights() if self.versions[id(actor)] != work.version else None
         self.versions[id(actor)] = work.version
-        self.out[actor.carry_on.remote(work, new)] = (work.number, actor)
+        self.out[actor.generate.remote(work, new)] = (work.number, actor)
 
     def arrived(self) -> list[tuple[int, list[dict[str, Any]] | None]]:
         if not self.out:
             return []
         ready, _ = self.ray.wait(list(self.out), num_returns=1)
-        found: list[tuple[int, list[dict[str, Any]] | None]] = []
+        pieces: list[tuple[int, list[dict[str, Any]] | None]] = []
         for reference in ready:
             number, actor = self.out.pop(reference)
             try:
-                found.append((number, self.ray.get(reference)))
+                pieces.append((number, self.ray.get(reference)))
             except self.ray.exceptions.RayTaskError as error:
                 raise RuntimeError(f"a worker failed:\n{error}") from error
             except self.ray.exceptions.RayError:
-                found.append((number, None))
-                actor = self.kind.remote(self.hall)
+                pieces.append((number, None))
+                actor = self.kind.remote(self.config)
                 self.versions[id(actor)] = -1
             self.free.append(actor)
-        return found
+        return pieces
 
     def close(self) -> None:
         for actor in [*self.free, *(actor for _, actor in self.out.values())]:

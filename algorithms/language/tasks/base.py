@@ -97,9 +97,9 @@ class TextTask(ABC):
                 f"{self.name} has no level {level}, it has {', '.join(map(str, self.levels))}"
             )
         for _ in range(TRIES):
-            found = self.draw(level, rng)
-            if held_out is None or not self.splits or found.held_out == held_out:
-                return found
+            problem = self.draw(level, rng)
+            if held_out is None or not self.splits or problem.held_out == held_out:
+                return problem
         raise ConfigError(
             f"among {TRIES} problems of level {level} of {self.name} none is "
             f"{'held out' if held_out else 'to train on'}; a task with so few has splits = False"

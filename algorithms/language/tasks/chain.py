@@ -20,8 +20,8 @@ class _Expression:
 
     def place(self, a: int, sign: str, b: int) -> int | None:
         """Where `a sign b` can be worked out now: a sum only where no product takes its numbers."""
-        for i, found in enumerate(self.signs):
-            if (self.numbers[i], found, self.numbers[i + 1]) != (a, sign, b):
+        for i, own in enumerate(self.signs):
+            if (self.numbers[i], own, self.numbers[i + 1]) != (a, sign, b):
                 continue
             if sign == "*" or "*" not in self.signs[max(i - 1, 0) : i + 2]:
                 return i
@@ -82,7 +82,7 @@ class Chain(TextTask):
 
     def steps(self, problem: Problem, turns: Sequence[str]) -> list[Step]:
         """A step includes its ";". What is empty after the last ";" is none."""
-        left, end, found = _Expression(problem.facts["expression"]), 0, []
+        left, end, steps = _Expression(problem.facts["expression"]), 0, []
         pieces = turns[-1].split(";")
         for n, piece in enumerate(pieces, start=1):
             right, final = False, n == len(pieces)
@@ -96,5 +96,5 @@ class Chain(TextTask):
             elif final:
                 right = integer(piece) == left.value()
             end += len(piece) + (not final)
-            found.append(Step(end, right))
-        return found
+            steps.append(Step(end, right))
+        return steps

@@ -38,8 +38,8 @@ class Guessing(TextTask):
             return Reply(reward=1.0, success=True, signals=signals)
         low, high = _left(problem, turns)
         done = len(turns) >= problem.facts["limit"]
-        told = "?" if guess is None else "higher" if guess < sought else "lower"
-        shown = "" if done else told
+        hint = "?" if guess is None else "higher" if guess < sought else "lower"
+        shown = "" if done else hint
         return Reply(done=done, observation=shown, state=f"{low}-{high}", signals=signals)
 
     def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:

@@ -45,9 +45,9 @@ class Planned(GridWorld):
 
 def moves(turns: Sequence[str]) -> list[str]:
     """The move of every turn, "?" of a void one. A subgoal is kept only where one was named."""
-    found, named = [], False
+    walked, named = [], False
     for turn in turns:
         new, kept = _NEW.fullmatch(turn), _KEPT.fullmatch(turn)
         named = named or new is not None
-        found.append(new[2] if new else kept[1] if kept and named else _VOID)
-    return found
+        walked.append(new[2] if new else kept[1] if kept and named else _VOID)
+    return walked

@@ -65,9 +65,9 @@ class Retrieval(TextTask):
 def _posed(level: int, facts: Any, wording: int) -> Problem:
     name, number, thing = facts["facts"][facts["asked"]]
     question = _QUESTIONS[facts["kind"]][wording].format(name=name, number=number, thing=thing)
-    told = "; ".join(f"{n} has {k} {t}" for n, k, t in facts["facts"])
-    family = f"{told}. {facts['kind']} {facts['asked']}"
-    return Problem(f"{told}. {question}", level, facts, family)
+    stated = "; ".join(f"{n} has {k} {t}" for n, k, t in facts["facts"])
+    family = f"{stated}. {facts['kind']} {facts['asked']}"
+    return Problem(f"{stated}. {question}", level, facts, family)
 
 
 def _answer(problem: Problem) -> str | int:

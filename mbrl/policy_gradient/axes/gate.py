@@ -313,8 +313,8 @@ class CovarianceClip(Gate):
     ) -> Tensor:
         gain = self.clip(log_ratio, log_prob, advantage, t)
         clipped = gain.detach() < (exp(log_ratio) * advantage).detach()
-        found = covariance(log_prob.detach(), advantage, t)
-        open_to = t.mask & ~clipped & (found > self.least) & (found < self.most)
+        cov = covariance(log_prob.detach(), advantage, t)
+        open_to = t.mask & ~clipped & (cov > self.least) & (cov < self.most)
         draw = torch.where(open_to, t.signals["uniform"], torch.inf)
         rank = torch.argsort(torch.argsort(draw.flatten(), stable=True)).view_as(draw)
         left_out = open_to & (rank < count(t, self.share))
@@ -336,9 +336,9 @@ class CovariancePenalty(Gate):
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
     ) -> Tensor:
-        found = covariance(log_prob.detach(), advantage, t)
-        flat = torch.where(t.mask, found, torch.full_like(found, -torch.inf)).flatten()
-        rank = torch.argsort(torch.argsort(flat, descending=True, stable=True)).view_as(found)
+        cov = covariance(log_prob.detach(), advantage, t)
+        flat = torch.where(t.mask, cov, torch.full_like(cov, -torch.inf)).flatten()
+        rank = torch.argsort(torch.argsort(flat, descending=True, stable=True)).view_as(cov)
         chosen = (rank < count(t, self.share)) & t.mask
         penalty = torch.where(chosen, log_ratio.abs(), torch.zeros_like(log_ratio))
         return exp(log_ratio) * advantage - self.weight * penalty

@@ -70,14 +70,14 @@ def missing(option: Option, t: Trajectories) -> list[str]:
 def check_shapes(t: Trajectories) -> None:
     """Raises `ConfigError` for a field that is not [B, T]: one that is [B, 1] or [B] would be
     stretched over steps or sequences in silence."""
-    found: dict[str, Tensor | None] = {
+    tensors: dict[str, Tensor | None] = {
         "reward": t.reward,
         "entropy": t.entropy,
         "sum_prob_squared": t.sum_prob_squared,
     }
     for part in ("log_probs", "groups", "segments", "signals"):
-        found |= {f"{part}.{name}": value for name, value in getattr(t, part).items()}
-    for name, value in found.items():
+        tensors |= {f"{part}.{name}": value for name, value in getattr(t, part).items()}
+    for name, value in tensors.items():
         if value is not None and value.shape != t.mask.shape:
             raise ConfigError(
                 f"{name} is {tuple(value.shape)}, the trajectories are {tuple(t.mask.shape)}; "

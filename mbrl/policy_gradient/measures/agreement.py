@@ -12,9 +12,9 @@ def majority_reward(answer: np.ndarray, prompt: np.ndarray) -> np.ndarray:
     answer, prompt = aligned(answer, prompt)
     reward = np.zeros(len(answer))
     for rows in members(prompt):
-        found, first, counts = np.unique(answer[rows], return_index=True, return_counts=True)
+        kinds, first, counts = np.unique(answer[rows], return_index=True, return_counts=True)
         common = counts == counts.max()
-        winner = found[common][np.argmin(first[common])]
+        winner = kinds[common][np.argmin(first[common])]
         reward[rows] = answer[rows] == winner
     return reward
 

@@ -48,9 +48,9 @@ def transport(scores: np.ndarray, temperature: float = 0.1, sweeps: int = 200) -
 
 
 def checked(scores: np.ndarray) -> np.ndarray:
-    found = np.asarray(scores, dtype=np.float64)
-    if found.ndim != 2:
+    table = np.asarray(scores, dtype=np.float64)
+    if table.ndim != 2:
         raise ConfigError(
-            f"scores are of shape {found.shape}; give [predictions, references], also if one is 0"
+            f"scores are of shape {table.shape}; give [predictions, references], also if one is 0"
         )
-    return found
+    return table

@@ -51,7 +51,7 @@ ADVANTAGES = (
         "BNPO: Beta Normalization Policy Optimization",
         "2506.02864",
         terms=(Term(scale=scale.BetaDensity()),),
-        differences=("an answer that is alone with its prompt counts 0, not its reward",),
+        differences=("groups of size 1 get zero advantage, not their reward",),
     ),
     Recipe(
         "psr",
@@ -113,9 +113,13 @@ ADVANTAGES = (
         "fapo",
         "FAPO: Flawed-Aware Policy Optimization for Efficient and Reliable Reasoning",
         "2510.22543",
+        mark="secondary",
         terms=(Term(FlawPenalty(), scale=scale.Std(1e-6)),),
         gate=gate.Clip(0.2, 0.28, dual=10.0),
         requirements=(Requirement.PROCESS_REWARD_MODEL,),
+        assumptions=(
+            "rewards by the paper's formula; in the authors' code they come from a judge's server",
+        ),
     ),
     Recipe(
         "drpo_decoupled",
@@ -203,11 +207,13 @@ ADVANTAGES = (
         "q_hawkeye",
         "Q-Hawkeye: Reliable Visual Policy Optimization for Image Quality Assessment",
         "2601.22920",
+        mark="secondary",
         modulation=(ScoreVariance(),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.04), Contrast()),
         requirements=(Requirement.DEGRADED_LOG_PROBS, Requirement.PREDICTED_SCORES),
+        assumptions=("read in the authors' code, which was not run beside it",),
         differences=(
             "the weight of the contrast stays 1e-4; the authors anneal it to 0",
             "the value is A log pi; the authors' code has its gradient with the value A",

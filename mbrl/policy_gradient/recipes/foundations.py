@@ -77,7 +77,7 @@ BASE = (
         "2402.03300",
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.04),),
-        differences=("an answer that is alone with its prompt counts 0; verl keeps its reward",),
+        differences=("groups of size 1 get zero advantage; verl keeps their reward",),
     ),
     Recipe(
         "dr_grpo",
@@ -98,7 +98,11 @@ BASE = (
         "lite_ppo",
         "Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
         "2508.08221",
+        mark="secondary",
         terms=(Term(scale=scale.BatchStd()),),
+        assumptions=(
+            "its parts are options of the authors' framework, whose code was not run beside it",
+        ),
         differences=(
             "the batch's deviation is that of rewards less their group's mean; TRL takes it of the "
             "rewards themselves",
@@ -138,6 +142,7 @@ BASE = (
         "2503.14476",
         selection=(selection.ZeroVariance(), selection.Finished()),
         gate=gate.Clip(0.2, 0.28),
+        differences=("steps of answers that are left out stay in the denominator",),
     ),
     Recipe(
         "skywork_or1",

@@ -126,6 +126,7 @@ TURNS = (
         "infopo",
         "InfoPO: Information-Driven Policy Optimization for User-Centric Agents",
         "2603.00656",
+        mark="secondary",
         terms=(
             Term(),
             Term(
@@ -137,6 +138,7 @@ TURNS = (
             ),
         ),
         requirements=(Requirement.OBSERVATION_GAIN,),
+        assumptions=("read in the authors' code, which was not run beside it",),
         differences=(
             "the weight of the intrinsic part stays 0.1; the authors let it decay",
             "the deviations that are compared are those of the prompt's outcomes and of its turns' "
@@ -195,18 +197,24 @@ TURNS = (
         "ui_s1",
         "UI-S1: Advancing GUI Automation via Semi-online Reinforcement Learning",
         "2509.11543",
+        mark="secondary",
         terms=(
             Term(baseline=KEEP, scale=UNIT),
             Term(StepSignal("process_reward"), CutReturn(), KEEP, UNIT, TURN_KEY),
         ),
         selection=(selection.ZeroVariance(),),
         requirements=(Requirement.REPLAYED_TRACES,),
+        assumptions=(
+            "as in the paper; the authors' repository fuses answers and steps in another way",
+        ),
     ),
     Recipe(
         "empg",
         "Harnessing Uncertainty: Entropy-Modulated Policy Gradients for Long-Horizon LLM Agents",
         "2509.09265",
+        mark="secondary",
         modulation=(StepEntropy(),),
+        assumptions=("from the listing on the authors' page; there is no code to run beside it",),
         differences=("means over the batch count turns",),
     ),
     Recipe(

@@ -122,11 +122,18 @@ OFF_POLICY = (
         "red_drop",
         MYTHS,
         "2509.24203",
+        mark="secondary",
         terms=(CENTRED,),
         selection=(selection.DropSurplus(),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        differences=("denominators are those of all samples",),
+        assumptions=(
+            "read in the authors' code, which drops answers at random and was not run beside it",
+        ),
+        differences=(
+            "the mean is over all answers; the authors' code takes it over those that are kept",
+            "denominators are those of all samples",
+        ),
     ),
     Recipe(
         "red_weight",
@@ -202,8 +209,10 @@ OFF_POLICY = (
         "alp",
         "Adaptive Layerwise Perturbation: Unifying Off-Policy Corrections for LLM RL",
         "2603.19470",
+        mark="secondary",
         ratio=ratio.TokenRatio("behaviour"),
         requirements=(Requirement.PERTURBED_POLICY, Requirement.SAMPLER_LOG_PROBS),
+        assumptions=("from the authors' page; their code could not be had",),
         differences=("the clip is that of GRPO, at steps",),
     ),
     Recipe(
@@ -216,6 +225,9 @@ OFF_POLICY = (
         aggregation=aggregation.SequenceMean(),
         step_size=step_size.EffectiveSamples(0.5),
         requirements=(Requirement.GRADIENT_NORMS, Requirement.SAMPLER_LOG_PROBS),
+        differences=(
+            "the deviation is a sample's plus 1e-4; in the authors' code the population's alone",
+        ),
     ),
     Recipe(
         "mini_rl",

@@ -37,8 +37,10 @@ SELECTIONS = (
         "hapo_token_aware",
         "From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature",
         "2509.16591",
+        mark="secondary",
         terms=(Term(credit=TokenWeighted(), baseline=baseline.Zero(), scale=scale.One()),),
         gate=EntropyClip(),
+        assumptions=("departs from the authors' code, so that it was not compared with it",),
         differences=(
             "entropies below the pivot are scaled to [-1, 0]; the authors' code divides them by a "
             "negative number, which makes them positive",
@@ -52,6 +54,7 @@ SELECTIONS = (
         "2509.02479",
         selection=(selection.NoVoidTurn(),),
         requirements=(Requirement.VOID_TURNS,),
+        differences=("steps of sequences that are left out stay in the denominator",),
     ),
     Recipe(
         "mini_o3",

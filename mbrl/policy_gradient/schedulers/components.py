@@ -72,7 +72,7 @@ COMPONENTS: dict[str, Entry] = {
         assumptions=(
             "difficulty is the leading answer's share among the two most frequent ones",
             "a question stops where backward induction says so, at a price per answer",
-            "the law of difficulties and the price follow the stream at a rate of 0.05",
+            "the distribution of difficulties and the price follow the stream at a rate of 0.05",
         ),
     ),
     "prompt_augmentation": Entry(

@@ -92,9 +92,9 @@ class DRIVE(Scheduler):
         ids = self.hardest()
         return in_groups(ids[torch.randperm(len(ids), generator=generator)], places, wide)
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
         remember(self.tracker, outcome)
-        super().heard(outcome, generator)
+        super().observe(outcome, generator)
 
 
 class Horizon:
@@ -184,13 +184,13 @@ class DART(Scheduler):
 
     def failed(self, outcome: Outcome) -> Tensor:
         """int64 [P]: the tasks none of whose rollouts earned anything."""
-        found = tally(outcome, self.pool.size)
-        return ((found.count > 0) & (found.total <= 0)).nonzero().flatten()
+        counted = tally(outcome, self.pool.size)
+        return ((counted.count > 0) & (counted.total <= 0)).nonzero().flatten()
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
         remember(self.tracker, successes(outcome))
         if "length" in outcome.signals:
             good = outcome.rewards > 0
             lengths = outcome.signal("length")[good].double()
             self.longest = self.longest.scatter_reduce(0, outcome.prompts[good], lengths, "amax")
-        super().heard(outcome, generator)
+        super().observe(outcome, generator)

@@ -89,11 +89,11 @@ class DifficultyTargeted(Scheduler):
         only_references = torch.isin(so_far.prompts, self.references).all()
         if not len(self.references) or not only_references:
             return None
-        found = tally(successes(so_far), self.pool.size)
+        counted = tally(successes(so_far), self.pool.size)
         self.predicted = attention(
             self.features,
             self.features[self.references],
-            found.mean[self.references],
+            counted.mean[self.references],
             self.config.sharpness,
         )
         places = (self.budget - len(so_far.prompts)) // self.group

@@ -53,11 +53,11 @@ class DARS(Scheduler):
         return spread(self.pool.size, min(places, self.pool.size), self.group, generator)
 
     def more(self, so_far: Outcome, generator: torch.Generator) -> Request | None:
-        found = tally(successes(so_far), self.pool.size)
-        if bool((found.count > self.group).any()):  # the second pass is over
+        counted = tally(successes(so_far), self.pool.size)
+        if bool((counted.count > self.group).any()):  # the second pass is over
             return None
-        ids = found.prompts
-        extra = depth(found.mean[ids], self.group, self.config)
+        ids = counted.prompts
+        extra = depth(counted.mean[ids], self.group, self.config)
         left = self.budget - len(so_far.prompts)
         if int(extra.sum()) > left:
             extra = share_out(extra, left, 0, extra)
@@ -119,14 +119,14 @@ class ReinforceAda(Scheduler):
     def live(self, so_far: Outcome) -> Tensor:
         """int64 [P]: the prompts that have rollouts and still lack a kind."""
         kinds = Outcome(so_far.prompts, (so_far.rewards > self.config.right).double())
-        found = tally(kinds, self.pool.size)
+        counted = tally(kinds, self.pool.size)
         if self.config.choice == "positive":
-            lacking = found.total < 1
+            lacking = counted.total < 1
         else:
             half = self.group // 2
-            wrong = found.count - found.total
-            lacking = (found.total < half) | (wrong < self.group - half)
-        return (lacking & (found.count > 0)).nonzero().flatten()
+            wrong = counted.count - counted.total
+            lacking = (counted.total < half) | (wrong < self.group - half)
+        return (lacking & (counted.count > 0)).nonzero().flatten()
 
     def more(self, so_far: Outcome, generator: torch.Generator) -> Request | None:
         live = self.live(so_far)
@@ -156,8 +156,8 @@ class ReinforceAda(Scheduler):
         """([R], [R]) mean and deviation (of a sample) of right answers among all of each rollout's
         prompt: what advantages of the kept ones are taken with."""
         kinds = Outcome(outcome.prompts, (outcome.rewards > self.config.right).double())
-        found = tally(kinds, self.pool.size)
-        return found.mean[outcome.prompts], found.variance.sqrt()[outcome.prompts]
+        counted = tally(kinds, self.pool.size)
+        return counted.mean[outcome.prompts], counted.variance.sqrt()[outcome.prompts]
 
 
 @dataclass(frozen=True)
@@ -202,9 +202,9 @@ class XRPO(Scheduler):
         left = min(self.config.step, self.budget - len(so_far.prompts))
         if not left:
             return None
-        found = tally(so_far, self.pool.size)
-        ids = found.prompts
-        count, std = found.count[ids].long(), found.variance[ids].sqrt()
+        counted = tally(so_far, self.pool.size)
+        ids = counted.prompts
+        count, std = counted.count[ids].long(), counted.variance[ids].sqrt()
         placed = torch.zeros_like(count)
         for i in range(left):
             n = count + placed
@@ -219,5 +219,5 @@ class XRPO(Scheduler):
 
     def unsolved(self, so_far: Outcome) -> Tensor:
         """int64 [P]: prompts none of whose rollouts earned anything."""
-        found = tally(so_far, self.pool.size)
-        return ((found.count > 0) & (found.total <= 0)).nonzero().flatten()
+        counted = tally(so_far, self.pool.size)
+        return ((counted.count > 0) & (counted.total <= 0)).nonzero().flatten()

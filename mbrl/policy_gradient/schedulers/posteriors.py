@@ -24,7 +24,7 @@ from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Sc
 
 @dataclass(frozen=True)
 class VADEConfig:
-    prior: float = 1.0  # both counts of the Beta law of a prompt that was never answered
+    prior: float = 1.0  # both counts of the Beta distribution of a prompt that was never answered
     fast: float = 0.5  # factor on the counts of a prompt that is answered
     slow: float = 0.98  # factor on the others' distance from the prior
     priority: str = "variance"  # or "information"
@@ -64,16 +64,19 @@ class VADE(Scheduler):
             score = information(rate * strength, (1 - rate) * strength)
         return in_groups(first(score, self.places, generator), self.places, self.group)
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
-        found = tally(successes(outcome), self.pool.size)
-        for counts, new in ((self.right, found.total), (self.wrong, found.count - found.total)):
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
+        counted = tally(successes(outcome), self.pool.size)
+        for counts, new in (
+            (self.right, counted.total),
+            (self.wrong, counted.count - counted.total),
+        ):
             faded = self.config.prior + self.config.slow * (counts - self.config.prior)
-            counts.copy_(torch.where(found.count > 0, self.config.fast * counts + new, faded))
-        super().heard(outcome, generator)
+            counts.copy_(torch.where(counted.count > 0, self.config.fast * counts + new, faded))
+        super().observe(outcome, generator)
 
 
 def information(right: Tensor, wrong: Tensor) -> Tensor:
-    """What one more answer tells of a success rate with the law Beta(right, wrong), in nats: the
+    """What one more answer tells of a success rate with Beta(right, wrong), in nats: the
     entropy of the answer minus its mean entropy when the rate is known."""
     a, b = right.double().clamp_min(1e-9), wrong.double().clamp_min(1e-9)
     n, mean = a + b, a / (a + b)
@@ -143,9 +146,9 @@ class WeightedPairs(Scheduler):
         middle = (self.config.hard[1] + self.config.easy[0]) / 2
         return rates(self.tracker, self.pool.size)[prompts] < middle
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
         remember(self.tracker, outcome)
-        super().heard(outcome, generator)
+        super().observe(outcome, generator)
 
 
 def outside(rate: Tensor, band: tuple[float, float]) -> Tensor:

@@ -15,7 +15,7 @@ from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Sc
 
 class RiskModel(nn.Module):
     """Task parameters to risk, given a latent variable z that stands for the policy of the round:
-    z's law comes from the mean of the embedded pairs (parameters, risk)."""
+    z's distribution comes from the mean of the embedded pairs (parameters, risk)."""
 
     def __init__(
         self, features: int, *, hidden: int, latent: int, generator: torch.Generator
@@ -26,7 +26,7 @@ class RiskModel(nn.Module):
         self.decoder = MLP(features + latent, (hidden, hidden, hidden), 1, generator=generator)
 
     def posterior(self, features: Tensor, risk: Tensor) -> Normal:
-        """The law of z [latent] after `risk` [M] at `features` [M, D]."""
+        """The distribution of z [latent] after `risk` [M] at `features` [M, D]."""
         pairs = torch.cat([features, risk[:, None]], 1)
         mean, spread = self.law(torch.relu(self.encoder(pairs).mean(0))).chunk(2)
         return Normal(mean, 0.1 + 0.9 * torch.sigmoid(spread))
@@ -93,8 +93,8 @@ class MPTS(Scheduler):
         """([P] mean, [P] deviation) of the risk over draws of z."""
         mean, std = self.prior
         if len(self.risk_heard):
-            law = self.model.posterior(self.features_heard, self.risk_heard)
-            mean, std = law.mean, law.stddev
+            posterior = self.model.posterior(self.features_heard, self.risk_heard)
+            mean, std = posterior.mean, posterior.stddev
         z = mean + std * torch.randn(self.config.draws, len(mean), generator=generator)
         risk = self.model(self.features[prompts], z)
         return risk.mean(0), risk.std(0)
@@ -109,18 +109,18 @@ class MPTS(Scheduler):
         rest = order[looked:].sort().values  # candidates are in random order already
         return in_groups(candidates[torch.cat([order[:looked], rest])][:places], places, self.group)
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
-        found = tally(outcome, self.pool.size)
-        ids = found.prompts
-        x, risk = self.features[ids], -found.mean[ids].float()
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
+        counted = tally(outcome, self.pool.size)
+        ids = counted.prompts
+        x, risk = self.features[ids], -counted.mean[ids].float()
         prior = Normal(self.prior[0], self.prior[1])
         for _ in range(self.config.steps):
-            law = self.model.posterior(x, risk)
+            posterior = self.model.posterior(x, risk)
             noise = torch.randn(1, self.config.latent, generator=generator)
-            error = ((self.model(x, law.mean + law.stddev * noise) - risk) ** 2).mean()
-            descend(self.optimiser, error + self.config.kl * kl_divergence(law, prior).sum())
+            error = ((self.model(x, posterior.mean + posterior.stddev * noise) - risk) ** 2).mean()
+            descend(self.optimiser, error + self.config.kl * kl_divergence(posterior, prior).sum())
         with torch.no_grad():
-            law = self.model.posterior(x, risk)
-            self.prior = torch.stack([law.mean, law.stddev])
+            posterior = self.model.posterior(x, risk)
+            self.prior = torch.stack([posterior.mean, posterior.stddev])
         self.features_heard, self.risk_heard = x, risk
-        super().heard(outcome, generator)
+        super().observe(outcome, generator)

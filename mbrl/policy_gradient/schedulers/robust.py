@@ -66,7 +66,7 @@ class PromptGDRO(Scheduler):
         self.losses = torch.zeros(config.bins, dtype=torch.float64)
         self.updates = 0
 
-    def chances(self) -> tuple[Tensor, Tensor]:
+    def probabilities(self) -> tuple[Tensor, Tensor]:
         """([B] chance of every bin, 0 for those without prompts; [N] bin of every prompt)."""
         bins = bin_of(rates(self.tracker, self.pool.size), self.config.bins)
         there = torch.bincount(bins, minlength=self.config.bins) > 0
@@ -75,24 +75,24 @@ class PromptGDRO(Scheduler):
         return (1 - self.config.explore) * weight + self.config.explore * even, bins
 
     def request(self, generator: torch.Generator) -> Request:
-        chance, bins = self.chances()
+        probability, bins = self.probabilities()
         size = torch.bincount(bins, minlength=self.config.bins)
-        order = draw(chance[bins] / size[bins], self.places, generator)
+        order = draw(probability[bins] / size[bins], self.places, generator)
         return in_groups(order, self.places, self.group)
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
-        chance, bins = self.chances()  # those of the request: nothing was learned since
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
+        probability, bins = self.probabilities()  # those of the request: nothing was learned since
         lost = torch.zeros_like(self.losses).index_add(
             0, bins[outcome.prompts], 1 - successes(outcome).rewards.double()
         )
-        estimate = lost / max(len(outcome.prompts), 1) / chance.clamp_min(1e-9)
+        estimate = lost / max(len(outcome.prompts), 1) / probability.clamp_min(1e-9)
         self.updates += 1
         self.losses = self.config.smooth * self.losses + (1 - self.config.smooth) * estimate
         steady = self.losses / (1 - self.config.smooth**self.updates)
         grown = (1 - self.config.forget) * self.log_weights + self.config.rate * steady
         self.log_weights = grown - grown.max()
         remember(self.tracker, outcome)
-        super().heard(outcome, generator)
+        super().observe(outcome, generator)
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,14 @@ class RolloutGDRO(Scheduler):
         self.price = 0.0 if level == 0 else level**-2
         return Request.of(ids, share_out(root, total, low, high))
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
-        found = tally(successes(outcome), self.pool.size)
-        ids = (found.count > 1).nonzero().flatten()
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
+        counted = tally(successes(outcome), self.pool.size)
+        ids = (counted.count > 1).nonzero().flatten()
         bins = bin_of(rates(self.tracker, self.pool.size)[ids], self.config.bins)
         for b in bins.unique().tolist():
             # Few rollouts say little of a prompt's variance, so those with more weigh more.
-            free = (found.count[ids] - 1)[bins == b]
-            seen = (free * found.variance[ids][bins == b]).sum() / free.sum()
+            free = (counted.count[ids] - 1)[bins == b]
+            seen = (free * counted.variance[ids][bins == b]).sum() / free.sum()
             self.variances[b] += (1 - self.config.smooth) * (seen - self.variances[b])
         remember(self.tracker, outcome)
-        super().heard(outcome, generator)
+        super().observe(outcome, generator)

@@ -85,13 +85,13 @@ class SCALER(Scheduler):
                 chosen.append(mixed[torch.arange(places) % len(cell)])
         return Request.of(torch.cat(chosen), self.group)
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
         family = self.families[successes(outcome).prompts]
         for f in family.unique().tolist():
             mine = family == f
             self.learn(f, self.levels[outcome.prompts[mine]], outcome.rewards[mine].double())
         self.replace(generator)
-        super().heard(outcome, generator)
+        super().observe(outcome, generator)
 
     def learn(self, family: int, levels: Tensor, rewards: Tensor) -> None:
         d = float(self.difficulty[family])

@@ -115,7 +115,7 @@ class Outcome:
 
 class Scheduler(ABC):
     """One round is one version of the policy: `request` gives the first rollouts, `more` further
-    ones until it returns None, `keep` those that are trained on, and `heard` takes in the round.
+    ones until it returns None, `keep` those that are trained on, and `observe` takes in the round.
     A round has at most `budget` rollouts; `group` is the usual number for a prompt.
 
     Between rounds `state_dict` is all there is to know: with it a scheduler that was made alike
@@ -166,7 +166,7 @@ class Scheduler(ABC):
         """bool [R]: which rollouts of the round are trained on."""
         return torch.ones(len(outcome.prompts), dtype=torch.bool)
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
         """The end of a round with all its rollouts, kept or not."""
         self.rounds += 1
 
@@ -215,8 +215,8 @@ def gather(
                 f"{type(scheduler).__name__} asked for {spent + wanted.total} rollouts, its budget "
                 f"is {scheduler.budget}"
             )
-        found = roll(wanted)
-        outcome = found if outcome is None else outcome.joined(found)
+        new = roll(wanted)
+        outcome = new if outcome is None else outcome.joined(new)
         wanted = scheduler.more(outcome, generator)
     if outcome is None:
         raise RuntimeError(f"{type(scheduler).__name__} asked for no rollout at all")

@@ -13,7 +13,7 @@ from mbrl.errors import CheckpointError, ConfigError
 
 def agreement(counts: Tensor, prior: float = 1.0) -> Tensor:
     """float64 [Q]: how sure it is that the leading answer is the one that most answers would be,
-    after `counts` [Q, A] of each answer: P(x > 1/2) for x of the law Beta(first + prior, second +
+    after `counts` [Q, A] of each answer: P(x > 1/2) for x of Beta(first + prior, second +
     prior), the two most frequent answers under a Dirichlet prior."""
     top = counts.double().topk(2, 1).values + prior
     from scipy.special import betainc  # here, as it takes long to import
@@ -90,8 +90,8 @@ class OnlineSelfConsistencyConfig:
     most: int = 64  # answers to one question
     fewest: int = 2
     grid: int = 32  # difficulties that are told apart
-    law: tuple[float, float] = (1.0, 1.0)  # Beta law of difficulty, 0 a tie and 1 sure
-    observed: float = 0.05  # rate at which law and price follow the stream; 0: they stay
+    law: tuple[float, float] = (1.0, 1.0)  # Beta distribution of difficulty, 0 a tie and 1 sure
+    observed: float = 0.05  # rate at which distribution and price follow it; 0: they stay
     renew: int = 10  # questions between two tables of where to stop
 
 
@@ -100,7 +100,7 @@ class OnlineSelfConsistencyAllocation:
     the majority is right. A question is answered `enough` when stopping is worth at least as much
     as the best way to go on, under the posterior of its difficulty: the share s of the leading
     answer among the two most frequent ones. The price is the one at which a question costs `budget`
-    on average, first by the law of difficulties, then by dual steps on what the stream costs.
+    on average, first by the distribution of difficulties, then by dual steps on the stream's costs.
 
     The online case of "PETS: A Principled Framework Towards Optimal Trajectory Allocation for
     Efficient Test-Time Self-Consistency".
@@ -113,7 +113,7 @@ class OnlineSelfConsistencyAllocation:
             )
         if not 0 <= config.observed <= 1 or min(*config.law, config.renew) <= 0:
             raise ConfigError(
-                f"{config}; give observed from 0 to 1, a law above 0 and renew of at least 1"
+                f"{config}; give observed from 0 to 1, a prior above 0 and renew of at least 1"
             )
         self.config = config
         middle = (torch.arange(config.grid, dtype=torch.float64) + 0.5) / config.grid
@@ -168,7 +168,7 @@ class OnlineSelfConsistencyAllocation:
         return int(counts.sum()) >= self.config.most or bool(self.stops[first, second])
 
     def finish(self, counts: Tensor) -> None:
-        """A question is done: the law of difficulties and the price follow."""
+        """A question is done: the distribution of difficulties and the price follow."""
         first, second = (float(x) for x in counts.topk(2).values)
         rate, over = self.config.observed, float(counts.sum()) / self.config.budget - 1
         if rate == 0:
@@ -193,6 +193,8 @@ class OnlineSelfConsistencyAllocation:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["law"].shape != self.law.shape:
-            raise CheckpointError("the law has another grid; load it with the same configuration")
+            raise CheckpointError(
+                "the state is of another grid; load it with the same configuration"
+            )
         self.law, self.stops = state["law"].clone(), state["stops"].clone()
         self.price, self.finished = float(state["price"]), int(state["finished"])

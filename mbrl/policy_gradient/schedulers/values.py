@@ -148,14 +148,14 @@ class V0(Scheduler):
         """[P]: the success probability of each."""
         return self.value(self.features[self.known], self.scores, self.features[prompts])
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
-        found = tally(successes(outcome), self.pool.size)
-        ids = found.prompts
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
+        counted = tally(successes(outcome), self.pool.size)
+        ids = counted.prompts
         stale = torch.isin(self.known, ids)
         known = torch.cat([self.known[~stale], ids])
-        scores = torch.cat([self.scores[~stale], found.mean[ids].float()])
+        scores = torch.cat([self.scores[~stale], counted.mean[ids].float()])
         self.known, self.scores = known[-self.config.context :], scores[-self.config.context :]
-        super().heard(outcome, generator)
+        super().observe(outcome, generator)
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ class V05(Scheduler):
         return spread(self.pool.size, min(places, self.pool.size), self.group, generator)
 
     def more(self, so_far: Outcome, generator: torch.Generator) -> Request | None:
-        found, prior = tally(successes(so_far), self.pool.size), self.prior()
-        ids = found.prompts
-        v, mean, n = prior[ids], found.mean[ids], found.count[ids]
+        counted, prior = tally(successes(so_far), self.pool.size), self.prior()
+        ids = counted.prompts
+        v, mean, n = prior[ids], counted.mean[ids], counted.count[ids]
         wants = rejected(v, mean, n, self.config.z) & (n < self.config.most)
         # Who is rejected most clearly is served first when the budget ends.
         far = torch.where(wants, (mean - v).abs() / mean_variance(v, n).sqrt(), -1.0)
@@ -219,11 +219,11 @@ class V05(Scheduler):
 
     def baseline(self, outcome: Outcome) -> Tensor:
         """float64 [R]: w prior + (1 - w) mean, for each rollout's prompt."""
-        found, prior = tally(successes(outcome), self.pool.size), self.prior()
-        size = found.count.clamp_min(1)
-        w = shrinkage(prior, found.mean, size, self.config.z)
-        return (w * prior + (1 - w) * found.mean)[outcome.prompts]
+        counted, prior = tally(successes(outcome), self.pool.size), self.prior()
+        size = counted.count.clamp_min(1)
+        w = shrinkage(prior, counted.mean, size, self.config.z)
+        return (w * prior + (1 - w) * counted.mean)[outcome.prompts]
 
-    def heard(self, outcome: Outcome, generator: torch.Generator) -> None:
+    def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
         remember(self.tracker, outcome)
-        super().heard(outcome, generator)
+        super().observe(outcome, generator)

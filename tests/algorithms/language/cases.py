@@ -46,7 +46,7 @@ def told(agent: LanguagePolicyGradient, chats: Sequence[tuple[Problem, Sequence[
         row = Conversation(problem, agent.codec.opening(problem.prompt))
         for i, turn in enumerate(turns):
             tokens = agent.codec.turn(turn)
-            row.say(tokens)
+            row.extend_turn(tokens)
             row.behaviour += [0.0] * len(tokens)
             row.model += [0.0] * len(tokens)
             row.versions += [0] * len(tokens)

@@ -53,8 +53,8 @@ def test_a_scheduler_hears_what_its_starts_earned(name: str) -> None:
     own = settings(name, SETTINGS.get(name, ()))
     rounds = ScheduledEpisodeCollector(task, name, 6, envs=12, group=2, seed=3, settings=own)
     heard: list[Any] = []
-    original = rounds.scheduler.heard
-    rounds.scheduler.heard = lambda *a: (heard.append(a[0]), original(*a))[1]  # type: ignore[method-assign]
+    original = rounds.scheduler.observe
+    rounds.scheduler.observe = lambda *a: (heard.append(a[0]), original(*a))[1]  # type: ignore[method-assign]
     agent = Told(agent_of())
     while len(agent.rounds) < 3:
         rounds.collect(agent)

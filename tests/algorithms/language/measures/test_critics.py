@@ -72,7 +72,7 @@ def turns_of(recipe: str, **settings: Any) -> tuple[LanguagePolicyGradient, Roll
         for text in said:
             cut = len(text) > 1 and not text.isdigit()
             tokens = agent.codec.turn(text)[: len(text) if cut else None]
-            row.say(tokens)
+            row.extend_turn(tokens)
             row.behaviour += [-1.0] * len(tokens)
             row.model += [-1.0] * len(tokens)
             row.versions += [0] * len(tokens)

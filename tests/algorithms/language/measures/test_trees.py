@@ -72,7 +72,7 @@ def test_trees_branch_where_meanings_diverge_most(
                 for start, stop in held[twig.parent].row.spans
                 for p in range(start, stop)
             )
-        agent.rounds.advance([twig.row], agent.rounds.speech())
+        agent.rounds.advance([twig.row], agent.rounds.limits())
         (twig.divergence,) = part.divergences([twig])
         assert twig.row.done and len(twig.row.behaviour) == len(twig.row.versions)
         held.append(twig)
@@ -207,7 +207,7 @@ def test_branches_in_a_row_become_rare() -> None:
     found = []
     for streak in range(6):
         leaf.streak = streak
-        found.append(part.chance(leaf, 0.5))
+        found.append(part.probability(leaf, 0.5))
     assert found == pytest.approx([0.6, 0.45, 0.3, 0.15, 0.0, 0.0])
 
 

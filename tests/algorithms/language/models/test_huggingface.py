@@ -20,7 +20,7 @@ from algorithms.language.policy_gradient import (  # noqa: E402
     LanguagePolicyGradient,
 )
 from algorithms.language.sampling.rollouts import roll_out  # noqa: E402
-from algorithms.language.sampling.tokens import Sampling, described  # noqa: E402
+from algorithms.language.sampling.tokens import Sampling, log_probs_and_entropy  # noqa: E402
 from mbrl.errors import ConfigError  # noqa: E402
 from mbrl.training import train  # noqa: E402
 from tests.algorithms.language.small import Digits  # noqa: E402
@@ -98,7 +98,9 @@ def test_sampled_log_probs_are_those_of_whole_passes(folder: Path, sampling: Sam
     g = torch.Generator().manual_seed(0)
     found = roll_out(model, codec, Digits(), problems, sampling, g, group=3)
     logits = model(found.tokens)[:, :-1]
-    log_prob, _, _ = described(logits, found.tokens[:, 1:], sampling.temperature, found.kept)
+    log_prob, _, _ = log_probs_and_entropy(
+        logits, found.tokens[:, 1:], sampling.temperature, found.kept
+    )
     mask = found.data.mask
     torch.testing.assert_close(
         log_prob[mask], found.data.log_probs["behaviour"][mask], rtol=0, atol=1e-4

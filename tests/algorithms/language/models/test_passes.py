@@ -9,7 +9,7 @@ from algorithms.language.learner import measured
 from algorithms.language.models import passes as under_test
 from algorithms.language.models.passes import passes, together
 from algorithms.language.models.transformer import Transformer, TransformerConfig
-from algorithms.language.sampling.tokens import described
+from algorithms.language.sampling.tokens import log_probs_and_entropy
 
 
 def masks(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -64,6 +64,8 @@ def test_what_is_measured_in_passes_is_that_of_single_rows(monkeypatch: pytest.M
         found = measured(model, tokens, mask, 0.7, sets, 100)
         for i in range(13):
             own = None if sets is None else sets[i : i + 1]
-            wanted = described(model(tokens[i : i + 1, :-1]), tokens[i : i + 1, 1:], 0.7, own)
+            wanted = log_probs_and_entropy(
+                model(tokens[i : i + 1, :-1]), tokens[i : i + 1, 1:], 0.7, own
+            )
             for a, b in zip(found, wanted, strict=True):
                 torch.testing.assert_close(a[i][mask[i]], b[0][mask[i]])

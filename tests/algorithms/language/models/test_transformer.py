@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from algorithms.language.learner import described_at
+from algorithms.language.learner import log_probs_and_entropy_at
 from algorithms.language.models import transformer
 from algorithms.language.models.passes import passes, together
 from algorithms.language.models.transformer import Transformer, TransformerConfig
@@ -95,7 +95,7 @@ def test_an_update_on_answers_of_all_lengths_has_llamas_loss_and_gradient() -> N
     said = torch.cat([torch.zeros(9, prompt - 1, dtype=torch.bool), mask], 1)
     todo = passes(said, 4)
     assert len(todo) > 2
-    pieces = [described_at(model, tokens, said, 1.0, None, one) for one in todo]
+    pieces = [log_probs_and_entropy_at(model, tokens, said, 1.0, None, one) for one in todo]
     loss = -together(pieces, todo, 16)[..., 0].sum() / mask.sum()
     loss.backward()
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-6)

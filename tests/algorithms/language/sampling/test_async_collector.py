@@ -55,7 +55,7 @@ class Shuffled:
         return self.count - len(self.out)
 
     def give(self, work: Work, weights: Callable[[], Weights]) -> None:
-        rows = self.inner.carry_on(work, weights())
+        rows = self.inner.generate(work, weights())
         self.out.append((work.number, None if self.random.random() < self.lost else rows))
 
     def arrived(self) -> list[tuple[int, Any]]:
@@ -127,7 +127,7 @@ def test_the_ledger_keeps_its_bound_whoever_is_slow(seed: int) -> None:
                 for group in ledger.working[piece]:
                     slow[group.number] -= 1
                     rows.append({"done": slow[group.number] <= 0})
-            ledger.came(piece, rows)
+            ledger.returned(piece, rows)
         if (chosen := ledger.chosen()) is not None:
             for group in ledger.learn(chosen):
                 used[group.number] += 1
@@ -215,16 +215,16 @@ def test_the_age_of_conversations_is_in_updates() -> None:
     source = AsyncCollector(agent, Inline(worker_config(agent, None, 1), 1), chunk=3)
     ages = []
 
-    def heard(event: str, agent: Any, metrics: dict[str, Any]) -> None:
+    def observe(event: str, agent: Any, metrics: dict[str, Any]) -> None:
         if "rollout/age" in metrics:
             ages.append(float(metrics["rollout/age"]))
 
-    train(agent, 8, [heard], source)
+    train(agent, 8, [observe], source)
     assert ages[0] == 0.0 and set(ages) <= {0.0, 2.0} and ages[-1] == 2.0
 
 
 class Broken(WorkerModel):
-    def carry_on(self, work: Work, weights: Weights | None) -> list[dict[str, Any]]:
+    def generate(self, work: Work, weights: Weights | None) -> list[dict[str, Any]]:
         raise ValueError("no such word")
 
 
@@ -235,7 +235,7 @@ def test_what_goes_wrong_in_a_worker_is_raised(monkeypatch: pytest.MonkeyPatch) 
     agent = learner()
     workers = Processes(worker_config(agent, None, 1), 0)
     ours, theirs = multiprocessing.Pipe()
-    thread = threading.Thread(target=workers_module.serve, args=(theirs, workers.hall))
+    thread = threading.Thread(target=workers_module.serve, args=(theirs, workers.config))
     thread.start()
     workers.workers = [Hired(process=None, pipe=ours, at=None)]
     workers.give(Work(1, 0, []), dict)
@@ -354,7 +354,7 @@ def test_conversations_of_workers_have_log_probs_of_their_policies(
                 weight.mul_(1.0 + version)
         models.append(other.model)
         weights = {k: v.detach().numpy().copy() for k, v in other.model.state_dict().items()}
-        rows = voice.carry_on(Work(version, version, rows), weights)
+        rows = voice.generate(Work(version, version, rows), weights)
     found = gathered([Conversation.from_plain(r) for r in rows], 0, torch.empty(0))
     for version, model in enumerate(models):
         log_p = model(found.tokens)[:, :-1].log_softmax(-1)

@@ -9,7 +9,7 @@ import torch
 from algorithms.language.models.vocabulary import Characters
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
 from algorithms.language.sampling.rollouts import gathered
-from algorithms.language.sampling.tokens import Sampling, described
+from algorithms.language.sampling.tokens import Sampling, log_probs_and_entropy
 from tests.algorithms.language.small import Digits, tiny
 
 CODEC, TASK = Characters(), Digits()
@@ -66,7 +66,7 @@ def test_every_token_has_the_log_prob_of_the_policy_that_said_it() -> None:
     found = gathered(going, CODEC.pad, torch.zeros(0, dtype=torch.float64))
     t, seen = found.data, set()
     for version, model in enumerate(models):
-        log_prob, _, _ = described(model(found.tokens)[:, :-1], found.tokens[:, 1:])
+        log_prob, _, _ = log_probs_and_entropy(model(found.tokens)[:, :-1], found.tokens[:, 1:])
         here = t.mask & (t.policy_version == version)
         seen |= {version} if here.any() else set()
         torch.testing.assert_close(
@@ -82,7 +82,7 @@ def test_a_conversation_survives_a_checkpoint_half_way() -> None:
     torch.save([row.plain() for row in going], file)
     file.seek(0)
     again = [Conversation.from_plain(v) for v in torch.load(file, weights_only=True)]
-    assert again == going and all(row.said == 2 for row in again)
+    assert again == going and all(row.turn_length_so_far == 2 for row in again)
     for part in (going, again):
         advance(model, CODEC, TASK, part, GenerationLimits())
     assert again == going

@@ -9,7 +9,12 @@ from scipy import stats
 
 from algorithms.language.models.vocabulary import Characters
 from algorithms.language.sampling.rollouts import joined, roll_out
-from algorithms.language.sampling.tokens import Sampling, described, draw, sampling_distribution
+from algorithms.language.sampling.tokens import (
+    Sampling,
+    draw,
+    log_probs_and_entropy,
+    sampling_distribution,
+)
 from mbrl.errors import ConfigError
 from tests.algorithms.language.small import Digits, tiny
 
@@ -66,7 +71,7 @@ def test_log_probs_are_those_of_whole_passes(sampling: Sampling) -> None:
     )
     mask = found.data.mask
     logits = model(found.tokens)[:, :-1]
-    log_prob, entropy, squares = described(
+    log_prob, entropy, squares = log_probs_and_entropy(
         logits, found.tokens[:, 1:], sampling.temperature, found.kept
     )
     behaviour = found.data.log_probs["behaviour"]

@@ -27,7 +27,7 @@ class Prompts:
     def round(self, scheduler: Scheduler, g: torch.Generator) -> Outcome:
         """One round, heard."""
         outcome = gather(scheduler, self.roll, g)
-        scheduler.heard(outcome, g)
+        scheduler.observe(outcome, g)
         return outcome
 
 

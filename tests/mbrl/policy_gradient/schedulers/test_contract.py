@@ -42,7 +42,7 @@ def test_the_budget_is_kept_and_rollouts_are_chosen(name: str, budget: int, grou
         assert bool(((outcome.prompts >= 0) & (outcome.prompts < 48)).all())
         kept = one.keep(outcome, g)
         assert kept.dtype == torch.bool and kept.shape == outcome.prompts.shape and bool(kept.any())
-        one.heard(outcome, g)
+        one.observe(outcome, g)
     assert one.rounds == 6
 
 
@@ -127,7 +127,7 @@ def test_a_pool_without_what_is_read_is_refused() -> None:
 def test_shaped_rewards_are_refused_where_successes_are_counted() -> None:
     one, g = scheduler("vade", Pool(4), budget=4, group=2), generator()
     with pytest.raises(ConfigError, match=re.escape("give rewards in [0, 1]")):
-        one.heard(Outcome(torch.tensor([0, 1]), torch.tensor([1.5, 0.0])), g)
+        one.observe(Outcome(torch.tensor([0, 1]), torch.tensor([1.5, 0.0])), g)
     with pytest.raises(ConfigError, match="no signal 'penalty'"):
         scheduler("grpo_roc_scheduler", Pool(4), budget=4, group=2).keep(
             Outcome(torch.tensor([0]), torch.ones(1)), g

@@ -32,7 +32,7 @@ class Learner(Prompts):
         cost = 0
         for _ in range(rounds):
             outcome = gather(one, self.roll, g)
-            one.heard(outcome, g)
+            one.observe(outcome, g)
             cost += len(outcome.prompts)
             for i in outcome.prompts.unique().tolist():
                 r = outcome.rewards[outcome.prompts == i]
@@ -66,7 +66,7 @@ def test_stages_follow_one_another() -> None:
             assert len(one.hardest()) == 10
             assert float(prompts.rate[one.hardest()].mean()) < 0.2
             assert set(request.prompts.tolist()) <= set(one.hardest().tolist())
-        one.heard(prompts.roll(request), g)
+        one.observe(prompts.roll(request), g)
     with pytest.raises(ConfigError, match="a later stage keeps at most as many"):
         DRIVE(Pool(9), 8, 8, DRIVEConfig((Stage(1, hardest=0.1), Stage(1))))
     with pytest.raises(ConfigError, match="groups from 1 to 1"):
@@ -108,7 +108,7 @@ def test_dart_limits_episodes_by_the_longest_success() -> None:
     ids = torch.tensor([0, 0, 1, 1])
     outcome = Outcome(ids, torch.tensor([1.0, 1, 0, 0]), {"length": torch.tensor([4.0, 7, 30, 40])})
     assert one.failed(outcome).tolist() == [1]
-    one.heard(outcome, g)
+    one.observe(outcome, g)
     assert one.length(torch.tensor([0, 1, 2]), limit=50).tolist() == [11, 50, 50]
     assert one.length(torch.tensor([0]), limit=9).tolist() == [9]
 
@@ -124,7 +124,7 @@ def test_scaler_moves_difficulty_as_by_hand() -> None:
     assert one.request(g).prompts.tolist() == [0]
 
     def hear(levels: list[int], rewards: list[float]) -> float:
-        one.heard(Outcome(torch.tensor(levels), torch.tensor(rewards)), g)
+        one.observe(Outcome(torch.tensor(levels), torch.tensor(rewards)), g)
         return float(one.difficulty[0])
 
     assert hear([0] * 4, [1, 1, 1, 0]) == pytest.approx(0.5)  # 2 (0.75 - 0.5)

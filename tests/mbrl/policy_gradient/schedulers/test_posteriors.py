@@ -15,7 +15,7 @@ def test_without_forgetting_counts_are_the_conjugate_posterior() -> None:
     config = VADEConfig(prior=2.0, fast=1.0, slow=1.0)
     one, g = VADE(Pool(3), 6, 2, config), generator()
     for rewards in ([1.0, 0.0, 1.0], [1.0, 1.0, 0.0]):
-        one.heard(Outcome(torch.tensor([1, 1, 2]), torch.tensor(rewards)), g)
+        one.observe(Outcome(torch.tensor([1, 1, 2]), torch.tensor(rewards)), g)
     for i, answers in enumerate(([], [1, 0, 1, 1], [1, 0])):
         posterior = stats.beta(float(one.right[i]), float(one.wrong[i]))
         # The posterior by quadrature: prior density times the likelihood of every answer.
@@ -34,7 +34,7 @@ def test_two_scales_of_forgetting() -> None:
         ids = torch.zeros(n, dtype=torch.int64)
         rewards = (torch.arange(n) < r).double()
         # Prompt 1 is never answered and stays at its prior.
-        one.heard(Outcome(ids, rewards), g)
+        one.observe(Outcome(ids, rewards), g)
         if n:
             right[0], wrong[0] = 0.5 * right[0] + r, 0.5 * wrong[0] + n - r
         else:
@@ -85,7 +85,7 @@ def test_pairs_take_a_hard_and_an_easy_half() -> None:
     prompts = Prompts(rate)
     warm = Uniform(Pool(101), 101 * 8, 8)
     for _ in range(4):  # every prompt's rate is known
-        one.heard(prompts.roll(warm.request(g)), g)
+        one.observe(prompts.roll(warm.request(g)), g)
     hard_rates, easy_rates = [], []
     for _ in range(20):
         outcome = prompts.round(one, g)

@@ -29,7 +29,7 @@ def run(one: MPTS, rounds: int, seed: int, *, moving: bool) -> tuple[list[float]
         reward = -risk[ids] + 0.1 * torch.randn(len(ids), generator=noise)
         if t >= 10:
             excess.append(float((risk[ids].mean() - risk.mean()) / risk.std()))
-        one.heard(Outcome(ids, reward), g)
+        one.observe(Outcome(ids, reward), g)
     return correlation, excess
 
 

@@ -20,7 +20,7 @@ def test_weights_go_to_the_bin_that_stays_hard() -> None:
         outcome = prompts.round(one, g)
         if t >= 40:
             drawn += torch.bincount(outcome.prompts, minlength=200) / 8
-    chance, bins = one.chances()
+    chance, bins = one.probabilities()
     assert float(chance.sum()) == pytest.approx(1.0)
     assert chance.argmax() == 0 and float(chance[0]) > 0.6
     assert bool((chance[:-1] >= chance[1:] - 0.02).all())
@@ -38,7 +38,7 @@ def test_weights_do_not_go_to_bins_for_being_large() -> None:
     for t in range(60):
         prompts.round(one, g)
         if t >= 30:
-            chances.append(one.chances()[0])
+            chances.append(one.probabilities()[0])
     mean = torch.stack(chances).mean(0)
     # Losses 0.7 and 0.3, steady log-weights 0.5 x loss / 0.2: a gap of 1.
     assert float((mean[0] - 0.05) / (mean[1] - 0.05)) == pytest.approx(2.718, rel=0.35)

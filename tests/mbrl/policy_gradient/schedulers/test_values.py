@@ -147,7 +147,7 @@ def test_targeted_prompts_are_mixed_more_often_than_uniform_ones() -> None:
         groups = len(trained.prompts) // 8
         assert groups == round(one.fresh_share * (80 - len(measured)))
         shares.append(mixed_share(trained))
-        one.heard(outcome, g)
+        one.observe(outcome, g)
     assert fresh == [1.0] + [0.5] * 5
     even = mixed_share(gather(Uniform(Pool(400), 3200, 8), prompts.roll, g))
     assert sum(shares) / 6 > 1.3 * even
