@@ -38,7 +38,7 @@ from mbrl.policy_gradient.collectors import check as check_scheduler
 from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.schedulers.curricula import Horizon
 from mbrl.policy_gradient.schedulers.settings import settings
-from mbrl.policy_gradient.trainer import Minibatch, Trainer, check_version
+from mbrl.policy_gradient.trainer import Minibatch, Trainer
 from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics
 from mbrl.types import Dataset, Trajectories, Transitions, joined
@@ -357,7 +357,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
         for measure in self.measures.values():
             metrics |= measure.learn(batch.rollouts, batch.targets)
-        self.trainer.updated()
+        metrics |= self.trainer.updated()
         if self.left == 0 and self.config.normalise_obs:
             self.seen.apply(self.policy.normaliser)
             if self.critic is not None:
@@ -377,10 +377,10 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
             "aims": aims,
             "parts": measures,
         }
-        return super().state_dict() | kept | {"recipe_version": self.recipe.version}
+        return super().state_dict() | kept | self.trainer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_version(self.recipe, state)
+        self.trainer.load_state_dict(state)
         super().load_state_dict(state)
         self.transitions = [(Transitions(**data), rows) for data, rows in state["heard"]]
         self.rounds = [Trajectories(**part) for part in state["rounds"]]

@@ -27,7 +27,7 @@ from algorithms.language.tasks.base import Problem
 from mbrl.policy_gradient import Recipe, loss, recipe
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.axes.step_size import at_rate, effective_share
-from mbrl.policy_gradient.trainer import Minibatch, Trainer, check_version, with_fields
+from mbrl.policy_gradient.trainer import Minibatch, Trainer, with_fields
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
@@ -219,7 +219,7 @@ class LanguagePolicyGradient(LanguageLearner):
             metrics |= measure.learn(batch.rollouts, batch.targets)
         self.tokens["trained"] += int(t.mask.sum())
         self.updates += 1
-        self.trainer.updated()
+        metrics |= self.trainer.updated()
         trained_on = t.reward.new_tensor(self.tokens["trained"], dtype=torch.float64)
         return metrics | self.of_round | {"tokens/trained": trained_on}
 
@@ -290,11 +290,11 @@ class LanguagePolicyGradient(LanguageLearner):
             "tokens": dict(self.tokens),
             "parts": [measure.state_dict() for measure in self.measures],
             "rounds": self.rounds.state_dict(),
-            "recipe_version": self.recipe.version,
+            **self.trainer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_version(self.recipe, state)
+        self.trainer.load_state_dict(state)
         super().load_state_dict(state)
         self.queue = [from_plain(values) for values in state["queue"]]
         self.tokens = dict(state["tokens"])

@@ -14,7 +14,7 @@ from experiments.studies.stable_baselines import StableBaselines
 from mbrl import statistics, tasks
 from mbrl.errors import DivergenceError
 from mbrl.evaluation import evaluate
-from mbrl.records import Evaluations
+from mbrl.records import Evaluations, MetricsFile
 
 VERSION = 2
 DEFAULTS = prerequisites.DEFAULTS | {
@@ -28,7 +28,8 @@ DEFAULTS = prerequisites.DEFAULTS | {
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Train by acting. `return` is the mean return of the greedy policy from fixed starts after the
     last step, `score` the same normalised, both NaN for a run that diverged; `best` the best score
-    during training (never reported as the result)."""
+    during training (never reported as the result). `no_signal` is there, and 1, where all
+    advantages were 0 or a signal of the recipe was constant."""
     if settings["algorithm"] == "stable_baselines3":
         return _stable_baselines3(settings, seed)
     run_settings = settings | {
@@ -46,8 +47,12 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     returns = [float(r.mean()) for r in evaluations.returns]
     scores = [float(spec.score(r)) for r in returns]
     last = (returns[-1], scores[-1]) if finished else (math.nan, math.nan)
+    values = {"return": last[0], "score": last[1], "best": max(scores, default=math.nan)}
+    rows = MetricsFile(run / "metrics.csv").rows()
+    if rows and float(rows[-1].get("rollout/no_signal") or 0):
+        values["no_signal"] = 1.0
     return Outcome(
-        {"return": last[0], "score": last[1], "best": max(scores, default=math.nan)},
+        values,
         {"step": [float(s) for s in evaluations.steps], "score": scores},
     )
 

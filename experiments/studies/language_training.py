@@ -94,8 +94,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     were learned from, `sampled` those that the model said. Means over rounds of a policy gradient,
     NaN for imitation: `signal`, the share of groups with right and wrong answers; `tail`, the share
     of tokens that are twice or half as likely at the round's last update as when they were sampled,
-    or beyond; `effective`, the share of effective samples of the conversations' weights there. A
-    run that diverges has no accuracy.
+    or beyond; `effective`, the share of effective samples of the conversations' weights there.
+    `no_signal` is there, and 1, where all advantages were 0 or a signal of the recipe was constant.
+    A run that diverges has no accuracy.
     """
     start, run = _finished_warm_start(settings, seed, folder), folder / "run"
     if not LanguageRun(run).described:
@@ -171,6 +172,7 @@ def _usage(settings: dict[str, Any], run: Path) -> dict[str, float]:
         used = {"samples": float(len(rows) * config.rows), "tokens": tokens, "sampled": 0.0}
         return used | dict.fromkeys(MEANS, math.nan)
     last = rows[-1] if rows else {"tokens/trained": 0, "tokens/sampled": 0}
+    silent = {"no_signal": 1.0} if float(last.get("rollout/no_signal") or 0) else {}
     used = {
         "samples": float(len(rows) * config.prompts * config.group),
         "tokens": float(last["tokens/trained"]),
@@ -180,7 +182,7 @@ def _usage(settings: dict[str, Any], run: Path) -> dict[str, float]:
         k: float(np.mean([float(row[name]) for row in rows] or [np.nan]))
         for k, name in MEANS.items()
     }
-    return used | means
+    return used | means | silent
 
 
 def _curves(run: Path) -> dict[str, list[float]]:

@@ -133,8 +133,8 @@ def schedulers(summary: Summary) -> list[str]:
 def against(reference: str, summary: Summary, value: str = "score") -> list[str]:
     """Which rows of a block are above and below the reference on each task, and over all tasks
     together: those whose interval of the difference of means of `value` does not hold 0; of these
-    those that stand when all are tested at once. Rows with a run that diverged are named and not
-    tested. A value that is a share is given in percent.
+    those that stand when all are tested at once. Rows with a run that diverged, or that had no
+    signal to learn from, are named and not tested. A value that is a share is given in percent.
     """
     lines = []
     for block in summary.blocks:
@@ -143,7 +143,12 @@ def against(reference: str, summary: Summary, value: str = "score") -> list[str]
             task, name = label.split(", ", 1)
             scores = np.array([r["values"][value] for r in records]) * PERCENT.get(value, 1.0)
             lost = int(np.isnan(scores).sum())
-            if lost:
+            if any(r["values"].get("no_signal") for r in records):
+                lines.append(
+                    f"{task}, {name}: no signal (advantages all 0, or a signal that never varied); "
+                    "in no comparison."
+                )
+            elif lost:
                 lines.append(f"{task}, {name}: {lost} of {len(records)} runs diverged.")
             elif len(records) > 1:
                 tasks.setdefault(task, {})[name] = scores

@@ -14,6 +14,7 @@ from mbrl.networks import target_copy
 from mbrl.policy_gradient.measure import Measure
 from mbrl.policy_gradient.objective import Estimate, estimate, shuffled
 from mbrl.policy_gradient.recipe import Recipe
+from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
 ANCHORS = ("reference", "previous")  # the first policy, the one before the last round's updates
@@ -84,6 +85,10 @@ class Trainer(Generic[R]):
         self.stages: list[Minibatch[R]] = []  # of the round, those that come after it
         self.left = self.stage_left = 0  # updates
         self.order = torch.empty(0, dtype=torch.int64)
+        signals = [n.removeprefix("signals.") for n in recipe.needs if n.startswith("signals.")]
+        # What the run learns from, with the one value it has had so far; None: it has varied.
+        self.constants: dict[str, float | None] = {"advantage": 0.0}
+        self.signals = [name for name in signals if name != "uniform"]
 
     @torch.no_grad()
     def estimated(self, rollouts: R) -> Minibatch[R]:
@@ -97,12 +102,30 @@ class Trainer(Generic[R]):
         for measure in self.measures:
             rollouts = measure.measure(rollouts)
         estimates = estimate(self.recipe, rollouts.data)
+        self.watch(rollouts.data, estimates.advantage)
         targets: dict[str, Tensor] = {}
         for measure in self.measures:
             targets |= measure.targets(rollouts)
         if "previous" in self.anchors:
             self.anchors["previous"].load_state_dict(self.policy.state_dict())
         return Minibatch(rollouts, estimates, targets)
+
+    def watch(self, t: Trajectories, advantage: Tensor) -> None:
+        """Note which of the advantages and the recipe's signals have varied so far."""
+        for name in ("advantage", *self.signals):
+            value = advantage if name == "advantage" else t.signals.get(name)
+            if value is None or not bool(t.mask.any()):
+                continue
+            values = value[t.mask]
+            first = self.constants.setdefault(name, float(values[0]))
+            if first is not None and bool((values != first).any()):
+                self.constants[name] = None
+
+    @property
+    def silent(self) -> list[str]:
+        """What has never varied: advantages that were all 0, signals with one value. A run with
+        any of them says nothing about its recipe."""
+        return sorted(name for name, first in self.constants.items() if first is not None)
 
     def begin_round(self, batch: Minibatch[R]) -> int:
         """Learn from `batch`, but for sequences that a scheduler wanted for their statistics alone;
@@ -140,10 +163,20 @@ class Trainer(Generic[R]):
             self.order = shuffled(self.recipe, self.data.data, self.generator)
         return self.data.select(self.order.tensor_split(count)[place], compact=True)
 
-    def updated(self) -> None:
-        """An update of the round is over."""
+    def updated(self) -> Metrics:
+        """An update of the round is over; whether the run has had no signal so far."""
         self.left -= 1
         self.stage_left -= 1
+        return {"rollout/no_signal": torch.tensor(float(bool(self.silent)))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What lasts from round to round."""
+        return {"recipe_version": self.recipe.version, "constants": dict(self.constants)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises `CheckpointError` where `state` is of a run under an earlier formula."""
+        check_version(self.recipe, state)
+        self.constants = dict(state.get("constants", self.constants))
 
 
 def with_fields(rollouts: R, field: str, **values: Tensor) -> R:

@@ -59,6 +59,23 @@ def test_recipes_above_and_below_grpo_are_named() -> None:
     assert line.endswith("guessing seed 0 55.0, guessing seed 1 55.0, guessing seed 2 55.0.")
 
 
+def test_rows_without_a_signal_are_named_and_compared_with_nothing() -> None:
+    rows = {
+        f"brackets, {name}": records(
+            {"settings": {"task": "brackets"}},
+            [{"score": at + x} | extra for x in (-1.0, 0.0, 1.0)],
+        )
+        for name, at, extra in (
+            ("grpo", 50.0, {}),
+            ("good", 80.0, {}),
+            ("silent", 90.0, {"no_signal": 1.0}),
+        )
+    }
+    lines = conclusions.CONCLUSIONS["against_grpo"](summary_of("language_recipes", rows))
+    assert lines[0].startswith("brackets, silent: no signal (advantages all 0")
+    assert "1 of 1" in lines[1] and "good" in lines[1] and "silent" not in lines[1]
+
+
 def test_schedulers_are_told_by_their_signal_and_by_their_score() -> None:
     def row(score: float, signal: float) -> list[dict[str, Any]]:
         values = [{"score": score + i, "signal": signal + i / 100} for i in range(3)]
