@@ -153,7 +153,7 @@ class GeneratedRows:
 
     def _store(self) -> None:
         if self.steps is not None:
-            self.generated = self.real.stored(self.steps)
+            self.generated = self.real.to_buffer(self.steps)
 
     @torch.no_grad()
     def describe(self, steps: Transitions) -> Metrics:

@@ -112,8 +112,8 @@ class Recorder:
     def load_state_dict(self, state: dict[str, Any], step: int, epoch: int) -> None:
         """Cut metrics and events back to what they were at the checkpoint."""
         self.latest = dict(state["latest"])
-        self.metrics.cut("step", step)
-        self.model.cut("epoch", epoch)
+        self.metrics.truncate("step", step)
+        self.model.truncate("epoch", epoch)
         for file in (self.folder / "events").glob("*"):
             size = state["events"].get(file.name)
             if size is None:
@@ -180,7 +180,7 @@ class PolicyKeeper:
         """The steps whose policy is kept, in order."""
         return sorted(int(file.stem) for file in self.folder.glob("*.pt"))
 
-    def cut(self, step: int) -> None:
+    def truncate(self, step: int) -> None:
         """Drop the policies of later steps."""
         for later in self.steps():
             if later > step:

@@ -33,7 +33,7 @@ def evaluate(
     draws = torch.Generator(device=device).manual_seed(seed)
     state = task.reset(episodes, starts)
     obs = task.observe(state)
-    live = torch.arange(episodes, device=task.device)
+    alive = torch.arange(episodes, device=task.device)
     returns = torch.zeros(episodes, dtype=torch.float64, device=task.device)
     carried: torch.Tensor | None = None
     for _ in range(limit):
@@ -44,15 +44,15 @@ def evaluate(
         else:
             action = policy(batch) if deterministic else policy.explore(batch, draws)
         step = task.step(state, action.to(task.device))
-        returns[live] += step.reward.double()
+        returns[alive] += step.reward.double()
         if is_stateful(policy):
             assert carried is not None
             carried = policy.observe_reward(carried, step.reward.to(device, torch.float32))
         keep = ~step.terminated
         if not bool(keep.all()):
-            live, state, obs = live[keep], step.state[keep], step.obs[keep]
+            alive, state, obs = alive[keep], step.state[keep], step.obs[keep]
             carried = None if carried is None else carried[keep.to(carried.device)]
-            if len(live) == 0:
+            if len(alive) == 0:
                 break
         else:
             state, obs = step.state, step.obs

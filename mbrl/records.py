@@ -39,7 +39,7 @@ class MetricsFile:
             writer = csv.DictWriter(file, self.columns, restval="", lineterminator="\n")
             writer.writerow({k: _text(v) for k, v in row.items()})
 
-    def cut(self, column: str, last: int) -> None:
+    def truncate(self, column: str, last: int) -> None:
         """Drop the rows whose `column` is above `last`."""
         if not self.path.exists():
             return

@@ -1,4 +1,5 @@
-"""The one rollout engine: imagined steps from start states under a policy, with a live mask.
+"""The one rollout engine: imagined steps from start states under a policy, with a mask of rows
+alive.
 
 RAVL, MOPO, MBPO and their relatives are settings of it (member, horizon, stop, penalty).
 """
@@ -87,22 +88,22 @@ def rollout(
     """
     count, device = starts.shape[0], starts.device
     record = _Record(count, config.horizon, starts)
-    live = torch.arange(count, device=device)
+    alive = torch.arange(count, device=device)
     obs, state = starts, states
     members = _members(model, config, count, generator)
     if limits is not None:
-        obs, live = obs[limits > 0], torch.nonzero(limits > 0).flatten()
-        state, memory, members = (_rows(x, live) for x in (state, memory, members))
+        obs, alive = obs[limits > 0], torch.nonzero(limits > 0).flatten()
+        state, memory, members = (_rows(x, alive) for x in (state, memory, members))
     asked = config.stop if config.penalty is None else config.penalty
     for t in range(config.horizon):
-        if not len(live):
+        if not len(alive):
             break
         if is_stateful(policy):
             action, memory = policy.step(obs, memory, generator, deterministic=False)
         else:
             action = _act(policy, obs, generator)
         if config.member == "per_step":
-            members = _members(model, config, len(live), generator)
+            members = _members(model, config, len(alive), generator)
         guess = model.predict(obs, action, generator, member=members, state=state, measure=asked)
         plain = guess.reward
         if is_stateful(policy):
@@ -111,18 +112,18 @@ def rollout(
         guess, halted = _judged(model, config, asked, obs, action, guess)
         over = halted | (t == config.horizon - 1)
         if limits is not None:
-            over |= limits[live] <= t + 1
+            over |= limits[alive] <= t + 1
         signals = _signals(policy, config, plain, halted)
-        record.write(t, live, obs, action, guess, over & ~guess.terminated, signals)
+        record.write(t, alive, obs, action, guess, over & ~guess.terminated, signals)
         keep = ~(guess.terminated | over)
         if guess.valid is not None:
             keep &= guess.valid
         # A host sync a step, not an update: dead rows would cost a whole model evaluation each.
         kept = torch.nonzero(keep).flatten()
-        if len(kept) == len(live):
+        if len(kept) == len(alive):
             obs, state = guess.next_obs, guess.state
             continue
-        live, obs = live[kept], guess.next_obs[kept]
+        alive, obs = alive[kept], guess.next_obs[kept]
         state, memory, members = (_rows(x, kept) for x in (guess.state, memory, members))
     return record.trajectories()
 
@@ -197,7 +198,7 @@ def _act(policy: Actor, obs: Tensor, generator: torch.Generator) -> Tensor:
 
 
 class _Record:
-    """Preallocated [B, T, ...] storage that rows are written into as long as they live."""
+    """Preallocated [B, T, ...] storage that rows are written into as long as they are alive."""
 
     def __init__(self, count: int, horizon: int, like: Tensor) -> None:
         self.shape, self.like = (count, horizon), like
@@ -208,7 +209,7 @@ class _Record:
     def write(
         self,
         t: int,
-        live: Tensor,
+        alive: Tensor,
         obs: Tensor,
         action: Tensor,
         guess: Prediction,
@@ -225,7 +226,7 @@ class _Record:
         }
         if guess.disagreement is not None:
             values["disagreement"] = guess.disagreement
-        rows = slice(None) if len(live) == self.shape[0] else live  # a copy beats a scatter
+        rows = slice(None) if len(alive) == self.shape[0] else alive  # a copy beats a scatter
         for storage, new in ((self.fields, values), (self.signals, signals)):
             for name, value in new.items():
                 if name not in storage:

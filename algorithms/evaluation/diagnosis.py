@@ -78,7 +78,7 @@ def value_metrics(
     memory: Tensor,
     generator: torch.Generator,
     *,
-    cut: bool = True,
+    clip_rewards: bool = True,
 ) -> Metrics:
     """Mean value at data states `obs` [B, S] against what the policy earns from there in the
     model. `rewards` are the least and the largest reward of the data, to which imagined ones are
@@ -87,7 +87,7 @@ def value_metrics(
     noise = torch.randn(len(obs), learner.spec.action_dim, generator=generator, device=obs.device)
     action, _ = learner.actor.sample(obs, noise)
     q = ensemble_values(learner.critic, torch.cat([obs, action], -1))[0].min(0).values.double()
-    bounds = rewards if cut else (rewards[0] - math.inf, rewards[1] + math.inf)
+    bounds = rewards if clip_rewards else (rewards[0] - math.inf, rewards[1] + math.inf)
     earned = soft_return(learner, model, obs, action, bounds, memory[1], generator)
     return excess_metrics(learner, q, earned, rewards, memory)
 
@@ -129,8 +129,8 @@ def soft_return(
     steps = horizon(gamma)
     scale = learner.actor.scale
     centre, spread = obs.mean(0), obs.std(0, correction=0).clamp_min(1e-6)
-    live = torch.ones(len(obs), dtype=torch.double, device=obs.device)
-    total, tail = torch.zeros_like(live), torch.zeros_like(live)
+    alive = torch.ones(len(obs), dtype=torch.double, device=obs.device)
+    total, tail = torch.zeros_like(alive), torch.zeros_like(alive)
     later = bonus.double() if learner.config.entropy_in_target else 0.0
     for t in range(steps):
         member = None
@@ -138,18 +138,18 @@ def soft_return(
             member = balanced(len(obs), model.num_members, generator)
         step = model.predict(obs, scale.to_task(action), generator, member=member)
         if step.valid is not None:  # where the model has no answer nothing is earned any more
-            live = live * step.valid
-        gained = live * (step.reward.clamp(*rewards).double() + (later if t > 0 else 0.0))
+            alive = alive * step.valid
+        gained = alive * (step.reward.clamp(*rewards).double() + (later if t > 0 else 0.0))
         total += gamma**t * gained
         if t >= steps - TAIL:
             tail += gained / min(TAIL, steps)
         off = ((step.next_obs - centre) / spread).abs().amax(-1)
         stays = ~step.terminated & (off < FAR)
         obs = torch.where(stays[:, None], step.next_obs, obs)
-        live = live * stays
+        alive = alive * stays
         noise = torch.randn(action.shape, generator=generator, device=obs.device)
         action, _ = learner.actor.sample(obs, noise)
-    return total + gamma**steps / (1 - gamma) * tail * live
+    return total + gamma**steps / (1 - gamma) * tail * alive
 
 
 def horizon(gamma: float) -> int:

@@ -65,9 +65,9 @@ class LoggedRows:
         data = dataset.transitions
         if self.normalise_rewards:
             self.reward_scale = return_scale(data)
-        self.buffer, self.logged = self.stored(data), len(data)
+        self.buffer, self.logged = self.to_buffer(data), len(data)
 
-    def stored(self, data: Transitions) -> Buffer:
+    def to_buffer(self, data: Transitions) -> Buffer:
         """A buffer on the device that holds exactly `data`, rewards times `reward_scale`."""
         buffer = self._empty(len(data))
         self._append(buffer, data)

@@ -275,7 +275,7 @@ class TextEvaluator:
 
     def truncate(self, step: int) -> None:
         """Drop the rows of later steps than `step`."""
-        self.file.cut("step", step)
+        self.file.truncate("step", step)
 
     def goal_reached(self) -> bool:
         """Whether an evaluation reached the accuracy at which the run stops."""

@@ -275,7 +275,7 @@ def _train(
     # Every second evaluation: a policy is kept only where its score is known.
     every = 2 * evaluation_interval(settings)
     keeper = PolicyKeeper(folder / "policies", every=every, last=steps)
-    keeper.cut(agent.step)
+    keeper.truncate(agent.step)
     _put_back(content, agent.step, folder, recorder, evaluator, collector)
     parts: dict[str, Callable[[], Any]] = {"recorder": recorder.state_dict}
     if evaluator is not None:

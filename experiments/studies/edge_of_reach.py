@@ -90,7 +90,13 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     generator = torch.Generator().manual_seed(0)
     learner = agent.learner
     metrics = value_metrics(
-        learner, agent.model, starts(world), rewards, learner.remembered, generator, cut=False
+        learner,
+        agent.model,
+        starts(world),
+        rewards,
+        learner.remembered,
+        generator,
+        clip_rewards=False,
     )
     values = {
         "excess": float(metrics["value/excess"]),

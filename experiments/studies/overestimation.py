@@ -103,7 +103,7 @@ def _in_the_task(agent: Agent[Batch], dataset: Dataset) -> dict[str, float]:
         (reward.min(), reward.max()),
         agent.learner.remembered,
         generator,
-        cut=False,
+        clip_rewards=False,
     )
     excess = float(metrics["value/excess"])
     return {

@@ -16,11 +16,11 @@ def test_new_columns_and_torn_rows(tmp_path: Path) -> None:
     path.write_text(path.read_text() + "300,0.")  # a crash in the middle of a row
     again = MetricsFile(path)
     assert [r["step"] for r in again.rows()] == ["100", "200"]
-    again.cut("step", 150)
+    again.truncate("step", 150)
     again.append({"step": 200, "a": 0.25})
     rows = MetricsFile(path).rows()
     assert [(r["step"], float(r["a"])) for r in rows] == [("100", 0.1), ("200", 0.25)]
-    again.cut("step", 0)
+    again.truncate("step", 0)
     assert not path.exists()
     again.append({"step": 1, "c": 2.0})
     assert MetricsFile(path).rows() == [{"step": "1", "c": "2.0"}]

@@ -72,7 +72,7 @@ class HierarchicalGAE(Credit):
         after = torch.where(
             new, following(t.signals["value_high"], heads), following(value, starts)
         )
-        after = torch.where(last, self.cut(value, turns, t), after)
+        after = torch.where(last, self.truncate(value, turns, t), after)
         delta = turns.sum(reward) + self.gamma * goes_on * after - value
         inside = (~last & ~new).to(reward.dtype)
         return between(delta, self.gamma * self.turn_lambda * goes_on * inside, starts)
@@ -108,7 +108,7 @@ class HierarchicalGAE(Credit):
         options, value = segment(t, "option"), t.signals["value_high"]
         heads = first_steps(options)
         more = following(torch.ones_like(value), heads) > 0
-        return torch.where(more, following(value, heads), self.cut(value, options, t))
+        return torch.where(more, following(value, heads), self.truncate(value, options, t))
 
     def after(self, starts: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
         """Whether no turn comes after, and whether the next one opens an option."""
@@ -116,7 +116,7 @@ class HierarchicalGAE(Credit):
         last = following(ones, starts) == 0
         return last, following(heads.to(ones.dtype), starts) > 0
 
-    def cut(self, value: Tensor, parts: Group, t: Trajectories) -> Tensor:
+    def truncate(self, value: Tensor, parts: Group, t: Trajectories) -> Tensor:
         """What stands for the value after a last turn: its own one if it was truncated."""
         truncated = parts.sum(t.truncated.to(value.dtype)) > 0
         return torch.where(truncated & self.bootstrap_truncated, value, torch.zeros_like(value))

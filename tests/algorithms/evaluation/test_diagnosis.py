@@ -97,7 +97,7 @@ def test_imagined_rewards_are_cut_and_those_of_the_task_are_not() -> None:
     for cut, paid in ((True, 0.5), (False, 1.0)):
         found = diagnosis.value_metrics(
             agent, Steady(spec), obs, rewards, torch.tensor([0.3, 0.0]),
-            torch.Generator().manual_seed(0), cut=cut,
+            torch.Generator().manual_seed(0), clip_rewards=cut,
         )  # fmt: skip
         assert float(found["value/monte_carlo"]) == pytest.approx(paid / 0.1, rel=1e-5)
         span = (1.5 + 0.3 * (2 * math.log(2) + 2)) / 0.1

@@ -57,7 +57,7 @@ def test_rows_that_are_stored_later_have_the_same_scale() -> None:
     values = CONFIGS["iql"] | {"normalise_rewards": True}
     agent = ALGORITHMS["iql"][0](SPEC, build_config("iql", values), seed=0)
     agent.prepare(data, lambda metrics: None)
-    rows = agent.source.stored(data.transitions).sample(50, torch.Generator().manual_seed(0))
+    rows = agent.source.to_buffer(data.transitions).sample(50, torch.Generator().manual_seed(0))
     assert set(rows.reward.tolist()) == {200.0, 800.0, 0.0}
 
 
