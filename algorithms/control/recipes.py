@@ -18,7 +18,7 @@ from mbrl.policy_gradient.trainer import ANCHORS
 from mbrl.types import Spec, Trajectories
 
 # What a run in control has for a recipe, beside the current policy's entropy.
-HAS = (
+FIELDS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
     "signals.uniform",
     *("groups.prompt", "segments.turn", "entropy"),
@@ -43,7 +43,7 @@ def check(objective: Recipe, group: int, scheduler: str, pool: int) -> None:
             f"recipe {objective.name} compares copies that begin in one state, and group is 1: "
             "nothing would be learned; set group to 2 or more"
         )
-    lacking = unmet(objective, control_measures.MEASURES, HAS, FULFILS)
+    lacking = unmet(objective, control_measures.MEASURES, FIELDS, FULFILS)
     if lacking:
         raise ConfigError(
             f"recipe {objective.name} needs {', '.join(lacking)}, which a run in control does not "

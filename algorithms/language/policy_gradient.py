@@ -22,7 +22,7 @@ from algorithms.language.learner import (
 from algorithms.language.models.passes import Pass, passes, together
 from algorithms.language.sampling.partial_episodes import make_collector
 from algorithms.language.sampling.rollouts import Rollouts, from_plain, plain
-from algorithms.language.settings import HAS, MADE, LanguageConfig
+from algorithms.language.settings import LanguageConfig
 from algorithms.language.tasks.base import Problem
 from mbrl.policy_gradient import Recipe, loss, recipe
 from mbrl.policy_gradient.axes.ratio import log_difference
@@ -31,7 +31,7 @@ from mbrl.policy_gradient.trainer import Minibatch, Trainer, with_fields
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
-__all__ = ["HAS", "MADE", "LanguageConfig", "LanguagePolicyGradient", "Minibatch"]
+__all__ = ["LanguageConfig", "LanguagePolicyGradient", "Minibatch"]
 
 
 class LanguagePolicyGradient(LanguageLearner):
@@ -68,7 +68,7 @@ class LanguagePolicyGradient(LanguageLearner):
         self.queue: list[Rollouts] = []  # sampled and not yet learned from, oldest first
         self.of_round: Metrics = {}
         self.tokens = {"sampled": 0, "trained": 0}
-        self.rounds = make_collector(self)
+        self.collector = make_collector(self)
 
     @classmethod
     def default(cls) -> LanguageConfig:
@@ -109,7 +109,7 @@ class LanguagePolicyGradient(LanguageLearner):
         many updates follow."""
         each = self.config.epochs * self.config.minibatches
         while len(self.queue) <= self.config.staleness // each:
-            self.queue.append(self.gathered())
+            self.queue.append(self.sample_round())
         return self.take_in(self.queue.pop(0))
 
     def take_in(self, rollouts: Rollouts) -> int:
@@ -119,10 +119,10 @@ class LanguagePolicyGradient(LanguageLearner):
         self.of_round = self.round_metrics(batch)
         return self.trainer.begin_round(batch)
 
-    def gathered(self) -> Rollouts:
+    def sample_round(self) -> Rollouts:
         """Conversations of a round, with the `old` log-probs of the policy that had them: those
         that come again have the sampler's own."""
-        rollouts = self.with_old(self.rounds.gathered())
+        rollouts = self.with_old(self.collector.collect())
         again = rollouts.data.signals.get("replayed")
         if again is None or self.old == "start":
             return rollouts
@@ -289,7 +289,7 @@ class LanguagePolicyGradient(LanguageLearner):
             "queue": [plain(rollouts) for rollouts in self.queue],
             "tokens": dict(self.tokens),
             "parts": [measure.state_dict() for measure in self.measures],
-            "rounds": self.rounds.state_dict(),
+            "rounds": self.collector.state_dict(),
             **self.trainer.state_dict(),
         }
 
@@ -300,7 +300,7 @@ class LanguagePolicyGradient(LanguageLearner):
         self.tokens = dict(state["tokens"])
         for measure, values in zip(self.measures, state["parts"], strict=True):
             measure.load_state_dict(values)
-        self.rounds.load_state_dict(state["rounds"])
+        self.collector.load_state_dict(state["rounds"])
 
 
 def distance(log_prob: Tensor, t: Trajectories) -> Metrics:

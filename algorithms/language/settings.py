@@ -12,14 +12,14 @@ from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
 from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.trainer import ANCHORS
 
-HAS = (
+FIELDS = (
     *(f"log_probs.{name}" for name in ("old", "behaviour", "proximal", *ANCHORS)),
     *("signals.uniform", "entropy", "sum_prob_squared", "segments.turn", CURRENT_ENTROPY),
     *("groups.prompt", "groups.state"),
 )
 # What the trainer fulfils itself. The sampler's log-probs are those of the distribution that the
 # tokens were drawn from.
-MADE = (
+FULFILS = (
     Requirement.ACTING_LOG_PROBS,
     Requirement.ENGINE_LOG_PROBS,
     Requirement.SAMPLER_LOG_PROBS,
@@ -89,6 +89,6 @@ class LanguageConfig(LanguageLearnerConfig):
                 "updates of a round (epochs times minibatches), 0 for none"
             )
         objective = recipe(self.recipe)
-        measures.check(objective, HAS, (*MADE, *schedule.fulfilled(self)))
+        measures.check(objective, FIELDS, (*FULFILS, *schedule.fulfilled(self)))
         measures.check_settings(objective, self)
         schedule.check(self, objective)

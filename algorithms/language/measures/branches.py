@@ -122,7 +122,7 @@ class ToolBranches(LanguageMeasure):
     def speak(self, leaves: Sequence[Branch], turns: int) -> None:
         """Take all on until they have `turns` turns."""
         agent, rows = self.agent, [leaf.row for leaf in leaves]
-        agent.rounds.advance(
+        agent.collector.advance(
             rows, GenerationLimits(agent.config.sampling, agent.config.turn_tokens, turns)
         )
         for row in rows:
@@ -146,7 +146,7 @@ class ToolBranches(LanguageMeasure):
 
     def to_rollouts(self, leaves: Sequence[Branch]) -> Rollouts:
         rows = [leaf.row for leaf in leaves]
-        talked = self.agent.rounds.made(rows, [leaf.owner for leaf in leaves])
+        talked = self.agent.collector.to_rollouts(rows, [leaf.owner for leaf in leaves])
         node: Tensor = torch.zeros_like(talked.data.segments["turn"])
         for i, leaf in enumerate(leaves):
             for start, name in leaf.nodes:
@@ -159,8 +159,9 @@ class BalancedBranches(ToolBranches):
     one conversation is held to its end, and of H_0, the entropy of its first token's distribution,
     and the mean H of those after its observations (H_0, if there are none) comes m = k s(H_0 - H),
     rounded, s the logistic function; the one counts towards m and does not branch, at least one
-    more is held from the prompt on. The chance of a branch is that of `ToolBranches` less a quarter
-    of it for every observation in a row, up to this one, at which the conversation had branched.
+    more is held from the prompt on. The probability of a branch is that of `ToolBranches` less a
+    quarter of it for every observation in a row, up to this one, at which the conversation had
+    branched.
 
     AEPO, arXiv 2510.14545, whose formulas these are; the sensitivity 1, the linear penalty's
     quarter, and that the first conversation is one of the group are ours."""

@@ -80,8 +80,8 @@ def stopped(heads: Heads, rollouts: Rollouts, codec: Codec) -> Iterator[tuple[in
     places, rows, mask = spans(rollouts), lines(rollouts), rollouts.data.mask
     for i, replies in enumerate(rollouts.replies):
         if not replies[-1].done:
-            heard = codec.between(replies[-1].observation)
-            text = [*rows[i][: places[i][-1][1]], *heard]
+            shown = codec.between(replies[-1].observation)
+            text = [*rows[i][: places[i][-1][1]], *shown]
             tokens = torch.tensor([text], device=rollouts.tokens.device)
             yield i, int(mask[i].nonzero()[-1]), heads(tokens)[0, -1]
 

@@ -1,4 +1,4 @@
-"""What turns told: how likely the right answer became, what an observation changed, what answers
+"""What turns tell: how likely the right answer became, what an observation changed, what answers
 that are asked for after a turn are like."""
 
 import math

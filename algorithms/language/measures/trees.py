@@ -55,14 +55,14 @@ class DivergentTrees(LanguageMeasure):
         trees: list[list[Twig]] = [[] for _ in problems]
         for _ in range(agent.config.group):
             new = [self.next(problem, tree) for problem, tree in zip(problems, trees, strict=True)]
-            agent.rounds.advance([twig.row for twig in new], agent.rounds.limits())
+            agent.collector.advance([twig.row for twig in new], agent.collector.limits())
             for twig, values in zip(new, self.divergences(new), strict=True):
                 twig.divergence = values
             for twig, tree in zip(new, trees, strict=True):
                 tree.append(twig)
         rows = [twig.row for tree in trees for twig in tree]
         owner = [i for i, tree in enumerate(trees) for _ in tree]
-        rollouts = agent.rounds.made(rows, owner)
+        rollouts = agent.collector.to_rollouts(rows, owner)
         return with_fields(rollouts, "groups", node=nodes(trees, rollouts.data.mask))
 
     def next(self, problem: Problem, tree: Sequence[Twig]) -> Twig:
@@ -185,17 +185,17 @@ class Sets(LanguageMeasure):
             Conversation(problem, tokens, agent.drawn_seed())
             for problem, tokens in zip(problems, openings, strict=True)
         ]
-        agent.rounds.advance(trunks, agent.rounds.limits())
+        agent.collector.advance(trunks, agent.collector.limits())
         turns = [self.turn(trunk) for trunk in trunks]
         vines = [
             [trunk.up_to(turn).again(agent.drawn_seed()) for _ in range(group - 1)]
             for trunk, turn in zip(trunks, turns, strict=True)
         ]
-        agent.rounds.advance([row for rows in vines for row in rows], agent.rounds.limits())
+        agent.collector.advance([row for rows in vines for row in rows], agent.collector.limits())
         everyone = [[trunk, *rows] for trunk, rows in zip(trunks, vines, strict=True)]
         rows = [row for own in everyone for row in own]
         owner = [i for i in range(len(problems)) for _ in range(group)]
-        rollouts = agent.rounds.made(rows, owner)
+        rollouts = agent.collector.to_rollouts(rows, owner)
         count = max(2, round(group / SET))
         sets = [i * count + j * count // group for i in range(len(problems)) for j in range(group)]
         rollouts = with_fields(rollouts, "groups", set=whole(rollouts, sets))

@@ -77,7 +77,9 @@ class OneToken(LanguageMeasure):
         for row in shown:
             rows += self.tried(row)
         agent.tokens["sampled"] += len(rows)
-        return agent.rounds.made(rows, [i // agent.config.group for i in range(len(rows))])
+        return agent.collector.to_rollouts(
+            rows, [i // agent.config.group for i in range(len(rows))]
+        )
 
     def tried(self, shown: Conversation) -> list[Conversation]:
         """`group` sequences for every token of the demonstration."""

@@ -142,7 +142,7 @@ def mean_returns(
         agent.generator,
         group=samples,
         turn_tokens=agent.config.turn_tokens,
-        max_turns=agent.rounds.limits().max_turns if agent.config.horizon else None,
+        max_turns=agent.collector.limits().max_turns if agent.config.horizon else None,
         openings=[rollouts.tokens[row, : int(spoken[row])].tolist() for row in rows.values()],
     )
     agent.tokens["sampled"] += int(talked.data.mask.sum())

@@ -19,7 +19,7 @@ from algorithms.language import measures, schedule
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits
-from algorithms.language.sampling.rollouts import gathered, grouped
+from algorithms.language.sampling.rollouts import grouped, to_rollouts
 from algorithms.language.sampling.workers import Weights, Work, WorkerConfig, Workers
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.files import replacing
@@ -272,7 +272,7 @@ def take_in(agent: LanguagePolicyGradient, groups: list[Group]) -> int:
     rows = [Conversation.from_plain(row) for group in groups for row in group.rows]
     like = next(agent.model.parameters())
     owner = [group.number for group in groups for _ in group.rows]
-    rollouts = grouped(gathered(rows, agent.codec.pad, like), owner)
+    rollouts = grouped(to_rollouts(rows, agent.codec.pad, like), owner)
     agent.tokens["sampled"] += int(rollouts.data.mask.sum())
     version = rollouts.data.policy_version  # workers count rounds, an agent its updates
     assert version is not None

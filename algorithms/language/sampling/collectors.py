@@ -11,7 +11,7 @@ from torch import Tensor
 from algorithms.language import schedule
 from algorithms.language.measures.locate import whole
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
-from algorithms.language.sampling.rollouts import Rollouts, gathered, grouped
+from algorithms.language.sampling.rollouts import Rollouts, grouped, to_rollouts
 from algorithms.language.tasks.base import Problem
 from mbrl.policy_gradient.schedulers import Outcome, Request, gather, scheduler
 from mbrl.policy_gradient.schedulers.curricula import Horizon
@@ -30,7 +30,7 @@ class ConversationCollector:
         c = agent.config
         self.horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
 
-    def gathered(self) -> Rollouts:
+    def collect(self) -> Rollouts:
         """The conversations of a round."""
         c = self.agent.config
         problems = self.agent.problems(self.agent.new_numbers(c.prompts))
@@ -38,11 +38,11 @@ class ConversationCollector:
             if (rollouts := part.roll_out(problems)) is not None:
                 return rollouts
         owner = [i for i in range(len(problems)) for _ in range(c.group)]
-        rows = self.copies(self.opened(problems), [c.group] * len(problems))
-        rows, owner = self.held(rows, owner)
-        return self.made(rows, owner)
+        rows = self.copies(self.open(problems), [c.group] * len(problems))
+        rows, owner = self.finish(rows, owner)
+        return self.to_rollouts(rows, owner)
 
-    def opened(self, problems: Sequence[Problem]) -> list[Conversation]:
+    def open(self, problems: Sequence[Problem]) -> list[Conversation]:
         """A conversation about each, nothing said yet. The wording around a prompt is drawn evenly
         ("Prompt Augmentation Scales up GRPO Training on Mathematical Reasoning"); only the tokens
         have it, `problem.prompt` stays bare. There are no rewards for the form of an answer."""
@@ -55,7 +55,7 @@ class ConversationCollector:
         return [Conversation(p, o) for p, o in zip(problems, openings, strict=True)]
 
     def copies(self, starts: Sequence[Conversation], counts: Sequence[int]) -> list[Conversation]:
-        """That many of each, with chance of their own."""
+        """That many of each, with seeds of their own."""
         a = self.agent
         whole = [start for start, n in zip(starts, counts, strict=True) for _ in range(n)]
         seeds = torch.randint(2**62, (len(whole),), generator=a.generator, device=a.device)
@@ -66,7 +66,7 @@ class ConversationCollector:
         turns = None if self.horizon is None else self.horizon(self.agent.step)
         return GenerationLimits(self.agent.config.sampling, self.agent.config.turn_tokens, turns)
 
-    def held(
+    def finish(
         self, rows: list[Conversation], owner: list[int]
     ) -> tuple[list[Conversation], list[int]]:
         """The conversations after their end, and whose they are: those that went on to it."""
@@ -81,10 +81,10 @@ class ConversationCollector:
         advance(a.sampling_model(), a.codec, a.task, rows, limits, version=a.updates, **options)
         a.tokens["sampled"] += sum(len(row.behaviour) for row in rows) - before
 
-    def made(self, rows: Sequence[Conversation], owner: Sequence[int]) -> Rollouts:
+    def to_rollouts(self, rows: Sequence[Conversation], owner: Sequence[int]) -> Rollouts:
         """The conversations as tensors; equal numbers in `owner` are a group."""
         like = next(self.agent.model.parameters())
-        return grouped(gathered(rows, self.agent.codec.pad, like), owner)
+        return grouped(to_rollouts(rows, self.agent.codec.pad, like), owner)
 
     def mixed(
         self,
@@ -97,7 +97,7 @@ class ConversationCollector:
         again = [Conversation.from_plain(values) for group in old for values in group]
         first = max(owner, default=-1) + 1
         numbers = [first + i for i, group in enumerate(old) for _ in group]
-        rollouts = self.made([*rows, *again], [*owner, *numbers])
+        rollouts = self.to_rollouts([*rows, *again], [*owner, *numbers])
         replayed = torch.tensor([0.0] * len(rows) + [1.0] * len(again), dtype=torch.float64)
         return with_fields(rollouts, "signals", replayed=whole(rollouts, replayed))
 
@@ -141,7 +141,7 @@ class MixedCollector(ConversationCollector):
         super().__init__(agent)
         self.recent, self.rounds = Recent(agent.config.replay), 0
 
-    def gathered(self) -> Rollouts:
+    def collect(self) -> Rollouts:
         a, c = self.agent, self.agent.config
         if self.rounds == c.mixed_rounds:
             a.anchors["reference"].load_state_dict(a.model.state_dict())
@@ -149,8 +149,8 @@ class MixedCollector(ConversationCollector):
         old = self.recent.draw(int(c.mixed_share * c.prompts) if mixing else 0, self.generator)
         self.rounds += 1
         count = c.prompts - len(old)
-        rows = self.copies(self.opened(a.problems(a.new_numbers(count))), [c.group] * count)
-        rows, owner = self.held(rows, [i for i in range(count) for _ in range(c.group)])
+        rows = self.copies(self.open(a.problems(a.new_numbers(count))), [c.group] * count)
+        rows, owner = self.finish(rows, [i for i in range(count) for _ in range(c.group)])
         self.recent.add(rows, owner)
         return self.mixed(rows, owner, old)
 
@@ -195,16 +195,16 @@ class ScheduledCollector(ConversationCollector):
         tokens = min(longest, usual.limit(self.agent.task))
         return GenerationLimits(usual.sampling, tokens, usual.max_turns)
 
-    def gathered(self) -> Rollouts:
+    def collect(self) -> Rollouts:
         a, conversations = self.agent, list[Conversation]()
         starts: dict[int, Conversation] = {}  # one wording a prompt, however often it is asked for
 
         def roll(request: Request) -> Outcome:
             numbers, counts = request.prompts.tolist(), request.rollouts.tolist()
             new = [n for n in dict.fromkeys(numbers) if n not in starts]
-            starts.update(zip(new, self.opened(a.problems(new)), strict=True))
+            starts.update(zip(new, self.open(a.problems(new)), strict=True))
             rows = self.copies([starts[n] for n in numbers], counts)
-            rows, _ = self.held(rows, request.each().tolist())
+            rows, _ = self.finish(rows, request.each().tolist())
             conversations.extend(rows)
             return outcome_of(rows, request.each())
 
@@ -217,14 +217,14 @@ class ScheduledCollector(ConversationCollector):
         in_order = outcome.prompts.argsort(stable=True)
         if self.scheduler.of_all:
             rows = [conversations[i] for i in in_order.tolist()]
-            round_ = self.made(rows, outcome.prompts[in_order].tolist())
+            round_ = self.to_rollouts(rows, outcome.prompts[in_order].tolist())
             return with_fields(round_, "signals", trained=whole(round_, kept[in_order].double()))
         in_order = in_order[kept[in_order]]
         rows, owner = (
             [conversations[i] for i in in_order.tolist()],
             outcome.prompts[in_order].tolist(),
         )
-        return self.made(rows, owner) if share is None else self.filled(rows, owner, share)
+        return self.to_rollouts(rows, owner) if share is None else self.filled(rows, owner, share)
 
     def filled(self, rows: list[Conversation], owner: list[int], share: float) -> Rollouts:
         """A round of which these are `share`."""

@@ -22,7 +22,7 @@ class Conversation:
     them, of which the last one may be going on. Of every token that the model said: `behaviour`,
     its log-prob under the distribution that drew it, `model`, that of the logits as they are, the
     policy's `versions`, and with `top_p` below 1 the set that it was drawn from (`kept`). `turns`
-    and `replies` are those that are over. `seed` is its chance: number k of it draws token k, so a
+    and `replies` are those that are over. `seed` draws its tokens, number k token k, so that a
     text depends on the policies alone. The first `given` turns were there when it began: nothing is
     known of how they were drawn."""
 
@@ -85,7 +85,7 @@ class Conversation:
         )
 
     def again(self, seed: int) -> Self:
-        """One that is as far, with chance of its own; shares nothing that changes."""
+        """One that is as far, with a seed of its own; shares nothing that changes."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         own = {name: list(value) for name, value in values.items() if isinstance(value, list)}
         return type(self)(**(values | own | {"seed": seed}))

@@ -36,21 +36,21 @@ class ResumedCollector(ConversationCollector):
         super().__init__(agent)
         self.buffer = ExIt(agent.config.starts_kept, agent.config.starts_share)
 
-    def gathered(self) -> Rollouts:
+    def collect(self) -> Rollouts:
         a, group = self.agent, self.agent.config.group
         drawn = [self.buffer.draw(self.generator) for _ in range(a.config.prompts)]
         new = a.problems(a.new_numbers(drawn.count(None)))
-        fresh = iter(self.opened(new))
+        fresh = iter(self.open(new))
         starts = [next(fresh) if d is None else Conversation.from_plain(d[1]) for d in drawn]
         rows = self.copies(starts, [group] * len(starts))
-        rows, owner = self.held(rows, [i for i in range(len(starts)) for _ in range(group)])
+        rows, owner = self.finish(rows, [i for i in range(len(starts)) for _ in range(group)])
         for i, known in enumerate(drawn):
             mine = rows[i * group : (i + 1) * group]
             returns = torch.tensor([earned(row) for row in mine])
             if known is not None:
                 self.buffer.update(known[0], returns)
             self.remember(mine, returns)
-        return self.made(rows, owner)
+        return self.to_rollouts(rows, owner)
 
     def remember(self, rows: list[Conversation], returns: Tensor) -> None:
         longer = [row for row in rows if len(row.turns) > row.given + 1]
@@ -121,12 +121,12 @@ class PivotCollector(ConversationCollector):
             row.replies[-1] = dataclasses.replace(reply, reward=float(right), success=right)
         return rows, owner
 
-    def gathered(self) -> Rollouts:
+    def collect(self) -> Rollouts:
         if not self.starts:
             self.profile()
         chosen = self.order.take(self.agent.config.prompts, self.generator).tolist()
         starts = [Conversation.from_plain(values) for values in self.starts]
-        return self.made(*self.turns(starts, self.goals, chosen))
+        return self.to_rollouts(*self.turns(starts, self.goals, chosen))
 
     def state_dict(self) -> dict[str, Any]:
         own = {"starts": self.starts, "goals": self.goals, "order": self.order.state_dict()}
@@ -161,7 +161,7 @@ class PruningCollector(ConversationCollector):
         super().__init__(agent)
         self.pruner = ARRoL(5)
 
-    def held(
+    def finish(
         self, rows: list[Conversation], owner: list[int]
     ) -> tuple[list[Conversation], list[int]]:
         limits, c = self.limits(), self.agent.config

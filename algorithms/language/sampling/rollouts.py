@@ -117,7 +117,7 @@ def roll_out(
     ]
     advance(model, codec, task, rows, limits, version=version)
     like = next(model.parameters())
-    return grouped(gathered(rows, codec.pad, like), owner)
+    return grouped(to_rollouts(rows, codec.pad, like), owner)
 
 
 def demonstrated(
@@ -127,10 +127,10 @@ def demonstrated(
     log-probs are zeros: nobody's."""
     pairs = zip(problems, rngs, strict=True)
     rows = [demonstration(codec, task, problem, rng) for problem, rng in pairs]
-    return grouped(gathered(rows, codec.pad, torch.empty(0)), range(len(rows)))
+    return grouped(to_rollouts(rows, codec.pad, torch.empty(0)), range(len(rows)))
 
 
-def gathered(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
+def to_rollouts(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
     """Conversations that are over, as padded tensors on the device and in the precision of
     `like`. Turns that were given to them are no choices: like a prompt, and without reward."""
     b, length = len(rows), max(len(r.tokens) for r in rows)

@@ -113,7 +113,7 @@ def sample_turn(
     """One turn of every row of `cache`, whose next token has `logits` [B, V]: token after token,
     drawn by `uniform` [B, N] float64, until `end` or the row's limit, `limits` [B] in 1 to N. The
     last token of a turn is not in the cache yet. Rows that have ended are dropped from the work
-    when they are half of it, which changes no text: the chance belongs to a row."""
+    when they are half of it, which changes no text: random numbers belong to a row."""
     rows = torch.arange(len(logits), device=logits.device)
     whole, part, chosen = cache, cache, rows
     tokens = torch.full(uniform.shape, pad, dtype=torch.int64, device=logits.device)

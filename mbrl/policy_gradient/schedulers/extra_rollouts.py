@@ -116,7 +116,7 @@ class ReinforceAda(Scheduler):
         places = first_places(self.budget, self.config.first, self.config.step)
         return spread(self.pool.size, min(places, self.pool.size), self.config.step, generator)
 
-    def live(self, so_far: Outcome) -> Tensor:
+    def unfinished(self, so_far: Outcome) -> Tensor:
         """int64 [P]: the prompts that have rollouts and still lack a kind."""
         kinds = Outcome(so_far.prompts, (so_far.rewards > self.config.right).double())
         counted = tally(kinds, self.pool.size)
@@ -129,13 +129,13 @@ class ReinforceAda(Scheduler):
         return (lacking & (counted.count > 0)).nonzero().flatten()
 
     def more(self, so_far: Outcome, generator: torch.Generator) -> Request | None:
-        live = self.live(so_far)
-        count = torch.bincount(so_far.prompts, minlength=self.pool.size)[live]
-        live = live[count < self.config.step * self.config.passes]
+        unfinished = self.unfinished(so_far)
+        count = torch.bincount(so_far.prompts, minlength=self.pool.size)[unfinished]
+        unfinished = unfinished[count < self.config.step * self.config.passes]
         left = self.budget - len(so_far.prompts)
-        if not len(live) or not left:
+        if not len(unfinished) or not left:
             return None
-        mixed = live[torch.randperm(len(live), generator=generator)]
+        mixed = unfinished[torch.randperm(len(unfinished), generator=generator)]
         equal = torch.ones(len(mixed))
         return Request.of(mixed, share_out(equal, left, 0, self.config.step))
 

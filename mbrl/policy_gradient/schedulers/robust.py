@@ -40,7 +40,7 @@ class PromptGDROConfig:
 
 class PromptGDRO(Scheduler):
     """Bins are drawn by weights that grow exponentially with the bin's loss (1 - success), prompts
-    evenly within a bin. A bin's loss counts over the chance it was drawn with, so that bins that
+    evenly within a bin. A bin's loss is divided by the probability of its draw, so that bins that
     are seen more do not weigh more for it, and is smoothed over rounds.
 
     Prompt-GDRO of "Group Distributionally Robust Optimization-Driven Reinforcement Learning for LLM
@@ -67,7 +67,7 @@ class PromptGDRO(Scheduler):
         self.updates = 0
 
     def probabilities(self) -> tuple[Tensor, Tensor]:
-        """([B] chance of every bin, 0 for those without prompts; [N] bin of every prompt)."""
+        """([B] probability of every bin, 0 for those without prompts; [N] bin of every prompt)."""
         bins = bin_of(rates(self.tracker, self.pool.size), self.config.bins)
         there = torch.bincount(bins, minlength=self.config.bins) > 0
         weight = torch.softmax(self.log_weights.masked_fill(~there, -torch.inf), 0)

@@ -168,7 +168,7 @@ class V05Config:
 
 class V05(Scheduler):
     """`group` rollouts of each prompt, and as many again, up to `most`, while their mean is more
-    than `z` deviations from the prior. The prior is what `believe` was told, else the running
+    than `z` deviations from the prior. The prior is what `believe` was given, else the running
     success rate. `baseline` mixes both, and drops a rejected prior.
 
     "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts", arXiv 2603.10848.

@@ -13,7 +13,7 @@ from algorithms.language.learner import ModelConfig
 from algorithms.language.models.transformer import TransformerConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.conversation import Conversation
-from algorithms.language.sampling.rollouts import Rollouts, gathered, grouped
+from algorithms.language.sampling.rollouts import Rollouts, grouped, to_rollouts
 from algorithms.language.tasks import Problem, Reply, TextTask
 
 MODEL = ModelConfig(transformer=TransformerConfig(width=16, layers=1, heads=2, hidden=16))
@@ -54,7 +54,7 @@ def told(agent: LanguagePolicyGradient, chats: Sequence[tuple[Problem, Sequence[
             assert row.done == (i + 1 == len(turns)), (turns, i)
         rows.append(row)
         prompts.append([p for p, _ in chats].index(problem))
-    return agent.with_old(grouped(gathered(rows, agent.codec.pad, torch.empty(0)), prompts))
+    return agent.with_old(grouped(to_rollouts(rows, agent.codec.pad, torch.empty(0)), prompts))
 
 
 def at_turns(found: Rollouts, value: Tensor) -> list[list[list[float]]]:

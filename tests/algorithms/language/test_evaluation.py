@@ -15,7 +15,7 @@ from algorithms.language.evaluation import cons_at, evaluate, pass_at, score
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.models.vocabulary import Characters
 from algorithms.language.sampling.conversation import Conversation
-from algorithms.language.sampling.rollouts import gathered, grouped
+from algorithms.language.sampling.rollouts import grouped, to_rollouts
 from algorithms.language.tasks import TASKS
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
@@ -57,7 +57,7 @@ def test_votes_are_for_answers_and_not_for_their_derivations() -> None:
                 model=[0.0] * len(said), versions=[0] * len(said),
             )
         )  # fmt: skip
-    found = grouped(gathered(rows, codec.pad, torch.empty(0)), [0] * len(rows))
+    found = grouped(to_rollouts(rows, codec.pad, torch.empty(0)), [0] * len(rows))
     assert score(1, [found], 5, votes=True).agrees == {1: 3 / 5, 2: 3 / 4, 4: 1.0}
 
 

@@ -115,3 +115,8 @@ def test_the_tasks_have_references_for_scores(task: str) -> None:
     from mbrl.tasks import make
 
     assert make(task).spec.reference_returns is not None
+
+
+def test_a_later_formula_of_a_recipe_has_cells_of_its_own() -> None:
+    assert plan.objective_version({"recipe": "grpo"}) == plan.objective_version({}) == {}
+    assert plan.objective_version({"recipe": "mc_grpo"}) == {"objective_version": 2}

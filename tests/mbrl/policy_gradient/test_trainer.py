@@ -1,81 +1,101 @@
-"""What a trainer notes of the signals that a run learns from."""
+"""Rounds of a recipe: passes, stages, anchors, rows that are for statistics alone, versions."""
 
-from dataclasses import dataclass, replace
-from typing import Self
+import dataclasses
+from collections import Counter
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from mbrl.policy_gradient import recipe
-from mbrl.policy_gradient.trainer import Trainer
+from mbrl.errors import CheckpointError, ConfigError
+from mbrl.policy_gradient import RECIPES
+from mbrl.policy_gradient.measure import Measure
+from mbrl.policy_gradient.trainer import Minibatch, Trainer, check_version, with_fields
 from mbrl.types import Trajectories
+from tests.mbrl.policy_gradient import cases
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Round:
     data: Trajectories
 
-    def select(self, rows: Tensor) -> Self:
-        return replace(self, data=self.data.select(rows))
+    def select(self, rows: Tensor) -> "Round":
+        return Round(self.data.select(rows))
 
-    def compact(self) -> Self:
+    def compact(self) -> "Round":
         return self
 
 
-def trainer(name: str) -> Trainer[Round]:
-    generator = torch.Generator().manual_seed(0)
-    return Trainer(
-        recipe(name),
-        nn.Linear(1, 1),
-        [],
-        lambda policy, one: torch.zeros_like(one.data.reward),
-        generator,
-        epochs=1,
-        minibatches=1,
+class Halves(Measure[Round]):
+    """Two stages: the first rows of a round, then the others; targets are positions."""
+
+    def targets(self, rollouts: Round) -> dict[str, Tensor]:
+        t = rollouts.data
+        return {"row": torch.arange(len(t.mask))[:, None].expand(t.mask.shape).double()}
+
+    def stages(self, batch: Minibatch[Round]) -> list[Minibatch[Round]]:
+        rows = torch.arange(len(batch.data.mask))
+        return [batch.select(part) for part in rows.tensor_split(2)]
+
+
+def trainer(name: str = "grpo", measures: tuple[type[Halves], ...] = ()) -> Trainer[Round]:
+    policy = nn.Linear(1, 1)
+    made: Trainer[Round] = Trainer(
+        RECIPES[name],
+        policy,
+        [kind(None) for kind in measures],
+        lambda policy, rollouts: rollouts.data.log_probs["old"] * policy.weight.detach(),
+        torch.Generator().manual_seed(0),
+        epochs=2,
+        minibatches=3,
     )
+    return made
 
 
-def round_of(reward: list[float], **signals: list[float]) -> Round:
-    """Answers of one step, two prompts with two answers each."""
-    rows, last = torch.tensor(reward)[:, None], torch.ones(4, 1, dtype=torch.bool)
-    obs = torch.zeros(4, 1, 1)
-    return Round(
-        Trajectories(
-            obs,
-            torch.zeros(4, 1, dtype=torch.int64),
-            rows,
-            obs,
-            last,
-            ~last,
-            last,
-            log_probs={"old": torch.zeros(4, 1)},
-            groups={"prompt": torch.tensor([0, 0, 1, 1])[:, None]},
-            signals={n: torch.tensor(v)[:, None] for n, v in signals.items()},
-        )
-    )
+def test_every_pass_has_every_sequence_once_stage_by_stage() -> None:
+    t, _, _ = cases.batch(0)
+    one = trainer(measures=(Halves,))
+    updates = one.begin_round(one.estimated(Round(t)))
+    assert updates == 2 * 2 * 3
+    seen = []
+    for left in range(updates, 0, -1):
+        assert one.left == left
+        seen.append([int(row) for row in one.next_batch().targets["row"][:, 0]])
+        one.updated()
+    half = (len(t.mask) + 1) // 2
+    for stage, rows in ((seen[:6], range(half)), (seen[6:], range(half, len(t.mask)))):
+        assert Counter(row for part in stage for row in part) == dict.fromkeys(rows, 2)
+    with pytest.raises(ConfigError, match="no round to learn from"):
+        one.next_batch()
 
 
-def test_advantages_that_are_all_zero_are_no_signal() -> None:
-    made = trainer("grpo")
-    made.estimated(round_of([1.0, 1.0, 0.0, 0.0]))
-    assert made.silent == ["advantage"]
-    again = trainer("grpo")
-    again.load_state_dict(made.state_dict())
-    assert again.silent == ["advantage"]
-    again.estimated(round_of([1.0, 0.0, 0.0, 0.0]))
-    assert again.silent == []
-    again.estimated(round_of([1.0, 1.0, 0.0, 0.0]))
-    assert again.silent == []  # it had one before
-    assert float(again.updated()["rollout/no_signal"]) == 0.0
+def test_anchors_are_those_that_the_recipe_compares_with() -> None:
+    t, _, _ = cases.batch(1)
+    assert trainer("dapo").anchors == {} and set(trainer("grpo").anchors) == {"reference"}
+    one = trainer("remix")
+    assert set(one.anchors) == {"reference", "previous"}
+    with torch.no_grad():
+        one.policy.weight.fill_(0.5)  # type: ignore[union-attr]
+    first = dict(t.log_probs)
+    given = one.estimated(Round(dataclasses.replace(t, log_probs=first))).data.log_probs
+    expected = first["old"] * one.anchors["reference"].weight.detach()  # type: ignore[operator]
+    torch.testing.assert_close(given["reference"], expected, equal_nan=True)
+    weight = one.anchors["previous"].weight
+    assert torch.equal(weight, one.policy.weight)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("later", [0.5, 0.25])
-def test_a_signal_that_never_varies_is_none(later: float) -> None:
-    """From round to round, too: one number a round that changes is a signal."""
-    made = trainer("urpa")
-    for level in (0.5, later):
-        made.estimated(round_of([1.0, 0.0, 0.0, 1.0], consistency_reward=[level] * 4))
-    assert made.silent == (["advantage", "consistency_reward"] if later == 0.5 else ["advantage"])
-    made.estimated(round_of([1.0, 0.0, 0.0, 1.0], consistency_reward=[0.5, 1.0, 0.0, 0.0]))
-    assert made.silent == []
+def test_rows_for_statistics_alone_are_not_trained_on() -> None:
+    t, _, _ = cases.batch(2)
+    chosen = (torch.arange(len(t.mask)) % 2).double()
+    one = trainer()
+    batch = one.estimated(with_fields(Round(t), "signals", trained=chosen))
+    one.begin_round(batch)
+    assert one.data is not None
+    assert torch.equal(one.data.estimate.advantage, batch.estimate.advantage[chosen.bool()])
+
+
+def test_a_checkpoint_of_an_earlier_formula_is_refused() -> None:
+    check_version(RECIPES["grpo"], {})
+    check_version(RECIPES["mc_grpo"], {"recipe_version": 2})
+    with pytest.raises(CheckpointError, match="version 1 of recipe mc_grpo"):
+        check_version(RECIPES["mc_grpo"], {})

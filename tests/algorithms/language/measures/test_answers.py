@@ -113,7 +113,7 @@ def test_rounds_hold_problems_in_several_wordings() -> None:
     agent = learner("retrieval", "ps_grpo", prompts=6, group=2, pool=12, turn_tokens=1)
     seen = set()
     for _ in range(30):
-        found = agent.gathered()
+        found = agent.sample_round()
         assert len(found) == 12
         families = Counter(p.family for p in found.problems)
         assert sorted(families.values()) == [4, 8]

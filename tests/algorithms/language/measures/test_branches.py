@@ -22,7 +22,7 @@ def test_shared_steps_say_the_same(chance: float, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(branches, "CHANCE", chance)
     monkeypatch.setattr(branches, "WEIGHT", 0.0)
     agent = branching()
-    found = agent.gathered()
+    found = agent.sample_round()
     t = found.data
     assert t.groups["prompt"][:, 0].tolist() == [0] * 5 + [1] * 5
     node, shared, said = t.groups["node"], 0, set()
@@ -56,7 +56,7 @@ def test_shared_steps_say_the_same(chance: float, monkeypatch: pytest.MonkeyPatc
 
 def test_ends_of_one_beginning_go_different_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(branches, "CHANCE", 1.0)
-    found = branching(group=8).gathered()
+    found = branching(group=8).sample_round()
     texts = {tuple(turns) for turns in found.turns}
     assert len(texts) > len(found) / 2
 

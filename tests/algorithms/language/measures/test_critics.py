@@ -14,7 +14,7 @@ from algorithms.language.measures import critics
 from algorithms.language.measures.critics import UTTERANCE_DISCOUNT, Critic, Utterances
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.conversation import Conversation
-from algorithms.language.sampling.rollouts import Rollouts, gathered, grouped
+from algorithms.language.sampling.rollouts import Rollouts, grouped, to_rollouts
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from mbrl.policy_gradient.axes.credit import GAE
 from mbrl.training import train
@@ -80,7 +80,7 @@ def turns_of(recipe: str, **settings: Any) -> tuple[LanguagePolicyGradient, Roll
         if not row.done:  # stopped: what was heard last is not in its tokens
             row.tokens = row.tokens[: row.spans[-1][1]]
         rows.append(row)
-    found = grouped(gathered(rows, agent.codec.pad, torch.empty(0)), [0] * len(rows))
+    found = grouped(to_rollouts(rows, agent.codec.pad, torch.empty(0)), [0] * len(rows))
     agent.task = lenient(agent.task)
     return agent, agent.with_old(found)
 

@@ -49,7 +49,7 @@ def test_bundles_and_the_quantiles_of_their_papers() -> None:
     agent.task = lenient(agent.task)
     quantiles = None
     for _ in range(3):
-        found = agent.gathered()
+        found = agent.sample_round()
         found = part_of(agent, Bundles).measure(found)
         bundle, paper = (whole(found, found.data.groups[k]) for k in ("bundle", "paper"))
         assert bundle == [0] * 21 and paper == [0, 1, 2] * 7
@@ -66,10 +66,10 @@ def test_bundles_and_the_quantiles_of_their_papers() -> None:
 
 def test_bundles_are_of_about_five() -> None:
     agent = learner("addition", "riskpo", prompts=12, group=1)
-    found = part_of(agent, Bundles).measure(agent.gathered())
+    found = part_of(agent, Bundles).measure(agent.sample_round())
     assert whole(found, found.data.groups["bundle"]) == [0] * 6 + [1] * 6
     agent = learner("addition", "riskpo", prompts=13, group=1)
-    found = part_of(agent, Bundles).measure(agent.gathered())
+    found = part_of(agent, Bundles).measure(agent.sample_round())
     assert whole(found, found.data.groups["bundle"]) == [0] * 5 + [1] * 4 + [2] * 4
 
 

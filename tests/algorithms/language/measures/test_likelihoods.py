@@ -31,7 +31,7 @@ from tests.algorithms.language.cases import (
 
 def test_confidence_in_the_prompt() -> None:
     agent = learner("addition", "arm_progrpo")
-    found = part_of(agent, PromptConfidence).measure(agent.gathered())
+    found = part_of(agent, PromptConfidence).measure(agent.sample_round())
     wanted = []
     for problem in found.problems:
         first, *rest = agent.codec.opening(problem.prompt)
@@ -44,7 +44,7 @@ def test_confidence_in_the_prompt() -> None:
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 def test_answers_to_spoiled_prompts(top_p: float) -> None:
     agent = learner("retrieval", "q_hawkeye", prompts=3, sampling=Sampling(top_p=top_p))
-    found = agent.gathered()
+    found = agent.sample_round()
     generator = torch.Generator()
     generator.set_state(agent.generator.get_state())
     part = part_of(agent, Degraded)
@@ -80,7 +80,7 @@ def test_an_expert(tmp_path: Path) -> None:
         taught.update(taught.next_batch())
     taught.save(tmp_path / "expert.pt")
     agent = learner("addition", "calibrl", expert=str(tmp_path / "expert.pt"))
-    found = part_of(agent, Expert).measure(agent.gathered())
+    found = part_of(agent, Expert).measure(agent.sample_round())
     for i in range(len(found)):
         (start, stop), row = starts(found, i)[0], found.tokens[i].tolist()
         wanted = log_probs(taught.model, row[:start], row[start:stop])
@@ -94,7 +94,7 @@ def test_an_expert(tmp_path: Path) -> None:
 def test_norms_of_gradients(top_p: float) -> None:
     sampling = Sampling(temperature=0.7, top_p=top_p)
     agent = learner("guessing", "vcpo", group=2, turn_tokens=2, sampling=sampling)
-    found = part_of(agent, GradientNorms).measure(agent.gathered())
+    found = part_of(agent, GradientNorms).measure(agent.sample_round())
     weights, wanted = list(agent.model.parameters()), []
     for i in range(len(found)):
         total = [torch.zeros_like(weight) for weight in weights]
@@ -117,7 +117,7 @@ def test_mean_entropies_of_earlier_rounds() -> None:
     agent = learner("guessing", "epo", prompts=3, turn_tokens=3)
     part, past = part_of(agent, EntropyHistory), dict[int, list[float]]()
     for _ in range(3):
-        found = agent.gathered()
+        found = agent.sample_round()
         entropies: dict[int, list[float]] = {}
         for row in at_turns(found, found.data.entropy):
             for k, turn in enumerate(row):
@@ -137,11 +137,11 @@ def test_the_weight_of_the_entropy_bonus_follows_its_target() -> None:
     part, weights = part_of(agent, EntropyControl), list[float]()
     for target in (9.0, 9.0, 1e-3, 9.0):  # nats of a token: out of reach, and surely passed
         part.tracker.target = target
-        found = part.measure(agent.gathered())
+        found = part.measure(agent.sample_round())
         (weight,) = found.data.signals["entropy_weight"].unique().tolist()
         weights.append(weight)
     assert weights == pytest.approx([0.0, 0.005, 0.0, 0.005])
-    found = agent.gathered()
+    found = agent.sample_round()
     assert found.data.entropy is not None and not found.data.mask.all()
     mean = float(found.data.entropy[found.data.mask].mean())  # of what the model said alone
     for factor, after in ((1.001, 0.015), (0.999, 0.01)):

@@ -39,7 +39,7 @@ def test_masked_log_probs_are_renormalised_on_the_copy_s_top(sampling: Sampling)
     agent = learner("guessing", "nlpo", levels=(8,), turn_tokens=3, sampling=sampling)
     agent.task = lenient(agent.task)
     shaken(agent)
-    found = agent.gathered()
+    found = agent.sample_round()
     part = part_of(agent, Masked)
     t, kept = found.data, found.kept
     assert kept is not None
@@ -73,7 +73,7 @@ def test_masked_log_probs_are_renormalised_on_the_copy_s_top(sampling: Sampling)
 
 def test_the_mask_is_renewed_after_some_rounds() -> None:
     agent = learner("addition", "nlpo", turn_tokens=2)
-    part, found = part_of(agent, Masked), agent.gathered()
+    part, found = part_of(agent, Masked), agent.sample_round()
     first = next(part.earlier.parameters()).clone()
     shaken(agent)
     for k in range(1, MASK_ROUNDS + 1):
@@ -102,7 +102,7 @@ def perturbed(scale: float, **settings: int) -> LanguagePolicyGradient:
 
 def test_perturbations_of_0_leave_the_log_probs() -> None:
     agent = perturbed(0.0)
-    found = agent.gathered()
+    found = agent.sample_round()
     with torch.no_grad():
         log_prob, entropy = agent.current(found, passes(found.data.mask, 256))
     assert torch.equal(log_prob, found.data.log_probs["old"])
@@ -111,7 +111,7 @@ def test_perturbations_of_0_leave_the_log_probs() -> None:
 
 def test_noise_goes_into_the_layers() -> None:
     agent = perturbed(0.5)
-    found = agent.gathered()
+    found = agent.sample_round()
     seed, model = part_of(agent, Perturbed).seed, agent.model
     with torch.no_grad():
         log_prob = agent.current(found, passes(found.data.mask, 3))[0]

@@ -10,11 +10,10 @@ from algorithms.language import measures
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.measures import critics
 from algorithms.language.policy_gradient import (
-    HAS,
-    MADE,
     LanguageConfig,
     LanguagePolicyGradient,
 )
+from algorithms.language.settings import FIELDS, FULFILS
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.measure import wanted
 from mbrl.policy_gradient.recipes import RECIPES
@@ -27,7 +26,7 @@ TINY: dict[str, Any] = {"prompts": 2, "group": 3, "minibatches": 1, "turn_tokens
 
 def accepted(name: str) -> bool:
     try:
-        measures.check(RECIPES[name], HAS, MADE)
+        measures.check(RECIPES[name], FIELDS, FULFILS)
     except ConfigError:
         return False
     return True
@@ -130,7 +129,7 @@ def test_what_no_recipe_needs_is_not_made() -> None:
     assert kinds == set(measures.MEASURES)
     known = {sentence for objective in RECIPES.values() for sentence in objective.requirements}
     covered = [sentence for kind in measures.MEASURES for sentence in kind.fulfils]
-    assert known >= {*covered, *MADE} and len(covered) == len(set(covered))
+    assert known >= {*covered, *FULFILS} and len(covered) == len(set(covered))
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_trees_branch_where_meanings_diverge_most(
                 for start, stop in held[twig.parent].row.spans
                 for p in range(start, stop)
             )
-        agent.rounds.advance([twig.row], agent.rounds.limits())
+        agent.collector.advance([twig.row], agent.collector.limits())
         (twig.divergence,) = part.divergences([twig])
         assert twig.row.done and len(twig.row.behaviour) == len(twig.row.versions)
         held.append(twig)
@@ -218,7 +218,7 @@ def test_balanced_branches_fill_the_group(
     monkeypatch.setattr(branches, "CHANCE", base)
     monkeypatch.setattr(branches, "WEIGHT", 0.0)
     agent = talking("aepo", group=8, turn_tokens=2)
-    found = agent.gathered()
+    found = agent.sample_round()
     t, node = found.data, found.data.groups["node"]
     assert t.groups["prompt"][:, 0].tolist() == [0] * 8 + [1] * 8
     said = {(int(node[i, s]), s) for i, s in t.mask.nonzero().tolist()}

@@ -97,7 +97,7 @@ def test_nobody_counts_the_updates_beforehand() -> None:
 @pytest.mark.parametrize("top_p", [1.0, 0.8])
 def test_single_tokens_stand_after_what_was_shown(task: str, top_p: float) -> None:
     agent = learner(task, "otr", group=4, prompts=1, sampling=Sampling(top_p=top_p))
-    found = agent.gathered()
+    found = agent.sample_round()
     t = found.data
     assert t.mask.sum(1).tolist() == [1] * len(found)
     assert agent.tokens["sampled"] == len(found)

@@ -37,7 +37,7 @@ def greedily(agent, model, problem: Problem) -> float:
 def test_greedy_returns(task: str) -> None:
     agent = learner(task, "remax", prompts=6, group=2, turn_tokens=4)
     agent.task = lenient(agent.task)
-    found = agent.gathered()
+    found = agent.sample_round()
     sampled = agent.tokens["sampled"]
     found = part_of(agent, GreedyReturn).measure(found)
     wanted = [greedily(agent, agent.model, problem) for problem in found.problems]
@@ -52,7 +52,7 @@ def test_greedy_returns_are_of_the_same_words_and_turns() -> None:
     agent.task, talked = lenient(agent.task), []
     plain = agent.task.reply
     agent.task.reply = lambda problem, turns: talked.append(list(turns)) or plain(problem, turns)
-    found = agent.gathered()
+    found = agent.sample_round()
     talked.clear()
     with torch.no_grad():
         agent.model.embedding.weight *= 20  # what it says depends on the words around a prompt
@@ -87,7 +87,7 @@ def test_values_under_the_first_policy(recipe: str) -> None:
     other.load_state_dict(first)
     # So few likely tokens are left that the samples are greedy ones.
     agent.config = dataclasses.replace(agent.config, sampling=Sampling(top_p=1e-6))
-    found = part_of(agent, ReferenceValue).measure(agent.gathered())
+    found = part_of(agent, ReferenceValue).measure(agent.sample_round())
     wanted = [greedily(agent, other, problem) for problem in found.problems]
     assert whole(found, found.data.signals["reference_value"]) == wanted
 
@@ -95,7 +95,7 @@ def test_values_under_the_first_policy(recipe: str) -> None:
 def test_values_under_the_first_policy_are_means() -> None:
     agent = learner("addition", "a_lol", prompts=60, group=1)
     agent.task = lenient(agent.task)
-    found = part_of(agent, ReferenceValue).measure(agent.gathered())
+    found = part_of(agent, ReferenceValue).measure(agent.sample_round())
     values = whole(found, found.data.signals["reference_value"])
     assert {4 * value for value in values} <= {0.0, 1.0, 2.0, 3.0, 4.0}
     assert any(0 < value < 1 for value in values)

@@ -27,7 +27,7 @@ from algorithms.language.sampling.async_collector import (
     worker_config,
 )
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits
-from algorithms.language.sampling.rollouts import gathered
+from algorithms.language.sampling.rollouts import to_rollouts
 from algorithms.language.sampling.workers import (
     Hired,
     Inline,
@@ -355,7 +355,7 @@ def test_conversations_of_workers_have_log_probs_of_their_policies(
         models.append(other.model)
         weights = {k: v.detach().numpy().copy() for k, v in other.model.state_dict().items()}
         rows = voice.generate(Work(version, version, rows), weights)
-    found = gathered([Conversation.from_plain(r) for r in rows], 0, torch.empty(0))
+    found = to_rollouts([Conversation.from_plain(r) for r in rows], 0, torch.empty(0))
     for version, model in enumerate(models):
         log_p = model(found.tokens)[:, :-1].log_softmax(-1)
         here = found.data.mask & (found.data.policy_version == version)

@@ -8,7 +8,7 @@ import torch
 
 from algorithms.language.models.vocabulary import Characters
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
-from algorithms.language.sampling.rollouts import gathered
+from algorithms.language.sampling.rollouts import to_rollouts
 from algorithms.language.sampling.tokens import Sampling, log_probs_and_entropy
 from tests.algorithms.language.small import Digits, tiny
 
@@ -63,7 +63,7 @@ def test_every_token_has_the_log_prob_of_the_policy_that_said_it() -> None:
             version=version,
             budget=None if last else 2,
         )
-    found = gathered(going, CODEC.pad, torch.zeros(0, dtype=torch.float64))
+    found = to_rollouts(going, CODEC.pad, torch.zeros(0, dtype=torch.float64))
     t, seen = found.data, set()
     for version, model in enumerate(models):
         log_prob, _, _ = log_probs_and_entropy(model(found.tokens)[:, :-1], found.tokens[:, 1:])

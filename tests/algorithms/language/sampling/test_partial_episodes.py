@@ -99,7 +99,7 @@ def test_a_prompt_that_is_asked_for_again_has_its_wording(warm: Path) -> None:
         warm, templates=8, prompts=8, pool=4, scheduler="xrpo_scheduler",
         scheduler_settings=("base=2", "step=4"),
     )  # fmt: skip
-    found = agent.rounds.gathered()
+    found = agent.collector.collect()
     seen: dict[int, set[str]] = {}
     for i in range(len(found)):
         start = int(found.data.mask[i].nonzero()[0]) + 1
@@ -123,7 +123,7 @@ def test_what_stands_before_a_start_is_not_trained_on(warm: Path) -> None:
     started = 0
     for _ in range(6):
         agent.collect()
-        assert agent.data is not None and isinstance(agent.rounds, ResumedCollector)
+        assert agent.data is not None and isinstance(agent.collector, ResumedCollector)
         found = agent.data.rollouts
         t = found.data
         now = agent.measured(agent.model, found)[0]
@@ -136,8 +136,8 @@ def test_what_stands_before_a_start_is_not_trained_on(warm: Path) -> None:
                 started += 1
                 stop = int(t.mask[i].nonzero()[0]) + 1
                 assert (found.tokens[group, :stop] == found.tokens[i, :stop]).all()
-        assert len(agent.rounds.buffer) <= 3
-        assert all(Conversation.from_plain(s).given for s in agent.rounds.buffer.starts.values())
+        assert len(agent.collector.buffer) <= 3
+        assert all(Conversation.from_plain(s).given for s in agent.collector.buffer.starts.values())
     assert started > 8
     with pytest.raises(ConfigError, match="epo measures whole conversations; starts_share"):
         learner(warm, recipe="epo", task="guessing", **KINDS["starts"])
@@ -151,7 +151,7 @@ def test_some_go_on_and_some_are_dropped(warm: Path) -> None:
     assert (
         agent.data is not None
         and plain.data is not None
-        and isinstance(agent.rounds, PruningCollector)
+        and isinstance(agent.collector, PruningCollector)
     )
     assert agent.tokens["sampled"] < plain.tokens["sampled"]
     left, whole = agent.data.rollouts, plain.data.rollouts
@@ -161,17 +161,17 @@ def test_some_go_on_and_some_are_dropped(warm: Path) -> None:
     assert all(len(turns) > 1 for _, turns in rows) and rows
     short = [sum(len(turns) == 1 for turns in found.turns) for found in (left, whole)]
     assert short[0] == short[1] > 0
-    assert float(agent.rounds.pruner.counts.sum()) > 0
+    assert float(agent.collector.pruner.counts.sum()) > 0
 
 
 def test_turns_of_demonstrations_are_practised(warm: Path) -> None:
     """What a turn does counts, not what it says."""
     agent = learner(warm, task="even", pivots=3, group=8)
     agent.collect()
-    assert agent.data is not None and isinstance(agent.rounds, PivotCollector)
-    found, starts = agent.data.rollouts, agent.rounds.starts
+    assert agent.data is not None and isinstance(agent.collector, PivotCollector)
+    found, starts = agent.data.rollouts, agent.collector.starts
     assert {start["given"] for start in starts} == {0, 1}
-    assert agent.rounds.order.size == len(starts)
+    assert agent.collector.order.size == len(starts)
     right = set[str]()
     for i, turns in enumerate(found.turns):
         own = found.data.segments["turn"][i][found.data.mask[i]].unique().tolist()

@@ -106,7 +106,7 @@ def test_schedulers_train_within_their_budget_and_continue(name: str, tmp_path: 
     again = LanguagePolicyGradient.load(tmp_path / "agent.pt")
     train(again, rounds, collector=again)
     assert equal(whole, again) and not equal(whole, broken)
-    assert whole.tokens == again.tokens and isinstance(again.rounds, ScheduledCollector)
+    assert whole.tokens == again.tokens and isinstance(again.collector, ScheduledCollector)
 
 
 @pytest.mark.parametrize("pool", [0, 24])
@@ -114,7 +114,7 @@ def test_without_a_scheduler_nothing_has_changed(pool: int) -> None:
     """The same weights, bit for bit, as with whole conversations about the next problems."""
     agent, plain = learner(pool=pool), learner(pool=pool)
 
-    def gathered() -> Any:
+    def sampled() -> Any:
         problems = plain.problems(plain.new_numbers(8))
         found = roll_out(
             plain.model,
@@ -130,7 +130,7 @@ def test_without_a_scheduler_nothing_has_changed(pool: int) -> None:
         plain.tokens["sampled"] += int(found.data.mask.sum())
         return plain.with_old(found)
 
-    plain.gathered = gathered  # type: ignore[method-assign]
+    plain.sample_round = sampled  # type: ignore[method-assign]
     for one in (agent, plain):
         train(one, 3, collector=one)
     assert equal(agent, plain) and agent.tokens == plain.tokens

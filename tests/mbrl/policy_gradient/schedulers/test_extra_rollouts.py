@@ -109,7 +109,7 @@ def test_reinforce_ada_keeps_what_the_rule_says(choice: str) -> None:
     ids = torch.arange(4).repeat_interleave(8)
     outcome = Outcome(ids, torch.tensor(rewards).flatten().double())
     live = {"balanced": [0, 1, 3], "positive": [0]}[choice]
-    assert one.live(outcome).tolist() == live
+    assert one.unfinished(outcome).tolist() == live
     more = one.more(outcome, g)
     assert more is not None and more.prompts.tolist() == live
     kept = one.keep(outcome, g)
