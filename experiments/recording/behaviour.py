@@ -112,18 +112,18 @@ def run_episodes(
     """One episode from each row of `state`, in row order."""
     horizon = step_limit(task.spec)
     episodes: list[list[Row]] = [[] for _ in range(len(state))]
-    live = torch.arange(len(state))
+    alive = torch.arange(len(state))
     obs = task.observe(state)
     for t in range(1, horizon + 1):
         action = behaviour(obs, generator)
         step = task.step(state, action)
         ended = step.terminated.tolist()
-        for i, e in enumerate(live.tolist()):
+        for i, e in enumerate(alive.tolist()):
             row = (obs[i], action[i], step.reward[i], step.obs[i], ended[i], t == horizon)
             episodes[e].append(Row(*row, state[i]))
         going = ~step.terminated
-        live, state, obs = live[going], step.state[going], step.obs[going]
-        if not len(live):
+        alive, state, obs = alive[going], step.state[going], step.obs[going]
+        if not len(alive):
             break
     return episodes
 

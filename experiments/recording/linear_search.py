@@ -123,17 +123,17 @@ def linear_returns(
     low, high = bounds(task.spec)
     state = task.reset(len(linear), generator)
     obs = task.observe(state)
-    live = torch.arange(len(linear))
+    alive = torch.arange(len(linear))
     returns = torch.zeros(len(linear)).double()
     seen = []
     for _ in range(step_limit(task.spec)):
         seen.append(obs)
-        action = torch.einsum("pas,ps->pa", linear[live], (obs.double() - shift) / scale)
+        action = torch.einsum("pas,ps->pa", linear[alive], (obs.double() - shift) / scale)
         step = task.step(state, action.to(obs).clamp(low, high))
-        returns[live] += step.reward.double() - bonus
+        returns[alive] += step.reward.double() - bonus
         going = ~step.terminated
-        live, state, obs = live[going], step.state[going], step.obs[going]
-        if not len(live):
+        alive, state, obs = alive[going], step.state[going], step.obs[going]
+        if not len(alive):
             break
     return returns, torch.cat(seen)
 

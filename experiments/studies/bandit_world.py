@@ -195,8 +195,8 @@ def real_arms(probability: Tensor) -> World:
     chances = torch.stack([torch.full_like(probability, SEEN), probability])
 
     def pull(arm: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        chance = chances.gather(0, arm[None])[0]
-        reward = (torch.rand(len(arm), generator=generator) < chance).float()
+        probability = chances.gather(0, arm[None])[0]
+        reward = (torch.rand(len(arm), generator=generator) < probability).float()
         return reward, reward
 
     return pull

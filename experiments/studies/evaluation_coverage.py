@@ -45,10 +45,10 @@ TOGETHER = 50  # data sets that DICE is fitted to side by side
 
 
 class World(NamedTuple):
-    """A random world: `chance` [S, A, S], `reward` means [S, A], `start` [S], both policies [S,
+    """A random world: `transition` [S, A, S], `reward` means [S, A], `start` [S], both policies [S,
     A], and, for every step to go, the target's values `q` [T, S, A] and `v` [T, S]."""
 
-    chance: Tensor
+    transition: Tensor
     reward: Tensor
     start: Tensor
     behaviour: Tensor
@@ -141,15 +141,15 @@ def simulate(world: World, episodes: int, steps: int, generator: torch.Generator
         return torch.multinomial(p, 1, generator=generator)[:, 0]
 
     state = draw(world.start.expand(episodes, -1))
-    live = torch.ones(episodes, dtype=torch.bool)
+    alive = torch.ones(episodes, dtype=torch.bool)
     columns: list[tuple[Tensor, ...]] = []
     for _ in range(steps):
         action = draw(world.behaviour[state])
         paid = torch.rand(episodes, generator=generator) < world.reward[state, action]
         ended = torch.rand(episodes, generator=generator) < ENDS
-        after = draw(world.chance[state, action])
-        columns.append((state, action, paid.double(), after, ended, live))
-        state, live = after, live & ~ended
+        after = draw(world.transition[state, action])
+        columns.append((state, action, paid.double(), after, ended, alive))
+        state, alive = after, alive & ~ended
     return Episodes(*(torch.stack(column, 1) for column in zip(*columns, strict=True)))
 
 
@@ -199,7 +199,7 @@ def corrected(world: World, sets: Sequence[Episodes]) -> list[Evaluation]:
 
 def endless(world: World) -> float:
     """The value of the target policy without a step limit."""
-    move = torch.einsum("sa,sat->st", world.target, world.chance) * GAMMA * (1 - ENDS)
+    move = torch.einsum("sa,sat->st", world.target, world.transition) * GAMMA * (1 - ENDS)
     earned = (world.target * world.reward).sum(-1)
     v = torch.linalg.solve(torch.eye(STATES, dtype=torch.float64) - move, earned)
     return float(world.start @ v)

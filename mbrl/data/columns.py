@@ -37,7 +37,7 @@ class Columns:
     done: np.ndarray | None = None
     episode: np.ndarray | None = None
     state: np.ndarray | None = None
-    found: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -54,8 +54,8 @@ class Columns:
 
     def listing(self) -> str:
         """What the file held, by name, shortened where it held hundreds of things."""
-        more = f" and {len(self.found) - 30} more" if len(self.found) > 30 else ""
-        return ", ".join(self.found[:30]) + more or "nothing"
+        more = f" and {len(self.present) - 30} more" if len(self.present) > 30 else ""
+        return ", ".join(self.present[:30]) + more or "nothing"
 
     def with_notes(self, *notes: str) -> "Columns":
         return replace(self, notes=(*self.notes, *notes))
@@ -70,7 +70,7 @@ def from_named(arrays: Mapping[str, Any]) -> Columns:
             raise DataError(f"{' and '.join(present)} both mean {name}; keep one of them")
         if present:
             values[name] = np.asarray(arrays[present[0]])
-    return Columns(found=tuple(map(str, arrays)), **values)
+    return Columns(present=tuple(map(str, arrays)), **values)
 
 
 @dataclass(frozen=True)

@@ -193,10 +193,10 @@ def _child(
 def mutated(schedule: Schedule, config: SearchConfig, generator: torch.Generator) -> Schedule:
     """Some choices drawn anew, and levels moved without changing their order; the first and the
     last two stay."""
-    chance = torch.rand(len(schedule.plan.choices), generator=generator)
+    draws = torch.rand(len(schedule.plan.choices), generator=generator)
     choices = tuple(
         _random_choice(generator) if p < config.mutation else choice
-        for choice, p in zip(schedule.plan.choices, chance.tolist(), strict=True)
+        for choice, p in zip(schedule.plan.choices, draws.tolist(), strict=True)
     )
     logs = torch.tensor(schedule.sigmas[:-1], dtype=torch.double).log()
     if len(logs) > 2:

@@ -113,7 +113,7 @@ def read_compact(arrays: dict[str, np.ndarray], source: str) -> tuple[Columns, S
         reward=arrays["reward"],
         next_obs=arrays["obs"][at + 1],
         state=arrays.get("state"),
-        found=tuple(arrays),
+        present=tuple(arrays),
         **flags,
     )
     return columns, spec, provenance

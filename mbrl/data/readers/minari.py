@@ -204,5 +204,5 @@ def _join(
             reward=np.concatenate(parts["rewards"]),
             terminated=terminated,
             truncated=truncated,
-            found=LEAVES,
+            present=LEAVES,
         )

@@ -108,7 +108,7 @@ def read_neorl2(card: Card, tier: Tier, options: Options, collect: bool) -> Sour
     columns = _named(path, read_file(path))
     done = columns.terminated if columns.done is None else columns.done
     if done is None:
-        raise DataError(f"{path}: no done; found {', '.join(columns.found)}")
+        raise DataError(f"{path}: no done; found {', '.join(columns.present)}")
     if columns.truncated is None:
         columns = replace(columns, done=done, terminated=None)
         options = replace(options, done_means=options.done_means or "by-length")

@@ -106,7 +106,7 @@ def test_unbiased_over_all_episodes_of_a_world(name: str) -> None:
         chance = float(
             world.start[s]
             * world.behaviour[s, a]
-            * world.chance[s, a, s2]
+            * world.transition[s, a, s2]
             * world.behaviour[s2, a2]
         )
         ratio = (world.target / world.behaviour).log()
