@@ -144,6 +144,7 @@ def test_every_estimate_and_loss_traces_into_one_graph(name: str) -> None:
 
 
 def traced_like_eager(name: str) -> None:
+    torch.compiler.reset()  # a recipe is a recompilation, and there may be few of them
     t, log_prob, entropy = cases.batch(0)
     found = estimate(RECIPES[name], t)
     eager, _ = loss(RECIPES[name], log_prob, t, found, entropy)
