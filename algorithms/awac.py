@@ -17,18 +17,14 @@ from algorithms.learners.advantage_weighted import AdvantageWeighted, AdvantageW
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.errors import ConfigError
+from mbrl.config import Positive
 
 
 @dataclass(frozen=True)
 class AWACConfig(AdvantageWeightedConfig):
     """Settings of AWAC."""
 
-    temperature: float = 1.0  # lambda of the advantage weights
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature}, it must be above 0")
+    temperature: Positive = 1.0  # lambda of the advantage weights
 
 
 def softmax_weight(advantage: Tensor, temperature: float) -> Tensor:

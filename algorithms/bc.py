@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
+from mbrl.config import Count, Discount, Positive, Settings
 from mbrl.networks import CategoricalPolicy, DeterministicPolicy, adam, descend
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -20,14 +21,14 @@ from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class BCConfig:
+class BCConfig(Settings):
     """Settings of behaviour cloning."""
 
-    hidden: tuple[int, ...] = (256, 256)  # policy widths
-    learning_rate: float = 3e-4  # Adam
-    batch_size: int = 256  # rows an update
+    hidden: tuple[Count, ...] = (256, 256)  # policy widths
+    learning_rate: Positive = 3e-4  # Adam
+    batch_size: Count = 256  # rows an update
     normalise_obs: bool = True  # standardise observations with the data's statistics
-    gamma: float = 0.99  # unused by the loss; the buffer's discount
+    gamma: Discount = 0.99  # unused by the loss; the buffer's discount
 
 
 def squared_error(action: Tensor, logged: Tensor) -> tuple[Tensor, Metrics]:

@@ -22,6 +22,7 @@ from algorithms.sources.imagined import (
 )
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
+from mbrl.config import Count, NonNegative, Positive
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 from world_models import WorldModel
@@ -37,18 +38,15 @@ class COMBOConfig(ModelBasedConfig):
     imagination: ImaginationConfig = field(
         default_factory=lambda: ImaginationConfig(real_ratio=0.5)
     )
-    weight: float = 5.0  # beta of the conservative term
-    temperature: float = 1.0  # of its soft maximum
-    samples: int = 10  # actions a state of each of the three kinds
+    weight: NonNegative = 5.0  # beta of the conservative term
+    temperature: Positive = 1.0  # of its soft maximum
+    samples: Count = 10  # actions a state of each of the three kinds
     states: Literal["mixture", "model"] = "mixture"  # rho: all rows of a batch, or imagined ones
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.learner.eta != 0:
             raise ConfigError(f"eta is {self.learner.eta}, COMBO's critics have no diversity term")
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature}, it must be above 0")
-        if self.samples < 1:
-            raise ConfigError(f"samples is {self.samples}, it must be at least 1")
         size, ratio = self.learner.batch_size, self.imagination.real_ratio
         real = int(size * ratio)
         if real == 0 or (real == size and self.states == "model"):

@@ -17,34 +17,25 @@ from algorithms.mbpo import DynaConfig, DynaRows, OnlineModelBasedConfig
 from algorithms.sources.imagined import dynamics
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.errors import ConfigError
+from mbrl.config import Count, NonNegative, Probability, Settings
 from world_models import WorldModel
 from world_models.disagreement import measure
 from world_models.rollout import Actor
 
 
 @dataclass(frozen=True)
-class ForesightConfig:
+class ForesightConfig(Settings):
     """How an action is chosen among the policy's; the defaults are the authors'."""
 
-    candidates: int = 5  # K, actions of the policy
-    horizon: int = 5  # steps that each is followed in the model
-    discount: float = 0.97  # of rewards and uncertainty, a step
-    conservative: float = 2.0  # weight of uncertainty in rollouts, where it counts against
-    optimistic: float = 1.0  # and in the real task, where it counts for an action
+    candidates: Count = 5  # K, actions of the policy
+    horizon: Count = 5  # steps that each is followed in the model
+    discount: Probability = 0.97  # of rewards and uncertainty, a step
+    conservative: NonNegative = 2.0  # weight of uncertainty in rollouts, where it counts against
+    optimistic: NonNegative = 1.0  # and in the real task, where it counts for an action
     measure: str = "epistemic_mean"  # disagreement that stands for uncertainty
 
     def __post_init__(self) -> None:
-        if self.candidates < 1 or self.horizon < 1:
-            raise ConfigError(
-                f"candidates is {self.candidates} and horizon {self.horizon}, both must be at "
-                "least 1"
-            )
-        if self.conservative < 0 or self.optimistic < 0:
-            raise ConfigError(
-                f"conservative is {self.conservative} and optimistic {self.optimistic}, both must "
-                "be 0 or more"
-            )
+        super().__post_init__()
         measure(self.measure)
 
 

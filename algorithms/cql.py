@@ -21,6 +21,7 @@ from algorithms.learners.soft_actor_critic import (
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
+from mbrl.config import Count, Finite, NonNegative, Positive
 from mbrl.errors import ConfigError
 from mbrl.networks import SquashedGaussianPolicy, adam, descend
 from mbrl.shapes import check_shapes
@@ -36,20 +37,17 @@ class CQLConfig(SoftConfig):
             actor_lr=1e-4, alpha_lr=1e-4, entropy_in_target=False, init="torch"
         )
     )
-    weight: float = 5.0  # alpha of the conservative term (the authors: 5 or 10)
-    temperature: float = 1.0  # of its soft maximum
-    samples: int = 10  # actions a state of each of the three kinds
-    threshold: float | None = None  # tau of the Lagrange form; None: the weight is fixed
-    threshold_lr: float = 3e-4  # Adam, log of the Lagrange multiplier
+    weight: NonNegative = 5.0  # alpha of the conservative term (the authors: 5 or 10)
+    temperature: Positive = 1.0  # of its soft maximum
+    samples: Count = 10  # actions a state of each of the three kinds
+    threshold: Finite | None = None  # tau of the Lagrange form; None: the weight is fixed
+    threshold_lr: Positive = 3e-4  # Adam, log of the Lagrange multiplier
     normalise_rewards: bool = False  # times 1000 / range of returns
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.learner.eta != 0:
             raise ConfigError(f"eta is {self.learner.eta}, CQL's critics have no diversity term")
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature}, it must be above 0")
-        if self.samples < 1:
-            raise ConfigError(f"samples is {self.samples}, it must be at least 1")
 
 
 def conservative_gap(q: Tensor, log_density: Tensor, data_q: Tensor, temperature: float) -> Tensor:

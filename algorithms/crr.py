@@ -19,7 +19,7 @@ from algorithms.learners.advantage_weighted import (
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.errors import ConfigError
+from mbrl.config import Count, Positive
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,10 @@ class CRRConfig(AdvantageWeightedConfig):
 
     filter: Literal["exp", "binary"] = "exp"  # min(exp(A / beta), bound), or 1 where A > 0
     baseline: Literal["mean", "max"] = "mean"  # what A subtracts: mean or largest sampled value
-    samples: int = 4  # m, the policy's actions that are valued a state
-    beta: float = 1.0  # temperature of the exponential filter
-    max_weight: float = 20.0  # its upper bound
-    critics: int = 1  # with more, their minimum is the value
-
-    def __post_init__(self) -> None:
-        if self.beta <= 0:
-            raise ConfigError(f"beta is {self.beta}, it must be above 0")
-        if self.samples < 1:
-            raise ConfigError(f"samples is {self.samples}, it must be at least 1")
+    samples: Count = 4  # m, the policy's actions that are valued a state
+    beta: Positive = 1.0  # temperature of the exponential filter
+    max_weight: Positive = 20.0  # its upper bound
+    critics: Count = 1  # with more, their minimum is the value
 
 
 def binary_weight(advantage: Tensor) -> Tensor:

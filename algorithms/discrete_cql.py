@@ -15,6 +15,7 @@ from algorithms.learners.soft_actor_critic import critic_loss
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
+from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings
 from mbrl.networks import EnsembleMLP, Normaliser, adam, descend, polyak_update, target_copy
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -22,17 +23,17 @@ from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class DiscreteCQLConfig:
+class DiscreteCQLConfig(Settings):
     """Settings of discrete CQL."""
 
-    weight: float = 1.0  # alpha of the conservative term (the authors on Atari: 1 or 4)
-    critics: int = 1  # with more: greedy in their mean, valued by their minimum
-    hidden: tuple[int, ...] = (256, 256)  # widths of the critics
-    learning_rate: float = 3e-4  # Adam
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    batch_size: int = 256  # rows an update
-    huber: float | None = None  # Huber threshold of the critic loss; None: squared
+    weight: NonNegative = 1.0  # alpha of the conservative term (the authors on Atari: 1 or 4)
+    critics: Count = 1  # with more: greedy in their mean, valued by their minimum
+    hidden: tuple[Count, ...] = (256, 256)  # widths of the critics
+    learning_rate: Positive = 3e-4  # Adam
+    gamma: Discount = 0.99  # discount factor
+    tau: Rate = 0.005  # rate of the target average
+    batch_size: Count = 256  # rows an update
+    huber: Positive | None = None  # Huber threshold of the critic loss; None: squared
     normalise_obs: bool = False  # standardise observations with the data's statistics
 
 
@@ -59,8 +60,7 @@ class GreedyPolicy(nn.Module):
 
     def values(self, obs: Tensor) -> Tensor:
         """Q_n(s, a) [N, B, actions] at raw observations [B, S]."""
-        values: Tensor = self.critic(self.normaliser(obs))
-        return values
+        return self.critic(self.normaliser(obs))
 
     def forward(self, obs: Tensor) -> Tensor:
         """The greedy action [B], int64."""
@@ -68,7 +68,7 @@ class GreedyPolicy(nn.Module):
 
     def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
         """The policy has no noise of its own: the action itself."""
-        return self(obs)
+        return self.forward(obs)
 
 
 class ConservativeDQN:

@@ -24,7 +24,7 @@ from algorithms.learners.soft_actor_critic import (
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.errors import ConfigError
+from mbrl.config import Count, Discount, Positive, Probability, Rate, Settings
 from mbrl.networks import CategoricalPolicy, adam, descend, polyak_update, target_copy
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -32,28 +32,20 @@ from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class DiscreteSACNConfig:
+class DiscreteSACNConfig(Settings):
     """Settings of discrete SAC-N."""
 
-    critics: int = 10  # N, independent critics
-    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
-    learning_rate: float = 3e-4  # Adam, policy, critics and log temperature
-    alpha: float = 1.0  # initial temperature
+    critics: Count = 10  # N, independent critics
+    hidden: tuple[Count, ...] = (256, 256)  # widths of policy and critics
+    learning_rate: Positive = 3e-4  # Adam, policy, critics and log temperature
+    alpha: Positive = 1.0  # initial temperature
     learn_alpha: bool = True  # adapt it towards the target entropy
-    entropy_fraction: float = 0.5  # target entropy over log(number of actions)
+    entropy_fraction: Probability = 0.5  # target entropy over log(number of actions)
     entropy_in_target: bool = True  # subtract alpha log pi in the critics' target
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    batch_size: int = 256  # rows an update
+    gamma: Discount = 0.99  # discount factor
+    tau: Rate = 0.005  # rate of the target average
+    batch_size: Count = 256  # rows an update
     normalise_obs: bool = False  # standardise observations with the data's statistics
-
-    def __post_init__(self) -> None:
-        if self.critics < 1:
-            raise ConfigError(f"critics is {self.critics}, it must be at least 1")
-        if self.alpha <= 0:
-            raise ConfigError(f"alpha is {self.alpha}, it must be above 0")
-        if not 0 <= self.entropy_fraction <= 1:
-            raise ConfigError(f"entropy_fraction is {self.entropy_fraction}, it must lie in [0, 1]")
 
 
 def expectations(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def diversity_loss(dq_da: Tensor) -> Tensor:
     """Mean over the batch of sum_{i != j} <g_i, g_j> / (N - 1), where g_n is the action gradient
     of critic n scaled to unit length; `dq_da` is [N, B, A] (eq. 5)."""
     check_shapes(dq_da=(dq_da, "N B A"))
-    g = dq_da / (dq_da.norm(dim=-1, keepdim=True) + 1e-10)
+    g: Tensor = dq_da / (dq_da.norm(dim=-1, keepdim=True) + 1e-10)
     # sum_{i != j} <g_i, g_j> = |sum g|^2 - sum |g|^2 avoids the N x N table.
     pairs = g.sum(0).square().sum(-1) - g.square().sum((0, 2))
     return pairs.mean() / (dq_da.shape[0] - 1)

@@ -14,7 +14,16 @@ from algorithms.learners.critics import critics, q_values
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.errors import ConfigError
+from mbrl.config import (
+    Count,
+    CountOrZero,
+    Discount,
+    Fraction,
+    NonNegative,
+    Positive,
+    Rate,
+    Settings,
+)
 from mbrl.networks import (
     MLP,
     CategoricalPolicy,
@@ -30,24 +39,20 @@ from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class IQLConfig:
+class IQLConfig(Settings):
     """Settings of IQL; the defaults are the paper's for locomotion."""
 
-    expectile: float = 0.7  # tau of the value regression
-    temperature: float = 3.0  # beta of the advantage weights
-    max_weight: float = 100.0  # their upper bound
-    hidden: tuple[int, ...] = (256, 256)  # widths of all networks
-    learning_rate: float = 3e-4  # Adam
-    decay_steps: int = 1_000_000  # the actor's rate falls to 0 on a cosine; 0: constant
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    batch_size: int = 256  # rows an update
+    expectile: Fraction = 0.7  # tau of the value regression
+    temperature: NonNegative = 3.0  # beta of the advantage weights
+    max_weight: Positive = 100.0  # their upper bound
+    hidden: tuple[Count, ...] = (256, 256)  # widths of all networks
+    learning_rate: Positive = 3e-4  # Adam
+    decay_steps: CountOrZero = 1_000_000  # the actor's rate falls to 0 on a cosine; 0: constant
+    gamma: Discount = 0.99  # discount factor
+    tau: Rate = 0.005  # rate of the target average
+    batch_size: Count = 256  # rows an update
     normalise_obs: bool = False  # standardise observations with the data's statistics
     normalise_rewards: bool = False  # times 1000 / range of returns; the authors' for locomotion
-
-    def __post_init__(self) -> None:
-        if not 0 < self.expectile < 1:
-            raise ConfigError(f"expectile is {self.expectile}, it must lie in (0, 1)")
 
 
 def expectile_loss(difference: Tensor, expectile: float) -> Tensor:

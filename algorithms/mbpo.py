@@ -24,6 +24,7 @@ from algorithms.sources.imagined import (
 )
 from mbrl.agent import Agent
 from mbrl.buffer import Batch, resized
+from mbrl.config import Count, CountOrZero
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 from mbrl.types import Transitions
@@ -35,15 +36,13 @@ from world_models.rollout import Actor
 class DynaConfig(RefitConfig):
     """Online learning on imagined rows; rollouts are refreshed after each refit of the model."""
 
-    updates_per_step: int = 20  # of the learner, a loop step
-    horizons: tuple[int, int] = (1, 15)  # of rollouts, at first and in the end
-    growth: tuple[int, int] = (20_000, 150_000)  # loop steps between which the horizon grows
+    updates_per_step: Count = 20  # of the learner, a loop step
+    horizons: tuple[Count, Count] = (1, 15)  # of rollouts, at first and in the end
+    growth: tuple[CountOrZero, CountOrZero] = (20_000, 150_000)  # loop steps while they grow
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.horizons) < 1:
-            raise ConfigError(f"horizons is {self.horizons}, both must be at least 1")
-        if not 0 <= self.growth[0] < self.growth[1]:
+        if self.growth[0] >= self.growth[1]:
             raise ConfigError(f"growth is {self.growth}, it must be (first step, later step)")
 
     def horizon(self, step: int) -> int:

@@ -25,6 +25,7 @@ from algorithms.sources.imagined import (
 )
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
+from mbrl.config import Count, NonNegative
 from mbrl.errors import ConfigError
 from mbrl.networks import ensemble_values
 from mbrl.shapes import check_shapes
@@ -41,15 +42,12 @@ class MOBILEConfig(ModelBasedConfig):
             hidden=(256, 256), actor_lr=1e-4, alpha_lr=1e-4, entropy_in_target=False
         )
     )
-    penalty_weight: float = 0.5  # of the inconsistency, in the reward's units
-    samples: int = 10  # next states a member
+    penalty_weight: NonNegative = 0.5  # of the inconsistency, in the reward's units
+    samples: Count = 10  # next states a member
     clamp_target_at_zero: bool = False  # the authors' code: True; for rewards of 0 or more only
 
     def __post_init__(self) -> None:
-        if self.penalty_weight < 0:
-            raise ConfigError(f"penalty_weight is {self.penalty_weight}, it must be 0 or more")
-        if self.samples < 1:
-            raise ConfigError(f"samples is {self.samples}, it must be at least 1")
+        super().__post_init__()
         if self.model.elites < 2:
             raise ConfigError(
                 f"model.elites is {self.model.elites}, MOBILE needs at least two members to differ"

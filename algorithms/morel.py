@@ -17,6 +17,7 @@ from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
 from algorithms.sources.imagined import ImaginedRows, ModelBasedConfig, dynamics
 from mbrl.agent import Agent
 from mbrl.buffer import Batch, transitions
+from mbrl.config import Finite, NonNegative
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Transitions
@@ -35,18 +36,17 @@ class MOReLConfig(ModelBasedConfig):
 
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(critics=2))
     threshold_rule: Rule = "mean_std"  # how the data's disagreements give the threshold
-    threshold: float = 5.0  # deviations above the mean; or the quantile; or factor of the maximum
-    halt_offset: float = -50.0  # added to the data's least reward to give that of HALT
+    threshold: NonNegative = 5.0  # deviations above the mean; or quantile; or factor of the maximum
+    halt_offset: Finite = -50.0  # added to the data's least reward to give that of HALT
     halt_forever: bool = False  # HALT pays at every later step: its reward / (1 - gamma)
 
     def __post_init__(self) -> None:
-        if self.threshold_rule == "quantile" and not 0 <= self.threshold <= 1:
+        super().__post_init__()
+        if self.threshold_rule == "quantile" and self.threshold > 1:
             raise ConfigError(
                 f"threshold is {self.threshold}, with threshold_rule 'quantile' it must lie in "
                 "[0, 1]"
             )
-        if self.threshold < 0:
-            raise ConfigError(f"threshold is {self.threshold}, it must be 0 or more")
         if self.imagination.rollout.stop is not None:
             raise ConfigError(
                 f"imagination.rollout.stop is {self.imagination.rollout.stop!r}, but MOReL stops "

@@ -24,6 +24,7 @@ from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic, Rec
 from algorithms.sources.histories import MEASURE, Histories, HistoryRollouts
 from algorithms.sources.imagined import termination_rule
 from mbrl.agent import Agent
+from mbrl.config import Settings
 from mbrl.sequences import Tape, bytes_at_most
 from world_models import EnsembleConfig, EnsembleDynamics, WorldModel
 
@@ -31,7 +32,7 @@ BEYOND = 2000  # logged states at which actions are tried before training
 
 
 @dataclass(frozen=True)
-class NEUBAYConfig:
+class NEUBAYConfig(Settings):
     """Settings of NEUBAY; the defaults are those of its code for locomotion."""
 
     learner: RecurrentLearnerConfig = field(default_factory=RecurrentLearnerConfig)

@@ -16,6 +16,7 @@ from algorithms.sources.imagined import RefitConfig, follow, termination_rule
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
+from mbrl.config import Count, Discount, Rate, Settings, Share
 from mbrl.errors import ConfigError
 from mbrl.networks import ActionScale
 from mbrl.shapes import check_shapes
@@ -25,28 +26,17 @@ from world_models import EnsembleConfig, EnsembleDynamics, WorldModel
 
 
 @dataclass(frozen=True)
-class PlannerConfig:
+class PlannerConfig(Settings):
     """How a plan is found."""
 
-    horizon: int = 15  # steps ahead
-    population: int = 350  # plans tried an iteration
-    elite_share: float = 0.1  # of them that the next iteration follows
-    iterations: int = 5  # of the cross-entropy method
-    momentum: float = 0.1  # share of the mean and variance before that is kept
-    particles: int = 20  # imagined trajectories a plan
+    horizon: Count = 15  # steps ahead
+    population: Count = 350  # plans tried an iteration
+    elite_share: Rate = 0.1  # of them that the next iteration follows
+    iterations: Count = 5  # of the cross-entropy method
+    momentum: Share = 0.1  # share of the mean and variance before that is kept
+    particles: Count = 20  # imagined trajectories a plan
     sampling: Literal["ts_inf", "ts_1"] = "ts_inf"  # a particle's member: kept, or drawn each step
-    discount: float = 1.0  # of imagined rewards, a step
-
-    def __post_init__(self) -> None:
-        for name in ("horizon", "population", "iterations", "particles"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        if not 0 < self.elite_share <= 1:
-            raise ConfigError(f"elite_share is {self.elite_share}, it must lie in (0, 1]")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum is {self.momentum}, it must lie in [0, 1)")
-        if not 0 < self.discount <= 1:
-            raise ConfigError(f"discount is {self.discount}, it must lie in (0, 1]")
+    discount: Rate = 1.0  # of imagined rewards, a step
 
     @property
     def elites(self) -> int:
@@ -54,7 +44,7 @@ class PlannerConfig:
 
 
 @dataclass(frozen=True)
-class PETSConfig:
+class PETSConfig(Settings):
     """Settings of PETS; the planner's are mbrl-lib's for its cartpole."""
 
     planner: PlannerConfig = field(default_factory=PlannerConfig)
@@ -67,7 +57,7 @@ class PETSConfig:
         default_factory=lambda: RefitConfig(warmup=200, refit_every=50, refit_epochs=25)
     )
     termination: Literal["task", "never"] = "task"  # where imagined episodes end
-    gamma: float = 0.99  # of offline evaluation; plans have planner.discount
+    gamma: Discount = 0.99  # of offline evaluation; plans have planner.discount
 
 
 def refitted(

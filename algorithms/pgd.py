@@ -25,7 +25,7 @@ from algorithms.td3_bc import TD3BC, TD3BCConfig
 from mbrl.agent import Agent, Learner, generators
 from mbrl.buffer import Batch, Buffer, sample_mixed
 from mbrl.collector import CollectorConfig
-from mbrl.errors import ConfigError
+from mbrl.config import Count, Finite, NonNegative, Probability, Settings
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Transitions
 from world_models import DiffusionConfig, PolicyGuidance, TrajectoryDiffusion
@@ -45,24 +45,20 @@ FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
 @dataclass(frozen=True)
-class GenerationConfig:
+class GenerationConfig(Settings):
     """When, how much and how guided windows are generated."""
 
-    windows: int = 8192  # at a time; they replace those before
-    every: int = 10_000  # updates from one generation to the next; the first is not guided
-    real_ratio: float = 0.0625  # share of real rows in a batch
-    weight: float = 1.0  # lambda of the guidance; 0: none
+    windows: Count = 8192  # at a time; they replace those before
+    every: Count = 10_000  # updates from one generation to the next; the first is not guided
+    real_ratio: Probability = 0.0625  # share of real rows in a batch
+    weight: NonNegative = 1.0  # lambda of the guidance; 0: none
     mode: Literal["paper", "score"] = "paper"  # how the guidance enters a sampler
     normalise: bool = True  # divide its gradient by the norm over a window (paper alone)
-    cosine: float = 0.3  # beta of its schedule (paper alone)
+    cosine: Finite = 0.3  # beta of its schedule (paper alone)
     denoised: bool = False  # take its gradient at the denoised window
 
     def __post_init__(self) -> None:
-        for name in ("windows", "every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        if not 0 <= self.real_ratio <= 1:
-            raise ConfigError(f"real_ratio is {self.real_ratio}, it must lie in [0, 1]")
+        super().__post_init__()
         self.guidance(None)
 
     def guidance(self, policy: Any) -> PolicyGuidance:
@@ -72,7 +68,7 @@ class GenerationConfig:
 
 
 @dataclass(frozen=True)
-class PGDConfig:
+class PGDConfig(Settings):
     """Settings of PGD; those of the learners that `learner` does not name are not used."""
 
     learner: Literal["td3_bc", "iql", "rebrac", "awac", "crr", "cql", "sac_n", "edac"] = "td3_bc"

@@ -26,7 +26,7 @@ from algorithms.sources.imagined import (
 )
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.errors import ConfigError
+from mbrl.config import Count, CountOrZero, NonNegative, Positive, Settings, Several
 from mbrl.networks import adam, descend
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -36,36 +36,23 @@ from world_models.ensemble import gaussian_nll
 
 
 @dataclass(frozen=True)
-class AdversaryConfig:
+class AdversaryConfig(Settings):
     """How the model is turned against the policy."""
 
-    weight: float = 3e-4  # lambda of the adversarial term; 0: the model stays as fitted
-    every: int = 1000  # updates between its turns
-    steps: int = 1000  # its gradient steps a turn
-    batch_size: int = 256  # imagined rows, and real rows, a step
-    learning_rate: float = 3e-4  # Adam
-
-    def __post_init__(self) -> None:
-        if self.weight < 0:
-            raise ConfigError(f"weight is {self.weight}, it must be 0 or more")
-        for name, low in (("every", 1), ("steps", 1), ("batch_size", 2)):
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
+    weight: NonNegative = 3e-4  # lambda of the adversarial term; 0: the model stays as fitted
+    every: Count = 1000  # updates between its turns
+    steps: Count = 1000  # its gradient steps a turn
+    batch_size: Several = 256  # imagined rows, and real rows, a step
+    learning_rate: Positive = 3e-4  # Adam
 
 
 @dataclass(frozen=True)
-class CloningConfig:
+class CloningConfig(Settings):
     """How the policy is cloned from the data before anything else."""
 
-    epochs: int = 50  # passes over the data; 0: the policy starts as it is
-    batch_size: int = 256  # rows a step
-    learning_rate: float = 1e-4  # Adam
-
-    def __post_init__(self) -> None:
-        if self.epochs < 0 or self.batch_size < 1:
-            raise ConfigError(
-                f"epochs is {self.epochs} (0 or more), batch_size {self.batch_size} (at least 1)"
-            )
+    epochs: CountOrZero = 50  # passes over the data; 0: the policy starts as it is
+    batch_size: Count = 256  # rows a step
+    learning_rate: Positive = 1e-4  # Adam
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from algorithms.learners.td3 import TD3, TD3Config
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
+from mbrl.config import Count, NonNegative, Positive
 from mbrl.networks import minimum_value
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -26,13 +27,13 @@ class ReBRACConfig(TD3Config):
     """Settings of ReBRAC. The authors choose the two penalties per dataset; the defaults are those
     that stand most often in their Gym-MuJoCo settings."""
 
-    actor_bc: float = 0.01  # beta_1, weight of the policy's cloning penalty
-    critic_bc: float = 0.01  # beta_2, weight of the penalty in the critics' target
+    actor_bc: NonNegative = 0.01  # beta_1, weight of the policy's cloning penalty
+    critic_bc: NonNegative = 0.01  # beta_2, weight of the penalty in the critics' target
     normalise_q: bool = True  # divide the policy's value term by mean |Q|
     layer_norm: bool = True  # in the critics
-    hidden: tuple[int, ...] = (256, 256, 256)  # widths of policy and critics
-    learning_rate: float = 1e-3  # Adam, policy and critics
-    batch_size: int = 1024  # rows an update
+    hidden: tuple[Count, ...] = (256, 256, 256)  # widths of policy and critics
+    learning_rate: Positive = 1e-3  # Adam, policy and critics
+    batch_size: Count = 1024  # rows an update
 
 
 def cloning_penalty(action: Tensor, logged: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from algorithms.learners.td3 import TD3, TD3Config
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
+from mbrl.config import NonNegative
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 
@@ -19,7 +20,7 @@ from mbrl.training import Metrics
 class TD3BCConfig(TD3Config):
     """Settings of TD3+BC; the defaults are the paper's."""
 
-    alpha: float = 2.5  # weight of the value term against cloning
+    alpha: NonNegative = 2.5  # weight of the value term against cloning
     normalise_obs: bool = True  # standardise observations with the data's statistics
 
 

@@ -11,21 +11,22 @@ import tyro
 from algorithms import ALGORITHMS
 from mbrl import config as configs
 from mbrl import tasks
-from mbrl.errors import ConfigError, unknown_name
+from mbrl.config import Count, CountOrZero, Positive, Settings
+from mbrl.errors import unknown_name
 
 PRESETS = Path(__file__).parent / "presets"
 
 
 @dataclass(frozen=True)
-class CollectionSettings:
+class CollectionSettings(Settings):
     """How experience is gathered in a task; None: as the algorithm has it."""
 
-    envs: int | None = None  # parallel copies of the task
-    warmup: int | None = None  # uniform random rows at first; none after logged data
-    capacity: int | None = None  # rows of experience kept, logged data among them
-    updates_per_step: int | None = None  # updates after each step
-    refit_every: int | None = None  # steps between refits of a world model
-    refit_epochs: int | None = None  # passes over the experience a refit makes at most
+    envs: Count | None = None  # parallel copies of the task
+    warmup: CountOrZero | None = None  # uniform random rows at first; none after logged data
+    capacity: Count | None = None  # rows of experience kept, logged data among them
+    updates_per_step: Count | None = None  # updates after each step
+    refit_every: Count | None = None  # steps between refits of a world model
+    refit_epochs: Count | None = None  # passes over the experience a refit makes at most
 
     def given(self) -> dict[str, int]:
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -40,50 +41,37 @@ class CollectionSettings:
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(Settings):
     """All settings of a run except the algorithm's config."""
 
     algorithm: tyro.conf.Suppress[str]  # name in `python -m experiments list`
     data: tyro.conf.Suppress[str]  # a dataset, a file, or (to learn online) a task id
-    steps: int | None = None  # updates; None: the preset's
-    seed: int = 0  # seed of weights, batches and model
-    threads: int = 1  # CPU threads; part of what a result depends on
+    steps: Count | None = None  # updates; None: the preset's
+    seed: CountOrZero = 0  # seed of weights, batches and model
+    threads: Count = 1  # CPU threads; part of what a result depends on
     device: str = "cpu"  # cpu or cuda
-    eval_every: int | None = None  # updates between evaluations; None: a tenth of the run; 0: none
-    eval_episodes: int = 20  # fixed starts of each
-    final_episodes: int = 100  # fixed starts of the last
-    log_every: int = 100  # updates between rows of metrics.csv
-    checkpoint_every: int = 1000  # updates between checkpoints
-    checkpoint_seconds: float = 60.0  # and at most this long apart
+    # updates between evaluations; None: a tenth of the run; 0: none
+    eval_every: CountOrZero | None = None
+    eval_episodes: Count = 20  # fixed starts of each
+    final_episodes: Count = 100  # fixed starts of the last
+    log_every: Count = 100  # updates between rows of metrics.csv
+    checkpoint_every: CountOrZero = 1000  # updates between checkpoints
+    checkpoint_seconds: Positive = 60.0  # and at most this long apart
     tensorboard: bool = True  # write event files
-    fqe_steps: int = 0  # updates of the fitted Q evaluation that chooses among checkpoints; 0: none
+    # updates of the fitted Q evaluation that chooses among checkpoints; 0: none
+    fqe_steps: CountOrZero = 0
     model: str | None = None  # folder of a world model fitted with the same data, config and seed
     after: str | None = None  # folder of a finished run on logged data that goes on in this task
     collection: CollectionSettings = field(default_factory=CollectionSettings)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
-        require_at_least(
-            1, self, "steps", "threads", "eval_episodes", "final_episodes", "log_every"
-        )
-        require_at_least(0, self, "seed", "eval_every", "checkpoint_every", "fqe_steps")
-        if self.checkpoint_seconds <= 0:
-            raise ConfigError(
-                f"checkpoint_seconds is {self.checkpoint_seconds}, it must be above 0"
-            )
 
     @property
     def online(self) -> bool:
         return self.data in tasks.TASKS
-
-
-def require_at_least(least: int, settings: Any, *names: str) -> None:
-    """Raise `ConfigError` if a setting of these names is below `least`; None is allowed."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise ConfigError(f"{name} is {value}, it must be at least {least}")
 
 
 def preset(algorithm: str, data: str) -> dict[str, Any]:

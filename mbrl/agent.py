@@ -428,7 +428,8 @@ def restore(cls: type[A], values: dict[str, Any], device: str = "cpu") -> A:
         )
     spec = Spec.from_dict(values["spec"])
     config: Any = configs.from_dict(config_class(cls), values["config"])
-    agent: A = cls(spec, config, device=device, seed=values["seed"])  # type: ignore[call-arg]
+    make: Callable[..., A] = cls
+    agent = make(spec, config, device=device, seed=values["seed"])
     agent.step = values["step"]
     agent.load_state_dict(values["state"])
     return agent

@@ -5,25 +5,23 @@ from typing import Any
 
 import torch
 
+from mbrl.config import Count, CountOrZero, Settings
 from mbrl.errors import ConfigError
 from mbrl.tasks import Task
 from mbrl.types import Transitions
 
 
 @dataclass(frozen=True)
-class CollectorConfig:
+class CollectorConfig(Settings):
     """How experience is gathered."""
 
-    envs: int = 1  # parallel tasks; each loop step advances all of them once
-    warmup: int = 100  # uniform random rows before the first update; none after logged data
-    capacity: int = 1_000_000  # rows of experience kept, logged data among them
-    updates_per_step: int = 1  # of the learner, a loop step
+    envs: Count = 1  # parallel tasks; each loop step advances all of them once
+    warmup: CountOrZero = 100  # uniform random rows before the first update; none after logged data
+    capacity: Count = 1_000_000  # rows of experience kept, logged data among them
+    updates_per_step: Count = 1  # of the learner, a loop step
 
     def __post_init__(self) -> None:
-        least = {"envs": 1, "warmup": 0, "capacity": 1, "updates_per_step": 1}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
+        super().__post_init__()
         if self.capacity < self.warmup:
             raise ConfigError(
                 f"capacity is {self.capacity}, below the warmup of {self.warmup} rows"
@@ -88,6 +86,7 @@ class Collector:
     def _action(self, agent: Any) -> torch.Tensor:
         spec = self.task.spec
         if self.rows >= self.warmup:
+            action: torch.Tensor
             action, self.policy_state = agent.act(
                 self.obs, deterministic=False, state=self.policy_state, generator=self.generator
             )

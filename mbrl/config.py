@@ -1,14 +1,120 @@
-"""Configs are frozen dataclasses; here they become plain dictionaries (JSON, checkpoints) and come
-back checked."""
+"""Configs are `Settings`, frozen dataclasses that check the range of each value; here they become
+plain dictionaries (JSON, checkpoints) and come back checked."""
 
 import dataclasses
+import functools
+import math
+import re
 import types
 import typing
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from tyro.constructors import PrimitiveConstructorSpec
 
 from mbrl.errors import ConfigError, unknown_name
 
 C = TypeVar("C")
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Range(PrimitiveConstructorSpec[Any]):
+    """The numbers that a setting may be, from text such as "[0, 1)" or "[1, inf)": a round bracket
+    leaves its end out, and NaN is in no range. `--help` prints it with the kind of number."""
+
+    text: str = ""
+
+    def __init__(self, kind: type[int] | type[float], text: str) -> None:
+        if not re.fullmatch(r"[\[(][^,]+, [^,]+[\])]", text):
+            raise ValueError(f"{text!r} is no range; write it as [0, 1) or [1, inf)")
+        object.__setattr__(self, "text", text)
+        super().__init__(
+            nargs=1,
+            metavar=self._shown(kind.__name__.upper()),
+            instance_from_str=lambda words: kind(words[0]),
+            is_instance=lambda value: isinstance(value, int | float),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    @property
+    def ends(self) -> list[str]:
+        return self.text[1:-1].split(", ")
+
+    def __contains__(self, value: Any) -> bool:
+        if value is None:
+            return False
+        low, high = map(float, self.ends)
+        above = value >= low if self.text[0] == "[" else value > low
+        return bool(above and (value <= high if self.text[-1] == "]" else value < high))
+
+    def __str__(self) -> str:
+        """What follows "it must"."""
+        low, _ = self.ends
+        if not self.text.endswith("inf)"):
+            return f"lie in {self.text}"
+        if low == "-inf":
+            return "be finite"
+        return f"be {'at least' if self.text[0] == '[' else 'above'} {low}"
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _shown(self, kind: str) -> str:
+        """INT>=1, 0<=FLOAT<1: without spaces, which would get brackets in the help of a union."""
+        low, high = self.ends
+        above, below = ("=" if end in "[]" else "" for end in (self.text[0], self.text[-1]))
+        if self.text.endswith("inf)"):
+            return kind if low == "-inf" else f"{kind}>{above}{low}"
+        return f"{low}<{above}{kind}<{below}{high}"
+
+
+Count = Annotated[int, Range(int, "[1, inf)")]
+CountOrZero = Annotated[int, Range(int, "[0, inf)")]
+Several = Annotated[int, Range(int, "[2, inf)")]
+Finite = Annotated[float, Range(float, "(-inf, inf)")]
+Positive = Annotated[float, Range(float, "(0, inf)")]
+NonNegative = Annotated[float, Range(float, "[0, inf)")]
+Probability = Annotated[float, Range(float, "[0, 1]")]
+Discount = Annotated[float, Range(float, "[0, 1)")]
+Share = Annotated[float, Range(float, "[0, 1)")]
+Rate = Annotated[float, Range(float, "(0, 1]")]
+Fraction = Annotated[float, Range(float, "(0, 1)")]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A config. Raises `ConfigError` for a number outside the range of its annotation, in a tuple
+    too, and for a value that is none of its `Literal`."""
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)  # mypy takes the class for not hashable
+        for name, hint in _hints(kind):
+            _check(self, name, hint, getattr(self, name))
+
+
+@functools.cache
+def _hints(cls: type[Any]) -> list[tuple[str, Any]]:
+    """The hints that say more than a type."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    pairs = [(f.name, hints[f.name]) for f in dataclasses.fields(cls)]
+    return [(name, hint) for name, hint in pairs if re.search("Annotated|Literal", repr(hint))]
+
+
+def _check(config: Settings, name: str, hint: Any, value: Any, what: str = "it") -> None:
+    members = _members(hint)
+    options = [option for option in members if option is not type(None)]
+    if len(options) > 1 or (value is None and len(options) < len(members)):
+        return
+    option, parts = options[0], typing.get_args(options[0])
+    if typing.get_origin(option) is typing.Literal and value not in parts:
+        raise unknown_name(f"{type(config).__name__}.{name}", str(value), map(str, parts))
+    for allowed in getattr(option, "__metadata__", ()):
+        if isinstance(allowed, Range) and value not in allowed:
+            must = "be finite" if value == math.inf and allowed.ends[1] == "inf" else allowed
+            raise ConfigError(f"{name} is {getattr(config, name)}, {what} must {must}")
+    if typing.get_origin(option) is tuple:
+        for i, entry in enumerate(value):
+            _check(config, name, parts[0 if ... in parts else i], entry, "each")
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -31,7 +137,7 @@ def from_dict(cls: type[C], values: dict[str, Any]) -> C:
     Raises `ConfigError` for a key that `cls` does not have.
     """
     hints = typing.get_type_hints(cls)
-    names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    names = {f.name for f in dataclasses.fields(typing.cast(Any, cls))}
     built: dict[str, Any] = {}
     for key, value in values.items():
         if key not in names:
@@ -41,18 +147,16 @@ def from_dict(cls: type[C], values: dict[str, Any]) -> C:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return from_dict(hint, value)  # type: ignore[arg-type]
     options = _members(hint)
     if value is None:
         if type(None) not in options:
-            raise ConfigError(f"{where} is None, which is not allowed; expected {hint}")
+            raise ConfigError(f"{where} is None, which is not allowed; expected {_words(options)}")
         return None
     if isinstance(value, list):
         return tuple(value)
-    for option in options:
-        if dataclasses.is_dataclass(option) and isinstance(value, dict):
-            return from_dict(option, value)  # type: ignore[arg-type]
+    for option in options if isinstance(value, dict) else ():
+        if isinstance(option, type) and dataclasses.is_dataclass(option):
+            return from_dict(option, value)
     literals: list[Any] = []
     for option in options:
         if typing.get_origin(option) is typing.Literal:
@@ -65,18 +169,14 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if plain and not literals:
         bad_bool = isinstance(value, bool) and bool not in plain
         if bad_bool or not isinstance(value, tuple(plain)):
-            raise ConfigError(f"{where} is {value!r} ({type(value).__name__}), expected {hint}")
+            found = f"{value!r} ({type(value).__name__})"
+            raise ConfigError(f"{where} is {found}, expected {_words(options)}")
     return value
 
 
-def check_choices(config: Any) -> None:
-    """Raise `ConfigError` where a setting of the dataclass `config` is none of its `Literal`: what
-    was not built by `from_dict` has not been asked yet."""
-    for name, hint in typing.get_type_hints(type(config)).items():
-        if typing.get_origin(hint) is typing.Literal:
-            value, allowed = getattr(config, name), typing.get_args(hint)
-            if value not in allowed:
-                raise unknown_name(f"{type(config).__name__}.{name}", str(value), map(str, allowed))
+def _words(options: tuple[Any, ...]) -> str:
+    names = ["None" if o is type(None) else getattr(o, "__name__", str(o)) for o in options]
+    return " or ".join(names)
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

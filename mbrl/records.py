@@ -4,6 +4,7 @@ episode's return. All can be cut back to a checkpoint's step."""
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -90,9 +91,9 @@ class Evaluations:
                 result.add(step, returns)
         return result
 
-    def state_dict(self) -> dict[str, list]:
+    def state_dict(self) -> dict[str, list[Any]]:
         return {"steps": list(self.steps), "returns": [r.tolist() for r in self.returns]}
 
-    def load_state_dict(self, state: dict[str, list]) -> None:
+    def load_state_dict(self, state: dict[str, list[Any]]) -> None:
         self.steps = list(state["steps"])
         self.returns = [np.array(r, dtype=np.float64) for r in state["returns"]]

@@ -342,7 +342,8 @@ def _runs(table: np.ndarray) -> list[np.ndarray]:
 
 def _task_means(table: np.ndarray) -> np.ndarray:
     present = ~np.isnan(table)
-    return np.where(present, table, 0.0).sum(-2) / present.sum(-2)
+    means: np.ndarray = np.where(present, table, 0.0).sum(-2) / present.sum(-2)
+    return means
 
 
 def _variances_of_means(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

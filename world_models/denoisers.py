@@ -149,7 +149,8 @@ class Block(nn.Module):
         attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         x = x + change[2] * self.joined(attended)
         h = self.norms[1](x) * (1 + change[3]) + change[4]
-        return x + change[5] * self.narrow(F.gelu(self.wide(h)))
+        out: Tensor = x + change[5] * self.narrow(F.gelu(self.wide(h)))
+        return out
 
 
 class WindowTransformer(nn.Module):

@@ -29,7 +29,8 @@ def ensemble_variance(mean: Tensor, variance: Tensor) -> Tensor:
     """Euclidean norm of the mixture's per-dimension variance, mean_e(sigma_e^2 + mu_e^2) - mu*^2.
     Revisiting Design Choices in Offline Model-Based RL (arXiv 2110.04135), section 4."""
     check_shapes(mean=(mean, "E B D"), variance=(variance, "E B D"))
-    return _mixture_variance(mean, variance).norm(dim=-1)
+    norm: Tensor = _mixture_variance(mean, variance).norm(dim=-1)
+    return norm
 
 
 def ensemble_std(mean: Tensor, variance: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.buffer import Batch
+from mbrl.config import Count, CountOrZero, Finite, Fraction, NonNegative, Positive, Rate, Settings
 from mbrl.errors import ConfigError, DataError
 from mbrl.networks import EnsembleMLP, Normaliser
 from mbrl.types import Spec, Transitions
@@ -23,41 +24,40 @@ CHUNK = 1000  # rows that predictions on a CPU take at a time, so that activatio
 
 
 @dataclass(frozen=True)
-class EnsembleConfig:
+class EnsembleConfig(Settings):
     """Settings of the ensemble; the defaults are RAVL's (arXiv 2402.12527, authors' code)."""
 
-    members: int = 7  # networks trained
-    elites: int = 5  # networks kept, by holdout error
-    hidden: tuple[int, ...] = (200, 200, 200, 200)  # widths
+    members: Count = 7  # networks trained
+    elites: Count = 5  # networks kept, by holdout error
+    hidden: tuple[Count, ...] = (200, 200, 200, 200)  # widths
     activation: Literal["silu", "relu", "leaky_relu", "tanh", "gelu"] = "silu"  # hidden layers
     layer_norm: bool = False  # LayerNorm before each activation
     init: Literal["truncated", "torch"] = "truncated"  # truncated normal 1/(2 sqrt(fan_in))
     target: Literal["delta", "standardised"] = "delta"  # units the change is predicted in
-    input_clip: float | None = 10.0  # standardised inputs are cut at +- this
+    input_clip: Positive | None = 10.0  # standardised inputs are cut at +- this
     log_variance_bounds: Literal["learned", "fixed"] = "learned"  # shared by all members
-    log_variance_min: float = -10.0  # (initial) lower bound
-    log_variance_max: float = 0.5  # (initial) upper bound
-    bound_weight: float = 0.01  # pull on learned bounds
+    log_variance_min: Finite = -10.0  # (initial) lower bound
+    log_variance_max: Finite = 0.5  # (initial) upper bound
+    bound_weight: NonNegative = 0.01  # pull on learned bounds
     bootstrap: Literal["none", "once", "reassigned"] = "once"  # rows of each member
-    holdout_fraction: float = 0.2  # share of rows for early stopping
-    holdout_max: int | None = None  # and at most this many rows
-    learning_rate: float = 1e-3  # Adam
-    weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # per layer (or one)
+    holdout_fraction: Fraction = 0.2  # share of rows for early stopping
+    holdout_max: Count | None = None  # and at most this many rows
+    learning_rate: Positive = 1e-3  # Adam
+    weight_decay: tuple[NonNegative, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # one or per layer
     decoupled_decay: bool = False  # AdamW instead of an L2 term
-    batch_size: int = 256  # rows a member an update
-    min_epochs: int = 350  # a stall before this drops the rate once instead of stopping
-    max_epochs: int = 2000  # hard limit
-    patience: int = 5  # epochs without any member improving
-    min_gain: float = 0.01  # relative gain that counts as improving
-    rate_drop: float = 0.3  # factor of that one drop
+    batch_size: Count = 256  # rows a member an update
+    min_epochs: CountOrZero = 350  # a stall before this drops the rate once instead of stopping
+    max_epochs: Count = 2000  # hard limit
+    patience: Count = 5  # epochs without any member improving
+    min_gain: Finite = 0.01  # relative gain that counts as improving
+    rate_drop: Rate = 0.3  # factor of that one drop
 
     def __post_init__(self) -> None:
-        if not 1 <= self.elites <= self.members:
+        super().__post_init__()
+        if self.elites > self.members:
             raise ConfigError(
                 f"elites is {self.elites}, it must lie in 1..{self.members} (members)"
             )
-        if not 0 < self.holdout_fraction < 1:
-            raise ConfigError(f"holdout_fraction is {self.holdout_fraction}, it must lie in (0, 1)")
         if len(self.weight_decay) not in (1, len(self.hidden) + 1):
             raise ConfigError(
                 f"weight_decay has {len(self.weight_decay)} entries; give one, or one for each of "
@@ -68,8 +68,6 @@ class EnsembleConfig:
                 f"log_variance_min is {self.log_variance_min}, it must lie below log_variance_max, "
                 f"{self.log_variance_max}"
             )
-        if self.max_epochs < 1 or self.batch_size < 1 or self.patience < 1:
-            raise ConfigError("max_epochs, batch_size and patience must be at least 1")
 
 
 class EnsembleNetwork(nn.Module):

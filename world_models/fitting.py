@@ -111,7 +111,7 @@ class Fit:
     def _judge(self, error: Tensor) -> Tensor:
         config = self.config
         gain = (self.best_error - error) / self.best_error
-        improved = torch.isinf(self.best_error) | (gain > config.min_gain)
+        improved: Tensor = torch.isinf(self.best_error) | (gain > config.min_gain)
         self.best_error = torch.where(improved, error, self.best_error)
         for kept, now in zip(self.best, self.network.mlp.parameters(), strict=True):
             kept[improved] = now.detach()[improved]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mbrl.config import check_choices
+from mbrl.config import Finite, NonNegative, Settings
 from mbrl.errors import ConfigError
 from mbrl.training import is_stateful
 from world_models.samplers.base import Before, Denoiser
@@ -28,7 +28,7 @@ def log_prob(policy: Any, obs: Tensor, action: Tensor) -> Tensor:
         value: Tensor = policy.log_prob(obs, action)
         return value
     if hasattr(policy, "unit"):
-        away = action - policy.unit(obs)
+        away: Tensor = action - policy.unit(obs)
         return -0.5 * (away.square() + math.log(2 * math.pi)).sum(-1)
     raise ConfigError(
         f"{type(policy).__name__} has no density of continuous actions to be guided by"
@@ -49,7 +49,7 @@ Mode = Literal["paper", "score"]
 
 
 @dataclass(frozen=True)
-class PolicyGuidance:
+class PolicyGuidance(Settings):
     """Moves the actions of a window uphill in sum_t log pi(a_t | s_t), towards
     p(tau) prod_t pi(a_t | s_t)^weight.
 
@@ -69,16 +69,11 @@ class PolicyGuidance:
     """
 
     policy: Any
-    weight: float = 1.0  # lambda
+    weight: NonNegative = 1.0  # lambda
     mode: Mode = "paper"
     normalise: bool = True  # divide the gradient by its norm over a window (paper alone)
-    cosine: float = 0.3  # beta of the schedule (paper alone)
+    cosine: Finite = 0.3  # beta of the schedule (paper alone)
     denoised: bool = False  # look at D(x) instead of x
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight < math.inf:
-            raise ConfigError(f"weight is {self.weight}, it must be 0 or more and finite")
-        check_choices(self)
 
     def schedule(self, n: int, steps: int) -> float:
         """What the gradient counts before step n of `steps`."""

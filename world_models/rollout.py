@@ -6,11 +6,12 @@ RAVL, MOPO, MBPO and their relatives are settings of it (member, horizon, stop, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, Finite, NonNegative, Range, Settings
 from mbrl.errors import ConfigError
 from mbrl.training import Stateful, is_stateful
 from mbrl.types import Trajectories
@@ -23,21 +24,19 @@ CHUNK = 1000  # rows that a policy on a CPU takes at a time, so that activations
 
 
 @dataclass(frozen=True)
-class RolloutConfig:
+class RolloutConfig(Settings):
     """How imagined trajectories are made."""
 
-    horizon: int = 5  # steps at most
+    horizon: Count = 5  # steps at most
     member: Literal["per_step", "per_rollout", "mean"] = "per_step"  # who predicts a row
     penalty: str | None = None  # disagreement measure taken off the reward
-    penalty_weight: float = 0.0  # lambda of the penalty
+    penalty_weight: NonNegative = 0.0  # lambda of the penalty
     stop: str | None = None  # disagreement measure that ends a rollout
-    stop_above: float | None = None  # its threshold; the step that passes it is kept
+    # its threshold; the step that passes it is kept
+    stop_above: Annotated[float, Range(float, "(-inf, inf]")] | None = None
 
     def __post_init__(self) -> None:
-        if self.horizon < 1:
-            raise ConfigError(f"horizon is {self.horizon}, it must be at least 1")
-        if self.penalty_weight < 0:
-            raise ConfigError(f"penalty_weight is {self.penalty_weight}, it must be 0 or more")
+        super().__post_init__()
         if (self.stop is None) != (self.stop_above is None):
             raise ConfigError(
                 f"stop is {self.stop!r} and stop_above {self.stop_above!r}; give both or neither"
@@ -52,7 +51,7 @@ class HaltingRollout(RolloutConfig):
     """A rollout in a pessimistic task: the step that passes the stop threshold leads to HALT, an
     end of the task."""
 
-    halt_reward: float = 0.0  # reward of that step, in place of the model's
+    halt_reward: Finite = 0.0  # reward of that step, in place of the model's
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mbrl.config import check_choices
+from mbrl.config import Count, Finite, Fraction, NonNegative, Positive, Settings, Several, Share
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import polyak_update
 from mbrl.types import Spec, Trajectories, Transitions
@@ -25,46 +25,32 @@ AT_ONCE = 256  # windows that are sampled together
 
 
 @dataclass(frozen=True)
-class DiffusionConfig:
+class DiffusionConfig(Settings):
     """Settings of the generator. The defaults are those of policy-guided diffusion's code, with a
     network for small tasks (the paper: width 1024) and fewer updates."""
 
-    length: int = 32  # steps of a window
-    stride: int = 8  # rows from one window to the next
+    length: Several = 32  # steps of a window
+    stride: Count = 8  # rows from one window to the next
     network: Network = "unet"  # the denoiser
-    width: int = 64  # features; the U-Net doubles them at each level
-    levels: int = 3  # of the U-Net, or the transformer's blocks
-    holdout_fraction: float = 0.05  # share of the episodes for the holdout loss
-    action_bound: float = 0.999  # actions are cut here before atanh
-    noise_mean: float = -1.2  # of log sigma in training
-    noise_std: float = 1.2  # and its deviation
-    updates: int = 10_000  # gradient steps of the fit
-    batch_size: int = 32  # windows an update
-    learning_rate: float = 2e-3  # Adam, at its highest
-    warmup: float = 0.1  # share of the updates in which it rises from a tenth
-    ema: float = 0.995  # of the weights that sample
-    ema_every: int = 10  # updates from one to the next of their averages
+    width: Count = 64  # features; the U-Net doubles them at each level
+    levels: Count = 3  # of the U-Net, or the transformer's blocks
+    holdout_fraction: Share = 0.05  # share of the episodes for the holdout loss
+    action_bound: Fraction = 0.999  # actions are cut here before atanh
+    noise_mean: Finite = -1.2  # of log sigma in training
+    noise_std: NonNegative = 1.2  # and its deviation
+    updates: Count = 10_000  # gradient steps of the fit
+    batch_size: Count = 32  # windows an update
+    learning_rate: Positive = 2e-3  # Adam, at its highest
+    warmup: Share = 0.1  # share of the updates in which it rises from a tenth
+    ema: Share = 0.995  # of the weights that sample
+    ema_every: Count = 10  # updates from one to the next of their averages
     sampler: str = "churn"  # of `world_models.samplers.SAMPLERS`
-    steps: int = 256  # noise levels of a sample
-    sigma_max: float = 80.0  # first of them
-    sigma_min: float = 0.002  # last before 0
+    steps: Count = 256  # noise levels of a sample
+    sigma_max: Positive = 80.0  # first of them
+    sigma_min: Positive = 0.002  # last before 0
 
     def __post_init__(self) -> None:
-        for name in ("length", "stride", "updates", "batch_size", "ema_every", "steps"):
-            least = 2 if name == "length" else 1
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {least}")
-        for name in ("holdout_fraction", "warmup", "ema"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must lie in [0, 1)")
-        if not 0 < self.action_bound < 1:
-            raise ConfigError(f"action_bound is {self.action_bound}, it must lie in (0, 1)")
-        if self.noise_std < 0 or self.learning_rate <= 0:
-            raise ConfigError(
-                f"noise_std is {self.noise_std} (0 or more), learning_rate {self.learning_rate} "
-                "(above 0)"
-            )
-        check_choices(self)
+        super().__post_init__()
         if self.sampler not in SAMPLERS:
             raise unknown_name("sampler", self.sampler, SAMPLERS)
         edm_levels(self.steps, sigma_max=self.sigma_max, sigma_min=self.sigma_min)

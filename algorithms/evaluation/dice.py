@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from mbrl.agent import generators, resolve_device
+from mbrl.config import Count, CountOrZero, Discount, Positive, Settings
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.networks import ActionScale, EnsembleMLP, Normaliser, adam
 from mbrl.policy_gradient.off_policy_evaluation import interval
@@ -39,27 +40,17 @@ KEEP = 0.5  # share of the updates, the last ones, whose weights are averaged
 
 
 @dataclass(frozen=True)
-class DICEConfig:
+class DICEConfig(Settings):
     """Settings of the correction."""
 
-    hidden: tuple[int, ...] = (64, 64)  # widths of both networks
-    nu_rate: float = 1e-3  # Adam, the value-like function
-    zeta_rate: float = 1e-3  # Adam, the weights
-    steps: int = 10_000  # updates
-    batch_size: int = 512  # logged steps, and episode starts, an update
-    gamma: float = 0.99  # discount factor
-    average_every: int = 100  # updates between two weights that are averaged
-    seed: int = 0  # of the initial weights and the batches
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "average_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        if not 0 <= self.gamma < 1:
-            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1)")
-        for name in ("nu_rate", "zeta_rate"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be positive")
+    hidden: tuple[Count, ...] = (64, 64)  # widths of both networks
+    nu_rate: Positive = 1e-3  # Adam, the value-like function
+    zeta_rate: Positive = 1e-3  # Adam, the weights
+    steps: Count = 10_000  # updates
+    batch_size: Count = 512  # logged steps, and episode starts, an update
+    gamma: Discount = 0.99  # discount factor
+    average_every: Count = 100  # updates between two weights that are averaged
+    seed: CountOrZero = 0  # of the initial weights and the batches
 
 
 @dataclass(frozen=True)
@@ -221,8 +212,7 @@ class DICE:
         def ahead(obs: Tensor) -> Tensor:
             """nu [E, B] of what the policy does at `obs` [E, B, S]."""
             action = self.acts(obs.flatten(0, 1), self.generator)
-            value: Tensor = self.nu(self.features(obs, action.unflatten(0, obs.shape[:2])))
-            return value[..., 0]
+            return self.nu(self.features(obs, action.unflatten(0, obs.shape[:2])))[..., 0]
 
         at, first = draw(self.rows), draw(self.begun)
         x, discount = self.logged[at], self.discount[at]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mbrl import agent
 from mbrl.buffer import Buffer
+from mbrl.config import Count, CountOrZero, Discount, Positive, Rate, Settings
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.networks import (
     ActionScale,
@@ -37,7 +38,7 @@ CHUNK = 65_536  # observations a policy is asked for at a time
 
 
 @dataclass(frozen=True)
-class FQEConfig:
+class FQEConfig(Settings):
     """Settings of fitted Q evaluation.
 
     The averaged target follows the Bellman operator at rate tau, so that about
@@ -45,30 +46,20 @@ class FQEConfig:
     these defaults, 60 % with the tau of 0.005 that is customary in learning.
     """
 
-    hidden: tuple[int, ...] = (64, 64)  # widths of each policy's critic
-    learning_rate: float = 1e-3  # Adam
-    steps: int = 10_000  # updates
-    batch_size: int = 256  # rows an update, the same ones for all policies
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.05  # rate of the target average
+    hidden: tuple[Count, ...] = (64, 64)  # widths of each policy's critic
+    learning_rate: Positive = 1e-3  # Adam
+    steps: Count = 10_000  # updates
+    batch_size: Count = 256  # rows an update, the same ones for all policies
+    gamma: Discount = 0.99  # discount factor
+    tau: Rate = 0.05  # rate of the target average
     clip: bool = True  # keep targets within what the data's rewards allow (`return_range`)
-    report_every: int = 100  # updates between two checks for divergence and progress reports
-    seed: int = 0  # of the initial weights and the batches
+    report_every: Count = 100  # updates between two checks for divergence and progress reports
+    seed: CountOrZero = 0  # of the initial weights and the batches
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "report_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        if not self.hidden or min(self.hidden) < 1:
-            raise ConfigError(f"hidden is {self.hidden}, it needs at least one width, each 1 or up")
-        if not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate is {self.learning_rate}, it must be positive")
-        if not 0 <= self.gamma < 1:
-            raise ConfigError(
-                f"gamma is {self.gamma}, it must lie in [0, 1): values have no episode limit"
-            )
-        if not 0 < self.tau <= 1:
-            raise ConfigError(f"tau is {self.tau}, it must lie in (0, 1]")
+        super().__post_init__()
+        if not self.hidden:
+            raise ConfigError("hidden is (), it needs at least one width")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from algorithms.learners.critics import critics, q_values, sampled_q_values
 from mbrl.buffer import Batch
+from mbrl.config import Count, Discount, Positive, Rate, Settings
 from mbrl.networks import TanhMeanGaussianPolicy, adam, descend, polyak_update, target_copy
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -42,15 +43,15 @@ def weighted_cloning(log_prob: Tensor, weight: Tensor) -> tuple[Tensor, Metrics]
 
 
 @dataclass(frozen=True)
-class AdvantageWeightedConfig:
+class AdvantageWeightedConfig(Settings):
     """The settings that AWAC and CRR share."""
 
-    critics: int = 2  # their minimum is the value
-    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
-    learning_rate: float = 3e-4  # Adam, policy and critics
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    batch_size: int = 256  # rows an update
+    critics: Count = 2  # their minimum is the value
+    hidden: tuple[Count, ...] = (256, 256)  # widths of policy and critics
+    learning_rate: Positive = 3e-4  # Adam, policy and critics
+    gamma: Discount = 0.99  # discount factor
+    tau: Rate = 0.005  # rate of the target average
+    batch_size: Count = 256  # rows an update
     normalise_obs: bool = False  # standardise observations with the data's statistics
 
 

@@ -37,7 +37,8 @@ def sampled_q_values(critic: EnsembleMLP, obs: Tensor, actions: Tensor) -> Tenso
     """Q_n(s, a_k) [N, K, B] of K actions a state, `actions` [K, B, A], in one call."""
     samples, batch = actions.shape[:2]
     repeated = obs.expand(samples, *obs.shape).flatten(0, 1)
-    return q_values(critic, repeated, actions.flatten(0, 1)).unflatten(1, (samples, batch))
+    values = q_values(critic, repeated, actions.flatten(0, 1))
+    return values.view(-1, samples, batch)
 
 
 def chosen(q: Tensor, action: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.learners.soft_actor_critic import value_memory
+from mbrl.config import Count, Discount, Finite, Positive, Probability, Rate, Settings, Several
 from mbrl.errors import ConfigError
 from mbrl.networks import ActionScale, EnsembleMLP, descend, polyak_update, target_copy
 from mbrl.networks.policies import squashed_log_prob
@@ -23,56 +24,43 @@ LOG_STD = (-5.0, 2.0)  # bounds of the actor's log-deviation
 
 
 @dataclass(frozen=True)
-class MemoryConfig:
+class MemoryConfig(Settings):
     """The encoder of histories."""
 
     kind: Literal["lru", "gru", "none"] = "lru"  # none: a Markov agent, of the observation alone
-    width: int = 256  # features of a position
-    layers: int = 2  # recurrent layers
-    states: int = 128  # complex numbers that an LRU layer remembers
-
-    def __post_init__(self) -> None:
-        for name in ("width", "layers", "states"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+    width: Count = 256  # features of a position
+    layers: Count = 2  # recurrent layers
+    states: Count = 128  # complex numbers that an LRU layer remembers
 
 
 @dataclass(frozen=True)
-class RecurrentLearnerConfig:
+class RecurrentLearnerConfig(Settings):
     """Settings of the learner; the defaults are those of NEUBAY's code for locomotion."""
 
     memory: MemoryConfig = field(default_factory=MemoryConfig)
-    hidden: tuple[int, ...] = (256, 256)  # widths of the heads
-    critics: int = 10  # heads on one critic encoder
-    target_min_of: int = 2  # random target heads whose minimum is bootstrapped
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    tape: int = 2048  # positions an update
-    real_weight: float = 0.05  # kappa: weight of recorded steps against imagined ones
-    encoder_lr: float = 1e-5  # Adam, both encoders
-    head_lr: float = 1e-4  # Adam, both heads
-    actor_decay: int | None = None  # updates over which the actor's rates fall to 0 as a cosine
-    alpha: float = 0.2  # (initial) temperature
+    hidden: tuple[Count, ...] = (256, 256)  # widths of the heads
+    critics: Count = 10  # heads on one critic encoder
+    target_min_of: Count = 2  # random target heads whose minimum is bootstrapped
+    gamma: Discount = 0.99  # discount factor
+    tau: Rate = 0.005  # rate of the target average
+    tape: Several = 2048  # positions an update
+    real_weight: Probability = 0.05  # kappa: weight of recorded steps against imagined ones
+    encoder_lr: Positive = 1e-5  # Adam, both encoders
+    head_lr: Positive = 1e-4  # Adam, both heads
+    actor_decay: Count | None = None  # updates over which the actor's rates fall to 0 as a cosine
+    alpha: Positive = 0.2  # (initial) temperature
     learn_alpha: bool = True  # adapt it towards the target entropy
-    alpha_lr: float = 1e-4  # Adam, log temperature
-    target_entropy: float | None = None  # None: minus the number of action dimensions
-    huber: float = 1.0  # Huber threshold of the critic loss
-    clip: float = 1000.0  # largest gradient norm
+    alpha_lr: Positive = 1e-4  # Adam, log temperature
+    target_entropy: Finite | None = None  # None: minus the number of action dimensions
+    huber: Positive = 1.0  # Huber threshold of the critic loss
+    clip: Positive = 1000.0  # largest gradient norm
 
     def __post_init__(self) -> None:
-        if not 1 <= self.target_min_of <= self.critics:
+        super().__post_init__()
+        if self.target_min_of > self.critics:
             raise ConfigError(
                 f"target_min_of is {self.target_min_of}, it must lie in 1..{self.critics} (critics)"
             )
-        if not 0 <= self.gamma < 1:
-            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1)")
-        if not 0 <= self.real_weight <= 1:
-            raise ConfigError(f"real_weight is {self.real_weight}, it must lie in [0, 1]")
-        if self.tape < 2:
-            raise ConfigError(f"tape is {self.tape}, it must be at least 2 positions")
-        for name in ("alpha", "huber", "clip"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be above 0")
 
 
 def step_weights(mask: Tensor, real: Tensor, real_weight: float) -> Tensor:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.buffer import Batch
+from mbrl.config import Count, Discount, Finite, NonNegative, Positive, Rate, Settings
 from mbrl.errors import ConfigError
 from mbrl.networks import (
     EnsembleMLP,
@@ -29,52 +30,43 @@ Metrics = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class LearnerConfig:
+class LearnerConfig(Settings):
     """Settings of the soft actor-critic learner."""
 
-    critics: int = 2  # N, independent critics
-    hidden: tuple[int, ...] = (256, 256, 256)  # widths of actor and critics
-    eta: float = 0.0  # weight of EDAC's gradient-diversity term
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    batch_size: int = 256  # rows an update
-    actor_lr: float = 3e-4  # Adam, actor
-    critic_lr: float = 3e-4  # Adam, critics
-    alpha_lr: float = 3e-4  # Adam, log temperature
-    alpha: float = 1.0  # initial temperature
+    critics: Count = 2  # N, independent critics
+    hidden: tuple[Count, ...] = (256, 256, 256)  # widths of actor and critics
+    eta: NonNegative = 0.0  # weight of EDAC's gradient-diversity term
+    gamma: Discount = 0.99  # discount factor
+    tau: Rate = 0.005  # rate of the target average
+    batch_size: Count = 256  # rows an update
+    actor_lr: Positive = 3e-4  # Adam, actor
+    critic_lr: Positive = 3e-4  # Adam, critics
+    alpha_lr: Positive = 3e-4  # Adam, log temperature
+    alpha: Positive = 1.0  # initial temperature
     learn_alpha: bool = True  # adapt it towards the target entropy
-    target_entropy: float | None = None  # None: minus the number of action dimensions
+    target_entropy: Finite | None = None  # None: minus the number of action dimensions
     entropy_in_target: bool = True  # subtract alpha log pi in the critic's target
-    target_min_of: int | None = None  # min over this many random critics; None: all
+    target_min_of: Count | None = None  # min over this many random critics; None: all
     actor_value: Literal["min", "mean"] = "min"  # the value the actor climbs
-    huber: float | None = None  # Huber threshold of the critic loss; None: squared
+    huber: Positive | None = None  # Huber threshold of the critic loss; None: squared
     # edac: small last layers, hidden biases 0.1; corl: that, and CORL's small first critic layer
     init: Literal["torch", "edac", "corl"] = "edac"
 
     def __post_init__(self) -> None:
-        if self.critics < 1:
-            raise ConfigError(f"critics is {self.critics}, it must be at least 1")
-        if self.eta < 0 or (self.eta > 0 and self.critics < 2):
+        super().__post_init__()
+        if self.eta > 0 and self.critics < 2:
             raise ConfigError(
-                f"eta is {self.eta} with {self.critics} critics; eta must be 0 or more, and above "
-                "0 it needs at least two critics to be diverse"
+                f"eta is {self.eta} with {self.critics} critics; above 0 it needs at least two "
+                "critics to be diverse"
             )
-        if not 0 <= self.gamma < 1:
-            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1)")
-        if not 0 < self.tau <= 1:
-            raise ConfigError(f"tau is {self.tau}, it must lie in (0, 1]")
-        if self.target_min_of is not None and not 1 <= self.target_min_of <= self.critics:
+        if self.target_min_of is not None and self.target_min_of > self.critics:
             raise ConfigError(
                 f"target_min_of is {self.target_min_of}, it must lie in 1..{self.critics} (critics)"
             )
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size is {self.batch_size}, it must be at least 1")
-        if self.alpha <= 0:
-            raise ConfigError(f"alpha is {self.alpha}, it must be above 0")
 
 
 @dataclass(frozen=True)
-class SoftConfig:
+class SoftConfig(Settings):
     """The settings of an algorithm that has a soft actor-critic learner."""
 
     learner: LearnerConfig = field(default_factory=LearnerConfig)

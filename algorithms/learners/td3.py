@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from algorithms.learners.critics import critics, q_values
 from mbrl.buffer import Batch
+from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings
 from mbrl.networks import DeterministicPolicy, adam, descend, polyak_update, target_copy
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -17,17 +18,17 @@ from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class TD3Config:
+class TD3Config(Settings):
     """The settings that TD3+BC and ReBRAC share."""
 
-    hidden: tuple[int, ...] = (256, 256)  # widths of policy and critics
-    learning_rate: float = 3e-4  # Adam, policy and critics
-    gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # rate of the target average
-    policy_noise: float = 0.2  # deviation of the target action's noise
-    noise_clip: float = 0.5  # and its bound
-    policy_every: int = 2  # policy and targets are updated every this many critic updates
-    batch_size: int = 256  # rows an update
+    hidden: tuple[Count, ...] = (256, 256)  # widths of policy and critics
+    learning_rate: Positive = 3e-4  # Adam, policy and critics
+    gamma: Discount = 0.99  # discount factor
+    tau: Rate = 0.005  # rate of the target average
+    policy_noise: NonNegative = 0.2  # deviation of the target action's noise
+    noise_clip: NonNegative = 0.5  # and its bound
+    policy_every: Count = 2  # policy and targets are updated every this many critic updates
+    batch_size: Count = 256  # rows an update
     normalise_obs: bool = False  # standardise observations with the data's statistics
 
 

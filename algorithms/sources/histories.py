@@ -13,6 +13,7 @@ from algorithms.evaluation import recurrent_diagnosis
 from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic
 from algorithms.sources.imagined import RefitConfig, refit, refit_due
 from mbrl.collector import CollectorConfig
+from mbrl.config import Count, CountOrZero, NonNegative, Positive, Rate, Settings
 from mbrl.errors import ConfigError
 from mbrl.sequences import SequenceBuffer, Tape
 from mbrl.training import Metrics
@@ -25,36 +26,20 @@ SUPPORT = 10  # rows of data that a supported threshold has at or above it
 
 
 @dataclass(frozen=True)
-class HistoryRollouts:
+class HistoryRollouts(Settings):
     """How rollouts from recorded histories are made."""
 
-    parallel: int = 100  # rollouts a collection; as many as members draws each member once
-    zeta: float = 1.0  # quantile of the data's disagreements that stops a rollout; 1: their maximum
+    parallel: Count = 100  # rollouts a collection; as many as members draws each member once
+    zeta: Rate = 1.0  # quantile of the data's disagreements that stops a rollout; 1: their maximum
     # supported: no more than the 10th largest; never: no disagreement stops a rollout.
     rule: Literal["quantile", "supported", "never"] = "quantile"
-    cap: int | None = None  # steps at most; None: to the task's time limit
+    cap: Count | None = None  # steps at most; None: to the task's time limit
     member: Literal["per_rollout", "per_step"] = "per_rollout"  # per_step: drawn anew, an ablation
-    penalty: float = 0.0  # c: reward loses c U / (mean U of the data), an ablation
-    updates_per_row: float = 0.05  # updates a stored transition, prefixes included
-    capacity: int = 40_000_000  # positions of the sequence buffer
+    penalty: NonNegative = 0.0  # c: reward loses c U / (mean U of the data), an ablation
+    updates_per_row: Positive = 0.05  # updates a stored transition, prefixes included
+    capacity: Count = 40_000_000  # positions of the sequence buffer
     termination: Literal["task", "never"] = "task"  # where imagined episodes end
-    diagnose: int = 1000  # updates between diagnoses of reach and values; 0: none
-
-    def __post_init__(self) -> None:
-        if not 0 < self.zeta <= 1:
-            raise ConfigError(f"zeta is {self.zeta}, it must lie in (0, 1]")
-        for name in ("parallel", "capacity"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        if self.cap is not None and self.cap < 1:
-            raise ConfigError(f"cap is {self.cap}, it must be at least 1, or None")
-        if self.diagnose < 0:
-            raise ConfigError(f"diagnose is {self.diagnose}, it must be 0 (never) or more")
-        if self.penalty < 0 or self.updates_per_row <= 0:
-            raise ConfigError(
-                f"penalty is {self.penalty} (0 or more), updates_per_row {self.updates_per_row} "
-                "(above 0)"
-            )
+    diagnose: CountOrZero = 1000  # updates between diagnoses of reach and values; 0: none
 
 
 def threshold_of(levels: Tensor, zeta: float, rule: str) -> Tensor:

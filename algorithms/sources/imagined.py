@@ -3,7 +3,7 @@ real rows in an exact ratio."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -13,6 +13,7 @@ from algorithms.sources.logged import LoggedRows
 from mbrl import tasks
 from mbrl.buffer import Batch, Buffer, resized, sample_mixed, transitions
 from mbrl.collector import CollectorConfig
+from mbrl.config import Count, CountOrZero, Probability, Range, Settings
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Trajectories, Transitions
@@ -30,28 +31,17 @@ from world_models.rollout import Actor
 
 
 @dataclass(frozen=True)
-class ImaginationConfig:
+class ImaginationConfig(Settings):
     """When, from where and how much is imagined."""
 
     rollout: RolloutConfig = field(default_factory=RolloutConfig)  # each rollout
-    starts: int = 50_000  # rollouts a refresh, from states of the data
-    every: int = 1000  # updates between refreshes
-    retain: int = 5  # refreshes kept before the oldest is overwritten
-    real_ratio: float = 0.05  # share of real rows in a batch
+    starts: Count = 50_000  # rollouts a refresh, from states of the data
+    every: Count = 1000  # updates between refreshes
+    retain: Count = 5  # refreshes kept before the oldest is overwritten
+    real_ratio: Probability = 0.05  # share of real rows in a batch
     termination: Literal["task", "never"] = "task"  # where imagined episodes end
-    truth: float = 0.0  # weight of the task's own dynamics in the model; 1: no learned model
-    diagnose: int = 1000  # updates between diagnoses of reach and values, at refreshes; 0: none
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.real_ratio <= 1:
-            raise ConfigError(f"real_ratio is {self.real_ratio}, it must lie in [0, 1]")
-        if not 0 <= self.truth <= 1:
-            raise ConfigError(f"truth is {self.truth}, it must lie in [0, 1]")
-        if self.diagnose < 0:
-            raise ConfigError(f"diagnose is {self.diagnose}, it must be 0 (never) or more")
-        for name in ("starts", "every", "retain"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+    truth: Probability = 0.0  # weight of the task's own dynamics in the model; 1: no learned model
+    diagnose: CountOrZero = 1000  # updates between diagnoses of reach and values; 0: none
 
 
 @dataclass(frozen=True)
@@ -66,16 +56,9 @@ class ModelBasedConfig(SoftConfig):
 class RefitConfig(CollectorConfig):
     """How experience is gathered, and how the world model follows it."""
 
-    warmup: int = 5000  # uniform random rows before the first fit of the model
-    refit_every: int = 250  # loop steps between refits of the model
-    refit_epochs: int = 20  # passes over the experience a refit makes at most
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least = {"warmup": 3, "refit_every": 1, "refit_epochs": 1}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
+    warmup: Annotated[int, Range(int, "[3, inf)")] = 5000  # random rows before the first model fit
+    refit_every: Count = 250  # loop steps between refits of the model
+    refit_epochs: Count = 20  # passes over the experience a refit makes at most
 
 
 class ImaginedRows:

@@ -42,6 +42,6 @@ def sampling(
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             made.denoise(x, torch.ones(1))
         evaluations = SAMPLERS[sampler]().evaluations(2 if quick else steps)
-        return 1e-9 * counter.get_total_flops() * evaluations
+        return 1e-9 * float(counter.get_total_flops()) * evaluations
 
     return build, work

@@ -135,7 +135,7 @@ def _large_ensemble_products(quick: bool) -> float:
     step, updates = _large_ensemble(quick, Path())
     with FlopCounterMode(display=False) as counter:
         step()
-    return 1e-9 * counter.get_total_flops() / updates
+    return 1e-9 * float(counter.get_total_flops()) / updates
 
 
 def _recurrent(quick: bool, folder: Path) -> tuple[Step, int]:

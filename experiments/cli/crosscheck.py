@@ -19,19 +19,20 @@ from algorithms import SAC, SACConfig
 from algorithms.learners.soft_actor_critic import LearnerConfig
 from experiments.studies.stable_baselines import StableBaselines
 from mbrl import tasks
+from mbrl.config import Count, Settings
 from mbrl.evaluation import evaluate
 
 HIDDEN, RATE, WARMUP = (64, 64), 1e-3, 100
 
 
 @dataclass(frozen=True)
-class Crosscheck:
+class Crosscheck(Settings):
     """Train SAC here and in stable-baselines3 on Pendulum, and compare the last returns."""
 
-    seeds: int = 5  # runs of each
-    steps: int = 10_000  # environment steps, one update each after the first 100
-    episodes: int = 100  # fixed start states, the same for both
-    workers: int = 2  # runs side by side, one thread each
+    seeds: Count = 5  # runs of each
+    steps: Count = 10_000  # environment steps, one update each after the first 100
+    episodes: Count = 100  # fixed start states, the same for both
+    workers: Count = 2  # runs side by side, one thread each
     out: Path | None = None  # write the numbers to this JSON file
 
     def main(self) -> int:

@@ -12,22 +12,23 @@ import algorithms
 from experiments.reports.grid import grid
 from experiments.runs import folders, selection
 from mbrl import data, tasks
+from mbrl.config import Count, CountOrZero, Settings
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.evaluation import START_SEED, evaluate
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Settings):
     """Evaluate a run folder or checkpoint in its task, from fixed start states."""
 
     path: tyro.conf.Positional[Path]  # run folder or checkpoint file
-    episodes: int = 100  # start states
-    seed: int = START_SEED  # of the start states; by default those of every run
+    episodes: Count = 100  # start states
+    seed: CountOrZero = START_SEED  # of the start states; by default those of every run
     stochastic: bool = False  # sample actions instead of taking the greedy ones
     task: str | None = None  # instead of the task of the data
-    threads: int = 1  # CPU threads
+    threads: Count = 1  # CPU threads
     out: Path | None = None  # write the returns to this .npz
-    fqe_steps: int = 0  # updates of a fitted Q evaluation of the kept policies, instead; 0: none
+    fqe_steps: CountOrZero = 0  # updates of a fitted Q evaluation of the kept policies; 0: none
 
     def main(self) -> int:
         if self.fqe_steps > 0:

@@ -22,6 +22,7 @@ from experiments.runs import folders
 from experiments.runs import language as language_run
 from experiments.runs.language import LanguageSettings
 from mbrl import config as configs
+from mbrl.config import Count, CountOrZero, NonNegative, Rate, Settings
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 from mbrl.policy_gradient import recipe as find_recipe
@@ -175,17 +176,17 @@ def show(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Settings):
     """Accuracy by difficulty, pass@k and cons@k of a run's model, on problems it was not trained
     on."""
 
     folder: tyro.conf.Positional[Path]  # the run's folder
-    problems: int = 200  # of each level
-    samples: int = 8  # answers to each problem
-    temperature: float = 1.0  # 0: the likeliest token
-    top_p: float = 1.0  # draw from the likeliest tokens with this much probability
-    seed: int | None = None  # of the problems; None: those of every run
-    threads: int = 1  # CPU threads
+    problems: Count = 200  # of each level
+    samples: Count = 8  # answers to each problem
+    temperature: NonNegative = 1.0  # 0: the likeliest token
+    top_p: Rate = 1.0  # draw from the likeliest tokens with this much probability
+    seed: CountOrZero | None = None  # of the problems; None: those of every run
+    threads: Count = 1  # CPU threads
 
     def main(self) -> int:
         torch.set_num_threads(self.threads)
@@ -220,18 +221,16 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Converse:
+class Converse(Settings):
     """Print conversations of a run's model with its task."""
 
     folder: tyro.conf.Positional[Path]  # the run's folder
     level: int | None = None  # difficulty; None: the hardest that was trained on
-    count: int = 5  # conversations
-    temperature: float = 1.0  # 0: the likeliest token
-    seed: int = 0  # of the problems and of sampling
+    count: Count = 5  # conversations
+    temperature: NonNegative = 1.0  # 0: the likeliest token
+    seed: CountOrZero = 0  # of the problems and of sampling
 
     def main(self) -> int:
-        if self.count < 1:
-            raise ConfigError(f"count is {self.count}, it must be at least 1")
         agent = language_run.load(self.folder)
         level = agent.levels[-1] if self.level is None else self.level
         problems = [

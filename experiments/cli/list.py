@@ -55,7 +55,7 @@ def _everything() -> int:
 
 def description(cls: type) -> str:
     """The first paragraph of a class's docstring, on one line."""
-    return " ".join(inspect.getdoc(cls).split("\n\n")[0].split())  # type: ignore[union-attr]
+    return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
 
 
 def _recipes() -> int:

@@ -15,6 +15,7 @@ from experiments.runs.model_fits import FitSettings, ModelFit, description, ensu
 from experiments.settings import preset_config
 from mbrl import checkpoint, data
 from mbrl import config as configs
+from mbrl.config import Count, CountOrZero, Fraction, Settings
 from mbrl.errors import CheckpointError, ConfigError, unknown_name
 from mbrl.types import Spec, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
@@ -33,22 +34,20 @@ REACH = {
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(Settings):
     """Fit a world model, with part of the episodes held out for `model inspect`. The same command
     continues a fit that was stopped."""
 
     data: tyro.conf.Positional[str]  # dataset name or file
     out: Path = Path("model")  # folder for model.pt and its description
-    seed: int = 0  # seed of weights, holdout and batches
-    threads: int = 1  # CPU threads
-    test_share: float = 0.1  # share of the rows, in whole episodes, that the fit never sees
+    seed: CountOrZero = 0  # seed of weights, holdout and batches
+    threads: Count = 1  # CPU threads
+    test_share: Fraction = 0.1  # share of the rows, in whole episodes, that the fit never sees
     config: Annotated[EnsembleConfig, tyro.conf.arg(name="")] = field(
         default_factory=EnsembleConfig
     )
 
     def main(self) -> int:
-        if not 0 < self.test_share < 1:
-            raise ConfigError(f"test_share is {self.test_share}, it must lie in (0, 1)")
         settings = FitSettings(self.data, self.seed, self.threads, self.test_share)
         job = ModelFit(self.out)
         if job.described and job.read() != description(settings, self.config):
@@ -65,13 +64,13 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Inspect:
+class Inspect(Settings):
     """Measure k-step error, calibration and rank correlation of a fitted model on the held-out
     episodes, or of the model in a run folder on its training data."""
 
     model: tyro.conf.Positional[Path]  # folder of `model fit`, or of a run
     data: str | None = None  # another dataset to measure on
-    steps: int = 20  # longest horizon of the error curve
+    steps: Count = 20  # longest horizon of the error curve
     out: Path | None = None  # figure and numbers; None: beside the model
 
     def main(self) -> int:

@@ -15,6 +15,7 @@ from experiments.runs import jobs, pool
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, preset_config
 from mbrl import data
+from mbrl.config import Count, Settings
 from mbrl.errors import ConfigError
 from mbrl.records import Evaluations
 from mbrl.types import Dataset
@@ -25,15 +26,15 @@ ALGORITHMS = ("ravl", "edac", "mbpo")
 
 
 @dataclass(frozen=True)
-class Quickstart:
+class Quickstart(Settings):
     """Train RAVL (in a learned world model), EDAC (on the real data only) and MBPO (in the model,
     with two critics) on a shipped dataset, and compare their last evaluations."""
 
     data: str = "pendulum/medium-replay"  # any dataset whose task is in the library
     seeds: tuple[int, ...] = (0, 1, 2)  # one run each
-    rows: int | None = None  # use the first rows only
-    steps: int = 4000  # updates; fewer than the preset's, so that a run takes about a minute
-    workers: int = 2  # runs side by side, one thread each
+    rows: Count | None = None  # use the first rows only
+    steps: Count = 4000  # updates; fewer than the preset's, so that a run takes about a minute
+    workers: Count = 2  # runs side by side, one thread each
     out: Path = Path("runs/quickstart")  # where the run folders go
 
     def main(self) -> int:

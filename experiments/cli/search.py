@@ -20,6 +20,7 @@ from experiments.runs import launchers
 from experiments.settings import merge
 from experiments.tables import plan, records, table
 from experiments.tables.plan import Block, Column, Plan, Row
+from mbrl.config import Count, CountOrZero, Settings
 from mbrl.data.cards import find_tier
 from mbrl.errors import ConfigError, install_command, unknown_name
 
@@ -37,7 +38,7 @@ RANGES = (
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Settings):
     """Search hyperparameters of one algorithm on one dataset. The same command continues a search
     that was stopped; with more trials it adds to it."""
 
@@ -47,14 +48,14 @@ class Search:
         tuple[str, ...], tyro.conf.arg(metavar="NAME=RANGE", help=RANGES)
     ] = ()
     space: str | None = None  # in experiments/spaces; --hyperparameter replaces those it names
-    trials: int = 20  # in total, with those of earlier calls
+    trials: Count = 20  # in total, with those of earlier calls
     objective: Objective = "fqe"  # fqe: from the data alone; score: from the task
-    seeds: tuple[int, ...] = (0,)  # of the runs of each trial
-    steps: int | None = None  # updates of a run; None: the preset's
-    fqe_steps: int = 2500  # updates of each fitted Q evaluation
-    sampler_seed: int = 0  # of Optuna's sampler
+    seeds: tuple[CountOrZero, ...] = (0,)  # of the runs of each trial
+    steps: Count | None = None  # updates of a run; None: the preset's
+    fqe_steps: CountOrZero = 2500  # updates of each fitted Q evaluation
+    sampler_seed: CountOrZero = 0  # of Optuna's sampler
     out: Path = Path("runs/search")  # folder: search.db, runs, records, trials.csv
-    workers: int = 2  # jobs side by side, one thread each
+    workers: Count = 2  # jobs side by side, one thread each
     launcher: launchers.Name = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
 
@@ -63,8 +64,6 @@ class Search:
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
         find_tier(self.data)
-        if self.trials < 1:
-            raise ConfigError(f"trials is {self.trials}, it must be at least 1")
         study = self._study()
         launcher = launchers.launcher(self.launcher, self.workers, self.address)
         with contextlib.closing(launcher):

@@ -15,6 +15,7 @@ from experiments.runs import launchers
 from experiments.settings import merge
 from experiments.tables import plan, table
 from experiments.tables.plan import Block, Column, Plan, Row, SweptHyperparameter
+from mbrl.config import Count, CountOrZero, Settings
 from mbrl.data.cards import find_tier
 from mbrl.errors import unknown_name
 
@@ -25,18 +26,20 @@ SET = (
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Settings):
     """Train every combination, and write a table. The same command continues a sweep that was
     stopped. Records, the table and the run folders are written to `out`."""
 
     algorithms: tuple[str, ...]  # names in `python -m experiments list`
     data: tuple[str, ...]  # datasets
-    seeds: tuple[int, ...] = (0,)  # seeds of each combination
+    seeds: tuple[CountOrZero, ...] = (0,)  # seeds of each combination
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=V1,V2", help=SET)] = ()
-    steps: int | None = None  # updates of a run; None: the preset's
-    fqe_steps: int = 0  # updates of the fitted Q evaluation that chooses a checkpoint; 0: none
+    steps: Count | None = None  # updates of a run; None: the preset's
+    fqe_steps: CountOrZero = (
+        0  # updates of the fitted Q evaluation that chooses among them; 0: none
+    )
     out: Path = Path("runs/sweep")  # folder
-    workers: int = 2  # jobs side by side, one thread each
+    workers: Count = 2  # jobs side by side, one thread each
     launcher: launchers.Name = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
 

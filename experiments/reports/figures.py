@@ -322,11 +322,11 @@ def _first_seen(panels: dict[str, dict[str, Curve]]) -> Any:
     return order.index
 
 
-def _points(name: str, c: Curve) -> list[tuple]:
+def _points(name: str, c: Curve) -> list[tuple[str | float, ...]]:
     return [(name, *values) for values in zip(c.x, c.mean, c.low, c.high, strict=True)]
 
 
-def _data(path: Path, head: tuple[str, ...], rows: list[tuple]) -> None:
+def _data(path: Path, head: tuple[str, ...], rows: Iterable[Sequence[str | float]]) -> None:
     """Write the data of a figure beside it."""
     with path.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

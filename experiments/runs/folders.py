@@ -20,8 +20,9 @@ def write_json(path: Path, value: Any) -> None:
         file.write((json.dumps(value, indent=2, default=str) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
+def read_json(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
 
 
 def description(folder: Path) -> dict[str, Any]:

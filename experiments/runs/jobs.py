@@ -45,4 +45,4 @@ def seconds(folder: Path) -> float:
     """Duration of a finished job in all its sessions; of a language model's run from an earlier
     version, in its last session."""
     result = folders.read_json(folder / "result.json")
-    return float(result.get("seconds", result.get("seconds_of_last_session")))
+    return float(result["seconds" if "seconds" in result else "seconds_of_last_session"])

@@ -20,11 +20,11 @@ from algorithms.language.sampling.async_collector import (
 )
 from algorithms.language.sampling.workers import KINDS, Inline
 from experiments.runs.job import Clock, Job
-from experiments.settings import require_at_least
 from mbrl import agent as shared
 from mbrl import checkpoint
 from mbrl import config as configs
 from mbrl.callbacks import Checkpointer, Recorder, StopOnSignal
+from mbrl.config import Count, CountOrZero, Positive, Rate, Settings
 from mbrl.errors import CheckpointError, ConfigError, unknown_name
 from mbrl.progress import Progress
 from mbrl.records import MetricsFile
@@ -37,42 +37,39 @@ LEARNERS: dict[str, tuple[type[LanguageLearner], type[Any]]] = {
 
 
 @dataclass(frozen=True)
-class LanguageSettings:
+class LanguageSettings(Settings):
     """Everything that decides a run, except the learner's own config."""
 
     learner: tyro.conf.Suppress[str]  # imitation or policy_gradient
-    steps: int = 300  # rounds of a policy gradient, updates of imitation
-    seed: int = 0  # seed of weights, problems and sampling
-    threads: int = 1  # CPU threads; part of what a result depends on
+    steps: Count = 300  # rounds of a policy gradient, updates of imitation
+    seed: CountOrZero = 0  # seed of weights, problems and sampling
+    threads: Count = 1  # CPU threads; part of what a result depends on
     device: str = "cpu"  # cpu or cuda
     start: str | None = None  # folder of a run whose model this one starts from
-    until: float | None = None  # stop at this accuracy on new problems of the trained levels
-    tokens: int | None = None  # stop after this many sampled tokens
-    workers: int = 0  # processes that sample while the model learns; 0: sample, then learn
+    until: Rate | None = None  # stop at this accuracy on new problems of the trained levels
+    tokens: Count | None = None  # stop after this many sampled tokens
+    workers: CountOrZero = 0  # processes that sample while the model learns; 0: sample, then learn
     worker_kind: Literal["processes", "ray", "inline"] = "processes"  # inline: in this process
-    chunk: int = 8  # problems of a worker at a time
-    budget: int | None = None  # tokens after which a worker's conversations wait for new weights
-    eval_every: int | None = None  # steps between evaluations; None: a tenth of the run; 0: none
-    eval_problems: int = 100  # problems of each level
-    final_problems: int = 200  # of the last evaluation
-    final_samples: int = 8  # answers to each, for pass@k and cons@k
-    log_every: int = 10  # steps between rows of metrics.csv
-    checkpoint_every: int = 50  # steps between checkpoints
-    checkpoint_seconds: float = 60.0  # and at most this long apart
+    chunk: Count = 8  # problems of a worker at a time
+    budget: Count | None = None  # tokens after which a worker's conversations wait for new weights
+    # steps between evaluations; None: a tenth of the run; 0: none
+    eval_every: CountOrZero | None = None
+    eval_problems: Count = 100  # problems of each level
+    final_problems: Count = 200  # of the last evaluation
+    final_samples: Count = 8  # answers to each, for pass@k and cons@k
+    log_every: Count = 10  # steps between rows of metrics.csv
+    checkpoint_every: CountOrZero = 50  # steps between checkpoints
+    checkpoint_seconds: Positive = 60.0  # and at most this long apart
     tensorboard: bool = True  # write event files
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.learner not in LEARNERS:
             raise unknown_name("learner", self.learner, LEARNERS)
-        positive = ("steps", "threads", "chunk", "budget", "tokens", "log_every")
-        require_at_least(1, self, *positive, "eval_problems", "final_problems", "final_samples")
-        require_at_least(0, self, "seed", "workers", "eval_every", "checkpoint_every")
         if self.workers and self.learner != "policy_gradient":
             raise ConfigError(f"{self.learner} samples nothing; leave workers at 0")
         if self.tokens is not None and self.learner != "policy_gradient":
             raise ConfigError(f"{self.learner} samples nothing; leave tokens out")
-        if self.until is not None and not 0 < self.until <= 1:
-            raise ConfigError(f"until is {self.until}, an accuracy is in (0, 1]")
         if self.until is not None and self.eval_every == 0:
             raise ConfigError("until needs evaluations; give eval_every a value above 0")
 

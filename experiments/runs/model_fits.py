@@ -15,6 +15,7 @@ from experiments.settings import RunSettings
 from mbrl import checkpoint, data
 from mbrl import config as configs
 from mbrl.callbacks import read
+from mbrl.config import Count, CountOrZero, Settings, Share
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError
 from mbrl.progress import Progress
@@ -26,13 +27,13 @@ SAVE_EVERY = 10  # epochs
 
 
 @dataclass(frozen=True)
-class FitSettings:
+class FitSettings(Settings):
     """Everything that decides a fit, except the model's config."""
 
     data: str  # a dataset or a file
-    seed: int = 0  # of weights, holdout and batches
-    threads: int = 1  # CPU threads
-    test_share: float = 0.0  # share of the rows, in whole episodes, that the fit never sees
+    seed: CountOrZero = 0  # of weights, holdout and batches
+    threads: Count = 1  # CPU threads
+    test_share: Share = 0.0  # share of the rows, in whole episodes, that the fit never sees
 
 
 ModelConfig = EnsembleConfig | DiffusionConfig

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.studies.bandit_world import ARMS, Act, Pulls
+from mbrl.config import Count, Discount, Positive, Probability, Rate, Settings
 from mbrl.networks import adam, polyak_update, target_copy
 from mbrl.networks.recurrent import MemoryEncoder, NormedLayer
 
@@ -18,25 +19,25 @@ INPUTS = 1 + ARMS + 1  # a dummy observation, the arm before, its reward
 
 
 @dataclass(frozen=True)
-class AgentConfig:
+class AgentConfig(Settings):
     """Settings of the learner, from the authors' configuration."""
 
-    updates: int = 20_000  # gradient steps of the whole run; the schedule of exploration needs it
-    pulls: int = 100  # T, of an episode
-    width: int = 256  # of the encoder and of the head's hidden layers
-    states: int = 128  # complex states of each recurrent layer
-    layers: int = 2  # recurrent ones, and hidden ones of the head
-    encoder_lr: float = 3e-6  # the authors tune it for each penalty
-    head_lr: float = 1e-4  # of the dueling head
-    clip: float = 1.0  # norm of the gradient, encoder and head each
-    gamma: float = 0.99  # episodes are truncated, never terminated: it discounts every target
-    tau: float = 0.005  # of the target network
-    tape: int = 1000  # steps of a batch
-    capacity: int = 1_000_000  # steps of the replay
-    ratio: float = 0.02  # updates for each imagined pull
-    epsilon_first: float = 1.0  # share of random pulls at the start
-    epsilon_last: float = 0.1  # and from a tenth of the updates on
-    epsilon_share: float = 0.1  # that tenth
+    updates: Count = 20_000  # gradient steps of the whole run; the schedule of exploration needs it
+    pulls: Count = 100  # T, of an episode
+    width: Count = 256  # of the encoder and of the head's hidden layers
+    states: Count = 128  # complex states of each recurrent layer
+    layers: Count = 2  # recurrent ones, and hidden ones of the head
+    encoder_lr: Positive = 3e-6  # the authors tune it for each penalty
+    head_lr: Positive = 1e-4  # of the dueling head
+    clip: Positive = 1.0  # norm of the gradient, encoder and head each
+    gamma: Discount = 0.99  # episodes are truncated, never terminated: it discounts every target
+    tau: Rate = 0.005  # of the target network
+    tape: Count = 1000  # steps of a batch
+    capacity: Count = 1_000_000  # steps of the replay
+    ratio: Positive = 0.02  # updates for each imagined pull
+    epsilon_first: Probability = 1.0  # share of random pulls at the start
+    epsilon_last: Probability = 0.1  # and from a tenth of the updates on
+    epsilon_share: Probability = 0.1  # that tenth
 
 
 def epsilon(config: AgentConfig, step: int) -> float:

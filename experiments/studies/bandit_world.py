@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mbrl.config import Count, Finite, Fraction, NonNegative, Positive, Settings
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import EnsembleMLP
 from world_models.disagreement import epistemic_mean
@@ -23,20 +24,20 @@ World = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class RewardConfig:
+class RewardConfig(Settings):
     """Settings of the reward models, as in NEUBAY's bandit."""
 
-    members: int = 128  # trained
-    kept: int = 100  # used: those of lowest holdout error
-    hidden: int = 16  # width of the two hidden layers
+    members: Count = 128  # trained
+    kept: Count = 100  # used: those of lowest holdout error
+    hidden: Count = 16  # width of the two hidden layers
     initialisation: str = "torch"  # torch: uniform, as the authors'; flax: LeCun normal, zero bias
-    learning_rate: float = 1e-3  # of AdamW
-    weight_decay: float = 1e-4  # decoupled, on every parameter
-    batch_size: int = 128  # rows of each member in a step
-    epochs: int = 500  # at most
-    patience: int = 5  # epochs in which no member improves, after which the fit stops
-    min_gain: float = 0.001  # fall of a holdout error that counts, absolute
-    holdout: float = 0.2  # share of the rows that decides
+    learning_rate: Positive = 1e-3  # of AdamW
+    weight_decay: NonNegative = 1e-4  # decoupled, on every parameter
+    batch_size: Count = 128  # rows of each member in a step
+    epochs: Count = 500  # at most
+    patience: Count = 5  # epochs in which no member improves, after which the fit stops
+    min_gain: Finite = 0.001  # fall of a holdout error that counts, absolute
+    holdout: Fraction = 0.2  # share of the rows that decides
 
 
 def behaviour_rewards() -> Tensor:

@@ -71,7 +71,8 @@ class LinearWorld:
 
     def denoise(self, x: Tensor, sigma: Tensor) -> Tensor:
         share = self.values / (self.values + sigma.square()[:, None])
-        return ((x.flatten(1) @ self.vectors * share) @ self.vectors.T).view_as(x)
+        rows: Tensor = (x.flatten(1) @ self.vectors * share) @ self.vectors.T
+        return rows.view_as(x)
 
     def product(self, weight: float) -> tuple[Tensor, Tensor]:
         """Mean and covariance of behaviour times policy^weight, by conditioning on the policy's

@@ -156,4 +156,5 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
 
 def _gap(record: dict[str, Any]) -> np.ndarray:
     curves = record["curves"]
-    return np.array(curves["q"]) - np.array(curves["monte_carlo"])
+    gap: np.ndarray = np.subtract(curves["q"], curves["monte_carlo"])
+    return gap

@@ -22,7 +22,8 @@ class Plane:
         mass = PointMass(reward=settings["reward"], centre=centre, sd=settings["sd"])
         self.task = Clocked(mass) if settings["clock"] else mass
         self.mass, self.clock = mass, settings["clock"]
-        self.horizon, self.gamma = settings["horizon"], gamma
+        self.horizon: int = settings["horizon"]
+        self.gamma = gamma
         self.highest = 1.0 if settings["reward"] == "bump" else 0.0  # reward at most
         self.lowest = -2.0 if settings["reward"] == "distance" else 0.0  # as far as rollouts go
 

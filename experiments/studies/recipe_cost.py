@@ -75,7 +75,7 @@ def training_step(settings: dict[str, Any], g: torch.Generator) -> float:
     optimiser = adam(model.parameters(), 1e-3)
     part = min(settings["part"], settings["sequences"])
     tokens = torch.randint(settings["tokens"], (part, settings["steps"] + 1), generator=g)
-    seconds = []
+    seconds: list[float] = []
     for _ in range(settings["rounds"]):
         began = time.process_time()
         logits = model(tokens[:, :-1])

@@ -86,7 +86,8 @@ def flow(world: LinearWorld, x: Tensor, now: float, then: float) -> Tensor:
     """The end points at level `then` of the probability flow from windows x [B, L, 4] at level
     `now`: a principal component keeps its place in units of its own deviation."""
     factor = ((world.values + then**2) / (world.values + now**2)).sqrt()
-    return ((x.flatten(1) @ world.vectors * factor) @ world.vectors.T).view_as(x)
+    rows: Tensor = (x.flatten(1) @ world.vectors * factor) @ world.vectors.T
+    return rows.view_as(x)
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:

@@ -153,7 +153,8 @@ def source(
         starts = obs[torch.randint(len(obs), (count,), generator=generator)]
 
         def act(at: Tensor, generator: torch.Generator) -> Tensor:
-            return weight * policy(at) + (1.0 - weight) * clone(at)
+            action: Tensor = weight * policy(at) + (1.0 - weight) * clone(at)
+            return action
 
         steps = RolloutConfig(horizon=settings["length"] - 1)
         return rollout(model, act, starts, steps, generator)

@@ -3,11 +3,12 @@ called them, and the options a caller may set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from mbrl.errors import ConfigError, DataError, unknown_name
+from mbrl.config import Count, Settings
+from mbrl.errors import DataError, unknown_name
 from mbrl.types import Spec
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -74,38 +75,23 @@ def from_named(arrays: Mapping[str, Any]) -> Columns:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Settings):
     """What a caller may say about a dataset; each field is an option of `load`."""
 
     spec: Spec | str | None = None  # the task (a Spec or a task id), for files without a card
-    next_obs: str = "stored"  # "stored", or "next-row": D4RL's own view, made from the next row
+    next_obs: Literal["stored", "next-row"] = "stored"  # next-row: D4RL's, made from the next row
     clip_actions: bool = False  # clip actions beyond the bounds instead of refusing them
     discrete: bool | None = None  # override the guess from the dtype of the actions
-    done_means: str | None = None  # what a merged `done` is: "terminated" or "by-length"
-    horizon: int | None = None  # the task's step limit, where no card or spec gives it
-    boundaries: str = "refuse"  # "cut": end an episode where next_obs is not the next row's obs
+    done_means: Literal["terminated", "by-length"] | None = None  # what a merged `done` is
+    horizon: Count | None = None  # the task's step limit, where no card or spec gives it
+    boundaries: Literal["refuse", "cut"] = "refuse"  # cut: end an episode where next_obs differs
     action_low: tuple[float, ...] | float | None = None  # bounds, where no card or spec gives them
     action_high: tuple[float, ...] | float | None = None
-    trajectories: int | None = None  # NeoRL and NeoRL-2: how many trajectories to take
-    split: str = "train"  # NeoRL and NeoRL-2: "train" or "val"
+    trajectories: Count | None = None  # NeoRL and NeoRL-2: how many trajectories to take
+    split: Literal["train", "val"] = "train"  # NeoRL and NeoRL-2
     download: bool = True  # fetch a file that is not here
     verify: bool = True  # compare the published checksum
     progress: Callable[[int, int | None], None] | None = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        allowed = {
-            "next_obs": ("stored", "next-row"),
-            "done_means": (None, "terminated", "by-length"),
-            "boundaries": ("refuse", "cut"),
-            "split": ("train", "val"),
-        }
-        for name, values in allowed.items():
-            if getattr(self, name) not in values:
-                raise ConfigError(f"{name}={getattr(self, name)!r}; allowed: {values}")
-        for name in ("horizon", "trajectories"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value}; it must be at least 1")
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> "Options":

@@ -32,6 +32,8 @@ class EnsembleMLP(nn.Module):
     from `generator`, so that the same seed gives the same networks on every machine.
     """
 
+    __call__: Callable[..., Tensor]
+
     def __init__(
         self,
         members: int,

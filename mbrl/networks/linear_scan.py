@@ -79,4 +79,5 @@ def _by_step(x: Tensor, size: int) -> Tensor:
     rest = -len(x) % size
     if rest:
         x = torch.cat([x, x.new_zeros(rest, *x.shape[1:])])
-    return x.unflatten(0, (-1, size)).transpose(0, 1).clone(memory_format=torch.contiguous_format)
+    chunks: Tensor = x.unflatten(0, (-1, size))
+    return chunks.transpose(0, 1).clone(memory_format=torch.contiguous_format)

@@ -2,7 +2,7 @@
 units; the observation normaliser is a buffer of the policy, so it is saved and exported with it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,8 @@ class Normaliser(nn.Module):
 
     mean: Tensor
     std: Tensor
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -59,6 +61,8 @@ class ActionScale(nn.Module):
 
 class MLP(nn.Module):
     """A plain network, initialised as `torch.nn.Linear` is, from `generator`."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -195,7 +199,7 @@ class DeterministicPolicy(nn.Module):
 
     def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
         """The policy has no noise of its own: the action itself."""
-        return self(obs)
+        return self.forward(obs)
 
 
 class TanhMeanGaussianPolicy(nn.Module):

@@ -2,6 +2,7 @@
 a step at a time."""
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -15,6 +16,8 @@ Kind = Literal["lru", "gru", "none"]
 
 class NormedLayer(nn.Module):
     """Linear, LayerNorm, LeakyReLU(0.01): the block that NEUBAY's networks are made of."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, in_dim: int, out_dim: int, generator: torch.Generator | None) -> None:
         super().__init__()

@@ -300,11 +300,13 @@ def reacher_restore(obs: Tensor, extra: Tensor) -> Tensor:
 
 
 def reacher_reward(old: Rows, new: Rows, action: Tensor, ended: Tensor, dt: float) -> Tensor:
-    return -old.extra.norm(dim=-1) - squares(action)
+    distance: Tensor = old.extra.norm(dim=-1)
+    return -distance - squares(action)
 
 
 def reacher_reward_v5(old: Rows, new: Rows, action: Tensor, ended: Tensor, dt: float) -> Tensor:
-    return -new.extra.norm(dim=-1) - squares(action)
+    distance: Tensor = new.extra.norm(dim=-1)
+    return -distance - squares(action)
 
 
 def reacher_invert(obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

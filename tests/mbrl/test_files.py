@@ -1,4 +1,4 @@
-"""Files that are replaced whole, and settings that are one of several names."""
+"""Files that are replaced whole."""
 
 import os
 import stat
@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mbrl.config import check_choices
-from mbrl.errors import ConfigError
 from mbrl.files import replacing
-from world_models.samplers import DEIS
 
 
 def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path: Path) -> None:
@@ -25,11 +22,3 @@ def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path: Path) -> None:
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask  # as any file of this user
-
-
-def test_a_choice_is_one_of_its_names() -> None:
-    check_choices(DEIS())
-    with pytest.raises(ConfigError, match=r"unknown DEIS.variable 'rhoo': did you mean 'rho'"):
-        DEIS(variable="rhoo")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"unknown DEIS.start '3': .* Known: lower_order"):
-        DEIS(start=3)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mbrl.config import Settings
 from mbrl.errors import ConfigError
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]  # x [B, ...], sigma [B] to D(x; sigma) [B, ...]
@@ -74,7 +75,7 @@ def at(x: Tensor, sigma: float) -> Tensor:
     return x.new_full((len(x),), sigma)
 
 
-class Marching(ABC):
+class Marching(Settings, ABC):
     """A sampler that is a step, repeated from level to level."""
 
     @abstractmethod

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, Rate
 from mbrl.errors import ConfigError
 from world_models.samplers.base import Denoiser, Marching, Step, at
 from world_models.samplers.feynman_kac import Reward
@@ -44,14 +45,8 @@ class BudgetForcing(Marching):
     """
 
     reward: Reward  # of clean samples [B, ...], [B]; only its values are used
-    quota: int = 4  # tries a step, on average at most
-    eta: float = 1.0  # share of fresh noise in a try, above 0
-
-    def __post_init__(self) -> None:
-        if self.quota < 1:
-            raise ConfigError(f"quota is {self.quota}, it must be at least 1")
-        if not 0 < self.eta <= 1:
-            raise ConfigError(f"eta is {self.eta}, it must lie in (0, 1]: tries must differ")
+    quota: Count = 4  # tries a step, on average at most
+    eta: Rate = 1.0  # share of fresh noise in a try, above 0
 
     def evaluations(self, steps: int) -> int:
         """At most, for each sample: one for the start and one for every try."""

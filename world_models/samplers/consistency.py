@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mbrl.config import check_choices
+from mbrl.config import Count, Positive, Probability, Settings, Several, Share
 from mbrl.errors import ConfigError
 from mbrl.networks import polyak_update
 from world_models.samplers.base import Denoiser, Marching, Step, at, normal
@@ -35,39 +35,28 @@ def consistency_function(
 
 
 @dataclass(frozen=True)
-class DistillationConfig:
+class DistillationConfig(Settings):
     """Settings of consistency distillation."""
 
     teacher: Teacher = "ode"  # Heun's step, or DDIM's with noise
-    eta: float = 0.5  # share of fresh noise in the teacher's steps (sde alone)
-    substeps: int = 1  # of the teacher between neighbouring levels
-    levels: int = 18  # N, of the schedule
-    sigma_max: float = 80.0
-    sigma_min: float = 0.002
-    rho: float = 7.0  # of the schedule
-    updates: int = 2000  # gradient steps
-    batch_size: int = 256  # samples an update
-    learning_rate: float = 1e-3  # Adam
-    ema: float = 0.95  # of the target network
-    deviation: float = 1.0  # of the data
+    eta: Probability = 0.5  # share of fresh noise in the teacher's steps (sde alone)
+    substeps: Count = 1  # of the teacher between neighbouring levels
+    levels: Several = 18  # N, of the schedule
+    sigma_max: Positive = 80.0
+    sigma_min: Positive = 0.002
+    rho: Positive = 7.0  # of the schedule
+    updates: Count = 2000  # gradient steps
+    batch_size: Count = 256  # samples an update
+    learning_rate: Positive = 1e-3  # Adam
+    ema: Share = 0.95  # of the target network
+    deviation: Positive = 1.0  # of the data
 
     def __post_init__(self) -> None:
-        for name in ("substeps", "updates", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        check_choices(self)
-        if self.learning_rate <= 0 or self.deviation <= 0:
+        super().__post_init__()
+        if self.sigma_min >= self.sigma_max:
             raise ConfigError(
-                f"learning_rate is {self.learning_rate}, deviation {self.deviation}; both must be "
-                "above 0"
+                f"sigma_min is {self.sigma_min}, it must lie below sigma_max, {self.sigma_max}"
             )
-        if self.levels < 2 or not 0 < self.sigma_min < self.sigma_max:
-            raise ConfigError(
-                f"levels is {self.levels} (2 or more), sigma_min {self.sigma_min} and sigma_max "
-                f"{self.sigma_max} (0 < sigma_min < sigma_max)"
-            )
-        if not 0 <= self.eta <= 1 or not 0 <= self.ema < 1:
-            raise ConfigError(f"eta is {self.eta} (0 to 1), ema {self.ema} (0 to below 1)")
 
     def schedule(self) -> list[float]:
         """Levels that fall from `sigma_max` to `sigma_min`."""

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from mbrl.config import Settings, Several
 from mbrl.errors import ConfigError
 from world_models.samplers.base import check_levels
 
@@ -19,18 +20,14 @@ Scores = Callable[[Tensor, float], Tensor]
 
 
 @dataclass(frozen=True)
-class Process:
+class Process(Settings):
     """Forward corruption of tokens 0..V-1, each by itself, at level s (the integral of the rate):
     `uniform` replaces a token by a uniform one with probability 1 - e^-s; `masked` by the mask,
     which is token V (Discrete Diffusion Modeling by Estimating the Ratios of the Data Distribution,
     arXiv 2310.16834)."""
 
-    tokens: int  # V
+    tokens: Several  # V
     kind: Literal["uniform", "masked"] = "uniform"
-
-    def __post_init__(self) -> None:
-        if self.tokens < 2:
-            raise ConfigError(f"tokens is {self.tokens}, it must be at least 2")
 
     @property
     def states(self) -> int:

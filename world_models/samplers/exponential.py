@@ -6,14 +6,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mbrl.config import check_choices
-from mbrl.errors import ConfigError
+from mbrl.config import Range
 from world_models.samplers.base import Denoiser, Marching, Step, at
 
 Prediction = Literal["noise", "data"]
@@ -128,14 +127,9 @@ class DEIS(Marching):
     the first `degree` steps); after the paper's `lower_order` starts with order 2 at most.
     """
 
-    degree: int = 3  # of the polynomial, 0 to 3
+    degree: Annotated[int, Range(int, "[0, 3]")] = 3  # of the polynomial, 0 to 3
     variable: Variable = "rho"  # what it is a polynomial in
     start: Start = "lower_order"  # how the first steps are made
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.degree <= 3:
-            raise ConfigError(f"degree is {self.degree}, it must lie in 0..3")
-        check_choices(self)
 
     def stepper(
         self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
@@ -156,13 +150,8 @@ class DPMSolverPP(Marching):
     where the paper leaves it open. Orders as for `DEIS`: after `lower_order` starts 2 at most.
     """
 
-    order: int = 2  # 1 to 3
+    order: Annotated[int, Range(int, "[1, 3]")] = 2  # 1 to 3
     start: Start = "lower_order"  # how the first steps are made
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.order <= 3:
-            raise ConfigError(f"order is {self.order}, it must lie in 1..3")
-        check_choices(self)
 
     def stepper(
         self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator

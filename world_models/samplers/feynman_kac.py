@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mbrl.config import Finite, Positive, Probability, Settings
 from mbrl.errors import ConfigError
 from world_models.samplers.base import Before, Denoiser, at, check_levels, normal
 
@@ -29,7 +30,7 @@ class Particles(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FeynmanKac:
+class FeynmanKac(Settings):
     """Sequential Monte Carlo towards p(x)^exponent prod_i p_i(x)^(b_i) exp(tilt r(x)), up to a
     constant (Feynman-Kac Correctors in Diffusion, arXiv 2503.02819, here variance-exploding).
 
@@ -50,23 +51,20 @@ class FeynmanKac:
     lower sigma_0 is less noisy.
     """
 
-    exponent: float = 1.0  # of the distribution whose denoiser is given to the call
+    exponent: Finite = 1.0  # of the distribution whose denoiser is given to the call
     experts: tuple[tuple[Denoiser, float], ...] = ()  # more denoisers, with their exponents
     reward: Reward | None = None  # r
-    tilt: float = 0.0  # weight of r at the end
-    noise: float = 1.0  # z, above 0: without noise copies of a particle would stay together
+    tilt: Finite = 0.0  # weight of r at the end
+    noise: Positive = 1.0  # z, above 0: without noise copies of a particle would stay together
     corrected: bool = True  # False: the guided process alone, without weights
-    resample_below: float = 0.5  # share of the particles that the effective number falls to
+    resample_below: Probability = 0.5  # share of the particles that the effective number falls to
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.total <= 0:
             raise ConfigError(
                 f"the exponents sum to {self.total}, which must be above 0: the "
                 "distribution would have no start at high noise"
-            )
-        if self.noise <= 0 or not 0 <= self.resample_below <= 1:
-            raise ConfigError(
-                f"noise is {self.noise} (above 0), resample_below {self.resample_below} (0 to 1)"
             )
         if (self.reward is None) != (self.tilt == 0.0):
             raise ConfigError(f"tilt is {self.tilt} and reward {self.reward}; give both or neither")

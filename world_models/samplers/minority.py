@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mbrl.config import Count, CountOrZero, Finite, NonNegative, Positive, Settings, Several
 from mbrl.errors import ConfigError
 from mbrl.networks import MLP
 from world_models.samplers.base import Denoiser, at, normal
@@ -29,26 +30,16 @@ def minority_score(
 
 
 @dataclass(frozen=True)
-class LevelConfig:
+class LevelConfig(Settings):
     """Settings of the classifier of minority levels."""
 
-    levels: int = 10  # L: quantile classes of the score, 0 the most common
-    hidden: tuple[int, ...] = (128, 128)  # widths
-    updates: int = 2000  # gradient steps
-    batch_size: int = 256  # samples an update
-    learning_rate: float = 1e-3  # Adam
-    noise_mean: float = -0.5  # of log sigma in training
-    noise_std: float = 1.5  # and its deviation
-
-    def __post_init__(self) -> None:
-        for name in ("levels", "updates", "batch_size"):
-            if getattr(self, name) < (2 if name == "levels" else 1):
-                raise ConfigError(f"{name} is {getattr(self, name)}, which is too small")
-        if self.learning_rate <= 0 or self.noise_std < 0:
-            raise ConfigError(
-                f"learning_rate is {self.learning_rate} (above 0), noise_std {self.noise_std} "
-                "(0 or more)"
-            )
+    levels: Several = 10  # L: quantile classes of the score, 0 the most common
+    hidden: tuple[Count, ...] = (128, 128)  # widths
+    updates: Count = 2000  # gradient steps
+    batch_size: Count = 256  # samples an update
+    learning_rate: Positive = 1e-3  # Adam
+    noise_mean: Finite = -0.5  # of log sigma in training
+    noise_std: NonNegative = 1.5  # and its deviation
 
 
 class LevelClassifier:
@@ -60,8 +51,7 @@ class LevelClassifier:
     def logits(self, x: Tensor, sigma: Tensor) -> Tensor:
         """[B, levels] for x [B, ...] at sigma [B]."""
         inside = x.flatten(1) / (self.scale**2 + sigma.square()).sqrt()[:, None]
-        out: Tensor = self.network(torch.cat([inside, sigma.log()[:, None] / 4.0], 1))
-        return out
+        return self.network(torch.cat([inside, sigma.log()[:, None] / 4.0], 1))
 
 
 def fit_levels(
@@ -92,16 +82,17 @@ def fit_levels(
 
 
 @dataclass(frozen=True)
-class MinorityGuidance:
+class MinorityGuidance(Settings):
     """Turns a denoiser of p(x) into one of p(x) p(level | x)^weight, up to a constant: with weight
     1 and an exact classifier of p(x | level), for the classifier knows noise (arXiv 2301.12334)."""
 
     classifier: LevelClassifier
-    level: int  # wanted, 0 the most common
-    weight: float = 1.0
+    level: CountOrZero  # wanted, 0 the most common
+    weight: NonNegative = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.level < self.classifier.levels:
+        super().__post_init__()
+        if self.level >= self.classifier.levels:
             raise ConfigError(
                 f"level is {self.level}, it must lie in 0..{self.classifier.levels - 1}"
             )

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from mbrl.config import NonNegative, Probability, Range
 from mbrl.errors import ConfigError
 from world_models.samplers.base import Denoiser, Marching, Step, at, normal
 
@@ -70,17 +72,15 @@ class Churn(Marching):
     are those of policy-guided diffusion's code, whose Euler part starts from the x without the new
     noise; here it starts from the one with it, as in the paper."""
 
-    amount: float = 80.0  # over all steps; a step's share is at most sqrt(2) - 1
-    low: float = 0.05  # levels between low and high are churned
-    high: float = 50.0
-    noise: float = 1.003  # deviation of the new noise against its due
+    amount: NonNegative = 80.0  # over all steps; a step's share is at most sqrt(2) - 1
+    low: NonNegative = 0.05  # levels between low and high are churned
+    high: Annotated[float, Range(float, "[0, inf]")] = 50.0
+    noise: NonNegative = 1.003  # deviation of the new noise against its due
 
     def __post_init__(self) -> None:
-        if self.amount < 0 or self.noise < 0 or not 0 <= self.low <= self.high:
-            raise ConfigError(
-                f"churn has amount {self.amount}, noise {self.noise}, low {self.low} and high "
-                f"{self.high}; none may be negative, and low must not exceed high"
-            )
+        super().__post_init__()
+        if self.low > self.high:
+            raise ConfigError(f"low is {self.low}, it must not exceed high, {self.high}")
 
     def raised(self, sigma: float, steps: int) -> float:
         """The level that the new noise leads to."""
@@ -110,11 +110,7 @@ class DDIM(Marching):
     """Denoising Diffusion Implicit Models (arXiv 2010.02502, eq. 12 and 16). With eta 0 it is
     Euler's method, with eta 1 the ancestral sampler of DDPM."""
 
-    eta: float = 0.0  # share of fresh noise, 0 to 1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.eta <= 1:
-            raise ConfigError(f"eta is {self.eta}, it must lie in [0, 1]")
+    eta: Probability = 0.0  # share of fresh noise, 0 to 1
 
     def stepper(
         self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator

@@ -4,14 +4,14 @@ is searched for."""
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, get_args
+from typing import Annotated, NamedTuple, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mbrl.config import check_choices
+from mbrl.config import Count, NonNegative, Probability, Range, Settings
 from mbrl.errors import ConfigError
 from mbrl.networks import MLP
 from world_models.samplers.base import Denoiser, Marching, Step, at, edm_levels
@@ -21,17 +21,13 @@ HIGHEST = 4  # order of a step
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Settings):
     """How one step is made."""
 
-    order: int = 1  # evaluations it looks at, 1 to 4; fewer where there are not so many yet
+    # evaluations it looks at; fewer where there are not so many yet
+    order: Annotated[int, Range(int, f"[1, {HIGHEST}]")] = 1
     prediction: Prediction = "data"  # what is extrapolated
     variable: Variable = "lambda"  # what the polynomial is in
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.order <= HIGHEST:
-            raise ConfigError(f"order is {self.order}, it must lie in 1..{HIGHEST}")
-        check_choices(self)
 
 
 @dataclass(frozen=True)
@@ -81,21 +77,16 @@ Measure = Callable[[Schedule], float]  # smaller is better
 
 
 @dataclass(frozen=True)
-class SearchConfig:
+class SearchConfig(Settings):
     """Settings of the search S^3 (arXiv 2312.07243)."""
 
-    rounds: int = 4  # of measuring, fitting and breeding
-    population: int = 24  # schedules measured a round
-    offspring: int = 400  # candidates that the predictor ranks a round
-    parents: int = 8  # best ones that candidates come from
-    mutation: float = 0.25  # chance that a step's choice is drawn anew
-    jitter: float = 0.3  # deviation of log levels, in units of the mean log step
-    fit_steps: int = 200  # of the predictor a round
-
-    def __post_init__(self) -> None:
-        for name in ("rounds", "population", "offspring", "parents", "fit_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+    rounds: Count = 4  # of measuring, fitting and breeding
+    population: Count = 24  # schedules measured a round
+    offspring: Count = 400  # candidates that the predictor ranks a round
+    parents: Count = 8  # best ones that candidates come from
+    mutation: Probability = 0.25  # chance that a step's choice is drawn anew
+    jitter: NonNegative = 0.3  # deviation of log levels, in units of the mean log step
+    fit_steps: Count = 200  # of the predictor a round
 
 
 def search(

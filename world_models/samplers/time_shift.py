@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mbrl.errors import ConfigError
+from mbrl.config import CountOrZero, NonNegative, Probability
 from world_models.samplers.base import Denoiser, Marching, Step, at, normal
-from world_models.samplers.one_step import DDIM, fresh_noise
+from world_models.samplers.one_step import fresh_noise
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,10 @@ class TimeShift(Marching):
     variance of the data plus sigma^2; the candidates are the levels of this run, not of training.
     """
 
-    window: int = 4  # levels around the due one, half on each side
-    cutoff: float = 0.5  # no shift below this level
-    data_variance: float = 1.0  # of the entries of one clean sample
-    eta: float = 0.0  # share of fresh noise, as in DDIM
-
-    def __post_init__(self) -> None:
-        if self.window < 0 or self.cutoff < 0 or self.data_variance < 0:
-            raise ConfigError(
-                f"window is {self.window}, cutoff {self.cutoff}, data_variance "
-                f"{self.data_variance}; none may be negative"
-            )
-        DDIM(self.eta)
+    window: CountOrZero = 4  # levels around the due one, half on each side
+    cutoff: NonNegative = 0.5  # no shift below this level
+    data_variance: NonNegative = 1.0  # of the entries of one clean sample
+    eta: Probability = 0.0  # share of fresh noise, as in DDIM
 
     def implied_level(self, x: Tensor, n: int, sigmas: Sequence[float]) -> Tensor:
         """The level [B] that the denoiser is called with at step n."""

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, Fraction, NonNegative, Positive, Rate, Settings
 from mbrl.errors import ConfigError
 from world_models.samplers.base import Before, Denoiser, at, check_levels, normal
 from world_models.samplers.feynman_kac import Reward
@@ -26,7 +27,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class DiffusionTree:
+class DiffusionTree(Settings):
     """Samples of p(x) exp(tilt r(x)), up to a constant (Diffusion Tree Sampling, arXiv 2506.20701).
 
     `iterations` times a path is walked from the root down: a node with fewer than
@@ -43,24 +44,13 @@ class DiffusionTree:
     """
 
     reward: Reward  # of clean samples [B, ...], [B]; only its values are used
-    tilt: float = 1.0  # lambda
-    iterations: int = 200  # paths that the tree is grown by
-    widening: float = 2.0  # C of the number of children
-    power: float = 0.7  # alpha of it
-    eta: float = 1.0  # share of fresh noise in a step, above 0
+    tilt: Positive = 1.0  # lambda
+    iterations: Count = 200  # paths that the tree is grown by
+    widening: Positive = 2.0  # C of the number of children
+    power: Fraction = 0.7  # alpha of it
+    eta: Rate = 1.0  # share of fresh noise in a step, above 0
     search: bool = False  # look for the highest reward
-    exploration: float = 1.0  # weight of the confidence bound (search alone)
-
-    def __post_init__(self) -> None:
-        if self.tilt <= 0 or self.widening <= 0 or not 0 < self.power < 1:
-            raise ConfigError(
-                f"tilt is {self.tilt}, widening {self.widening} (both above 0), power {self.power} "
-                "(between 0 and 1)"
-            )
-        if self.iterations < 1 or not 0 < self.eta <= 1:
-            raise ConfigError(
-                f"iterations is {self.iterations} (1 or more), eta {self.eta} (above 0, at most 1)"
-            )
+    exploration: NonNegative = 1.0  # weight of the confidence bound (search alone)
 
     def evaluations(self, steps: int) -> int:
         """At most: every path makes new nodes at all levels."""

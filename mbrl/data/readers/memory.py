@@ -83,7 +83,7 @@ def _rows(buffer: Any) -> tuple[np.ndarray, ...]:
 
     def rows(value: np.ndarray) -> np.ndarray:
         # [time, env, ...] to [env * time, ...]: an episode must lie in consecutive rows
-        picked = np.swapaxes(np.asarray(value)[order], 0, 1)
+        picked: np.ndarray = np.swapaxes(np.asarray(value)[order], 0, 1)
         return picked.reshape(-1, *picked.shape[2:])
 
     count = len(order) * buffer.n_envs

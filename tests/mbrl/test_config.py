@@ -1,0 +1,152 @@
+"""Settings: ranges of numbers, choices, and the way to plain dictionaries and back."""
+
+import math
+import typing
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from algorithms import ALGORITHMS
+from experiments.__main__ import main
+from experiments.settings import RunSettings
+from mbrl import config as configs
+from mbrl.config import Count, Discount, Finite, Fraction, Positive, Range, Rate, Settings
+from mbrl.errors import ConfigError
+from world_models.samplers import DEIS
+
+WITHOUT_RANGE = {"policy_gradient", "props"}  # recipes check their own parts
+
+
+@dataclass(frozen=True)
+class Inner(Settings):
+    width: Count = 8
+    kind: Literal["wide", "deep"] = "wide"
+
+
+@dataclass(frozen=True)
+class Outer(Settings):
+    inner: Inner = field(default_factory=Inner)
+    hidden: tuple[Count, ...] = (8, 8)
+    pair: tuple[Count, Discount] = (1, 0.5)
+    limit: Positive | None = None
+    gamma: Discount = 0.9
+    tau: Rate = 0.5
+    share: Fraction = 0.5
+    shift: Finite = 0.0
+    order: Annotated[int, Range(int, "[1, 3]")] = 2
+    reach: Annotated[float, Range(float, "[0, inf]")] = 1.0
+
+
+@dataclass(frozen=True)
+class Further(Outer):
+    steps: Count = 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gamma": 1.0}, r"^gamma is 1\.0, it must lie in \[0, 1\)$"),
+        ({"gamma": -0.1}, r"^gamma is -0\.1, it must lie in \[0, 1\)$"),
+        ({"gamma": math.nan}, r"^gamma is nan, it must lie in \[0, 1\)$"),
+        ({"tau": 0.0}, r"^tau is 0\.0, it must lie in \(0, 1\]$"),
+        ({"share": 1}, r"^share is 1, it must lie in \(0, 1\)$"),
+        ({"limit": 0.0}, r"^limit is 0\.0, it must be above 0$"),
+        ({"limit": math.inf}, r"^limit is inf, it must be finite$"),
+        ({"shift": -math.inf}, r"^shift is -inf, it must be finite$"),
+        ({"order": 4}, r"^order is 4, it must lie in \[1, 3\]$"),
+        ({"reach": math.nan}, r"^reach is nan, it must lie in \[0, inf\]$"),
+        ({"hidden": (8, 0)}, r"^hidden is \(8, 0\), each must be at least 1$"),
+        ({"pair": (0, 0.5)}, r"^pair is \(0, 0\.5\), each must be at least 1$"),
+        ({"pair": (1, 1.0)}, r"^pair is \(1, 1\.0\), each must lie in \[0, 1\)$"),
+        ({"gamma": None}, r"^gamma is None, it must lie in \[0, 1\)$"),
+    ],
+)
+def test_a_number_outside_its_range_is_named(given: dict[str, Any], message: str) -> None:
+    for kind in (Outer, Further):
+        with pytest.raises(ConfigError, match=message):
+            kind(**given)
+
+
+def test_ends_within_the_range_are_taken() -> None:
+    made = Further(Inner(1), (), (1, 0.0), None, 0, 1, 1e-9, -1e9, order=3, reach=math.inf, steps=1)
+    assert made.hidden == () and made.limit is None and Outer(order=1, limit=1e-9).limit == 1e-9
+
+
+def test_a_range_is_written_as_one() -> None:
+    for text in ("0, 1", "[0; 1]", "[0, 1", "{0, 1}"):
+        with pytest.raises(ValueError, match="is no range"):
+            Range(float, text)
+
+
+def test_a_choice_is_one_of_its_names() -> None:
+    with pytest.raises(ConfigError, match=r"unknown Inner.kind 'wid': did you mean 'wide'"):
+        Inner(kind="wid")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"unknown DEIS.variable 'rhoo': did you mean 'rho'"):
+        DEIS(variable="rhoo")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"unknown DEIS.start '3': .* Known: lower_order"):
+        DEIS(start=3)  # type: ignore[arg-type]
+
+
+def test_settings_come_back_from_a_dictionary() -> None:
+    made = Further(Inner(3, "deep"), (4,), limit=2.0, steps=5)
+    assert configs.from_dict(Further, configs.to_dict(made)) == made
+    assert configs.from_dict(Outer, {"limit": 2}).limit == 2.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"inner": {"width": 0}}, "width is 0, it must be at least 1"),
+        ({"inner": {"width": 1.5}}, r"Inner.width is 1\.5 \(float\), expected int$"),
+        ({"inner": {"width": True}}, r"Inner.width is True \(bool\), expected int$"),
+        ({"inner": {"kind": "tall"}}, "Inner.kind is 'tall', allowed: 'wide', 'deep'"),
+        ({"limit": "2"}, r"Outer.limit is '2' \(str\), expected float or None$"),
+        ({"gamma": None}, "Outer.gamma is None, which is not allowed; expected float$"),
+        ({"hidden": [8, 0]}, "each must be at least 1"),
+        ({"depth": 1}, "unknown setting of Outer 'depth'"),
+    ],
+)
+def test_a_dictionary_with_a_wrong_value_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configs.from_dict(Outer, given)
+
+
+def test_help_prints_the_ranges(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "ravl", "pendulum/medium", "--help"])
+    text = capsys.readouterr().out
+    for line in (
+        "--steps {None}|INT>=1",
+        "--seed INT>=0",
+        "--learner.gamma 0<=FLOAT<1",
+        "--learner.tau 0<FLOAT<=1",
+        "--learner.actor-lr FLOAT>0",
+        "--learner.hidden [INT>=1 [INT>=1 ...]]",
+        "--learner.target-entropy {None}|FLOAT",
+    ):
+        assert line in text
+
+
+def numbers_without_range(kind: type) -> list[str]:
+    """The numeric settings of a config and of those within it that have no range."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = []
+    for entry in fields(kind):
+        hint = hints[entry.name]
+        if is_dataclass(hint):
+            assert isinstance(hint, type)
+            found += numbers_without_range(hint)
+        types = [hint, *typing.get_args(hint)]
+        if any(t in (int, float) for t in types if typing.get_origin(hint) is not Annotated):
+            found.append(f"{kind.__name__}.{entry.name}")
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - WITHOUT_RANGE))
+def test_every_numeric_setting_has_a_range(name: str) -> None:
+    assert numbers_without_range(ALGORITHMS[name][1]) == []
+
+
+def test_every_numeric_setting_of_a_run_has_a_range() -> None:
+    assert numbers_without_range(RunSettings) == []
