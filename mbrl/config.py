@@ -169,8 +169,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if plain and not literals:
         bad_bool = isinstance(value, bool) and bool not in plain
         if bad_bool or not isinstance(value, tuple(plain)):
-            found = f"{value!r} ({type(value).__name__})"
-            raise ConfigError(f"{where} is {found}, expected {_words(options)}")
+            given = f"{value!r} ({type(value).__name__})"
+            raise ConfigError(f"{where} is {given}, expected {_words(options)}")
     return value
 
 
