@@ -50,7 +50,7 @@ def critic_loss(learner: SoftActorCritic, batch: Batch, target: Tensor) -> tuple
 
 
 class EDAC(Agent[Batch]):
-    """SAC with a diversified critic ensemble, on logged data alone."""
+    """SAC with a diversified critic ensemble."""
 
     version = 1
     config: EDACConfig

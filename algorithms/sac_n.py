@@ -21,7 +21,7 @@ class SACNConfig(SoftConfig):
 
 
 class SACN(Agent[Batch]):
-    """SAC with N critics, on logged data alone."""
+    """SAC with N critics."""
 
     version = 1
     config: SACNConfig

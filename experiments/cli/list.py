@@ -40,8 +40,7 @@ def _everything() -> int:
     console = Console()
     table = grid("algorithm", "what it is", "learns", title="algorithms")
     for name, (cls, _) in ALGORITHMS.items():
-        ways = [("online", hasattr(cls, "learn")), ("offline", cls.learns_offline)]
-        learns = ", ".join(way for way, able in ways if able)
+        learns = "offline, online" if cls.learns_offline else "online"
         table.add_row(name, description(cls), learns)
     console.print(table)
     table = grid("task", "observations", "actions", "limit", title="tasks")
