@@ -7,6 +7,7 @@ import math
 import re
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -88,33 +89,41 @@ class Settings:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)  # mypy takes the class for not hashable
-        for name, hint in _hints(kind):
-            _check(self, name, hint, getattr(self, name))
+        check(vars(self), _hints(kind), f"{kind.__name__}.")
 
 
 @functools.cache
-def _hints(cls: type[Any]) -> list[tuple[str, Any]]:
+def _hints(cls: type[Any]) -> dict[str, Any]:
     """The hints that say more than a type."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    pairs = [(f.name, hints[f.name]) for f in dataclasses.fields(cls)]
-    return [(name, hint) for name, hint in pairs if re.search("Annotated|Literal", repr(hint))]
+    names = [f.name for f in dataclasses.fields(cls)]
+    return {n: hints[n] for n in names if re.search("Annotated|Literal", repr(hints[n]))}
 
 
-def _check(config: Settings, name: str, hint: Any, value: Any, what: str = "it") -> None:
+def check(values: Mapping[str, Any], hints: Mapping[str, Any], owner: str = "") -> None:
+    """Raise `ConfigError` unless the values of these names lie in the ranges, or among the
+    choices, of their hints."""
+    for name, hint in hints.items():
+        _check(name, hint, values[name], values[name], owner)
+
+
+def _check(name: str, hint: Any, value: Any, whole: Any, owner: str) -> None:
     members = _members(hint)
     options = [option for option in members if option is not type(None)]
     if len(options) > 1 or (value is None and len(options) < len(members)):
         return
     option, parts = options[0], typing.get_args(options[0])
     if typing.get_origin(option) is typing.Literal and value not in parts:
-        raise unknown_name(f"{type(config).__name__}.{name}", str(value), map(str, parts))
+        raise unknown_name(owner + name, str(value), map(str, parts))
     for allowed in getattr(option, "__metadata__", ()):
         if isinstance(allowed, Range) and value not in allowed:
             must = "be finite" if value == math.inf and allowed.ends[1] == "inf" else allowed
-            raise ConfigError(f"{name} is {getattr(config, name)}, {what} must {must}")
+            raise ConfigError(
+                f"{name} is {whole}, {'it' if value is whole else 'each'} must {must}"
+            )
     if typing.get_origin(option) is tuple:
         for i, entry in enumerate(value):
-            _check(config, name, parts[0 if ... in parts else i], entry, "each")
+            _check(name, parts[0 if ... in parts else i], entry, whole, owner)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Transitions:
     def to(self, device: torch.device | str) -> "Transitions":
         return self._map(lambda value: value.to(device))
 
-    def _map(self, function: Any) -> "Transitions":
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "Transitions":
         names = self.__dataclass_fields__
         values: dict[str, Any] = {k: getattr(self, k) for k in names}
         values = {k: None if v is None else function(v) for k, v in values.items()}

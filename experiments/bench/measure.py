@@ -17,12 +17,13 @@ from experiments.bench import profile as bench_profile
 from experiments.bench.peers import PEERS, PeerError, Running, Step, window
 from experiments.bench.workloads import WORKLOADS, Name
 from experiments.runs.manifest import processor, version
+from mbrl.config import Positive, Settings
 
 WINDOWS = 5
 
 
 @dataclass(frozen=True)
-class Bench:
+class Bench(Settings):
     """Measure speed on one thread, beside the matrix-product rate of the machine."""
 
     workloads: tuple[Name, ...] = ()
@@ -30,7 +31,7 @@ class Bench:
     peers: bool = False
     """Measure other libraries in turn with this one, in environments of their own that are made
     at first use; otherwise recorded figures are shown."""
-    seconds: float = 2.0
+    seconds: Positive = 2.0
     """Length of each of the five windows whose median counts."""
     profile: bool = False
     """Also show which operations take the time, and what share of it the products do."""

@@ -12,6 +12,7 @@ from rich.progress import TransferSpeedColumn as Speed
 from rich.table import Table
 
 from experiments.reports.grid import grid
+from mbrl.config import Count
 from mbrl.data import Finding, check, data_home, load, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, find_card, find_tier
 from mbrl.data.locate import find_file, homes, local_file
@@ -101,7 +102,7 @@ class DataCheck:
     """A dataset, or a path to an npz, hdf5, csv or parquet file."""
     task: str | None = None
     """The task a bare file belongs to, e.g. Pendulum-v1; gives its sizes and bounds."""
-    horizon: int | None = None
+    horizon: Count | None = None
     """The step limit of the task, where no card or task gives it."""
     done_means: Literal["terminated", "by-length"] | None = None
     """What a merged `done` is: terminations only, or split by the length of the episode."""
@@ -123,7 +124,7 @@ class DataFetch:
 
     name: tyro.conf.Positional[str]
     """A dataset such as d4rl/hopper-medium-v2."""
-    trajectories: int | None = None
+    trajectories: Count | None = None
     """NeoRL: how many trajectories (up to 10000; 1000 by default). NeoRL-2: only the first ones."""
     split: Literal["train", "val"] = "train"
     """NeoRL and NeoRL-2: training or validation data."""
@@ -154,7 +155,7 @@ class DataImport:
     """The file to write; by default <data folder>/imported/<name of the source>.npz."""
     task: str | None = None
     """The task it belongs to, e.g. Pendulum-v1; otherwise sizes are read from the data."""
-    horizon: int | None = None
+    horizon: Count | None = None
     """The step limit of the task, where no task gives it."""
     done_means: Literal["terminated", "by-length"] | None = None
     """What a merged `done` is: terminations only, or split by the length of the episode."""

@@ -38,6 +38,7 @@ from experiments.recording.behaviour import (
     uniform_actions,
 )
 from experiments.recording.linear_search import Search, record_candidates, search
+from mbrl.config import Count, CountOrZero, Settings
 from mbrl.data import data_home, from_arrays, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, cards_dir
 from mbrl.errors import ConfigError, DataError, unknown_name
@@ -120,7 +121,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 @dataclass(frozen=True)
-class Collect:
+class Collect(Settings):
     """Record the local datasets of a family anew. The same seed gives the same files on the same
     machine and versions."""
 
@@ -128,11 +129,11 @@ class Collect:
     """A local family: pendulum, cartpole, reacher, ... (`python -m experiments data list`)."""
     tiers: tuple[str, ...] | None = None
     """The tiers to record, e.g. random medium; by default all that the family has."""
-    steps: int | None = None
+    steps: Count | None = None
     """At least this many transitions a tier (whole episodes); by default what the card says.
     The medium-replay of a training run holds all of it and ignores this; that of a search does
     not."""
-    seed: int = 0
+    seed: CountOrZero = 0
     """Seed of the episodes, and of the training where there is one."""
     out: Path | None = None
     """Folder to write FAMILY/TIER.npz below; by default the data folder ($LONGREACH_DATA)."""
@@ -152,8 +153,6 @@ def collect(command: Collect, console: Console | None = None) -> list[Path]:
     console = console or Console()
     card = local_card(command.family)
     tiers = select_tiers(card, command.tiers)
-    if command.steps is not None and command.steps < 1:
-        raise ConfigError(f"--steps {command.steps}: record at least 1 transition")
     folder = cards_dir() / "local" if command.ship else command.out or data_home()
     maker = FamilyRecorder(card, command, folder)
     paths = []

@@ -88,8 +88,7 @@ class Job:
         file = self.folder / "manifest.json"
         if not file.exists():
             folders.write_json(file, facts | environment(device))
-        values: dict[str, Any] = folders.read_json(file)
-        return values
+        return folders.read_json(file)
 
     def resume(self, *, quiet: bool = False) -> dict[str, Any]:
         """Begin the job, or continue it from its checkpoint; the content of result.json."""

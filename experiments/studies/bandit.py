@@ -23,7 +23,9 @@ from experiments.studies.bandit_world import (
     real_arms,
 )
 from mbrl import checkpoint
-from mbrl.errors import ConfigError, unknown_name
+from mbrl import config as configs
+from mbrl.config import Count, Several
+from mbrl.errors import unknown_name
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = {
@@ -87,11 +89,8 @@ def check(settings: dict[str, Any]) -> None:
     """Raise `ConfigError` for impossible settings."""
     if settings["agent"] not in AGENTS:
         raise unknown_name("agent", settings["agent"], AGENTS)
-    for name in ("updates", "pulls", "tape", "episodes", "looks", "samples"):
-        if settings[name] < 1:
-            raise ConfigError(f"{name} is {settings[name]}, it must be at least 1")
-    if settings["tape"] < 2:
-        raise ConfigError("tape is 1, it must be at least 2: a target needs the step after")
+    counts = dict.fromkeys(("updates", "pulls", "episodes", "looks", "samples"), Count)
+    configs.check(settings, counts | {"tape": Several})  # a target needs the step after
 
 
 def train(

@@ -14,7 +14,9 @@ from torch import Tensor
 from experiments.reports import figures
 from experiments.studies import Outcome, prerequisites
 from experiments.studies.window_quality import one_step, rounded, steps_of
+from mbrl import config as configs
 from mbrl import data, tasks
+from mbrl.config import Count, Several
 from mbrl.errors import ConfigError
 from mbrl.types import Dataset
 from world_models import TrajectoryDiffusion
@@ -57,6 +59,11 @@ DEFAULTS: dict[str, Any] = {
     "distillation": 2000,  # updates of a student
     "finetuning": 200,  # and of a chain
 }
+RANGES = (
+    {"windows": Several}
+    | dict.fromkeys(("reference", "rounds", "distillation", "finetuning"), Count)
+    | dict.fromkeys(("evaluations", "searched", "distilled", "finetuned"), tuple[Count, ...])
+)
 # By the name that a configuration gives; Euler's method, DEIS of degree 0 and DPM-Solver++ of order
 # 1 are DDIM.
 PLAIN: dict[str, Sampler] = {name: build() for name, build in SAMPLERS.items() if name != "euler"}
@@ -91,7 +98,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     many training windows to the held-out ones (`floor`), and the numbers of PGD's preset over the
     reference's (`default_error`, `default_slice`).
     """
-    check(settings)
+    configs.check(settings, RANGES)
     dataset = data.load(settings["data"])
     model = prerequisites.generator_of_windows(settings, seed, folder / "model")
     quality = Quality(settings, dataset, model, seed)
@@ -118,18 +125,6 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         "default_slice": default.slice / base.slice,
     }
     return Outcome({name: rounded(value) for name, value in values.items()}, curves)
-
-
-def check(settings: dict[str, Any]) -> None:
-    """Raise `ConfigError` for impossible settings."""
-    counts = ("windows", "reference", "rounds", "distillation", "finetuning")
-    for name in counts:
-        least = 2 if name == "windows" else 1
-        if settings[name] < least:
-            raise ConfigError(f"{name} is {settings[name]}, it must be at least {least}")
-    for name in ("evaluations", "searched", "distilled", "finetuned"):
-        if any(n < 1 for n in settings[name]):
-            raise ConfigError(f"{name} is {settings[name]}; all must be at least 1")
 
 
 def preset_method(model: TrajectoryDiffusion) -> Method:

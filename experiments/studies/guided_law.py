@@ -11,7 +11,9 @@ from torch import Tensor
 
 from experiments.reports import figures
 from experiments.studies import Outcome
-from mbrl.errors import ConfigError
+from mbrl import config as configs
+from mbrl.config import Count
+from mbrl.errors import unknown_name
 from mbrl.types import Spec
 from world_models import PolicyGuidance
 from world_models.samplers import SAMPLERS, FeynmanKac, edm_levels
@@ -95,7 +97,10 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     deviation over its exact one; `dynamics`, the root mean square of s' - 0.8 s - u, which is 0 in
     the data. All but `exact` and `chance` are NaN where samples left all bounds. The values are
     those at weight 1."""
-    check(settings)
+    modes = Literal["paper", "score", "corrected"]
+    configs.check(settings, {"mode": modes, "steps": Count, "samples": Count})
+    if settings["sampler"] not in SAMPLERS:
+        raise unknown_name("sampler", settings["sampler"], SAMPLERS)
     world = LinearWorld()
     curves: dict[str, list[float]] = {"weight": list(WEIGHTS)}
     for weight in WEIGHTS:
@@ -123,17 +128,6 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
             curves.setdefault(name, []).append(float(f"{float(value):.4g}"))
     at = WEIGHTS.index(1.0)
     return Outcome({n: c[at] for n, c in curves.items() if n != "weight"}, curves)
-
-
-def check(settings: dict[str, Any]) -> None:
-    """Raise `ConfigError` for impossible settings."""
-    if settings["mode"] not in ("paper", "score", "corrected"):
-        raise ConfigError(f"mode is {settings['mode']!r}, allowed: paper, score, corrected")
-    if settings["sampler"] not in SAMPLERS:
-        raise ConfigError(f"sampler is {settings['sampler']!r}, allowed: {', '.join(SAMPLERS)}")
-    for name in ("steps", "samples"):
-        if settings[name] < 1:
-            raise ConfigError(f"{name} is {settings[name]}, it must be at least 1")
 
 
 def samples(

@@ -18,7 +18,7 @@ from experiments.settings import merge, preset_config
 from experiments.studies import Outcome
 from mbrl import config as configs
 from mbrl import data, tasks
-from mbrl.errors import ConfigError
+from mbrl.config import Fraction
 from mbrl.statistics import Interval, confidence_interval, mean, rank_correlation
 from mbrl.tasks import Task
 from mbrl.types import Dataset, Trajectories, Transitions
@@ -65,8 +65,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     were trained in the model. PLACE/MEASURE is Spearman's rank correlation, PLACE/MEASURE/pearson
     Pearson's; PLACE/error is the median error and PLACE/rows the number of rows compared.
     """
-    if not 0 < settings["test_share"] < 1:
-        raise ConfigError(f"test_share is {settings['test_share']}, it must lie in (0, 1)")
+    configs.check(settings, {"test_share": Fraction})
     dataset = data.load(settings["data"])
     task = tasks.make_for(dataset.spec)
     train, test = split_episodes(dataset.transitions, settings["test_share"], seed)

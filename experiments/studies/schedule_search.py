@@ -11,7 +11,8 @@ from torch import Tensor
 from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.window_quality import rounded
-from mbrl.errors import ConfigError
+from mbrl import config as configs
+from mbrl.config import Count
 from world_models.samplers import (
     Choice,
     Heun,
@@ -46,7 +47,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     of the schedule `searched` and of each plain method. Curves: `level`, the levels found, `edm`
     the plain ones, `order` of each step, and whether it extrapolates the `data` (1) or the noise
     (0)."""
-    check(settings)
+    configs.check(settings, dict.fromkeys(DEFAULTS, Count))
     count = settings["evaluations"]
     generator = torch.Generator().manual_seed(seed)
     chosen = Ends(settings["samples"], generator)
@@ -66,13 +67,6 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         "data": [float(c.prediction == "data") for c in choices],
     }
     return Outcome({name: rounded(value) for name, value in values.items()}, curves)
-
-
-def check(settings: dict[str, Any]) -> None:
-    """Raise `ConfigError` for impossible settings."""
-    for name in DEFAULTS:
-        if settings[name] < 1:
-            raise ConfigError(f"{name} is {settings[name]}, it must be at least 1")
 
 
 def denoise(x: Tensor, sigma: Tensor) -> Tensor:

@@ -13,8 +13,11 @@ from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.guided_law import LENGTH, LinearWorld
 from experiments.studies.window_quality import rounded
-from mbrl.errors import ConfigError, unknown_name
+from mbrl import config as configs
+from mbrl.config import Count
+from mbrl.errors import unknown_name
 from world_models.samplers import DEIS, SAMPLERS, DPMSolverPP
+from world_models.samplers.exponential import Start
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = {
@@ -70,10 +73,7 @@ def check(settings: dict[str, Any]) -> None:
     """Raise `ConfigError` for impossible settings."""
     if settings["sampler"] not in ORDERS:
         raise unknown_name("sampler of known order", settings["sampler"], ORDERS)
-    if settings["start"] not in ("lower_order", "runge_kutta"):
-        raise ConfigError(f"start is {settings['start']!r}, allowed: lower_order, runge_kutta")
-    if settings["samples"] < 1:
-        raise ConfigError(f"samples is {settings['samples']}, it must be at least 1")
+    configs.check(settings, {"start": Start, "samples": Count})
 
 
 def levels(steps: int) -> list[float]:

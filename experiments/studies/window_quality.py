@@ -18,7 +18,8 @@ from experiments.studies import Outcome, prerequisites
 from experiments.studies.penalty_calibration import CIRCLES, on_circles
 from mbrl import config as configs
 from mbrl import data, tasks
-from mbrl.errors import ConfigError
+from mbrl.config import Count, Several
+from mbrl.errors import ConfigError, unknown_name
 from mbrl.tasks.base import Task
 from mbrl.training import is_stateful
 from mbrl.types import Dataset, Trajectories
@@ -103,11 +104,8 @@ def ensemble_config(settings: dict[str, Any]) -> EnsembleConfig:
 def check(settings: dict[str, Any]) -> None:
     """Raise `ConfigError` for impossible settings."""
     if settings["source"] not in WEIGHTS:
-        raise ConfigError(f"source is {settings['source']!r}, allowed: {', '.join(WEIGHTS)}")
-    if settings["length"] < 2 or settings["windows"] < 1:
-        raise ConfigError(
-            f"length is {settings['length']} (2 or more), windows {settings['windows']} (1 or more)"
-        )
+        raise unknown_name("source", settings["source"], WEIGHTS)
+    configs.check(settings, {"length": Several, "windows": Count})
 
 
 def rounded(value: float) -> float:

@@ -73,6 +73,18 @@ def test_ends_within_the_range_are_taken() -> None:
     assert made.hidden == () and made.limit is None and Outer(order=1, limit=1e-9).limit == 1e-9
 
 
+def test_values_of_a_dictionary_are_checked_by_name() -> None:
+    hints = {"steps": Count, "kind": Literal["wide", "deep"], "counts": tuple[Count, ...]}
+    values = {"steps": 1, "kind": "deep", "counts": [1, 2], "more": -1}
+    configs.check(values, hints)
+    with pytest.raises(ConfigError, match="steps is 0, it must be at least 1"):
+        configs.check(values | {"steps": 0}, hints)
+    with pytest.raises(ConfigError, match="unknown kind 'dep': did you mean 'deep'"):
+        configs.check(values | {"kind": "dep"}, hints)
+    with pytest.raises(ConfigError, match=r"counts is \[1, 0\], each must be at least 1"):
+        configs.check(values | {"counts": [1, 0]}, hints)
+
+
 def test_a_range_is_written_as_one() -> None:
     for text in ("0, 1", "[0; 1]", "[0, 1", "{0, 1}"):
         with pytest.raises(ValueError, match="is no range"):
