@@ -174,6 +174,10 @@ def test_what_cannot_go_on_is_refused(pendulum: Dataset, tmp_path: Path) -> None
     ):
         with pytest.raises(ConfigError, match=message):
             runs.start(settings, given, tmp_path / "online", quiet=True)
+    runs.create(RunSettings("bc", file, **quick), config, tmp_path / "begun")
+    begun = RunSettings("bc", "Pendulum-v1", **quick | {"after": str(tmp_path / "begun")})
+    with pytest.raises(ConfigError, match="is not finished"):
+        runs.start(begun, config, tmp_path / "online", quiet=True)
     unknown = CollectionSettings(refit_every=3)
     with pytest.raises(ConfigError, match="unknown setting of the collection 'refit_every'"):
         runs.start(
@@ -182,3 +186,49 @@ def test_what_cannot_go_on_is_refused(pendulum: Dataset, tmp_path: Path) -> None
             tmp_path / "online",
             quiet=True,
         )
+
+
+def test_a_row_before_another_collector_has_no_next_action() -> None:
+    """The task begins anew, so what comes after is no continuation."""
+    spec = Spec("line", 1, 1, None, (-1.0,), (1.0,), 10)
+    agent = ReBRAC(spec, build_config("rebrac", {"hidden": [4]}))
+    flags = torch.zeros(1, dtype=torch.bool)
+    for obs in (0.0, 1.0, 7.0, 8.0):  # a jump from 2 to 7
+        at = torch.full((1, 1), obs)
+        agent.observe(Transitions(at, at / 10, torch.zeros(1), at + 1, flags, flags))
+    batch = agent.source.rows.batch(agent.source.rows.rows[:3])
+    assert batch.has_next is not None and batch.has_next.tolist() == [1, 0, 1]
+    assert batch.discount.tolist() == [pytest.approx(0.99)] * 3  # the task did not end there
+
+
+def test_unfinished_episodes_are_saved(pendulum: Dataset, tmp_path: Path) -> None:
+    """NEUBAY records whole episodes: what began before the checkpoint ends after it."""
+    whole = build("neubay", pendulum.spec)
+    whole.prepare(pendulum, lambda metrics: None)
+    known = len(whole.source.recorded.episodes)
+
+    def rows(t: int, end: bool) -> Transitions:
+        obs = torch.full((2, 3), float(t))
+        truncated = torch.tensor([end, False])
+        return Transitions(
+            obs, torch.zeros(2, 1), torch.ones(2), obs + 1, truncated & False, truncated
+        )
+
+    for t in range(3):
+        whole.observe(rows(t, False))
+    whole.save(tmp_path / "agent.pt")
+    again = algorithms.load(tmp_path / "agent.pt")
+    for agent in (whole, again):
+        agent.observe(rows(3, True))
+        assert len(agent.source.recorded.episodes) == known + 1
+        start, length = agent.source.recorded.episodes[-1]
+        assert length == 5
+        assert agent.source.recorded.rows[start : start + 5, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_what_depends_on_the_model_follows_its_refits(pendulum: Dataset) -> None:
+    """MOReL's threshold is of the disagreements of the model as it is."""
+    agent = build("morel", pendulum.spec).fit(pendulum, 1, callbacks=[])
+    before = agent.source.halt.clone()
+    agent.learn(make("Pendulum-v1"), 6, callbacks=[])  # a refit is due at step 4
+    assert not torch.equal(agent.source.halt[:1], before[:1])
