@@ -20,14 +20,12 @@ from algorithms.sources.imagined import (
     ModelBasedConfig,
     RefitConfig,
     dynamics,
-    follow,
 )
 from mbrl.agent import Agent
 from mbrl.buffer import Batch, resized
 from mbrl.config import Count, CountOrZero
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
-from mbrl.types import Transitions
 from world_models import RolloutConfig, WorldModel
 from world_models.rollout import Actor
 
@@ -67,8 +65,9 @@ class MBPOConfig(OnlineModelBasedConfig):
 
 
 class DynaRows(ImaginedRows):
-    """MBPO's loop around the learner: act, add to the experience, refit the model when due, imagine
-    from the experience, update several times. Offline, the plain imagined rows."""
+    """MBPO's loop around the learner: act, add to the experience and refit the model every
+    `refit_every` steps (`observe`, as for all imagined rows), imagine from the experience right
+    after (`advance`), update several times. Offline, the plain imagined rows."""
 
     def __init__(
         self,
@@ -90,11 +89,6 @@ class DynaRows(ImaginedRows):
         """The settings of learning online; None before there is experience."""
         c = self.collection
         return c if self.real.online and isinstance(c, DynaConfig) else None
-
-    def observe(self, data: Transitions, step: int) -> None:
-        """Add experience, and refit the model every `refit_every` steps."""
-        self.real.observe(data, step)
-        follow(self.learned, self.real, step)
 
     def advance(self, step: int, generator: Generator) -> Metrics:
         """Imagine after each refit, `horizon(step)` steps far, into a buffer that holds `retain`
