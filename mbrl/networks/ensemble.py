@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.errors import unknown_name
-from mbrl.networks import ensemble_kernels as member_major
+from mbrl.networks import ensemble_kernels
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -68,8 +68,8 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, in] shared by all members, or [E, B, in], to [E, B, out]."""
-        if _member_major(x) and not torch.is_grad_enabled() and not self.layer_norm:
-            return member_major.infer(x, list(self.weights), list(self.biases), self.activation)
+        if _fits_kernels(x) and not torch.is_grad_enabled() and not self.layer_norm:
+            return ensemble_kernels.infer(x, list(self.weights), list(self.biases), self.activation)
         return self.batched(x)
 
     def batched(self, x: Tensor) -> Tensor:
@@ -100,10 +100,10 @@ class EnsembleMLP(nn.Module):
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """[B, in] through member `index` alone, to [B, out]."""
-        if _member_major(x) and not torch.is_grad_enabled() and not self.layer_norm:
+        if _fits_kernels(x) and not torch.is_grad_enabled() and not self.layer_norm:
             weights = [w[index, None] for w in self.weights]
             biases = [b[index, None] for b in self.biases]
-            return member_major.infer(x, weights, biases, self.activation)[0]
+            return ensemble_kernels.infer(x, weights, biases, self.activation)[0]
         activate = ACTIVATIONS[self.activation]
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -132,15 +132,15 @@ def ensemble_values(
         raise ValueError("ensemble_values needs at least one hidden layer")
     weights = [w.detach() if frozen else w for w in mlp.weights]
     biases = [b.detach() if frozen else b for b in mlp.biases]
-    if not _member_major(x):
+    if not _fits_kernels(x):
         return batched_values(x, action_dim, weights, biases)
     if action_dim > 0:
-        q, gradient = member_major.ValuesAndGradients.apply(x, action_dim, *weights, *biases)
+        q, gradient = ensemble_kernels.ValuesAndGradients.apply(x, action_dim, *weights, *biases)
         return q, gradient
     params = [*weights, *biases]
     if torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in params)):
-        return member_major.Values.apply(x, *params), x.new_empty(0)
-    return member_major.values(x, [p.detach() for p in params]), x.new_empty(0)
+        return ensemble_kernels.Values.apply(x, *params), x.new_empty(0)
+    return ensemble_kernels.values(x, [p.detach() for p in params]), x.new_empty(0)
 
 
 def _layer_norm(h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def _layer_norm(h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(shift, F.layer_norm(h, h.shape[-1:]), scale)
 
 
-def _member_major(x: Tensor) -> bool:
+def _fits_kernels(x: Tensor) -> bool:
     """Whether to run one member after the other; other devices and compiled code run the batched
     form."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -182,7 +182,7 @@ def minimum_value(mlp: EnsembleMLP, x: Tensor, action_dim: int) -> Tensor:
     """
     if mlp.activation != "relu" or mlp.layer_norm or len(mlp.weights) < 2:
         return mlp(x)[:, :, 0].min(0).values
-    if not (_member_major(x) and torch.is_grad_enabled() and x.requires_grad):
+    if not (_fits_kernels(x) and torch.is_grad_enabled() and x.requires_grad):
         return ensemble_values(mlp, x, frozen=True)[0].min(0).values
-    result: Tensor = member_major.Minimum.apply(x, action_dim, *mlp.weights, *mlp.biases)
+    result: Tensor = ensemble_kernels.Minimum.apply(x, action_dim, *mlp.weights, *mlp.biases)
     return result
