@@ -245,7 +245,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         self.drawn = self.acting.draw(obs, generator)
         return self.acting.taken(self.drawn)
 
-    def observe(self, data: Transitions, rows: Tensor) -> None:  # type: ignore[override]
+    def observe_rows(self, data: Transitions, rows: Tensor) -> None:
         """Add one step of the copies `rows` of the round, for which `explore` drew last. (What a
         greedy copy did instead is not kept: it is not learned from.)"""
         drawn = self.drawn.to(data.obs.device)

@@ -82,7 +82,7 @@ class EpisodeCollector:
         self.elapsed += 1
         limit = self.limit if self.horizon is None else min(self.limit, self.horizon(self.rounds))
         truncated = ~step.terminated & (self.elapsed >= limit)
-        agent.observe(
+        agent.observe_rows(
             Transitions(self.obs, action, step.reward, step.obs, step.terminated, truncated),
             self.alive,
         )

@@ -434,7 +434,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     runs.start(chosen, config, tmp_path / "whole", quiet=True)
     folder = tmp_path / "killed"
     start = lambda: runs.start(chosen, config, folder, quiet=True)  # noqa: E731
-    killed_after(folder, start, PolicyGradient, "observe", 24)
+    killed_after(folder, start, PolicyGradient, "observe_rows", 24)
     killed_after(folder, lambda: jobs.resume(folder, quiet=True), PolicyGradient, "update", 3)
     jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)

@@ -143,7 +143,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     runs.start(chosen, config, tmp_path / "whole", quiet=True)
     folder = tmp_path / "killed"
     killed_after(
-        folder, lambda: runs.start(chosen, config, folder, quiet=True), PROPS, "observe", 31
+        folder, lambda: runs.start(chosen, config, folder, quiet=True), PROPS, "observe_rows", 31
     )
     jobs.resume(folder, quiet=True)
     assert_same_runs(tmp_path / "whole", folder)

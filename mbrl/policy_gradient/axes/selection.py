@@ -39,12 +39,9 @@ class ZeroVariance(Selection):
     key: tuple[str, ...] = ("prompt",)
     right: float = 1.0
 
-    @property
-    def verdict(self) -> bool:  # type: ignore[override]
-        return self.which != "all"
-
     def __post_init__(self) -> None:
         one_of(self.which, ("all", "right", "wrong"), "which")
+        object.__setattr__(self, "verdict", self.which != "all")
 
     def needs(self) -> tuple[str, ...]:
         return tuple(f"groups.{name}" for name in self.key)

@@ -34,7 +34,7 @@ class Told:
     def act(self, obs: Any, **options: Any) -> Any:
         return self.agent.act(obs, **options)
 
-    def observe(self, data: Any, rows: torch.Tensor) -> None:
+    def observe_rows(self, data: Any, rows: torch.Tensor) -> None:
         self.seen.append((data, rows))
 
     def starts(self, owner: torch.Tensor, kept: torch.Tensor, of_all: bool) -> None:
