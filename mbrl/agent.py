@@ -202,8 +202,9 @@ class Agent(ABC, Generic[B]):
         callbacks: Sequence[Callback] | None = None,
     ) -> Self:
         """Act in `task` for `steps` steps of each parallel copy and learn from that as well as from
-        the logged data, if there are any. `collection` None: as the algorithm has it. Raises
-        `ConfigError` for a negative `steps`."""
+        the logged data, if there are any. (A file of an agent that has not acted yet does not hold
+        them: after `load`, call `prepare(dataset)` first.) `collection` None: as the algorithm has
+        it. Raises `ConfigError` for a negative `steps`."""
         require_steps(steps)
         if collection is not None:
             self.source.collection = collection

@@ -3,6 +3,7 @@ continued and timed in the same way; the class of a kind does its work."""
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ Clock = Callable[[], float]  # seconds of all sessions so far
 BAR_UNITS = 500  # of a job without updates, in a progress bar that counts updates
 
 
-class Job:
+class Job(ABC):
     """The job in a folder; a subclass is a kind of job."""
 
     kind: ClassVar[str]  # the key in config.json of the settings
@@ -25,10 +26,10 @@ class Job:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @abstractmethod
     def work(self, quiet: bool, clock: Clock) -> dict[str, Any]:
         """Do the remaining work, and return the content of result.json, to which the `seconds` of
         all sessions are added if they are not in it."""
-        raise NotImplementedError
 
     def needs(self) -> list[Path]:
         """Folders of the jobs that must be finished before this one."""

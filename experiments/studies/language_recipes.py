@@ -115,11 +115,11 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
 
 
 def by_task(rows: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
-    """Scores [seeds] by task and recipe."""
+    """Scores [seeds] by task and recipe, without recipes that had no signal to learn from."""
     tasks: dict[str, dict[str, np.ndarray]] = {}
     for label, records in rows.items():
         task, name = label.split(", ", 1)
-        if records:
+        if records and not any(r["values"].get("no_signal") for r in records):
             scores = np.array([r["values"]["score"] for r in records])
             tasks.setdefault(task, {})[name] = scores
     return tasks

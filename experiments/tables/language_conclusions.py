@@ -80,7 +80,7 @@ def by_gate(summary: Summary) -> list[str]:
     gates: dict[str, dict[str, list[list[Record]]]] = {}
     for block in summary.blocks:
         for label, records in records_of(block).items():
-            if records:
+            if records and not silent(records):
                 kind = type(recipe(records[0]["key"]["settings"]["recipe"]).gate).__name__
                 kinds = gates.setdefault(label.split(", ", 1)[0], {})
                 kinds.setdefault(kind, []).append(records)
@@ -110,7 +110,7 @@ def alike(summary: Summary) -> list[str]:
         rows: dict[tuple[str, str], list[str]] = {}
         for label, records in records_of(block).items():
             task, name = label.split(", ", 1)
-            if len(records) > 1:
+            if len(records) > 1 and not silent(records):
                 measured = str([(r["key"]["seed"], r["values"], r["curves"]) for r in records])
                 rows.setdefault((task, measured), []).append(name)
         tasks: dict[str, list[str]] = {}
@@ -130,6 +130,11 @@ def schedulers(summary: Summary) -> list[str]:
     return list(dict.fromkeys(lines))  # a run that diverged is named by both
 
 
+def silent(records: list[Record]) -> bool:
+    """Whether a run of the row had no signal to learn from: it is compared with nothing."""
+    return any(r["values"].get("no_signal") for r in records)
+
+
 def against(reference: str, summary: Summary, value: str = "score") -> list[str]:
     """Which rows of a block are above and below the reference on each task, and over all tasks
     together: those whose interval of the difference of means of `value` does not hold 0; of these
@@ -143,7 +148,7 @@ def against(reference: str, summary: Summary, value: str = "score") -> list[str]
             task, name = label.split(", ", 1)
             scores = np.array([r["values"][value] for r in records]) * PERCENT.get(value, 1.0)
             lost = int(np.isnan(scores).sum())
-            if any(r["values"].get("no_signal") for r in records):
+            if silent(records):
                 lines.append(
                     f"{task}, {name}: no signal (advantages all 0, or a signal that never varied); "
                     "in no comparison."
