@@ -12,6 +12,7 @@ from algorithms import ALGORITHMS
 from mbrl import config as configs
 from mbrl import tasks
 from mbrl.config import Count, CountOrZero, Positive, Settings
+from mbrl.data.readers.files import SUFFIXES
 from mbrl.errors import unknown_name
 
 PRESETS = Path(__file__).parent / "presets"
@@ -46,6 +47,7 @@ class RunSettings(Settings):
 
     algorithm: tyro.conf.Suppress[str]  # name in `python -m experiments list`
     data: tyro.conf.Suppress[str]  # a dataset, a file, or (to learn online) a task id
+    task: str | None = None  # the task that a file belongs to, for its bounds and evaluations
     steps: Count | None = None  # updates; None: the preset's
     seed: CountOrZero = 0  # seed of weights, batches and model
     threads: Count = 1  # CPU threads; part of what a result depends on
@@ -76,17 +78,31 @@ class RunSettings(Settings):
 
 def preset(algorithm: str, data: str) -> dict[str, Any]:
     """`{"steps": ..., "config": {...}}` for an algorithm and a dataset: the family's values, then
-    those of the dataset itself. Online tasks have the family `online`; local tiers `local`."""
+    those of the dataset itself. Online tasks have the family `online`; local tiers `local`. A file
+    has the values of `local` with observations standardised, since their units are anything."""
     if algorithm not in ALGORITHMS:
         raise unknown_name("algorithm", algorithm, ALGORITHMS)
     path = PRESETS / f"{algorithm}.toml"
-    if not path.exists():
-        return {"config": {}}
-    content = tomllib.loads(path.read_text())
+    content = tomllib.loads(path.read_text()) if path.exists() else {}
     merged: dict[str, Any] = {"config": {}}
     for name in (family_of(data), data.split("/")[0], data):
         merged = merge(merged, content.get(name, {}))
-    return merged
+    return merge(merged, {"config": standardising(algorithm)}) if is_file(data) else merged
+
+
+def is_file(data: str) -> bool:
+    """Whether a dataset is a file rather than one with a card."""
+    return data.lower().endswith(SUFFIXES)
+
+
+def standardising(algorithm: str) -> dict[str, Any]:
+    """Config values that make an algorithm standardise its observations."""
+    config = ALGORITHMS[algorithm][1]()
+    if hasattr(config, "normalise_obs"):
+        return {"normalise_obs": True}
+    if hasattr(getattr(config, "learner", None), "normalise_obs"):
+        return {"learner": {"normalise_obs": True}}
+    return {}
 
 
 def family_of(data: str) -> str:

@@ -152,7 +152,14 @@ class Agent(ABC, Generic[B]):
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Take logged data in: fit the observation normaliser before the first update, and what
-        the source fits (a world model)."""
+        the source fits (a world model). Raises `ConfigError` for steps of different length where a
+        world model would imagine steps of one."""
+        if dataset.transitions.duration is not None and self.model is not None:
+            raise ConfigError(
+                f"the steps of {dataset.provenance.card} differ in length and the world model of "
+                f"{type(self).__name__} predicts steps of one length; use an algorithm without a "
+                "world model (iql, td3_bc, edac, ...), or import the log without `step`"
+            )
         if self.step == 0 and getattr(self.learner.config, "normalise_obs", False):
             fit_normalisers(self.learner.modules, dataset.transitions.obs.to(self.device))
         self.source.prepare(dataset, on_progress)
@@ -397,7 +404,7 @@ def content(agent: Trainable) -> dict[str, Any]:
     return {
         "algorithm": type(agent).__name__,
         "version": agent.version,
-        "spec": configs.to_dict(agent.spec),
+        "spec": agent.spec.to_dict(),
         "config": configs.to_dict(agent.config),
         "seed": agent.seed,
         "step": agent.step,

@@ -75,7 +75,7 @@ class Buffer:
 
     def append(self, data: Transitions, **columns: Tensor) -> None:
         """Add rows in order. More rows than the capacity keep the last `capacity` of them."""
-        discount = self.gamma * (1.0 - data.terminated.to(self.rows.device).float())
+        discount = data.discounts(self.gamma).to(self.rows.device)
         fields = [
             data.obs.to(self.rows),
             self._stored_action(data.action),

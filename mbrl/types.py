@@ -20,7 +20,9 @@ class Spec:
     number of discrete actions, or None where actions are continuous in
     [`action_low`, `action_high`] (one bound per component, in the task's own units).
     `reference_returns` is (random, expert): the undiscounted returns that score 0 and 100.
-    `task_options` are the keyword arguments that make the task match its data.
+    `task_options` are the keyword arguments that make the task match its data. `obs_names` name the
+    entries of an observation and `action_names` those of an action (or, where actions are
+    discrete, the actions); empty where nobody named them.
     """
 
     task: str
@@ -32,6 +34,8 @@ class Spec:
     max_episode_steps: int | None = None
     reference_returns: tuple[float, float] | None = None
     task_options: dict[str, Any] = field(default_factory=dict)
+    obs_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.obs_dim < 1 or self.action_dim < 1:
@@ -39,6 +43,7 @@ class Spec:
                 f"spec of {self.task!r}: obs_dim={self.obs_dim}, action_dim={self.action_dim}; "
                 "both must be at least 1"
             )
+        self._check_names()
         if self.discrete:
             if self.action_dim != 1 or (self.num_actions or 0) < 2:
                 raise ConfigError(
@@ -58,6 +63,15 @@ class Spec:
                 f"{self.action_low} and {self.action_high}"
             )
 
+    def _check_names(self) -> None:
+        sizes = {"obs_names": self.obs_dim, "action_names": self.num_actions or self.action_dim}
+        for name, size in sizes.items():
+            names = getattr(self, name)
+            if names and (len(names) != size or len(set(names)) != size):
+                raise ConfigError(
+                    f"spec of {self.task!r}: {name} must be {size} different names, got {names}"
+                )
+
     @property
     def discrete(self) -> bool:
         return self.num_actions is not None
@@ -73,7 +87,9 @@ class Spec:
         return 100.0 * (returns - low) / (high - low)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain values, tuples as lists; names are left out where there are none."""
+        values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return {k: v for k, v in values.items() if v or not k.endswith("_names")}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Spec":
@@ -81,7 +97,8 @@ class Spec:
             k: tuple(values[k]) if values.get(k) is not None else None
             for k in ("action_low", "action_high", "reference_returns")
         }
-        return Spec(**{**values, **tuples})
+        names = {k: tuple(values.get(k) or ()) for k in ("obs_names", "action_names")}
+        return Spec(**{**values, **tuples, **names})
 
 
 @dataclass(frozen=True)
@@ -90,8 +107,14 @@ class Transitions:
 
     `obs`, `next_obs` [N, S] float; `action` [N, A] float, or [N] int64 where discrete; `reward`
     [N] float; `terminated`, `truncated` [N] bool. The last row of every episode carries one of the
-    two flags (both may be set), so episode boundaries are `ends`. `state` [N, K], where present,
-    is the simulator state at `obs` (what MuJoCo needs beside the observation).
+    two flags (both may be set), so episode boundaries are `ends`.
+
+    Columns that some data have, else None: `state` [N, K], the simulator state at `obs` (what
+    MuJoCo needs beside the observation); `duration` [N] float, the time from a row to the next in
+    steps, where steps differ in length: a row's discount is gamma ** duration; `next_known` [N]
+    bool, False where the episode terminated and nobody recorded what it ended in (`next_obs`
+    repeats `obs` there, and no dynamics are learned from the row); `behaviour_prob` [N] float, the
+    probability (density, where continuous) with which the logged action was chosen.
     """
 
     obs: Tensor
@@ -101,10 +124,13 @@ class Transitions:
     terminated: Tensor
     truncated: Tensor
     state: Tensor | None = None
+    duration: Tensor | None = None
+    next_known: Tensor | None = None
+    behaviour_prob: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = self.obs.shape[0]
-        for name in ("action", "reward", "next_obs", "terminated", "truncated", "state"):
+        for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if value is not None and value.shape[0] != n:
                 raise DataError(f"{name} has {value.shape[0]} rows, obs has {n}")
@@ -139,6 +165,17 @@ class Transitions:
         """Undiscounted return of each episode, [episodes], float64."""
         reward = self.reward.double()
         return torch.stack([reward[a:b].sum() for a, b in self.episodes()])
+
+    def discounts(self, gamma: float) -> Tensor:
+        """[N] float32: gamma ** duration, 0 where the task ended."""
+        alive = 1.0 - self.terminated.float()
+        if self.duration is None:
+            return gamma * alive
+        return alive * torch.as_tensor(gamma, dtype=torch.float32) ** self.duration.float()
+
+    def with_known_next(self) -> "Transitions":
+        """The rows whose next observation was recorded: those that dynamics can be learned from."""
+        return self if self.next_known is None else self.select(self.next_known)
 
     def select(self, index: Tensor | slice) -> "Transitions":
         """The rows at `index` (order kept); boundaries are those of the flags that remain."""
@@ -230,7 +267,9 @@ def joined(parts: Sequence[Trajectories]) -> Trajectories:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a dataset came from. `card` is the dataset's name (`family/tier`) or a file path."""
+    """Where a dataset came from. `card` is the dataset's name (`family/tier`) or a file path; `log`
+    says how the columns of a user's table became observations and actions (plain values, as
+    `mbrl.data.logs` wrote them), None for other data."""
 
     card: str
     version: int = 1
@@ -238,9 +277,11 @@ class Provenance:
     licence: str | None = None
     recipe: str | None = None
     notes: tuple[str, ...] = ()
+    log: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(self)
+        return {k: v for k, v in values.items() if k != "log" or v is not None}
 
 
 @dataclass(frozen=True)

@@ -207,11 +207,13 @@ class EnsembleDynamics:
         return self.target_scale(y)
 
     def fit(self, data: Transitions, on_progress: Progress | None = None) -> None:
-        """Fit on all rows of `data` except a random holdout; continues an unfinished fit.
+        """Fit on the rows of `data` whose next observation is known, except a random holdout;
+        continues an unfinished fit.
 
         `on_progress` is called after each epoch with `model/epoch`, `model/train_loss` and
         `model/holdout_mse`. Raises `DataError` for fewer than 3 rows.
         """
+        data = data.with_known_next()
         if len(data) < 3:
             raise DataError(f"an ensemble needs at least 3 transitions, the data has {len(data)}")
         data = data.to(self._device)
@@ -231,6 +233,7 @@ class EnsembleDynamics:
         self._require_fit()
         self.trainable()
         self.holdout_mse = None
+        data = data.with_known_next()
         self._fit_normalisers(data.to(self._device))
         config = replace(self.config, min_epochs=0, max_epochs=epochs)
         self._fit = Fit(self.network, config, len(data), self.seed, self._device)

@@ -148,6 +148,13 @@ class DICE:
     def __init__(
         self, acts: Acts, datasets: Sequence[Dataset], config: DICEConfig, device: str
     ) -> None:
+        for dataset in datasets:
+            if dataset.transitions.duration is not None:
+                raise DataError(
+                    f"the steps of {dataset.provenance.card} differ in length, and the "
+                    "stationary distribution that DICE estimates is one of equal steps; use fitted "
+                    "Q evaluation"
+                )
         self.acts, self.config, self.spec = acts, config, datasets[0].spec
         self.place = resolve_device(device)
         initial, self.generator = generators(config.seed, self.place)

@@ -143,12 +143,31 @@ def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
 
     reward = data.reward.cpu().double().numpy()
     endless = reward.mean() / (1 - gamma)
+    if data.duration is not None:
+        discount = gamma ** data.duration.cpu().double().numpy()
+        return _moments(_irregular_returns(data, reward, discount, endless), endless)
     parts = []
     for first, stop in data.episodes():
         tail = 0.0 if data.terminated[stop - 1] else endless
         backwards = np.concatenate([[tail], reward[first:stop][::-1]])
         parts.append(lfilter([1.0], [1.0, -gamma], backwards)[1:])
-    returns = np.concatenate(parts)
+    return _moments(np.concatenate(parts), endless)
+
+
+def _irregular_returns(
+    data: Transitions, reward: np.ndarray, discount: np.ndarray, endless: float
+) -> np.ndarray:
+    """Discounted return from each row on, where rows have discounts of their own."""
+    returns = np.empty_like(reward)
+    for first, stop in data.episodes():
+        tail = 0.0 if data.terminated[stop - 1] else endless
+        for row in range(stop - 1, first - 1, -1):
+            tail = reward[row] + discount[row] * tail
+            returns[row] = tail
+    return returns
+
+
+def _moments(returns: np.ndarray, endless: float) -> tuple[float, float]:
     scale = float(returns.std())
     return float(returns.mean()), scale if scale > 1e-8 * abs(endless) else 1.0
 
@@ -247,7 +266,8 @@ class FQE:
         data = replace(data, obs=normalise(data.obs), next_obs=normalise(data.next_obs))
         self.buffer = Buffer(self.spec, len(data), config.gamma, self.place)
         self.buffer.append(data)
-        self.range = return_range(data.reward, data.terminated, config.gamma)
+        shortest = 1.0 if data.duration is None else min(1.0, float(data.duration.min()))
+        self.range = return_range(data.reward, data.terminated, config.gamma**shortest)
         self.centre, self.scale = return_moments(data, config.gamma)
 
         width = self.spec.obs_dim + (0 if self.spec.discrete else self.spec.action_dim)

@@ -1,6 +1,7 @@
 """The verb `data`: list, describe, check, fetch and import datasets."""
 
-from dataclasses import dataclass, fields
+import json
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,9 +14,11 @@ from rich.table import Table
 
 from experiments.reports.grid import grid
 from mbrl.config import Count
-from mbrl.data import Finding, check, data_home, load, save_npz
+from mbrl.data import Finding, LogSchema, check, data_home, load, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, find_card, find_tier
 from mbrl.data.locate import find_file, homes, local_file
+from mbrl.data.readers.files import SUFFIXES
+from mbrl.data.suspicions import action_coverage, suspicions
 from mbrl.errors import DataError
 from mbrl.types import Dataset
 
@@ -56,9 +59,11 @@ class DataInfo:
     """Print the card of a dataset: task, scores, licence, addresses, files."""
 
     name: tyro.conf.Positional[str]
-    """A dataset such as pendulum/medium or d4rl/hopper-medium-v2."""
+    """A dataset such as pendulum/medium or d4rl/hopper-medium-v2, or a file."""
 
     def main(self) -> int:
+        if Path(self.name).suffix.lower() in SUFFIXES:
+            return self._of_file()
         card, tier = find_tier(self.name)
         env = card.environment(tier)
         actions = (
@@ -86,36 +91,94 @@ class DataInfo:
         if card.kind == "minari":  # the card knows no sizes: the metadata of each dataset does
             for key in ("limit", "observations", "actions", "score 0 and 100"):
                 rows.pop(key)
-        table = Table(show_header=False, title=escape(self.name))
-        for key, value in rows.items():
-            if value:
-                table.add_row(key, escape(value))
-        Console().print(table)
+        print_rows(self.name, rows)
         return 0
+
+    def _of_file(self) -> int:
+        dataset = load(self.name)
+        spec, origin = dataset.spec, dataset.provenance
+        data = dataset.transitions
+        spans = zip(data.obs.amin(0).tolist(), data.obs.amax(0).tolist(), strict=True)
+        names = spec.obs_names or tuple(f"obs[{i}]" for i in range(spec.obs_dim))
+        columns = zip(names, spans, strict=True)
+        labels = ", ".join(spec.action_names)
+        actions = f"{spec.num_actions} discrete" if spec.discrete else f"{spec.action_dim}"
+        bounds = "" if spec.discrete else f" in {spec.action_low} to {spec.action_high}"
+        rows = {
+            "from": origin.card,
+            "task": "" if spec.task == "file" else spec.task,
+            "rows": f"{len(dataset):,} in {len(data.episodes()):,} episodes",
+            "observations": "\n".join(f"{n}: {a:.6g} to {b:.6g}" for n, (a, b) in columns),
+            "actions": f"{actions}{bounds}{f': {labels}' if labels else ''}",
+            "licence": origin.licence or "",
+            "sha256": origin.sha256 or "",
+            "notes": "\n".join(origin.notes),
+        }
+        print_rows(self.name, rows)
+        return 0
+
+
+def print_rows(title: str, rows: dict[str, str]) -> None:
+    table = Table(show_header=False, title=escape(title))
+    for key, value in rows.items():
+        if value:
+            table.add_row(key, escape(value))
+    Console().print(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """What can be said about a file of one's own."""
+
+    log: Annotated[LogSchema, tyro.conf.arg(name="")] = field(default_factory=LogSchema)
+    task: str | None = None
+    """The task it belongs to, e.g. Pendulum-v1; otherwise sizes are read from the data."""
+    horizon: Count | None = None
+    """The step limit of the task, where no task gives it."""
+    done_means: Literal["terminated", "by-length"] | None = None
+    """What a merged `done` is: terminations only, or split by the length of the episode."""
+    discrete: bool | None = None
+    """Whether actions are discrete; by default they are where their type is integer."""
+    action_low: tuple[float, ...] | None = None
+    """Lower bounds of the actions, where no task gives them."""
+    action_high: tuple[float, ...] | None = None
+    """Upper bounds of the actions, where no task gives them."""
+    clip_actions: bool = False
+    """Clip actions beyond the bounds instead of refusing them."""
+    boundaries: Literal["refuse", "cut"] = "refuse"
+    """Where next_obs is not the next row's obs: refuse the file, or end the episode there (cut)."""
 
 
 @dataclass(frozen=True)
-class DataCheck:
-    """List every problem of a dataset or file; exit status 1 if it cannot be used."""
+class DataCheck(FileOptions):
+    """List every problem of a dataset or file, and what its actions cover; exit status 1 if it
+    cannot be used."""
 
     name: tyro.conf.Positional[str]
     """A dataset, or a path to an npz, hdf5, csv or parquet file."""
-    task: str | None = None
-    """The task a bare file belongs to, e.g. Pendulum-v1; gives its sizes and bounds."""
-    horizon: Count | None = None
-    """The step limit of the task, where no card or task gives it."""
-    done_means: Literal["terminated", "by-length"] | None = None
-    """What a merged `done` is: terminations only, or split by the length of the episode."""
+    json: bool = False
+    """Print one JSON object instead of text."""
 
     def main(self) -> int:
-        options, console = given(self, "name"), Console()
+        options, console = given(self, "name", "json"), Console()
         findings = check(self.name, **options)
+        failed = any(finding.severity == "error" for finding in findings)
+        dataset = None if failed else load(self.name, **options)
+        coverage = {} if dataset is None else action_coverage(dataset)
+        if dataset is not None:
+            findings += suspicions(dataset)
+        if self.json:
+            found = [{k: v for k, v in asdict(f).items() if v is not None} for f in findings]
+            result = {"usable": not failed, "findings": found, "coverage": coverage}
+            console.print_json(json.dumps(result))
+            return int(failed)
         for finding in findings:
             console.print(line(finding))
-        if any(finding.severity == "error" for finding in findings):
-            return 1
-        summary(load(self.name, **options), console)
-        return 0
+        if dataset is not None:
+            summary(dataset, console)
+            for text in coverage_lines(dataset, coverage):
+                console.print(text)
+        return int(failed)
 
 
 @dataclass(frozen=True)
@@ -146,29 +209,14 @@ class DataFetch:
 
 
 @dataclass(frozen=True)
-class DataImport:
-    """Verify a file of your own and write it in this library's compact format."""
+class DataImport(FileOptions):
+    """Verify a file of your own and write it in this library's compact format. Columns of any name
+    are read where --obs, --action, --reward, --episode say which is what."""
 
     source: tyro.conf.Positional[str]
     """An npz, hdf5, csv or parquet file, or a Minari folder."""
     out: Path | None = None
     """The file to write; by default <data folder>/imported/<name of the source>.npz."""
-    task: str | None = None
-    """The task it belongs to, e.g. Pendulum-v1; otherwise sizes are read from the data."""
-    horizon: Count | None = None
-    """The step limit of the task, where no task gives it."""
-    done_means: Literal["terminated", "by-length"] | None = None
-    """What a merged `done` is: terminations only, or split by the length of the episode."""
-    discrete: bool | None = None
-    """Whether actions are discrete; by default they are where their type is integer."""
-    action_low: tuple[float, ...] | None = None
-    """Lower bounds of the actions, where no task gives them."""
-    action_high: tuple[float, ...] | None = None
-    """Upper bounds of the actions, where no task gives them."""
-    clip_actions: bool = False
-    """Clip actions beyond the bounds instead of refusing them."""
-    boundaries: Literal["refuse", "cut"] = "refuse"
-    """Where next_obs is not the next row's obs: refuse the file, or end the episode there (cut)."""
 
     def main(self) -> int:
         console, dataset = Console(), load(self.source, **given(self, "source", "out"))
@@ -178,8 +226,8 @@ class DataImport:
                 f"--out {target}: the compact format is an npz file; end the name in .npz"
             )
         save_npz(dataset, target)
-        for text in dataset.provenance.notes:
-            console.print(f"[dim]note[/]: {escape(text)}")
+        for finding in check(self.source, **given(self, "source", "out")):
+            console.print(line(finding))
         summary(dataset, console)
         console.print(f"written to {target}; use that path wherever a dataset is named")
         return 0
@@ -207,6 +255,8 @@ def main(arguments: list[str]) -> int:
 def given(command: Any, *others: str) -> dict[str, Any]:
     """The fields of a command as options of `load`, without `others`."""
     values = {f.name: getattr(command, f.name) for f in fields(command) if f.name not in others}
+    if "log" in values and not values["log"].given:
+        del values["log"]
     if "task" in values:
         values["spec"] = values.pop("task")
     return values
@@ -246,6 +296,32 @@ def line(finding: Finding) -> str:
     share = f" ({finding.share:.2%} of the rows)" if finding.share else ""
     colour = COLOURS[finding.severity]
     return f"[{colour}]{finding.severity}[/]: {escape(finding.message)}{share}"
+
+
+def coverage_lines(dataset: Dataset, coverage: dict[str, Any]) -> list[str]:
+    """What the logged actions cover, for people."""
+    names = dataset.spec.action_names
+    if dataset.spec.discrete:
+        shares = coverage["shares"]
+        labels = names or tuple(map(str, range(len(shares))))
+        parts = [f"{name} {share:.1%}" for name, share in zip(labels, shares, strict=True)]
+        first = "actions: " + ", ".join(parts[:20])
+    else:
+        labels = names or tuple(f"action[{i}]" for i in range(dataset.spec.action_dim))
+        spans = zip(labels, coverage["low"], coverage["high"], coverage["std"], strict=True)
+        parts = [f"{n} {a:.4g} to {b:.4g} (standard deviation {s:.3g})" for n, a, b, s in spans]
+        first = "actions: " + ", ".join(parts[:20])
+    text = (
+        f"among the {coverage['neighbours']} nearest observations, actions vary by "
+        f"{coverage['local_spread']:.0%} of their spread over the whole log: "
+    )
+    if coverage["local_spread"] < 0.1:
+        text += "hardly anything says what another action would have done"
+    elif coverage["local_spread"] < 0.4:
+        text += "some alternatives to the logged action were tried"
+    else:
+        text += "alternatives to the logged action were tried"
+    return [escape(first), text]
 
 
 def summary(data: Dataset, console: Console) -> None:

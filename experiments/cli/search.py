@@ -21,7 +21,7 @@ from experiments.settings import merge
 from experiments.tables import plan, records, table
 from experiments.tables.plan import Block, Column, Plan, Row
 from mbrl.config import Count, CountOrZero, Settings
-from mbrl.data.cards import find_tier
+from mbrl.data.loading import require
 from mbrl.errors import ConfigError, install_command, unknown_name
 
 Objective = Literal["fqe", "score"]
@@ -63,7 +63,7 @@ class Search(Settings):
         suggest = [parse_range(text) for text in self.ranges]
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
-        find_tier(self.data)
+        require(self.data)
         study = self._study()
         launcher = launchers.launcher(self.launcher, self.workers, self.address)
         with contextlib.closing(launcher):

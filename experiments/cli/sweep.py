@@ -16,7 +16,7 @@ from experiments.settings import merge
 from experiments.tables import plan, table
 from experiments.tables.plan import Block, Column, Plan, Row, SweptHyperparameter
 from mbrl.config import Count, CountOrZero, Settings
-from mbrl.data.cards import find_tier
+from mbrl.data.loading import require
 from mbrl.errors import unknown_name
 
 SET = (
@@ -56,7 +56,7 @@ class Sweep(Settings):
             if algorithm not in ALGORITHMS:
                 raise unknown_name("algorithm", algorithm, ALGORITHMS)
         for data in self.data:
-            find_tier(data)
+            require(data)
         choices = [plan.parse_values(text) for text in self.set]
         columns = []
         for algorithm in self.algorithms:

@@ -148,7 +148,7 @@ class LanguageRun(Job):
         facts = {
             "algorithm": {"name": settings.learner, "version": agent.version},
             "data": {"task": config.task},
-            "spec": configs.to_dict(agent.spec),
+            "spec": agent.spec.to_dict(),
             "seed": settings.seed,
             "threads": settings.threads,
         }

@@ -12,7 +12,7 @@ import torch
 from algorithms import ALGORITHMS
 from experiments.runs import folders, model_fits, selection
 from experiments.runs.job import Clock, Job
-from experiments.settings import RunSettings, default_steps, for_budget
+from experiments.settings import RunSettings, default_steps, for_budget, is_file
 from mbrl import agent as shared
 from mbrl import checkpoint, data, tasks
 from mbrl import config as configs
@@ -108,6 +108,11 @@ def check(settings: RunSettings) -> None:
             f"{given!r} is a dataset; --after and --collection are for runs in a task, such as "
             "Pendulum-v1"
         )
+    if settings.task is not None and not is_file(given):
+        raise ConfigError(
+            f"{given!r} is no file; --task says which task a file belongs to, and the card or the "
+            "task itself says it here"
+        )
     if not settings.online and not cls.learns_offline:
         raise ConfigError(
             f"{name} learns by acting and {given!r} is a dataset; give a task, such as CartPole-v1 "
@@ -193,7 +198,7 @@ class TrainingRun(Job):
         facts = {
             "algorithm": {"name": settings.algorithm, "version": cls.version},
             "data": data_now,
-            "spec": configs.to_dict(source.spec),
+            "spec": source.spec.to_dict(),
             "seed": settings.seed,
             "threads": settings.threads,
         }
@@ -249,7 +254,7 @@ def open_source(settings: RunSettings) -> Source:
     if settings.online:
         task = tasks.make(settings.data)
         return Source(task.spec, None, task)
-    dataset = data.load(settings.data)
+    dataset = data.load(settings.data, **({"spec": settings.task} if settings.task else {}))
     known = dataset.spec.task in tasks.TASKS
     return Source(dataset.spec, dataset, tasks.make_for(dataset.spec) if known else None)
 

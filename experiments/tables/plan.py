@@ -13,7 +13,7 @@ from algorithms import ALGORITHMS
 from experiments import studies
 from experiments.settings import build_config, default_steps, for_budget, merge, preset
 from mbrl import config as configs
-from mbrl.data.cards import find_tier
+from mbrl.data.loading import recipe_version, require
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 
@@ -118,7 +118,7 @@ class Plan:
             "version": cls.version,
             "config": configs.to_dict(config_of(column, row.data, steps)),
             "data": row.data,
-            "recipe_version": find_tier(row.data)[0].recipe_version,
+            "recipe_version": recipe_version(row.data),
             "seed": seed,
             "steps": steps,
             "fqe_steps": self.fqe_steps,
@@ -258,7 +258,7 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
         blocks.append(Block(block["title"], rows, own, tuple(block.get("seeds", seeds))))
     for block in blocks:
         for row in block.rows:
-            find_tier(row.data)
+            require(row.data)
     return blocks
 
 

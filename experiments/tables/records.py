@@ -148,8 +148,19 @@ def scores(record: dict[str, Any]) -> np.ndarray:
 
 
 def last_score(record: dict[str, Any]) -> float:
-    """Score of the last evaluation; NaN without any."""
-    return float(scores(record)[-1]) if record["steps"] else float("nan")
+    """Score of the last evaluation. Of data whose task is not here, the value that fitted Q
+    evaluation gave to the policy it chose; NaN without either."""
+    if record["steps"]:
+        return float(scores(record)[-1])
+    if estimated(record):
+        choice = record["selection"]
+        return float(choice["values"][choice["steps"].index(choice["chosen"])])
+    return float("nan")
+
+
+def estimated(record: dict[str, Any]) -> bool:
+    """Whether a run has an estimate of its policy's value and no evaluation in a task."""
+    return "steps" in record and not record["steps"] and "selection" in record
 
 
 def selected_score(record: dict[str, Any]) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.tables import conclusions
+from experiments.tables import conclusions, records
 from experiments.tables.plan import Column
 from experiments.tables.summary import BlockSummary, Entry, Summary
 from mbrl import statistics
@@ -105,6 +105,11 @@ def _markdown_rows(block: BlockSummary) -> list[str]:
     return lines
 
 
+def _mean_text(scores: list[np.ndarray]) -> str:
+    """Empty where runs had no evaluation."""
+    return "" if any(np.isnan(s).any() for s in scores) else f"{statistics.mean(scores):.1f}"
+
+
 AGGREGATES = ("mean, last", "IQM, last [95 %]", "mean, best", "mean, chosen offline", "seconds")
 
 
@@ -114,15 +119,14 @@ def aggregates(block: BlockSummary, column: Column) -> dict[str, str]:
         return dict.fromkeys(AGGREGATES, "")
     last = block.scores(column)
     middle = statistics.confidence_interval(last, statistics.iqm)
-    selected = block.scores(column, "selected")
-    chosen = "" if any(np.isnan(s).any() for s in selected) else f"{statistics.mean(selected):.1f}"
+    best, chosen = (_mean_text(block.scores(column, kind)) for kind in ("best", "selected"))
     seconds = np.mean([s for row in block.block.rows for s in block.entry(row, column).seconds])
     low, high = middle.low, middle.high
     around = "" if np.isnan(low) else f" [{low:.1f}, {high:.1f}]"
     values = (
         f"{statistics.mean(last):.1f}",
         f"{middle.estimate:.1f}{around}",
-        f"{statistics.mean(block.scores(column, 'best')):.1f}",
+        best,
         chosen,
         f"{seconds:.0f}",
     )
@@ -182,6 +186,17 @@ def footnotes(summary: Summary) -> list[str]:
         lines.append("In parentheses: the finished seeds where not all are.")
     if any(e.changed for e in entries):
         lines.append("\\* the data here have another checksum than those of the record.")
+    mine = [r for e in entries for r in e.records if "steps" in r]
+    if any(records.estimated(r) for r in mine):
+        lines.append(
+            "Data whose task is not in this library have no returns: their numbers are the values "
+            "(discounted) that fitted Q evaluation gave to the policy it chose."
+        )
+    elif any(not r["steps"] for r in mine):
+        lines.append(
+            "Data whose task is not in this library have no returns; --fqe-steps 2500 gives "
+            "estimates of their policies' values."
+        )
     sources = sorted({(p.letter, p.source, p.evidence) for e in entries for p in e.published})
     lines += [
         f"In brackets, {letter}: {source}; {evidence}." for letter, source, evidence in sources

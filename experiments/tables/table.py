@@ -138,10 +138,8 @@ def fingerprints(cells: Sequence[Cell]) -> tuple[dict[str, str], dict[str, str]]
     for name in sorted({c.row.data for c in cells if c.row.data}):
         try:
             fingerprint_of[name] = fingerprint(data.load(name))
-        except DataError:
-            missing[name] = (
-                f"{name} is not on this machine: `python -m experiments data fetch {name}` gets it."
-            )
+        except DataError as problem:  # not here, or here and not as published
+            missing[name] = str(problem)
     return fingerprint_of, missing
 
 

@@ -23,9 +23,10 @@ def draw(summary: Summary, folder: Path) -> list[Path]:
         if block.block.study is not None:
             files += _study(block.block.study, block, folder, suffix)
             continue
-        if any(e.last for e in block.entries.values()):
+        panels = _curves(block)
+        if panels:
             path = folder / f"curves{suffix}.png"
-            figures.learning_curves(_curves(block), path)
+            figures.learning_curves(panels, path)
             files.append(path)
         columns = [c for c in block.block.columns if block.complete(c)]
         if columns and len(block.block.rows) > 1:

@@ -9,30 +9,32 @@ import torch
 from torch import Tensor
 
 from mbrl.data.checks import inspect
-from mbrl.data.columns import Columns, Options, from_named
-from mbrl.data.issues import raise_first
+from mbrl.data.columns import OPTIONAL, Columns, Options, from_named
+from mbrl.data.issues import raise_errors
 from mbrl.data.task_spec import given_spec
 from mbrl.errors import DataError
 from mbrl.types import Dataset, Provenance, Spec, Transitions
 
 DROPPED = (
     "next observations taken from the next row (D4RL's own view): truncated rows and the last row "
-    "are dropped, and a terminated row carries the first observation of the next episode, which is "
-    "fine for learning values and wrong for learning dynamics"
+    "are dropped; what a terminated row led to is not known (no dynamics are learned from it)"
 )
 
 
 def build(columns: Columns, spec: Spec | None, options: Options, provenance: Provenance) -> Dataset:
     """Verify and convert; the first error found is raised as a `DataError`."""
     seen = inspect(columns, spec, options)
-    raise_first(seen.findings, provenance.card)
+    raise_errors(seen.findings, provenance.card)
     columns, spec = seen.columns, seen.spec
     if spec is None:
         raise DataError(f"{provenance.card}: the task could not be determined")
     notes = [f.message for f in seen.findings]
-    if options.next_obs == "next-row" or columns.next_obs is None:
+    if options.next_obs == "next-row":
         columns = next_row_view(columns, provenance.card)
         notes.append(DROPPED)
+    elif columns.next_obs is None:
+        columns, note = following_rows(columns, provenance.card)
+        notes.append(note)
     if options.clip_actions and not spec.discrete:
         bounds = (np.asarray(spec.action_low), np.asarray(spec.action_high))
         columns = replace(columns, action=columns.need("action").clip(*bounds))
@@ -56,7 +58,38 @@ def next_row_view(columns: Columns, source: str) -> Columns:
     following = np.concatenate([obs[1:], obs[-1:]])
     changes: dict[str, Any] = {name: array[keep] for name, array in columns.arrays().items()}
     changes["next_obs"], changes["truncated"] = following[keep], ends_here[keep]
+    changes["next_known"] = ~columns.need("terminated")[keep]
     return replace(columns, **changes)
+
+
+def following_rows(columns: Columns, source: str) -> tuple[Columns, str]:
+    """Next observations from the next row of the same episode, with a note on what it took.
+
+    The last row of an episode that was cut has none: it is dropped, and the row before it becomes
+    the truncated end. The last row of an episode that terminated is kept, since nothing after it
+    counts; its next observation repeats its own and is marked as not known.
+    """
+    obs, terminated = columns.need("obs"), columns.need("terminated")
+    ends = terminated | columns.need("truncated")
+    keep = ~ends | terminated
+    if not keep.any():
+        raise DataError(
+            f"{source}: no row is left: every episode has one row, was cut after it, and there are "
+            "no next observations"
+        )
+    truncated = columns.need("truncated") & keep
+    truncated[:-1] |= ~keep[1:] & ~ends[:-1]
+    following = np.concatenate([obs[1:], obs[-1:]])
+    following[terminated] = obs[terminated]
+    changes: dict[str, Any] = {name: array[keep] for name, array in columns.arrays().items()}
+    changes["next_obs"], changes["truncated"] = following[keep], truncated[keep]
+    changes["next_known"] = ~terminated[keep]
+    note = (
+        f"no next observations: taken from the next row of the episode; {int((~keep).sum())} last "
+        "rows of episodes that were cut are dropped, what the last rows of the "
+        f"{int(terminated.sum())} terminated episodes led to is not known"
+    )
+    return replace(columns, **changes), note
 
 
 def _transitions(columns: Columns, spec: Spec) -> Transitions:
@@ -66,7 +99,12 @@ def _transitions(columns: Columns, spec: Spec) -> Transitions:
         # a private copy: torch must not share memory with the caller's array
         return torch.from_numpy(array.copy() if array is getattr(columns, name) else array)
 
-    state = columns.state
+    kinds = {"duration": np.float32, "next_known": np.bool_, "behaviour_prob": np.float32}
+    optional = {
+        name: torch.from_numpy(np.array(getattr(columns, name), dtype=kinds.get(name)))
+        for name in OPTIONAL
+        if getattr(columns, name) is not None
+    }
     return Transitions(
         obs=tensor("obs", torch.float32),
         action=tensor("action", torch.int64 if spec.discrete else torch.float32),
@@ -74,7 +112,7 @@ def _transitions(columns: Columns, spec: Spec) -> Transitions:
         next_obs=tensor("next_obs", torch.float32),
         terminated=tensor("terminated", torch.bool),
         truncated=tensor("truncated", torch.bool),
-        state=None if state is None else torch.from_numpy(np.array(state)),
+        **optional,
     )
 
 
@@ -98,18 +136,23 @@ def from_arrays(
     done: Any = None,
     episode: Any = None,
     state: Any = None,
+    step_duration: Any = None,
+    behaviour_prob: Any = None,
     provenance: Provenance | None = None,
     **options: Any,
 ) -> Dataset:
     """A `Dataset` from arrays or tensors in time order, episode after episode.
 
-    `obs`, `next_obs` [N, S]; `action` [N, A] or [N]; `reward` and the flags [N]. `options` are
+    `obs`, `next_obs` [N, S]; `action` [N, A] or [N]; `reward` and the flags [N]; where known,
+    `step_duration` [N], the time to the next row in steps (the discount is gamma to its power),
+    and `behaviour_prob` [N], the probability with which each action was chosen. `options` are
     those of `load` that concern values (`spec`, `discrete`, `done_means`, `horizon`, `next_obs` is
     the array here, `boundaries`, `clip_actions`, `action_low`, `action_high`).
     """
     arrays = {
         "obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "done": done,
         "terminated": terminated, "truncated": truncated, "episode": episode, "state": state,
+        "step_duration": step_duration, "behaviour_prob": behaviour_prob,
     }  # fmt: skip
     chosen = Options.of(options)
     columns = from_named({k: _array(v) for k, v in arrays.items() if v is not None})

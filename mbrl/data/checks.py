@@ -1,6 +1,7 @@
 """What can be wrong with logged transitions, found without stopping at the first: `inspect` gives
 tidy columns, the spec and every `Finding`; loading raises the first error, `check` lists all."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,11 @@ from mbrl.data.task_spec import resolve_spec
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Spec
 
-FLAGS = ("terminated", "truncated", "done")
+FLAGS = ("terminated", "truncated", "done", "next_known")
+LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+    "duration": ("above 0", lambda array: array > 0),
+    "behaviour_prob": ("above 0", lambda array: array > 0),
+}
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -112,6 +117,13 @@ def _values(columns: Columns) -> list[Finding]:
                     )
                 )
                 continue
+        if name in LIMITS:
+            text, right = LIMITS[name]
+            bad = ~right(array)
+            if bad.any():
+                row = int(np.argmax(bad))
+                text = f"{name} is {array[row]} in row {row}; it must be {text}"
+                findings.append(error(text, row, bad))
         if name in FLAGS:
             bad = (array != 0) & (array != 1)
             if bad.any():

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mbrl.config import Count, Settings
+from mbrl.data.logs.schema import LogSchema, listing
 from mbrl.errors import DataError, unknown_name
 from mbrl.types import Spec
 
@@ -21,7 +22,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "done": ("done", "dones"),
     "episode": ("episode", "episodes", "episode_id"),
     "state": ("state",),
+    "duration": ("step_duration",),
+    "next_known": ("next_known",),
+    "behaviour_prob": ("behaviour_prob",),
 }
+OPTIONAL = ("state", "duration", "next_known", "behaviour_prob")
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,9 @@ class Columns:
     done: np.ndarray | None = None
     episode: np.ndarray | None = None
     state: np.ndarray | None = None
+    duration: np.ndarray | None = None
+    next_known: np.ndarray | None = None
+    behaviour_prob: np.ndarray | None = None
     present: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -55,15 +63,15 @@ class Columns:
 
     def listing(self) -> str:
         """What the file held, by name, shortened where it held hundreds of things."""
-        more = f" and {len(self.present) - 30} more" if len(self.present) > 30 else ""
-        return ", ".join(self.present[:30]) + more or "nothing"
+        return listing(self.present) or "nothing"
 
     def with_notes(self, *notes: str) -> "Columns":
         return replace(self, notes=(*self.notes, *notes))
 
 
 def from_named(arrays: Mapping[str, Any]) -> Columns:
-    """Columns from arrays under any of the common names (`ALIASES`); others are left aside."""
+    """Columns from arrays under any of the common names (`ALIASES`); others are left aside, and a
+    note names them."""
     values: dict[str, Any] = {}
     for name, aliases in ALIASES.items():
         present = [alias for alias in aliases if alias in arrays]
@@ -71,13 +79,17 @@ def from_named(arrays: Mapping[str, Any]) -> Columns:
             raise DataError(f"{' and '.join(present)} both mean {name}; keep one of them")
         if present:
             values[name] = np.asarray(arrays[present[0]])
-    return Columns(present=tuple(map(str, arrays)), **values)
+    known = {alias for aliases in ALIASES.values() for alias in aliases}
+    others = [str(name) for name in arrays if name not in known]
+    text = f"left aside, since these are no names that mean something here: {listing(others)}"
+    return Columns(present=tuple(map(str, arrays)), notes=(text,) if others else (), **values)
 
 
 @dataclass(frozen=True)
 class Options(Settings):
     """What a caller may say about a dataset; each field is an option of `load`."""
 
+    log: LogSchema | None = None  # which columns of a table of one's own are what
     spec: Spec | str | None = None  # the task (a Spec or a task id), for files without a card
     next_obs: Literal["stored", "next-row"] = "stored"  # next-row: D4RL's, made from the next row
     clip_actions: bool = False  # clip actions beyond the bounds instead of refusing them

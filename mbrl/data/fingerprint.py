@@ -9,7 +9,7 @@ def fingerprint(dataset: Dataset) -> str:
     """SHA-256 of every array of the transitions, 64 hexadecimal digits."""
     digest = hashlib.sha256()
     data = dataset.transitions
-    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated", "state"):
+    for name in data.__dataclass_fields__:
         value = getattr(data, name)
         if value is not None:
             array = value.detach().cpu().contiguous().numpy()

@@ -40,8 +40,10 @@ def has_error(findings: Iterable[Finding]) -> bool:
     return any(finding.severity == "error" for finding in findings)
 
 
-def raise_first(findings: Iterable[Finding], source: str) -> None:
-    """Raise the first error as a `DataError` that names `source`."""
-    for finding in findings:
-        if finding.severity == "error":
-            raise DataError(f"{source}: {finding.message}")
+def raise_errors(findings: Iterable[Finding], source: str) -> None:
+    """Raise the errors, one a line, as one `DataError` that names `source`."""
+    errors = [finding.message for finding in findings if finding.severity == "error"]
+    if len(errors) == 1:
+        raise DataError(f"{source}: {errors[0]}")
+    if errors:
+        raise DataError("\n  ".join([f"{source}: {len(errors)} problems", *errors]))

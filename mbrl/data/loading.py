@@ -1,21 +1,26 @@
 """`load` gives a verified `Dataset` by name or path; `check` lists everything that is wrong with
 one instead of stopping at the first problem."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from mbrl import config as configs
 from mbrl.data.assemble import build
 from mbrl.data.cards import Card, Tier, all_cards, find_tier
 from mbrl.data.checks import inspect
 from mbrl.data.columns import Columns, Options, from_named
-from mbrl.data.issues import Finding, error
+from mbrl.data.issues import Finding, error, has_error, raise_errors
 from mbrl.data.locate import local_file
+from mbrl.data.logs.reader import read_log
+from mbrl.data.logs.schema import LogSchema
+from mbrl.data.logs.table import Table, table_of
 from mbrl.data.readers.compact import is_compact, read_compact
-from mbrl.data.readers.files import SUFFIXES, file_hash, read_file
+from mbrl.data.readers.files import SUFFIXES, file_hash, read_file, read_table
+from mbrl.data.readers.layouts import read_layout
 from mbrl.data.readers.minari import read_minari, read_minari_folder
 from mbrl.data.readers.named import Source, checksum_findings
 from mbrl.data.readers.published import read_d4rl, read_neorl, read_neorl2
@@ -23,6 +28,7 @@ from mbrl.data.task_spec import given_spec
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Provenance, Transitions
 
+LISTS = ("obs", "action", "next_obs", "categorical", "units")
 READERS = {"d4rl": read_d4rl, "neorl": read_neorl, "neorl2": read_neorl2}
 
 
@@ -42,7 +48,8 @@ def check(name: str | Path, **options: Any) -> list[Finding]:
         sources = _sources(str(name), Options.of(options), collect=True)
         for source in sources:
             findings += source.findings
-            findings += inspect(source.columns, source.spec, source.options).findings
+            if source.columns.obs is not None or not has_error(source.findings):
+                findings += inspect(source.columns, source.spec, source.options).findings
     except (DataError, ConfigError) as problem:
         findings.append(error(str(problem)))
     order = {"error": 0, "warning": 1, "note": 2}
@@ -50,6 +57,7 @@ def check(name: str | Path, **options: Any) -> list[Finding]:
 
 
 def _finish(source: Source) -> Dataset:
+    raise_errors(source.findings, source.provenance.card)
     notes = tuple(f.message for f in source.findings)
     provenance = replace(source.provenance, notes=(*source.provenance.notes, *notes))
     return build(source.columns, source.spec, source.options, provenance)
@@ -81,11 +89,57 @@ def _sources(name: str, options: Options, collect: bool = False) -> list[Source]
     return [READERS[card.kind](card, tier, options, collect)]
 
 
+def require(name: str) -> None:
+    """Raise `ConfigError` or `DataError` unless `name` is a file that is there, or a dataset that
+    has a card."""
+    path = Path(name).expanduser()
+    if path.suffix.lower() not in SUFFIXES:
+        find_tier(name)
+    elif not path.is_file():
+        raise DataError(f"{name} does not exist")
+
+
+def recipe_version(name: str) -> int:
+    """Of the card of a dataset; 1 for a file."""
+    return 1 if Path(name).suffix.lower() in SUFFIXES else find_tier(name)[0].recipe_version
+
+
 def _is_card_name(name: str) -> bool:
     return name.partition("/")[0] in all_cards()
 
 
+def log_source(
+    table: Table, options: Options, provenance: Provenance, known: dict[str, Any] | None = None
+) -> Source:
+    """A table of a user's own, read as `options.log` says; `known` is the `Provenance.log` of an
+    earlier one whose encoding it shares."""
+    log = read_log(table, options.log or LogSchema(), options, known)
+    provenance = replace(provenance, log=log.description or None)
+    columns = log.columns or Columns()
+    return Source(columns, log.spec, provenance, options, tuple(log.findings))
+
+
+def from_log(source: Any, *, provenance: Provenance | None = None, **options: Any) -> Dataset:
+    """A `Dataset` from a log of any column names: a CSV or Parquet file, a data frame (pandas,
+    polars), or a mapping of arrays [N].
+
+    The fields of `LogSchema` (`obs`, `action`, `reward`, `episode`, `order`, ...) say which columns
+    are what, further `options` are those of `load`. Raises `DataError` with everything that is
+    wrong.
+    """
+    names = {f.name for f in fields(LogSchema)}
+    wanted = {k: (v,) if k in LISTS and isinstance(v, str) else v for k, v in options.items()}
+    schema = configs.from_dict(LogSchema, {k: v for k, v in wanted.items() if k in names})
+    chosen = Options.of({k: v for k, v in options.items() if k not in names} | {"log": schema})
+    if isinstance(source, str | Path):
+        return _finish(_file_source(Path(source).expanduser(), chosen))
+    return _finish(log_source(table_of(source), chosen, provenance or Provenance(card="table")))
+
+
 def _file_source(path: Path, options: Options) -> Source:
+    if options.log is not None and options.log.given:
+        table = read_table(path)
+        return log_source(table, options, Provenance(card=str(path), sha256=file_hash(path)))
     arrays = read_file(path)
     provenance = Provenance(card=str(path), sha256=file_hash(path))
     spec = given_spec(options)
@@ -93,7 +147,8 @@ def _file_source(path: Path, options: Options) -> Source:
         columns, stored, origin = read_compact(arrays, str(path))
         origin = replace(origin, sha256=provenance.sha256)
         return Source(columns, spec or stored, origin, options)
-    return Source(_named(arrays, path), spec, provenance, options)
+    columns = read_layout(path, arrays) or _named(arrays, path)
+    return Source(columns, spec, provenance, options)
 
 
 def _named(arrays: dict[str, np.ndarray], path: Path) -> Columns:
@@ -126,12 +181,12 @@ def _local_source(card: Card, tier: Tier, options: Options) -> Source:
 def concatenate(parts: list[Dataset], name: str) -> Dataset:
     """One dataset from several of one task, in order."""
     rows = [part.transitions for part in parts]
-    states = [r.state for r in rows if r.state is not None]
-    fields = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-    joined = Transitions(
-        **{f: torch.cat([getattr(r, f) for r in rows]) for f in fields},
-        state=torch.cat(states) if len(states) == len(rows) else None,
-    )
+    values: dict[str, torch.Tensor] = {}
+    for field in Transitions.__dataclass_fields__:
+        columns = [getattr(r, field) for r in rows]
+        if all(column is not None for column in columns):
+            values[field] = torch.cat(columns)
+    joined = Transitions(**values)
     hashes = "+".join(str(part.provenance.sha256) for part in parts)
     provenance = replace(
         parts[0].provenance,

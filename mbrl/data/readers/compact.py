@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mbrl.data.columns import Columns
+from mbrl.data.columns import ALIASES, OPTIONAL, Columns
 from mbrl.errors import ConfigError, DataError
 from mbrl.files import replacing
 from mbrl.types import Dataset, Provenance, Spec
@@ -57,8 +57,10 @@ def save_npz(dataset: Dataset, path: str | Path) -> Path:
         "terminated": rows.terminated.cpu().numpy()[last],
         "truncated": rows.truncated.cpu().numpy()[last],
     }
-    if rows.state is not None:
-        arrays["state"] = rows.state.cpu().numpy()
+    for name in OPTIONAL:
+        value = getattr(rows, name)
+        if value is not None:
+            arrays[ALIASES[name][0]] = value.cpu().numpy()
     path = Path(path)
     with replacing(path) as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
@@ -87,7 +89,8 @@ def read_compact(arrays: dict[str, np.ndarray], source: str) -> tuple[Columns, S
     rows, episodes = int(lengths.sum()), len(lengths)
     expected = {
         "obs": rows + episodes, "action": rows, "reward": rows,
-        "terminated": episodes, "truncated": episodes, "state": rows,
+        "terminated": episodes, "truncated": episodes,
+        **{ALIASES[name][0]: rows for name in OPTIONAL},
     }  # fmt: skip
     for name, count in expected.items():
         array = arrays.get(name)
@@ -107,12 +110,13 @@ def read_compact(arrays: dict[str, np.ndarray], source: str) -> tuple[Columns, S
     unended = ~(arrays["terminated"] | arrays["truncated"])
     if unended.any():
         raise DataError(f"{source}: episode {int(unended.argmax())} has no end flag")
+    optional: dict[str, Any] = {name: arrays.get(ALIASES[name][0]) for name in OPTIONAL}
     columns = Columns(
         obs=arrays["obs"][at],
         action=arrays["action"],
         reward=arrays["reward"],
         next_obs=arrays["obs"][at + 1],
-        state=arrays.get("state"),
+        **optional,
         present=tuple(arrays),
         **flags,
     )

@@ -1,7 +1,6 @@
 """Files to named arrays: npz, HDF5, CSV and parquet. Whatever a broken file makes a library do
 comes out as a `DataError` that names the file; nothing is ever unpickled."""
 
-import csv
 import hashlib
 import re
 from collections.abc import Iterator
@@ -12,6 +11,16 @@ from typing import Any
 import numpy as np
 
 from mbrl.data.columns import ALIASES
+from mbrl.data.logs.schema import listing
+from mbrl.data.logs.table import (
+    Table,
+    is_numeric,
+    is_whole,
+    numbers,
+    read_parquet_table,
+    read_text_table,
+    table_of,
+)
 from mbrl.errors import ConfigError, DataError, install_command
 
 SUFFIXES = (".npz", ".hdf5", ".h5", ".csv", ".parquet")
@@ -41,12 +50,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 def read_file(path: Path) -> dict[str, np.ndarray]:
     """Named arrays of `path`, by its suffix."""
-    if not path.exists():
-        raise DataError(f"{path} does not exist")
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name a file ({', '.join(SUFFIXES)})")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty (0 bytes)")
+    require_file(path)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return read_npz(path)
@@ -57,6 +61,16 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
     if suffix == ".parquet":
         return read_parquet(path)
     raise DataError(f"{path}: suffix {suffix!r} is not known; allowed: {', '.join(SUFFIXES)}")
+
+
+def require_file(path: Path) -> None:
+    """Raise `DataError` unless `path` is a file with something in it."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file ({', '.join(SUFFIXES)})")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty (0 bytes)")
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -92,51 +106,27 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
+def read_table(path: Path) -> Table:
+    """The columns of a table by any name, as they are: CSV, parquet, or arrays [N] of npz and
+    HDF5."""
+    require_file(path)
+    suffix = path.suffix.lower()
+    with reading(path, "table"):
+        if suffix == ".csv":
+            return read_text_table(path)
+        if suffix == ".parquet":
+            return read_parquet_table(path)
+        return table_of(read_file(path))
+
+
 def read_csv(path: Path) -> dict[str, np.ndarray]:
     with reading(path, "CSV"):
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(rows, [])]
-            body = [row for row in rows if row]
-        if not header or len(set(header)) != len(header):
-            raise DataError(f"{path}: the first line must name the columns, each once: {header}")
-        for number, row in enumerate(body):
-            if len(row) != len(header):
-                raise DataError(
-                    f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
-                )
-        cells = list(zip(*body, strict=True)) if body else [()] * len(header)
-        table = dict(zip(header, cells, strict=True))
-        wanted = {k: _numbers(path, k, v) for k, v in table.items() if _group(k) is not None}
-        return group_columns(wanted, str(path))
-
-
-def _numbers(path: Path, name: str, cells: tuple[str, ...]) -> np.ndarray:
-    words = {"true": "1", "false": "0"}
-    text = [words.get(cell.strip().lower(), cell.strip()) for cell in cells]
-    if all(re.fullmatch(r"[+-]?\d{1,18}", cell) for cell in text):
-        return np.array(text, dtype=np.int64)
-    values = np.empty(len(text))
-    for row, cell in enumerate(text):
-        try:
-            values[row] = float(cell)
-        except ValueError:
-            raise DataError(f"{path}: {name} is {cell!r} in row {row}; not a number") from None
-    return values
+        return group_columns(read_text_table(path), str(path))
 
 
 def read_parquet(path: Path) -> dict[str, np.ndarray]:
     with reading(path, "parquet"):
-        import pyarrow.parquet as parquet
-
-        with path.open("rb") as file:
-            table = parquet.read_table(file)
-        columns = {
-            name: table.column(name).to_numpy()
-            for name in table.column_names
-            if _group(name) is not None
-        }
-        return group_columns(columns, str(path))
+        return group_columns(read_parquet_table(path, nested=True), str(path))
 
 
 def _group(column: str) -> tuple[str, int | None] | None:
@@ -161,11 +151,12 @@ def group_columns(columns: dict[str, Any], source: str) -> dict[str, np.ndarray]
             group = groups.setdefault(place[0], {})
             if place[1] in group:
                 raise DataError(f"{source}: two columns hold {place[0]} number {place[1]}")
-            group[place[1]] = np.asarray(values)
-    if not groups:
+            group[place[1]] = _parsed(str(column), place[0], np.asarray(values))
+    if not groups.keys() >= {"obs", "action"}:
         raise DataError(
-            f"{source}: no column is known; found {', '.join(map(str, columns)) or 'none'}. "
-            "Expected obs_0.., action_0.., reward, terminated, truncated"
+            f"{source}: its columns are {listing(map(str, columns)) or 'none'}. Without more, "
+            "obs_0, obs_1, .., action_0, .., reward, terminated, truncated, episode are read; name "
+            "your own with --obs, --action, --reward, --episode (in Python: from_log(...))"
         )
     arrays = {}
     for name, parts in groups.items():
@@ -174,11 +165,22 @@ def group_columns(columns: dict[str, Any], source: str) -> dict[str, np.ndarray]
                 raise DataError(f"{source}: both {name} and {name}_0.. are there; keep one")
             arrays[name] = _unnest(parts[None])
             continue
-        numbers = sorted(int(k) for k in parts if k is not None)
-        if numbers != list(range(len(numbers))):
-            raise DataError(f"{source}: {name} has columns {numbers}; expected 0, 1, 2, ...")
-        arrays[name] = np.stack([parts[k] for k in numbers], axis=1)
-    return arrays
+        indices = sorted(int(k) for k in parts if k is not None)
+        if indices != list(range(len(indices))):
+            raise DataError(f"{source}: {name} has columns {indices}; expected 0, 1, 2, ...")
+        arrays[name] = np.stack([parts[k] for k in indices], axis=1)
+    # the others are handed on, so that a note can name them
+    return arrays | {str(c): np.asarray(v) for c, v in columns.items() if _group(str(c)) is None}
+
+
+def _parsed(column: str, name: str, values: np.ndarray) -> np.ndarray:
+    """Text cells of a table as numbers, whole ones as integers; episodes may have any names."""
+    if values.dtype != object or (len(values) and isinstance(values[0], list | np.ndarray)):
+        return values
+    if name == "episode" and not is_numeric(values):
+        return np.unique(values.astype(str), return_inverse=True)[1]
+    parsed = numbers(column, values)
+    return parsed.astype(np.int64) if len(values) and is_whole(values) else parsed
 
 
 def _unnest(values: np.ndarray) -> np.ndarray:

@@ -1,5 +1,7 @@
 """The `data` verb: every subcommand prints what a person needs and leaves with the right status."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -83,3 +85,46 @@ def test_fetch_finds_what_is_here_and_says_how_to_record_what_is_not(capsys):
     assert status == 0 and "medium.npz" in text
     with pytest.raises(DataError, match="collect swimmer --tiers expert"):
         run(capsys, "fetch", "swimmer/expert")
+
+
+def log_of_a_clinic(path):
+    rng = np.random.default_rng(0)
+    lines = ["patient;hour;heart rate;lactate;dose;died"]
+    for patient in range(8):
+        for hour in range(5):
+            numbers = f"{rng.normal(80, 9):.2f};{rng.uniform(1, 4):.2f};{rng.uniform():.3f}"
+            lines.append(f"P{patient};{hour};{numbers};{patient % 2}")
+    path.write_text("\n".join(lines).replace(".", ","), encoding="utf-8-sig")
+    return str(path)
+
+
+CLINIC = (
+    "--obs", "heart rate,lactate", "--action", "dose", "--reward=-fill(next(lactate), 0)",
+    "--episode", "patient", "--order", "hour", "--terminated", "last and died == 1",
+)  # fmt: skip
+
+
+def test_a_log_of_ones_own_is_imported_checked_and_named_to_the_end(home, capsys):
+    source = log_of_a_clinic(home / "log.csv")
+    status, text = run(capsys, "import", source, *CLINIC, "--out", str(home / "mine.npz"))
+    assert status == 0 and "4 last rows of episodes that were cut are dropped" in text
+    data = load(home / "mine.npz")
+    assert data.spec.obs_names == ("heart rate", "lactate") and len(data) == 36
+    status, text = run(capsys, "info", str(home / "mine.npz"))
+    assert status == 0 and "heart rate:" in text and "log.csv" in text
+    status, text = run(capsys, "check", source, *CLINIC)
+    assert status == 0 and "actions: dose" in text and "nearest observations" in text
+    status, text = run(capsys, "check", source, *CLINIC, "--json")
+    result = json.loads(text)
+    assert status == 0 and result["usable"] and result["coverage"]["neighbours"] == 10
+
+
+def test_all_that_is_wrong_with_a_log_is_said_at_once(home, capsys):
+    source = log_of_a_clinic(home / "log.csv")
+    wrong = ["--obs", "heart rate", "--action", "dose", "--reward", "gain", "--order", "hour"]
+    status, text = run(capsys, "check", source, *wrong, "--episode", "patient",
+                       "--terminated", "died")  # fmt: skip
+    assert status == 1
+    assert "no column 'gain'" in text and "say --terminated 'last and `died`'" in text
+    status, text = run(capsys, "check", source)
+    assert status == 1 and "heart rate" in text and "--obs" in text

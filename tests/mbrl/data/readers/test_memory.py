@@ -87,16 +87,22 @@ def test_done_beside_one_of_the_flags_gives_the_other():
         assert equal(both, from_arrays(**given, done=done, spec=SPEC).transitions)
 
 
-def test_without_next_obs_the_next_row_is_taken_and_rows_without_one_are_dropped():
+def test_without_next_obs_terminal_rows_stay_and_cut_rows_without_one_are_dropped():
     arrays = episodes(ends="trt")
     obs = arrays["obs"]
     arrays.pop("next_obs")
+    arrays["reward"][15] = -100.0  # of the last row, which terminates
     rows = from_arrays(**arrays, spec=SPEC).transitions
-    kept = [i for i in range(16) if i not in (11, 15)]
+    kept = [i for i in range(16) if i != 11]
     assert torch.equal(rows.obs, torch.from_numpy(obs[kept]))
-    assert torch.equal(rows.next_obs, torch.from_numpy(obs[[i + 1 for i in kept]]))
-    assert rows.episodes() == [(0, 5), (5, 11), (11, 14)]
-    assert rows.truncated.nonzero().flatten().tolist() == [10, 13]
+    after = [i if i in (4, 15) else i + 1 for i in kept]
+    assert torch.equal(rows.next_obs, torch.from_numpy(obs[after]))
+    assert rows.reward[-1] == -100
+    assert rows.episodes() == [(0, 5), (5, 11), (11, 15)]
+    assert rows.terminated.nonzero().flatten().tolist() == [4, 14]
+    assert rows.truncated.nonzero().flatten().tolist() == [10]
+    assert torch.equal(rows.next_known, ~rows.terminated)
+    assert len(rows.with_known_next()) == 13  # what a model is fitted to
 
 
 def test_discrete_by_spec_by_dtype_and_by_word():

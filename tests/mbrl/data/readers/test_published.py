@@ -167,7 +167,7 @@ def test_d4rl_families(home, name, file, sizes, drop):
     assert (data.spec.obs_dim, data.spec.action_dim) == sizes
     assert data.transitions.terminated.sum() == 1
     if drop:
-        assert any("D4RL's own view" in note for note in data.provenance.notes)
+        assert any("taken from the next row" in note for note in data.provenance.notes)
 
 
 def test_d4rl_files_are_found_where_d4rl_keeps_them(home, monkeypatch):

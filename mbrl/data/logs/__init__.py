@@ -1,0 +1,1 @@
+"""A user's own log: a table with any column names, described by a `LogSchema`."""

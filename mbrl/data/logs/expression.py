@@ -1,0 +1,135 @@
+"""Expressions over the columns of a log, for rewards and end flags: `-abs(next(glucose) - 110)`,
+`last and outcome == 'died'`. Only what is listed here is evaluated; nothing of Python's is reached.
+"""
+
+import ast
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mbrl.data.logs.schema import listing
+from mbrl.data.logs.table import Table, is_numeric, numbers
+from mbrl.errors import DataError
+
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide,
+    ast.Pow: np.power, ast.Mod: np.mod, ast.FloorDiv: np.floor_divide,
+    ast.UAdd: np.positive, ast.USub: np.negative, ast.Not: lambda x: ~_truth(x),
+    ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal,
+    ast.Eq: np.equal, ast.NotEq: np.not_equal,
+    ast.And: lambda a, b: _truth(a) & _truth(b), ast.Or: lambda a, b: _truth(a) | _truth(b),
+}  # fmt: skip
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": np.abs, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sign": np.sign,
+    "min": np.minimum, "max": np.maximum, "clip": np.clip,
+    "fill": lambda value, other: np.where(np.isnan(value), other, value),
+    "where": lambda condition, yes, no: np.where(_truth(condition), yes, no),
+}  # fmt: skip
+SHIFTS = {"next": -1, "previous": 1}
+RULE = (
+    "columns (in backquotes where a name is no word), numbers, text in quotes, + - * / ** % //, "
+    "comparisons, and, or, not, "
+    + ", ".join([*FUNCTIONS, *SHIFTS])
+    + ", and last (true on the last row of an episode)"
+)
+
+
+def _truth(value: Any) -> np.ndarray:
+    return np.asarray(value).astype(bool)
+
+
+def evaluate(
+    option: str, text: str, table: Table, first: np.ndarray, last: np.ndarray
+) -> np.ndarray:
+    """The column or expression `text`, [N] float64. `table` holds rows in time order, episode after
+    episode; `first` and `last` [N] mark their ends. `next(x)` is NaN on an episode's last row,
+    `previous(x)` on its first. Raises `DataError` for anything that is not allowed."""
+    if text in table:
+        return numbers(f"{option} column {text}", table[text])
+    names: dict[str, str] = {}
+
+    def quoted(match: re.Match[str]) -> str:
+        names[f"_column{len(names)}"] = match[1]
+        return f" _column{len(names) - 1} "
+
+    try:
+        tree = ast.parse(re.sub(r"`([^`]+)`", quoted, text).strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise DataError(
+            f"{option} is {text!r}, neither a column nor an expression. Columns: "
+            f"{listing(table)}. An expression may have {RULE}"
+        ) from None
+    reader = _Reader(option, text, table, names, first, last)
+    with np.errstate(all="ignore"):
+        try:
+            value = np.broadcast_to(np.asarray(reader.value(tree.body)), first.shape)
+            return value.astype(np.float64)
+        except (TypeError, ValueError, RecursionError) as problem:
+            if isinstance(problem, DataError):
+                raise
+            raise DataError(f"{option}: {text!r} cannot be computed: {problem}") from problem
+
+
+class _Reader:
+    def __init__(
+        self, option: str, text: str, table: Table, names: dict[str, str],
+        first: np.ndarray, last: np.ndarray,
+    ) -> None:  # fmt: skip
+        self.option, self.text, self.table, self.names = option, text, table, names
+        self.first, self.last = first, last
+
+    def value(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self.column(self.names.get(node.id, node.id))
+        if isinstance(node, ast.BinOp | ast.UnaryOp):
+            parts = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.operand]
+            return self.apply(node.op, *map(self.value, parts))
+        if isinstance(node, ast.BoolOp):
+            value = self.value(node.values[0])
+            for part in node.values[1:]:
+                value = self.apply(node.op, value, self.value(part))
+            return value
+        if isinstance(node, ast.Compare):
+            sides = [self.value(part) for part in (node.left, *node.comparators)]
+            value = np.ones_like(self.first)
+            for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+                value = value & self.apply(operator, left, right)
+            return value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+            return self.call(node.func.id, [self.value(part) for part in node.args])
+        raise self.error(f"{ast.unparse(node)!r} is not allowed")
+
+    def apply(self, operator: ast.AST, *values: Any) -> Any:
+        if type(operator) not in OPERATORS:
+            raise self.error(f"the operator {type(operator).__name__} is not allowed")
+        if any(np.asarray(v).dtype.kind in "OU" for v in values) and not isinstance(
+            operator, ast.Eq | ast.NotEq
+        ):
+            raise self.error("text can only be compared by == and !=")
+        return OPERATORS[type(operator)](*values)
+
+    def call(self, name: str, values: list[Any]) -> Any:
+        if name in SHIFTS:
+            if len(values) != 1:
+                raise self.error(f"{name} takes one value")
+            shifted = np.roll(np.broadcast_to(values[0], self.first.shape), SHIFTS[name])
+            edge = self.last if name == "next" else self.first
+            return np.where(edge, np.nan, shifted.astype(np.float64))
+        if name not in FUNCTIONS:
+            raise self.error(f"there is no function {name!r}")
+        return FUNCTIONS[name](*values)
+
+    def column(self, name: str) -> Any:
+        if name in self.table:
+            column = self.table[name]
+            return numbers(f"column {name}", column) if is_numeric(column) else column
+        if name == "last":
+            return self.last
+        raise self.error(f"there is no column {name!r}; the columns are {listing(self.table)}")
+
+    def error(self, problem: str) -> DataError:
+        return DataError(f"{self.option} is {self.text!r}: {problem}. Allowed: {RULE}")

@@ -1,0 +1,151 @@
+"""What is allowed in a dataset and worth a second look: columns that give the action away, episodes
+that all end alike, repeated rows; and how much of the actions a log covers."""
+
+from typing import Any
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from mbrl.data.issues import Finding, warning
+from mbrl.types import Dataset
+
+ROWS = 5000  # looked at, spread evenly over the data
+NEIGHBOURS = 10
+LEAK = 0.99  # share of an action's variance that one column explains
+
+
+def suspicions(dataset: Dataset) -> list[Finding]:
+    """Warnings about a dataset that can be used."""
+    return [*_repeated(dataset), *_same_lengths(dataset), *_leaks(dataset), *_constant(dataset)]
+
+
+def _name(names: tuple[str, ...], kind: str, index: int) -> str:
+    return names[index] if names else f"{kind}[{index}]"
+
+
+def _repeated(dataset: Dataset) -> list[Finding]:
+    rows = dataset.transitions
+    parts = [rows.obs, rows.action.reshape(len(rows), -1), rows.reward[:, None], rows.next_obs]
+    table = np.concatenate([part.cpu().numpy().astype(np.float64) for part in parts], axis=1)
+    _, first, counts = np.unique(table, axis=0, return_index=True, return_counts=True)
+    repeated = int((counts - 1).sum())
+    if repeated < max(1, 0.001 * len(table)):
+        return []
+    row = int(first[counts > 1].min())
+    text = f"{repeated} rows repeat another one in every value, the first one is row {row}"
+    share = repeated / len(table)
+    return [Finding("warning", f"{text}; was something recorded or exported twice?", row, share)]
+
+
+def _same_lengths(dataset: Dataset) -> list[Finding]:
+    rows = dataset.transitions
+    spans = rows.episodes()
+    lengths = {b - a for a, b in spans}
+    ended = bool(rows.terminated[[b - 1 for _, b in spans]].all())
+    if len(spans) < 3 or len(lengths) > 1 or not ended or lengths == {1}:
+        return []
+    steps = lengths.pop()
+    text = f"all {len(spans)} episodes end terminated after exactly {steps} steps: is this a limit "
+    return [
+        warning(
+            f"{text}of the recording? Then they are truncated, and values go on after them "
+            f"(horizon={steps} with done_means by-length, or --last-row truncated)"
+        )
+    ]
+
+
+def _leaks(dataset: Dataset) -> list[Finding]:
+    """Single columns from which the action can be read off: unless the action follows from that
+    column by a rule, it was recorded after the decision."""
+    rows = dataset.transitions
+    pick = np.unique(np.linspace(0, len(rows) - 1, ROWS).astype(int))
+    obs = rows.obs[pick].cpu().numpy().astype(np.float64)
+    action = rows.action[pick].cpu().numpy()
+    if dataset.spec.discrete:
+        columns = [("the action", (action == k).astype(float)) for k in np.unique(action)]
+    else:
+        names = dataset.spec.action_names
+        columns = [(_name(names, "action", k), action[:, k]) for k in range(action.shape[1])]
+    findings = []
+    for i in range(obs.shape[1]):
+        explained = [_explained(obs[:, i], column) for _, column in columns]
+        told = [n for (n, _), share in zip(columns, explained, strict=True) if share > LEAK]
+        if dataset.spec.discrete and len(told) < len(columns):
+            continue
+        if told:
+            name = _name(dataset.spec.obs_names, "obs", i)
+            text = f"{name} alone gives {' and '.join(dict.fromkeys(told))} away: was it recorded "
+            findings.append(
+                warning(
+                    f"{text}after the decision? Then leave it out; a policy cannot see it in time"
+                )
+            )
+    return findings
+
+
+def _explained(column: np.ndarray, action: np.ndarray) -> float:
+    """Share of the variance of `action` [N] that a step function of `column` [N] explains, fitted
+    on every other row in order of the column and judged on the rest."""
+    order = np.argsort(column, kind="stable")
+    x, y = column[order], action[order].astype(np.float64)
+    if y.var() < 1e-12 or x[0] == x[-1]:
+        return 0.0
+    _, group = np.unique(x[0::2], return_inverse=True)
+    levels = group.max() + 1
+    if levels > len(x) // 8:  # a number: the neighbours in order of size predict
+        guess = np.interp(x[1::2], x[0::2], y[0::2])
+    else:
+        values = np.unique(x[0::2])
+        means = np.bincount(group, y[0::2]) / np.bincount(group)
+        guess = means[np.clip(np.searchsorted(values, x[1::2]), 0, len(values) - 1)]
+    rest = float(((y[1::2] - guess) ** 2).mean() / y.var())
+    return 1.0 - rest
+
+
+def _constant(dataset: Dataset) -> list[Finding]:
+    obs = dataset.transitions.obs
+    still = (obs == obs[0]).all(0).nonzero().flatten().tolist()
+    if not still or len(obs) < 2:
+        return []
+    names = ", ".join(_name(dataset.spec.obs_names, "obs", i) for i in still[:10])
+    return [warning(f"{names} never changes: leave it out, or check how it was recorded")]
+
+
+def action_coverage(dataset: Dataset) -> dict[str, Any]:
+    """Shares of discrete actions, or range and spread of each component; and `local_spread`, the
+    standard deviation of the actions taken at the nearest observations against that of all
+    (discrete: the share of pairs that differ, among neighbours against among all)."""
+    rows = dataset.transitions
+    pick = np.unique(np.linspace(0, len(rows) - 1, ROWS).astype(int))
+    obs = rows.obs[pick].cpu().numpy().astype(np.float64)
+    action = rows.action[pick].cpu().numpy()
+    scale = obs.std(axis=0)
+    near = min(NEIGHBOURS, len(pick) - 1)
+    result: dict[str, Any] = {"neighbours": near}
+    if near < 1:
+        return result | {"local_spread": 0.0} | _actions(dataset)
+    tree = cKDTree(obs / np.where(scale > 0, scale, 1.0))
+    _, index = tree.query(tree.data, k=near + 1)
+    there = action[index]  # [N, near + 1] or [N, near + 1, A], itself first
+    if dataset.spec.discrete:
+        shares = np.bincount(action, minlength=int(dataset.spec.num_actions or 0)) / len(action)
+        apart = float((there[:, 1:] != there[:, :1]).mean())
+        overall = 1.0 - float((shares**2).sum())
+    else:
+        apart = float(np.sqrt((there.var(axis=1, ddof=1) / _variance(action)).mean()))
+        overall = 1.0
+    return result | {"local_spread": apart / overall if overall > 0 else 0.0} | _actions(dataset)
+
+
+def _variance(action: np.ndarray) -> np.ndarray:
+    variance = action.var(axis=0, ddof=1)
+    return np.where(variance > 0, variance, 1.0)
+
+
+def _actions(dataset: Dataset) -> dict[str, Any]:
+    action = dataset.transitions.action
+    if dataset.spec.discrete:
+        counts = action.bincount(minlength=int(dataset.spec.num_actions or 0))
+        return {"shares": (counts / len(action)).tolist()}
+    low, high = action.min(0).values.tolist(), action.max(0).values.tolist()
+    return {"low": low, "high": high, "std": action.std(0, correction=0).tolist()}
