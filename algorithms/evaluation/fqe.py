@@ -123,7 +123,9 @@ def select(values: ArrayLike) -> int:
     return int(array.argmax())
 
 
-def return_range(reward: Tensor, terminated: Tensor, gamma: float) -> tuple[float, float]:
+def return_range(
+    reward: Tensor, terminated: Tensor, gamma: float, duration: Tensor | None = None
+) -> tuple[float, float]:
     """Lowest and highest discounted return that rewards within those seen [N] can add up to, over
     all lengths of an episode where the data have terminations, without end otherwise.
 
@@ -132,8 +134,11 @@ def return_range(reward: Tensor, terminated: Tensor, gamma: float) -> tuple[floa
     """
     low, high = float(reward.min()), float(reward.max())
     ends = bool(terminated.any())
-    lowest = low if ends and low > 0 else low / (1 - gamma)
-    return lowest, high if ends and high < 0 else high / (1 - gamma)
+    # Short steps add up to the largest sums, long ones to the smallest.
+    spans = (1.0, 1.0) if duration is None else (float(duration.min()), float(duration.max()))
+    most, least = (1 - gamma**span for span in spans)
+    lowest = low if ends and low > 0 else low / (least if low > 0 else most)
+    return lowest, high if ends and high < 0 else high / (most if high > 0 else least)
 
 
 def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
@@ -266,8 +271,7 @@ class FQE:
         data = replace(data, obs=normalise(data.obs), next_obs=normalise(data.next_obs))
         self.buffer = Buffer(self.spec, len(data), config.gamma, self.place)
         self.buffer.append(data)
-        shortest = 1.0 if data.duration is None else min(1.0, float(data.duration.min()))
-        self.range = return_range(data.reward, data.terminated, config.gamma**shortest)
+        self.range = return_range(data.reward, data.terminated, config.gamma, data.duration)
         self.centre, self.scale = return_moments(data, config.gamma)
 
         width = self.spec.obs_dim + (0 if self.spec.discrete else self.spec.action_dim)
