@@ -37,6 +37,14 @@ DIVERGED = 1e4  # a TD error beyond this many deviations of the data's returns s
 CHUNK = 65_536  # observations a policy is asked for at a time
 
 
+class LoggedPolicy:
+    """Stands for whoever chose the logged actions: its next action is the logged one. Rows at which
+    a recording was cut have none, and the fit leaves them out."""
+
+
+LOGGED = LoggedPolicy()
+
+
 @dataclass(frozen=True)
 class FQEConfig(Settings):
     """Settings of fitted Q evaluation.
@@ -55,6 +63,8 @@ class FQEConfig(Settings):
     clip: bool = True  # keep targets within what the data's rewards allow (`return_range`)
     report_every: Count = 100  # updates between two checks for divergence and progress reports
     seed: CountOrZero = 0  # of the initial weights and the batches
+    # critics of each policy, every one of a draw of the episodes with replacement; 0: one of all
+    resamples: CountOrZero = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +77,8 @@ class FQEResult:
     """What `evaluate_policies` found of K policies, float64, in the task's units of reward.
 
     `values` [K]: mean discounted value over the data's episode starts; `start_values`
-    [K, episodes]: the value at each of them. Over the last tenth of the updates: `td_errors` [K],
+    [K, episodes]: the value at each of them; `resampled` [K, R]: the mean over a draw of the
+    episodes by the critic of that draw, the same draws for all policies (R 0 without any). Over the last tenth of the updates: `td_errors` [K],
     the root mean square TD error, and `out_of_range` [K], the share of targets beyond the possible
     returns before the clip. A large share where the value itself is not at the edge of that range
     marks a policy whose actions the data do not support: its value is an extrapolation.
@@ -77,10 +88,11 @@ class FQEResult:
     start_values: np.ndarray
     td_errors: np.ndarray
     out_of_range: np.ndarray
+    resampled: np.ndarray
 
 
 def evaluate_policies(
-    policies: Sequence[Trainable | Policy],
+    policies: Sequence[Trainable | Policy | LoggedPolicy],
     dataset: Dataset,
     config: FQEConfig | None = None,
     *,
@@ -89,7 +101,8 @@ def evaluate_policies(
 ) -> FQEResult:
     """Values of the greedy actions of K policies: agents of this library, their policies, or
     functions of raw observations [B, S] on `device` to actions [B, A] in the task's units ([B]
-    int64 if discrete). Those with memory act upon the history that is logged.
+    int64 if discrete). Those with memory act upon the history that is logged; `LOGGED` stands for
+    whoever chose the logged actions.
 
     The values are discounted and without an episode limit: a truncated row is bootstrapped, a
     terminated one is not. Policies meet the same initial weights and batches, so each value is what
@@ -110,9 +123,9 @@ def evaluate_policies(
             fit.check(squared, step)
             if on_progress is not None:
                 on_progress(fit.metrics(squared, outside, step))
-    start_values = fit.start_values().cpu().double().numpy()
+    start_values, resampled = (v.cpu().double().numpy() for v in fit.start_values())
     means = (sums / (config.steps - first_kept)).cpu().double().numpy()
-    return FQEResult(start_values.mean(1), start_values, np.sqrt(means[0]), means[1])
+    return FQEResult(start_values.mean(1), start_values, np.sqrt(means[0]), means[1], resampled)
 
 
 def select(values: ArrayLike) -> int:
@@ -199,7 +212,7 @@ def greedy_actions(policy: Policy, data: Transitions, starts: Tensor) -> Tensor:
 
 
 def policy_actions(
-    policies: Sequence[Trainable | Policy], data: Transitions, starts: Tensor, spec: Spec
+    policies: Sequence[Trainable | Policy | LoggedPolicy], data: Transitions, starts: Tensor, spec: Spec
 ) -> Tensor:
     """Greedy actions of K policies as `greedy_actions` has them, on the data's device: [N + E, K,
     A] in [-1, 1], or [N + E, K] int64 where discrete."""
@@ -208,7 +221,9 @@ def policy_actions(
     scale = None if spec.discrete else ActionScale(spec).to(place)
     columns = []
     for k, policy in enumerate(policies):
-        if isinstance(policy, Trainable):
+        if isinstance(policy, LoggedPolicy):
+            action = torch.cat([data.action.roll(-1, 0), data.action[starts]])
+        elif isinstance(policy, Trainable):
             there = next(policy.policy.parameters()).device
             action = greedy_actions(policy.policy, data.to(there), starts.to(there)).to(place)
         elif callable(policy) or is_stateful(policy):
@@ -246,7 +261,7 @@ class FQE:
 
     def __init__(
         self,
-        policies: Sequence[Trainable | Policy],
+        policies: Sequence[Trainable | Policy | LoggedPolicy],
         dataset: Dataset,
         config: FQEConfig,
         device: str,
@@ -265,10 +280,10 @@ class FQE:
         self.next_action, start_action = actions.split([len(data), len(starts)])
         self.start_action = start_action.transpose(0, 1)
 
-        normalise = Normaliser(self.spec.obs_dim).to(self.place)
-        normalise.fit(data.obs, eps=1e-3)
-        self.start = normalise(starts)
-        data = replace(data, obs=normalise(data.obs), next_obs=normalise(data.next_obs))
+        self.normalise = Normaliser(self.spec.obs_dim).to(self.place)
+        self.normalise.fit(data.obs, eps=1e-3)
+        self.start = self.normalise(starts)
+        data = replace(data, obs=self.normalise(data.obs), next_obs=self.normalise(data.next_obs))
         self.buffer = Buffer(self.spec, len(data), config.gamma, self.place)
         self.buffer.append(data)
         self.range = return_range(data.reward, data.terminated, config.gamma, data.duration)
@@ -276,38 +291,68 @@ class FQE:
 
         width = self.spec.obs_dim + (0 if self.spec.discrete else self.spec.action_dim)
         outputs = self.spec.num_actions or 1
-        shared = EnsembleMLP(1, width, config.hidden, outputs, generator=initial)
-        self.critic = EnsembleMLP(len(policies), width, config.hidden, outputs, generator=initial)
+        self.draws = max(1, config.resamples)
+        shared = EnsembleMLP(self.draws, width, config.hidden, outputs, generator=initial)
+        members = len(policies) * self.draws
+        self.critic = EnsembleMLP(members, width, config.hidden, outputs, generator=initial)
         with torch.no_grad():
             for parameter, first in zip(self.critic.parameters(), shared.parameters(), strict=True):
-                parameter.copy_(first)
+                parameter.copy_(first.repeat(len(policies), *[1] * (first.ndim - 1)))
+        # How often each draw has each episode [R, E], and the episode of each row.
+        self.counts = self._draw_counts(len(starts))
+        self.episode = (data.truncated | data.terminated).long().cumsum(0).roll(1)
+        self.episode[0] = 0
+        cut = data.truncated & ~data.terminated
+        known = cut.logical_not() if LOGGED in policies else torch.ones_like(cut)
+        self.usable = known.nonzero().flatten()
+        if len(self.usable) == 0:
+            raise DataError("every episode has one row and was cut there: nothing follows it")
         self.critic.to(self.place)
         self.critic_target = target_copy(self.critic)
         self.optimiser = adam(self.critic.parameters(), config.learning_rate)
+
+    def _draw_counts(self, episodes: int) -> Tensor | None:
+        if self.config.resamples == 0:
+            return None
+        size = (self.draws, episodes)
+        draw = torch.randint(episodes, size, generator=self.generator, device=self.place)
+        ones = torch.ones(size, device=self.place)
+        return torch.zeros(size, device=self.place).scatter_add_(1, draw, ones)
 
     def update(self) -> tuple[Tensor, Tensor]:
         """One descent step on a fresh batch; returns each policy's mean squared TD error [K] in
         the task's units and its share of targets out of range [K]."""
         c = self.config
         index = torch.randint(
-            len(self.buffer), (c.batch_size,), generator=self.generator, device=self.place
+            len(self.usable), (c.batch_size,), generator=self.generator, device=self.place
         )
+        index = self.usable[index]
         batch = self.buffer.batch(self.buffer.gather(index))
         next_action = self.next_action.index_select(0, index).transpose(0, 1)
         with torch.no_grad():
             f = self._outputs(self.critic_target, batch.next_obs, next_action)
             target = batch.reward + batch.discount * (self.centre + self.scale * f)
             bounded = target.clamp(*self.range)
-            outside = (bounded != target).float().mean(1)
+            outside = self._by_policy((bounded != target).float().mean(1))
             target = ((bounded if c.clip else target) - self.centre) / self.scale
-        squared = (self._outputs(self.critic, batch.obs, batch.action) - target).square().mean(1)
+        squared = (self._outputs(self.critic, batch.obs, batch.action) - target).square()
+        if self.counts is not None:
+            counts = self.counts[:, self.episode[index]]
+            squared = squared * counts.repeat(len(squared) // self.draws, 1)
+        squared = squared.mean(1)
         descend(self.optimiser, squared.sum())
         polyak_update(self.critic_target, self.critic, c.tau)
-        return squared.detach() * self.scale**2, outside
+        return self._by_policy(squared.detach()) * self.scale**2, outside
+
+    def _by_policy(self, values: Tensor) -> Tensor:
+        """Means over the draws of each policy [K] of numbers [K R]."""
+        return values.reshape(-1, self.draws).mean(1)
 
     def _outputs(self, critic: EnsembleMLP, obs: Tensor, action: Tensor) -> Tensor:
-        """f [K, B] at normalised `obs` [B, S] and logged actions ([B, A], or [B] if discrete), or
+        """f [K R, B] at normalised `obs` [B, S] and logged actions ([B, A], or [B] if discrete), or
         those of each policy ([K, B, A], or [K, B])."""
+        if self.draws > 1 and action.ndim > (1 if self.spec.discrete else 2):
+            action = action.repeat_interleave(self.draws, 0)
         if self.spec.discrete:
             f = critic(obs)
             return f.gather(2, action.expand(f.shape[:2])[:, :, None])[:, :, 0]
@@ -317,15 +362,26 @@ class FQE:
         return critic(x)[:, :, 0]
 
     @torch.no_grad()
-    def start_values(self) -> Tensor:
+    def start_values(self) -> tuple[Tensor, Tensor]:
         """Q(s_0, pi_k(s_0)) [K, episodes] of the averaged critic, which has less of the last
-        batches' noise."""
+        batches' noise, and its mean over each draw of the episodes [K, R]."""
         f = self._outputs(self.critic_target, self.start, self.start_action)
-        return self.centre + self.scale * f
+        values = (self.centre + self.scale * f).reshape(-1, self.draws, f.shape[1])
+        if self.counts is None:
+            return values[:, 0], values.new_zeros(len(values), 0)
+        return values.mean(1), (values * self.counts).sum(2) / self.counts.sum(1)
+
+    @torch.no_grad()
+    def values(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Q [K, N] of raw `obs` [N, S] and actions in the task's units ([N, A], or [N])."""
+        scale = ActionScale(self.spec).to(self.place) if not self.spec.discrete else None
+        x = self.normalise(obs.float())
+        f = self._outputs(self.critic_target, x, action if scale is None else scale.to_unit(action))
+        return (self.centre + self.scale * f).reshape(-1, self.draws, len(obs)).mean(1)
 
     def metrics(self, squared: Tensor, outside: Tensor, step: int) -> Metrics:
         """What a progress report holds; errors and shares are means over the policies."""
-        metrics = {f"fqe/value_{k}": value for k, value in enumerate(self.start_values().mean(1))}
+        metrics = {f"fqe/value_{k}": v for k, v in enumerate(self.start_values()[0].mean(1))}
         metrics["fqe/update"] = torch.tensor(step, device=self.place)
         return metrics | {"fqe/td_error": squared.mean().sqrt(), "fqe/out_of_range": outside.mean()}
 
