@@ -18,8 +18,10 @@ def evaluate(
     *,
     seed: int = START_SEED,
     deterministic: bool = True,
+    gamma: float = 1.0,
 ) -> np.ndarray:
-    """Undiscounted returns [episodes], float64, of `agent` from starts fixed by `seed`.
+    """Returns [episodes], float64, of `agent` from starts fixed by `seed`; discounted
+    where `gamma` is below 1.
 
     The first n starts of a longer evaluation are not those of a shorter one; compare equal counts.
     """
@@ -36,7 +38,7 @@ def evaluate(
     alive = torch.arange(episodes, device=task.device)
     returns = torch.zeros(episodes, dtype=torch.float64, device=task.device)
     carried: torch.Tensor | None = None
-    for _ in range(limit):
+    for t in range(limit):
         policy = agent.policy
         batch = obs.to(device, torch.float32)
         if is_stateful(policy):
@@ -44,7 +46,7 @@ def evaluate(
         else:
             action = policy(batch) if deterministic else policy.explore(batch, draws)
         step = task.step(state, action.to(task.device))
-        returns[alive] += step.reward.double()
+        returns[alive] += gamma**t * step.reward.double()
         if is_stateful(policy):
             assert carried is not None
             carried = policy.observe_reward(carried, step.reward.to(device, torch.float32))

@@ -78,10 +78,11 @@ class FQEResult:
 
     `values` [K]: mean discounted value over the data's episode starts; `start_values`
     [K, episodes]: the value at each of them; `resampled` [K, R]: the mean over a draw of the
-    episodes by the critic of that draw, the same draws for all policies (R 0 without any). Over the last tenth of the updates: `td_errors` [K],
-    the root mean square TD error, and `out_of_range` [K], the share of targets beyond the possible
-    returns before the clip. A large share where the value itself is not at the edge of that range
-    marks a policy whose actions the data do not support: its value is an extrapolation.
+    episodes by the critic of that draw, the same draws for all policies (R is 0 without any). Over
+    the last tenth of the updates: `td_errors` [K], the root mean square TD error, and
+    `out_of_range` [K], the share of targets beyond the possible returns before the clip. A large
+    share where the value itself is not at the edge of that range marks a policy whose actions the
+    data do not support: its value is an extrapolation.
     """
 
     values: np.ndarray
@@ -212,7 +213,10 @@ def greedy_actions(policy: Policy, data: Transitions, starts: Tensor) -> Tensor:
 
 
 def policy_actions(
-    policies: Sequence[Trainable | Policy | LoggedPolicy], data: Transitions, starts: Tensor, spec: Spec
+    policies: Sequence[Trainable | Policy | LoggedPolicy],
+    data: Transitions,
+    starts: Tensor,
+    spec: Spec,
 ) -> Tensor:
     """Greedy actions of K policies as `greedy_actions` has them, on the data's device: [N + E, K,
     A] in [-1, 1], or [N + E, K] int64 where discrete."""

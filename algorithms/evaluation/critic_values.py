@@ -1,0 +1,27 @@
+"""What an agent's own critics say of its greedy policy, for whichever learner has critics."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.learners.critics import q_values
+from mbrl.networks import EnsembleMLP
+from mbrl.training import is_stateful
+
+
+@torch.no_grad()
+def critic_values(agent: Any, obs: Tensor) -> Tensor | None:
+    """The least of the critics' Q(s, pi(s)) [B] at raw `obs` [B, S], in the task's units of reward;
+    None where the agent has no critics of states alone."""
+    learner, policy = getattr(agent, "learner", None), agent.policy
+    critic = getattr(learner, "critic", None) or getattr(policy, "critic", None)
+    if not isinstance(critic, EnsembleMLP) or is_stateful(policy):
+        return None
+    obs = obs.to(next(policy.parameters()).device).float()
+    action = policy(obs)
+    if not agent.spec.discrete:
+        action = policy.scale.to_unit(action)
+    values = q_values(critic, policy.normaliser(obs), action).min(0).values
+    scale: float = getattr(agent.source, "reward_scale", 1.0)
+    return values / scale

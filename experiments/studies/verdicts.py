@@ -1,0 +1,119 @@
+"""How often "better" and "worse" are right: policies of several algorithms and budgets, valued from
+the data alone, against what they and the logged policy earn in the task."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithms import ALGORITHMS
+from algorithms.evaluation.valuation import (
+    Valuation,
+    ValuationConfig,
+    discounted_returns,
+    value_policies,
+)
+from algorithms.evaluation.verdict import verdict
+from experiments.reports import figures
+from experiments.settings import preset_config
+from experiments.studies import Outcome
+from mbrl import data, tasks
+from mbrl.data.split import split_episodes
+from mbrl.evaluation import evaluate
+
+VERSION = 1
+DEFAULTS: dict[str, Any] = {
+    "data": "pendulum/medium-replay",
+    "algorithms": ["bc", "td3_bc", "iql", "edac"],
+    "budgets": [500, 1500, 5000],  # updates after which a policy is valued
+    "holdout": 0.5,  # share of the episodes that nothing is learned from
+    "valued_on": "held-out",  # or all
+    "updates": 4000,  # of fitted Q evaluation
+    "resamples": 10,
+    "dice": 0,  # updates; 0: none
+    "episodes": 200,  # fixed starts of a policy's evaluation
+}
+WORDS = ("worse", "cannot tell", "better")
+
+
+def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
+    """`better`, `worse`, `cannot_tell`: how often each was said; `wrong_better`, `wrong_worse`: how
+    often while the task says otherwise; `covered`: share of the intervals of the difference that
+    hold the true one. The truth is the difference of the discounted return over the task's limit to
+    that of all logged episodes; curves hold it and the estimates, a number a policy."""
+    dataset = data.load(settings["data"])
+    train, held = split_episodes(dataset, settings["holdout"], seed)
+    task = tasks.make_for(dataset.spec)
+    policies, truth = [], []
+    for name in settings["algorithms"]:
+        cls, _ = ALGORITHMS[name]
+        agent = cls(dataset.spec, preset_config(name, settings["data"]), seed=seed)
+        for budget in settings["budgets"]:
+            agent.fit(train, budget - agent.step, callbacks=[])
+            policies.append(copy.deepcopy(agent.policy))
+            returns = evaluate(agent, task, settings["episodes"], gamma=0.99)
+            truth.append(float(returns.mean()))
+    logged = float(discounted_returns(dataset.transitions, 0.99).mean())
+    config = ValuationConfig(
+        steps=settings["updates"], resamples=settings["resamples"], dice_steps=settings["dice"],
+        seed=seed,
+    )  # fmt: skip
+    whole = dataset if settings["valued_on"] == "all" else held
+    valuations = value_policies(policies, whole, config)
+    return _outcome(valuations, np.array(truth) - logged)
+
+
+def _outcome(valuations: list[Valuation], truth: np.ndarray) -> Outcome:
+    said = np.array([WORDS.index(verdict(v).word) - 1 for v in valuations])
+    fitted = [v.estimates[0] for v in valuations]
+    low, high = (
+        np.array([getattr(e, f"difference_{end}") for e in fitted]) for end in ("low", "high")
+    )
+    better, worse = said == 1, said == -1
+    values = {
+        "policies": float(len(said)),
+        "better": float(better.sum()),
+        "wrong_better": float((better & (truth <= 0)).sum()),
+        "worse": float(worse.sum()),
+        "wrong_worse": float((worse & (truth >= 0)).sum()),
+        "cannot_tell": float((said == 0).sum()),
+        "covered": float(((low <= truth) & (truth <= high)).mean()),
+        "truly_better": float((truth > 0).sum()),
+    }
+    curves = {
+        "truth": truth.tolist(),
+        "difference": [e.difference for e in fitted],
+        "low": low.tolist(),
+        "high": high.tolist(),
+        "outside": [v.support.outside for v in valuations],
+        "said": said.tolist(),
+    }
+    dice = [v.estimates[1] for v in valuations if len(v.estimates) > 1]
+    if dice:
+        curves["dice"] = [e.difference for e in dice]
+        curves["dice_low"] = [e.difference_low for e in dice]
+        curves["dice_high"] = [e.difference_high for e in dice]
+        curves["dice_believed"] = [float(e.believed) for e in dice]
+    return Outcome(values, curves)
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
+    """Estimated against true difference to the logged policy: a panel for each dataset, a marker
+    for each verdict."""
+    panels = {}
+    for label, records in rows.items():
+        curves = {
+            name: np.concatenate([np.array(r["curves"][name]) for r in records])
+            for name in ("truth", "difference", "said")
+        }
+        panels[label] = {
+            word: (
+                curves["truth"][curves["said"] == k - 1],
+                curves["difference"][curves["said"] == k - 1],
+            )
+            for k, word in enumerate(WORDS)
+        }
+    path = folder / f"verdicts{suffix}.png"
+    figures.scatter(panels, "true difference to the logged policy", "estimated", path)
+    return [path]
