@@ -12,6 +12,7 @@ VERBS = {
     "run": "train an algorithm on a dataset, or online in a task",
     "resume": "continue a run from its checkpoint",
     "evaluate": "evaluate a run or checkpoint in the real task",
+    "value": "value a run's policy from logged episodes: may it act?",
     "report": "write a page about a run: scores, losses, reach and values",
     "plot": "draw curves of several runs",
     "data": "list, describe, check, download or import datasets",

@@ -11,7 +11,7 @@ import tyro
 from algorithms import ALGORITHMS
 from mbrl import config as configs
 from mbrl import tasks
-from mbrl.config import Count, CountOrZero, Positive, Settings
+from mbrl.config import Count, CountOrZero, Positive, Settings, Share
 from mbrl.data.readers.files import SUFFIXES
 from mbrl.errors import unknown_name
 
@@ -49,6 +49,8 @@ class RunSettings(Settings):
     data: tyro.conf.Suppress[str]  # a dataset, a file, or (to learn online) a task id
     task: str | None = None  # the task that a file belongs to, for its bounds and evaluations
     steps: Count | None = None  # updates; None: the preset's
+    # share of the episodes that nothing is learned from, to value the policy on (`value`)
+    holdout: Share = 0.0
     seed: CountOrZero = 0  # seed of weights, batches and model
     threads: Count = 1  # CPU threads; part of what a result depends on
     device: str = "cpu"  # cpu or cuda

@@ -28,6 +28,7 @@ from mbrl.training import Metrics, Trainable, is_stateful
 from mbrl.types import Dataset, Transitions
 from world_models.rollout import RolloutConfig, rollout
 
+GAMMA = 0.99
 FOLDS = 3  # of the values in the doubly robust estimate
 TAU = 0.1  # rate of the averaged critics: values are to settle within few updates
 NEVER = -60.0  # log-ratio of an action that the policy never takes
@@ -43,11 +44,15 @@ class ValuationConfig(Settings):
     steps: Count = 4000  # updates of fitted Q evaluation
     resamples: Several = 10  # draws of the episodes, each with critics of its own
     hidden: tuple[Count, ...] = (64, 64)  # widths of critics
-    gamma: Discount = 0.99  # discount factor; a run's own where it has one
+    gamma: Discount | None = None  # discount factor; None: the agent's own, else 0.99
     dice_steps: CountOrZero = 4000  # updates of DICE; 0: none
     model_starts: CountOrZero = 200  # rollouts in the policy's world model; 0: none
     confidence: Fraction = 0.9  # of two-sided intervals: a bound alone is surer
     seed: CountOrZero = 0
+
+    @property
+    def discount(self) -> float:
+        return GAMMA if self.gamma is None else self.gamma
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,8 @@ def value_policy(
     `value_policies`, and what its own critic and world model say. `on_progress` gets the method at
     work and what it measured."""
     config = config or ValuationConfig()
+    if config.gamma is None:
+        config = replace(config, gamma=own_gamma(agent))
     valuation = value_policies([agent.policy], dataset, config, on_progress=on_progress)[0]
     rows = dataset.transitions
     values = critic_values(agent, rows.obs[[a for a, _ in rows.episodes()]])
@@ -131,8 +138,8 @@ def value_policies(
         return lambda metrics: on_progress(method, metrics) if on_progress else None
 
     near = [_support(policy, dataset) for policy in policies]
-    logged = _interval(discounted_returns(rows, config.gamma), config.confidence)
-    limits = fqe.return_range(rows.reward, rows.terminated, config.gamma, rows.duration)
+    logged = _interval(discounted_returns(rows, config.discount), config.confidence)
+    limits = fqe.return_range(rows.reward, rows.terminated, config.discount, rows.duration)
     result = []
     for policy, fitted, close in zip(
         policies, _fitted(policies, dataset, config, near, shown("fitted Q")), near, strict=True
@@ -147,7 +154,7 @@ def value_policies(
             Valuation(
                 len(spans),
                 len(dataset),
-                config.gamma,
+                config.discount,
                 logged,
                 tuple(estimates),
                 close,
@@ -156,6 +163,14 @@ def value_policies(
             )
         )
     return result
+
+
+def own_gamma(agent: Trainable) -> float:
+    """The discount factor that an agent learned with; 0.99 for one without."""
+    for part in (agent.config, getattr(agent.config, "learner", None)):
+        if hasattr(part, "gamma"):
+            return float(part.gamma)
+    return GAMMA
 
 
 def discounted_returns(data: Transitions, gamma: float) -> np.ndarray:
@@ -208,7 +223,7 @@ def _fitted(
     shown: Callable[[Metrics], None],
 ) -> list[Estimate]:
     settings = fqe.FQEConfig(
-        hidden=config.hidden, steps=config.steps, gamma=config.gamma, tau=TAU, seed=config.seed,
+        hidden=config.hidden, steps=config.steps, gamma=config.discount, tau=TAU, seed=config.seed,
         resamples=config.resamples,
     )  # fmt: skip
     try:
@@ -242,7 +257,7 @@ def _dice(
     shown: Callable[[Metrics], None],
 ) -> Estimate:
     """DICE's value; the logged policy's is that of fitted Q evaluation, whose interval counts."""
-    settings = dice.DICEConfig(steps=config.dice_steps, gamma=config.gamma, seed=config.seed)
+    settings = dice.DICEConfig(steps=config.dice_steps, gamma=config.discount, seed=config.seed)
     place = next(policy.parameters()).device
 
     def acts(obs: Tensor, generator: torch.Generator) -> Tensor:
@@ -289,7 +304,7 @@ def _doubly_robust(
         mine = [span for i, span in enumerate(spans) if i % folds == fold]
         rest = [span for i, span in enumerate(spans) if i % folds != fold]
         settings = fqe.FQEConfig(
-            hidden=config.hidden, steps=max(1, config.steps // folds), gamma=config.gamma, tau=TAU,
+            hidden=config.hidden, steps=max(1, config.steps // folds), gamma=config.discount, tau=TAU,
             seed=config.seed,
         )  # fmt: skip
         fit = fqe.FQE([policy], dataset.with_transitions(_spans(data, rest)), settings, "cpu")
@@ -309,12 +324,17 @@ def _doubly_robust(
 
     mask = padded(torch.ones(len(data), dtype=torch.bool))
     logged = Logged(
-        padded(ratio), padded(data.reward), mask, config.gamma, padded(values[0]), padded(values[1])
+        padded(ratio),
+        padded(data.reward),
+        mask,
+        config.discount,
+        padded(values[0]),
+        padded(values[1]),
     )
     each = doubly_robust(logged, torch.eye(len(spans), dtype=torch.float64)).numpy()
     weight = logged.log_weights()[:, -1]
     share = float((2 * weight.logsumexp(0) - (2 * weight).logsumexp(0)).exp() / len(spans))
-    gained = discounted_returns(data, config.gamma)
+    gained = discounted_returns(data, config.discount)
     note = "" if share >= ENOUGH else f"its weights amount to {share:.0%} of the episodes"
     return Estimate(
         "doubly robust",
@@ -335,7 +355,7 @@ def _in_model(agent: Any, model: Any, dataset: Dataset, config: ValuationConfig)
     data = dataset.transitions
     spans = data.episodes()
     limit = dataset.spec.max_episode_steps or math.inf
-    horizon = int(min(limit, math.ceil(math.log(LEFT) / math.log(config.gamma))))
+    horizon = int(min(limit, math.ceil(math.log(LEFT) / math.log(config.discount))))
     place = next(agent.policy.parameters()).device
     generator = torch.Generator(device=place).manual_seed(config.seed)
     chosen = [
@@ -346,12 +366,12 @@ def _in_model(agent: Any, model: Any, dataset: Dataset, config: ValuationConfig)
     settings = RolloutConfig(horizon=horizon, member="per_rollout")
     with torch.no_grad():
         imagined = rollout(model, agent.policy, starts, settings, generator)
-    weight = config.gamma ** torch.arange(horizon, dtype=torch.float64, device=place)
+    weight = config.discount ** torch.arange(horizon, dtype=torch.float64, device=place)
     reward = torch.where(imagined.mask, imagined.reward.double(), 0.0)
     values = (reward * weight[: reward.shape[1]]).sum(1).cpu().numpy()
     parts = _spans(data, [(a, min(b, a + horizon)) for a, b in chosen])
     cut = replace(parts, truncated=_last_of(chosen, horizon))
-    logged = discounted_returns(cut, config.gamma)
+    logged = discounted_returns(cut, config.discount)
     return Estimate(
         "world model",
         *_interval(values, config.confidence),

@@ -1,5 +1,6 @@
 """The verb `evaluate`: evaluate a trained agent in its task."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +24,13 @@ class Evaluate(Settings):
 
     path: tyro.conf.Positional[Path]  # run folder or checkpoint file
     episodes: Count = 100  # start states
+    step: str = "last"  # which policy of a run: last, chosen (offline), or a kept one's number
     seed: CountOrZero = START_SEED  # of the start states; by default those of every run
     stochastic: bool = False  # sample actions instead of taking the greedy ones
     task: str | None = None  # instead of the task of the data
     threads: Count = 1  # CPU threads
     out: Path | None = None  # write the returns to this .npz
+    json: bool = False  # print one JSON object instead of text
     fqe_steps: CountOrZero = 0  # updates of a fitted Q evaluation of the kept policies; 0: none
 
     def main(self) -> int:
@@ -37,7 +40,8 @@ class Evaluate(Settings):
         if not path.exists():
             raise CheckpointError(f"no checkpoint at {path}; give a run folder or a checkpoint")
         torch.set_num_threads(self.threads)
-        agent = algorithms.load(path)
+        agent = selection.agent_at(self.path, self.step) if self.step != "last" else None
+        agent = agent or algorithms.load(path)
         name = self.task or agent.spec.task
         if name not in tasks.TASKS:
             raise ConfigError(
@@ -54,6 +58,20 @@ class Evaluate(Settings):
         )
         mean = float(returns.mean())
         error = float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else 0.0
+        if self.out is not None:
+            np.savez(self.out, returns=returns, seed=self.seed)
+        if self.json:
+            low, high = agent.spec.reference_returns or (None, None)
+            print(
+                json.dumps(
+                    {
+                        "algorithm": type(agent).__name__, "step": agent.step, "task": name,
+                        "mean": mean, "standard_error": error, "returns": returns.tolist(),
+                        "score": None if low is None else float(agent.spec.score(mean)),
+                    }
+                )
+            )  # fmt: skip
+            return 0
         console = Console()
         console.print(f"{type(agent).__name__} after {agent.step} updates, in {name}")
         console.print(f"return {mean:.2f} (standard error {error:.2f}) over {self.episodes} starts")
@@ -61,8 +79,6 @@ class Evaluate(Settings):
             low, high = agent.spec.reference_returns
             score = agent.spec.score(mean)
             console.print(f"score {score:.1f} (0 is a return of {low}, 100 of {high})")
-        if self.out is not None:
-            np.savez(self.out, returns=returns, seed=self.seed)
         return 0
 
     def _offline(self) -> int:

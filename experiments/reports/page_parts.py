@@ -83,6 +83,21 @@ def facts(values: dict[str, Any]) -> str:
     return f'<div class="scroll" tabindex="0"><table><tbody>{rows}</tbody></table></div>'
 
 
+def rows_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with a line of names and text cells."""
+    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f'<td class="fact">{escape(cell)}</td>' for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{names}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} as {"a.b": 1}."""
     flattened: dict[str, Any] = {}

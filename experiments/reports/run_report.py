@@ -1,5 +1,6 @@
 """The page about a run: scores, losses, reach and values, settings."""
 
+import math
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,15 @@ import numpy as np
 
 from experiments.reports import figures
 from experiments.reports.figures import Curve
-from experiments.reports.page_parts import facts, image, losses, single_run, write_page
-from experiments.runs import folders, history
+from experiments.reports.page_parts import (
+    facts,
+    image,
+    losses,
+    rows_table,
+    single_run,
+    write_page,
+)
+from experiments.runs import folders, history, valuation
 from experiments.runs.training import TrainingRun
 from mbrl.records import Evaluations
 
@@ -29,6 +37,7 @@ def write(folder: Path) -> Path:
         *_scores(folder),
         *losses(folder, WATCHED),
         *_reach_and_values(folder),
+        *_before_you_deploy(folder),
     ]
     return write_page(folder, title, parts)
 
@@ -96,3 +105,49 @@ def _reach_and_values(folder: Path) -> list[str]:
         f"<p><strong>{escape(verdict.sentence)}</strong></p>",
         image("report-reach", "values, reach, spread and penalty"),
     ]
+
+
+def _before_you_deploy(folder: Path) -> list[str]:
+    """What `value` wrote; where it was not run, how to."""
+    title = "<h2>Before you deploy</h2>"
+    if not (folder / valuation.FILE).exists():
+        if TrainingRun(folder).settings.online:
+            return []
+        command = f"python -m experiments value {folder}"
+        return [title, f"<p>Not valued yet: <code>{escape(command)}</code></p>"]
+    content = folders.read_json(folder / valuation.FILE)
+    logged, near = content["logged"], content["support"]
+    head = ("estimate", "value", "more than the logged policy", "believed here")
+    rows = [
+        (
+            e["method"],
+            interval(e["value"], e["low"], e["high"]),
+            interval(e["difference"], e["difference_low"], e["difference_high"]),
+            "yes" if e["believed"] else f"no: {e['note']}",
+        )
+        for e in content["estimates"]
+    ]
+    notes = {
+        "policy": f"of update {content['step']}",
+        "valued on": f"{content['episodes']} episodes, {content['rows']} rows: {content['where']}",
+        "logged return": f"{interval(*logged)}, discounted, as recorded",
+        "intervals": f"{content['confidence']:.0%}, over episodes; gamma {content['gamma']:g}",
+        "support": f"{near['outside']:.1%} of its actions are unlike any logged ones at like "
+        f"observations ({near['logged_outside']:.1%} of the logged ones are)",
+    }
+    if content["critic"] is not None:
+        low, high = content["limits"]
+        notes["its own critic"] = (
+            f"{content['critic']:.4g} at the starts; rewards allow {low:.4g} to {high:.4g}"
+        )
+    return [
+        title,
+        f"<p><strong>{escape(content['verdict']['sentence'])}</strong></p>",
+        rows_table(head, rows),
+        facts(notes),
+    ]
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """A value with its bounds; a dash where there is none."""
+    return f"{value:.4g} [{low:.4g}, {high:.4g}]" if math.isfinite(value) else "-"

@@ -5,6 +5,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import algorithms
 from algorithms.evaluation.fqe import FQEConfig, evaluate_policies
 from algorithms.evaluation.fqe import select as best
 from algorithms.pets import PETS
@@ -27,6 +28,33 @@ def kept_policies(folder: Path, agent: Trainable) -> tuple[list[int], list[Any]]
         policy.load_state_dict(checkpoint.load(folder / "policies" / f"{step}.pt")["policy"])
         policies.append(policy)
     return steps, policies
+
+
+def agent_at(folder: Path, step: str) -> Any:
+    """The agent of a run with the policy of `step`: "last" (its checkpoint), "chosen" (by
+    selection.json), or the number of a kept one. Raises `ConfigError` for any other, and where
+    nothing was chosen."""
+    agent: Any = algorithms.load(folder / "checkpoint.pt")
+    if step == "last":
+        return agent
+    kept = sorted(int(file.stem) for file in (folder / "policies").glob("*.pt"))
+    wanted = step
+    if step == "chosen":
+        if not (folder / "selection.json").exists():
+            raise ConfigError(
+                f"nothing was chosen in {folder}: `python -m experiments evaluate {folder} "
+                "--fqe-steps 2500` chooses among its kept policies"
+            )
+        wanted = str(folders.read_json(folder / "selection.json")["chosen"])
+    if not wanted.isdigit() or int(wanted) not in kept:
+        raise ConfigError(
+            f"step is {step!r}; {folder} kept the policies of {', '.join(map(str, kept)) or 'none'}"
+            "; last and chosen are allowed too"
+        )
+    policy = checkpoint.load(folder / "policies" / f"{wanted}.pt")["policy"]
+    agent.policy.load_state_dict(policy)
+    agent.step = int(wanted)
+    return agent
 
 
 def chooses(agent: Trainable) -> bool:

@@ -26,6 +26,7 @@ from mbrl.callbacks import (
 from mbrl.collector import Collector
 from mbrl.data.cards import all_cards, find_tier
 from mbrl.data.fingerprint import fingerprint
+from mbrl.data.split import split_episodes
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.progress import Progress
 from mbrl.records import MetricsFile
@@ -108,6 +109,9 @@ def check(settings: RunSettings) -> None:
             f"{given!r} is a dataset; --after and --collection are for runs in a task, such as "
             "Pendulum-v1"
         )
+    if settings.holdout > 0 and (settings.online or settings.model is not None):
+        what = "learning in a task" if settings.online else "--model, which was fitted to all of it"
+        raise ConfigError(f"--holdout leaves logged episodes out; it does not go with {what}")
     if settings.task is not None and not is_file(given):
         raise ConfigError(
             f"{given!r} is no file; --task says which task a file belongs to, and the card or the "
@@ -254,9 +258,16 @@ def open_source(settings: RunSettings) -> Source:
     if settings.online:
         task = tasks.make(settings.data)
         return Source(task.spec, None, task)
-    dataset = data.load(settings.data, **({"spec": settings.task} if settings.task else {}))
+    dataset = load_data(settings)
+    if settings.holdout > 0:
+        dataset = split_episodes(dataset, settings.holdout)[0]
     known = dataset.spec.task in tasks.TASKS
     return Source(dataset.spec, dataset, tasks.make_for(dataset.spec) if known else None)
+
+
+def load_data(settings: RunSettings) -> Dataset:
+    """All logged data of a run, held-out episodes among them."""
+    return data.load(settings.data, **({"spec": settings.task} if settings.task else {}))
 
 
 def _train(

@@ -1,0 +1,66 @@
+"""The valuation of a run's policy on logged episodes, kept in its folder for the report."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from algorithms.evaluation.valuation import Valuation, ValuationConfig, value_policy
+from algorithms.evaluation.verdict import Verdict, verdict
+from experiments.runs import folders, selection
+from experiments.runs.training import TrainingRun, load_data
+from mbrl import data
+from mbrl.data.split import split_episodes
+from mbrl.errors import ConfigError
+from mbrl.training import Metrics
+from mbrl.types import Dataset
+
+FILE = "valuation.json"
+
+
+def episodes_for(run: TrainingRun, name: str | None) -> tuple[Dataset, str]:
+    """The episodes to value a run's policy on, and a sentence about them: those of `name`, else
+    those that the run held out, else, for want of others, those it learned from."""
+    settings = run.settings
+    if name is not None:
+        return data.load(name), f"episodes of {name}"
+    if settings.online:
+        raise ConfigError(
+            f"{run.folder} learned in the task {settings.data}; name logged episodes with --data"
+        )
+    dataset = load_data(settings)
+    if settings.holdout > 0:
+        held = split_episodes(dataset, settings.holdout)[1]
+        return held, "episodes held out from the run"
+    return dataset, (
+        "the episodes that the run learned from, which flatter its policy; train with --holdout "
+        "0.2 to value it on others"
+    )
+
+
+def value_run(
+    folder: Path,
+    config: ValuationConfig,
+    *,
+    step: str = "last",
+    name: str | None = None,
+    on_progress: Callable[[str, Metrics], None] | None = None,
+) -> dict[str, Any]:
+    """Value the policy of `step` ("last", "chosen", or a number that was kept) and write what came
+    out to valuation.json in the run's folder; the content."""
+    run = TrainingRun(folder)
+    agent = selection.agent_at(folder, step)
+    dataset, where = episodes_for(run, name)
+    valuation = value_policy(agent, dataset, config, on_progress=on_progress)
+    content = described(valuation, verdict(valuation)) | {"step": agent.step, "where": where}
+    content |= {"updates": config.steps, "confidence": config.confidence}
+    folders.write_json(folder / FILE, content)
+    return content
+
+
+def described(valuation: Valuation, judged: Verdict) -> dict[str, Any]:
+    """Plain values; without the distance of every row."""
+    content = asdict(valuation)
+    distances = content["support"].pop("distances")
+    content["support"]["median_distance"] = float(sorted(distances)[len(distances) // 2])
+    return content | {"verdict": asdict(judged)}
