@@ -15,6 +15,10 @@ class DataError(ValueError):
     """A dataset file or array that cannot be used as it is."""
 
 
+class MissingDataError(DataError):
+    """Data that could be used and are not on this machine."""
+
+
 class CheckpointError(ValueError):
     """A checkpoint or run folder that cannot be read or continued."""
 

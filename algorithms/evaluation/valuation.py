@@ -167,10 +167,9 @@ def value_policies(
 
 def own_gamma(agent: Trainable) -> float:
     """The discount factor that an agent learned with; 0.99 for one without."""
-    for part in (agent.config, getattr(agent.config, "learner", None)):
-        if hasattr(part, "gamma"):
-            return float(part.gamma)
-    return GAMMA
+    parts: list[Any] = [agent.config, getattr(agent.config, "learner", None)]
+    known = [float(part.gamma) for part in parts if hasattr(part, "gamma")]
+    return known[0] if known else GAMMA
 
 
 def discounted_returns(data: Transitions, gamma: float) -> np.ndarray:
@@ -304,9 +303,12 @@ def _doubly_robust(
         mine = [span for i, span in enumerate(spans) if i % folds == fold]
         rest = [span for i, span in enumerate(spans) if i % folds != fold]
         settings = fqe.FQEConfig(
-            hidden=config.hidden, steps=max(1, config.steps // folds), gamma=config.discount, tau=TAU,
+            hidden=config.hidden,
+            steps=max(1, config.steps // folds),
+            gamma=config.discount,
+            tau=TAU,
             seed=config.seed,
-        )  # fmt: skip
+        )
         fit = fqe.FQE([policy], dataset.with_transitions(_spans(data, rest)), settings, "cpu")
         for _ in range(settings.steps):
             fit.update()

@@ -168,8 +168,8 @@ class DataCheck(FileOptions):
         if dataset is not None:
             findings += suspicions(dataset)
         if self.json:
-            found = [{k: v for k, v in asdict(f).items() if v is not None} for f in findings]
-            result = {"usable": not failed, "findings": found, "coverage": coverage}
+            listed = [{k: v for k, v in asdict(f).items() if v is not None} for f in findings]
+            result = {"usable": not failed, "findings": listed, "coverage": coverage}
             console.print_json(json.dumps(result))
             return int(failed)
         for finding in findings:

@@ -18,7 +18,7 @@ from experiments.tables import cost, page, plan, records, render, summary, table
 from experiments.tables.plan import Cell, Plan
 from mbrl import data
 from mbrl.data.fingerprint import fingerprint
-from mbrl.errors import ConfigError, DataError, unknown_name
+from mbrl.errors import ConfigError, DataError, MissingDataError, unknown_name
 
 
 def show(table: Plan, home: Path, console: Console) -> None:
@@ -138,8 +138,12 @@ def fingerprints(cells: Sequence[Cell]) -> tuple[dict[str, str], dict[str, str]]
     for name in sorted({c.row.data for c in cells if c.row.data}):
         try:
             fingerprint_of[name] = fingerprint(data.load(name))
-        except DataError as problem:  # not here, or here and not as published
-            missing[name] = str(problem)
+        except MissingDataError:
+            missing[name] = (
+                f"{name} is not on this machine: `python -m experiments data fetch {name}` gets it."
+            )
+        except DataError as problem:  # here, and not as published
+            missing[name] = " ".join(str(problem).split())
     return fingerprint_of, missing
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mbrl.data.cards import Checksum
-from mbrl.errors import DataError
+from mbrl.errors import MissingDataError
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
 BLOCK = 1 << 20
@@ -33,7 +33,7 @@ def download(
     """Fetch `target` from the first of `urls` that works; `DataError` with the manual way if none
     does. A partial file is kept beside the target and continued by the next call."""
     if not urls:
-        raise DataError(f"no address is known for {target.name}; put the file at {target}")
+        raise MissingDataError(f"no address is known for {target.name}; put the file at {target}")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     reasons = []
@@ -56,7 +56,7 @@ def download(
             if not again:
                 break
         reasons.append(f"    {url}: {reason}")
-    raise DataError(
+    raise MissingDataError(
         f"{target.name} could not be fetched:\n" + "\n".join(reasons) + "\nWithout a network, "
         "fetch it on another machine and copy it here:\n"
         f"    curl -L -o {target.name} {urls[0]}\n    and place it at {target}"

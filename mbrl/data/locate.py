@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from mbrl.data.cards import Card, Tier, cards_dir
-from mbrl.errors import DataError
+from mbrl.errors import MissingDataError
 
 HOMES = {  # environment variables and default folders of the projects the files come from
     "d4rl": (("D4RL_DATASET_DIR",), "~/.d4rl/datasets"),
@@ -40,7 +40,7 @@ def local_file(card: Card, tier: Tier) -> Path:
     for path in (local_target(card.family, tier.name), shipped):
         if path.is_file():
             return path
-    raise DataError(
+    raise MissingDataError(
         f"{card.family}/{tier.name} is not on this machine. Record it with\n"
         f"    python -m experiments collect {card.family} --tiers {tier.name}\n"
         f"which writes {local_target(card.family, tier.name)}"

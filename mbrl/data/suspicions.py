@@ -69,17 +69,14 @@ def _leaks(dataset: Dataset) -> list[Finding]:
     findings = []
     for i in range(obs.shape[1]):
         explained = [_explained(obs[:, i], column) for _, column in columns]
-        told = [n for (n, _), share in zip(columns, explained, strict=True) if share > LEAK]
-        if dataset.spec.discrete and len(told) < len(columns):
+        given_away = [n for (n, _), share in zip(columns, explained, strict=True) if share > LEAK]
+        if dataset.spec.discrete and len(given_away) < len(columns):
             continue
-        if told:
+        if given_away:
             name = _name(dataset.spec.obs_names, "obs", i)
-            text = f"{name} alone gives {' and '.join(dict.fromkeys(told))} away: was it recorded "
-            findings.append(
-                warning(
-                    f"{text}after the decision? Then leave it out; a policy cannot see it in time"
-                )
-            )
+            actions = " and ".join(dict.fromkeys(given_away))
+            text = f"{name} alone gives {actions} away: was it recorded after the decision? "
+            findings.append(warning(f"{text}Then leave it out; a policy cannot see it in time"))
     return findings
 
 

@@ -42,13 +42,13 @@ def fit_entries(
         if missing.all():
             raise DataError(f"obs {name}: every value is missing; leave the column out")
         if name in categorical or not (tables.is_numeric(column) or column.dtype.kind == "M"):
-            found = sorted({str(cell) for cell in tables.labels(column) if cell is not None})
-            if len(found) > MOST_LABELS:
+            texts = sorted({str(cell) for cell in tables.labels(column) if cell is not None})
+            if len(texts) > MOST_LABELS:
                 raise DataError(
-                    f"obs {name} holds {len(found)} different texts ({listing(found, 3)}); up to "
+                    f"obs {name} holds {len(texts)} different texts ({listing(texts, 3)}); up to "
                     f"{MOST_LABELS} become a column each. Group them, or give a number instead"
                 )
-            entries += [Entry(f"{name}={label}", name, "category", label) for label in found]
+            entries += [Entry(f"{name}={label}", name, "category", label) for label in texts]
         else:
             values = tables.numbers(f"obs {name}", column)
             _require_precision(name, values[~missing])
@@ -161,24 +161,24 @@ def read_actions(
         parts = [tables.numbers(n, table[c]) for n, c in zip(names, columns, strict=True)]
         return Actions(np.stack(parts, axis=1), note=note)
     cells = tables.labels(column)
-    found = tuple(known) or _sorted({str(c) for c in cells if c is not None})
-    require_labels(f"action {columns[0]}", cells, set(found))
-    if len(found) < 2:
+    texts = tuple(known) or _sorted({str(c) for c in cells if c is not None})
+    require_labels(f"action {columns[0]}", cells, set(texts))
+    if len(texts) < 2:
         raise DataError(
-            f"action {columns[0]} is {listing(found) or 'missing'} in every row; with one action "
+            f"action {columns[0]} is {listing(texts) or 'missing'} in every row; with one action "
             "there is nothing to choose"
         )
-    number = {label: i for i, label in enumerate(found)}
+    number = {label: i for i, label in enumerate(texts)}
     values = np.array([-1 if c is None else number[c] for c in cells], dtype=np.int64)
-    return Actions(values, found, note)
+    return Actions(values, texts, note)
 
 
-def _sorted(found: set[str]) -> tuple[str, ...]:
+def _sorted(texts: set[str]) -> tuple[str, ...]:
     """Numbers by size, text by the alphabet, false before true."""
     key: Callable[[str], Any] = str
     try:
-        {float(label) for label in found}
+        {float(label) for label in texts}
         key = float
     except ValueError:
         pass
-    return tuple(sorted(found, key=key))
+    return tuple(sorted(texts, key=key))

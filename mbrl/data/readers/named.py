@@ -11,7 +11,7 @@ from mbrl.data.issues import Finding, error, note
 from mbrl.data.locate import data_home, find_file
 from mbrl.data.readers.files import file_hash
 from mbrl.data.task_spec import bound, given_spec
-from mbrl.errors import DataError
+from mbrl.errors import MissingDataError
 from mbrl.types import Provenance, Spec
 
 
@@ -35,7 +35,7 @@ def obtain(card: Card, tier: Tier, file: str, options: Options) -> Path:
     urls = [f"{base}/{file}" for base in card.sources]
     if not options.download:
         addresses = "\n".join(f"    {url}" for url in urls)
-        raise DataError(
+        raise MissingDataError(
             f"{card.family}/{tier.name} is not on this machine and download=False. Fetch\n"
             f"{addresses}\nto {target}, or run python -m experiments data fetch "
             f"{card.family}/{tier.name}"

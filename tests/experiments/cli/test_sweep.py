@@ -47,7 +47,7 @@ def test_a_sweep_writes_its_table_and_figure(tmp_path, monkeypatch) -> None:
     assert (tmp_path / "s" / "knob.png").stat().st_size > 5000
 
 
-def test_data_without_a_task_have_no_scores(pendulum, tmp_path: Path) -> None:
+def test_data_without_a_task_have_estimates_in_place_of_scores(pendulum, tmp_path: Path) -> None:
     """As D4RL's kitchen: everything but evaluations. And the time of a run is that of all its
     sessions."""
     spec = dataclasses.replace(pendulum.spec, task="Kitchen-v0", reference_returns=None)
@@ -58,10 +58,12 @@ def test_data_without_a_task_have_no_scores(pendulum, tmp_path: Path) -> None:
     first = jobs.seconds(folder)
     record = records.write(tmp_path / "0.json", {"algorithm": "td3_bc"}, folder)
     assert record["steps"] == [] and math.isfinite(max(record["selection"]["values"]))
-    assert math.isnan(records.last_score(record)) and math.isnan(records.selected_score(record))
+    choice = record["selection"]
+    assert records.last_score(record) == choice["values"][choice["steps"].index(choice["chosen"])]
+    assert math.isnan(records.selected_score(record)) and records.estimated(record)
     entry = summary.Entry()
     summary._add_run(entry, 0, record, None)
-    assert render.text_of(entry, 1) == "none"
+    assert render.text_of(entry, 1).startswith("-")
     described = folders.read_json(folder / "config.json")
     described["run"]["steps"] = 25
     folders.write_json(folder / "config.json", described)
