@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from mbrl import agent
@@ -34,12 +35,13 @@ from mbrl.types import Dataset, Spec, Transitions
 Policy = Callable[[Tensor], Tensor] | Stateful  # raw obs [B, S] to actions in the task's units
 
 DIVERGED = 1e4  # a TD error beyond this many deviations of the data's returns says nothing
+NEAREST = 32  # observations at which the logged policy is looked up where a recording was cut
 CHUNK = 65_536  # observations a policy is asked for at a time
 
 
 class LoggedPolicy:
-    """Stands for whoever chose the logged actions: its next action is the logged one. Rows at which
-    a recording was cut have none, and the fit leaves them out."""
+    """Stands for whoever chose the logged actions: its next action is the logged one. Where a
+    recording was cut there is none; there it is one of those logged at the nearest observations."""
 
 
 LOGGED = LoggedPolicy()
@@ -212,6 +214,24 @@ def greedy_actions(policy: Policy, data: Transitions, starts: Tensor) -> Tensor:
     return actions
 
 
+def logged_next_actions(data: Transitions) -> Tensor:
+    """The logged action at every `next_obs`: that of the next row, or, where an episode was cut,
+    that of a random one of the rows whose observations are nearest."""
+    action = data.action.roll(-1, 0)
+    cut = (data.truncated & ~data.terminated).nonzero().flatten()
+    if len(cut):
+        obs, ends = data.obs.cpu().double(), data.next_obs[cut].cpu().double()
+        scale = obs.std(0, correction=0).clamp_min(1e-12)
+        count = min(NEAREST, len(obs))
+        # A little noise, so that equal observations do not always give the same rows.
+        rng = np.random.default_rng(0)
+        places = (obs / scale).numpy() + 1e-6 * rng.normal(size=obs.shape)
+        near = cKDTree(places).query((ends / scale).numpy(), k=count)[1].reshape(len(cut), count)
+        picked = near[np.arange(len(cut)), rng.integers(count, size=len(cut))]
+        action[cut] = data.action[torch.from_numpy(picked).to(data.action.device)]
+    return action
+
+
 def policy_actions(
     policies: Sequence[Trainable | Policy | LoggedPolicy],
     data: Transitions,
@@ -226,7 +246,7 @@ def policy_actions(
     columns = []
     for k, policy in enumerate(policies):
         if isinstance(policy, LoggedPolicy):
-            action = torch.cat([data.action.roll(-1, 0), data.action[starts]])
+            action = torch.cat([logged_next_actions(data), data.action[starts]])
         elif isinstance(policy, Trainable):
             there = next(policy.policy.parameters()).device
             action = greedy_actions(policy.policy, data.to(there), starts.to(there)).to(place)
@@ -306,11 +326,6 @@ class FQE:
         self.counts = self._draw_counts(len(starts))
         self.episode = (data.truncated | data.terminated).long().cumsum(0).roll(1)
         self.episode[0] = 0
-        cut = data.truncated & ~data.terminated
-        known = cut.logical_not() if LOGGED in policies else torch.ones_like(cut)
-        self.usable = known.nonzero().flatten()
-        if len(self.usable) == 0:
-            raise DataError("every episode has one row and was cut there: nothing follows it")
         self.critic.to(self.place)
         self.critic_target = target_copy(self.critic)
         self.optimiser = adam(self.critic.parameters(), config.learning_rate)
@@ -328,9 +343,8 @@ class FQE:
         the task's units and its share of targets out of range [K]."""
         c = self.config
         index = torch.randint(
-            len(self.usable), (c.batch_size,), generator=self.generator, device=self.place
+            len(self.buffer), (c.batch_size,), generator=self.generator, device=self.place
         )
-        index = self.usable[index]
         batch = self.buffer.batch(self.buffer.gather(index))
         next_action = self.next_action.index_select(0, index).transpose(0, 1)
         with torch.no_grad():
