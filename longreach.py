@@ -1,5 +1,5 @@
 """The library under one name: `import longreach as lr`, then `lr.RAVL`, `lr.load`, `lr.evaluate`,
-`lr.make`. A name is imported when it is first used."""
+`lr.collect`, `lr.make`. A name is imported when it is first used."""
 
 import importlib
 import importlib.util
@@ -7,8 +7,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
+
 if TYPE_CHECKING:
     from algorithms import *  # noqa: F403
+    from experiments.recording.environment import collect as collect
     from mbrl.evaluation import evaluate as evaluate
     from mbrl.tasks import make as make
 
@@ -23,11 +26,30 @@ else:
         return getattr(importlib.import_module(_OTHERS.get(name, "algorithms")), name)
 
 
-_OTHERS = {"evaluate": "mbrl.evaluation", "make": "mbrl.tasks"}  # name -> module
+_OTHERS = {  # name -> module
+    "collect": "experiments.recording.environment",
+    "evaluate": "mbrl.evaluation",
+    "make": "mbrl.tasks",
+}
 
 
 def __dir__() -> list[str]:
     return sorted([*importlib.import_module("algorithms").__all__, *_OTHERS, "__version__"])
+
+
+_TASKS = {"CartPoleSwingUp-v0": 500, "PointMass-v0": 30}  # not gymnasium's: their step limits
+
+
+def _register_tasks() -> None:
+    """Tell gymnasium of this library's own tasks, as `longreach/ID`; nothing is made or imported
+    before `gymnasium.make` asks for one."""
+    for task, limit in _TASKS.items():
+        gymnasium.register(
+            f"longreach/{task}",
+            entry_point="mbrl.tasks.gym_env:TaskEnvironment",
+            kwargs={"task_id": task},
+            max_episode_steps=limit,
+        )
 
 
 def _require_own_mbrl() -> None:
@@ -44,3 +66,4 @@ def _require_own_mbrl() -> None:
 
 
 _require_own_mbrl()
+_register_tasks()

@@ -4,7 +4,7 @@ recording stopped (bootstrap); the two are never merged."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,9 @@ class Spec:
     number of discrete actions, or None where actions are continuous in
     [`action_low`, `action_high`] (one bound per component, in the task's own units).
     `reference_returns` is (random, expert): the undiscounted returns that score 0 and 100.
-    `task_options` are the keyword arguments that make the task match its data.
+    `task_options` are the keyword arguments that make the task match its data. `obs_names` and
+    `action_names` name the entries of observations and actions; empty: they have none.
+    `action_mask` says that the task tells at every step which of its discrete actions are allowed.
     """
 
     task: str
@@ -32,12 +34,39 @@ class Spec:
     max_episode_steps: int | None = None
     reference_returns: tuple[float, float] | None = None
     task_options: dict[str, Any] = field(default_factory=dict)
+    obs_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
+    action_mask: bool = False
+
+    @staticmethod
+    def from_spaces(
+        observation_space: Any,
+        action_space: Any,
+        *,
+        task: str,
+        categories: Literal["one-hot", "number"] = "one-hot",
+        **fields: Any,
+    ) -> "Spec":
+        """The spec of gymnasium's spaces, as `mbrl.spaces` flattens them; `fields` are others of
+        this class. Raises `ConfigError` for spaces that the algorithms do not take."""
+        from mbrl.spaces import Flattener, action_sizes  # gymnasium is not needed by all
+
+        seen = Flattener(observation_space, task, categories)
+        sizes = action_sizes(action_space, task)
+        return Spec(task=task, obs_dim=seen.dim, **{"obs_names": seen.names, **sizes, **fields})
 
     def __post_init__(self) -> None:
         if self.obs_dim < 1 or self.action_dim < 1:
             raise ConfigError(
                 f"spec of {self.task!r}: obs_dim={self.obs_dim}, action_dim={self.action_dim}; "
                 "both must be at least 1"
+            )
+        self._check_names("obs_names", self.obs_dim)
+        self._check_names("action_names", self.action_dim)
+        if self.action_mask and not self.discrete:
+            raise ConfigError(
+                f"spec of {self.task!r}: action_mask is for discrete actions; bounds limit "
+                "continuous ones"
             )
         if self.discrete:
             if self.action_dim != 1 or (self.num_actions or 0) < 2:
@@ -58,6 +87,22 @@ class Spec:
                 f"{self.action_low} and {self.action_high}"
             )
 
+    def _check_names(self, field_name: str, count: int) -> None:
+        names: tuple[str, ...] = getattr(self, field_name)
+        if not names:
+            return
+        if len(names) != count:
+            raise ConfigError(
+                f"spec of {self.task!r}: {field_name} has {len(names)} names, there are {count} "
+                "entries; name each of them or none"
+            )
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"spec of {self.task!r}: {field_name} has {', '.join(map(repr, twice))} more than "
+                "once; every entry needs a name of its own"
+            )
+
     @property
     def discrete(self) -> bool:
         return self.num_actions is not None
@@ -73,7 +118,10 @@ class Spec:
         return 100.0 * (returns - low) / (high - low)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All fields; names and masks only where there are any, so that files and keys of what has
+        none are those of releases that did not know them."""
+        later = ("obs_names", "action_names", "action_mask")
+        return {k: v for k, v in asdict(self).items() if v or k not in later}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Spec":
@@ -81,7 +129,8 @@ class Spec:
             k: tuple(values[k]) if values.get(k) is not None else None
             for k in ("action_low", "action_high", "reference_returns")
         }
-        return Spec(**{**values, **tuples})
+        names = {k: tuple(values.get(k) or ()) for k in ("obs_names", "action_names")}
+        return Spec(**{**values, **tuples, **names})
 
 
 @dataclass(frozen=True)
@@ -91,7 +140,9 @@ class Transitions:
     `obs`, `next_obs` [N, S] float; `action` [N, A] float, or [N] int64 where discrete; `reward`
     [N] float; `terminated`, `truncated` [N] bool. The last row of every episode carries one of the
     two flags (both may be set), so episode boundaries are `ends`. `state` [N, K], where present,
-    is the simulator state at `obs` (what MuJoCo needs beside the observation).
+    is the simulator state at `obs` (what MuJoCo needs beside the observation). `action_mask` and
+    `next_action_mask` [N, n] bool, both or neither, say which of n discrete actions were allowed at
+    `obs` and are at `next_obs`.
     """
 
     obs: Tensor
@@ -101,10 +152,12 @@ class Transitions:
     terminated: Tensor
     truncated: Tensor
     state: Tensor | None = None
+    action_mask: Tensor | None = None
+    next_action_mask: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = self.obs.shape[0]
-        for name in ("action", "reward", "next_obs", "terminated", "truncated", "state"):
+        for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if value is not None and value.shape[0] != n:
                 raise DataError(f"{name} has {value.shape[0]} rows, obs has {n}")
@@ -119,6 +172,16 @@ class Transitions:
         for name in ("terminated", "truncated"):
             if getattr(self, name).dtype != torch.bool:
                 raise DataError(f"{name} must be bool, got {getattr(self, name).dtype}")
+
+        self._check_masks()
+
+    def _check_masks(self) -> None:
+        masks = [m for m in (self.action_mask, self.next_action_mask) if m is not None]
+        if len(masks) == 1:
+            raise DataError("action_mask and next_action_mask come together; one is missing")
+        if any(mask.ndim != 2 or mask.dtype != torch.bool for mask in masks):
+            kinds = [f"{tuple(mask.shape)} {mask.dtype}" for mask in masks]
+            raise DataError(f"action masks must be [N, n] bool, got {' and '.join(kinds)}")
 
     def __len__(self) -> int:
         return int(self.obs.shape[0])

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from mbrl.callbacks import (
 from mbrl.collector import Collector
 from mbrl.data.cards import all_cards, find_tier
 from mbrl.data.fingerprint import fingerprint
-from mbrl.errors import CheckpointError, ConfigError
+from mbrl.errors import CheckpointError, ConfigError, TaskError
 from mbrl.progress import Progress
 from mbrl.records import MetricsFile
 from mbrl.tasks import Task
@@ -113,6 +114,8 @@ def check(settings: RunSettings) -> None:
             f"{name} learns by acting and {given!r} is a dataset; give a task, such as CartPole-v1 "
             "(`list` shows them all)"
         )
+    if not settings.online and not data.is_dataset_name(given):
+        tasks.require_task(given)
     kind = action_kind(settings)
     if kind is not None and kind not in cls.action_kinds:
         able = [n for n, (c, _) in ALGORITHMS.items() if kind in c.action_kinds]
@@ -193,7 +196,7 @@ class TrainingRun(Job):
         facts = {
             "algorithm": {"name": settings.algorithm, "version": cls.version},
             "data": data_now,
-            "spec": configs.to_dict(source.spec),
+            "spec": configs.plain(source.spec.to_dict()),
             "seed": settings.seed,
             "threads": settings.threads,
         }
@@ -246,12 +249,17 @@ class Source:
 
 def open_source(settings: RunSettings) -> Source:
     """Load the dataset, or make the task."""
+    task: Task | None = None
     if settings.online:
         task = tasks.make(settings.data)
         return Source(task.spec, None, task)
     dataset = data.load(settings.data)
-    known = dataset.spec.task in tasks.TASKS
-    return Source(dataset.spec, dataset, tasks.make_for(dataset.spec) if known else None)
+    if tasks.is_task(dataset.spec.task):
+        try:
+            task = tasks.make_for(dataset.spec)
+        except (ConfigError, TaskError) as problem:
+            warnings.warn(f"no evaluation in the task of the data: {problem}", stacklevel=2)
+    return Source(dataset.spec, dataset, task)
 
 
 def _train(
@@ -298,6 +306,9 @@ def _train(
                 agent.fit(source.dataset, steps - agent.step, callbacks=callbacks)
             else:
                 train(agent, steps, callbacks, collector)
+        except TaskError:  # of an environment: what was learned before it stays
+            saver.save(agent)
+            raise
         finally:
             progress.close()
     mean = score = None
@@ -311,6 +322,8 @@ def _train(
         "last_return_mean": mean,
         "last_score": score,
     }
+    if collector is not None and collector.interrupted:
+        result["interrupted_episodes"] = collector.interrupted
     chooses = settings.fqe_steps > 0 and selection.chooses(agent)
     if chooses and source.dataset is not None:
         selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
@@ -387,3 +400,7 @@ def _put_back(
         evaluator.evaluations.save(folder / "evaluations.npz")
     if collector is not None and "collector" in kept:
         collector.load_state_dict(kept["collector"])
+        if collector.interrupted:
+            known = folders.read_json(folder / "manifest.json")
+            known["interrupted_episodes"] = collector.interrupted
+            folders.write_json(folder / "manifest.json", known)

@@ -2,7 +2,7 @@
 
 from mbrl.data.assemble import from_arrays
 from mbrl.data.issues import Finding
-from mbrl.data.loading import check, load
+from mbrl.data.loading import check, is_dataset_name, load
 from mbrl.data.locate import data_home, local_target
 from mbrl.data.readers.compact import save_npz
 from mbrl.data.readers.memory import from_dataframe, from_sb3
@@ -14,6 +14,7 @@ __all__ = [
     "from_arrays",
     "from_dataframe",
     "from_sb3",
+    "is_dataset_name",
     "load",
     "local_target",
     "save_npz",

@@ -75,7 +75,31 @@ def _transitions(columns: Columns, spec: Spec) -> Transitions:
         terminated=tensor("terminated", torch.bool),
         truncated=tensor("truncated", torch.bool),
         state=None if state is None else torch.from_numpy(np.array(state)),
+        **_masks(columns, spec),
     )
+
+
+def _masks(columns: Columns, spec: Spec) -> dict[str, Tensor]:
+    """The action masks, where there are any. Raises `DataError` for masks of another shape, or
+    that forbid the action of their row."""
+    found = {"action_mask": columns.action_mask, "next_action_mask": columns.next_action_mask}
+    masks = {name: mask for name, mask in found.items() if mask is not None}
+    if not masks:
+        return {}
+    if len(masks) == 1:
+        raise DataError("action_mask and next_action_mask come together; one is missing")
+    action = columns.need("action").reshape(-1).astype(np.int64)
+    for name, mask in masks.items():
+        if not spec.discrete or mask.shape != (len(action), spec.num_actions):
+            raise DataError(
+                f"{name} has shape {mask.shape}; masks are for discrete actions, [rows, actions], "
+                f"here [{len(action)}, {spec.num_actions}]"
+            )
+    allowed = masks["action_mask"][np.arange(len(action)), action].astype(bool)
+    if not allowed.all():
+        row = int(np.argmin(allowed))
+        raise DataError(f"row {row}: action {action[row]} is one that its action_mask forbids")
+    return {name: torch.from_numpy(mask.astype(bool)) for name, mask in masks.items()}
 
 
 def _array(value: Any) -> np.ndarray | None:
@@ -98,18 +122,22 @@ def from_arrays(
     done: Any = None,
     episode: Any = None,
     state: Any = None,
+    action_mask: Any = None,
+    next_action_mask: Any = None,
     provenance: Provenance | None = None,
     **options: Any,
 ) -> Dataset:
     """A `Dataset` from arrays or tensors in time order, episode after episode.
 
-    `obs`, `next_obs` [N, S]; `action` [N, A] or [N]; `reward` and the flags [N]. `options` are
+    `obs`, `next_obs` [N, S]; `action` [N, A] or [N]; `reward` and the flags [N];
+    `action_mask`, `next_action_mask` [N, n] of n discrete actions. `options` are
     those of `load` that concern values (`spec`, `discrete`, `done_means`, `horizon`, `next_obs` is
     the array here, `boundaries`, `clip_actions`, `action_low`, `action_high`).
     """
     arrays = {
         "obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "done": done,
         "terminated": terminated, "truncated": truncated, "episode": episode, "state": state,
+        "action_mask": action_mask, "next_action_mask": next_action_mask,
     }  # fmt: skip
     chosen = Options.of(options)
     columns = from_named({k: _array(v) for k, v in arrays.items() if v is not None})

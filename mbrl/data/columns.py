@@ -21,6 +21,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "done": ("done", "dones"),
     "episode": ("episode", "episodes", "episode_id"),
     "state": ("state",),
+    "action_mask": ("action_mask",),
+    "next_action_mask": ("next_action_mask",),
 }
 
 
@@ -38,6 +40,8 @@ class Columns:
     done: np.ndarray | None = None
     episode: np.ndarray | None = None
     state: np.ndarray | None = None
+    action_mask: np.ndarray | None = None
+    next_action_mask: np.ndarray | None = None
     present: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

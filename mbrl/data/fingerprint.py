@@ -2,14 +2,14 @@
 
 import hashlib
 
-from mbrl.types import Dataset
+from mbrl.types import Dataset, Transitions
 
 
 def fingerprint(dataset: Dataset) -> str:
     """SHA-256 of every array of the transitions, 64 hexadecimal digits."""
     digest = hashlib.sha256()
     data = dataset.transitions
-    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated", "state"):
+    for name in Transitions.__dataclass_fields__:
         value = getattr(data, name)
         if value is not None:
             array = value.detach().cpu().contiguous().numpy()

@@ -81,6 +81,11 @@ def _sources(name: str, options: Options, collect: bool = False) -> list[Source]
     return [READERS[card.kind](card, tier, options, collect)]
 
 
+def is_dataset_name(name: str) -> bool:
+    """Whether `name` can be a dataset: of a known family, a file of a known kind, a folder."""
+    return _is_card_name(name) or Path(name).suffix.lower() in SUFFIXES or Path(name).exists()
+
+
 def _is_card_name(name: str) -> bool:
     return name.partition("/")[0] in all_cards()
 
@@ -126,12 +131,11 @@ def _local_source(card: Card, tier: Tier, options: Options) -> Source:
 def concatenate(parts: list[Dataset], name: str) -> Dataset:
     """One dataset from several of one task, in order."""
     rows = [part.transitions for part in parts]
-    states = [r.state for r in rows if r.state is not None]
-    fields = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-    joined = Transitions(
-        **{f: torch.cat([getattr(r, f) for r in rows]) for f in fields},
-        state=torch.cat(states) if len(states) == len(rows) else None,
-    )
+    values: dict[str, Any] = {}
+    for column in Transitions.__dataclass_fields__:
+        present = [getattr(r, column) for r in rows if getattr(r, column) is not None]
+        values[column] = torch.cat(present) if len(present) == len(rows) else None
+    joined = Transitions(**values)
     hashes = "+".join(str(part.provenance.sha256) for part in parts)
     provenance = replace(
         parts[0].provenance,

@@ -1,7 +1,7 @@
 """What a task is: a pure, batched simulator over explicit state tensors. The caller owns the
 state, so a run can be checkpointed, forked and replayed exactly."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,12 +11,19 @@ from mbrl.types import Spec
 
 class Step(NamedTuple):
     """One step of B parallel tasks: `state` [B, K], `obs` [B, S], `reward` [B], `terminated` [B]
-    bool. Time limits are the caller's (`spec.max_episode_steps`)."""
+    bool. Time limits are the caller's (`spec.max_episode_steps`), except where the task has cut
+    the episode itself: `truncated` [B] bool, of its own (both flags may be set)."""
 
     state: Tensor
     obs: Tensor
     reward: Tensor
     terminated: Tensor
+    truncated: Tensor | None = None
+
+    @property
+    def ended(self) -> Tensor:
+        """[B] bool: the episodes that the task has ended or cut."""
+        return self.terminated if self.truncated is None else self.terminated | self.truncated
 
 
 class Task(Protocol):
@@ -47,4 +54,28 @@ class Task(Protocol):
 
     def terminates(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
         """[B] bool: whether the task ends on reaching `next_obs`, from observations alone."""
+        ...
+
+
+@runtime_checkable
+class LiveTask(Protocol):
+    """A task over environments that can only go on from where they are: a state is a ticket for
+    one step, whose second use raises `ConfigError`. The methods of `Task` beside these."""
+
+    copies: int  # environments that a caller without a number of its own runs side by side
+
+    def restart(self, state: Tensor, ended: Tensor, generator: torch.Generator) -> Tensor:
+        """`state` [B, K] with new starts in the rows that `ended` [B] marks."""
+        ...
+
+    def release(self, state: Tensor) -> None:
+        """Give back the environments of states that nobody will step."""
+        ...
+
+    def holds(self, state: Tensor) -> bool:
+        """Whether all these states can be stepped."""
+        ...
+
+    def action_mask(self, state: Tensor) -> Tensor | None:
+        """[B, n] bool, the discrete actions allowed in states; None where all always are."""
         ...
