@@ -7,8 +7,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
-
 if TYPE_CHECKING:
     from algorithms import *  # noqa: F403
     from experiments.recording.environment import collect as collect
@@ -37,21 +35,6 @@ def __dir__() -> list[str]:
     return sorted([*importlib.import_module("algorithms").__all__, *_OTHERS, "__version__"])
 
 
-_TASKS = {"CartPoleSwingUp-v0": 500, "PointMass-v0": 30}  # not gymnasium's: their step limits
-
-
-def _register_tasks() -> None:
-    """Tell gymnasium of this library's own tasks, as `longreach/ID`; nothing is made or imported
-    before `gymnasium.make` asks for one."""
-    for task, limit in _TASKS.items():
-        gymnasium.register(
-            f"longreach/{task}",
-            entry_point="mbrl.tasks.gym_env:TaskEnvironment",
-            kwargs={"task_id": task},
-            max_episode_steps=limit,
-        )
-
-
 def _require_own_mbrl() -> None:
     """Raise `ImportError` where `mbrl` is the package of another library: mbrl-lib has that name
     too."""
@@ -66,4 +49,3 @@ def _require_own_mbrl() -> None:
 
 
 _require_own_mbrl()
-_register_tasks()

@@ -61,8 +61,8 @@ class SB3Policy:
             return self._predict(obs, mask, deterministic=False)
 
     def parameters(self) -> Iterator[Parameter]:
-        found: Iterator[Parameter] = self.model.policy.parameters()
-        return found
+        weights: Iterator[Parameter] = self.model.policy.parameters()
+        return weights
 
     def state_dict(self) -> dict[str, Any]:
         values: dict[str, Any] = self.model.policy.state_dict()

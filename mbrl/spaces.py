@@ -1,6 +1,7 @@
 """Gymnasium's spaces as flat numbers: observations as one vector with a name for each entry, and
 which action spaces the algorithms take. What is not taken is refused with the way round it."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -83,6 +84,7 @@ class Flattener:
                 f"{task}: the observation space {space} has no entries; an observation needs at "
                 "least one number (a constant will do)"
             )
+        self._outside: set[str] = set()  # entries of which it was said
         plain = isinstance(space, spaces.Box)
         self.names = () if plain else tuple(n for leaf in self.leaves for n in leaf.names)
 
@@ -92,21 +94,29 @@ class Flattener:
         return np.concatenate([leaf.read(obs, source) for leaf in self.leaves])
 
     def check(self, obs: Any, when: str) -> None:
-        """Raise `ConfigError`, with the entry, where an observation has another type than its space
-        or lies outside of it."""
+        """Raise `ConfigError`, with the entry, where an observation has another type than its
+        space; warn, once an entry, where a number lies outside of the bounds."""
         for leaf in self.leaves:
             value = obs
             for key in leaf.keys:
                 value = value[key]
-            if leaf.space.contains(value):
-                continue
-            found = getattr(value, "dtype", type(value).__name__)
-            raise ConfigError(
-                f"{self.task}{when}: entry {leaf.path or 'obs'!r} of the observation is "
-                f"{_short(value)} ({found}), which is not in its space {leaf.space}; correct the "
-                "environment's observation_space or what it returns (make(..., check=False) takes "
-                "it as it is)"
-            )
+            has, wanted = getattr(value, "dtype", None), leaf.space.dtype
+            entry = f"{self.task}{when}: entry {leaf.path or 'obs'!r} of the observation"
+            integers = has is not None and has.kind in "iub" and wanted.kind in "iu"
+            if has is not None and not (np.can_cast(has, wanted) or integers):
+                raise ConfigError(
+                    f"{entry} is {has}, its space {leaf.space} has {wanted}; correct the "
+                    "environment's observation_space or what it returns (make(..., check=False) "
+                    "takes it as it is)"
+                )
+            inside = np.asarray(value, wanted)
+            if leaf.path not in self._outside and not leaf.space.contains(inside):
+                self._outside.add(leaf.path)
+                warnings.warn(
+                    f"{entry} is {_short(value)}, outside of its space {leaf.space}; it is taken "
+                    "as it is",
+                    stacklevel=2,
+                )
 
 
 def action_sizes(space: Any, task: str) -> dict[str, Any]:

@@ -58,11 +58,11 @@ class TrueDynamics:
 
     def _step(self, obs: Tensor, action: Tensor, state: Tensor | None) -> Prediction:
         if state is not None:
-            reached, next_obs, reward, terminated = self.task.step(state, action)[:4]
+            reached, next_obs, reward, terminated = self.task.step(state, action)
             return Prediction(next_obs, reward, terminated, state=reached)
         state, valid = self.task.state_from_obs(obs)
         if bool(valid.all()):
-            reached, next_obs, reward, terminated = self.task.step(state, action)[:4]
+            reached, next_obs, reward, terminated = self.task.step(state, action)
             return Prediction(next_obs, reward, terminated, state=reached, valid=valid)
         return self._predict_possible(obs, action, state, valid)
 

@@ -150,9 +150,9 @@ def named_policy(name: str) -> Any:
             "stable-baselines3 (.zip), or mypackage.policies:act"
         )
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        function = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as problem:
         raise ConfigError(f"policy {name!r} cannot be imported: {problem}") from problem
-    if not callable(found):
-        raise ConfigError(f"policy {name!r} is a {type(found).__name__}, not a function")
-    return found
+    if not callable(function):
+        raise ConfigError(f"policy {name!r} is a {type(function).__name__}, not a function")
+    return function

@@ -311,23 +311,23 @@ def _train(
             raise
         finally:
             progress.close()
+    result = _result(agent, evaluator, collector) | {"seconds": clock()}  # before the choice
+    chooses = settings.fqe_steps > 0 and selection.chooses(agent)
+    if chooses and source.dataset is not None:
+        selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
+    return result | {"chooses": chooses}
+
+
+def _result(agent: Any, evaluator: Evaluator | None, collector: Any) -> Result:
     mean = score = None
     if evaluator is not None and evaluator.evaluations.returns:
         mean = float(evaluator.evaluations.returns[-1].mean())
         if agent.spec.reference_returns is not None:
             score = float(agent.spec.score(mean))
-    result = {
-        "step": agent.step,
-        "seconds": clock(),  # before the choice among checkpoints
-        "last_return_mean": mean,
-        "last_score": score,
-    }
+    result = {"step": agent.step, "last_return_mean": mean, "last_score": score}
     if collector is not None and collector.interrupted:
         result["interrupted_episodes"] = collector.interrupted
-    chooses = settings.fqe_steps > 0 and selection.chooses(agent)
-    if chooses and source.dataset is not None:
-        selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
-    return result | {"chooses": chooses}
+    return result
 
 
 class Forecast:

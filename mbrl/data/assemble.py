@@ -82,8 +82,8 @@ def _transitions(columns: Columns, spec: Spec) -> Transitions:
 def _masks(columns: Columns, spec: Spec) -> dict[str, Tensor]:
     """The action masks, where there are any. Raises `DataError` for masks of another shape, or
     that forbid the action of their row."""
-    found = {"action_mask": columns.action_mask, "next_action_mask": columns.next_action_mask}
-    masks = {name: mask for name, mask in found.items() if mask is not None}
+    given = {"action_mask": columns.action_mask, "next_action_mask": columns.next_action_mask}
+    masks = {name: mask for name, mask in given.items() if mask is not None}
     if not masks:
         return {}
     if len(masks) == 1:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
 
 from mbrl.errors import ConfigError
@@ -18,6 +19,8 @@ from mbrl.tasks.classic import (
     MountainCarContinuous,
     Pendulum,
 )
+from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
+from mbrl.tasks.gym_task import GymTask
 from mbrl.tasks.mujoco import MujocoTask
 from mbrl.tasks.mujoco_table import ROBOTS
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
@@ -45,6 +48,17 @@ TASKS: dict[str, Callable[..., Task]] = {
     "PointMass-v0": PointMass,
     **{robot: functools.partial(MujocoTask, robot) for robot in ROBOTS},
 }
+
+
+OWN = ("CartPoleSwingUp-v0", "PointMass-v0")  # those that are not gymnasium's
+
+for own in OWN:  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made before that
+    gymnasium.register(
+        f"longreach/{own}",
+        entry_point="mbrl.tasks.gym_env:TaskEnvironment",
+        kwargs={"task_id": own},
+        max_episode_steps=TASKS[own]().spec.max_episode_steps,
+    )
 
 
 def make(
@@ -83,8 +97,6 @@ def make_for(spec: Spec, *, device: torch.device | str = "cpu") -> Task:
     environment classes or functions annotated to return one; `ConfigError` for others.
     """
     if spec.task not in TASKS and ":" in spec.task:
-        from mbrl.tasks.gym_source import require_declared
-
         require_declared(spec.task)
     return make(spec.task, device=device, **spec.task_options)
 
@@ -100,11 +112,7 @@ def as_task(value: Any) -> Task:
 def is_task(name: str) -> bool:
     """Whether `name` is a task of this library, registered with gymnasium, or an entry point."""
     name, _, _ = name.partition(",")
-    if name in TASKS:
-        return True
-    from mbrl.tasks.gym_source import is_known  # gymnasium is not needed by this library's tasks
-
-    return not Path(name).exists() and is_known(name)
+    return name in TASKS or (not Path(name).exists() and is_known(name))
 
 
 def split_options(name: str) -> tuple[str, dict[str, Any]]:
@@ -127,14 +135,10 @@ def split_options(name: str) -> tuple[str, dict[str, Any]]:
 def require_task(name: str) -> None:
     """Raise `ConfigError`, with the nearest names, unless `name` is a task."""
     if not is_task(name):
-        from mbrl.tasks.gym_source import unknown_text
-
         raise ConfigError(unknown_text(name, tuple(TASKS)))
 
 
 def _gym_task(source: Any, **options: Any) -> Task:
     if isinstance(source, str):
         require_task(source)
-    from mbrl.tasks.gym_task import GymTask
-
     return GymTask(source, **options)

@@ -11,19 +11,33 @@ from mbrl.types import Spec
 
 class Step(NamedTuple):
     """One step of B parallel tasks: `state` [B, K], `obs` [B, S], `reward` [B], `terminated` [B]
-    bool. Time limits are the caller's (`spec.max_episode_steps`), except where the task has cut
-    the episode itself: `truncated` [B] bool, of its own (both flags may be set)."""
+    bool. Time limits are the caller's (`spec.max_episode_steps`)."""
 
     state: Tensor
     obs: Tensor
     reward: Tensor
     terminated: Tensor
-    truncated: Tensor | None = None
+
+    @property
+    def truncated(self) -> Tensor | None:
+        """[B] bool: the episodes that the task itself has cut; None where it cuts none."""
+        return None
 
     @property
     def ended(self) -> Tensor:
         """[B] bool: the episodes that the task has ended or cut."""
         return self.terminated if self.truncated is None else self.terminated | self.truncated
+
+
+class LiveStep(Step):
+    """A step of environments that cut episodes themselves; it unpacks to the four of `Step`. `cut`
+    [B] bool and `terminated` may both be set."""
+
+    cut: Tensor
+
+    @property
+    def truncated(self) -> Tensor:
+        return self.cut
 
 
 class Task(Protocol):

@@ -1,5 +1,5 @@
-"""Tasks of this library as gymnasium environments: after `import longreach`,
-`gymnasium.make("longreach/PointMass-v0")`."""
+"""Tasks of this library as gymnasium environments: after `import mbrl.tasks`, which every use of
+the library makes, `gymnasium.make("longreach/PointMass-v0")`."""
 
 from typing import Any, ClassVar
 

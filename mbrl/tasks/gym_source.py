@@ -61,7 +61,7 @@ def maker(source: Any, options: dict[str, Any]) -> Maker:
             "give the environment that it is made of (copies= says how many run side by side)"
         )
     if callable(source):
-        name = type(source).__name__  # of a partial, say: it cannot be found again
+        name = type(source).__name__  # of a partial, say: nothing gives it again
         if hasattr(source, "__qualname__"):
             name = f"{source.__module__}:{source.__qualname__}"
         return Maker(name, lambda: _checked(source(**options), name), options)
@@ -79,7 +79,7 @@ def origin(env: Any) -> tuple[str, dict[str, Any]]:
         if not type(inner).__module__.startswith("gymnasium.wrappers.common"):
             wrappers.append(type(inner).__name__)
         inner = inner.env
-    name = type(inner).__qualname__ if inner.spec is None else str(inner.spec.id)
+    name = type(inner).__qualname__ if inner.spec is None else _full_id(inner.spec)
     options = {} if inner.spec is None else dict(inner.spec.kwargs)
     try:
         json.dumps(options)
@@ -90,6 +90,15 @@ def origin(env: Any) -> tuple[str, dict[str, Any]]:
     return (f"{name} (instance)" if inner.spec is None else name), options
 
 
+def _full_id(spec: Any) -> str:
+    """The id with the package that registers it in front, where that is another than gymnasium."""
+    point = spec.entry_point if isinstance(spec.entry_point, str) else ""
+    package = point.partition(":")[0].partition(".")[0]
+    if package in ("", "gymnasium", "mbrl", "__main__"):
+        return str(spec.id)
+    return f"{package}:{spec.id}"
+
+
 def require_declared(name: str) -> None:
     """Raise `ConfigError` unless the entry point `name` is an environment class, or a function
     annotated to return one: nothing else that a file names is called."""
@@ -97,11 +106,11 @@ def require_declared(name: str) -> None:
     _import(module, name)
     if attribute in gymnasium.registry:
         return
-    found = _attribute(name)
-    kind = found
-    if not isinstance(found, type):
+    target = _attribute(name)
+    kind = target
+    if not isinstance(target, type):
         try:
-            kind = typing.get_type_hints(found).get("return")
+            kind = typing.get_type_hints(target).get("return")
         except (TypeError, NameError):
             kind = None
     kind = typing.get_origin(kind) or kind
@@ -123,25 +132,25 @@ def _named(name: str, options: dict[str, Any]) -> Maker:
         return Maker(name, lambda: _make(registered, options), options)
     if not colon:
         raise ConfigError(unknown_text(name))
-    found = _attribute(name)
-    if isinstance(found, gymnasium.Env):
-        return _copies(found)._replace(name=name)
-    if not callable(found):
-        raise ConfigError(f"{name} is a {type(found).__name__}, not an environment or a factory")
-    factory: Callable[..., Any] = found
+    target = _attribute(name)
+    if isinstance(target, gymnasium.Env):
+        return _copies(target)._replace(name=name)
+    if not callable(target):
+        raise ConfigError(f"{name} is a {type(target).__name__}, not an environment or a factory")
+    factory: Callable[..., Any] = target
     return Maker(name, lambda: _checked(factory(**options), name), options)
 
 
 def _attribute(name: str) -> Any:
     """What an entry point of an imported module is."""
     module, _, attribute = name.partition(":")
-    found: Any = sys.modules[module]
+    target: Any = sys.modules[module]
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            public = [n for n, v in vars(found).items() if callable(v) and not n.startswith("_")]
+        if not hasattr(target, part):
+            public = [n for n, v in vars(target).items() if callable(v) and not n.startswith("_")]
             raise unknown_name(f"attribute of {module}", part, public)
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def unknown_text(name: str, others: tuple[str, ...] = ()) -> str:

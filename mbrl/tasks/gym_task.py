@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError, TaskError
 from mbrl.spaces import Flattener
-from mbrl.tasks.base import Step
+from mbrl.tasks.base import LiveStep
 from mbrl.tasks.common import check_dtype, continuous_action, discrete_action
 from mbrl.tasks.gym_source import declared_limit, maker
 from mbrl.types import Spec
@@ -134,7 +134,7 @@ class GymTask:
         no "action_mask"."""
         return state[:, HEAD + self.spec.obs_dim :].bool() if self.spec.action_mask else None
 
-    def step(self, state: Tensor, action: Tensor) -> Step:
+    def step(self, state: Tensor, action: Tensor) -> LiveStep:
         """One step of each environment, in row order. Where one fails, all are given back."""
         try:
             return self._stepped(state, action)
@@ -143,7 +143,7 @@ class GymTask:
                 self._copies[number].ticket = None
             raise
 
-    def _stepped(self, state: Tensor, action: Tensor) -> Step:
+    def _stepped(self, state: Tensor, action: Tensor) -> LiveStep:
         actions, size = self._actions(action), HEAD + self.spec.obs_dim
         new, reward, terminated, truncated = [], [], [], []
         copies = self._at(state)
@@ -159,13 +159,14 @@ class GymTask:
             terminated.append(ended)
             truncated.append(cut)
         rows = torch.from_numpy(np.stack(new)).to(self.device)
-        return Step(
+        step = LiveStep(
             rows,
             rows[:, HEAD:size].to(self.dtype),
             torch.tensor(reward, dtype=torch.float64).to(self.device, self.dtype),
             torch.tensor(terminated, device=self.device),
-            torch.tensor(truncated, device=self.device),
         )
+        step.cut = torch.tensor(truncated, device=self.device)
+        return step
 
     def state_from_obs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Raises `ConfigError`: an environment cannot be put into a state."""

@@ -8,13 +8,10 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-import longreach
-from mbrl.tasks import make
-
-IDS = list(longreach._TASKS)
+from mbrl.tasks import OWN, make
 
 
-@pytest.mark.parametrize("task_id", IDS)
+@pytest.mark.parametrize("task_id", OWN)
 def test_gymnasium_accepts_it(task_id: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error")
@@ -23,7 +20,7 @@ def test_gymnasium_accepts_it(task_id: str) -> None:
         check_env(gymnasium.make(f"longreach/{task_id}").unwrapped)
 
 
-@pytest.mark.parametrize("task_id", IDS)
+@pytest.mark.parametrize("task_id", OWN)
 def test_steps_are_the_tasks(task_id: str) -> None:
     env, task = gymnasium.make(f"longreach/{task_id}"), make(task_id)
     assert env.spec.max_episode_steps == task.spec.max_episode_steps
