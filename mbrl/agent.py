@@ -17,6 +17,7 @@ from mbrl import checkpoint
 from mbrl import config as configs
 from mbrl.collector import Collector, CollectorConfig
 from mbrl.errors import CheckpointError, ConfigError, DataError
+from mbrl.evaluation import require_fit
 from mbrl.networks import Normaliser
 from mbrl.progress import Progress
 from mbrl.tasks import Task, as_task
@@ -218,7 +219,9 @@ class Agent(ABC, Generic[B]):
         require_steps(steps)
         if collection is not None:
             self.source.collection = collection
-        collector = self.collector(as_task(task))
+        task = as_task(task)
+        require_fit(self.spec, task.spec)
+        collector = self.collector(task)
         try:
             train(self, self.step + steps, self._shown(steps, callbacks), collector)
         finally:

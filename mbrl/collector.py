@@ -8,7 +8,7 @@ import torch
 
 from mbrl.config import Count, CountOrZero, Settings
 from mbrl.errors import ConfigError
-from mbrl.tasks import LiveTask, Task
+from mbrl.tasks import Task, as_live
 from mbrl.types import Transitions
 
 
@@ -43,6 +43,7 @@ class Collector:
         if task.spec.max_episode_steps is None:
             raise ConfigError(no_limit(task.spec.task))
         self.task, self.envs, self.warmup = task, envs, warmup
+        self.environments = as_live(task)
         self.limit: int = task.spec.max_episode_steps
         self.generator = torch.Generator(device=task.device).manual_seed(seed + 7_919)
         self.state = task.reset(envs, self.generator)
@@ -92,18 +93,18 @@ class Collector:
         return agent.updates_per_step if self.rows > self.warmup else 0
 
     def _restarted(self, state: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
-        if isinstance(self.task, LiveTask):
-            return self.task.restart(state, ended, self.generator)
+        if self.environments is not None:
+            return self.environments.restart(state, ended, self.generator)
         fresh = self.task.reset(self.envs, self.generator)
         return torch.where(ended[:, None], fresh, state)
 
     def close(self) -> None:
         """Give back the environments of episodes that nobody goes on with."""
-        if isinstance(self.task, LiveTask):
-            self.task.release(self.state)
+        if self.environments is not None:
+            self.environments.release(self.state)
 
     def _mask(self, state: torch.Tensor) -> torch.Tensor | None:
-        return self.task.action_mask(state) if isinstance(self.task, LiveTask) else None
+        return None if self.environments is None else self.environments.action_mask(state)
 
     def _action(self, agent: Any, mask: torch.Tensor | None) -> torch.Tensor:
         spec = self.task.spec
@@ -149,7 +150,7 @@ class Collector:
         self.rows, self.returns = state["rows"], list(state["returns"])
         self.generator.set_state(state["generator"])
         self.interrupted = state.get("interrupted", 0)
-        if isinstance(self.task, LiveTask) and not self.task.holds(self.state):
+        if self.environments is not None and not self.environments.holds(self.state):
             self.interrupted += int((self.elapsed > 0).sum())
             self.state, self.obs, self.policy_state = begun, seen, None
             self.elapsed, self.running = (torch.zeros_like(v) for v in (self.elapsed, self.running))

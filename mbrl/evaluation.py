@@ -8,7 +8,7 @@ import torch
 from mbrl.collector import no_limit
 from mbrl.errors import ConfigError
 from mbrl.sb3 import SB3Agent, is_model
-from mbrl.tasks import LiveTask, Task, as_task
+from mbrl.tasks import Task, as_live, as_task
 from mbrl.training import chosen_action, is_stateful
 from mbrl.types import Spec
 
@@ -44,7 +44,8 @@ def evaluate(
     draws = torch.Generator(device=device).manual_seed(seed)
     parts = []
     # A task of this library takes any number of rows; of an environment each is a copy.
-    most = task.copies if isinstance(task, LiveTask) else episodes
+    environments = as_live(task)
+    most = episodes if environments is None else environments.copies
     for first in range(0, episodes, most):
         state = task.reset(min(most, episodes - first), starts)
         parts.append(_returns(agent.policy, task, state, draws, device, deterministic))
@@ -65,12 +66,13 @@ def _returns(
     alive = torch.arange(len(state), device=task.device)
     returns = torch.zeros(len(state), dtype=torch.float64, device=task.device)
     carried: torch.Tensor | None = None
+    environments = as_live(task)
     for _ in range(task.spec.max_episode_steps or 0):
         batch = obs.to(device, torch.float32)
         if is_stateful(policy):
             action, carried = policy.step(batch, carried, draws, deterministic=deterministic)
         else:
-            mask = task.action_mask(state) if isinstance(task, LiveTask) else None
+            mask = None if environments is None else environments.action_mask(state)
             action = chosen_action(policy, batch, draws, deterministic=deterministic, mask=mask)
         step = task.step(state, action.to(task.device))
         returns[alive] += step.reward.double()

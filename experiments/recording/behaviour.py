@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError, TaskError
 from mbrl.files import replacing
-from mbrl.tasks import LiveTask, Task
+from mbrl.tasks import LiveTask, Task, as_live
 from mbrl.types import Spec, Transitions
 
 # Observations [B, S] and a source of noise to actions [B, A] (or [B] int64), in the task's units;
@@ -141,16 +141,16 @@ def run_episodes(
 ) -> list[list[Row]]:
     """One episode from each row of `state`, in row order; written to `episodes` as they grow, where
     a list is given."""
-    horizon = step_limit(task.spec)
+    horizon, environments = step_limit(task.spec), as_live(task)
     episodes = [] if episodes is None else episodes
     episodes += [[] for _ in range(len(state))]
     alive = torch.arange(len(state))
     obs = task.observe(state)
     for t in range(1, horizon + 1):
-        mask = _mask(task, state)
+        mask = _mask(environments, state)
         action = behaviour(obs, generator) if mask is None else behaviour(obs, generator, mask)
         step = task.step(state, action)
-        ended, next_mask = step.terminated.tolist(), _mask(task, step.state)
+        ended, next_mask = step.terminated.tolist(), _mask(environments, step.state)
         cut = [t == horizon] * len(alive) if step.truncated is None else step.truncated.tolist()
         for i, e in enumerate(alive.tolist()):
             row = (obs[i], action[i], step.reward[i], step.obs[i], ended[i], cut[i], state[i])
@@ -163,8 +163,8 @@ def run_episodes(
     return episodes
 
 
-def _mask(task: Task, state: Tensor) -> Tensor | None:
-    return task.action_mask(state) if isinstance(task, LiveTask) else None
+def _mask(environments: LiveTask | None, state: Tensor) -> Tensor | None:
+    return None if environments is None else environments.action_mask(state)
 
 
 # --- policies ------------------------------------------------------------------------------------

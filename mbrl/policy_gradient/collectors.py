@@ -9,7 +9,7 @@ import torch
 from mbrl.collector import interrupted_text, no_limit
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient.schedulers import SCHEDULERS, Outcome, Pool, Request, scheduler
-from mbrl.tasks import LiveTask, Task
+from mbrl.tasks import Task, as_live
 from mbrl.types import Transitions
 
 
@@ -41,12 +41,13 @@ class EpisodeCollector:
             )
         if task.spec.max_episode_steps is None:
             raise ConfigError(no_limit(task.spec.task))
-        if isinstance(task, LiveTask) and group > 1:
+        if as_live(task) is not None and group > 1:
             raise ConfigError(
                 f"group is {group}, but episodes cannot begin in one state of {task.spec.task!r}, "
                 "a gymnasium environment; set group to 1 (with a baseline that needs no group)"
             )
         self.task, self.envs, self.group = task, envs, group
+        self.environments = as_live(task)
         self.limit: int = task.spec.max_episode_steps
         self.generator = torch.Generator(device=task.device).manual_seed(seed + 7_919)
         self.running = torch.zeros(envs, dtype=torch.float64, device=task.device)
@@ -103,8 +104,8 @@ class EpisodeCollector:
         self.rows_seen += len(self.alive)
         self.running[self.alive] += step.reward.double()
         on = ~(step.terminated | truncated)
-        if isinstance(self.task, LiveTask):
-            self.task.release(step.state[~on])  # those that a shorter horizon cut
+        if self.environments is not None:
+            self.environments.release(step.state[~on])  # those that a shorter horizon cut
         self.state, self.obs, self.alive = step.state[on], step.obs[on], self.alive[on]
         if len(self.alive) or self._goes_on():
             return False
@@ -120,8 +121,8 @@ class EpisodeCollector:
 
     def close(self) -> None:
         """Give back the environments of episodes that nobody goes on with."""
-        if isinstance(self.task, LiveTask):
-            self.task.release(self.state)
+        if self.environments is not None:
+            self.environments.release(self.state)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -145,7 +146,7 @@ class EpisodeCollector:
         self.alive = state["live"].clone()
         self.elapsed, self.rows_seen = state["elapsed"], state["rows_seen"]
         self.interrupted = state.get("interrupted", 0)
-        if isinstance(self.task, LiveTask) and not self.task.holds(self.state):
+        if self.environments is not None and not self.environments.holds(self.state):
             self.interrupted += int(self.elapsed > 0)
             self.state, self.obs, self.running, self.alive, self.elapsed = begun
             self._broken = True
@@ -187,7 +188,7 @@ class ScheduledEpisodeCollector(EpisodeCollector):
         settings: Any = None,
     ) -> None:
         check(name, pool)
-        if isinstance(task, LiveTask):
+        if as_live(task) is not None:
             raise ConfigError(
                 f"a pool of start states needs a task that can begin in them again; "
                 f"{task.spec.task!r} is a gymnasium environment, leave pool at 0"

@@ -11,7 +11,7 @@ import gymnasium
 import torch
 
 from mbrl.errors import ConfigError
-from mbrl.tasks.base import LiveTask, Step, Task
+from mbrl.tasks.base import LiveTask, Step, Task, as_live
 from mbrl.tasks.classic import (
     Acrobot,
     CartPole,
@@ -31,6 +31,7 @@ __all__ = [
     "LiveTask",
     "Step",
     "Task",
+    "as_live",
     "as_task",
     "is_task",
     "make",

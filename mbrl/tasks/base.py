@@ -93,3 +93,8 @@ class LiveTask(Protocol):
     def action_mask(self, state: Tensor) -> Tensor | None:
         """[B, n] bool, the discrete actions allowed in states; None where all always are."""
         ...
+
+
+def as_live(task: Task) -> LiveTask | None:
+    """`task` where it is a `LiveTask`. Ask once: `isinstance` of a protocol takes long."""
+    return task if isinstance(task, LiveTask) else None

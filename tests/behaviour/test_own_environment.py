@@ -15,7 +15,7 @@ from algorithms import ALGORITHMS
 from experiments.__main__ import main
 from experiments.recording.environment import RecordingStopped, collect
 from mbrl import agent as shared
-from mbrl.buffer import Buffer
+from mbrl.buffer import Batch, Buffer
 from mbrl.collector import Collector, CollectorConfig
 from mbrl.data import from_arrays, load, save_npz
 from mbrl.errors import ConfigError, DataError, TaskError
@@ -67,6 +67,8 @@ def test_instances_and_factories_go_straight_in() -> None:
     assert agent.step == 45 and len(agent.source.rows) >= 180
     with pytest.raises(ConfigError, match="agent and task differ"):
         lr.evaluate(agent, "Pendulum-v1", 1)
+    with pytest.raises(ConfigError, match="agent and task differ"):
+        agent.learn("Pendulum-v1", 1, callbacks=[])
     with pytest.raises(ConfigError, match=r"no episode limit.*max_episode_steps=200"):
         lr.evaluate(agent, Rover(), 1)
 
@@ -90,6 +92,13 @@ def test_command_line_from_recording_to_going_online(here: Path, capsys) -> None
     assert "last evaluation: return" in capsys.readouterr().out
     assert main(["evaluate", "run", "--episodes", "3"]) == 0
     assert f"in {MODULE}:Rover" in capsys.readouterr().out
+    assert main(["evaluate", "run", "--task", f"{MODULE}:Rover,max_episode_steps=3"]) == 0
+    for name, text in [
+        ("Pendulum-v1", "agent and task differ"),
+        ("Foo-v1", "nor registered with gymnasium"),
+    ]:
+        assert main(["evaluate", "run", "--task", name]) == 2
+        assert text in capsys.readouterr().err
     assert main(["run", "td3_bc", ROVER, "--after", "run", *common, "--out", "on"]) == 0
     assert main(["collect", ROVER, "--policy", "run", "--steps", "30", "--greedy"]) == 0
     assert list((here / "data/recorded").glob("*.npz"))
@@ -260,3 +269,28 @@ def test_parallel_copies_end_apart() -> None:
         assert torch.equal(before.next_obs[going], after.obs[going])
         assert bool((after.obs[before.ends].argmax(1) <= 1).all())
     assert len(task._copies) == 3 and len(collector.returns) > 10
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_an_update_leaves_masked_actions_out(name: str) -> None:
+    """Values and logits of 100 at an action that both masks forbid change nothing that is
+    measured."""
+    spec = Spec("T", 2, num_actions=3, max_episode_steps=5, action_mask=True)
+    agent = small(name, spec)
+    with torch.no_grad():
+        for module in agent.modules.values():
+            for key, weights in module.named_parameters():
+                if key.endswith("bias") or "biases" in key:
+                    last = weights[..., -1:] if weights.shape[-1] == 3 else weights[..., :0]
+                    last += 100.0
+    obs = torch.randn(32, 2, generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([True, True, False]).expand(32, 3)
+    batch = Batch(
+        obs, torch.arange(32) % 2, torch.zeros(32), obs, torch.full((32,), 0.9),
+        action_mask=mask, next_action_mask=mask,
+    )  # fmt: skip
+    metrics = {key: abs(float(value)) for key, value in agent.learner.update(batch, 0).items()}
+    assert max(metrics.values()) < 5.0, metrics
+    without = batch._replace(action_mask=None, next_action_mask=None)
+    unmasked = agent.learner.update(without, 0)
+    assert max(abs(float(value)) for value in unmasked.values()) > 20.0
