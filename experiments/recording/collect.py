@@ -134,12 +134,6 @@ class Collect(Settings):
     family: tyro.conf.Positional[str]
     """A local family: pendulum, cartpole, reacher, ... (`python -m experiments data list`), or a
     task: CliffWalking-v1,max_episode_steps=200, or mypackage.envs:make_env."""
-    policy: str | None = None
-    """Of a task: random (the default), a run folder or checkpoint, a model of stable-baselines3 (a
-    .zip, one that you trust), or mypackage.policies:act, a function of observations [B, S] and a
-    generator."""
-    greedy: bool = False
-    """Of a task: the policy's greedy actions instead of sampled ones."""
     tiers: tuple[str, ...] | None = None
     """The tiers to record, e.g. random medium; by default all that the family has."""
     steps: Count | None = None
@@ -161,6 +155,12 @@ class Collect(Settings):
     ship: bool = False
     """For maintainers: write into the library's own datasets folder and note sizes, returns and
     checksums in the card."""
+    policy: str | None = None
+    """Of a task: random (the default), a run folder or checkpoint, a model of stable-baselines3 (a
+    .zip, one that you trust), or mypackage.policies:act, a function of observations [B, S] and a
+    generator."""
+    greedy: bool = False
+    """Of a task: the policy's greedy actions instead of sampled ones."""
 
 
 def collect(command: Collect, console: Console | None = None) -> list[Path]:

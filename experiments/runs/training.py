@@ -114,8 +114,8 @@ def check(settings: RunSettings) -> None:
             f"{name} learns by acting and {given!r} is a dataset; give a task, such as CartPole-v1 "
             "(`list` shows them all)"
         )
-    if not settings.online and not data.is_dataset_name(given):
-        tasks.require_task(given)
+    if not settings.online and not data.is_dataset_name(given) and "/" not in given:
+        tasks.require_task(given)  # a name with a slash is rather a mistyped dataset
     kind = action_kind(settings)
     if kind is not None and kind not in cls.action_kinds:
         able = [n for n, (c, _) in ALGORITHMS.items() if kind in c.action_kinds]
