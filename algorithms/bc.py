@@ -65,7 +65,9 @@ class Cloning:
 
     def update(self, batch: Batch, count: int = 0) -> Metrics:
         if isinstance(self.policy, CategoricalPolicy):
-            loss, metrics = cross_entropy(self.policy.logits(batch.obs), batch.action)
+            loss, metrics = cross_entropy(
+                self.policy.logits(batch.obs, batch.action_mask), batch.action
+            )
         else:
             assert isinstance(self.policy, DeterministicPolicy)
             loss, metrics = squared_error(self.policy.unit(batch.obs), batch.action)
@@ -78,6 +80,7 @@ class BC(Agent[Batch]):
 
     version = 1
     action_kinds = ("continuous", "discrete")
+    takes_masks = True
     config: BCConfig
 
     def build(self, generator: Generator) -> tuple[Cloning, LoggedRows]:

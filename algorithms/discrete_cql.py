@@ -16,7 +16,15 @@ from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings
-from mbrl.networks import EnsembleMLP, Normaliser, adam, descend, polyak_update, target_copy
+from mbrl.networks import (
+    EnsembleMLP,
+    Normaliser,
+    adam,
+    allowed_only,
+    descend,
+    polyak_update,
+    target_copy,
+)
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
@@ -62,13 +70,15 @@ class GreedyPolicy(nn.Module):
         """Q_n(s, a) [N, B, actions] at raw observations [B, S]."""
         return self.critic(self.normaliser(obs))
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """The greedy action [B], int64."""
-        return self.values(obs).mean(0).argmax(-1)
+    def forward(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The greedy action [B], int64, of those that `mask` [B, n] allows."""
+        return allowed_only(self.values(obs).mean(0), mask).argmax(-1)
 
-    def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
+    def explore(
+        self, obs: Tensor, generator: Generator | None, mask: Tensor | None = None
+    ) -> Tensor:
         """The policy has no noise of its own: the action itself."""
-        return self.forward(obs)
+        return self.forward(obs, mask)
 
 
 class ConservativeDQN:
@@ -95,12 +105,13 @@ class ConservativeDQN:
         c, policy = self.config, self.policy
         with torch.no_grad():
             next_obs = policy.normaliser(batch.next_obs)
-            next_q = double_q_values(policy.critic(next_obs), self.critic_target(next_obs))
+            online = allowed_only(policy.critic(next_obs), batch.next_action_mask)
+            next_q = double_q_values(online, self.critic_target(next_obs))
             target = batch.reward + batch.discount * next_q.min(0).values
         q = policy.values(batch.obs)
         data_q = chosen(q, batch.action)
         loss, metrics = critic_loss(data_q, target, c.huber)
-        gap = conservative_gap(q, data_q)
+        gap = conservative_gap(allowed_only(q, batch.action_mask), data_q)
         descend(self.optimisers["critic"], loss + c.weight * gap.sum())
         polyak_update(self.critic_target, policy.critic, c.tau)
         return metrics | {"critic/target": target.mean(), "critic/gap": gap.detach().mean()}
@@ -111,6 +122,7 @@ class DiscreteCQL(Agent[Batch]):
 
     version = 1
     action_kinds = ("discrete",)
+    takes_masks = True
     config: DiscreteCQLConfig
 
     def build(self, generator: Generator) -> tuple[ConservativeDQN, LoggedRows]:

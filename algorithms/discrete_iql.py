@@ -18,6 +18,7 @@ class DiscreteIQL(Agent[Batch]):
 
     version = 1
     action_kinds = ("discrete",)
+    takes_masks = True
     config: IQLConfig
 
     def build(self, generator: Generator) -> tuple[ImplicitQLearner, LoggedRows]:

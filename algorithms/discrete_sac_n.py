@@ -91,20 +91,27 @@ class DiscreteSoftActorCritic:
     def update_policy(self, batch: Batch) -> Metrics:
         with torch.no_grad():
             values = self.critic(self.policy.normaliser(batch.obs)).min(0).values
-        value, log_prob = expectations(self.policy.logits(batch.obs), values)
+        value, log_prob = expectations(self.policy.logits(batch.obs, batch.action_mask), values)
         if self.config.learn_alpha:
-            loss = temperature_loss(self.log_alpha, log_prob, self.target_entropy)
+            loss = temperature_loss(self.log_alpha, log_prob, self.entropy_wanted(batch))
             descend(self.optimisers["temperature"], loss)
         alpha = self.log_alpha.detach().exp()
         loss, metrics = actor_loss(log_prob, value, alpha)
         descend(self.optimisers["policy"], loss)
         return metrics | {"actor/alpha": alpha}
 
+    def entropy_wanted(self, batch: Batch) -> Tensor | float:
+        """The target entropy: of all actions, or [B] of those that each row allows."""
+        if batch.action_mask is None:
+            return self.target_entropy
+        return self.config.entropy_fraction * batch.action_mask.sum(-1).float().log()
+
     def update_critic(self, batch: Batch) -> Metrics:
         normalise = self.policy.normaliser
         with torch.no_grad():
             values = self.critic_target(normalise(batch.next_obs)).min(0).values
-            value, log_prob = expectations(self.policy.logits(batch.next_obs), values)
+            logits = self.policy.logits(batch.next_obs, batch.next_action_mask)
+            value, log_prob = expectations(logits, values)
             entropy = log_prob if self.config.entropy_in_target else None
             alpha = self.log_alpha.exp()
             target = soft_target(batch.reward, batch.discount, value[None], entropy, alpha)
@@ -119,6 +126,7 @@ class DiscreteSACN(Agent[Batch]):
 
     version = 1
     action_kinds = ("discrete",)
+    takes_masks = True
     config: DiscreteSACNConfig
 
     def build(self, generator: Generator) -> tuple[DiscreteSoftActorCritic, LoggedRows]:

@@ -110,7 +110,10 @@ class ImplicitQLearner:
         value_loss = self.value_loss(q_target - value)
         descend(self.optimisers["value"], value_loss)
 
-        log_prob = self.policy.log_prob(batch.obs, batch.action)
+        if isinstance(self.policy, CategoricalPolicy):
+            log_prob = self.policy.log_prob(batch.obs, batch.action, batch.action_mask)
+        else:
+            log_prob = self.policy.log_prob(batch.obs, batch.action)
         loss, metrics = policy_loss(log_prob, advantage, c.temperature, c.max_weight)
         self.optimisers["policy"].param_groups[0]["lr"] = (
             policy_rate(c, count) if self.decaying else c.learning_rate

@@ -262,6 +262,10 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         self.take_in()
         return self.trainer.begin_round(self._estimated(self.kept()))
 
+    def drop_round(self) -> None:
+        """Forget the steps since the last round, whose episodes were lost."""
+        self.transitions = []
+
     def take_in(self) -> None:
         """Make episodes of the steps since the last round."""
         self.rounds = [*self.rounds, self._episodes()][-self.config.keep :]

@@ -73,11 +73,17 @@ def exit_status(error: Exception) -> int | None:
     """The exit status for an error that is printed without a traceback; None for any other
     error."""
     from mbrl.callbacks import Interrupted
-    from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError
+    from mbrl.errors import (
+        CheckpointError,
+        ConfigError,
+        DataError,
+        DivergenceError,
+        TaskError,
+    )
 
     if isinstance(error, ConfigError | DataError | CheckpointError):
         return 2
-    if isinstance(error, DivergenceError):
+    if isinstance(error, DivergenceError | TaskError):
         return 3
     return 130 if isinstance(error, Interrupted) else None
 

@@ -75,7 +75,7 @@ class RunSettings(Settings):
 
     @property
     def online(self) -> bool:
-        return self.data in tasks.TASKS
+        return tasks.is_task(self.data)
 
 
 def preset(algorithm: str, data: str) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def standardising(algorithm: str) -> dict[str, Any]:
 
 def family_of(data: str) -> str:
     """The preset family: `d4rl`, `neorl`, ..., `online` for a task, else `local`."""
-    if data in tasks.TASKS:
+    if tasks.is_task(data):
         return "online"
     first = data.split("/")[0]
     return first if first in ("d4rl", "neorl", "neorl2", "minari") else "local"

@@ -17,10 +17,19 @@ from mbrl import checkpoint
 from mbrl import config as configs
 from mbrl.collector import Collector, CollectorConfig
 from mbrl.errors import CheckpointError, ConfigError, DataError
+from mbrl.evaluation import require_fit
 from mbrl.networks import Normaliser
 from mbrl.progress import Progress
-from mbrl.tasks import Task
-from mbrl.training import Callback, Metrics, Policy, Trainable, is_stateful, train
+from mbrl.tasks import Task, as_task
+from mbrl.training import (
+    Callback,
+    Metrics,
+    Policy,
+    Trainable,
+    chosen_action,
+    is_stateful,
+    train,
+)
 from mbrl.types import Dataset, Spec, Transitions
 
 A = TypeVar("A", bound=Trainable)
@@ -97,6 +106,7 @@ class Agent(ABC, Generic[B]):
 
     version: int
     action_kinds: tuple[str, ...] = ("continuous",)  # what it takes; the other is "discrete"
+    takes_masks = False  # whether it keeps to the actions that a task allows in a state
     learns_offline = True  # whether it learns from logged data
     config: Any
 
@@ -202,20 +212,27 @@ class Agent(ABC, Generic[B]):
 
     def learn(
         self,
-        task: Task,
+        task: Any,
         steps: int,
         *,
         collection: CollectorConfig | None = None,
         callbacks: Sequence[Callback] | None = None,
     ) -> Self:
-        """Act in `task` for `steps` steps of each parallel copy and learn from that as well as from
-        the logged data, if there are any. (A file of an agent that has not acted yet does not hold
+        """Act in `task` (a `mbrl.tasks.Task`, an id, a gymnasium environment or a function that
+        makes one) for `steps` steps of each parallel copy and learn from that as well as from the
+        logged data, if there are any. (A file of an agent that has not acted yet does not hold
         them: after `load`, call `prepare(dataset)` first.) `collection` None: as the algorithm has
         it. Raises `ConfigError` for a negative `steps`."""
         require_steps(steps)
         if collection is not None:
             self.source.collection = collection
-        train(self, self.step + steps, self._shown(steps, callbacks), self.collector(task))
+        task = as_task(task)
+        require_fit(self.spec, task.spec)
+        collector = self.collector(task)
+        try:
+            train(self, self.step + steps, self._shown(steps, callbacks), collector)
+        finally:
+            collector.close()
         return self
 
     def _shown(self, steps: int, callbacks: Sequence[Callback] | None) -> Sequence[Callback]:
@@ -230,20 +247,26 @@ class Agent(ABC, Generic[B]):
         deterministic: bool = True,
         state: Any = None,
         generator: Generator | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Any, Any]:
         """Action in the task's units for raw observations [S] or [B, S], array or tensor; the same
         kind comes back. `state` is what the call for the step before returned (None for Markov
         agents and at an episode's start); a policy with memory must be given the reward in
         between: `state = agent.policy.observe_reward(state, reward)`. A stochastic action, and a
-        planner's, draws from `generator`."""
+        planner's, draws from `generator`. `mask` [B, n] bool says which of the discrete actions are
+        allowed."""
         batch = as_batch(self, obs)
         with torch.no_grad():
             if is_stateful(self.policy):
                 action, state = self.policy.step(
                     batch, state, generator, deterministic=deterministic
                 )
+            elif deterministic or mask is not None:
+                action = chosen_action(
+                    self.policy, batch, generator, deterministic=deterministic, mask=mask
+                )
             else:
-                action = self.policy(batch) if deterministic else self.explore(batch, generator)
+                action = self.explore(batch, generator)
         return like_input(action, obs), state
 
     def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
@@ -375,6 +398,12 @@ def require_actions(spec: Spec, algorithm: type[Agent[Any]]) -> None:
     """Raise `ConfigError` unless `algorithm` takes actions of the task's kind."""
     kind = "discrete" if spec.discrete else "continuous"
     if kind in algorithm.action_kinds:
+        if spec.action_mask and not algorithm.takes_masks:
+            able = sorted(c.__name__ for c in subclasses(Agent) if c.takes_masks)
+            raise ConfigError(
+                f"task {spec.task!r} masks actions, which {algorithm.__name__} does not keep to; "
+                f"algorithms that do: {', '.join(able)}"
+            )
         return
     able = sorted(c.__name__ for c in subclasses(Agent) if kind in c.action_kinds)
     raise ConfigError(
@@ -404,7 +433,7 @@ def content(agent: Trainable) -> dict[str, Any]:
     return {
         "algorithm": type(agent).__name__,
         "version": agent.version,
-        "spec": agent.spec.to_dict(),
+        "spec": configs.plain(agent.spec.to_dict()),
         "config": configs.to_dict(agent.config),
         "seed": agent.seed,
         "step": agent.step,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from mbrl.networks import ActionScale
 from mbrl.types import Spec, Transitions
 
@@ -21,7 +21,8 @@ class Batch(NamedTuple):
     Columns that some algorithms add: `next_action` [B, A], the logged action at `next_obs`, and
     `has_next` [B], 1 where there is one, else 0; `halted` [B], 1 where a pessimistic model ended
     the episode; `penalty` [B], what a target is lowered by; `real`, how many rows were recorded
-    (they come first) rather than imagined.
+    (they come first) rather than imagined. `action_mask`, `next_action_mask` [B, n] bool say which
+    discrete actions are allowed at `obs` and `next_obs`, in tasks that tell.
 
     Drawing the noise with the batch makes an update a pure function of state and batch.
     """
@@ -37,7 +38,12 @@ class Batch(NamedTuple):
     has_next: Tensor | None = None
     halted: Tensor | None = None
     penalty: Tensor | None = None
+    action_mask: Tensor | None = None
+    next_action_mask: Tensor | None = None
     real: int | None = None
+
+
+MASKS = ("action_mask", "next_action_mask")
 
 
 class Buffer:
@@ -61,6 +67,8 @@ class Buffer:
             raise ConfigError(f"buffer capacity is {capacity}, it must be at least 1")
         self.spec, self.capacity, self.gamma = spec, capacity, gamma
         self.columns = dict(columns or {})
+        if spec.action_mask:
+            self.columns |= dict.fromkeys(MASKS, spec.num_actions or 0)
         width = 2 * spec.obs_dim + spec.action_dim + 2
         width += sum(max(1, size) for size in self.columns.values())
         self.rows = torch.zeros(capacity, width, device=device)
@@ -74,7 +82,9 @@ class Buffer:
         return self.size
 
     def append(self, data: Transitions, **columns: Tensor) -> None:
-        """Add rows in order. More rows than the capacity keep the last `capacity` of them."""
+        """Add rows in order. More rows than the capacity keep the last `capacity` of them. Raises
+        `DataError` where the task masks actions and `data` has no masks."""
+        columns |= masks_of(data, self.spec)
         discount = data.discounts(self.gamma).to(self.rows.device)
         fields = [
             data.obs.to(self.rows),
@@ -121,6 +131,8 @@ class Buffer:
         first = 2 * s + a + 2
         for name, size in self.columns.items():
             columns[name] = rows[:, first] if size == 0 else rows[:, first : first + size]
+            if name in MASKS:
+                columns[name] = columns[name] > 0
             first += max(1, size)
         return Batch(
             obs=rows[:, :s],
@@ -170,8 +182,29 @@ def transitions(buffer: Buffer) -> Transitions:
         action = ActionScale(buffer.spec).to(action.device).to_task(action)
     ended = batch.discount == 0
     return Transitions(
-        batch.obs, action, batch.reward, batch.next_obs, ended, torch.zeros_like(ended)
+        batch.obs,
+        action,
+        batch.reward,
+        batch.next_obs,
+        ended,
+        torch.zeros_like(ended),
+        action_mask=batch.action_mask,
+        next_action_mask=batch.next_action_mask,
     )
+
+
+def masks_of(data: Transitions, spec: Spec) -> dict[str, Tensor]:
+    """The masks of `data` by name, where the task has them. Raises `DataError` where `data` has
+    none."""
+    if not spec.action_mask:
+        return {}
+    masks = {name: getattr(data, name) for name in MASKS}
+    if any(mask is None for mask in masks.values()):
+        raise DataError(
+            f"task {spec.task!r} masks actions, but the data have no action_mask and "
+            "next_action_mask; record them, or use a spec with action_mask=False"
+        )
+    return masks
 
 
 def sample_mixed(

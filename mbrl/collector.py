@@ -1,5 +1,6 @@
 """The collector of online runs: it owns the tasks' states; agents see only batches and `act`."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 
 from mbrl.config import Count, CountOrZero, Settings
 from mbrl.errors import ConfigError
-from mbrl.tasks import Task
+from mbrl.tasks import Task, as_live
 from mbrl.types import Transitions
 
 
@@ -32,15 +33,17 @@ class Collector:
     """Steps `envs` copies of a task with the agent's stochastic policy, one step a call.
 
     The first `warmup` rows come from uniform actions. Its whole state is tensors, so an online run
-    resumes exactly.
+    resumes exactly; with a gymnasium environment, whose state cannot be saved, it resumes with new
+    episodes, a warning, and `interrupted` one higher for each that was lost.
     """
 
     def __init__(self, task: Task, *, envs: int = 1, warmup: int = 100, seed: int = 0) -> None:
         if envs < 1 or warmup < 0:
             raise ConfigError(f"envs is {envs} (at least 1), warmup {warmup} (0 or more)")
         if task.spec.max_episode_steps is None:
-            raise ConfigError(f"task {task.spec.task!r} has no episode limit; give its spec one")
+            raise ConfigError(no_limit(task.spec.task))
         self.task, self.envs, self.warmup = task, envs, warmup
+        self.environments = as_live(task)
         self.limit: int = task.spec.max_episode_steps
         self.generator = torch.Generator(device=task.device).manual_seed(seed + 7_919)
         self.state = task.reset(envs, self.generator)
@@ -52,25 +55,31 @@ class Collector:
         )
         self.rows = 0
         self.returns: list[float] = []  # finished episodes, in order
+        self.interrupted = 0  # episodes that a resumed run could not go on with
 
     def collect(self, agent: Any) -> int:
         """One step of every copy; returns how many updates follow."""
-        action = self._action(agent)
+        mask = self._mask(self.state)
+        action = self._action(agent, mask)
         step = self.task.step(self.state, action)
         if self.policy_state is not None:
             self.policy_state = agent.policy.observe_reward(self.policy_state, step.reward)
         self.elapsed += 1
         truncated = (self.elapsed >= self.limit) & ~step.terminated
+        if step.truncated is not None:
+            truncated = truncated | step.truncated
+        masks = {"action_mask": mask, "next_action_mask": self._mask(step.state)}
         agent.observe(
-            Transitions(self.obs, action, step.reward, step.obs, step.terminated, truncated)
+            Transitions(
+                self.obs, action, step.reward, step.obs, step.terminated, truncated, **masks
+            )
         )
         self.running += step.reward.double()
         ended = step.terminated | truncated
         state = step.state
         if bool(ended.any()):
             self.returns += self.running[ended].tolist()
-            fresh = self.task.reset(self.envs, self.generator)
-            state = torch.where(ended[:, None], fresh, state)
+            state = self._restarted(state, ended)
             self.running[ended], self.elapsed[ended] = 0.0, 0
             if self.policy_state is not None:
                 going = (~ended).to(self.policy_state)
@@ -83,14 +92,35 @@ class Collector:
         self.rows += self.envs
         return agent.updates_per_step if self.rows > self.warmup else 0
 
-    def _action(self, agent: Any) -> torch.Tensor:
+    def _restarted(self, state: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
+        if self.environments is not None:
+            return self.environments.restart(state, ended, self.generator)
+        fresh = self.task.reset(self.envs, self.generator)
+        return torch.where(ended[:, None], fresh, state)
+
+    def close(self) -> None:
+        """Give back the environments of episodes that nobody goes on with."""
+        if self.environments is not None:
+            self.environments.release(self.state)
+
+    def _mask(self, state: torch.Tensor) -> torch.Tensor | None:
+        return None if self.environments is None else self.environments.action_mask(state)
+
+    def _action(self, agent: Any, mask: torch.Tensor | None) -> torch.Tensor:
         spec = self.task.spec
         if self.rows >= self.warmup:
             action: torch.Tensor
+            limits = {} if mask is None else {"mask": mask}
             action, self.policy_state = agent.act(
-                self.obs, deterministic=False, state=self.policy_state, generator=self.generator
+                self.obs,
+                deterministic=False,
+                state=self.policy_state,
+                generator=self.generator,
+                **limits,
             )
             return action
+        if mask is not None:
+            return torch.multinomial(mask.float(), 1, generator=self.generator)[:, 0]
         if spec.discrete:
             count = spec.num_actions or 0
             return torch.randint(count, (self.envs,), generator=self.generator)
@@ -108,12 +138,37 @@ class Collector:
             "rows": self.rows,
             "returns": list(self.returns),
             "generator": self.generator.get_state(),
+            **({"interrupted": self.interrupted} if self.interrupted else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        begun, seen = self.state, self.obs
         for name in ("state", "obs", "elapsed", "running"):
             setattr(self, name, state[name].clone())
         carried = state.get("carried")  # absent where it was saved before planners were known
         self.policy_state = None if carried is None else carried.clone()
         self.rows, self.returns = state["rows"], list(state["returns"])
         self.generator.set_state(state["generator"])
+        self.interrupted = state.get("interrupted", 0)
+        if self.environments is not None and not self.environments.holds(self.state):
+            self.interrupted += int((self.elapsed > 0).sum())
+            self.state, self.obs, self.policy_state = begun, seen, None
+            self.elapsed, self.running = (torch.zeros_like(v) for v in (self.elapsed, self.running))
+            warnings.warn(interrupted_text(self.task.spec.task), stacklevel=2)
+
+
+def no_limit(task: str) -> str:
+    """What to say of a task without a limit."""
+    return (
+        f"task {task!r} has no episode limit; give its spec one "
+        f"(make({task!r}, max_episode_steps=200), or the name '{task},max_episode_steps=200')"
+    )
+
+
+def interrupted_text(task: str) -> str:
+    """What to say where episodes were lost."""
+    return (
+        f"the state of {task!r}, a gymnasium environment, cannot be saved: its unfinished episodes "
+        "are given up and new ones begun, so the run is not the one that it would have been "
+        "without the stop"
+    )

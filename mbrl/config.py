@@ -128,15 +128,16 @@ def _check(name: str, hint: Any, value: Any, whole: Any, owner: str) -> None:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Nested dataclasses to nested dictionaries of plain values (tuples become lists)."""
-    result: dict[str, Any] = _plain(dataclasses.asdict(config))
+    result: dict[str, Any] = plain(dataclasses.asdict(config))
     return result
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Nested values with lists in the place of tuples."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value
 
 

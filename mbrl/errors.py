@@ -27,6 +27,10 @@ class DivergenceError(RuntimeError):
     """Training produced a value that is not finite, or beyond the stated bound."""
 
 
+class TaskError(RuntimeError):
+    """An environment that is not of this library failed, or returned what it may not."""
+
+
 def install_command(extra: str) -> str:
     """The command that installs the packages of an extra: the library comes from a checkout, not
     from a package index."""

@@ -1,19 +1,24 @@
 """Evaluation in the real task: fixed start states, all episodes side by side, every return kept."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
+from mbrl.collector import no_limit
 from mbrl.errors import ConfigError
-from mbrl.tasks import Task
-from mbrl.training import Trainable, is_stateful
+from mbrl.sb3 import SB3Agent, is_model
+from mbrl.tasks import Task, as_live, as_task
+from mbrl.training import chosen_action, is_stateful
+from mbrl.types import Spec
 
 START_SEED = 20_402  # the start states of every evaluation, equal for all agents and steps
 
 
 @torch.no_grad()
 def evaluate(
-    agent: Trainable,
-    task: Task,
+    agent: Any,
+    task: Any,
     episodes: int,
     *,
     seed: int = START_SEED,
@@ -23,34 +28,61 @@ def evaluate(
     """Returns [episodes], float64, of `agent` from starts fixed by `seed`; discounted
     where `gamma` is below 1.
 
-    The first n starts of a longer evaluation are not those of a shorter one; compare equal counts.
+    `agent` is one of this library (`mbrl.training.Trainable`) or a model of stable-baselines3;
+    `task` a task, an id, a gymnasium environment, or a function that makes one. The first n starts
+    of a longer evaluation are not those of a shorter one; compare equal counts.
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, it must be at least 1")
-    limit = task.spec.max_episode_steps
-    if limit is None:
-        raise ConfigError(f"task {task.spec.task!r} has no episode limit; give its spec one")
+    task = as_task(task)
+    if task.spec.max_episode_steps is None:
+        raise ConfigError(no_limit(task.spec.task))
+    if is_model(agent):
+        agent = SB3Agent(agent, task.spec)
+    if hasattr(agent, "spec"):
+        require_fit(agent.spec, task.spec)
     starts = torch.Generator(device=task.device).manual_seed(seed)
     device = next(agent.policy.parameters()).device
     draws = torch.Generator(device=device).manual_seed(seed)
-    state = task.reset(episodes, starts)
+    parts = []
+    # A task of this library takes any number of rows; of an environment each is a copy.
+    environments = as_live(task)
+    most = episodes if environments is None else environments.copies
+    for first in range(0, episodes, most):
+        state = task.reset(min(most, episodes - first), starts)
+        parts.append(_returns(agent.policy, task, state, draws, device, deterministic, gamma))
+    result: np.ndarray = torch.cat(parts).cpu().numpy()
+    return result
+
+
+def _returns(
+    policy: Any,
+    task: Task,
+    state: torch.Tensor,
+    draws: torch.Generator,
+    device: torch.device,
+    deterministic: bool,
+    gamma: float,
+) -> torch.Tensor:
+    """Returns of one episode from each row of `state`."""
     obs = task.observe(state)
-    alive = torch.arange(episodes, device=task.device)
-    returns = torch.zeros(episodes, dtype=torch.float64, device=task.device)
+    alive = torch.arange(len(state), device=task.device)
+    returns = torch.zeros(len(state), dtype=torch.float64, device=task.device)
     carried: torch.Tensor | None = None
-    for t in range(limit):
-        policy = agent.policy
+    environments = as_live(task)
+    for t in range(task.spec.max_episode_steps or 0):
         batch = obs.to(device, torch.float32)
         if is_stateful(policy):
             action, carried = policy.step(batch, carried, draws, deterministic=deterministic)
         else:
-            action = policy(batch) if deterministic else policy.explore(batch, draws)
+            mask = None if environments is None else environments.action_mask(state)
+            action = chosen_action(policy, batch, draws, deterministic=deterministic, mask=mask)
         step = task.step(state, action.to(task.device))
         returns[alive] += gamma**t * step.reward.double()
         if is_stateful(policy):
             assert carried is not None
             carried = policy.observe_reward(carried, step.reward.to(device, torch.float32))
-        keep = ~step.terminated
+        keep = ~step.ended
         if not bool(keep.all()):
             alive, state, obs = alive[keep], step.state[keep], step.obs[keep]
             carried = None if carried is None else carried[keep.to(carried.device)]
@@ -58,5 +90,14 @@ def evaluate(
                 break
         else:
             state, obs = step.state, step.obs
-    result: np.ndarray = returns.cpu().numpy()
-    return result
+    return returns
+
+
+def require_fit(mine: Spec, theirs: Spec) -> None:
+    """Raise `ConfigError` where the sizes of an agent's spec are not those of the task's."""
+    sizes = [(s.obs_dim, s.action_dim, s.num_actions) for s in (mine, theirs)]
+    if sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"agent and task differ in (obs_dim, action_dim, num_actions): {sizes[0]} of "
+            f"{mine.task!r} against {sizes[1]} of {theirs.task!r}"
+        )

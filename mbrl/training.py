@@ -50,6 +50,25 @@ def is_stateful(policy: object) -> "TypeIs[Stateful]":
     return hasattr(type(policy), "observe_reward")
 
 
+def chosen_action(
+    policy: Any,
+    obs: Tensor,
+    generator: Generator | None,
+    *,
+    deterministic: bool,
+    mask: Tensor | None,
+) -> Tensor:
+    """The action of a `Policy` at raw `obs` [B, S], among those that `mask` [B, n] allows where
+    there is one."""
+    limits = {} if mask is None else {"mask": mask.to(obs.device)}
+    action: Tensor
+    if deterministic:
+        action = policy(obs, **limits)
+    else:
+        action = policy.explore(obs, generator, **limits)
+    return action
+
+
 @runtime_checkable
 class Trainable(Protocol):
     """What the loop, the evaluation and the checkpoints need of an agent."""

@@ -4,7 +4,7 @@ recording stopped (bootstrap); the two are never merged."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ class Spec:
     `reference_returns` is (random, expert): the undiscounted returns that score 0 and 100.
     `task_options` are the keyword arguments that make the task match its data. `obs_names` name the
     entries of an observation and `action_names` those of an action (or, where actions are
-    discrete, the actions); empty where nobody named them.
+    discrete, the actions); empty where nobody named them. `action_mask` says that the task tells at
+    every step which of its discrete actions are allowed.
     """
 
     task: str
@@ -36,6 +37,24 @@ class Spec:
     task_options: dict[str, Any] = field(default_factory=dict)
     obs_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
+    action_mask: bool = False
+
+    @staticmethod
+    def from_spaces(
+        observation_space: Any,
+        action_space: Any,
+        *,
+        task: str,
+        categories: Literal["one-hot", "number"] = "one-hot",
+        **fields: Any,
+    ) -> "Spec":
+        """The spec of gymnasium's spaces, as `mbrl.spaces` flattens them; `fields` are others of
+        this class. Raises `ConfigError` for spaces that the algorithms do not take."""
+        from mbrl.spaces import Flattener, action_sizes  # gymnasium is not needed by all
+
+        seen = Flattener(observation_space, task, categories)
+        sizes = action_sizes(action_space, task)
+        return Spec(task=task, obs_dim=seen.dim, **{"obs_names": seen.names, **sizes, **fields})
 
     def __post_init__(self) -> None:
         if self.obs_dim < 1 or self.action_dim < 1:
@@ -43,7 +62,13 @@ class Spec:
                 f"spec of {self.task!r}: obs_dim={self.obs_dim}, action_dim={self.action_dim}; "
                 "both must be at least 1"
             )
-        self._check_names()
+        self._check_names("obs_names", self.obs_dim)
+        self._check_names("action_names", self.num_actions or self.action_dim)
+        if self.action_mask and not self.discrete:
+            raise ConfigError(
+                f"spec of {self.task!r}: action_mask is for discrete actions; bounds limit "
+                "continuous ones"
+            )
         if self.discrete:
             if self.action_dim != 1 or (self.num_actions or 0) < 2:
                 raise ConfigError(
@@ -63,14 +88,21 @@ class Spec:
                 f"{self.action_low} and {self.action_high}"
             )
 
-    def _check_names(self) -> None:
-        sizes = {"obs_names": self.obs_dim, "action_names": self.num_actions or self.action_dim}
-        for name, size in sizes.items():
-            names = getattr(self, name)
-            if names and (len(names) != size or len(set(names)) != size):
-                raise ConfigError(
-                    f"spec of {self.task!r}: {name} must be {size} different names, got {names}"
-                )
+    def _check_names(self, field_name: str, count: int) -> None:
+        names: tuple[str, ...] = getattr(self, field_name)
+        if not names:
+            return
+        if len(names) != count:
+            raise ConfigError(
+                f"spec of {self.task!r}: {field_name} has {len(names)} names, there are {count} "
+                "entries; name each of them or none"
+            )
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"spec of {self.task!r}: {field_name} has {', '.join(map(repr, twice))} more than "
+                "once; every entry needs a name of its own"
+            )
 
     @property
     def discrete(self) -> bool:
@@ -87,9 +119,11 @@ class Spec:
         return 100.0 * (returns - low) / (high - low)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, tuples as lists; names are left out where there are none."""
+        """All fields, tuples as lists; names and masks only where there are any, so that files and
+        keys of what has none are those of releases that did not know them."""
+        later = ("obs_names", "action_names", "action_mask")
         values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        return {k: v for k, v in values.items() if v or not k.endswith("_names")}
+        return {k: v for k, v in values.items() if v or k not in later}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Spec":
@@ -115,6 +149,8 @@ class Transitions:
     bool, False where the episode terminated and nobody recorded what it ended in (`next_obs`
     repeats `obs` there, and no dynamics are learned from the row); `behaviour_prob` [N] float, the
     probability (density, where continuous) with which the logged action was chosen.
+    `action_mask` and `next_action_mask` [N, n] bool, both or neither, say which of n discrete
+    actions were allowed at `obs` and are at `next_obs`.
     """
 
     obs: Tensor
@@ -127,6 +163,8 @@ class Transitions:
     duration: Tensor | None = None
     next_known: Tensor | None = None
     behaviour_prob: Tensor | None = None
+    action_mask: Tensor | None = None
+    next_action_mask: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = self.obs.shape[0]
@@ -145,6 +183,16 @@ class Transitions:
         for name in ("terminated", "truncated"):
             if getattr(self, name).dtype != torch.bool:
                 raise DataError(f"{name} must be bool, got {getattr(self, name).dtype}")
+
+        self._check_masks()
+
+    def _check_masks(self) -> None:
+        masks = [m for m in (self.action_mask, self.next_action_mask) if m is not None]
+        if len(masks) == 1:
+            raise DataError("action_mask and next_action_mask come together; one is missing")
+        if any(mask.ndim != 2 or mask.dtype != torch.bool for mask in masks):
+            kinds = [f"{tuple(mask.shape)} {mask.dtype}" for mask in masks]
+            raise DataError(f"action masks must be [N, n] bool, got {' and '.join(kinds)}")
 
     def __len__(self) -> int:
         return int(self.obs.shape[0])

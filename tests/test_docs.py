@@ -45,6 +45,9 @@ SETUP = ("make ", "git ", "pip ", "cd ", "source ", "python3 -m venv", "python -
 FILE = re.compile(r"# (entry in )?[\w/]+\.(py|toml)\n")  # for a copy of the checkout, not to run
 
 
+NEEDS = re.compile(r"# needs (\w+)\n")
+
+
 def blocks(kinds: tuple[str, ...]) -> list:
     found = []
     for page in PAGES:
@@ -70,6 +73,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("text", blocks(("python",)))
 def test_python_block(text: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that begins with `# needs PACKAGE` is run where that is installed."""
+    if needed := NEEDS.match(text):
+        pytest.importorskip(needed[1])
     block = ModuleType("block")
     monkeypatch.setitem(sys.modules, "block", block)
     exec(compile(text, "block", "exec"), vars(block))

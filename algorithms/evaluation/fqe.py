@@ -294,6 +294,11 @@ class FQE:
             raise ConfigError("policies is empty; give at least one agent or function")
         if len(dataset) == 0:
             raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
+        if dataset.spec.action_mask:
+            raise ConfigError(
+                f"task {dataset.spec.task!r} masks actions, which fitted Q evaluation does not "
+                "keep to; evaluate in the task (fqe_steps 0)"
+            )
         self.config, self.spec = config, dataset.spec
         self.place = agent.resolve_device(device)
         initial, self.generator = agent.generators(config.seed, self.place)

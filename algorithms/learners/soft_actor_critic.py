@@ -120,7 +120,7 @@ def actor_loss(log_prob: Tensor, value: Tensor, alpha: Tensor) -> tuple[Tensor, 
     return loss, {"actor/loss": loss.detach(), "actor/entropy": -log_prob.detach().mean()}
 
 
-def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: Tensor | float) -> Tensor:
     """-log alpha (log pi + target entropy), batch mean; its sign moves the temperature."""
     return -log_alpha * (log_prob.detach() + target_entropy).mean()
 

@@ -135,9 +135,10 @@ class LoggedRows:
 def interleaved(first: Transitions, second: Transitions) -> Transitions:
     """The rows [E] of two steps as episodes of two rows each, copy after copy."""
     values = {}
-    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated"):
-        pair = torch.stack([getattr(first, name), getattr(second, name)], 1)
-        values[name] = pair.flatten(0, 1)
+    for name in Transitions.__dataclass_fields__:
+        one, other = getattr(first, name), getattr(second, name)
+        if one is not None and other is not None:
+            values[name] = torch.stack([one, other], 1).flatten(0, 1)
     return Transitions(**values)
 
 

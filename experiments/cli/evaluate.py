@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,18 +17,23 @@ from mbrl import data, tasks
 from mbrl.config import Count, CountOrZero, Settings
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.evaluation import START_SEED, evaluate
+from mbrl.sb3 import load_model
+from mbrl.tasks import Task
 
 
 @dataclass(frozen=True)
 class Evaluate(Settings):
     """Evaluate a run folder or checkpoint in its task, from fixed start states."""
 
-    path: tyro.conf.Positional[Path]  # run folder or checkpoint file
+    path: tyro.conf.Positional[Path | None] = None  # run folder or checkpoint file
     episodes: Count = 100  # start states
     step: str = "last"  # which policy of a run: last, chosen (offline), or a kept one's number
     seed: CountOrZero = START_SEED  # of the start states; by default those of every run
     stochastic: bool = False  # sample actions instead of taking the greedy ones
-    task: str | None = None  # instead of the task of the data
+    task: str | None = None  # instead of the task of the data: an id, or mypackage.envs:make_env
+    sb3: Path | None = (
+        None  # a model of stable-baselines3 instead of a run; only one that you trust
+    )
     threads: Count = 1  # CPU threads
     out: Path | None = None  # write the returns to this .npz
     json: bool = False  # print one JSON object instead of text
@@ -36,23 +42,9 @@ class Evaluate(Settings):
     def main(self) -> int:
         if self.fqe_steps > 0:
             return self._offline()
-        path = self.path / "checkpoint.pt" if self.path.is_dir() else self.path
-        if not path.exists():
-            raise CheckpointError(f"no checkpoint at {path}; give a run folder or a checkpoint")
         torch.set_num_threads(self.threads)
-        agent = selection.agent_at(self.path, self.step) if self.step != "last" else None
-        agent = agent or algorithms.load(path)
-        name = self.task or agent.spec.task
-        if name not in tasks.TASKS:
-            raise ConfigError(
-                f"the agent's task is {name!r}, which this library does not have; give --task"
-            )
-        task = tasks.make_for(agent.spec) if self.task is None else tasks.make(name)
-        mine = (task.spec.obs_dim, task.spec.action_dim, task.spec.num_actions)
-        if mine != (agent.spec.obs_dim, agent.spec.action_dim, agent.spec.num_actions):
-            raise ConfigError(
-                f"task {name!r} does not have the observations of {agent.spec.task!r}"
-            )
+        agent, title, task = self._sb3() if self.sb3 is not None else self._agent()
+        name, spec = task.spec.task, task.spec if self.sb3 is not None else agent.spec
         returns = evaluate(
             agent, task, self.episodes, seed=self.seed, deterministic=not self.stochastic
         )
@@ -61,29 +53,64 @@ class Evaluate(Settings):
         if self.out is not None:
             np.savez(self.out, returns=returns, seed=self.seed)
         if self.json:
-            low, high = agent.spec.reference_returns or (None, None)
             print(
                 json.dumps(
                     {
-                        "algorithm": type(agent).__name__, "step": agent.step, "task": name,
-                        "mean": mean, "standard_error": error, "returns": returns.tolist(),
-                        "score": None if low is None else float(agent.spec.score(mean)),
+                        "agent": title,
+                        "task": name,
+                        "mean": mean,
+                        "standard_error": error,
+                        "returns": returns.tolist(),
+                        "score": None
+                        if spec.reference_returns is None
+                        else float(spec.score(mean)),
                     }
                 )
-            )  # fmt: skip
+            )
             return 0
         console = Console()
-        console.print(f"{type(agent).__name__} after {agent.step} updates, in {name}")
+        console.print(f"{title}, in {name}")
         console.print(f"return {mean:.2f} (standard error {error:.2f}) over {self.episodes} starts")
-        if agent.spec.reference_returns is not None:
-            low, high = agent.spec.reference_returns
-            score = agent.spec.score(mean)
+        if spec.reference_returns is not None:
+            low, high = spec.reference_returns
+            score = spec.score(mean)
             console.print(f"score {score:.1f} (0 is a return of {low}, 100 of {high})")
         return 0
 
+    def _agent(self) -> tuple[Any, str, Task]:
+        """The agent of a run or checkpoint, what it is, and the task to evaluate it in."""
+        if self.path is None:
+            raise ConfigError("give a run folder or a checkpoint file, or --sb3 FILE with --task")
+        path = self.path / "checkpoint.pt" if self.path.is_dir() else self.path
+        if not path.exists():
+            raise CheckpointError(f"no checkpoint at {path}; give a run folder or a checkpoint")
+        agent = (
+            algorithms.load(path)
+            if self.step == "last"
+            else selection.agent_at(self.path, self.step)
+        )
+        title = f"{type(agent).__name__} after {agent.step} updates"
+        if self.task is not None:
+            return agent, title, tasks.make(self.task)
+        if not tasks.is_task(agent.spec.task):
+            raise ConfigError(
+                f"the agent's task is {agent.spec.task!r}, which is neither of this library nor "
+                "registered with gymnasium; give --task"
+            )
+        return agent, title, tasks.make_for(agent.spec)
+
+    def _sb3(self) -> tuple[Any, str, Task]:
+        """The same of a model of stable-baselines3."""
+        if self.path is not None or self.task is None:
+            raise ConfigError("--sb3 FILE takes the place of a run, and needs --task")
+        assert self.sb3 is not None
+        model = load_model(self.sb3)
+        title = f"{type(model).__name__} of stable-baselines3"
+        return model, f"{title} after {model.num_timesteps} steps", tasks.make(self.task)
+
     def _offline(self) -> int:
         """Evaluate the kept policies of a run by fitted Q evaluation, and choose one."""
-        if not (self.path / "policies").is_dir():
+        if self.path is None or not (self.path / "policies").is_dir():
             raise CheckpointError(
                 f"{self.path} is no run folder with kept policies; give that of an offline run"
             )

@@ -18,7 +18,8 @@ HELP = """usage: python -m experiments run ALGORITHM DATA [options]
 
 ALGORITHM  {algorithms}
 DATA       a dataset (`python -m experiments data list`), a file (.npz .hdf5 .csv .parquet), or a
-           task id such as Pendulum-v1 to learn online
+           task id such as Pendulum-v1 to learn online: of this library, of gymnasium, or an entry
+           point of your own, mypackage.envs:make_env (options: NAME,max_episode_steps=200)
 
 After a run on logged data, --after FOLDER lets its agent go on in the task, with its config and
 seed: python -m experiments run iql Pendulum-v1 --after runs/iql/pendulum-medium/seed-0
@@ -88,3 +89,8 @@ def show(result: dict[str, Any], folder: Path) -> None:
         text = f"last evaluation: return {mean:.1f} ± {spread:.1f} over {len(returns)} starts"
         score = result["last_score"]
         console.print(text + ("" if score is None else f", score {score:.1f}"))
+    if result.get("interrupted_episodes"):
+        console.print(
+            f"not the run that it would have been without a stop: {result['interrupted_episodes']} "
+            "unfinished episodes were given up, since the environment's state cannot be saved"
+        )

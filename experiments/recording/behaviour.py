@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, TaskError
 from mbrl.files import replacing
-from mbrl.tasks import Task
+from mbrl.tasks import LiveTask, Task, as_live
 from mbrl.types import Spec, Transitions
 
-# Observations [B, S] and a source of noise to actions [B, A] (or [B] int64), in the task's units.
-Behaviour = Callable[[Tensor, torch.Generator], Tensor]
+# Observations [B, S] and a source of noise to actions [B, A] (or [B] int64), in the task's units;
+# where the task masks actions, a third argument says which are allowed, [B, n] bool.
+Behaviour = Callable[..., Tensor]
 Report = Callable[[int], None]  # called with the number of transitions so far
 Weights = dict[str, np.ndarray]
 
@@ -34,6 +35,8 @@ class Row(NamedTuple):
     terminated: bool
     truncated: bool
     state: Tensor
+    mask: Tensor | None = None
+    next_mask: Tensor | None = None
 
 
 def concatenated(episodes: list[list[Row]], *, with_state: bool = False) -> Transitions:
@@ -49,7 +52,22 @@ def concatenated(episodes: list[list[Row]], *, with_state: bool = False) -> Tran
         terminated=terminated,
         truncated=torch.tensor([row.truncated for row in rows]) | (last & ~terminated),
         state=torch.stack([row.state for row in rows]) if with_state else None,
+        action_mask=_stacked([row.mask for row in rows]),
+        next_action_mask=_stacked([row.next_mask for row in rows]),
     )
+
+
+def _stacked(masks: list[Tensor | None]) -> Tensor | None:
+    present = [mask for mask in masks if mask is not None]
+    return torch.stack(present) if present else None
+
+
+class RecordingFailed(TaskError):
+    """The environment failed while recording; `rows` are the transitions before that, or None."""
+
+    def __init__(self, problem: TaskError, rows: Transitions | None) -> None:
+        super().__init__(str(problem))
+        self.rows = rows
 
 
 def record(
@@ -67,7 +85,8 @@ def record(
 
     Batches of episodes run side by side, each to its own end, and follow one another in the
     order in which they were started, so that short episodes are not over-represented. `start`
-    says which start observations [B, S] are kept, as a mask [B].
+    says which start observations [B, S] are kept, as a mask [B]. Raises `RecordingFailed` where the
+    environment fails; the episodes that it cut off are truncated there.
     """
     if steps < 1:
         raise ConfigError(f"steps is {steps}; record at least 1 transition")
@@ -75,7 +94,14 @@ def record(
     count = 0
     while count < steps:
         state = start_states(task, BATCH, generator, start)
-        for episode in run_episodes(task, behaviour, state, generator):
+        batch: list[list[Row]] = []
+        try:
+            run_episodes(task, behaviour, state, generator, batch)
+        except TaskError as problem:
+            begun = [episode for episode in [*episodes, *batch] if episode]
+            rows = concatenated(begun, with_state=with_state) if begun else None
+            raise RecordingFailed(problem, rows) from problem
+        for episode in batch:
             if count < steps:
                 episodes.append(episode)
                 count += len(episode)
@@ -107,25 +133,38 @@ def start_states(
 
 
 def run_episodes(
-    task: Task, behaviour: Behaviour, state: Tensor, generator: torch.Generator
+    task: Task,
+    behaviour: Behaviour,
+    state: Tensor,
+    generator: torch.Generator,
+    episodes: list[list[Row]] | None = None,
 ) -> list[list[Row]]:
-    """One episode from each row of `state`, in row order."""
-    horizon = step_limit(task.spec)
-    episodes: list[list[Row]] = [[] for _ in range(len(state))]
+    """One episode from each row of `state`, in row order; written to `episodes` as they grow, where
+    a list is given."""
+    horizon, environments = step_limit(task.spec), as_live(task)
+    episodes = [] if episodes is None else episodes
+    episodes += [[] for _ in range(len(state))]
     alive = torch.arange(len(state))
     obs = task.observe(state)
     for t in range(1, horizon + 1):
-        action = behaviour(obs, generator)
+        mask = _mask(environments, state)
+        action = behaviour(obs, generator) if mask is None else behaviour(obs, generator, mask)
         step = task.step(state, action)
-        ended = step.terminated.tolist()
+        ended, next_mask = step.terminated.tolist(), _mask(environments, step.state)
+        cut = [t == horizon] * len(alive) if step.truncated is None else step.truncated.tolist()
         for i, e in enumerate(alive.tolist()):
-            row = (obs[i], action[i], step.reward[i], step.obs[i], ended[i], t == horizon)
-            episodes[e].append(Row(*row, state[i]))
-        going = ~step.terminated
+            row = (obs[i], action[i], step.reward[i], step.obs[i], ended[i], cut[i], state[i])
+            masks = () if mask is None or next_mask is None else (mask[i], next_mask[i])
+            episodes[e].append(Row(*row, *masks))
+        going = ~step.ended
         alive, state, obs = alive[going], step.state[going], step.obs[going]
         if not len(alive):
             break
     return episodes
+
+
+def _mask(environments: LiveTask | None, state: Tensor) -> Tensor | None:
+    return None if environments is None else environments.action_mask(state)
 
 
 # --- policies ------------------------------------------------------------------------------------
@@ -136,7 +175,11 @@ def bounds(spec: Spec) -> tuple[Tensor, Tensor]:
 
 
 def uniform_actions(spec: Spec) -> Behaviour:
-    """Uniform over the actions."""
+    """Uniform over the actions, or those that are allowed."""
+    if spec.action_mask:
+        return lambda obs, generator, mask: torch.multinomial(mask.float(), 1, generator=generator)[
+            :, 0
+        ]
     if spec.discrete:
         count = int(spec.num_actions or 0)
         return lambda obs, generator: torch.randint(count, (len(obs),), generator=generator)

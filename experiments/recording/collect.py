@@ -37,12 +37,18 @@ from experiments.recording.behaviour import (
     train,
     uniform_actions,
 )
+from experiments.recording.environment import (
+    STEPS,
+    RecordingStopped,
+    named_policy,
+    record_dataset,
+)
 from experiments.recording.linear_search import Search, record_candidates, search
 from mbrl.config import Count, CountOrZero, Settings
 from mbrl.data import data_home, from_arrays, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, cards_dir
-from mbrl.errors import ConfigError, DataError, unknown_name
-from mbrl.tasks import Task, make
+from mbrl.errors import ConfigError, DataError, TaskError, unknown_name
+from mbrl.tasks import Task, is_task, make
 from mbrl.tasks.experts import expert
 from mbrl.types import Dataset, Provenance, Transitions
 
@@ -122,21 +128,24 @@ RECIPES: dict[str, Recipe] = {
 
 @dataclass(frozen=True)
 class Collect(Settings):
-    """Record the local datasets of a family anew. The same seed gives the same files on the same
-    machine and versions."""
+    """Record the local datasets of a family anew, or a dataset of any task. The same seed gives the
+    same files on the same machine and versions."""
 
     family: tyro.conf.Positional[str]
-    """A local family: pendulum, cartpole, reacher, ... (`python -m experiments data list`)."""
+    """A local family: pendulum, cartpole, reacher, ... (`python -m experiments data list`), or a
+    task: CliffWalking-v1,max_episode_steps=200, or mypackage.envs:make_env."""
     tiers: tuple[str, ...] | None = None
     """The tiers to record, e.g. random medium; by default all that the family has."""
     steps: Count | None = None
-    """At least this many transitions a tier (whole episodes); by default what the card says.
+    """At least this many transitions a tier (whole episodes); by default what the card says, of a
+    task 10,000.
     The medium-replay of a training run holds all of it and ignores this; that of a search does
     not."""
     seed: CountOrZero = 0
     """Seed of the episodes, and of the training where there is one."""
     out: Path | None = None
-    """Folder to write FAMILY/TIER.npz below; by default the data folder ($LONGREACH_DATA)."""
+    """Folder to write FAMILY/TIER.npz below; by default the data folder ($LONGREACH_DATA). Of a
+    task: the file, by default recorded/NAME.npz there."""
     retrain: bool = False
     """Train the behaviour policies anew instead of reading the shipped weights; the new weights go
     to policies/ below --out."""
@@ -146,11 +155,23 @@ class Collect(Settings):
     ship: bool = False
     """For maintainers: write into the library's own datasets folder and note sizes, returns and
     checksums in the card."""
+    policy: str | None = None
+    """Of a task: random (the default), a run folder or checkpoint, a model of stable-baselines3 (a
+    .zip, one that you trust), or mypackage.policies:act, a function of observations [B, S] and a
+    generator."""
+    greedy: bool = False
+    """Of a task: the policy's greedy actions instead of sampled ones."""
 
 
 def collect(command: Collect, console: Console | None = None) -> list[Path]:
     """Record what `command` asks for; the files written."""
     console = console or Console()
+    if command.family not in all_cards():
+        return [collect_task(command, console)]
+    if command.policy is not None or command.greedy:
+        raise ConfigError(
+            f"--policy and --greedy are for tasks; those of {command.family} are its recipe's"
+        )
     card = local_card(command.family)
     tiers = select_tiers(card, command.tiers)
     folder = cards_dir() / "local" if command.ship else command.out or data_home()
@@ -169,6 +190,49 @@ def collect(command: Collect, console: Console | None = None) -> list[Path]:
         console.print(f"{card.family}/{tier.name}: {len(rows):,} transitions, {text}")
         console.print(f"  {path} ({size:,.0f} kB)", highlight=False, soft_wrap=True)
     return paths
+
+
+def collect_task(command: Collect, console: Console) -> Path:
+    """Record a dataset of the task that `command` names; the file written."""
+    others = [n for n in ("tiers", "retrain", "with_state", "ship") if getattr(command, n)]
+    if others:
+        raise ConfigError(
+            f"--{others[0].replace('_', '-')} is for the families of this library; "
+            f"{command.family!r} is a task"
+        )
+    local = [name for name, card in all_cards().items() if card.kind == "local"]
+    if not is_task(command.family):
+        raise unknown_name("local dataset family", command.family, local)
+    task, chosen = make(command.family), command.policy or "random"
+    file = re.sub(r"[^\w.=-]+", "-", command.family)
+    path = command.out or data_home() / "recorded" / f"{file}.npz"
+    if path.suffix != ".npz":
+        raise ConfigError(f"--out {path}: of a task it is the file; end the name in .npz")
+    words = ["python -m experiments collect", command.family, "--policy", chosen]
+    words += ["--greedy"] * command.greedy + ["--steps", str(command.steps or STEPS)]
+    try:
+        with progress(console) as bars:
+            dataset = record_dataset(
+                task,
+                named_policy(chosen),
+                command.steps or STEPS,
+                seed=command.seed,
+                greedy=command.greedy,
+                recipe=" ".join([*words, "--seed", str(command.seed)]),
+                report=stage(bars, command.family, command.steps or STEPS),
+            )
+    except RecordingStopped as problem:
+        save_npz(problem.dataset, path)
+        count = len(problem.dataset)
+        raise TaskError(f"{problem}. The {count:,} transitions before that are in {path}") from None
+    save_npz(dataset, path)
+    returns = dataset.transitions.returns()
+    console.print(
+        f"{command.family}: {len(dataset):,} transitions, {len(returns):,} episodes, mean return "
+        f"{float(returns.mean()):.4g}"
+    )
+    console.print(f"  {path}; use that path wherever a dataset is named", soft_wrap=True)
+    return path
 
 
 def stage(bars: Progress, text: str, total: int) -> Report:

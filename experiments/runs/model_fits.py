@@ -94,7 +94,10 @@ class ModelFit(Job):
         cls, config_class = MODELS[values.get("kind", "ensemble")]
         config = configs.from_dict(config_class, values["config"])
         model = cls(dataset.spec, config, seed=settings.seed)
-        origin = {"fingerprint": fingerprint(dataset), "spec": dataset.spec.to_dict()}
+        origin = {
+            "fingerprint": fingerprint(dataset),
+            "spec": configs.plain(dataset.spec.to_dict()),
+        }
         path = self.folder / "model.pt"
         if path.exists():
             content = checkpoint.load(path)

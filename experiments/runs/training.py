@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from mbrl.collector import Collector
 from mbrl.data.cards import all_cards, find_tier
 from mbrl.data.fingerprint import fingerprint
 from mbrl.data.split import split_episodes
-from mbrl.errors import CheckpointError, ConfigError
+from mbrl.errors import CheckpointError, ConfigError, TaskError
 from mbrl.progress import Progress
 from mbrl.records import MetricsFile
 from mbrl.tasks import Task
@@ -122,6 +123,8 @@ def check(settings: RunSettings) -> None:
             f"{name} learns by acting and {given!r} is a dataset; give a task, such as CartPole-v1 "
             "(`list` shows them all)"
         )
+    if not settings.online and not data.is_dataset_name(given) and "/" not in given:
+        tasks.require_task(given)  # a name with a slash is rather a mistyped dataset
     kind = action_kind(settings)
     if kind is not None and kind not in cls.action_kinds:
         able = [n for n, (c, _) in ALGORITHMS.items() if kind in c.action_kinds]
@@ -202,7 +205,7 @@ class TrainingRun(Job):
         facts = {
             "algorithm": {"name": settings.algorithm, "version": cls.version},
             "data": data_now,
-            "spec": source.spec.to_dict(),
+            "spec": configs.plain(source.spec.to_dict()),
             "seed": settings.seed,
             "threads": settings.threads,
         }
@@ -255,14 +258,19 @@ class Source:
 
 def open_source(settings: RunSettings) -> Source:
     """Load the dataset, or make the task."""
+    task: Task | None = None
     if settings.online:
         task = tasks.make(settings.data)
         return Source(task.spec, None, task)
     dataset = load_data(settings)
     if settings.holdout > 0:
         dataset = split_episodes(dataset, settings.holdout)[0]
-    known = dataset.spec.task in tasks.TASKS
-    return Source(dataset.spec, dataset, tasks.make_for(dataset.spec) if known else None)
+    if tasks.is_task(dataset.spec.task):
+        try:
+            task = tasks.make_for(dataset.spec)
+        except (ConfigError, TaskError) as problem:
+            warnings.warn(f"no evaluation in the task of the data: {problem}", stacklevel=2)
+    return Source(dataset.spec, dataset, task)
 
 
 def load_data(settings: RunSettings) -> Dataset:
@@ -314,23 +322,28 @@ def _train(
                 agent.fit(source.dataset, steps - agent.step, callbacks=callbacks)
             else:
                 train(agent, steps, callbacks, collector)
+        except TaskError:  # of an environment: what was learned before it stays
+            saver.save(agent)
+            raise
         finally:
             progress.close()
+    result = _result(agent, evaluator, collector) | {"seconds": clock()}  # before the choice
+    chooses = settings.fqe_steps > 0 and selection.chooses(agent)
+    if chooses and source.dataset is not None:
+        selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
+    return result | {"chooses": chooses}
+
+
+def _result(agent: Any, evaluator: Evaluator | None, collector: Any) -> Result:
     mean = score = None
     if evaluator is not None and evaluator.evaluations.returns:
         mean = float(evaluator.evaluations.returns[-1].mean())
         if agent.spec.reference_returns is not None:
             score = float(agent.spec.score(mean))
-    result = {
-        "step": agent.step,
-        "seconds": clock(),  # before the choice among checkpoints
-        "last_return_mean": mean,
-        "last_score": score,
-    }
-    chooses = settings.fqe_steps > 0 and selection.chooses(agent)
-    if chooses and source.dataset is not None:
-        selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
-    return result | {"chooses": chooses}
+    result = {"step": agent.step, "last_return_mean": mean, "last_score": score}
+    if collector is not None and collector.interrupted:
+        result["interrupted_episodes"] = collector.interrupted
+    return result
 
 
 class Forecast:
@@ -403,3 +416,7 @@ def _put_back(
         evaluator.evaluations.save(folder / "evaluations.npz")
     if collector is not None and "collector" in kept:
         collector.load_state_dict(kept["collector"])
+        if collector.interrupted:
+            known = folders.read_json(folder / "manifest.json")
+            known["interrupted_episodes"] = collector.interrupted
+            folders.write_json(folder / "manifest.json", known)

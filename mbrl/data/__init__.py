@@ -2,7 +2,7 @@
 
 from mbrl.data.assemble import from_arrays
 from mbrl.data.issues import Finding
-from mbrl.data.loading import check, from_log, load
+from mbrl.data.loading import check, from_log, is_dataset_name, load
 from mbrl.data.locate import data_home, local_target
 from mbrl.data.logs.schema import LogSchema
 from mbrl.data.readers.compact import save_npz
@@ -17,6 +17,7 @@ __all__ = [
     "from_dataframe",
     "from_log",
     "from_sb3",
+    "is_dataset_name",
     "load",
     "local_target",
     "save_npz",

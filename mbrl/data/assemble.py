@@ -113,7 +113,31 @@ def _transitions(columns: Columns, spec: Spec) -> Transitions:
         terminated=tensor("terminated", torch.bool),
         truncated=tensor("truncated", torch.bool),
         **optional,
+        **_masks(columns, spec),
     )
+
+
+def _masks(columns: Columns, spec: Spec) -> dict[str, Tensor]:
+    """The action masks, where there are any. Raises `DataError` for masks of another shape, or
+    that forbid the action of their row."""
+    given = {"action_mask": columns.action_mask, "next_action_mask": columns.next_action_mask}
+    masks = {name: mask for name, mask in given.items() if mask is not None}
+    if not masks:
+        return {}
+    if len(masks) == 1:
+        raise DataError("action_mask and next_action_mask come together; one is missing")
+    action = columns.need("action").reshape(-1).astype(np.int64)
+    for name, mask in masks.items():
+        if not spec.discrete or mask.shape != (len(action), spec.num_actions):
+            raise DataError(
+                f"{name} has shape {mask.shape}; masks are for discrete actions, [rows, actions], "
+                f"here [{len(action)}, {spec.num_actions}]"
+            )
+    allowed = masks["action_mask"][np.arange(len(action)), action].astype(bool)
+    if not allowed.all():
+        row = int(np.argmin(allowed))
+        raise DataError(f"row {row}: action {action[row]} is one that its action_mask forbids")
+    return {name: torch.from_numpy(mask.astype(bool)) for name, mask in masks.items()}
 
 
 def _array(value: Any) -> np.ndarray | None:
@@ -138,6 +162,8 @@ def from_arrays(
     state: Any = None,
     step_duration: Any = None,
     behaviour_prob: Any = None,
+    action_mask: Any = None,
+    next_action_mask: Any = None,
     provenance: Provenance | None = None,
     **options: Any,
 ) -> Dataset:
@@ -145,7 +171,8 @@ def from_arrays(
 
     `obs`, `next_obs` [N, S]; `action` [N, A] or [N]; `reward` and the flags [N]; where known,
     `step_duration` [N], the time to the next row in steps (the discount is gamma to its power),
-    and `behaviour_prob` [N], the probability with which each action was chosen. `options` are
+    `behaviour_prob` [N], the probability with which each action was chosen, and `action_mask`,
+    `next_action_mask` [N, n] of n discrete actions. `options` are
     those of `load` that concern values (`spec`, `discrete`, `done_means`, `horizon`, `next_obs` is
     the array here, `boundaries`, `clip_actions`, `action_low`, `action_high`).
     """
@@ -153,6 +180,7 @@ def from_arrays(
         "obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "done": done,
         "terminated": terminated, "truncated": truncated, "episode": episode, "state": state,
         "step_duration": step_duration, "behaviour_prob": behaviour_prob,
+        "action_mask": action_mask, "next_action_mask": next_action_mask,
     }  # fmt: skip
     chosen = Options.of(options)
     columns = from_named({k: _array(v) for k, v in arrays.items() if v is not None})

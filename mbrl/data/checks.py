@@ -19,6 +19,7 @@ LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "duration": ("above 0", lambda array: array > 0),
     "behaviour_prob": ("above 0", lambda array: array > 0),
 }
+WIDE = ("obs", "next_obs", "action", "state", "action_mask", "next_action_mask")  # [N, size]
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -64,7 +65,7 @@ def _shapes(columns: Columns) -> list[Finding]:
             findings.append(
                 error(f"{name} has dtype {array.dtype}; only numbers and booleans can be used")
             )
-        limit = 2 if name in ("obs", "next_obs", "action", "state") else 1
+        limit = 2 if name in WIDE else 1
         column = array.ndim == limit + 1 == 2 and array.shape[1] == 1
         if not (1 <= array.ndim <= limit or column):
             wanted = "[N, size]" if limit == 2 else "[N] or [N, 1]"
@@ -91,7 +92,7 @@ def tidy(columns: Columns) -> Columns:
     """Rewards and flags [N], observations [N, S]; files of the wild hold (N, 1) and (N,)."""
     changes: dict[str, Any] = {}
     for name, array in columns.arrays().items():
-        if name in ("obs", "next_obs", "state"):
+        if name in WIDE and name != "action":
             changes[name] = array.reshape(len(array), -1)
         elif name != "action":
             changes[name] = array.reshape(-1)

@@ -25,6 +25,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "duration": ("step_duration",),
     "next_known": ("next_known",),
     "behaviour_prob": ("behaviour_prob",),
+    "action_mask": ("action_mask",),
+    "next_action_mask": ("next_action_mask",),
 }
 OPTIONAL = ("state", "duration", "next_known", "behaviour_prob")
 
@@ -46,6 +48,8 @@ class Columns:
     duration: np.ndarray | None = None
     next_known: np.ndarray | None = None
     behaviour_prob: np.ndarray | None = None
+    action_mask: np.ndarray | None = None
+    next_action_mask: np.ndarray | None = None
     present: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

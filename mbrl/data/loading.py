@@ -104,6 +104,11 @@ def recipe_version(name: str) -> int:
     return 1 if Path(name).suffix.lower() in SUFFIXES else find_tier(name)[0].recipe_version
 
 
+def is_dataset_name(name: str) -> bool:
+    """Whether `name` can be a dataset: of a known family, a file of a known kind, a folder."""
+    return _is_card_name(name) or Path(name).suffix.lower() in SUFFIXES or Path(name).exists()
+
+
 def _is_card_name(name: str) -> bool:
     return name.partition("/")[0] in all_cards()
 

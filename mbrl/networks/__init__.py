@@ -15,6 +15,7 @@ from mbrl.networks.policies import (
     Normaliser,
     SquashedGaussianPolicy,
     TanhMeanGaussianPolicy,
+    allowed_only,
 )
 from mbrl.networks.targets import polyak_update, target_copy
 
@@ -29,6 +30,7 @@ __all__ = [
     "SquashedGaussianPolicy",
     "TanhMeanGaussianPolicy",
     "adam",
+    "allowed_only",
     "descend",
     "ensemble_values",
     "minimum_value",

@@ -263,17 +263,20 @@ class CategoricalPolicy(nn.Module):
             spec.obs_dim, hidden, spec.num_actions or 0, activation=activation, generator=generator
         )
 
-    def logits(self, obs: Tensor) -> Tensor:
-        return self.net(self.normaliser(obs))
+    def logits(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[B, n], with a `mask` [B, n] those of its actions alone (`allowed_only`)."""
+        return allowed_only(self.net(self.normaliser(obs)), mask)
 
-    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+    def log_prob(self, obs: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """log pi(a|s) [B] of actions [B], int64."""
-        return -F.cross_entropy(self.logits(obs), action, reduction="none")
+        return -F.cross_entropy(self.logits(obs, mask), action, reduction="none")
 
-    def draw(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+    def draw(
+        self, obs: Tensor, generator: torch.Generator | None, mask: Tensor | None = None
+    ) -> Tensor:
         """A sampled action [...], int64. Raises `DivergenceError` where probabilities are not
         numbers (on the CPU; a GPU notices at its next synchronisation)."""
-        probabilities = torch.softmax(self.logits(obs), -1)
+        probabilities = torch.softmax(self.logits(obs, mask), -1)
         try:
             return torch.multinomial(probabilities, 1, generator=generator)[..., 0]
         except RuntimeError as error:
@@ -290,6 +293,15 @@ class CategoricalPolicy(nn.Module):
 
     explore = draw
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def forward(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
         """The most probable action [...], int64."""
-        return self.logits(obs).argmax(-1)
+        return self.logits(obs, mask).argmax(-1)
+
+
+BLOCKED = -1e9  # so low that its exponential is 0, and finite, so that 0 times it is 0
+
+
+def allowed_only(values: Tensor, mask: Tensor | None) -> Tensor:
+    """`values` [..., B, n] of actions with `BLOCKED` where `mask` [B, n] forbids one: maxima,
+    log-sum-exps and softmaxes are then over the allowed ones. None: all are."""
+    return values if mask is None else values.masked_fill(~mask, BLOCKED)

@@ -1,13 +1,15 @@
 """The collector of on-policy runs: whole episodes in rounds, several from each start."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from mbrl.collector import interrupted_text, no_limit
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient.schedulers import SCHEDULERS, Outcome, Pool, Request, scheduler
-from mbrl.tasks import Task
+from mbrl.tasks import Task, as_live
 from mbrl.types import Transitions
 
 
@@ -38,8 +40,14 @@ class EpisodeCollector:
                 "group"
             )
         if task.spec.max_episode_steps is None:
-            raise ConfigError(f"task {task.spec.task!r} has no episode limit; give its spec one")
+            raise ConfigError(no_limit(task.spec.task))
+        if as_live(task) is not None and group > 1:
+            raise ConfigError(
+                f"group is {group}, but episodes cannot begin in one state of {task.spec.task!r}, "
+                "a gymnasium environment; set group to 1 (with a baseline that needs no group)"
+            )
         self.task, self.envs, self.group = task, envs, group
+        self.environments = as_live(task)
         self.limit: int = task.spec.max_episode_steps
         self.generator = torch.Generator(device=task.device).manual_seed(seed + 7_919)
         self.running = torch.zeros(envs, dtype=torch.float64, device=task.device)
@@ -47,6 +55,8 @@ class EpisodeCollector:
         self.rows_seen = 0
         self.owed = 0  # transitions that calls so far were to bring, and did not
         self.returns: list[float] = []  # of finished episodes
+        self.interrupted = 0  # rounds that a resumed run could not go on with
+        self._broken = False  # whether the agent holds the beginning of such a round
         self._begin()
 
     def _begin(self) -> None:
@@ -60,6 +70,9 @@ class EpisodeCollector:
     def collect(self, agent: Any) -> int:
         """Steps of all copies that go on, up to the end of a round; returns how many updates
         follow."""
+        if self._broken:
+            agent.drop_round()
+            self._broken = False
         self.owed += self.envs
         while self.owed >= len(self.alive):
             self.owed -= len(self.alive)
@@ -82,6 +95,8 @@ class EpisodeCollector:
         self.elapsed += 1
         limit = self.limit if self.horizon is None else min(self.limit, self.horizon(self.rounds))
         truncated = ~step.terminated & (self.elapsed >= limit)
+        if step.truncated is not None:
+            truncated = truncated | step.truncated
         agent.observe_rows(
             Transitions(self.obs, action, step.reward, step.obs, step.terminated, truncated),
             self.alive,
@@ -89,6 +104,8 @@ class EpisodeCollector:
         self.rows_seen += len(self.alive)
         self.running[self.alive] += step.reward.double()
         on = ~(step.terminated | truncated)
+        if self.environments is not None:
+            self.environments.release(step.state[~on])  # those that a shorter horizon cut
         self.state, self.obs, self.alive = step.state[on], step.obs[on], self.alive[on]
         if len(self.alive) or self._goes_on():
             return False
@@ -102,6 +119,11 @@ class EpisodeCollector:
     def _over(self, agent: Any) -> None:
         """The round's copies have ended; the agent hears of it next."""
 
+    def close(self) -> None:
+        """Give back the environments of episodes that nobody goes on with."""
+        if self.environments is not None:
+            self.environments.release(self.state)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": self.state.clone(),
@@ -114,13 +136,21 @@ class EpisodeCollector:
             "rounds": self.rounds,
             "returns": list(self.returns),
             "generator": self.generator.get_state(),
+            **({"interrupted": self.interrupted} if self.interrupted else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        begun = self.state, self.obs, self.running, self.alive, 0
         for name in ("state", "obs", "running"):
             setattr(self, name, state[name].clone())
         self.alive = state["live"].clone()
         self.elapsed, self.rows_seen = state["elapsed"], state["rows_seen"]
+        self.interrupted = state.get("interrupted", 0)
+        if self.environments is not None and not self.environments.holds(self.state):
+            self.interrupted += int(self.elapsed > 0)
+            self.state, self.obs, self.running, self.alive, self.elapsed = begun
+            self._broken = True
+            warnings.warn(interrupted_text(self.task.spec.task), stacklevel=2)
         self.owed, self.rounds = state["owed"], state["rounds"]
         self.returns = list(state["returns"])
         self.generator.set_state(state["generator"])
@@ -158,6 +188,11 @@ class ScheduledEpisodeCollector(EpisodeCollector):
         settings: Any = None,
     ) -> None:
         check(name, pool)
+        if as_live(task) is not None:
+            raise ConfigError(
+                f"a pool of start states needs a task that can begin in them again; "
+                f"{task.spec.task!r} is a gymnasium environment, leave pool at 0"
+            )
         if task.spec.reference_returns is None:
             raise ConfigError(
                 f"task {task.spec.task!r} has no reference returns, by which schedulers know "

@@ -2,13 +2,16 @@
 
 import functools
 import inspect
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
 
-from mbrl.errors import ConfigError, unknown_name
-from mbrl.tasks.base import Step, Task
+from mbrl.errors import ConfigError
+from mbrl.tasks.base import LiveTask, Step, Task, as_live
 from mbrl.tasks.classic import (
     Acrobot,
     CartPole,
@@ -16,12 +19,25 @@ from mbrl.tasks.classic import (
     MountainCarContinuous,
     Pendulum,
 )
+from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
+from mbrl.tasks.gym_task import GymTask
 from mbrl.tasks.mujoco import MujocoTask
 from mbrl.tasks.mujoco_table import ROBOTS
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
 from mbrl.types import Spec
 
-__all__ = ["TASKS", "Step", "Task", "make", "make_for"]
+__all__ = [
+    "TASKS",
+    "LiveTask",
+    "Step",
+    "Task",
+    "as_live",
+    "as_task",
+    "is_task",
+    "make",
+    "make_for",
+    "require_task",
+]
 
 TASKS: dict[str, Callable[..., Task]] = {
     "Pendulum-v1": Pendulum,
@@ -35,27 +51,95 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 
 
+OWN = ("CartPoleSwingUp-v0", "PointMass-v0")  # those that are not gymnasium's
+
+for own in OWN:  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made before that
+    gymnasium.register(
+        f"longreach/{own}",
+        entry_point="mbrl.tasks.gym_env:TaskEnvironment",
+        kwargs={"task_id": own},
+        max_episode_steps=TASKS[own]().spec.max_episode_steps,
+    )
+
+
 def make(
-    task_id: str,
+    task: Any,
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> Task:
-    """The task called `task_id`; observations and rewards come in `dtype`, on `device`."""
-    if task_id not in TASKS:
-        raise unknown_name("task", task_id, TASKS)
-    constructor = TASKS[task_id]
+    """The task called `task`; observations and rewards come in `dtype`, on `device`. Options may
+    also stand behind the name: "CliffWalking-v1,max_episode_steps=200".
+
+    Beside the ids of this library it takes whatever `mbrl.tasks.gym_task.GymTask` does: other ids
+    of gymnasium, an entry point "module:make_env", an environment, a function that makes one.
+    """
+    if isinstance(task, str):
+        task, named = split_options(task)
+        options = named | options
+    if not isinstance(task, str) or task not in TASKS:
+        return _gym_task(task, device=device, dtype=dtype, **options)
+    constructor = TASKS[task]
     allowed = sorted(set(inspect.signature(constructor).parameters) - {"device", "dtype"})
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         raise ConfigError(
-            f"task {task_id!r} has no option {', '.join(map(repr, unknown))}; "
+            f"task {task!r} has no option {', '.join(map(repr, unknown))}; "
             f"allowed: {', '.join(allowed) or 'none'}"
         )
     return constructor(device=device, dtype=dtype, **options)
 
 
 def make_for(spec: Spec, *, device: torch.device | str = "cpu") -> Task:
-    """The task that `spec` describes, with the options that make it match the spec's data."""
+    """The task that `spec` describes, with the options that make it match the spec's data.
+
+    A spec may come from a file of others, so of entry points only those are called that are
+    environment classes or functions annotated to return one; `ConfigError` for others.
+    """
+    if spec.task not in TASKS and ":" in spec.task:
+        require_declared(spec.task)
     return make(spec.task, device=device, **spec.task_options)
+
+
+def as_task(value: Any) -> Task:
+    """`value` where it is a task, else the task of an id, an environment or a factory."""
+    if isinstance(value, str) or hasattr(value, "observation_space") or isinstance(value, type):
+        return make(value)
+    task: Task = value if hasattr(value, "observe") else make(value)
+    return task
+
+
+def is_task(name: str) -> bool:
+    """Whether `name` is a task of this library, registered with gymnasium, or an entry point."""
+    name, _, _ = name.partition(",")
+    return name in TASKS or (not Path(name).exists() and is_known(name))
+
+
+def split_options(name: str) -> tuple[str, dict[str, Any]]:
+    """ "id,option=value,..." as the id and its options, whose values are JSON or else text."""
+    base, *rest = name.split(",")
+    options: dict[str, Any] = {}
+    for text in rest:
+        option, equals, value = text.partition("=")
+        if not equals or not option.isidentifier():
+            raise ConfigError(
+                f"{name!r}: {text!r} is no option; write them as {base},option=value,option=value"
+            )
+        try:
+            options[option] = json.loads(value)
+        except ValueError:
+            options[option] = value
+    return base, options
+
+
+def require_task(name: str) -> None:
+    """Raise `ConfigError`, with the nearest names, unless `name` is a task."""
+    if not is_task(name):
+        raise ConfigError(unknown_text(name, tuple(TASKS)))
+
+
+def _gym_task(source: Any, **options: Any) -> Task:
+    if isinstance(source, str):
+        require_task(source)
+    return GymTask(source, **options)

@@ -33,10 +33,13 @@ def save_npz(dataset: Dataset, path: str | Path) -> Path:
         raise DataError("the last row has no end flag: set truncated there before saving")
     inside = ~ends[:-1]
     apart = (rows.obs[1:] != rows.next_obs[:-1]).any(dim=1).cpu() & inside
+    if rows.action_mask is not None and rows.next_action_mask is not None:
+        apart |= (rows.action_mask[1:] != rows.next_action_mask[:-1]).any(dim=1).cpu() & inside
     if bool(apart.any()):
         row = int(torch.nonzero(apart)[0])
         raise DataError(
-            f"next_obs of row {row} is not obs of row {row + 1} inside an episode; the compact "
+            f"next_obs of row {row} is not obs of row {row + 1} inside an episode (or so of its "
+            "action mask); the compact "
             "file stores one of them only. Set truncated where episodes are cut"
         )
     obs, next_obs = _numpy(rows.obs, np.float32), _numpy(rows.next_obs, np.float32)
@@ -61,6 +64,11 @@ def save_npz(dataset: Dataset, path: str | Path) -> Path:
         value = getattr(rows, name)
         if value is not None:
             arrays[ALIASES[name][0]] = value.cpu().numpy()
+    if rows.action_mask is not None and rows.next_action_mask is not None:
+        now, then = (m.cpu().numpy() for m in (rows.action_mask, rows.next_action_mask))
+        arrays["action_mask"] = np.concatenate(
+            [part for a, b in episodes for part in (now[a:b], then[b - 1 : b])]
+        )
     path = Path(path)
     with replacing(path) as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
@@ -91,6 +99,7 @@ def read_compact(arrays: dict[str, np.ndarray], source: str) -> tuple[Columns, S
         "obs": rows + episodes, "action": rows, "reward": rows,
         "terminated": episodes, "truncated": episodes,
         **{ALIASES[name][0]: rows for name in OPTIONAL},
+        "action_mask": rows + episodes,
     }  # fmt: skip
     for name, count in expected.items():
         array = arrays.get(name)
@@ -111,6 +120,9 @@ def read_compact(arrays: dict[str, np.ndarray], source: str) -> tuple[Columns, S
     if unended.any():
         raise DataError(f"{source}: episode {int(unended.argmax())} has no end flag")
     optional: dict[str, Any] = {name: arrays.get(ALIASES[name][0]) for name in OPTIONAL}
+    if "action_mask" in arrays:
+        flags["action_mask"] = arrays["action_mask"][at]
+        flags["next_action_mask"] = arrays["action_mask"][at + 1]
     columns = Columns(
         obs=arrays["obs"][at],
         action=arrays["action"],

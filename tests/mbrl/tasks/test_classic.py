@@ -197,7 +197,7 @@ def test_observations_off_the_circle_or_beyond_a_clip_are_flagged() -> None:
 
 
 def test_make_explains_what_is_wrong() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'Pendulum-v1'"):
+    with pytest.raises(ConfigError, match="nearest names: Pendulum-v1"):
         make("Pendulum-v0")
     with pytest.raises(ConfigError, match="centre, inertia, reward, sd"):
         make("PointMass-v0", friction=1.0)
