@@ -160,7 +160,8 @@ def from_arrays(
     done: Any = None,
     episode: Any = None,
     state: Any = None,
-    step_duration: Any = None,
+    duration: Any = None,
+    next_known: Any = None,
     behaviour_prob: Any = None,
     action_mask: Any = None,
     next_action_mask: Any = None,
@@ -170,7 +171,8 @@ def from_arrays(
     """A `Dataset` from arrays or tensors in time order, episode after episode.
 
     `obs`, `next_obs` [N, S]; `action` [N, A] or [N]; `reward` and the flags [N]; where known,
-    `step_duration` [N], the time to the next row in steps (the discount is gamma to its power),
+    `duration` [N], the time to the next row in steps (the discount is gamma to its power),
+    `next_known` [N], False where what a terminated row led to was not recorded,
     `behaviour_prob` [N], the probability with which each action was chosen, and `action_mask`,
     `next_action_mask` [N, n] of n discrete actions. `options` are
     those of `load` that concern values (`spec`, `discrete`, `done_means`, `horizon`, `next_obs` is
@@ -179,7 +181,7 @@ def from_arrays(
     arrays = {
         "obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "done": done,
         "terminated": terminated, "truncated": truncated, "episode": episode, "state": state,
-        "step_duration": step_duration, "behaviour_prob": behaviour_prob,
+        "step_duration": duration, "next_known": next_known, "behaviour_prob": behaviour_prob,
         "action_mask": action_mask, "next_action_mask": next_action_mask,
     }  # fmt: skip
     chosen = Options.of(options)

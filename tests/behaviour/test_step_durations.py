@@ -24,7 +24,7 @@ def chain(n=600, seed=0):
         reward=np.ones(n),
         terminated=np.zeros(n, bool),
         truncated=np.arange(n) % 20 == 19,
-        step_duration=duration,
+        duration=duration,
     )
 
 
