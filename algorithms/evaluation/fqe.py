@@ -220,16 +220,30 @@ def logged_next_actions(data: Transitions) -> Tensor:
     action = data.action.roll(-1, 0)
     cut = (data.truncated & ~data.terminated).nonzero().flatten()
     if len(cut):
-        obs, ends = data.obs.cpu().double(), data.next_obs[cut].cpu().double()
-        scale = obs.std(0, correction=0).clamp_min(1e-12)
-        count = min(NEAREST, len(obs))
-        # A little noise, so that equal observations do not always give the same rows.
-        rng = np.random.default_rng(0)
-        places = (obs / scale).numpy() + 1e-6 * rng.normal(size=obs.shape)
-        near = cKDTree(places).query((ends / scale).numpy(), k=count)[1].reshape(len(cut), count)
-        picked = near[np.arange(len(cut)), rng.integers(count, size=len(cut))]
-        action[cut] = data.action[torch.from_numpy(picked).to(data.action.device)]
+        generator = torch.Generator().manual_seed(0)
+        action[cut] = NearestActions(data)(data.next_obs[cut], generator).to(action.device)
     return action
+
+
+class NearestActions:
+    """The logged policy at observations that nobody logged: the action of a random one of the rows
+    whose observations, each divided by its deviation, are nearest."""
+
+    def __init__(self, data: Transitions) -> None:
+        obs = data.obs.cpu().double()
+        self.scale = obs.std(0, correction=0).clamp_min(1e-12)
+        self.action, self.count = data.action.cpu(), min(NEAREST, len(obs))
+        # A little noise, so that equal observations do not always give the same rows.
+        noise = 1e-6 * np.random.default_rng(0).normal(size=obs.shape)
+        self.tree = cKDTree((obs / self.scale).numpy() + noise)
+
+    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Actions [B, A] (or [B]) in the task's units at raw `obs` [B, S]."""
+        places = (obs.detach().cpu().double() / self.scale).numpy()
+        near = self.tree.query(places, k=self.count)[1].reshape(len(obs), self.count)
+        picked = torch.randint(self.count, (len(obs), 1), generator=generator).numpy()
+        rows = np.take_along_axis(near, picked, 1)[:, 0]
+        return self.action[torch.from_numpy(rows)].to(obs.device)
 
 
 def policy_actions(

@@ -140,13 +140,15 @@ def value_policies(
     near = [_support(policy, dataset) for policy in policies]
     logged = _interval(discounted_returns(rows, config.discount), config.confidence)
     limits = fqe.return_range(rows.reward, rows.terminated, config.discount, rows.duration)
+    use_dice = config.dice_steps > 0 and rows.duration is None
+    reference = _logged_dice(dataset, config, shown("DICE")) if use_dice else None
     result = []
     for policy, fitted, close in zip(
         policies, _fitted(policies, dataset, config, near, shown("fitted Q")), near, strict=True
     ):
         estimates = [fitted]
-        if config.dice_steps and rows.duration is None:
-            estimates.append(_dice(policy, dataset, config, fitted, shown("DICE")))
+        if use_dice:
+            estimates.append(_dice(policy, dataset, config, reference, shown("DICE")))
         if rows.behaviour_prob is not None and dataset.spec.discrete:
             robust = _doubly_robust(policy, dataset, config, shown("doubly robust"))
             estimates.append(robust)
@@ -248,14 +250,28 @@ def _fitted(
     return result
 
 
+def _logged_dice(
+    dataset: Dataset, config: ValuationConfig, shown: Callable[[Metrics], None]
+) -> dice.DICEResult | None:
+    """The same of the logged policy, whose actions are those of the nearest rows; None where the
+    fit diverged."""
+    nearest = fqe.NearestActions(dataset.transitions)
+    own = torch.Generator().manual_seed(config.seed)
+    settings = dice.DICEConfig(steps=config.dice_steps, gamma=config.discount, seed=config.seed)
+    try:
+        return dice.correct(lambda obs, _: nearest(obs, own), dataset, settings, on_progress=shown)
+    except DivergenceError:
+        return None
+
+
 def _dice(
     policy: Any,
     dataset: Dataset,
     config: ValuationConfig,
-    fitted: Estimate,
+    logged: dice.DICEResult | None,
     shown: Callable[[Metrics], None],
 ) -> Estimate:
-    """DICE's value; the logged policy's is that of fitted Q evaluation, whose interval counts."""
+    """DICE's value beside that of the `logged` policy."""
     settings = dice.DICEConfig(steps=config.dice_steps, gamma=config.discount, seed=config.seed)
     place = next(policy.parameters()).device
 
@@ -266,23 +282,24 @@ def _dice(
     if is_stateful(policy):
         note = "a policy with memory has no action at a row alone"
         return Estimate("DICE", *(math.nan,) * 6, believed=False, note=note)
+    own = torch.Generator().manual_seed(config.seed)
+    nearest = fqe.NearestActions(dataset.transitions)
     try:
-        result = dice.correct(acts, dataset, settings, on_progress=shown)
+        mine = dice.correct(acts, dataset, settings, on_progress=shown)
+        logged = dice.correct(
+            lambda obs, _: nearest(obs, own), dataset, settings, on_progress=shown
+        )
     except (DivergenceError, ConfigError) as problem:
         return Estimate("DICE", *(math.nan,) * 6, believed=False, note=str(problem))
-    quantile = special.stdtrit(
-        len(dataset.transitions.episodes()) - 1, [0.975, 0.5 + config.confidence / 2]
-    )
-    spread = (result.high - result.low) / 2 / quantile[0]
-    logged = fitted.value - fitted.difference
-    logged_spread = (fitted.difference_high - fitted.difference_low) / 2 / quantile[1]
-    reach = float(quantile[1] * spread)
-    apart = result.value - logged
-    both = float(quantile[1] * math.hypot(spread, logged_spread))
-    few = result.effective_share < ENOUGH
-    note = f"its weights amount to {result.effective_share:.0%} of the rows" if few else ""
+    freedom = len(dataset.transitions.episodes()) - 1
+    narrower = special.stdtrit(freedom, 0.5 + config.confidence / 2)
+    narrower /= special.stdtrit(freedom, 0.975)  # DICE's own intervals are of 95 %
+    reach, other = (float(narrower * (r.high - r.low) / 2) for r in (mine, logged))
+    apart, both = mine.value - logged.value, math.hypot(reach, other)
+    few = mine.effective_share < ENOUGH
+    note = f"its weights amount to {mine.effective_share:.0%} of the rows" if few else ""
     return Estimate(
-        "DICE", result.value, result.value - reach, result.value + reach, apart, apart - both,
+        "DICE", mine.value, mine.value - reach, mine.value + reach, apart, apart - both,
         apart + both, believed=not few, note=note,
     )  # fmt: skip
 

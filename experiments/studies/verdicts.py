@@ -31,7 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "valued_on": "held-out",  # or all
     "updates": 4000,  # of fitted Q evaluation
     "resamples": 10,
-    "dice": 0,  # updates; 0: none
+    "dice": 2000,  # updates of DICE; 0: none
     "episodes": 200,  # fixed starts of a policy's evaluation
 }
 WORDS = ("worse", "cannot tell", "better")
