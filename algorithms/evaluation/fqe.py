@@ -158,21 +158,29 @@ def return_range(
 
 
 def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
-    """Mean and standard deviation (1 where it is 0) of the discounted return from each row on;
-    after a truncation the mean reward goes on for ever."""
+    """Mean and standard deviation (1 where it is 0) of `returns_to_go`."""
+    returns = returns_to_go(data, gamma)
+    endless = float(data.reward.cpu().double().numpy().mean()) / (1 - gamma)
+    scale = float(returns.std())
+    return float(returns.mean()), scale if scale > 1e-8 * abs(endless) else 1.0
+
+
+def returns_to_go(data: Transitions, gamma: float) -> np.ndarray:
+    """The discounted return from each row on [N], float64; after a truncation the mean reward goes
+    on for ever."""
     from scipy.signal import lfilter  # here, as it takes a second to import
 
     reward = data.reward.cpu().double().numpy()
     endless = reward.mean() / (1 - gamma)
     if data.duration is not None:
         discount = gamma ** data.duration.cpu().double().numpy()
-        return _moments(_irregular_returns(data, reward, discount, endless), endless)
+        return _irregular_returns(data, reward, discount, endless)
     parts = []
     for first, stop in data.episodes():
         tail = 0.0 if data.terminated[stop - 1] else endless
         backwards = np.concatenate([[tail], reward[first:stop][::-1]])
-        parts.append(lfilter([1.0], [1.0, -gamma], backwards)[1:])
-    return _moments(np.concatenate(parts), endless)
+        parts.append(lfilter([1.0], [1.0, -gamma], backwards)[1:][::-1])
+    return np.concatenate(parts)
 
 
 def _irregular_returns(
@@ -186,11 +194,6 @@ def _irregular_returns(
             tail = reward[row] + discount[row] * tail
             returns[row] = tail
     return returns
-
-
-def _moments(returns: np.ndarray, endless: float) -> tuple[float, float]:
-    scale = float(returns.std())
-    return float(returns.mean()), scale if scale > 1e-8 * abs(endless) else 1.0
 
 
 @torch.no_grad()

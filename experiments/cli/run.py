@@ -10,6 +10,7 @@ from rich.console import Console
 
 from algorithms import ALGORITHMS
 from experiments.runs import training as runs
+from experiments.runs import values as run_values
 from experiments.settings import RunSettings, build_config, preset_config
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.records import Evaluations
@@ -76,6 +77,14 @@ def default_folder(settings: RunSettings) -> Path:
     return Path("runs") / settings.algorithm / data / f"seed-{settings.seed}"
 
 
+def _last_values(folder: Path, console: Console) -> None:
+    """One line where the values cannot be, or claim too much."""
+    values = run_values.last(folder)
+    if values is not None and values.sentence:
+        colour = "red" if values.level == "impossible" else "yellow"
+        console.print(f"[{colour}]{values.sentence}[/]", soft_wrap=True)
+
+
 def show(result: dict[str, Any], folder: Path) -> None:
     """Print the outcome of the training run in `folder`."""
     console = Console()
@@ -89,6 +98,7 @@ def show(result: dict[str, Any], folder: Path) -> None:
         text = f"last evaluation: return {mean:.1f} ± {spread:.1f} over {len(returns)} starts"
         score = result["last_score"]
         console.print(text + ("" if score is None else f", score {score:.1f}"))
+    _last_values(folder, console)
     if result.get("interrupted_episodes"):
         console.print(
             f"not the run that it would have been without a stop: {result['interrupted_episodes']} "

@@ -17,7 +17,7 @@ from experiments.reports.page_parts import (
     single_run,
     write_page,
 )
-from experiments.runs import folders, history, valuation
+from experiments.runs import folders, history, valuation, values
 from experiments.runs.training import TrainingRun
 from mbrl.records import Evaluations
 
@@ -37,6 +37,7 @@ def write(folder: Path) -> Path:
         *_scores(folder),
         *losses(folder, WATCHED),
         *_reach_and_values(folder),
+        *_values(folder),
         *_before_you_deploy(folder),
     ]
     return write_page(folder, title, parts)
@@ -104,6 +105,31 @@ def _reach_and_values(folder: Path) -> list[str]:
         "<h2>Reach and values</h2>",
         f"<p><strong>{escape(verdict.sentence)}</strong></p>",
         image("report-reach", "values, reach, spread and penalty"),
+    ]
+
+
+def _values(folder: Path) -> list[str]:
+    """Values at states of the data against what was earned there and what rewards allow."""
+    measured = values.history(folder)
+    if not measured:
+        return []
+    steps = np.array([step for step, _ in measured])
+
+    def line(name: str) -> Curve:
+        return single_run(steps, np.array([getattr(v, name) for _, v in measured]))
+
+    lines = {"of the policy, by its critics": line("mean"), "earned in the log": line("logged")}
+    lines |= {"most that rewards allow": line("high")}
+    figures.curves({"": lines}, "updates", "discounted value", folder / "report-values.png")
+    now = measured[-1][1]
+    text = now.sentence or (
+        f"values are possible: {now.mean:.4g} on average at states of the data, where "
+        f"{now.logged:.4g} was earned and rewards allow {now.low:.4g} to {now.high:.4g}"
+    )
+    return [
+        "<h2>Values</h2>",
+        f"<p>{escape(text)}</p>",
+        image("report-values", "mean value at states of the data against the logged return"),
     ]
 
 

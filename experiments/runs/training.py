@@ -13,6 +13,7 @@ import torch
 from algorithms import ALGORITHMS
 from experiments.runs import folders, model_fits, selection
 from experiments.runs.job import Clock, Job
+from experiments.runs.values import ValueWatch
 from experiments.settings import RunSettings, default_steps, for_budget, is_file
 from mbrl import agent as shared
 from mbrl import checkpoint, data, tasks
@@ -300,6 +301,9 @@ def _train(
     every = 2 * evaluation_interval(settings)
     keeper = PolicyKeeper(folder / "policies", every=every, last=steps)
     keeper.truncate(agent.step)
+    watch = None if source.dataset is None else ValueWatch(folder, source.dataset, steps)
+    if watch is not None:
+        watch.file.truncate("step", agent.step)
     _put_back(content, agent.step, folder, recorder, evaluator, collector)
     parts: dict[str, Callable[[], Any]] = {"recorder": recorder.state_dict}
     if evaluator is not None:
@@ -315,7 +319,7 @@ def _train(
     )
     with StopOnSignal(saver) as stopper:
         shown: list[Callback] = [] if quiet else [Forecast(steps), progress]
-        chain = [recorder, evaluator, keeper, saver, stopper, *shown]
+        chain = [recorder, evaluator, keeper, watch, saver, stopper, *shown]
         callbacks: list[Callback] = [c for c in chain if c is not None]
         try:
             if source.dataset is not None:

@@ -1,0 +1,60 @@
+"""Values that run away are noticed in every offline run, in the file, the report and the last
+line."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from algorithms import EDAC, IQL
+from algorithms.evaluation.critic_values import critic_values
+from experiments.cli.run import main as run_main
+from experiments.reports.run_report import write
+from experiments.runs.values import Values, ValueWatch, history, last
+from mbrl.data import save_npz
+
+
+def test_levels():
+    possible = Values(mean=-200, logged=-400, low=-1600, high=0)
+    assert possible.level == "possible" and possible.sentence == ""
+    claims = dataclasses.replace(possible, mean=-5)
+    assert claims.level == "doubtful" and "nearly all that rewards allow" in claims.sentence
+    for mean in (60, 1e6, -1700, float("nan")):
+        values = dataclasses.replace(possible, mean=mean)
+        assert values.level == "impossible" and "values ran away" in values.sentence
+    at_the_most = Values(mean=99.9, logged=99.9, low=1, high=100)  # an expert's log
+    assert at_the_most.level == "possible"
+
+
+@pytest.mark.parametrize("cls", [IQL, EDAC])
+def test_critics_of_a_known_value_are_read_in_the_units_of_the_task(pendulum, cls):
+    agent = cls(pendulum.spec, seed=0)
+    agent.prepare(pendulum, lambda metrics: None)
+    critic = agent.learner.critic
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter.zero_()
+        list(critic.parameters())[-1].fill_(-7.0)
+    obs = pendulum.transitions.obs[:5]
+    agent.source.reward_scale = 2.0
+    assert torch.allclose(critic_values(agent, obs), torch.full((5,), -3.5))
+
+
+def test_a_run_whose_critics_explode_says_so_and_a_resumed_one_measures_once(
+    pendulum, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "300")
+    data, folder = tmp_path / "mine.npz", tmp_path / "run"
+    save_npz(pendulum, data)
+    measured = ValueWatch.measure
+
+    def exploded(self, agent):
+        return dataclasses.replace(measured(self, agent), mean=1e9)
+
+    monkeypatch.setattr(ValueWatch, "measure", exploded)
+    options = ["--steps", "20", "--hidden", "8", "--no-tensorboard", "--eval-every", "0"]
+    run_main(["iql", str(data), *options, "--out", str(folder)])
+    assert "values ran away: 1e+09" in capsys.readouterr().out
+    steps = [step for step, _ in history(folder)]
+    assert steps == list(range(2, 21, 2)) and last(folder).mean == 1e9
+    assert "values ran away" in write(folder).read_text()
