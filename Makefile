@@ -1,15 +1,20 @@
-# make main: set up and train on the shipped data. make test: set up and run the tests.
+# make main: set up what training needs, and train on the shipped data. make test: set up all that
+# the tests need, and run them.
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python -m
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/installed: $(VENV)/core
 	$(RUN) pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 .PHONY: main test long lint
-main: $(VENV)/installed
+main: $(VENV)/core
 	$(RUN) experiments quickstart
 
 test: $(VENV)/installed

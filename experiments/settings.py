@@ -61,7 +61,7 @@ class RunSettings(Settings):
     log_every: Count = 100  # updates between rows of metrics.csv
     checkpoint_every: CountOrZero = 1000  # updates between checkpoints
     checkpoint_seconds: Positive = 60.0  # and at most this long apart
-    tensorboard: bool = True  # write event files
+    tensorboard: bool = True  # write event files, where tensorboard is installed
     # updates of the fitted Q evaluation that chooses among checkpoints; 0: none
     fqe_steps: CountOrZero = 0
     model: str | None = None  # folder of a world model fitted with the same data, config and seed
@@ -78,16 +78,17 @@ class RunSettings(Settings):
         return tasks.is_task(self.data)
 
 
-def preset(algorithm: str, data: str) -> dict[str, Any]:
+def preset(algorithm: str, data: str, purpose: str = "") -> dict[str, Any]:
     """`{"steps": ..., "config": {...}}` for an algorithm and a dataset: the family's values, then
-    those of the dataset itself. Online tasks have the family `online`; local tiers `local`. A file
-    has the values of `local` with observations standardised, since their units are anything."""
+    those of the dataset itself, then those of a `purpose` (`quickstart`). Online tasks have the
+    family `online`; local tiers `local`. A file has the values of `local` with observations
+    standardised, since their units are anything."""
     if algorithm not in ALGORITHMS:
         raise unknown_name("algorithm", algorithm, ALGORITHMS)
     path = PRESETS / f"{algorithm}.toml"
     content = tomllib.loads(path.read_text()) if path.exists() else {}
     merged: dict[str, Any] = {"config": {}}
-    for name in (family_of(data), data.split("/")[0], data):
+    for name in (family_of(data), data.split("/")[0], data, purpose):
         merged = merge(merged, content.get(name, {}))
     return merge(merged, {"config": standardising(algorithm)}) if is_file(data) else merged
 
@@ -125,9 +126,9 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def preset_config(algorithm: str, data: str) -> Any:
+def preset_config(algorithm: str, data: str, purpose: str = "") -> Any:
     """The algorithm's config with the preset's values."""
-    return build_config(algorithm, preset(algorithm, data)["config"])
+    return build_config(algorithm, preset(algorithm, data, purpose)["config"])
 
 
 def build_config(algorithm: str, values: dict[str, Any]) -> Any:

@@ -46,8 +46,8 @@ def check_finite(values: dict[str, float], step: int, unit: str = "update") -> N
 
 
 class Recorder:
-    """Writes the newest metrics to `metrics.csv` and TensorBoard every `every` steps, checked for
-    divergence; the fit of a world model goes to `model.csv`."""
+    """Writes the newest metrics to `metrics.csv` and, where it is installed, TensorBoard every
+    `every` steps, checked for divergence; the fit of a world model goes to `model.csv`."""
 
     def __init__(self, folder: str | Path, every: int = 100, tensorboard: bool = True) -> None:
         self.folder, self.every = Path(folder), every
@@ -95,8 +95,11 @@ class Recorder:
         if not self.tensorboard:
             return
         if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                self.tensorboard = False
+                return
             self._writer = SummaryWriter(str(self.folder / "events"))
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)

@@ -2,13 +2,18 @@
 the fix."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 
 class ConfigError(ValueError):
     """An impossible setting, an unknown name, or parts that do not fit together."""
+
+
+class MissingPackage(ConfigError):
+    """A package of one of this library's extras is not installed."""
 
 
 class DataError(ValueError):
@@ -39,6 +44,18 @@ def install_command(extra: str) -> str:
         return f"pip install -e '{root}[{extra}]'"
     wanted = [r for r in metadata.requires("longreach") or [] if f'extra == "{extra}"' in r]
     return "pip install " + " ".join(f"'{r.partition(';')[0].strip()}'" for r in wanted)
+
+
+@contextmanager
+def optional_packages(extra: str, what: str) -> Iterator[None]:
+    """Around the imports that `what` (a plural noun) need: raises `MissingPackage` with the command
+    that installs `extra` where one of them fails."""
+    try:
+        yield
+    except ImportError as problem:
+        raise MissingPackage(
+            f"{what} need {problem.name}, which is not installed: {install_command(extra)}"
+        ) from None
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:

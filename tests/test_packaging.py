@@ -1,12 +1,15 @@
 """The wheel, the editable install and the checkout each find the cards and leave the name
-`datasets` alone."""
+`datasets` alone; the main job needs no package of an extra."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -102,3 +105,79 @@ def test_transformers_from_the_repository_root() -> None:
     pytest.importorskip("transformers", reason="the extra `language` is not installed")
     code = "from transformers.utils import is_datasets_available as f; print(f())\nimport mbrl"
     call(sys.executable, "-c", code, cwd=ROOT)
+
+
+BLOCK = """
+from importlib.machinery import PathFinder
+
+found = PathFinder.find_spec
+
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in {modules} else found(name, path, target)
+
+PathFinder.find_spec = staticmethod(find_spec)
+"""
+
+
+def modules_of_extras() -> set[str]:
+    """What the packages of all extras but `dev` are imported as, and what the lean install leaves
+    out of gymnasium's own extras."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {
+        re.split(r"[\[<>=]", requirement)[0]
+        for name, listed in extras["optional-dependencies"].items()
+        for requirement in listed
+        if name != "dev"
+    }
+    found = {m for m, owners in metadata.packages_distributions().items() if wanted & {*owners}}
+    return found | {w.replace("-", "_") for w in wanted} | {"pygame", "imageio"}
+
+
+@pytest.fixture
+def lean(tmp_path: Path) -> dict[str, str]:
+    """An environment of child processes in which no module of an extra is found."""
+    modules = modules_of_extras()
+    assert {"matplotlib", "PIL", "tensorboard", "stable_baselines3", "pandas", "ray"} <= modules
+    (tmp_path / "sitecustomize.py").write_text(BLOCK.format(modules=sorted(modules)))
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def test_the_main_job_needs_no_package_of_an_extra(lean: dict[str, str], tmp_path: Path) -> None:
+    """The table is printed, the numbers are written, and one line says how to get the figure."""
+    arguments = ["quickstart", "--rows", "400", "--steps", "100", "--seeds", "0"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "experiments", *arguments],
+        cwd=tmp_path,
+        env=lean,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert "figures need matplotlib" in last and f"pip install -e '{ROOT}[plots]'" in last
+    out = tmp_path / "runs" / "quickstart" / "pendulum-medium-replay-400"
+    assert sorted(f.name for f in out.glob("scores.*")) == ["scores.csv", "scores.json"]
+    for algorithm in ("ravl", "edac", "mbpo"):
+        assert algorithm in done.stdout
+        run = out / algorithm / "seed-0"
+        assert (run / "metrics.csv").exists() and not (run / "events").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        ("from experiments.reports.figures import drawing; drawing().__enter__()", "plots"),
+        (
+            "from experiments.cli.crosscheck import Crosscheck, _train_theirs as f;"
+            "f(0, Crosscheck())",
+            "sb3",
+        ),
+    ],
+    ids=["plots", "sb3"],
+)
+def test_what_needs_an_extra_says_which(code: str, extra: str, lean: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=lean, capture_output=True, text=True
+    )
+    assert f"pip install -e '{ROOT}[{extra}]'" in done.stderr.splitlines()[-1]

@@ -11,7 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.buffer import Batch
-from mbrl.config import Count, Discount, Finite, NonNegative, Positive, Rate, Settings
+from mbrl.config import (
+    Count,
+    Discount,
+    Finite,
+    NonNegative,
+    Positive,
+    Probability,
+    Rate,
+    Settings,
+)
 from mbrl.errors import ConfigError
 from mbrl.networks import (
     EnsembleMLP,
@@ -49,6 +58,7 @@ class LearnerConfig(Settings):
     target_min_of: Count | None = None  # min over this many random critics; None: all
     actor_value: Literal["min", "mean"] = "min"  # the value the actor climbs
     huber: Positive | None = None  # Huber threshold of the critic loss; None: squared
+    policy_average: Probability = 0.0  # rate of the average of the policy that acts; 0: none
     # edac: small last layers, hidden biases 0.1; corl: that, and CORL's small first critic layer
     init: Literal["torch", "edac", "corl"] = "edac"
 
@@ -131,7 +141,9 @@ class SoftActorCritic:
     `critic_loss` and `target` are what an algorithm puts in the place of squared errors and of the
     soft target (from learner, batch and the metrics of the policy's step); `samples` more draws a
     state come with a batch for them. `remembered` [2] is what
-    the values still hold of earlier temperatures (`value_memory`).
+    the values still hold of earlier temperatures (`value_memory`). With `policy_average` the
+    `policy` that acts and is evaluated is an average of the actor's weights; updates and rollouts
+    in a model take the present `actor`.
     """
 
     def __init__(
@@ -173,6 +185,8 @@ class SoftActorCritic:
             "target": self.target,
             "temperature": nn.ParameterDict({"log_alpha": self.log_alpha}),
         }
+        if config.policy_average > 0:
+            self.modules["average"] = target_copy(self.actor)
         self.optimisers: dict[str, torch.optim.Optimizer] = {
             "actor": adam(self.actor.parameters(), config.actor_lr),
             "critic": adam(self.critic.parameters(), config.critic_lr),
@@ -181,7 +195,9 @@ class SoftActorCritic:
 
     @property
     def policy(self) -> SquashedGaussianPolicy:
-        return self.actor
+        policy = self.modules.get("average", self.actor)
+        assert isinstance(policy, SquashedGaussianPolicy)
+        return policy
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch with the random draws an update needs: two actions a state, the target critics,
@@ -199,10 +215,14 @@ class SoftActorCritic:
         return batch._replace(noise=noise, subset=subset)
 
     def update(self, batch: Batch, count: int = 0) -> Metrics:
-        """One step of temperature, actor, critics and target, in that order."""
+        """One step of temperature, actor, critics, target and averaged policy, in that order; the
+        average begins at the policy after the first update (`count` 0)."""
         metrics = self.update_policy(batch)
         metrics |= self.update_critic(batch, self.target_of(self, batch, metrics))
         polyak_update(self.target, self.critic, self.config.tau)
+        if "average" in self.modules:
+            rate = self.config.policy_average if count > 0 else 1.0
+            polyak_update(self.modules["average"], self.actor, rate)
         self.remembered = value_memory(self, metrics)
         return metrics
 

@@ -20,6 +20,7 @@ from algorithms.learners.soft_actor_critic import LearnerConfig
 from experiments.studies.stable_baselines import StableBaselines
 from mbrl import tasks
 from mbrl.config import Count, Settings
+from mbrl.errors import optional_packages
 from mbrl.evaluation import evaluate
 
 HIDDEN, RATE, WARMUP = (64, 64), 1e-3, 100
@@ -110,7 +111,9 @@ def _train_ours(seed: int, settings: Crosscheck) -> SAC:
 
 def _train_theirs(seed: int, settings: Crosscheck) -> StableBaselines:
     import gymnasium
-    from stable_baselines3 import SAC as Theirs
+
+    with optional_packages("sb3", "runs of stable-baselines3"):
+        from stable_baselines3 import SAC as Theirs
 
     model = Theirs(
         "MlpPolicy",

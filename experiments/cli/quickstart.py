@@ -16,7 +16,7 @@ from experiments.runs import training as runs
 from experiments.settings import RunSettings, preset_config
 from mbrl import data
 from mbrl.config import Count, Settings
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, MissingPackage
 from mbrl.records import Evaluations
 from mbrl.types import Dataset
 from world_models import EnsembleDynamics
@@ -54,7 +54,7 @@ class Quickstart(Settings):
         for (algorithm, seed), folder in folders.items():
             settings = RunSettings(algorithm, name, steps=self.steps, seed=seed)
             require_same(folder, self.steps)
-            runs.ensure(settings, preset_config(algorithm, name), folder)
+            runs.ensure(settings, preset_config(algorithm, name, "quickstart"), folder)
         failed = pool.run_all(list(folders.values()), self.workers, f"{self.data}")
         for folder, text in failed.items():
             Console(stderr=True).print(f"[red]{folder} failed[/red]\n{text}")
@@ -91,7 +91,6 @@ class Quickstart(Settings):
             f"{error.median[0]:.4f} after one step, {error.median[-1]:.4f} after "
             f"{len(error.median)}"
         )
-        figures.learning_curves({self.data: curves}, out / "scores.png")
         numbers = {
             "data": self.data,
             "transitions": len(dataset),
@@ -101,7 +100,12 @@ class Quickstart(Settings):
             "held_out_error": error.median.tolist(),
         }
         (out / "scores.json").write_text(json.dumps(numbers, indent=2) + "\n")
-        console.print(f"curves in {out / 'scores.png'}, run folders beside it")
+        try:
+            figures.learning_curves({self.data: curves}, out / "scores.png")
+            text = f"curves in {out / 'scores.png'}, run folders beside it"
+        except MissingPackage as problem:
+            text = f"curves in {out / 'scores.csv'}, run folders beside it; {problem}"
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def require_same(folder: Path, steps: int) -> None:

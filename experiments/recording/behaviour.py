@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mbrl.errors import ConfigError, TaskError
+from mbrl.errors import ConfigError, TaskError, optional_packages
 from mbrl.files import replacing
 from mbrl.tasks import LiveTask, Task, as_live
 from mbrl.types import Spec, Transitions
@@ -337,9 +337,10 @@ class Outcome(NamedTuple):
 
 def train(task: Task, training: Training, report: Report) -> Outcome:
     """Run `training`; where several tasks ran, episodes are in the order in which they began."""
-    import stable_baselines3
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.vec_env import DummyVecEnv
+    with optional_packages("sb3", "recorded policies"):
+        import stable_baselines3
+        from stable_baselines3.common.callbacks import BaseCallback
+        from stable_baselines3.common.vec_env import DummyVecEnv
 
     envs = [TaskEnv(task) for _ in range(training.envs)]
     kept: dict[str, Weights] = {}

@@ -3,24 +3,21 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
+from mbrl.errors import optional_packages
 from mbrl.statistics import Interval, Profile, confidence_interval
 from mbrl.statistics import mean as statistic_mean
 from world_models.diagnostics import Calibration, KStepError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours; with markers and dashes beside them no figure needs colour to be read.
 COLOURS = (
@@ -41,11 +38,24 @@ STYLE: Any = {
 }
 
 
+@contextmanager
+def drawing() -> Iterator[Any]:
+    """`matplotlib.pyplot`, without a display and in this library's style. Raises `MissingPackage`
+    where the extra `plots` is not installed."""
+    with optional_packages("plots", "figures"):
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    with plt.rc_context(STYLE):
+        yield plt
+
+
 def model_inspection(
     error: KStepError, cover: Calibration, ranks: dict[str, float], where: str, path: Path
 ) -> None:
     """Three panels: error against steps, calibration, rank correlations."""
-    with plt.rc_context(STYLE):
+    with drawing() as plt:
         figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6))
         steps = np.arange(1, len(error.median) + 1)
         left.fill_between(steps, error.low, error.high, color=COLOURS[0], alpha=0.25, lw=0)
@@ -69,8 +79,11 @@ def model_inspection(
         save(figure, path)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: "Figure", path: Path) -> None:
     """Write a PNG with 256 colours, a third of the full size, and close the figure."""
+    import matplotlib.pyplot as plt
+    from PIL import Image
+
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
     plt.close(figure)
@@ -148,12 +161,19 @@ def curves(
     top: float | None = None,
 ) -> None:
     """A panel a title, a line a name (empty: not in the legend). With `top`, panels show 0 to `top`
-    at least, and a line there."""
+    at least, and a line there. The data are written first, also where nothing can be drawn."""
+    points = [
+        (title, *point)
+        for title, lines in panels.items()
+        for name, c in lines.items()
+        for point in _points(name, c)
+    ]
+    _data(path, ("panel", "name", "x", "mean", "low", "high"), points)
     names = sorted({name for lines in panels.values() for name in lines}, key=_first_seen(panels))
     columns = 3 if len(panels) % 4 and len(panels) % 3 == 0 else min(4, len(panels))
     rows = math.ceil(len(panels) / columns)
     size = (6, 4) if len(panels) == 1 else (3.1 * columns, 2.5 * rows + 0.6)
-    with plt.rc_context(STYLE):
+    with drawing() as plt:
         figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False)
         for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
             for name in names:
@@ -167,7 +187,8 @@ def curves(
             _limit(axes, means)
             axes.set_title(title, fontsize=9)
             axes.tick_params(labelsize=8)
-            axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # more would touch
+            locator = plt.MaxNLocator(5, steps=[1, 2, 5, 10])  # more would touch
+            axes.xaxis.set_major_locator(locator)
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_visible(False)
         for axes in grid[:, 0]:
@@ -176,18 +197,11 @@ def curves(
             axes.set_xlabel(xlabel, fontsize=9)
         _shared_legend(figure, grid.flat)
         save(figure, path)
-    points = [
-        (title, *point)
-        for title, lines in panels.items()
-        for name, c in lines.items()
-        for point in _points(name, c)
-    ]
-    _data(path, ("panel", "name", "x", "mean", "low", "high"), points)
 
 
 def profiles(by_name: dict[str, Profile], title: str, path: Path) -> None:
     """Share of runs above each score with 95 % bands, a line for each algorithm."""
-    with plt.rc_context(STYLE):
+    with drawing() as plt:
         figure, axes = plt.subplots(figsize=(6.4, 4.2))
         for index, (name, p) in enumerate(by_name.items()):
             every = max(1, len(p.thresholds) // 8)
@@ -205,7 +219,7 @@ def intervals(
 ) -> None:
     """Estimates with intervals: a panel for each statistic, a row for each algorithm."""
     names = list(next(iter(panels.values())))
-    with plt.rc_context(STYLE):
+    with drawing() as plt:
         labels = 0.08 * max(map(len, names))  # inches
         size = (3.0 * len(panels) + labels + 0.4, 0.32 * len(names) + 1.1)
         figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
@@ -229,7 +243,7 @@ def against_hyperparameter(
 ) -> None:
     """Score (or another quantity) against the values of one hyperparameter, a line for each
     dataset."""
-    with plt.rc_context(STYLE):
+    with drawing() as plt:
         figure, axes = plt.subplots(figsize=(6, 4))
         for index, (name, c) in enumerate(curves.items()):
             _line(axes, index, name, c)
@@ -254,7 +268,7 @@ def scatter(
     path: Path,
 ) -> None:
     """Points x [N], y [N]: a panel for each title, a marker for each name."""
-    with plt.rc_context(STYLE):
+    with drawing() as plt:
         size = (3.4 * len(panels), 3.6)
         figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False)
         for axes, (title, groups) in zip(grid[0], panels.items(), strict=True):

@@ -60,7 +60,7 @@ class LanguageSettings(Settings):
     log_every: Count = 10  # steps between rows of metrics.csv
     checkpoint_every: CountOrZero = 50  # steps between checkpoints
     checkpoint_seconds: Positive = 60.0  # and at most this long apart
-    tensorboard: bool = True  # write event files
+    tensorboard: bool = True  # write event files, where tensorboard is installed
 
     def __post_init__(self) -> None:
         super().__post_init__()

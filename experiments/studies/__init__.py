@@ -12,6 +12,7 @@ STUDIES: dict[str, str] = {
     "adaptation": "an agent's scores in tasks that differ from the data",
     "bandit": "an arm without data: long rollouts without a penalty, and Bayesian agents",
     "compounding": "how a model's error grows along its own predictions",
+    "contrast": "what batches say of other actions than the policy's, and what critics make of it",
     "control_recipes": "a policy gradient of any recipe in a control task",
     "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",

@@ -12,7 +12,7 @@ from experiments.settings import merge
 from experiments.studies import Outcome, prerequisites
 from experiments.studies.stable_baselines import StableBaselines
 from mbrl import statistics, tasks
-from mbrl.errors import DivergenceError
+from mbrl.errors import DivergenceError, optional_packages
 from mbrl.evaluation import evaluate
 from mbrl.records import Evaluations, MetricsFile
 
@@ -60,8 +60,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 def _stable_baselines3(settings: dict[str, Any], seed: int) -> Outcome:
     """PPO of stable-baselines3 with the settings of this library's: rollouts as long as the longest
     episode, as many updates after each, the same networks (its own default) and rates."""
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.env_util import make_vec_env
+    with optional_packages("sb3", "runs of stable-baselines3"):
+        from stable_baselines3 import PPO
+        from stable_baselines3.common.env_util import make_vec_env
 
     ours, task = PolicyGradientConfig(recipe="ppo", group=1), tasks.make(settings["task"])
     limit = task.spec.max_episode_steps

@@ -5,7 +5,6 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import Tensor
@@ -170,7 +169,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
         return []
     path = folder / "calibration.png"
     spearman = {label: _intervals(records, "") for label, records in rows.items()}
-    with plt.rc_context(figures.STYLE):
+    with figures.drawing() as plt:
         size = (2.7 * len(rows) + 1.6, 3.6)
         figure, grid = plt.subplots(1, len(rows), figsize=size, sharey=True, squeeze=False)
         for axes, (label, panel) in zip(grid[0], spearman.items(), strict=True):

@@ -1,6 +1,10 @@
-"""Settings that follow the budget of a run."""
+"""Presets: values of a purpose, and settings that follow the budget of a run."""
 
+import pytest
+
+from experiments.settings import preset_config
 from experiments.tables import plan
+from mbrl import config as configs
 
 
 def test_a_decay_as_long_as_the_budget_follows_it() -> None:
@@ -11,3 +15,21 @@ def test_a_decay_as_long_as_the_budget_follows_it() -> None:
             assert plan.config_of(column, data, steps).decay_steps == (steps or budget)
     own = plan.Column("iql", "iql", {"decay_steps": 0})
     assert plan.config_of(own, "pendulum/medium", 50_000).decay_steps == 0
+
+
+@pytest.mark.parametrize("name", ["ravl", "edac", "mbpo"])
+def test_the_main_jobs_values_stand_apart_from_those_of_tables(name: str) -> None:
+    """Tables and runs keep the local preset; the quickstart changes the policy's rate and average,
+    and the share of real rows where there are imagined ones."""
+    data = "pendulum/medium-replay"
+    local, main = (configs.to_dict(preset_config(name, data, p)) for p in ("", "quickstart"))
+    changed = {
+        (part, key): (value, main[part][key])
+        for part, values in local.items()
+        for key, value in values.items()
+        if main[part][key] != value
+    }
+    wanted = {("learner", "policy_average"): (0.0, 0.005), ("learner", "actor_lr"): (1e-3, 5e-4)}
+    if name != "edac":
+        wanted["imagination", "real_ratio"] = (0.05, 0.5)
+    assert changed == wanted

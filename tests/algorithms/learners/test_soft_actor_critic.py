@@ -1,13 +1,19 @@
-"""How the soft actor-critic learner begins."""
+"""How the soft actor-critic learner begins, and the average of its policy."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from algorithms import EDAC, RAVL
 from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
+from experiments.settings import build_config, merge
+from mbrl import agent as agents
 from mbrl.errors import ConfigError
-from mbrl.types import Spec
+from mbrl.types import Dataset, Spec
+from tests.small import CONFIGS
 
 SPEC = Spec("t", 3, 1, None, (-1.0,), (1.0,), 10)
 
@@ -37,3 +43,56 @@ def test_diversity_needs_critics_that_have_it() -> None:
     config = LearnerConfig(critics=2, eta=1.0)
     with pytest.raises(ConfigError, match="these critics have no diversity term"):
         SoftActorCritic(SPEC, config, torch.device("cpu"), torch.Generator())
+
+
+def averaging(name: str, rate: float) -> Any:
+    return build_config(name, merge(CONFIGS[name], {"learner": {"policy_average": rate}}))
+
+
+def test_the_average_is_the_weighted_sum_of_all_policies(pendulum: Dataset) -> None:
+    """After n updates: (1 - r)^(n-1) theta_1 + sum over k > 1 of r (1 - r)^(n-k) theta_k, in
+    double precision; the policies themselves are those of a run without an average."""
+    n, rate, seen = 12, 0.3, []
+    agent = EDAC(pendulum.spec, averaging("edac", rate), seed=3)
+
+    def note(event: str, agent: EDAC, metrics: dict[str, torch.Tensor]) -> None:
+        if event == "step":
+            seen.append([p.detach().double() for p in agent.learner.actor.parameters()])
+
+    agent.fit(pendulum, n, callbacks=[note])
+    weights = [(1 - rate) ** (n - 1), *(rate * (1 - rate) ** (n - k) for k in range(2, n + 1))]
+    assert sum(weights) == pytest.approx(1.0)
+    for i, got in enumerate(agent.policy.parameters()):
+        assert not got.requires_grad
+        wanted = sum(w * policy[i] for w, policy in zip(weights, seen, strict=True))
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-7)
+    plain = EDAC(pendulum.spec, averaging("edac", 0.0), seed=3).fit(pendulum, n, callbacks=[])
+    assert "average" not in plain.modules and plain.policy is plain.learner.actor
+    for got, wanted in zip(plain.policy.parameters(), seen[-1], strict=True):
+        assert torch.equal(got.double(), wanted)
+
+
+def test_the_average_acts_and_the_present_policy_imagines(pendulum: Dataset) -> None:
+    agent = RAVL(pendulum.spec, averaging("ravl", 0.05), seed=0).fit(pendulum, 9, callbacks=[])
+    obs, learner = pendulum.transitions.obs[:5], agent.learner
+    present, acting = learner.actor(obs), agent.act(obs)[0]
+    assert torch.equal(acting, learner.modules["average"](obs)) and not present.equal(acting)
+    assert agent.source.policy == learner.actor.explore
+
+
+def test_training_goes_on_from_a_file_as_it_would_have(pendulum: Dataset, tmp_path: Path) -> None:
+    """The average is in the file, so that what acts is the same to the last bit."""
+    config = averaging("ravl", 0.05)
+    whole = RAVL(pendulum.spec, config, seed=0).fit(pendulum, 14, callbacks=[])
+    RAVL(pendulum.spec, config, seed=0).fit(pendulum, 6, callbacks=[]).save(tmp_path / "a.pt")
+    again = RAVL.load(tmp_path / "a.pt").fit(pendulum, 8, callbacks=[])
+    for a, b in zip(whole.policy.parameters(), again.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_files_from_before_the_average_load(pendulum: Dataset) -> None:
+    agent = EDAC(pendulum.spec, averaging("edac", 0.0), seed=0).fit(pendulum, 2, callbacks=[])
+    values = agents.content(agent)
+    del values["config"]["learner"]["policy_average"]
+    again = agents.restore(EDAC, values)
+    assert again.config == agent.config and again.policy is again.learner.actor
