@@ -9,6 +9,7 @@ import longreach  # noqa: F401  refuses a foreign `mbrl`
 # verb -> what it does; its module in `experiments.cli` has `main(arguments) -> exit status`
 VERBS = {
     "quickstart": "train RAVL, EDAC and MBPO on a shipped dataset and compare them",
+    "solve": "from a dataset to a chosen, valued policy, in one command",
     "run": "train an algorithm on a dataset, or online in a task",
     "resume": "continue a run from its checkpoint",
     "evaluate": "evaluate a run or checkpoint in the real task",

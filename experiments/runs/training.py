@@ -28,7 +28,7 @@ from mbrl.callbacks import (
 from mbrl.collector import Collector
 from mbrl.data.cards import all_cards, find_tier
 from mbrl.data.fingerprint import fingerprint
-from mbrl.data.split import split_episodes
+from mbrl.data.split import hold_out
 from mbrl.errors import CheckpointError, ConfigError, TaskError
 from mbrl.progress import Progress
 from mbrl.records import MetricsFile
@@ -265,13 +265,18 @@ def open_source(settings: RunSettings) -> Source:
         return Source(task.spec, None, task)
     dataset = load_data(settings)
     if settings.holdout > 0:
-        dataset = split_episodes(dataset, settings.holdout)[0]
+        dataset = hold_out(dataset, settings.holdout)[0]
     if tasks.is_task(dataset.spec.task):
         try:
             task = tasks.make_for(dataset.spec)
         except (ConfigError, TaskError) as problem:
             warnings.warn(f"no evaluation in the task of the data: {problem}", stacklevel=2)
     return Source(dataset.spec, dataset, task)
+
+
+def has_task(spec: Spec) -> bool:
+    """Whether the task of a dataset is one that the world models know the ends of."""
+    return spec.task in tasks.TASKS
 
 
 def load_data(settings: RunSettings) -> Dataset:

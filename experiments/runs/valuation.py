@@ -10,7 +10,7 @@ from algorithms.evaluation.verdict import Verdict, verdict
 from experiments.runs import folders, selection
 from experiments.runs.training import TrainingRun, load_data
 from mbrl import data
-from mbrl.data.split import split_episodes
+from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 from mbrl.types import Dataset
@@ -30,7 +30,7 @@ def episodes_for(run: TrainingRun, name: str | None) -> tuple[Dataset, str]:
         )
     dataset = load_data(settings)
     if settings.holdout > 0:
-        held = split_episodes(dataset, settings.holdout)[1]
+        held = hold_out(dataset, settings.holdout)[1]
         return held, "episodes held out from the run"
     return dataset, (
         "the episodes that the run learned from, which flatter its policy; train with --holdout "

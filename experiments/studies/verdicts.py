@@ -19,7 +19,7 @@ from experiments.reports import figures
 from experiments.settings import preset_config
 from experiments.studies import Outcome
 from mbrl import data, tasks
-from mbrl.data.split import split_episodes
+from mbrl.data.split import hold_out
 from mbrl.evaluation import evaluate
 
 VERSION = 1
@@ -43,7 +43,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     hold the true one. The truth is the difference of the discounted return over the task's limit to
     that of all logged episodes; curves hold it and the estimates, a number a policy."""
     dataset = data.load(settings["data"])
-    train, held = split_episodes(dataset, settings["holdout"], seed)
+    train, held = hold_out(dataset, settings["holdout"], seed)
     task = tasks.make_for(dataset.spec)
     policies, truth = [], []
     for name in settings["algorithms"]:

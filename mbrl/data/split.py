@@ -6,7 +6,7 @@ from mbrl.errors import DataError
 from mbrl.types import Dataset
 
 
-def split_episodes(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+def hold_out(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Dataset]:
     """`dataset` without a random `share` of its episodes, and those; the order of rows is kept. The
     same seed holds out the same episodes. Raises `DataError` where either part would be empty."""
     spans = dataset.transitions.episodes()

@@ -1,0 +1,80 @@
+"""The verb `solve`: from a dataset to a chosen, valued policy, for someone who does not know
+algorithms."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from algorithms.evaluation.valuation import ValuationConfig
+from experiments.cli.data import line, summary
+from experiments.cli.value import number, print_valuation
+from experiments.reports import run_report
+from experiments.reports.grid import grid
+from experiments.runs import solve as solving
+from experiments.runs.solve import SolveSettings
+from experiments.runs.valuation import value_run
+from mbrl import data
+from mbrl.config import Settings
+from mbrl.data.suspicions import suspicions
+
+
+@dataclass(frozen=True)
+class Solve(Settings):
+    """Check a dataset, train a small portfolio of algorithms on part of its episodes, choose the
+    policy that is surest to beat the logged one on the rest, value it, and write a report."""
+
+    data: tyro.conf.Positional[str]  # a dataset or a file
+    settings: Annotated[SolveSettings, tyro.conf.arg(name="")] = field(
+        default_factory=SolveSettings
+    )
+    out: Path | None = None  # folder; None: runs/solve/DATA
+    value: ValuationConfig = field(default_factory=ValuationConfig)
+
+    def main(self) -> int:
+        console, settings = Console(), self.settings
+        options = {} if settings.task is None else {"spec": settings.task}
+        findings = data.check(self.data, **options)
+        if any(f.severity == "error" for f in findings):
+            for finding in findings:
+                console.print(line(finding))
+            return 1
+        dataset = data.load(self.data, **options)
+        for finding in [*findings, *suspicions(dataset)]:
+            if finding.severity == "warning":
+                console.print(line(finding))
+        summary(dataset, console)
+        train, held = solving.split(settings, dataset)
+        out = self.out or Path("runs/solve") / Path(self.data).stem
+        chosen = solving.portfolio(settings, dataset)
+        steps = solving.plan_steps(settings, self.data, train, chosen)
+        console.print(
+            f"training {', '.join(f'{name} ({steps[name]:,} updates)' for name in chosen)} on "
+            f"{len(train.transitions.episodes())} episodes; "
+            f"{len(held.transitions.episodes())} are held out"
+        )
+        places = solving.train_portfolio(settings, self.data, chosen, steps, out)
+        name, valuations = solving.choose(places, held, self.value)
+        table = grid("policy", "more than the logged one", "outside the log", "believed")
+        for other in solving.order(valuations):
+            fitted = valuations[other].estimates[0]
+            table.add_row(
+                f"{other} (chosen)" if other == name else other,
+                number(fitted.difference, fitted.difference_low, fitted.difference_high),
+                f"{valuations[other].support.outside:.1%}",
+                "yes" if fitted.believed else f"no: {escape(fitted.note)}",
+            )
+        console.print(table)
+        solving.write_choice(out, name, valuations, steps)
+        content = value_run(places[name], self.value)
+        print_valuation(content, console)
+        report = run_report.write(places[name])
+        console.print(f"chosen: {name}; run folder {places[name]}, report {report}", soft_wrap=True)
+        return 0
+
+
+def main(arguments: list[str]) -> int:
+    return tyro.cli(Solve, args=arguments, prog="python -m experiments solve").main()

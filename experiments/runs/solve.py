@@ -1,0 +1,169 @@
+"""From a dataset to one policy: a small portfolio of algorithms trained on part of the episodes,
+the one chosen whose lead over the logged policy is surest on the rest."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from algorithms import ALGORITHMS
+from algorithms.evaluation.valuation import Valuation, ValuationConfig, own_gamma, value_policies
+from experiments.runs import folders, pool, selection
+from experiments.runs import training as runs
+from experiments.settings import RunSettings, build_config, merge, preset
+from mbrl.config import Count, CountOrZero, Positive, Settings, Share
+from mbrl.data.split import hold_out
+from mbrl.errors import ConfigError
+from mbrl.training import Metrics
+from mbrl.types import Dataset
+
+CONTINUOUS = ("bc", "iql", "td3_bc", "edac", "mopo")
+DISCRETE = ("bc", "discrete_iql", "discrete_cql", "discrete_sac_n")
+PROBE = 60  # updates that are timed
+OVERHEAD = 0.6  # share of the budget that goes into updates; the rest values and evaluates
+STEPS = (500, 50_000)  # least and most updates of a run
+
+
+@dataclass(frozen=True)
+class SolveSettings(Settings):
+    """How much is trained, and on what."""
+
+    budget: Positive = 10.0  # minutes, about
+    steps: Count | None = None  # updates of each algorithm instead; the same on every machine
+    holdout: Share = 0.2  # share of the episodes that choose and value, and teach nothing
+    seed: CountOrZero = 0
+    workers: Count = 2  # runs side by side, one thread each
+    task: str | None = None  # the task that a file belongs to, where there is one
+    algorithms: tuple[str, ...] = ()  # the portfolio; none: the usual one for the actions
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.holdout == 0:
+            raise ConfigError("holdout is 0; choosing needs episodes that taught nothing: 0.2 say")
+
+
+def portfolio(settings: SolveSettings, dataset: Dataset) -> dict[str, dict[str, Any]]:
+    """The algorithms for the dataset, each with the config values that it needs there."""
+    if settings.algorithms:
+        return {name: {} for name in settings.algorithms}
+    if dataset.spec.discrete:
+        names = DISCRETE
+        return {name: {} for name in (names[:3] if dataset.spec.action_mask else names)}
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in CONTINUOUS}
+    rows = dataset.transitions
+    known = runs.has_task(dataset.spec)
+    if rows.duration is not None or (not known and bool(rows.terminated.any())):
+        del chosen["mopo"]  # no rule says where an imagined episode would end
+    elif not known:
+        chosen["mopo"] = {"imagination": {"termination": "never"}}
+    return chosen
+
+
+def plan_steps(
+    settings: SolveSettings, data: str, dataset: Dataset, chosen: dict[str, dict[str, Any]]
+) -> dict[str, int]:
+    """Updates of each algorithm: equal shares of the budget's time, from a short timing."""
+    if settings.steps is not None:
+        return dict.fromkeys(chosen, settings.steps)
+    seconds = 60.0 * settings.budget * OVERHEAD * settings.workers / len(chosen)
+    steps = {}
+    for name, values in chosen.items():
+        # An update of MOPO is about one of EDAC, and half of its time goes into its model.
+        timed, share = ("edac", 0.5) if name == "mopo" else (name, 1.0)
+        agent = _agent(timed, data, dataset, {} if timed != name else values)
+        agent.fit(dataset, 5, callbacks=[])
+        began = time.monotonic()
+        agent.fit(dataset, PROBE, callbacks=[])
+        rate = PROBE / (time.monotonic() - began)
+        steps[name] = int(min(max(share * seconds * rate, STEPS[0]), STEPS[1]))
+    return steps
+
+
+def _agent(name: str, data: str, dataset: Dataset, values: dict[str, Any]) -> Any:
+    cls, _ = ALGORITHMS[name]
+    return cls(dataset.spec, _config(name, data, values), seed=0)
+
+
+def _config(name: str, data: str, values: dict[str, Any]) -> Any:
+    return build_config(name, merge(preset(name, data)["config"], values))
+
+
+def train_portfolio(
+    settings: SolveSettings,
+    data: str,
+    chosen: dict[str, dict[str, Any]],
+    steps: dict[str, int],
+    out: Path,
+) -> dict[str, Path]:
+    """Run folders of the portfolio, finished; those that failed are left out. Raises `ConfigError`
+    where all did."""
+    places = {}
+    for name, values in chosen.items():
+        run = RunSettings(
+            name, data, task=settings.task, steps=steps[name], holdout=settings.holdout,
+            seed=settings.seed, eval_every=0, tensorboard=False,
+        )  # fmt: skip
+        places[name] = out / name
+        runs.ensure(run, _config(name, data, values), places[name])
+    failed = pool.run_all(list(places.values()), settings.workers, "portfolio")
+    done = {name: folder for name, folder in places.items() if folder not in failed}
+    if not done:
+        raise ConfigError(f"every run failed; the first one: {next(iter(failed.values()))}")
+    return done
+
+
+def choose(
+    places: dict[str, Path],
+    held: Dataset,
+    config: ValuationConfig,
+    on_progress: Callable[[str, Metrics], None] | None = None,
+) -> tuple[str, dict[str, Valuation]]:
+    """The algorithm whose policy leads the logged one by the largest lower bound on the held-out
+    episodes, among those that the data support; cloning where they support none."""
+    agents = {name: selection.agent_at(folder, "last") for name, folder in places.items()}
+    first = next(iter(agents.values()))
+    settings = ValuationConfig(**{**asdict(config), "gamma": own_gamma(first), "dice_steps": 0})
+    policies = [agent.policy for agent in agents.values()]
+    each = value_policies(policies, held, settings, on_progress=on_progress)
+    valuations = dict(zip(agents, each, strict=True))
+    return best(valuations), valuations
+
+
+def best(valuations: dict[str, Valuation]) -> str:
+    """The name with the largest believed lower bound; "bc", or the first, without any."""
+    bounds = {
+        name: v.estimates[0].difference_low
+        for name, v in valuations.items()
+        if v.estimates[0].believed
+    }
+    if not bounds:
+        return "bc" if "bc" in valuations else next(iter(valuations))
+    return max(bounds, key=lambda name: bounds[name])
+
+
+def write_choice(out: Path, choice: str, valuations: dict[str, Valuation], steps: Any) -> None:
+    rows = {
+        name: {k: v for k, v in asdict(valuation.estimates[0]).items() if k != "method"}
+        | {"outside": valuation.support.outside}
+        for name, valuation in valuations.items()
+    }
+    folders.write_json(out / "solve.json", {"chosen": choice, "steps": steps, "portfolio": rows})
+
+
+def split(settings: SolveSettings, dataset: Dataset) -> tuple[Dataset, Dataset]:
+    """The episodes that teach, and those that choose."""
+    torch.set_num_threads(1)
+    return hold_out(dataset, settings.holdout)
+
+
+def order(valuations: dict[str, Valuation]) -> Sequence[str]:
+    """Names by the lower bound, the surest first; those that are not believed last."""
+
+    def key(name: str) -> tuple[bool, float]:
+        fitted = valuations[name].estimates[0]
+        return fitted.believed, fitted.difference_low
+
+    return sorted(valuations, key=key, reverse=True)
