@@ -24,9 +24,10 @@ def evaluate(
     seed: int = START_SEED,
     deterministic: bool = True,
     gamma: float = 1.0,
+    state: torch.Tensor | None = None,
 ) -> np.ndarray:
     """Returns [episodes], float64, of `agent` from starts fixed by `seed`; discounted
-    where `gamma` is below 1.
+    where `gamma` is below 1; from the rows of `state` [episodes, K] instead, where given.
 
     `agent` is one of this library (`mbrl.training.Trainable`) or a model of stable-baselines3;
     `task` a task, an id, a gymnasium environment, or a function that makes one. The first n starts
@@ -49,8 +50,9 @@ def evaluate(
     environments = as_live(task)
     most = episodes if environments is None else environments.copies
     for first in range(0, episodes, most):
-        state = task.reset(min(most, episodes - first), starts)
-        parts.append(_returns(agent.policy, task, state, draws, device, deterministic, gamma))
+        count = min(most, episodes - first)
+        begun = task.reset(count, starts) if state is None else state[first : first + count]
+        parts.append(_returns(agent.policy, task, begun, draws, device, deterministic, gamma))
     result: np.ndarray = torch.cat(parts).cpu().numpy()
     return result
 

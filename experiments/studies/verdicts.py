@@ -20,6 +20,7 @@ from experiments.settings import preset_config
 from experiments.studies import Outcome
 from mbrl import data, tasks
 from mbrl.data.split import hold_out
+from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 
 VERSION = 1
@@ -32,39 +33,48 @@ DEFAULTS: dict[str, Any] = {
     "updates": 4000,  # of fitted Q evaluation
     "resamples": 10,
     "dice": 2000,  # updates of DICE; 0: none
-    "episodes": 200,  # fixed starts of a policy's evaluation
 }
+GAMMA = 0.99
 WORDS = ("worse", "cannot tell", "better")
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """`better`, `worse`, `cannot_tell`: how often each was said; `wrong_better`, `wrong_worse`: how
-    often while the task says otherwise; `covered`: share of the intervals of the difference that
-    hold the true one. The truth is the difference of the discounted return over the task's limit to
-    that of all logged episodes; curves hold it and the estimates, a number a policy."""
+    often while the task says otherwise by two standard errors, `open_better`, `open_worse` while
+    the task does not decide; `covered`: share of the intervals of the difference that hold the true
+    one, give or take two of its standard errors. The truth is the mean difference of the policy's
+    discounted return in the task, from the start of every logged episode, to that episode's own;
+    curves hold it and the estimates, a number a policy."""
     dataset = data.load(settings["data"])
     train, held = hold_out(dataset, settings["holdout"], seed)
     task = tasks.make_for(dataset.spec)
-    policies, truth = [], []
+    rows = dataset.transitions
+    starts = [a for a, _ in rows.episodes()]
+    state, possible = task.state_from_obs(rows.obs[starts])
+    if not bool(possible.all()):
+        raise ConfigError(f"some starts of {settings['data']} are no states of its task")
+    logged = discounted_returns(rows, GAMMA)
+    policies, truth, errors = [], [], []
     for name in settings["algorithms"]:
         cls, _ = ALGORITHMS[name]
         agent = cls(dataset.spec, preset_config(name, settings["data"]), seed=seed)
         for budget in settings["budgets"]:
             agent.fit(train, budget - agent.step, callbacks=[])
             policies.append(copy.deepcopy(agent.policy))
-            returns = evaluate(agent, task, settings["episodes"], gamma=0.99)
-            truth.append(float(returns.mean()))
-    logged = float(discounted_returns(dataset.transitions, 0.99).mean())
+            returns = evaluate(agent, task, len(starts), gamma=GAMMA, state=state)
+            lead = returns - logged
+            truth.append(float(lead.mean()))
+            errors.append(float(lead.std(ddof=1) / np.sqrt(len(lead))))
     config = ValuationConfig(
         steps=settings["updates"], resamples=settings["resamples"], dice_steps=settings["dice"],
         seed=seed,
     )  # fmt: skip
     whole = dataset if settings["valued_on"] == "all" else held
     valuations = value_policies(policies, whole, config)
-    return _outcome(valuations, np.array(truth) - logged)
+    return _outcome(valuations, np.array(truth), np.array(errors))
 
 
-def _outcome(valuations: list[Valuation], truth: np.ndarray) -> Outcome:
+def _outcome(valuations: list[Valuation], truth: np.ndarray, errors: np.ndarray) -> Outcome:
     said = np.array([WORDS.index(verdict(v).word) - 1 for v in valuations])
     fitted = [v.estimates[0] for v in valuations]
     low, high = (
@@ -74,15 +84,18 @@ def _outcome(valuations: list[Valuation], truth: np.ndarray) -> Outcome:
     values = {
         "policies": float(len(said)),
         "better": float(better.sum()),
-        "wrong_better": float((better & (truth <= 0)).sum()),
+        "wrong_better": float((better & (truth < -2 * errors)).sum()),
+        "open_better": float((better & (np.abs(truth) <= 2 * errors)).sum()),
         "worse": float(worse.sum()),
-        "wrong_worse": float((worse & (truth >= 0)).sum()),
+        "wrong_worse": float((worse & (truth > 2 * errors)).sum()),
+        "open_worse": float((worse & (np.abs(truth) <= 2 * errors)).sum()),
         "cannot_tell": float((said == 0).sum()),
-        "covered": float(((low <= truth) & (truth <= high)).mean()),
-        "truly_better": float((truth > 0).sum()),
+        "covered": float(((low <= truth + 2 * errors) & (truth - 2 * errors <= high)).mean()),
+        "truly_better": float((truth > 2 * errors).sum()),
     }
     curves = {
         "truth": truth.tolist(),
+        "truth_error": errors.tolist(),
         "difference": [e.difference for e in fitted],
         "low": low.tolist(),
         "high": high.tolist(),
