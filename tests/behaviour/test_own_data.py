@@ -1,0 +1,95 @@
+"""The path of a newcomer with a log: the script of the example, and the commands of the guide."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.__main__ import main
+from experiments.runs.solve import SolveSettings, best, portfolio
+from mbrl.data import load
+from mbrl.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+IMPORT = [
+    "data", "import", "clinic.csv", "--obs", "lactate,ward,weight kg", "--action", "dose",
+    "--reward=-abs(fill(next(lactate), 6) - 1.2) - 10 * crisis", "--episode", "patient", "--order",
+    "hour", "--terminated", "crisis", "--missing", "impute", "--out", "clinic.npz",
+]  # fmt: skip
+QUICK = ["--value.steps", "60", "--value.dice-steps", "20", "--value.hidden", "8"]
+
+
+@pytest.fixture
+def clinic(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["make_log.py", "clinic.csv"])
+    runpy.run_path(str(ROOT / "examples/make_log.py"), run_name="__main__")
+    assert main(IMPORT) == 0
+    return tmp_path
+
+
+def test_from_a_log_to_a_valued_policy_in_three_commands(clinic, capsys):
+    data = load("clinic.npz")
+    assert data.spec.obs_names[:2] == ("lactate", "lactate (missing)")
+    assert data.provenance.log["units"] == {}
+    capsys.readouterr()
+    assert main(["data", "check", "clinic.npz"]) == 0
+    assert "alternatives to the logged action were tried" in capsys.readouterr().out
+    options = ["--steps", "40", "--algorithms", "bc", "iql", "--workers", "1", *QUICK]
+    assert main(["solve", "clinic.npz", "--out", "solved", *options]) == 0
+    text = capsys.readouterr().out
+    assert "80 are held out" in text and "(chosen)" in text and "than the logged policy" in text
+    result = json.loads(Path("solved/solve.json").read_text())
+    assert result["steps"] == {"bc": 40, "iql": 40} and set(result["portfolio"]) == {"bc", "iql"}
+    chosen = Path("solved") / result["chosen"]
+    valued = json.loads((chosen / "valuation.json").read_text())
+    assert valued["episodes"] == 80 and valued["where"] == "episodes held out from the run"
+    assert "Before you deploy" in (chosen / "report.html").read_text()
+    # the same command again finds the runs finished
+    assert main(["solve", "clinic.npz", "--out", "solved", *options]) == 0
+
+
+def test_a_run_values_its_kept_policies_and_says_which_there_are(clinic, capsys):
+    run = ["run", "iql", "clinic.npz", "--steps", "40", "--holdout", "0.2", "--no-tensorboard"]
+    assert main([*run, "--out", "run"]) == 0
+    value = ["value", "run", "--steps", "40", "--dice-steps", "0", "--hidden", "8"]
+    capsys.readouterr()
+    assert main([*value, "--step", "8", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["step"] == 8 and content["verdict"]["word"] in ("better", "worse", "cannot tell")
+    assert main([*value, "--step", "7"]) == 2
+    assert "kept the policies of 8, 16, 24, 32, 40" in capsys.readouterr().err
+    assert main([*value, "--step", "chosen"]) == 2
+    assert "nothing was chosen" in capsys.readouterr().err
+    assert main([*value, "--data", "clinic.npz"]) == 0
+    assert "episodes of clinic.npz" in capsys.readouterr().out
+    assert main(["evaluate", "run", "--step", "8", "--task", "Pendulum-v1"]) == 2
+
+
+def test_holding_out_does_not_go_with_a_task_or_a_shared_model(clinic, capsys):
+    assert main(["run", "sac", "Pendulum-v1", "--holdout", "0.2", "--out", "x"]) == 2
+    assert "does not go with learning in a task" in capsys.readouterr().err
+    assert main(["run", "iql", "clinic.npz", "--holdout", "0.0001", "--out", "y"]) == 2
+    assert "both parts need one at least" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="choosing needs episodes"):
+        SolveSettings(holdout=0.0)
+
+
+def test_the_portfolio_fits_the_data(clinic):
+    own = portfolio(SolveSettings(), load("clinic.npz"))
+    assert set(own) == {"bc", "iql", "td3_bc", "edac"}  # ends of unknown rule: no model
+    known = portfolio(SolveSettings(), load("pendulum/medium"))
+    assert "mopo" in known and known["mopo"] == {}
+    assert "discrete_sac_n" in portfolio(SolveSettings(), load("cartpole/random"))
+
+
+def test_the_surest_lead_is_chosen_and_cloning_where_nothing_is_believed():
+    class Fitted:
+        def __init__(self, low, believed):
+            self.estimates = [type("E", (), {"difference_low": low, "believed": believed})]
+
+    assert best({"bc": Fitted(-1, True), "iql": Fitted(2, True), "edac": Fitted(9, False)}) == "iql"
+    assert best({"iql": Fitted(2, False), "bc": Fitted(-1, False)}) == "bc"
