@@ -22,6 +22,8 @@ def critic_values(agent: Any, obs: Tensor) -> Tensor | None:
     action = policy(obs)
     if not agent.spec.discrete:
         action = policy.scale.to_unit(action)
-    values = q_values(critic, policy.normaliser(obs), action).min(0).values
+    # Some critics standardise their inputs themselves.
+    seen = policy.normaliser(obs) if critic.normaliser is None else obs
+    values = q_values(critic, seen, action).min(0).values
     scale: float = getattr(agent.source, "reward_scale", 1.0)
     return values / scale

@@ -58,6 +58,7 @@ class LearnerConfig(Settings):
     target_min_of: Count | None = None  # min over this many random critics; None: all
     actor_value: Literal["min", "mean"] = "min"  # the value the actor climbs
     huber: Positive | None = None  # Huber threshold of the critic loss; None: squared
+    normalise_obs: bool = False  # standardise observations with the data's statistics
     policy_average: Probability = 0.0  # rate of the average of the policy that acts; 0: none
     # edac: small last layers, hidden biases 0.1; corl: that, and CORL's small first critic layer
     init: Literal["torch", "edac", "corl"] = "edac"
@@ -169,6 +170,8 @@ class SoftActorCritic:
         self.actor = SquashedGaussianPolicy(spec, config.hidden, generator=generator)
         width = spec.obs_dim + spec.action_dim
         self.critic = EnsembleMLP(config.critics, width, config.hidden, 1, generator=generator)
+        if config.normalise_obs:
+            self.critic.standardise(spec.obs_dim)
         if config.init != "torch":
             edac_initialisation(list(self.actor.net.layers), self.critic, generator)
         if config.init == "corl":

@@ -6,13 +6,13 @@ from mbrl.networks.ensemble import (
     ensemble_values,
     minimum_value,
 )
+from mbrl.networks.normaliser import Normaliser
 from mbrl.networks.optim import adam, descend
 from mbrl.networks.policies import (
     MLP,
     ActionScale,
     CategoricalPolicy,
     DeterministicPolicy,
-    Normaliser,
     SquashedGaussianPolicy,
     TanhMeanGaussianPolicy,
     allowed_only,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mbrl.errors import unknown_name
 from mbrl.networks import ensemble_kernels
+from mbrl.networks.normaliser import Normaliser
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -33,6 +34,7 @@ class EnsembleMLP(nn.Module):
     """
 
     __call__: Callable[..., Tensor]
+    normaliser: Normaliser | None
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class EnsembleMLP(nn.Module):
             raise unknown_name("activation", activation, ACTIVATIONS)
         self.members, self.in_dim, self.out_dim = members, in_dim, out_dim
         self.activation, self.layer_norm = activation, layer_norm
+        self.normaliser = None  # of the first inputs; see `standardise`
         sizes = [in_dim, *hidden, out_dim]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()
@@ -66,8 +69,20 @@ class EnsembleMLP(nn.Module):
                 self.scales.append(nn.Parameter(torch.ones(members, 1, width)))
                 self.shifts.append(nn.Parameter(torch.zeros(members, 1, width)))
 
+    def standardise(self, size: int) -> None:
+        """Add a normaliser of the first `size` inputs, which is the identity until it is fitted."""
+        self.normaliser = Normaliser(size)
+
+    def prepared(self, x: Tensor) -> Tensor:
+        """Inputs as the first layer gets them."""
+        if self.normaliser is None:
+            return x
+        size = len(self.normaliser.mean)
+        return torch.cat([self.normaliser(x[..., :size]), x[..., size:]], -1)
+
     def forward(self, x: Tensor) -> Tensor:
         """[B, in] shared by all members, or [E, B, in], to [E, B, out]."""
+        x = self.prepared(x)
         if _fits_kernels(x) and not torch.is_grad_enabled() and not self.layer_norm:
             return ensemble_kernels.infer(x, list(self.weights), list(self.biases), self.activation)
         return self.batched(x)
@@ -130,6 +145,7 @@ def ensemble_values(
         raise ValueError("ensemble_values needs a scalar-output ReLU ensemble without LayerNorm")
     if len(mlp.weights) < 2:
         raise ValueError("ensemble_values needs at least one hidden layer")
+    x = mlp.prepared(x)
     weights = [w.detach() if frozen else w for w in mlp.weights]
     biases = [b.detach() if frozen else b for b in mlp.biases]
     if not _fits_kernels(x):
@@ -184,5 +200,6 @@ def minimum_value(mlp: EnsembleMLP, x: Tensor, action_dim: int) -> Tensor:
         return mlp(x)[:, :, 0].min(0).values
     if not (_fits_kernels(x) and torch.is_grad_enabled() and x.requires_grad):
         return ensemble_values(mlp, x, frozen=True)[0].min(0).values
+    x = mlp.prepared(x)
     result: Tensor = ensemble_kernels.Minimum.apply(x, action_dim, *mlp.weights, *mlp.biases)
     return result

@@ -1,5 +1,6 @@
 """How the soft actor-critic learner begins, and the average of its policy."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ import pytest
 import torch
 
 from algorithms import EDAC, RAVL
+from algorithms.edac import EDACConfig
 from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic
 from experiments.settings import build_config, merge
 from mbrl import agent as agents
 from mbrl.errors import ConfigError
+from mbrl.networks import ensemble_values
 from mbrl.types import Dataset, Spec
 from tests.small import CONFIGS
 
@@ -96,3 +99,31 @@ def test_files_from_before_the_average_load(pendulum: Dataset) -> None:
     del values["config"]["learner"]["policy_average"]
     again = agents.restore(EDAC, values)
     assert again.config == agent.config and again.policy is again.learner.actor
+
+
+def test_standardised_critics_learn_the_same_in_any_units(pendulum: Dataset) -> None:
+    """An update on observations in other units is the update on standardised ones."""
+    data = pendulum.transitions
+    scale, shift = torch.tensor([50.0, 0.01, 7.0]), torch.tensor([300.0, -4.0, 1.0])
+    obs, next_obs = (x * scale + shift for x in (data.obs, data.next_obs))
+    raw = dataclasses.replace(data, obs=obs, next_obs=next_obs)
+    agents = []
+    for rows in (data, raw):
+        config = EDACConfig(
+            learner=LearnerConfig(critics=3, eta=1.0, hidden=(16, 16), normalise_obs=True)
+        )
+        agent = EDAC(pendulum.spec, config, seed=0)
+        agent.fit(pendulum.with_transitions(rows), 5, callbacks=[])
+        agents.append(agent)
+    critics = [agent.learner.critic for agent in agents]
+    for one, other in zip(critics[0].parameters(), critics[1].parameters(), strict=True):
+        assert torch.allclose(one, other, atol=2e-3)
+    x = torch.randn(9, 1).tanh()
+    values = [
+        ensemble_values(critic, torch.cat([rows.obs[:9], x], -1), 1)
+        for critic, rows in zip(critics, (data, raw), strict=True)
+    ]
+    for one, other in zip(values[0], values[1], strict=True):
+        assert torch.allclose(one, other, atol=2e-2)
+    assert torch.equal(critics[0].normaliser.mean, agents[0].learner.target.normaliser.mean)
+    assert float(critics[1].normaliser.std[0]) > 10
