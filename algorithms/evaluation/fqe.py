@@ -154,7 +154,8 @@ def return_range(
     spans = (1.0, 1.0) if duration is None else (float(duration.min()), float(duration.max()))
     most, least = (1 - gamma**span for span in spans)
     lowest = low if ends and low > 0 else low / (least if low > 0 else most)
-    return lowest, high if ends and high < 0 else high / (most if high > 0 else least)
+    highest = high if ends and high < 0 else high / (most if high > 0 else least)
+    return lowest + 0.0, highest + 0.0  # never -0
 
 
 def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:

@@ -34,11 +34,11 @@ def write(folder: Path) -> Path:
     title = f"{run.algorithm} on {run.data}, seed {run.seed}"
     parts = [
         facts(_summary(folder)),
+        *_before_you_deploy(folder),
         *_scores(folder),
         *losses(folder, WATCHED),
         *_reach_and_values(folder),
         *_values(folder),
-        *_before_you_deploy(folder),
     ]
     return write_page(folder, title, parts)
 
