@@ -250,7 +250,7 @@ class Agent(ABC, Generic[B]):
         mask: Tensor | None = None,
     ) -> tuple[Any, Any]:
         """Action in the task's units for raw observations [S] or [B, S], array or tensor; the same
-        kind comes back. `state` is what the call for the step before returned (None for Markov
+        kind comes back. The greedy one by default, where `predict` samples by default. `state` is what the call for the step before returned (None for Markov
         agents and at an episode's start); a policy with memory must be given the reward in
         between: `state = agent.policy.observe_reward(state, reward)`. A stochastic action, and a
         planner's, draws from `generator`. `mask` [B, n] bool says which of the discrete actions are
@@ -282,7 +282,8 @@ class Agent(ABC, Generic[B]):
         episode_start: Any = None,
         deterministic: bool = False,
     ) -> tuple[np.ndarray, Any]:
-        """Stable-Baselines3's signature, for its evaluation helpers and wrappers: where
+        """Stable-Baselines3's signature, for its evaluation helpers and wrappers, and its default:
+        a sampled action, where `act` gives the greedy one. Where
         `episode_start` is True the memory is empty. An agent with memory observes no reward this
         way, since the signature has none; `mbrl.evaluation` passes rewards on."""
         if state is not None and episode_start is not None:
