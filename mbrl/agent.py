@@ -250,11 +250,11 @@ class Agent(ABC, Generic[B]):
         mask: Tensor | None = None,
     ) -> tuple[Any, Any]:
         """Action in the task's units for raw observations [S] or [B, S], array or tensor; the same
-        kind comes back. The greedy one by default, where `predict` samples by default. `state` is what the call for the step before returned (None for Markov
-        agents and at an episode's start); a policy with memory must be given the reward in
-        between: `state = agent.policy.observe_reward(state, reward)`. A stochastic action, and a
-        planner's, draws from `generator`. `mask` [B, n] bool says which of the discrete actions are
-        allowed."""
+        kind comes back. The greedy one by default, where `predict` samples by default. `state` is
+        what the call for the step before returned (None for Markov agents and at an episode's
+        start); a policy with memory must be given the reward in between: `state =
+        agent.policy.observe_reward(state, reward)`. A stochastic action, and a planner's, draws
+        from `generator`. `mask` [B, n] bool says which of the discrete actions are allowed."""
         batch = as_batch(self, obs)
         with torch.no_grad():
             if is_stateful(self.policy):
