@@ -13,6 +13,7 @@ VERBS = {
     "resume": "continue a run from its checkpoint",
     "evaluate": "evaluate a run or checkpoint in the real task",
     "value": "value a run's policy from logged episodes: may it act?",
+    "export": "write a run's policy as ONNX, with a card: to act without this library",
     "report": "write a page about a run: scores, losses, reach and values",
     "plot": "draw curves of several runs",
     "data": "list, describe, check, download or import datasets",
