@@ -12,7 +12,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from rich.progress import TransferSpeedColumn as Speed
 from rich.table import Table
 
+from experiments.reports.drift import print_drift
 from experiments.reports.grid import grid
+from experiments.runs.drift import drift_of, reference_of
 from mbrl.config import Count
 from mbrl.data import Finding, LogSchema, check, data_home, load, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, find_card, find_tier
@@ -151,16 +153,21 @@ class FileOptions:
 
 @dataclass(frozen=True)
 class DataCheck(FileOptions):
-    """List every problem of a dataset or file, and what its actions cover; exit status 1 if it
-    cannot be used."""
+    """List every problem of a dataset or file, and what its actions cover; with --against, whether
+    it is like the data of a run. Exit status 1 if it cannot be used."""
 
     name: tyro.conf.Positional[str]
     """A dataset, or a path to an npz, hdf5, csv or parquet file."""
+    against: Path | None = None
+    """Folder of a run: compare with the data that it was trained on. A table is read as the log of
+    the run was."""
     json: bool = False
     """Print one JSON object instead of text."""
 
     def main(self) -> int:
-        options, console = given(self, "name", "json"), Console()
+        options, console = given(self, "name", "json", "against"), Console()
+        if self.against is not None:
+            return self._compare(self.against, console)
         findings = check(self.name, **options)
         failed = any(finding.severity == "error" for finding in findings)
         dataset = None if failed else load(self.name, **options)
@@ -179,6 +186,30 @@ class DataCheck(FileOptions):
             for text in coverage_lines(dataset, coverage):
                 console.print(text)
         return int(failed)
+
+    def _compare(self, run: Path, console: Console) -> int:
+        reference = reference_of(run)
+        changed = {
+            f.name: getattr(self, f.name)
+            for f in fields(FileOptions)
+            if getattr(self, f.name) != getattr(FileOptions(), f.name)
+        }
+        if "task" in changed:
+            changed["spec"] = changed.pop("task")
+        try:
+            drift = drift_of(self.name, reference, changed)
+        except DataError as problem:
+            if self.json:
+                listed = [{"severity": "error", "message": str(problem)}]
+                console.print_json(json.dumps({"usable": False, "findings": listed}))
+            else:
+                console.print(line(Finding("error", str(problem))))
+            return 1
+        if self.json:
+            console.print_json(json.dumps({"usable": True, "run": str(run)} | asdict(drift)))
+        else:
+            print_drift(drift, console)
+        return 0
 
 
 @dataclass(frozen=True)
