@@ -1,4 +1,4 @@
-"""The verb `data`: list, describe, check, fetch and import datasets."""
+"""The verb `data`: list, describe, check, fetch, import and export datasets."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
@@ -21,6 +21,7 @@ from mbrl.data.cards import Card, Tier, all_cards, find_card, find_tier
 from mbrl.data.locate import find_file, homes, local_file
 from mbrl.data.readers.files import SUFFIXES
 from mbrl.data.suspicions import action_coverage, suspicions
+from mbrl.data.writers import write
 from mbrl.errors import DataError
 from mbrl.types import Dataset
 
@@ -264,12 +265,32 @@ class DataImport(FileOptions):
         return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataExport(FileOptions):
+    """Write a dataset for other programs: a Minari folder, an npz of this library, or a table."""
+
+    name: tyro.conf.Positional[str]
+    """A dataset, or a file."""
+    format: Literal["minari", "npz", "csv", "parquet"]
+    """What to write."""
+    out: Path
+    """The file, or for Minari the folder."""
+
+    def main(self) -> int:
+        dataset = load(self.name, **given(self, "name", "format", "out"))
+        target = write(dataset, self.out, self.format)
+        summary(dataset, Console())
+        Console().print(f"written to {target}", soft_wrap=True)
+        return 0
+
+
 DataCommand = (
     Annotated[DataList, tyro.conf.subcommand("list")]
     | Annotated[DataInfo, tyro.conf.subcommand("info")]
     | Annotated[DataCheck, tyro.conf.subcommand("check")]
     | Annotated[DataFetch, tyro.conf.subcommand("fetch")]
     | Annotated[DataImport, tyro.conf.subcommand("import")]
+    | Annotated[DataExport, tyro.conf.subcommand("export")]
 )
 
 
@@ -278,7 +299,7 @@ def main(arguments: list[str]) -> int:
         DataCommand,
         args=arguments,
         prog="python -m experiments data",
-        description="List, describe, check, download or import datasets.",
+        description="List, describe, check, download, import or export datasets.",
     )
     return int(command.main())
 

@@ -2,6 +2,8 @@
 code is part of."""
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from algorithms import ALGORITHMS, BC
 from algorithms.neubay import NEUBAY
 from experiments.export import agent as exporting
 from experiments.export.agent import FILES, export
+from experiments.export.files import NEEDED
 from experiments.settings import build_config
 from mbrl.data.out_of_data import OutOfData
 from mbrl.errors import CheckpointError, ConfigError
@@ -188,6 +191,12 @@ def test_missing_packages_are_named(
     monkeypatch.setattr("experiments.export.files.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs onnx, .*\[onnx\]"):
         export(build("bc", pendulum.spec), tmp_path / "out", pendulum)
+
+
+def test_the_extra_is_what_export_needs() -> None:
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    extra = tomllib.loads(text)["project"]["optional-dependencies"]["onnx"]
+    assert {re.match(r"\w+", entry)[0] for entry in extra} == set(NEEDED)  # type: ignore[index]
 
 
 # The score and the fallback.
