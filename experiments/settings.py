@@ -5,7 +5,7 @@ import json
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -62,7 +62,10 @@ class RunSettings(Settings):
     log_every: Count = 100  # updates between rows of metrics.csv
     checkpoint_every: CountOrZero = 1000  # updates between checkpoints
     checkpoint_seconds: Positive = 60.0  # and at most this long apart
-    tensorboard: bool = True  # write event files
+    tensorboard: bool = True  # write event files, where tensorboard is installed
+    # where metrics go beside metrics.csv
+    sinks: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    callback: tuple[str, ...] = ()  # callbacks of your own, as module:object
     # updates of the fitted Q evaluation that chooses among checkpoints; 0: none
     fqe_steps: CountOrZero = 0
     model: str | None = None  # folder of a world model fitted with the same data, config and seed
