@@ -74,7 +74,9 @@ def test_wrong_folders_and_steps(of_log: Path, tmp_path: Path, capsys) -> None:
 
 def test_the_example_needs_neither_the_library_nor_torch(runs: list[Path], tmp_path: Path) -> None:
     """A trained run, with numpy and onnxruntime alone, from a folder without the library."""
-    assert main(["export", str(runs[2]), "--out", str(tmp_path / "export")]) == 0
+    out = ["--out", str(tmp_path / "export")]
+    assert main(["export", str(runs[2]), *out, "--fallback=-2"]) == 0
+    assert main(["export", str(runs[2]), *out]) == 0  # again, in its place
     lines = EXAMPLE.read_text().splitlines()
     assert len(lines) <= 20
     assert [line for line in lines if line.startswith(("import", "from"))] == [

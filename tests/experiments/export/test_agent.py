@@ -123,6 +123,21 @@ def test_a_batch_of_one_and_of_many(pendulum: Dataset, tmp_path: Path) -> None:
             assert np.allclose(program(obs)[0].numpy(), act(agent, obs), atol=4e-6)
 
 
+def test_the_file_is_valid_and_its_batch_is_free(pendulum: Dataset, tmp_path: Path) -> None:
+    import onnx
+
+    export(build("iql", pendulum.spec), tmp_path / "out", pendulum, fallback="-1.5")
+    onnx.checker.check_model(str(tmp_path / "out" / "policy.onnx"), full_check=True)
+    opened = session(tmp_path / "out")
+    assert [(i.name, i.shape) for i in opened.get_inputs()] == [("obs", ["batch", 3])]
+    shapes = {o.name: (o.shape, o.type) for o in opened.get_outputs()}
+    assert shapes == {
+        "action": (["batch", 1], "tensor(float)"),
+        "out_of_data": (["batch"], "tensor(float)"),
+        "fallback_used": (["batch"], "tensor(bool)"),
+    }
+
+
 def test_the_normaliser_and_the_scale_are_inside(tmp_path: Path) -> None:
     """Raw observations far from 0, actions in uneven bounds."""
     spec = Spec("far", 2, 2, None, (-2.0, 0.0), (4.0, 0.5), 10)
