@@ -224,8 +224,7 @@ def _checks(parts: Parts, dataset: Dataset | None, run: str | None) -> list[str]
             f"`python -m experiments value {name}` estimates its value on logged episodes.",
             f"`python -m experiments data check NEW --against {name}` compares new data with those "
             "it was trained on.",
-            "Record out_of_data while it acts: about 1 % of held-out logged observations were above "
-            "1.",
+            "Record out_of_data while it acts: of held-out logged rows about 1 % were above 1.",
         ]
     if parts.stateful:
         checks.append("Give zeros as the state at the first step of every episode.")
