@@ -25,6 +25,7 @@ def export_run(
     run = TrainingRun(folder)
     if not run.described or not (folder / "checkpoint.pt").exists():
         raise CheckpointError(f"{folder} holds no run with a checkpoint; give a run's folder")
+    dataset = training_data(run)
     agent = selection.agent_at(folder, step)
     manifest = folders.read_json(folder / "manifest.json")
     known = {
@@ -33,8 +34,7 @@ def export_run(
         "value": _value(folder, agent.step),
     }
     return export(
-        agent, out or folder / FOLDER, training_data(run), fallback=fallback, precision=precision,
-        run=known,
+        agent, out or folder / FOLDER, dataset, fallback=fallback, precision=precision, run=known,
     )  # fmt: skip
 
 

@@ -68,6 +68,12 @@ def test_a_kept_policy_and_the_value_of_another(of_log: Path, tmp_path: Path) ->
 def test_wrong_folders_and_steps(of_log: Path, tmp_path: Path, capsys) -> None:
     assert main(["export", str(tmp_path)]) == 2
     assert "holds no run with a checkpoint" in capsys.readouterr().err
+    other = tmp_path / "language"
+    other.mkdir()
+    (other / "config.json").write_text('{"language": {}}')
+    (other / "checkpoint.pt").touch()
+    assert main(["export", str(other)]) == 2
+    assert "holds no run: there is no config.json of one" in capsys.readouterr().err
     assert main(["export", str(of_log), "--step", "41"]) == 2
     assert "kept the policies of 40, 60" in capsys.readouterr().err
 
