@@ -1,5 +1,5 @@
 """The library under one name: `import longreach as lr`, then `lr.RAVL`, `lr.load`, `lr.evaluate`,
-`lr.collect`, `lr.make`. A name is imported when it is first used."""
+`lr.collect`, `lr.make`, `lr.export`. A name is imported when it is first used."""
 
 import importlib
 import importlib.util
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from algorithms import *  # noqa: F403
+    from experiments.export.agent import export as export
     from experiments.recording.environment import collect as collect
     from mbrl.evaluation import evaluate as evaluate
     from mbrl.tasks import make as make
@@ -27,6 +28,7 @@ else:
 _OTHERS = {  # name -> module
     "collect": "experiments.recording.environment",
     "evaluate": "mbrl.evaluation",
+    "export": "experiments.export.agent",
     "make": "mbrl.tasks",
 }
 

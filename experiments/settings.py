@@ -1,10 +1,11 @@
 """Settings of runs, and presets: for each algorithm and dataset, the values that differ from the
 algorithm's defaults."""
 
+import json
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -13,7 +14,7 @@ from mbrl import config as configs
 from mbrl import tasks
 from mbrl.config import Count, CountOrZero, Positive, Settings, Share
 from mbrl.data.readers.files import SUFFIXES
-from mbrl.errors import unknown_name
+from mbrl.errors import ConfigError, unknown_name
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -62,6 +63,9 @@ class RunSettings(Settings):
     checkpoint_every: CountOrZero = 1000  # updates between checkpoints
     checkpoint_seconds: Positive = 60.0  # and at most this long apart
     tensorboard: bool = True  # write event files, where tensorboard is installed
+    # where metrics go beside metrics.csv
+    sinks: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    callback: tuple[str, ...] = ()  # callbacks of your own, as module:object
     # updates of the fitted Q evaluation that chooses among checkpoints; 0: none
     fqe_steps: CountOrZero = 0
     model: str | None = None  # folder of a world model fitted with the same data, config and seed
@@ -139,6 +143,40 @@ def build_config(algorithm: str, values: dict[str, Any]) -> Any:
     """
     _, config_class = ALGORITHMS[algorithm]
     return configs.from_dict(config_class, merge(configs.to_dict(config_class()), values))
+
+
+def from_file(path: Path, algorithm: str, data: str) -> tuple[RunSettings, Any]:
+    """Settings and config of a run of `algorithm` on `data` with the values of a file over those of
+    the preset: TOML with tables `run` and `config`, or the config.json of a run. Raises
+    `ConfigError` for a file that cannot be read, of another algorithm, or with unknown names."""
+    content = _content(path)
+    for key in content:
+        if key not in ("run", "config", "first_step"):
+            raise unknown_name(f"table in {path}", key, ("run", "config"))
+    run = dict(content.get("run", {}))
+    theirs = run.pop("algorithm", algorithm)
+    if theirs != algorithm:
+        raise ConfigError(
+            f"{path} is of a run of {theirs}; run that, or give a file of {algorithm}"
+        )
+    run |= {"algorithm": algorithm, "data": data}
+    settings = configs.from_dict(RunSettings, run)
+    values = merge(preset(algorithm, data)["config"], content.get("config", {}))
+    return settings, build_config(algorithm, values)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """The tables of a TOML or JSON file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as problem:
+        raise ConfigError(f"--config {path} cannot be read: {problem}") from problem
+    tables = content.values() if isinstance(content, dict) else [None]
+    if not all(isinstance(v, dict | int) for v in tables):
+        raise ConfigError(f"--config {path} must hold the tables run and config")
+    result: dict[str, Any] = content
+    return result
 
 
 def for_budget(algorithm: str, data: str, config: Any, steps: int) -> Any:

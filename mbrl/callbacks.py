@@ -4,7 +4,8 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mbrl.errors import DivergenceError
 from mbrl.evaluation import evaluate
 from mbrl.progress import Progress
 from mbrl.records import Evaluations, MetricsFile
+from mbrl.sinks import Sink, TensorBoard
 from mbrl.tasks import Task
 from mbrl.training import Metrics, Trainable
 
@@ -47,16 +49,25 @@ def check_finite(values: dict[str, float], step: int, unit: str = "update") -> N
 
 class Recorder:
     """Writes the newest metrics to `metrics.csv` and, where it is installed, TensorBoard every
-    `every` steps, checked for divergence; the fit of a world model goes to `model.csv`."""
+    `every` steps, and to further `sinks`, checked for divergence; the fit of a world model goes to
+    `model.csv`. `close` closes the sinks."""
 
-    def __init__(self, folder: str | Path, every: int = 100, tensorboard: bool = True) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        every: int = 100,
+        tensorboard: bool = True,
+        sinks: Sequence[Sink] = (),
+    ) -> None:
         self.folder, self.every = Path(folder), every
         self.folder.mkdir(parents=True, exist_ok=True)
         self.metrics = MetricsFile(self.folder / "metrics.csv")
         self.model = MetricsFile(self.folder / "model.csv")
         self.latest: Metrics = {}
-        self.tensorboard = tensorboard
-        self._writer: Any = None
+        self._board: TensorBoard | None = None
+        if tensorboard and find_spec("tensorboard") is not None:
+            self._board = TensorBoard(self.folder / "events")
+        self.sinks: list[Sink] = [*([] if self._board is None else [self._board]), *sinks]
         self._began = time.perf_counter()
         self._mark = (0, self._began)
 
@@ -73,8 +84,8 @@ class Recorder:
             self.latest |= metrics
             if agent.step % self.every == 0 and self.latest:
                 self.write(agent)
-        elif event == "end" and self._writer is not None:
-            self._writer.flush()
+        elif event == "end" and self._board is not None:
+            self._board.flush()
 
     def write(self, agent: Trainable) -> None:
         values = read(self.latest)
@@ -92,22 +103,17 @@ class Recorder:
         return {"seconds": round(time.perf_counter() - self._began, 3)}
 
     def _events(self, values: dict[str, float], step: int) -> None:
-        if not self.tensorboard:
-            return
-        if self._writer is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                self.tensorboard = False
-                return
-            self._writer = SummaryWriter(str(self.folder / "events"))
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+        for sink in self.sinks:
+            sink.write(step, values)
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Also flushes, so that the event files hold what the state says they hold."""
-        if self._writer is not None:
-            self._writer.flush()
+        if self._board is not None:
+            self._board.flush()
         files = sorted((self.folder / "events").glob("*"))
         sizes = {f.name: f.stat().st_size for f in files}
         return {"latest": dict(self.latest), "events": sizes}

@@ -134,9 +134,9 @@ class RecurrentPolicy(nn.Module):
             noise = torch.randn(mean.shape, generator=generator, device=mean.device)
             mean = mean + log_std.exp() * noise
         action = torch.tanh(mean)
-        return self.scale.to_task(action), torch.cat(
-            [memory, action, obs.new_zeros(len(obs), 1)], 1
-        )
+        # torch.export takes the len of a tensor for fixed, and its shape for free.
+        unknown = obs.new_zeros(obs.shape[0], 1)
+        return self.scale.to_task(action), torch.cat([memory, action, unknown], 1)
 
     def observe_reward(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
         """The carried state with the step's `reward` [B] in it, and with `action` [B, A], in the

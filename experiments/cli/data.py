@@ -1,4 +1,4 @@
-"""The verb `data`: list, describe, check, fetch and import datasets."""
+"""The verb `data`: list, describe, check, fetch, import and export datasets."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
@@ -12,13 +12,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from rich.progress import TransferSpeedColumn as Speed
 from rich.table import Table
 
+from experiments.reports.drift import print_drift
 from experiments.reports.grid import grid
+from experiments.runs.drift import drift_of, reference_of
 from mbrl.config import Count
 from mbrl.data import Finding, LogSchema, check, data_home, load, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, find_card, find_tier
 from mbrl.data.locate import find_file, homes, local_file
 from mbrl.data.readers.files import SUFFIXES
 from mbrl.data.suspicions import action_coverage, suspicions
+from mbrl.data.writers import write
 from mbrl.errors import DataError
 from mbrl.types import Dataset
 
@@ -151,16 +154,21 @@ class FileOptions:
 
 @dataclass(frozen=True)
 class DataCheck(FileOptions):
-    """List every problem of a dataset or file, and what its actions cover; exit status 1 if it
-    cannot be used."""
+    """List every problem of a dataset or file, and what its actions cover; with --against, whether
+    it is like the data of a run. Exit status 1 if it cannot be used."""
 
     name: tyro.conf.Positional[str]
     """A dataset, or a path to an npz, hdf5, csv or parquet file."""
+    against: Path | None = None
+    """Folder of a run: compare with the data that it was trained on. A table is read as the log of
+    the run was."""
     json: bool = False
     """Print one JSON object instead of text."""
 
     def main(self) -> int:
-        options, console = given(self, "name", "json"), Console()
+        options, console = given(self, "name", "json", "against"), Console()
+        if self.against is not None:
+            return self._compare(self.against, console)
         findings = check(self.name, **options)
         failed = any(finding.severity == "error" for finding in findings)
         dataset = None if failed else load(self.name, **options)
@@ -179,6 +187,30 @@ class DataCheck(FileOptions):
             for text in coverage_lines(dataset, coverage):
                 console.print(text)
         return int(failed)
+
+    def _compare(self, run: Path, console: Console) -> int:
+        reference = reference_of(run)
+        changed = {
+            f.name: getattr(self, f.name)
+            for f in fields(FileOptions)
+            if getattr(self, f.name) != getattr(FileOptions(), f.name)
+        }
+        if "task" in changed:
+            changed["spec"] = changed.pop("task")
+        try:
+            drift = drift_of(self.name, reference, changed)
+        except DataError as problem:
+            if self.json:
+                listed = [{"severity": "error", "message": str(problem)}]
+                console.print_json(json.dumps({"usable": False, "findings": listed}))
+            else:
+                console.print(line(Finding("error", str(problem))))
+            return 1
+        if self.json:
+            console.print_json(json.dumps({"usable": True, "run": str(run)} | asdict(drift)))
+        else:
+            print_drift(drift, console)
+        return 0
 
 
 @dataclass(frozen=True)
@@ -233,12 +265,32 @@ class DataImport(FileOptions):
         return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataExport(FileOptions):
+    """Write a dataset for other programs: a Minari folder, an npz of this library, or a table."""
+
+    name: tyro.conf.Positional[str]
+    """A dataset, or a file."""
+    format: Literal["minari", "npz", "csv", "parquet"]
+    """What to write."""
+    out: Path
+    """The file, or for Minari the folder."""
+
+    def main(self) -> int:
+        dataset = load(self.name, **given(self, "name", "format", "out"))
+        target = write(dataset, self.out, self.format)
+        summary(dataset, Console())
+        Console().print(f"written to {target}", soft_wrap=True)
+        return 0
+
+
 DataCommand = (
     Annotated[DataList, tyro.conf.subcommand("list")]
     | Annotated[DataInfo, tyro.conf.subcommand("info")]
     | Annotated[DataCheck, tyro.conf.subcommand("check")]
     | Annotated[DataFetch, tyro.conf.subcommand("fetch")]
     | Annotated[DataImport, tyro.conf.subcommand("import")]
+    | Annotated[DataExport, tyro.conf.subcommand("export")]
 )
 
 
@@ -247,7 +299,7 @@ def main(arguments: list[str]) -> int:
         DataCommand,
         args=arguments,
         prog="python -m experiments data",
-        description="List, describe, check, download or import datasets.",
+        description="List, describe, check, download, import or export datasets.",
     )
     return int(command.main())
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from algorithms import ALGORITHMS
 from experiments.runs import training as runs
 from experiments.runs import values as run_values
-from experiments.settings import RunSettings, build_config, preset_config
+from experiments.settings import RunSettings, build_config, from_file, preset_config
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.records import Evaluations
 
@@ -24,6 +24,9 @@ DATA       a dataset (`python -m experiments data list`), a file (.npz .hdf5 .cs
 
 After a run on logged data, --after FOLDER lets its agent go on in the task, with its config and
 seed: python -m experiments run iql Pendulum-v1 --after runs/iql/pendulum-medium/seed-0
+
+--config FILE takes values from a TOML file (tables run and config) or from the config.json of a
+run; options on the command line come first.
 
 python -m experiments run ravl pendulum/medium-replay --help lists every option of that run with
 the value of its preset. Results are written to runs/ALGORITHM/DATA/seed-N, or to --out. Continue a
@@ -48,28 +51,47 @@ def run_command(algorithm: str, data: str, options: list[str]) -> Any:
     _, config_class = ALGORITHMS[algorithm]
     flat = tyro.conf.arg(name="")  # --seed, not --settings.seed
     defaults, config = RunSettings(algorithm, data), preset_config(algorithm, data)
-    if "--after" in options[:-1]:
-        before = runs.TrainingRun(Path(options[options.index("--after") + 1]))
+    file = value_of("--config", options)
+    if file is not None:
+        defaults, config = from_file(Path(file), algorithm, data)
+    after = value_of("--after", options) or defaults.after
+    if after is not None:
+        before = runs.TrainingRun(Path(after))
         if before.settings.algorithm != algorithm:
             raise ConfigError(
                 f"the agent of {before.folder} is of {before.settings.algorithm}; run it with "
                 f"`python -m experiments run {before.settings.algorithm} {data} --after "
                 f"{before.folder}`"
             )
-        defaults = replace(defaults, seed=before.settings.seed)
-        config = build_config(before.settings.algorithm, before.read()["config"])
+        if file is None:
+            defaults = replace(defaults, seed=before.settings.seed)
+            config = build_config(before.settings.algorithm, before.read()["config"])
     folder = tyro.conf.arg(help="run folder; None: runs/ALGORITHM/DATA/seed-N")
+    values = tyro.conf.arg(
+        name="config", help="TOML, or a run's config.json, with values for what no option gives"
+    )
     kind = dataclasses.make_dataclass(
         "Run",
         [
             ("settings", Annotated[RunSettings, flat], defaults),
             ("config", Annotated[config_class, flat], config),
             ("out", Annotated[Path | None, folder], None),
+            ("file", Annotated[Path | None, values], None),
         ],
         frozen=True,
     )
     kind.__doc__ = f"Train {algorithm} on {data}. Defaults are those of its preset."
     return tyro.cli(kind, args=options, prog=f"python -m experiments run {algorithm} {data}")
+
+
+def value_of(option: str, options: list[str]) -> str | None:
+    """What follows `option`, as a word of its own or behind `=`; None where it is not given."""
+    for word, following in zip(options, [*options, None][1:], strict=True):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
 
 
 def default_folder(settings: RunSettings) -> Path:

@@ -194,6 +194,7 @@ def _train(
             saver.save(agent)
         finally:
             progress.close()
+            recorder.close()
             if settings.workers > 0:
                 source.workers.close()
 

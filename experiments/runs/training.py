@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from algorithms import ALGORITHMS
-from experiments.runs import folders, model_fits, selection
+from experiments.runs import folders, model_fits, own_callbacks, selection
 from experiments.runs.job import Clock, Job
 from experiments.runs.values import ValueWatch
 from experiments.settings import RunSettings, default_steps, for_budget, is_file
 from mbrl import agent as shared
-from mbrl import checkpoint, data, tasks
+from mbrl import checkpoint, data, sinks, tasks
 from mbrl import config as configs
 from mbrl.callbacks import (
     Checkpointer,
@@ -106,6 +106,8 @@ def check(settings: RunSettings) -> None:
     """Raise `ConfigError` if the algorithm cannot learn from the data or task of the settings."""
     name, given = settings.algorithm, settings.data
     cls, _ = ALGORITHMS[name]
+    sinks.require(settings.sinks)
+    own_callbacks.load_all(settings.callback)
     if not settings.online and (settings.after or settings.collection.given()):
         raise ConfigError(
             f"{given!r} is a dataset; --after and --collection are for runs in a task, such as "
@@ -296,7 +298,8 @@ def _train(
 ) -> Result:
     """Restore the callbacks and run the training loop until the agent's step is `steps`."""
     progress = Progress(steps)
-    recorder = Recorder(folder, settings.log_every, settings.tensorboard)
+    own = own_callbacks.load_all(settings.callback)
+    recorder = open_recorder(settings, folder)
     evaluator = _evaluator(settings, source, folder, steps, recorder, progress)
     collector = None
     if source.dataset is None:
@@ -324,7 +327,7 @@ def _train(
     )
     with StopOnSignal(saver) as stopper:
         shown: list[Callback] = [] if quiet else [Forecast(steps), progress]
-        chain = [recorder, evaluator, keeper, watch, saver, stopper, *shown]
+        chain = [recorder, evaluator, keeper, watch, *own, saver, stopper, *shown]
         callbacks: list[Callback] = [c for c in chain if c is not None]
         try:
             if source.dataset is not None:
@@ -336,11 +339,21 @@ def _train(
             raise
         finally:
             progress.close()
+            recorder.close()
     result = _result(agent, evaluator, collector) | {"seconds": clock()}  # before the choice
     chooses = settings.fqe_steps > 0 and selection.chooses(agent)
     if chooses and source.dataset is not None:
         selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
     return result | {"chooses": chooses}
+
+
+def open_recorder(settings: RunSettings, folder: Path) -> Recorder:
+    """Metrics to the folder and to the sinks of the settings."""
+    name = f"{settings.algorithm} on {settings.data}, seed {settings.seed}"
+    about = {"name": name, **folders.description(folder)}
+    board = settings.tensorboard or "tensorboard" in settings.sinks
+    trackers = sinks.open_trackers(settings.sinks, folder, about)
+    return Recorder(folder, settings.log_every, board, trackers)
 
 
 def _result(agent: Any, evaluator: Evaluator | None, collector: Any) -> Result:

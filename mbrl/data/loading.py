@@ -36,7 +36,7 @@ def load(name: str | Path, **options: Any) -> Dataset:
     """The dataset called `name` (`pendulum/medium`, `d4rl/hopper-medium-v2`, ...) or in the file
     `name` (npz, hdf5, csv, parquet). `options` are the fields of `Options`."""
     chosen = Options.of(options)
-    parts = [_finish(source) for source in _sources(str(name), chosen)]
+    parts = [finish(source) for source in _sources(str(name), chosen)]
     return parts[0] if len(parts) == 1 else concatenate(parts, str(name))
 
 
@@ -56,7 +56,8 @@ def check(name: str | Path, **options: Any) -> list[Finding]:
     return sorted(findings, key=lambda finding: order[finding.severity])
 
 
-def _finish(source: Source) -> Dataset:
+def finish(source: Source) -> Dataset:
+    """What was read as a dataset. Raises `DataError` with everything that is wrong."""
     raise_errors(source.findings, source.provenance.card)
     notes = tuple(f.message for f in source.findings)
     provenance = replace(source.provenance, notes=(*source.provenance.notes, *notes))
@@ -137,8 +138,8 @@ def from_log(source: Any, *, provenance: Provenance | None = None, **options: An
     schema = configs.from_dict(LogSchema, {k: v for k, v in wanted.items() if k in names})
     chosen = Options.of({k: v for k, v in options.items() if k not in names} | {"log": schema})
     if isinstance(source, str | Path):
-        return _finish(_file_source(Path(source).expanduser(), chosen))
-    return _finish(log_source(table_of(source), chosen, provenance or Provenance(card="table")))
+        return finish(_file_source(Path(source).expanduser(), chosen))
+    return finish(log_source(table_of(source), chosen, provenance or Provenance(card="table")))
 
 
 def _file_source(path: Path, options: Options) -> Source:

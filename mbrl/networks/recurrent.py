@@ -84,13 +84,22 @@ class LRULayer(nn.Module):
 
     def inputs(self, u: Tensor) -> Tensor:
         """What enters the recurrence [..., states], complex, from normalised inputs u."""
+        return torch.view_as_complex(self._inputs(u))
+
+    def _inputs(self, u: Tensor) -> Tensor:
+        """`inputs` [..., states, 2] in real and imaginary parts."""
         # One product for real and imaginary parts, laid out as complex numbers are: no copies.
         into = torch.stack((self.into_real, self.into_imag), -1) * self.scale.exp()[:, None]
-        return torch.view_as_complex((u @ into.flatten(1)).unflatten(-1, (-1, 2)))
+        parts: Tensor = (u @ into.flatten(1)).unflatten(-1, (-1, 2))
+        return parts
 
     def outputs(self, x: Tensor, u: Tensor, h: Tensor) -> Tensor:
+        return self._outputs(x, u, torch.view_as_real(h))
+
+    def _outputs(self, x: Tensor, u: Tensor, h: Tensor) -> Tensor:
+        """`outputs`, of states [..., states, 2] in real and imaginary parts."""
         out = torch.stack((self.out_real, -self.out_imag), 1).flatten(0, 1)
-        y = F.gelu(torch.addcmul(torch.view_as_real(h).flatten(-2) @ out, self.skip, u))
+        y = F.gelu(torch.addcmul(h.flatten(-2) @ out, self.skip, u))
         weight = torch.cat((self.value.weight, self.gate.weight))
         return x + F.glu(F.linear(y, weight, torch.cat((self.value.bias, self.gate.bias))))
 
@@ -112,10 +121,25 @@ class LRULayer(nn.Module):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of B sequences: [B, width] and the state [B, 2 states] (real, imaginary)."""
+        if torch.compiler.is_exporting():
+            return self._real_step(x, state)
         u = self.norm(x)
         before = torch.complex(*state.split(self.states, -1))
         h = self.decay() * before + self.inputs(u)
         return self.outputs(x, u, h), torch.cat([h.real, h.imag], -1)
+
+    def _real_step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """`step` without complex numbers, which the formats of exported policies do not have."""
+        u = self.norm(x)
+        entering = self._inputs(u)
+        modulus, phase = torch.exp(-self.nu.exp()), self.theta.exp()
+        keep, turn = modulus * phase.cos(), modulus * phase.sin()
+        real, imaginary = state.split(self.states, -1)
+        after = (
+            keep * real - turn * imaginary + entering[..., 0],
+            keep * imaginary + turn * real + entering[..., 1],
+        )
+        return self._outputs(x, u, torch.stack(after, -1)), torch.cat(after, -1)
 
     @property
     def state_size(self) -> int:

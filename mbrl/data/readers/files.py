@@ -163,12 +163,12 @@ def group_columns(columns: dict[str, Any], source: str) -> dict[str, np.ndarray]
         if None in parts:
             if len(parts) > 1:
                 raise DataError(f"{source}: both {name} and {name}_0.. are there; keep one")
-            arrays[name] = _unnest(parts[None])
+            arrays[ALIASES[name][0]] = _unnest(parts[None])
             continue
         indices = sorted(int(k) for k in parts if k is not None)
         if indices != list(range(len(indices))):
             raise DataError(f"{source}: {name} has columns {indices}; expected 0, 1, 2, ...")
-        arrays[name] = np.stack([parts[k] for k in indices], axis=1)
+        arrays[ALIASES[name][0]] = np.stack([parts[k] for k in indices], axis=1)
     # the others are handed on, so that a note can name them
     return arrays | {str(c): np.asarray(v) for c, v in columns.items() if _group(str(c)) is None}
 

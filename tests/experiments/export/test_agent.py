@@ -1,0 +1,294 @@
+"""Every algorithm's policy leaves the library and acts the same in onnxruntime, which none of this
+code is part of."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
+import onnxruntime
+from safetensors.numpy import load_file
+
+import longreach as lr
+from algorithms import ALGORITHMS, BC
+from algorithms.neubay import NEUBAY
+from experiments.export import agent as exporting
+from experiments.export.agent import FILES, export
+from experiments.export.files import NEEDED
+from experiments.settings import build_config
+from mbrl.data.out_of_data import OutOfData
+from mbrl.errors import CheckpointError, ConfigError
+from mbrl.types import Dataset, Spec, Transitions
+from tests.algorithms.test_algorithms import build
+from tests.small import CONFIGS, takes
+
+KINDS = [
+    (name, kind)
+    for name in ALGORITHMS
+    for kind in ("continuous", "discrete")
+    if takes(name, kind) and name != "pets"
+]
+
+
+def session(folder: Path) -> Any:
+    return onnxruntime.InferenceSession(str(folder / "policy.onnx"))
+
+
+def run(folder: Path, **values: Any) -> dict[str, np.ndarray]:
+    opened = session(folder)
+    names = [output.name for output in opened.get_outputs()]
+    return dict(zip(names, opened.run(None, values), strict=True))
+
+
+def act(agent: Any, obs: Tensor) -> np.ndarray:
+    return agent.act(obs.numpy())[0]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_every_algorithm_acts_the_same(
+    name: str, kind: str, pendulum: Dataset, cartpole: Dataset, tmp_path: Path
+) -> None:
+    data = pendulum if kind == "continuous" else cartpole
+    agent = build(name, data.spec)
+    if name != "neubay":  # weights as they begin are small: larger ones say more
+        with torch.no_grad():
+            for weight in agent.policy.parameters():
+                weight.mul_(1.5)
+    card = export(agent, tmp_path / "out", data)
+    assert sorted(f.name for f in (tmp_path / "out").iterdir()) == sorted(FILES)
+    assert card["parity"]["rows"] == 1000
+    assert card["parity"]["action"] <= (1e-6 if kind == "continuous" else 0)
+    if name == "neubay":
+        return
+    obs = torch.randn(37, data.spec.obs_dim, generator=torch.Generator().manual_seed(3))
+    action = run(tmp_path / "out", obs=obs.numpy())["action"]
+    if kind == "discrete":
+        assert action.dtype == np.int64
+        np.testing.assert_array_equal(action, act(agent, obs))
+    else:
+        span = np.subtract(data.spec.action_high, data.spec.action_low)
+        assert np.abs((action - act(agent, obs)) / span).max() <= 1e-6
+
+
+def test_a_policy_with_memory_acts_the_same_along_an_episode(
+    pendulum: Dataset, tmp_path: Path
+) -> None:
+    """Its state goes in and out; zeros begin an episode, whatever stands beside them."""
+    for memory in ("lru", "gru", "none"):
+        values = CONFIGS["neubay"]
+        learner = values["learner"] | {"memory": values["learner"]["memory"] | {"kind": memory}}
+        rollouts = values["rollouts"] | {"termination": "never"}
+        config = build_config("neubay", values | {"learner": learner, "rollouts": rollouts})
+        agent = NEUBAY(pendulum.spec, config, seed=1)
+        folder = tmp_path / memory
+        lr.export(agent, folder, pendulum)
+        opened = session(folder)
+        size = opened.get_inputs()[1].shape[1]
+        state, carried = np.zeros((4, size), np.float32), None
+        action, reward = np.full((4, 1), 7.0, np.float32), np.full(4, 9.0, np.float32)
+        generator = np.random.default_rng(0)
+        for _ in range(12):
+            obs = generator.normal(size=(4, 3)).astype(np.float32)
+            values = {"obs": obs, "state": state}
+            values |= {"previous_action": action, "previous_reward": reward}
+            result = run(folder, **values)
+            mine, carried = agent.act(obs, state=carried)
+            assert np.abs(result["action"] - mine).max() <= 4e-6  # of a range of 4
+            action, state = result["action"], result["next_state"]
+            reward = generator.normal(size=4).astype(np.float32)
+            carried = agent.policy.observe_reward(carried, torch.from_numpy(reward))
+
+
+def test_a_planner_is_refused(pendulum: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="plans with its world model"):
+        export(build("pets", pendulum.spec), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_of_one_and_of_many(pendulum: Dataset, tmp_path: Path) -> None:
+    agent = build("bc", pendulum.spec)
+    export(agent, tmp_path / "out", pendulum)
+    for rows in (1, 2, 513):
+        obs = torch.randn(rows, 3)
+        assert run(tmp_path / "out", obs=obs.numpy())["action"].shape == (rows, 1)
+        program = torch.export.load(tmp_path / "out" / "policy.pt2").module()
+        with torch.no_grad():
+            assert np.allclose(program(obs)[0].numpy(), act(agent, obs), atol=4e-6)
+
+
+def test_the_file_is_valid_and_its_batch_is_free(pendulum: Dataset, tmp_path: Path) -> None:
+    import onnx
+
+    export(build("iql", pendulum.spec), tmp_path / "out", pendulum, fallback="-1.5")
+    onnx.checker.check_model(str(tmp_path / "out" / "policy.onnx"), full_check=True)
+    opened = session(tmp_path / "out")
+    assert [(i.name, i.shape) for i in opened.get_inputs()] == [("obs", ["batch", 3])]
+    shapes = {o.name: (o.shape, o.type) for o in opened.get_outputs()}
+    assert shapes == {
+        "action": (["batch", 1], "tensor(float)"),
+        "out_of_data": (["batch"], "tensor(float)"),
+        "fallback_used": (["batch"], "tensor(bool)"),
+    }
+
+
+def test_the_normaliser_and_the_scale_are_inside(tmp_path: Path) -> None:
+    """Raw observations far from 0, actions in uneven bounds."""
+    spec = Spec("far", 2, 2, None, (-2.0, 0.0), (4.0, 0.5), 10)
+    rows = 200
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randn(rows, 2, generator=generator) * torch.tensor([0.1, 500.0]) + 1000
+    action = torch.rand(rows, 2, generator=generator) * torch.tensor([6.0, 0.5])
+    action = action - torch.tensor([2.0, 0.0])
+    ends = torch.arange(rows) % 10 == 9
+    data = Dataset(
+        Transitions(obs, action, torch.zeros(rows), obs, torch.zeros_like(ends), ends), spec
+    )
+    agent = BC(spec, seed=0).fit(data, 30, callbacks=[])
+    export(agent, tmp_path / "out", data)
+    given = run(tmp_path / "out", obs=obs.numpy())["action"]
+    assert np.abs((given - act(agent, obs)) / [6.0, 0.5]).max() <= 1e-6
+    weights = load_file(tmp_path / "out" / "policy.safetensors")
+    np.testing.assert_allclose(weights["policy.normaliser.mean"], obs.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(weights["policy.scale.centre"], [1.0, 0.25])
+
+
+def test_masks_go_in(tmp_path: Path) -> None:
+    spec = Spec("masked", 2, 1, 3, max_episode_steps=5, action_mask=True)
+    agent = BC(spec, seed=0)
+    export(agent, tmp_path / "out")
+    obs = torch.randn(60, 2)
+    mask = torch.rand(60, 3) < 0.4
+    mask[:, 1] |= ~mask.any(1)
+    action = run(tmp_path / "out", obs=obs.numpy(), action_mask=mask.numpy())["action"]
+    assert mask.numpy()[np.arange(60), action].all()
+    np.testing.assert_array_equal(action, agent.act(obs, mask=mask)[0])
+
+
+def test_a_file_that_differs_is_refused_and_nothing_stays(
+    pendulum: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = exporting.write_programs
+
+    def wrong(parts: Any, folder: Path) -> None:
+        with torch.no_grad():
+            written(parts, folder)
+            parts.policy.net.layers[-1].bias.add_(1e-5)
+
+    monkeypatch.setattr(exporting, "write_programs", wrong)
+    with pytest.raises(CheckpointError, match=r"policy.onnx differs .* Nothing was written"):
+        export(build("bc", pendulum.spec), tmp_path / "out", pendulum)
+    assert not list(tmp_path.iterdir())
+
+
+def test_double_precision_where_single_is_too_coarse(tmp_path: Path) -> None:
+    """Large raw observations lose digits in float32, in the policy as in its file."""
+    spec = Spec("large", 40, 2, None, (-1.0, -1.0), (1.0, 1.0), 10)
+    agent = build("sac", spec)
+    with torch.no_grad():
+        agent.policy.net.layers[0].weight.mul_(1000)
+    with pytest.raises(CheckpointError, match="--precision float64"):
+        export(agent, tmp_path / "out")
+    card = export(agent, tmp_path / "out", precision="float64")
+    assert card["parity"]["action"] < 1e-7
+    assert session(tmp_path / "out").get_outputs()[0].type == "tensor(float)"
+
+
+def test_missing_packages_are_named(
+    pendulum: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.export.files.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs onnx, .*\[onnx\]"):
+        export(build("bc", pendulum.spec), tmp_path / "out", pendulum)
+
+
+def test_the_extra_is_what_export_needs() -> None:
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    extra = tomllib.loads(text)["project"]["optional-dependencies"]["onnx"]
+    assert {re.match(r"\w+", entry)[0] for entry in extra} == set(NEEDED)  # type: ignore[index]
+
+
+# The score and the fallback.
+
+
+def test_the_score_in_the_file_is_the_one_of_the_data(pendulum: Dataset, tmp_path: Path) -> None:
+    export(build("bc", pendulum.spec), tmp_path / "out", pendulum)
+    obs = pendulum.transitions.obs.numpy()
+    score = run(tmp_path / "out", obs=obs)["out_of_data"]
+    assert 0 < (score > 1).mean() < 0.03
+    assert run(tmp_path / "out", obs=obs * 4)["out_of_data"].min() > 1
+
+
+@pytest.mark.parametrize("wanted", ["cloned", "1.5"])
+def test_the_fallback_acts_outside_the_data_alone(
+    wanted: str, pendulum: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.export.fallback.UPDATES", 50)
+    agent = build("sac", pendulum.spec)
+    export(agent, tmp_path / "out", pendulum, fallback=wanted)
+    inside, far = pendulum.transitions.obs, pendulum.transitions.obs * 4
+    result = run(tmp_path / "out", obs=torch.cat([inside, far]).numpy())
+    used, score = result["fallback_used"], result["out_of_data"]
+    np.testing.assert_array_equal(used, score > 1)
+    assert used[len(inside) :].all()
+    own = act(agent, inside)[~used[: len(inside)]]
+    assert np.abs(result["action"][: len(inside)][~used[: len(inside)]] - own).max() <= 4e-6
+    if wanted == "1.5":
+        assert (result["action"][used] == 1.5).all()
+    else:
+        clone = BC(pendulum.spec, seed=0).fit(pendulum, 50, callbacks=[])
+        expected = act(clone, torch.cat([inside, far]))[used]
+        assert np.abs(result["action"][used] - expected).max() <= 4e-6
+
+
+def test_a_fixed_discrete_action_by_name(cartpole: Dataset, tmp_path: Path) -> None:
+    spec = Spec("named", 4, 1, 2, action_names=("left", "right"))
+    data = Dataset(cartpole.transitions, spec)
+    export(build("bc", spec), tmp_path / "out", data, fallback="right")
+    far = data.transitions.obs.numpy() * 20 + 10
+    assert (run(tmp_path / "out", obs=far)["action"] == 1).all()
+    with pytest.raises(ConfigError, match="did you mean 'left'"):
+        export(build("bc", spec), tmp_path / "out", data, fallback="leftt")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"), [("a,b", "cloned, or 1 numbers"), ("5", "from"), ("1,1", "is 1 numbers")]
+)
+def test_an_impossible_fallback(wanted: str, words: str, pendulum: Dataset, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        export(build("bc", pendulum.spec), tmp_path / "out", pendulum, fallback=wanted)
+    with pytest.raises(ConfigError, match="needs the data"):
+        export(build("bc", pendulum.spec), tmp_path / "out", fallback="cloned")
+
+
+def test_memory_with_a_fallback(pendulum: Dataset, tmp_path: Path) -> None:
+    card = export(build("neubay", pendulum.spec), tmp_path / "out", pendulum, fallback="0.5")
+    names = [port["name"] for port in card["outputs"]]
+    assert names == ["action", "out_of_data", "fallback_used", "next_state"]
+
+
+# The card.
+
+
+def test_the_card_says_what_goes_in_and_where_it_is_not_valid(
+    pendulum: Dataset, tmp_path: Path
+) -> None:
+    card = lr.export(build("iql", pendulum.spec), tmp_path / "out", pendulum)
+    assert card == json.loads((tmp_path / "out" / "card.json").read_text())
+    page = (tmp_path / "out" / "card.md").read_text()
+    obs = pendulum.transitions.obs
+    for i, entry in enumerate(card["observations"]):
+        assert entry["low"] == float(obs[:, i].min()) and entry["high"] == float(obs[:, i].max())
+        assert f"| {entry['name']} |" in page
+    assert card["data"]["rows"] == 600 and f"{card['data']['fingerprint']}" in page
+    assert card["policy"]["config"]["expectile"] == 0.7
+    assert all(text in page for text in (*card["limits"], *card["checks"]))
+    assert card["exported_with"]["packages"]["onnxruntime"] == onnxruntime.__version__
+    assert [o["name"] for o in card["outputs"]] == ["action", "out_of_data"]
+    assert isinstance(lr.export, type(export)) and OutOfData.__doc__
