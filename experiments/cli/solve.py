@@ -15,17 +15,20 @@ from experiments.cli.value import number, print_valuation
 from experiments.reports import run_report
 from experiments.reports.grid import grid
 from experiments.runs import solve as solving
+from experiments.runs.export import FOLDER, export_run
 from experiments.runs.solve import SolveSettings
 from experiments.runs.valuation import value_run
 from mbrl import data
 from mbrl.config import Settings
 from mbrl.data.suspicions import suspicions
+from mbrl.errors import CheckpointError, ConfigError, MissingPackage
 
 
 @dataclass(frozen=True)
 class Solve(Settings):
     """Check a dataset, train a small portfolio of algorithms on part of its episodes, choose the
-    policy that is surest to beat the logged one on the rest, value it, and write a report."""
+    policy that is surest to beat the logged one on the rest, value it, and write a report, an ONNX
+    file and a policy card."""
 
     data: tyro.conf.Positional[str]  # a dataset or a file
     settings: Annotated[SolveSettings, tyro.conf.arg(name="")] = field(
@@ -71,8 +74,18 @@ class Solve(Settings):
         solving.write_choice(out, name, valuations, steps)
         content = value_run(places[name], self.value)
         print_valuation(content, console)
-        report = run_report.write(places[name])
-        console.print(f"chosen: {name}; run folder {places[name]}, report {report}", soft_wrap=True)
+        lines = [f"chosen: {name}; run folder {places[name]}"]
+        try:
+            lines.append(f"report: {run_report.write(places[name])}")
+        except MissingPackage as problem:
+            lines.append(f"no report: {problem}")
+        try:
+            export_run(places[name])
+            lines.append(f"policy (ONNX) and its card: {places[name] / FOLDER}")
+        except (ConfigError, CheckpointError) as problem:
+            lines.append(f"no export: {problem}")
+        for text in lines:
+            console.print(text, soft_wrap=True, markup=False)
         return 0
 
 

@@ -48,6 +48,8 @@ def test_from_a_log_to_a_valued_policy_in_three_commands(clinic, capsys):
     valued = json.loads((chosen / "valuation.json").read_text())
     assert valued["episodes"] == 80 and valued["where"] == "episodes held out from the run"
     assert "Before you deploy" in (chosen / "report.html").read_text()
+    assert "80 episodes" in (chosen / "export/card.md").read_text()
+    assert (chosen / "export/policy.onnx").exists()
     # the same command again finds the runs finished
     assert main(["solve", "clinic.npz", "--out", "solved", *options]) == 0
 
