@@ -49,9 +49,13 @@ def test_the_front_door_has_every_algorithm_when_it_is_asked_for() -> None:
     assert longreach.RAVL is algorithms.RAVL and longreach.IQLConfig is algorithms.IQLConfig
     assert longreach.load is algorithms.load
     assert longreach.evaluate is evaluate and longreach.make is make
-    assert set(algorithms.__all__) | {"collect", "evaluate", "make", "__version__"} == set(
-        dir(longreach)
-    )
+    assert set(algorithms.__all__) | {
+        "collect",
+        "evaluate",
+        "export",
+        "make",
+        "__version__",
+    } == set(dir(longreach))
     assert longreach.__version__.count(".") == 2
     with pytest.raises(AttributeError, match="has no attribute 'RAVEL'"):
         _ = longreach.RAVEL
