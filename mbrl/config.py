@@ -83,6 +83,14 @@ Fraction = Annotated[float, Range(float, "(0, 1)")]
 
 
 @dataclass(frozen=True)
+class Filled:
+    """Of a tuple: it has an entry at least."""
+
+
+Widths = Annotated[tuple[Count, ...], Filled()]  # of hidden layers
+
+
+@dataclass(frozen=True)
 class Settings:
     """A config. Raises `ConfigError` for a number outside the range of its annotation, in a tuple
     too, and for a value that is none of its `Literal`."""
@@ -116,6 +124,10 @@ def _check(name: str, hint: Any, value: Any, whole: Any, owner: str) -> None:
     if typing.get_origin(option) is typing.Literal and value not in parts:
         raise unknown_name(owner + name, str(value), map(str, parts))
     for allowed in getattr(option, "__metadata__", ()):
+        if isinstance(allowed, Filled):
+            if not value:
+                raise ConfigError(f"{name} is empty, give at least one number")
+            option, parts = option.__origin__, typing.get_args(option.__origin__)
         if isinstance(allowed, Range) and value not in allowed:
             must = "be finite" if value == math.inf and allowed.ends[1] == "inf" else allowed
             raise ConfigError(

@@ -65,7 +65,8 @@ class HuggingFace(nn.Module):
         """Logits [n, V] after the tokens that `here` [B, T] marks. A model that can makes them of
         those columns alone, with whatever it does to them after its head."""
         if not self.keeps_columns:
-            return self(tokens)[here]
+            result: Tensor = self(tokens)[here]
+            return result
         columns = here.any(0).nonzero().flatten()
         output = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
         logits: Tensor = output.logits[here[:, columns]]
