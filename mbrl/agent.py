@@ -20,6 +20,7 @@ from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.evaluation import require_fit
 from mbrl.networks import Normaliser
 from mbrl.progress import Progress
+from mbrl.shapes import require_single_precision
 from mbrl.tasks import Task, as_task
 from mbrl.training import (
     Callback,
@@ -120,6 +121,7 @@ class Agent(ABC, Generic[B]):
         **parts: Any,
     ) -> None:
         require_actions(spec, type(self))
+        require_single_precision()
         self.spec, self.seed = spec, seed
         self.step, self.updates = 0, 0  # of the loop; of the learner
         self.config = config_class(type(self))() if config is None else config

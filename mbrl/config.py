@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Any, TypeVar
 
 from tyro.constructors import PrimitiveConstructorSpec
@@ -42,7 +43,7 @@ class Range(PrimitiveConstructorSpec[Any]):
         return self.text[1:-1].split(", ")
 
     def __contains__(self, value: Any) -> bool:
-        if value is None:
+        if not isinstance(value, Real):
             return False
         low, high = map(float, self.ends)
         above = value >= low if self.text[0] == "[" else value > low
