@@ -46,8 +46,9 @@ class Range(PrimitiveConstructorSpec[Any]):
         if not isinstance(value, Real):
             return False
         low, high = map(float, self.ends)
-        above = value >= low if self.text[0] == "[" else value > low
-        return bool(above and (value <= high if self.text[-1] == "]" else value < high))
+        number: Any = value
+        above = number >= low if self.text[0] == "[" else number > low
+        return bool(above and (number <= high if self.text[-1] == "]" else number < high))
 
     def __str__(self) -> str:
         """What follows "it must"."""

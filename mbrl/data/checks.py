@@ -1,6 +1,7 @@
 """What can be wrong with logged transitions, found without stopping at the first: `inspect` gives
 tidy columns, the spec and every `Finding`; loading raises the first error, `check` lists all."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -145,7 +146,8 @@ def _held(name: str, array: np.ndarray) -> list[Finding]:
     if name in ("episode", "state", "action"):  # kept as they are; actions are checked later
         return []
     size = np.abs(array.astype(np.float64))
-    bad = (size > EXACT) & (size <= 2.0**53 if array.dtype.kind == "f" else True)
+    most = 2.0**53 if array.dtype.kind == "f" else math.inf
+    bad = (size > EXACT) & (size <= most)
     bad &= (array == np.floor(array)) & (array.astype(np.float32).astype(np.float64) != array)
     bad = bad.reshape(len(array), -1).any(axis=1)
     if not bad.any():
