@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mbrl import agent as shared
 from mbrl import checkpoint
@@ -18,7 +17,7 @@ from mbrl.evaluation import evaluate
 from mbrl.progress import Progress
 from mbrl.records import Evaluations, MetricsFile
 from mbrl.tasks import Task
-from mbrl.training import Metrics, Trainable
+from mbrl.training import Metrics, Trainable, check_state
 
 SPARING = 20
 LIMIT = 1e15  # a metric beyond this is as good as not finite
@@ -73,8 +72,14 @@ class Recorder:
             self.latest |= metrics
             if agent.step % self.every == 0 and self.latest:
                 self.write(agent)
-        elif event == "end" and self._writer is not None:
-            self._writer.flush()
+        elif event == "end":
+            self.close()
+
+    def close(self) -> None:
+        """End the writer of events and its thread; a later event begins a new one."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def write(self, agent: Trainable) -> None:
         values = read(self.latest)
@@ -105,7 +110,9 @@ class Recorder:
             self._writer.add_scalar(name, value, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Also flushes, so that the event files hold what the state says they hold."""
+        """Also brings the files to the disk, so that they hold what the state says they hold."""
+        self.metrics.sync()
+        self.model.sync()
         if self._writer is not None:
             self._writer.flush()
         files = sorted((self.folder / "events").glob("*"))
@@ -206,11 +213,12 @@ class Checkpointer:
         seconds: float = 60.0,
         parts: dict[str, Callable[[], Any]] | None = None,
         epoch: int = 0,
+        on_saved: Callable[[], None] = lambda: None,
     ) -> None:
         self.path, self.every, self.seconds = Path(path), every, seconds
         self.parts = parts or {}
         self._saved, self._cost = time.monotonic(), 0.0
-        self._epoch = epoch
+        self._epoch, self.on_saved = epoch, on_saved
         self._seen: Metrics = {}
 
     def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
@@ -240,19 +248,9 @@ class Checkpointer:
         content["threads"] = torch.get_num_threads()
         content["run"] = {name: state() for name, state in self.parts.items()}
         checkpoint.save(self.path, content)
+        self.on_saved()
         self._saved = time.monotonic()
         self._cost = self._saved - began
-
-
-def check_state(state: dict[str, Any], step: int) -> None:
-    """Raise `DivergenceError` if a network's weights are not finite."""
-    for name, weights in state.get("modules", {}).items():
-        for key, value in weights.items():
-            if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
-                raise DivergenceError(
-                    f"training diverged: {name}.{key} is not finite at update {step}. The last "
-                    "good checkpoint is untouched"
-                )
 
 
 class Interrupted(Exception):

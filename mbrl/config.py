@@ -158,7 +158,8 @@ def plain(value: Any) -> Any:
 def from_dict(cls: type[C], values: dict[str, Any]) -> C:
     """Build the dataclass `cls` from a nested dictionary; missing keys keep their defaults.
 
-    Raises `ConfigError` for a key that `cls` does not have.
+    Raises `ConfigError` for a key that `cls` does not have, and for one without a default that is
+    missing.
     """
     hints = typing.get_type_hints(cls)
     names = {f.name for f in dataclasses.fields(typing.cast(Any, cls))}
@@ -167,6 +168,13 @@ def from_dict(cls: type[C], values: dict[str, Any]) -> C:
         if key not in names:
             raise unknown_name(f"setting of {cls.__name__}", key, names)
         built[key] = _convert(hints[key], value, f"{cls.__name__}.{key}")
+    lacking = [
+        f.name
+        for f in dataclasses.fields(typing.cast(Any, cls))
+        if f.default is f.default_factory is dataclasses.MISSING and f.name not in built
+    ]
+    if lacking:
+        raise ConfigError(f"{cls.__name__} lacks {', '.join(lacking)}, which have no defaults")
     return cls(**built)
 
 

@@ -316,6 +316,7 @@ def _train(
         seconds=settings.checkpoint_seconds,
         parts=parts,
         epoch=content.get("epoch", 0),
+        on_saved=lambda: folders.note_spent(folder, clock()),
     )
     with StopOnSignal(saver) as stopper:
         shown: list[Callback] = [] if quiet else [Forecast(steps), progress]
@@ -331,6 +332,7 @@ def _train(
             raise
         finally:
             progress.close()
+            recorder.close()
     result = _result(agent, evaluator, collector) | {"seconds": clock()}  # before the choice
     chooses = settings.fqe_steps > 0 and selection.chooses(agent)
     if chooses and source.dataset is not None:

@@ -66,9 +66,10 @@ def finish(
     cells: Sequence[Cell],
     *,
     strict: bool = False,
-) -> None:
+) -> int:
     """Run those of `cells` that have no record under `home`, in job folders under `folder`; with
-    `strict` also those whose data have changed. A failure is printed and stops no other job."""
+    `strict` also those whose data have changed. A failure is printed and stops no other job.
+    Returns the exit status: 1 if a job failed."""
     fingerprint_of, _ = fingerprints(cells)
     missing = []
     for cell in cells:
@@ -79,7 +80,8 @@ def finish(
             missing.append(cell)
     Console().print(cost.sentence(missing, home, launcher.workers), soft_wrap=True, highlight=False)
     with Console().status(f"describing {len(missing)} jobs"):
-        cell_of = describe_all(table, missing, fingerprint_of, folder)
+        refused: dict[Path, str] = {}
+        cell_of = describe_all(table, missing, fingerprint_of, folder, refused)
 
     def finished(folder: Path) -> None:
         if folder in cell_of:
@@ -87,8 +89,9 @@ def finish(
             records.write(home / cell.path, cell.key, folder)
 
     failed = pool.run_all(jobs.in_order(cell_of), launcher, table.name, finished)
-    for broken, text in failed.items():
+    for broken, text in (failed | refused).items():
         Console(stderr=True).print(f"{broken} failed:\n{text}", markup=False)
+    return int(bool(failed or refused))
 
 
 def _data_changed(cell: Cell, record: dict[str, Any], fingerprint_of: dict[str, str]) -> bool:
@@ -148,25 +151,40 @@ def fingerprints(cells: Sequence[Cell]) -> tuple[dict[str, str], dict[str, str]]
 
 
 def describe_all(
-    table: Plan, cells: list[Cell], fingerprint_of: dict[str, str], home: Path
+    table: Plan,
+    cells: list[Cell],
+    fingerprint_of: dict[str, str],
+    home: Path,
+    refused: dict[Path, str] | None = None,
 ) -> dict[Path, Cell]:
     """Describe the job of each cell whose data are here, in a folder under `home`; the cell of
-    each folder."""
+    each folder. Why a cell cannot be is put into `refused`; without it, `ConfigError` is raised."""
     cell_of: dict[Path, Cell] = {}
     for cell in cells:
         data_fingerprint = fingerprint_of.get(cell.row.data)
         if cell.row.data and data_fingerprint is None:
             continue
         folder = (home / cell.folder(data_fingerprint)).resolve()
-        cell_of[folder] = cell
-        if (folder / "config.json").exists():
-            continue
-        if "study" in cell.key:
-            study.create(cell.key["study"], cell.row.settings, cell.seed, folder, home.parent)
+        try:
+            if not (folder / "config.json").exists():
+                _describe(table, cell, data_fingerprint, home, folder)
+        except ConfigError as problem:
+            if refused is None:
+                raise
+            refused[folder] = str(problem)
         else:
-            assert data_fingerprint is not None
-            _describe_run(table, cell, data_fingerprint, home, folder)
+            cell_of[folder] = cell
     return cell_of
+
+
+def _describe(
+    table: Plan, cell: Cell, data_fingerprint: str | None, home: Path, folder: Path
+) -> None:
+    if "study" in cell.key:
+        study.create(cell.key["study"], cell.row.settings, cell.seed, folder, home.parent)
+    else:
+        assert data_fingerprint is not None
+        _describe_run(table, cell, data_fingerprint, home, folder)
 
 
 def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, folder: Path) -> None:

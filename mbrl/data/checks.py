@@ -147,8 +147,10 @@ def _held(name: str, array: np.ndarray) -> list[Finding]:
         return []
     size = np.abs(array.astype(np.float64))
     most = 2.0**53 if array.dtype.kind == "f" else math.inf
-    bad = (size > EXACT) & (size <= most)
-    bad &= (array == np.floor(array)) & (array.astype(np.float32).astype(np.float64) != array)
+    large = (size > EXACT) & (size <= most)
+    bad = (
+        large & (array == np.floor(array)) & (array.astype(np.float32).astype(np.float64) != array)
+    )
     bad = bad.reshape(len(array), -1).any(axis=1)
     if not bad.any():
         return []
