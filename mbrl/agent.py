@@ -453,8 +453,11 @@ def load(cls: type[A], path: str | Path, device: str = "cpu") -> A:
     return restore(cls, checkpoint.load(path), device)
 
 
-def restore(cls: type[A], values: dict[str, Any], device: str = "cpu") -> A:
-    """Build an agent of class `cls` from a checkpoint's content."""
+def restore(
+    cls: type[A], values: dict[str, Any], device: str = "cpu", kind: type | None = None
+) -> A:
+    """Build an agent of class `cls` from a checkpoint's content. `kind` is the dataclass of its
+    settings; None: the annotation of its `config`."""
     if values.get("algorithm") != cls.__name__:
         raise CheckpointError(
             f"the checkpoint holds {values.get('algorithm')!r}, not {cls.__name__!r}; use "
@@ -466,7 +469,7 @@ def restore(cls: type[A], values: dict[str, Any], device: str = "cpu") -> A:
             f"version {cls.version}; load it with the release that wrote it"
         )
     spec = Spec.from_dict(values["spec"])
-    config: Any = configs.from_dict(config_class(cls), values["config"])
+    config: Any = configs.from_dict(kind or config_class(cls), values["config"])
     make: Callable[..., A] = cls
     agent = make(spec, config, device=device, seed=values["seed"])
     agent.step = values["step"]

@@ -134,7 +134,7 @@ class Recorder:
 
 class Evaluator:
     """Evaluates in the real task every `every` steps with `episodes` fixed starts, and at step
-    `last` with `last_episodes`."""
+    `last` with `last_episodes`; not before the agent is `ready`, where it says so."""
 
     def __init__(
         self,
@@ -159,6 +159,8 @@ class Evaluator:
             return
         final = agent.step == self.last
         if not final and (self.every == 0 or agent.step % self.every != 0):
+            return
+        if not final and not getattr(agent, "ready", True):
             return
         returns = evaluate(agent, self.task, self.last_episodes if final else self.episodes)
         self.evaluations.add(agent.step, returns)

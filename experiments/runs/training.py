@@ -192,7 +192,7 @@ class TrainingRun(Job):
         path, content = self.folder / "checkpoint.pt", {}
         if path.exists():
             content = checkpoint.load(path)
-            agent: Any = shared.restore(cls, content, settings.device)
+            agent: Any = shared.restore(cls, content, settings.device, config_class)
         elif settings.after is not None:
             agent = trained_before(settings)
         else:
@@ -231,7 +231,8 @@ def trained_before(settings: RunSettings) -> Any:
             f"{source.describe()}"
         )
     content = checkpoint.load(before.folder / "checkpoint.pt")
-    agent: Any = shared.restore(ALGORITHMS[settings.algorithm][0], content, settings.device)
+    cls, kind = ALGORITHMS[settings.algorithm]
+    agent: Any = shared.restore(cls, content, settings.device, kind)
     agent.prepare(source.dataset, lambda metrics: None)
     return agent
 

@@ -3,7 +3,7 @@ its figures."""
 
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,28 @@ def show(table: Plan, home: Path, console: Console) -> None:
     """Write the table from the records under `home`, and print it."""
     results = summary.collect(table, home, *fingerprints(all_cells(table)))
     home.mkdir(parents=True, exist_ok=True)
-    figures = table_figures.draw(results, home)
+    figures = unchanged(home, lambda: table_figures.draw(results, home))
     (home / "table.html").write_text(page.html(results, figures))
     written = [*render.write(results, home), home / "table.html", *figures]
     console.print(render.markdown(results), markup=False, highlight=False, soft_wrap=True)
     console.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)
+
+
+def unchanged(home: Path, draw: Callable[[], list[Path]]) -> list[Path]:
+    """The pictures of `draw` in `home`; one whose data stay the same stays itself, since another
+    release of the plotting library draws other bytes."""
+    before = {
+        file: (file.read_bytes(), file.with_suffix(".csv").read_bytes())
+        for file in home.glob("*.png")
+        if file.with_suffix(".csv").exists()
+    }
+    figures = draw()
+    for file in figures:
+        if file in before and file.with_suffix(".csv").exists():
+            picture, data_before = before[file]
+            if file.with_suffix(".csv").read_bytes() == data_before:
+                file.write_bytes(picture)
+    return figures
 
 
 def all_cells(table: Plan) -> list[Cell]:

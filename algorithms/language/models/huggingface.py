@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from algorithms.language.models.vocabulary import Codec
 from mbrl.errors import ConfigError, install_command
 
+# Nothing is downloaded, and no program in the folder is run.
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
 
 class HuggingFaceCache:
     """A cache of the transformers library with holes."""
@@ -192,10 +195,10 @@ def load(
         raise ConfigError(
             "models from a folder need the transformers library: " + install_command("language")
         ) from None
-    inner = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
+    inner = AutoModelForCausalLM.from_pretrained(path, **LOCAL)
     own = inner.dtype  # of the file: half precision is too coarse for small steps on weights
     inner = inner.float()
-    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(path, **LOCAL)
     if lora:
         inner = with_lora(inner, lora, generator)
     model = HuggingFace(inner, own).to(device)
