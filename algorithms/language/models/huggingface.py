@@ -195,10 +195,14 @@ def load(
         raise ConfigError(
             "models from a folder need the transformers library: " + install_command("language")
         ) from None
-    inner = AutoModelForCausalLM.from_pretrained(path, **LOCAL)
+    try:
+        inner = AutoModelForCausalLM.from_pretrained(path, **LOCAL)
+        tokenizer = AutoTokenizer.from_pretrained(path, **LOCAL)
+    except (ValueError, OSError) as problem:
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise ConfigError(f"{path} holds no model that can be loaded: {reason}") from problem
     own = inner.dtype  # of the file: half precision is too coarse for small steps on weights
     inner = inner.float()
-    tokenizer = AutoTokenizer.from_pretrained(path, **LOCAL)
     if lora:
         inner = with_lora(inner, lora, generator)
     model = HuggingFace(inner, own).to(device)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -13,6 +14,8 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from algorithms import BC, BCConfig
 from mbrl.data import from_arrays, from_dataframe, from_log, from_sb3, load
+from mbrl.data.columns import Columns
+from mbrl.data.readers import published
 from mbrl.data.readers.files import read_hdf5
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Spec
@@ -253,6 +256,17 @@ def test_minari_flags_that_are_neither_0_nor_1_are_refused(tmp_path, value):
         file["episode_1/truncations"][1] = value
     with pytest.raises(DataError, match=r"truncations is .*flags must be 0 or 1"):
         load(str(folder))
+
+
+@pytest.mark.parametrize("value", [2.0, np.nan])
+def test_neorl_flags_that_are_neither_0_nor_1_are_refused(value):
+    done = np.array([[0.0], [value], [1.0]])
+    rows = {name: np.zeros((3, 1)) for name in ("obs", "action", "reward", "next_obs")}
+    with pytest.raises(DataError, match=r"x\.npz: done is .* in row 1; flags must be 0 or 1"):
+        published._neorl_ends(Path("x.npz"), rows | {"done": done}, 10)
+    columns = Columns(terminated=done[:, 0], truncated=np.zeros(3))
+    with pytest.raises(DataError, match="flags must be 0 or 1"):
+        published._first(columns, 1, Path("x.npz"))
 
 
 def test_agents_do_not_change_with_torchs_default_type():
