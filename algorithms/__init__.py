@@ -123,8 +123,9 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
 def load(path: str | Path, device: str = "cpu") -> Any:
     """Read any agent that `save` or a run's checkpoint wrote."""
     content = checkpoint.load(path)
-    classes = {cls.__name__: cls for cls, _ in ALGORITHMS.values()}
+    classes = {cls.__name__: (cls, kind) for cls, kind in ALGORITHMS.values()}
     name = content.get("algorithm")
     if name not in classes:
         raise unknown_name("algorithm in the checkpoint", str(name), classes)
-    return agent.restore(classes[name], content, device)
+    cls, kind = classes[name]
+    return agent.restore(cls, content, device, kind)

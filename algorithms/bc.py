@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.config import Count, Discount, Positive, Settings
+from mbrl.config import Count, Discount, Positive, Settings, Widths
 from mbrl.networks import CategoricalPolicy, DeterministicPolicy, adam, descend
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -24,7 +24,7 @@ from mbrl.types import Spec
 class BCConfig(Settings):
     """Settings of behaviour cloning."""
 
-    hidden: tuple[Count, ...] = (256, 256)  # policy widths
+    hidden: Widths = (256, 256)  # policy widths
     learning_rate: Positive = 3e-4  # Adam
     batch_size: Count = 256  # rows an update
     normalise_obs: bool = True  # standardise observations with the data's statistics

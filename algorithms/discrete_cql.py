@@ -15,7 +15,7 @@ from algorithms.learners.soft_actor_critic import critic_loss
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings
+from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings, Widths
 from mbrl.networks import (
     EnsembleMLP,
     Normaliser,
@@ -36,7 +36,7 @@ class DiscreteCQLConfig(Settings):
 
     weight: NonNegative = 1.0  # alpha of the conservative term (the authors on Atari: 1 or 4)
     critics: Count = 1  # with more: greedy in their mean, valued by their minimum
-    hidden: tuple[Count, ...] = (256, 256)  # widths of the critics
+    hidden: Widths = (256, 256)  # widths of the critics
     learning_rate: Positive = 3e-4  # Adam
     gamma: Discount = 0.99  # discount factor
     tau: Rate = 0.005  # rate of the target average

@@ -24,7 +24,7 @@ from algorithms.learners.soft_actor_critic import (
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.config import Count, Discount, Positive, Probability, Rate, Settings
+from mbrl.config import Count, Discount, Positive, Probability, Rate, Settings, Widths
 from mbrl.networks import CategoricalPolicy, adam, descend, polyak_update, target_copy
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -36,7 +36,7 @@ class DiscreteSACNConfig(Settings):
     """Settings of discrete SAC-N."""
 
     critics: Count = 10  # N, independent critics
-    hidden: tuple[Count, ...] = (256, 256)  # widths of policy and critics
+    hidden: Widths = (256, 256)  # widths of policy and critics
     learning_rate: Positive = 3e-4  # Adam, policy, critics and log temperature
     alpha: Positive = 1.0  # initial temperature
     learn_alpha: bool = True  # adapt it towards the target entropy

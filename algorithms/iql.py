@@ -23,6 +23,7 @@ from mbrl.config import (
     Positive,
     Rate,
     Settings,
+    Widths,
 )
 from mbrl.networks import (
     MLP,
@@ -45,7 +46,7 @@ class IQLConfig(Settings):
     expectile: Fraction = 0.7  # tau of the value regression
     temperature: NonNegative = 3.0  # beta of the advantage weights
     max_weight: Positive = 100.0  # their upper bound
-    hidden: tuple[Count, ...] = (256, 256)  # widths of all networks
+    hidden: Widths = (256, 256)  # widths of all networks
     learning_rate: Positive = 3e-4  # Adam
     decay_steps: CountOrZero = 1_000_000  # the actor's rate falls to 0 on a cosine; 0: constant
     gamma: Discount = 0.99  # discount factor

@@ -234,6 +234,11 @@ class PETS(Agent[Batch]):
     version = 1
     config: PETSConfig
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is a model to plan in: an ensemble is fitted once the warm-up is over."""
+        return self.learned is None or bool(self.learned.fitted)
+
     def build(
         self, generator: Generator, model: WorldModel | None = None
     ) -> tuple[Planning, ModelRows]:

@@ -10,7 +10,6 @@ kept as they were drawn, before the squash, so that log-probs are exact at the b
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -23,6 +22,7 @@ from algorithms.control.measures import CriticValues, Episodes, log_probs_and_en
 from algorithms.control.recipes import check, in_control, success
 from mbrl.agent import Agent
 from mbrl.collector import CollectorConfig
+from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Settings
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import (
     ACTIVATIONS,
@@ -45,53 +45,37 @@ from mbrl.types import Dataset, Trajectories, Transitions, joined
 
 
 @dataclass(frozen=True)
-class PolicyGradientConfig:
+class PolicyGradientConfig(Settings):
     """Settings of a policy gradient in control."""
 
     recipe: str = "ppo"  # the objective, a name of `list recipes`
-    hidden: tuple[int, ...] = (64, 64)  # widths of policy and critic
+    hidden: tuple[Count, ...] = (64, 64)  # widths of policy and critic; (): both linear
     activation: str = "tanh"  # between their layers: relu, silu, leaky_relu, tanh, gelu
-    learning_rate: float = 1e-3  # Adam, policy
-    critic_rate: float = 1e-3  # Adam, critic
-    gamma: float = 0.99  # discount factor, where the recipe discounts
-    lam: float | None = None  # of advantage estimates; None: the recipe's own
-    reward_scale: float = 1.0  # rewards are multiplied by it before anything else
+    learning_rate: NonNegative = 1e-3  # Adam, policy
+    critic_rate: NonNegative = 1e-3  # Adam, critic
+    gamma: Probability = 0.99  # discount factor, where the recipe discounts
+    lam: Probability | None = None  # of advantage estimates; None: the recipe's own
+    reward_scale: Positive = 1.0  # rewards are multiplied by it before anything else
     # What is learned from: the task's rewards ("task"), or 1 at the end of an episode that earned
     # at least the round's median, else 0 ("success"); None: what the recipe is made for.
     reward: Literal["task", "success"] | None = None
-    envs: int = 16  # copies of the task in a round
-    group: int = 4  # copies that begin in one state
-    keep: int = 1  # rounds that an update learns from, the newest ones
-    epochs: int = 4  # passes over them after each round
-    minibatches: int = 4  # updates a pass
-    clip_norm: float = 0.5  # largest norm of a gradient
+    envs: Count = 16  # copies of the task in a round
+    group: Count = 4  # copies that begin in one state
+    keep: Count = 1  # rounds that an update learns from, the newest ones
+    epochs: Count = 4  # passes over them after each round
+    minibatches: Count = 4  # updates a pass
+    clip_norm: Positive = 0.5  # largest norm of a gradient
     normalise_obs: bool = False  # standardise observations with all that was seen
     scheduler: str = "uniform"  # which start states get how many copies
     scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
-    pool: int = 0  # start states that come again, for a scheduler; 0: new ones in every round
-    horizon: tuple[int, ...] = ()  # longest episodes, stage by stage (ScalingInter); (): the task's
-    horizon_every: int = 50  # rounds of a stage
+    pool: CountOrZero = 0  # start states that come again, for a scheduler; 0: always new ones
+    horizon: tuple[Count, ...] = ()  # longest episodes, by stage (ScalingInter); (): the task's
+    horizon_every: Count = 50  # rounds of a stage
 
     def __post_init__(self) -> None:
-        for name in ("envs", "group", "keep", "epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        for name in ("learning_rate", "critic_rate"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be finite, from 0 on")
-        for name in ("reward_scale", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be above 0 and finite")
-        if not 0 <= self.gamma <= 1:
-            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1]")
-        if self.lam is not None and not 0 <= self.lam <= 1:
-            raise ConfigError(f"lam is {self.lam}, it must lie in [0, 1], or None")
-        if any(width < 1 for width in self.hidden):
-            raise ConfigError(f"hidden is {self.hidden}, every width must be at least 1")
+        super().__post_init__()
         if self.activation not in ACTIVATIONS:
             raise unknown_name("activation", self.activation, ACTIVATIONS)
-        if self.reward not in (None, "task", "success"):
-            raise unknown_name("reward", str(self.reward), ("task", "success"))
         if self.envs % self.group:
             raise ConfigError(f"envs is {self.envs}, not a multiple of group, {self.group}")
         if self.minibatches > self.envs:
@@ -295,7 +279,8 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
             whole = value.new_zeros(len(owner), steps, *value.shape[1:])
             for (data, rows), at in zip(self.transitions, places, strict=True):
                 whole[rows, at] = getattr(data, name)
-            return whole.to(self.device)
+            result: Tensor = whole.to(self.device)
+            return result
 
         mask = torch.arange(steps, device=self.device) < count.to(self.device)[:, None]
         at = torch.arange(steps, device=self.device)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from algorithms.control.measures import Episodes, log_probs_and_entropy
 from algorithms.policy_gradient import Networks, OnPolicy, PolicyGradient, PolicyGradientConfig
-from mbrl.errors import ConfigError
+from mbrl.config import Count, Fraction, NonNegative
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend, target_copy
 from mbrl.policy_gradient import Estimate
 from mbrl.policy_gradient.axes.gate import Clip
@@ -34,22 +34,14 @@ from mbrl.types import Trajectories
 class PROPSConfig(PolicyGradientConfig):
     """Settings of PROPS: those of the policy gradient, and of the policy that samples."""
 
-    keep: int = 4  # rounds that an update learns from, the newest ones
-    every: int = 2  # rounds between updates of the learned policy
-    sampling_rate: float = 1e-3  # Adam, sampling policy
-    sampling_epochs: int = 4  # passes over the kept rounds after each round
-    sampling_minibatches: int = 4  # updates a pass
-    sampling_clip: float = 0.3  # range in which ratios to the learned policy push on
-    sampling_kl: float = 0.1  # weight of the divergence from the learned policy
-    stop_kl: float = 0.03  # divergence beyond which nothing pushes any more
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("every", "sampling_epochs", "sampling_minibatches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
-        if not 0 < self.sampling_clip < 1:
-            raise ConfigError(f"sampling_clip is {self.sampling_clip}, it must lie in (0, 1)")
+    keep: Count = 4  # rounds that an update learns from, the newest ones
+    every: Count = 2  # rounds between updates of the learned policy
+    sampling_rate: NonNegative = 1e-3  # Adam, sampling policy
+    sampling_epochs: Count = 4  # passes over the kept rounds after each round
+    sampling_minibatches: Count = 4  # updates a pass
+    sampling_clip: Fraction = 0.3  # range in which ratios to the learned policy push on
+    sampling_kl: NonNegative = 0.1  # weight of the divergence from the learned policy
+    stop_kl: NonNegative = 0.03  # divergence beyond which nothing pushes any more
 
 
 def sampling_loss(

@@ -15,7 +15,7 @@ from algorithms.learners.td3 import TD3, TD3Config
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.config import Count, NonNegative, Positive
+from mbrl.config import Count, NonNegative, Positive, Widths
 from mbrl.networks import minimum_value
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -31,7 +31,7 @@ class ReBRACConfig(TD3Config):
     critic_bc: NonNegative = 0.01  # beta_2, weight of the penalty in the critics' target
     normalise_q: bool = True  # divide the policy's value term by mean |Q|
     layer_norm: bool = True  # in the critics
-    hidden: tuple[Count, ...] = (256, 256, 256)  # widths of policy and critics
+    hidden: Widths = (256, 256, 256)  # widths of policy and critics
     learning_rate: Positive = 1e-3  # Adam, policy and critics
     batch_size: Count = 1024  # rows an update
 

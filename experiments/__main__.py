@@ -1,6 +1,7 @@
 """The command line: `python -m experiments VERB ...`; every verb has its own `--help`."""
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 
@@ -52,13 +53,21 @@ def main(arguments: list[str] | None = None) -> int:
         print(usage())
         return 0
     try:
-        return verb(arguments[0])(arguments[1:])
-    except Exception as error:
-        status = exit_status(error)
-        if status is None:
-            raise
-        print(f"error: {error}" if status < 128 else error, file=sys.stderr)
+        status = verb(arguments[0])(arguments[1:])
+        sys.stdout.flush()  # here, where a closed pipe is met quietly
         return status
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # of `... | head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        code = exit_status(error)
+        if code is None:
+            raise
+        print(f"error: {error}" if code < 128 else error, file=sys.stderr)
+        return code
 
 
 def verb(name: str) -> Callable[[list[str]], int]:
@@ -85,6 +94,8 @@ def exit_status(error: Exception) -> int | None:
 
     if isinstance(error, ConfigError | DataError | CheckpointError):
         return 2
+    if isinstance(error, OSError):  # a full disk, a folder that cannot be written, ...
+        return 1
     if isinstance(error, DivergenceError | TaskError):
         return 3
     return 130 if isinstance(error, Interrupted) else None

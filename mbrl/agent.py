@@ -20,6 +20,7 @@ from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.evaluation import require_fit
 from mbrl.networks import Normaliser
 from mbrl.progress import Progress
+from mbrl.shapes import require_single_precision
 from mbrl.tasks import Task, as_task
 from mbrl.training import (
     Callback,
@@ -120,6 +121,7 @@ class Agent(ABC, Generic[B]):
         **parts: Any,
     ) -> None:
         require_actions(spec, type(self))
+        require_single_precision()
         self.spec, self.seed = spec, seed
         self.step, self.updates = 0, 0  # of the loop; of the learner
         self.config = config_class(type(self))() if config is None else config
@@ -452,8 +454,11 @@ def load(cls: type[A], path: str | Path, device: str = "cpu") -> A:
     return restore(cls, checkpoint.load(path), device)
 
 
-def restore(cls: type[A], values: dict[str, Any], device: str = "cpu") -> A:
-    """Build an agent of class `cls` from a checkpoint's content."""
+def restore(
+    cls: type[A], values: dict[str, Any], device: str = "cpu", kind: type | None = None
+) -> A:
+    """Build an agent of class `cls` from a checkpoint's content. `kind` is the dataclass of its
+    settings; None: the annotation of its `config`."""
     if values.get("algorithm") != cls.__name__:
         raise CheckpointError(
             f"the checkpoint holds {values.get('algorithm')!r}, not {cls.__name__!r}; use "
@@ -465,7 +470,7 @@ def restore(cls: type[A], values: dict[str, Any], device: str = "cpu") -> A:
             f"version {cls.version}; load it with the release that wrote it"
         )
     spec = Spec.from_dict(values["spec"])
-    config: Any = configs.from_dict(config_class(cls), values["config"])
+    config: Any = configs.from_dict(kind or config_class(cls), values["config"])
     make: Callable[..., A] = cls
     agent = make(spec, config, device=device, seed=values["seed"])
     agent.step = values["step"]

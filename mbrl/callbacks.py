@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mbrl import agent as shared
 from mbrl import checkpoint
@@ -20,7 +19,7 @@ from mbrl.progress import Progress
 from mbrl.records import Evaluations, MetricsFile
 from mbrl.sinks import Sink, TensorBoard
 from mbrl.tasks import Task
-from mbrl.training import Metrics, Trainable
+from mbrl.training import Metrics, Trainable, check_state
 
 SPARING = 20
 LIMIT = 1e15  # a metric beyond this is as good as not finite
@@ -85,7 +84,7 @@ class Recorder:
             if agent.step % self.every == 0 and self.latest:
                 self.write(agent)
         elif event == "end" and self._board is not None:
-            self._board.flush()
+            self._board.close()  # with its thread; a later event opens a new file
 
     def write(self, agent: Trainable) -> None:
         values = read(self.latest)
@@ -111,7 +110,9 @@ class Recorder:
             sink.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Also flushes, so that the event files hold what the state says they hold."""
+        """Also brings the files to the disk, so that they hold what the state says they hold."""
+        self.metrics.sync()
+        self.model.sync()
         if self._board is not None:
             self._board.flush()
         files = sorted((self.folder / "events").glob("*"))
@@ -133,7 +134,7 @@ class Recorder:
 
 class Evaluator:
     """Evaluates in the real task every `every` steps with `episodes` fixed starts, and at step
-    `last` with `last_episodes`."""
+    `last` with `last_episodes`; not before the agent is `ready`, where it says so."""
 
     def __init__(
         self,
@@ -158,6 +159,8 @@ class Evaluator:
             return
         final = agent.step == self.last
         if not final and (self.every == 0 or agent.step % self.every != 0):
+            return
+        if not final and not getattr(agent, "ready", True):
             return
         returns = evaluate(agent, self.task, self.last_episodes if final else self.episodes)
         self.evaluations.add(agent.step, returns)
@@ -212,11 +215,12 @@ class Checkpointer:
         seconds: float = 60.0,
         parts: dict[str, Callable[[], Any]] | None = None,
         epoch: int = 0,
+        on_saved: Callable[[], None] = lambda: None,
     ) -> None:
         self.path, self.every, self.seconds = Path(path), every, seconds
         self.parts = parts or {}
         self._saved, self._cost = time.monotonic(), 0.0
-        self._epoch = epoch
+        self._epoch, self.on_saved = epoch, on_saved
         self._seen: Metrics = {}
 
     def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
@@ -246,19 +250,9 @@ class Checkpointer:
         content["threads"] = torch.get_num_threads()
         content["run"] = {name: state() for name, state in self.parts.items()}
         checkpoint.save(self.path, content)
+        self.on_saved()
         self._saved = time.monotonic()
         self._cost = self._saved - began
-
-
-def check_state(state: dict[str, Any], step: int) -> None:
-    """Raise `DivergenceError` if a network's weights are not finite."""
-    for name, weights in state.get("modules", {}).items():
-        for key, value in weights.items():
-            if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
-                raise DivergenceError(
-                    f"training diverged: {name}.{key} is not finite at update {step}. The last "
-                    "good checkpoint is untouched"
-                )
 
 
 class Interrupted(Exception):

@@ -1,6 +1,7 @@
 """Checkpoints: one file of plain tensors and numbers, replaced atomically, never unpickled as
 code."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,16 @@ FORMAT = 1
 
 def save(path: str | Path, content: dict[str, Any]) -> None:
     """Replace the file at `path`; a crash at any moment leaves either the old file or the new
-    one."""
-    with replacing(Path(path)) as file:
-        torch.save({"format": FORMAT, **content}, file)
+    one. Raises `CheckpointError` where the disk does not take it."""
+    try:
+        with replacing(Path(path)) as file:
+            torch.save({"format": FORMAT, **content}, file)
+    except (OSError, RuntimeError) as problem:  # torch hides what the disk said
+        reason = problem.__context__ if isinstance(problem.__context__, OSError) else problem
+        raise CheckpointError(
+            f"{path} could not be saved ({str(reason).splitlines()[0]}); the checkpoint before it "
+            "stays. Make room, and resume"
+        ) from problem
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -25,6 +33,7 @@ def load(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}; give the path of a checkpoint.pt file")
     try:
+        _require_intact(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler meets damaged bytes with almost any exception
         reason = (str(error).splitlines() or [""])[0]
@@ -38,3 +47,11 @@ def load(path: str | Path) -> dict[str, Any]:
             f"{path} has checkpoint format {version!r}, this version reads {FORMAT}"
         )
     return content
+
+
+def _require_intact(path: Path) -> None:
+    """Raise unless every part has the checksum that was written with it; torch does not look."""
+    with zipfile.ZipFile(path) as parts:
+        broken = parts.testzip()
+    if broken is not None:
+        raise ValueError(f"the checksum of {broken} differs")

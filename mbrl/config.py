@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Any, TypeVar
 
 from tyro.constructors import PrimitiveConstructorSpec
@@ -42,11 +43,12 @@ class Range(PrimitiveConstructorSpec[Any]):
         return self.text[1:-1].split(", ")
 
     def __contains__(self, value: Any) -> bool:
-        if value is None:
+        if not isinstance(value, Real):
             return False
         low, high = map(float, self.ends)
-        above = value >= low if self.text[0] == "[" else value > low
-        return bool(above and (value <= high if self.text[-1] == "]" else value < high))
+        number: Any = value
+        above = number >= low if self.text[0] == "[" else number > low
+        return bool(above and (number <= high if self.text[-1] == "]" else number < high))
 
     def __str__(self) -> str:
         """What follows "it must"."""
@@ -83,6 +85,14 @@ Fraction = Annotated[float, Range(float, "(0, 1)")]
 
 
 @dataclass(frozen=True)
+class Filled:
+    """Of a tuple: it has an entry at least."""
+
+
+Widths = Annotated[tuple[Count, ...], Filled()]  # of hidden layers
+
+
+@dataclass(frozen=True)
 class Settings:
     """A config. Raises `ConfigError` for a number outside the range of its annotation, in a tuple
     too, and for a value that is none of its `Literal`."""
@@ -116,6 +126,10 @@ def _check(name: str, hint: Any, value: Any, whole: Any, owner: str) -> None:
     if typing.get_origin(option) is typing.Literal and value not in parts:
         raise unknown_name(owner + name, str(value), map(str, parts))
     for allowed in getattr(option, "__metadata__", ()):
+        if isinstance(allowed, Filled):
+            if not value:
+                raise ConfigError(f"{name} is empty, give at least one number")
+            option, parts = option.__origin__, typing.get_args(option.__origin__)
         if isinstance(allowed, Range) and value not in allowed:
             must = "be finite" if value == math.inf and allowed.ends[1] == "inf" else allowed
             raise ConfigError(
@@ -144,7 +158,8 @@ def plain(value: Any) -> Any:
 def from_dict(cls: type[C], values: dict[str, Any]) -> C:
     """Build the dataclass `cls` from a nested dictionary; missing keys keep their defaults.
 
-    Raises `ConfigError` for a key that `cls` does not have.
+    Raises `ConfigError` for a key that `cls` does not have, and for one without a default that is
+    missing.
     """
     hints = typing.get_type_hints(cls)
     names = {f.name for f in dataclasses.fields(typing.cast(Any, cls))}
@@ -153,6 +168,13 @@ def from_dict(cls: type[C], values: dict[str, Any]) -> C:
         if key not in names:
             raise unknown_name(f"setting of {cls.__name__}", key, names)
         built[key] = _convert(hints[key], value, f"{cls.__name__}.{key}")
+    lacking = [
+        f.name
+        for f in dataclasses.fields(typing.cast(Any, cls))
+        if f.default is f.default_factory is dataclasses.MISSING and f.name not in built
+    ]
+    if lacking:
+        raise ConfigError(f"{cls.__name__} lacks {', '.join(lacking)}, which have no defaults")
     return cls(**built)
 
 

@@ -22,6 +22,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+    if os.name == "nt":  # which has no folders to open
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # or the new name itself may be lost

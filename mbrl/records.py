@@ -3,6 +3,7 @@ episode's return. All can be cut back to a checkpoint's step."""
 
 import csv
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ class MetricsFile:
         with self.path.open("a", newline="") as file:
             writer = csv.DictWriter(file, self.columns, restval="", lineterminator="\n")
             writer.writerow({k: _text(v) for k, v in row.items()})
+
+    def sync(self) -> None:
+        """Bring the rows to the disk, which a power cut then leaves as they are."""
+        if self.path.exists():
+            with self.path.open("rb+") as file:
+                os.fsync(file.fileno())
 
     def truncate(self, column: str, last: int) -> None:
         """Drop the rows whose `column` is above `last`."""

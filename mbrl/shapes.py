@@ -6,6 +6,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from mbrl.errors import ConfigError
+
 Named = tuple[Tensor | None, str]  # a tensor and the words for its dimensions
 
 
@@ -60,3 +62,13 @@ def _message(named: dict[str, Named]) -> str:
         if value is not None
     ]
     return f"shapes do not fit together: {'; '.join(given)}; equal names are equal sizes"
+
+
+def require_single_precision() -> None:
+    """Raise `ConfigError` where torch makes numbers of another size than those of the data."""
+    kind = torch.get_default_dtype()
+    if kind != torch.float32:
+        raise ConfigError(
+            f"torch's default dtype is {kind}, and agents are of float32; call "
+            "torch.set_default_dtype(torch.float32) first"
+        )

@@ -44,8 +44,10 @@ class TensorBoard:
             self._writer.flush()
 
     def close(self) -> None:
+        """End the file and its thread; the next metric opens a new one."""
         if self._writer is not None:
             self._writer.close()
+            self._writer = None
 
 
 class WandB:

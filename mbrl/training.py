@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import torch
 from torch import Generator, Tensor
 from torch.nn import Parameter
 
+from mbrl.errors import DivergenceError
 from mbrl.types import Dataset, Spec
 
 if TYPE_CHECKING:
@@ -105,6 +107,18 @@ class Collecting(Protocol):
         ...
 
 
+def check_state(state: dict[str, Any], step: int) -> None:
+    """Raise `DivergenceError` if a network's weights are not finite."""
+    for name, weights in state.get("modules", {}).items():
+        for key, value in weights.items():
+            if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+                raise DivergenceError(
+                    f"training diverged: {name}.{key} is not finite at update {step}. A checkpoint "
+                    "that was saved before is untouched; a lower learning rate or standardised "
+                    "observations (normalise_obs) may help"
+                )
+
+
 def train(
     agent: Trainable,
     until: int,
@@ -112,7 +126,8 @@ def train(
     collector: Collecting | None = None,
 ) -> None:
     """Update `agent` until its step counter reads `until`: once a step, or with a `collector` as
-    often as it says after its step in the task."""
+    often as it says after its step in the task. Raises `DivergenceError` if weights are not finite
+    in the end."""
     for callback in callbacks:
         callback("start", agent, {})
     while agent.step < until:
@@ -123,5 +138,7 @@ def train(
         agent.step += 1
         for callback in callbacks:
             callback("step", agent, metrics)
+    modules = getattr(agent, "modules", {})
+    check_state({"modules": {k: m.state_dict() for k, m in modules.items()}}, agent.step)
     for callback in callbacks:
         callback("end", agent, {})

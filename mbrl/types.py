@@ -2,8 +2,10 @@
 (`Transitions`, `Dataset`). `terminated` means the task ended (no bootstrap), `truncated` that the
 recording stopped (bootstrap); the two are never merged."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
@@ -57,6 +59,7 @@ class Spec:
         return Spec(task=task, obs_dim=seen.dim, **{"obs_names": seen.names, **sizes, **fields})
 
     def __post_init__(self) -> None:
+        self._check_numbers()
         if self.obs_dim < 1 or self.action_dim < 1:
             raise ConfigError(
                 f"spec of {self.task!r}: obs_dim={self.obs_dim}, action_dim={self.action_dim}; "
@@ -77,6 +80,11 @@ class Spec:
                 )
             return
         for name in ("action_low", "action_high"):
+            if not all(_is_finite(bound) for bound in getattr(self, name)):
+                raise ConfigError(
+                    f"spec of {self.task!r}: {name} is {getattr(self, name)}, every bound must be "
+                    "finite; give the range that actions are taken from"
+                )
             if len(getattr(self, name)) != self.action_dim:
                 raise ConfigError(
                     f"spec of {self.task!r}: {name} has {len(getattr(self, name))} entries, "
@@ -86,6 +94,29 @@ class Spec:
             raise ConfigError(
                 f"spec of {self.task!r}: every action_low must lie below its action_high, got "
                 f"{self.action_low} and {self.action_high}"
+            )
+
+    def _check_numbers(self) -> None:
+        for name in ("obs_dim", "action_dim", "num_actions", "max_episode_steps"):
+            value = getattr(self, name)
+            optional = name in ("num_actions", "max_episode_steps")
+            if not (value is None and optional) and not isinstance(value, Integral):
+                raise ConfigError(
+                    f"spec of {self.task!r}: {name} is {value!r} ({type(value).__name__}), it must "
+                    "be an integer"
+                )
+        if self.max_episode_steps is not None and self.max_episode_steps < 1:
+            raise ConfigError(
+                f"spec of {self.task!r}: max_episode_steps is {self.max_episode_steps}, it must be "
+                "at least 1, or None for a task without a limit"
+            )
+        scores = self.reference_returns
+        if scores is None:
+            return
+        if len(scores) != 2 or not all(map(_is_finite, scores)) or scores[0] == scores[1]:
+            raise ConfigError(
+                f"spec of {self.task!r}: reference_returns is {scores}; it must be two different "
+                "finite numbers, (random, expert)"
             )
 
     def _check_names(self, field_name: str, count: int) -> None:
@@ -133,6 +164,10 @@ class Spec:
         }
         names = {k: tuple(values.get(k) or ()) for k in ("obs_names", "action_names")}
         return Spec(**{**values, **tuples, **names})
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 @dataclass(frozen=True)

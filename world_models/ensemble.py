@@ -10,7 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.buffer import Batch
-from mbrl.config import Count, CountOrZero, Finite, Fraction, NonNegative, Positive, Rate, Settings
+from mbrl.config import (
+    Count,
+    CountOrZero,
+    Finite,
+    Fraction,
+    NonNegative,
+    Positive,
+    Rate,
+    Settings,
+    Widths,
+)
 from mbrl.errors import ConfigError, DataError
 from mbrl.networks import EnsembleMLP, Normaliser
 from mbrl.types import Spec, Transitions
@@ -29,7 +39,7 @@ class EnsembleConfig(Settings):
 
     members: Count = 7  # networks trained
     elites: Count = 5  # networks kept, by holdout error
-    hidden: tuple[Count, ...] = (200, 200, 200, 200)  # widths
+    hidden: Widths = (200, 200, 200, 200)  # widths
     activation: Literal["silu", "relu", "leaky_relu", "tanh", "gelu"] = "silu"  # hidden layers
     layer_norm: bool = False  # LayerNorm before each activation
     init: Literal["truncated", "torch"] = "truncated"  # truncated normal 1/(2 sqrt(fan_in))

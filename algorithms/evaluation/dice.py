@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from mbrl.agent import generators, resolve_device
-from mbrl.config import Count, CountOrZero, Discount, Positive, Settings
+from mbrl.config import Count, CountOrZero, Discount, Positive, Settings, Widths
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.networks import ActionScale, EnsembleMLP, Normaliser, adam
 from mbrl.policy_gradient.off_policy_evaluation import interval
@@ -43,7 +43,7 @@ KEEP = 0.5  # share of the updates, the last ones, whose weights are averaged
 class DICEConfig(Settings):
     """Settings of the correction."""
 
-    hidden: tuple[Count, ...] = (64, 64)  # widths of both networks
+    hidden: Widths = (64, 64)  # widths of both networks
     nu_rate: Positive = 1e-3  # Adam, the value-like function
     zeta_rate: Positive = 1e-3  # Adam, the weights
     steps: Count = 10_000  # updates

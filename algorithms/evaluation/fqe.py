@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mbrl import agent
 from mbrl.buffer import Buffer
-from mbrl.config import Count, CountOrZero, Discount, Positive, Rate, Settings
+from mbrl.config import Count, CountOrZero, Discount, Positive, Rate, Settings, Widths
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.networks import (
     ActionScale,
@@ -56,7 +56,7 @@ class FQEConfig(Settings):
     these defaults, 60 % with the tau of 0.005 that is customary in learning.
     """
 
-    hidden: tuple[Count, ...] = (64, 64)  # widths of each policy's critic
+    hidden: Widths = (64, 64)  # widths of each policy's critic
     learning_rate: Positive = 1e-3  # Adam
     steps: Count = 10_000  # updates
     batch_size: Count = 256  # rows an update, the same ones for all policies

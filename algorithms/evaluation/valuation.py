@@ -21,7 +21,7 @@ from torch import Tensor
 from algorithms.evaluation import dice, fqe
 from algorithms.evaluation.critic_values import critic_values
 from algorithms.evaluation.support import Support, rows_to_look_at, support
-from mbrl.config import Count, CountOrZero, Discount, Fraction, Settings, Several
+from mbrl.config import Count, CountOrZero, Discount, Fraction, Settings, Several, Widths
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.policy_gradient.off_policy_evaluation import Logged, doubly_robust
 from mbrl.training import Metrics, Trainable, is_stateful
@@ -43,7 +43,7 @@ class ValuationConfig(Settings):
 
     steps: Count = 4000  # updates of fitted Q evaluation
     resamples: Several = 10  # draws of the episodes, each with critics of its own
-    hidden: tuple[Count, ...] = (64, 64)  # widths of critics
+    hidden: Widths = (64, 64)  # widths of critics
     gamma: Discount | None = None  # discount factor; None: the agent's own, else 0.99
     dice_steps: CountOrZero = 4000  # updates of DICE; 0: none
     model_starts: CountOrZero = 200  # rollouts in the policy's world model; 0: none

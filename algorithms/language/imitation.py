@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from algorithms.language.learner import LanguageLearner, LanguageLearnerConfig, state_at, trainable
 from algorithms.language.models.passes import passes
 from algorithms.language.sampling.rollouts import Rollouts, demonstrated
+from mbrl.config import Count
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 
@@ -19,12 +20,7 @@ from mbrl.training import Metrics
 class ImitationConfig(LanguageLearnerConfig):
     """Settings of supervised learning."""
 
-    rows: int = 64  # demonstrations in an update
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rows < 1:
-            raise ConfigError(f"rows is {self.rows}, it must be at least 1")
+    rows: Count = 64  # demonstrations in an update
 
 
 class Imitation(LanguageLearner):

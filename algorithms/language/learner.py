@@ -21,6 +21,7 @@ from algorithms.language.tasks.base import Problem, TextTask
 from mbrl import agent as shared
 from mbrl import checkpoint
 from mbrl import config as configs
+from mbrl.config import Count, CountOrZero, Positive, Settings
 from mbrl.errors import ConfigError
 from mbrl.networks import adam
 from mbrl.training import Metrics
@@ -28,48 +29,43 @@ from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Settings):
     """Which language model."""
 
     path: str | None = None  # folder of a Hugging Face causal LM; None: the transformer below
-    lora: int = 0  # rank of the low-rank updates that are trained; 0: all weights are
+    lora: CountOrZero = 0  # rank of the low-rank updates that are trained; 0: all weights are
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
 
     def __post_init__(self) -> None:
-        if self.lora < 0 or (self.lora and self.path is None):
+        super().__post_init__()
+        if self.lora and self.path is None:
             raise ConfigError(
                 f"lora is {self.lora}: it is 0 or a rank, and a rank is for models from a `path`"
             )
 
 
 @dataclass(frozen=True)
-class LanguageLearnerConfig:
+class LanguageLearnerConfig(Settings):
     """What every learner of a text task is set with."""
 
     task: str = "addition"  # a name of `language list`
-    levels: tuple[int, ...] = ()  # difficulties trained on; none: the task's own
-    pool: int = 0  # how many problems there are to train on; 0: without end
-    turn_tokens: int | None = None  # longest turn; None: the task's
+    levels: tuple[CountOrZero, ...] = ()  # difficulties trained on; none: the task's own
+    pool: CountOrZero = 0  # how many problems there are to train on; 0: without end
+    turn_tokens: Count | None = None  # longest turn; None: the task's
     model: ModelConfig = field(default_factory=ModelConfig)
-    learning_rate: float = 1e-3  # Adam
-    warm_up: int = 10  # updates in which the learning rate grows to its value
-    clip_norm: float = 1.0  # largest norm of a gradient
-    rows_at_once: int = 256  # sequences in one pass through the model; more are done in parts
+    learning_rate: Positive = 1e-3  # Adam
+    warm_up: CountOrZero = 10  # updates in which the learning rate grows to its value
+    clip_norm: Positive = 1.0  # largest norm of a gradient
+    rows_at_once: Count = 256  # sequences in one pass through the model; more are done in parts
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         task = text_task(self.task)
         for level in self.levels:
             if level not in task.levels:
                 raise ConfigError(
                     f"levels is {self.levels}, {self.task} has {', '.join(map(str, task.levels))}"
                 )
-        for name, low in (("pool", 0), ("warm_up", 0), ("rows_at_once", 1), ("turn_tokens", 1)):
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ConfigError(f"{name} is {value}, it must be at least {low}")
-        for name in ("learning_rate", "clip_norm"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be above 0 and finite")
 
 
 class LanguageLearner(ABC):

@@ -6,6 +6,7 @@ from typing import Literal
 from algorithms.language import measures, schedule
 from algorithms.language.learner import LanguageLearnerConfig
 from algorithms.language.sampling.tokens import Sampling
+from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Rate
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe
 from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
@@ -36,15 +37,15 @@ class LanguageConfig(LanguageLearnerConfig):
     authors of NLPO, arXiv 2210.01241, have 0.99."""
 
     recipe: str = "grpo"  # the objective, a name of `list recipes`
-    prompts: int = 32  # problems of a round
-    group: int = 8  # conversations about each
+    prompts: Count = 32  # problems of a round
+    group: Count = 8  # conversations about each
     sampling: Sampling = field(default_factory=Sampling)
-    epochs: int = 1  # passes over a round
-    minibatches: int = 2  # updates a pass
-    learning_rate: float = 3e-4  # Adam, the model
-    part_rate: float = 1e-3  # Adam, what a recipe has learned beside it (a critic)
-    gamma: float = 1.0  # from token to token, where the recipe has a critic of tokens
-    staleness: int = 0  # updates between sampling and learning
+    epochs: Count = 1  # passes over a round
+    minibatches: Count = 2  # updates a pass
+    learning_rate: Positive = 3e-4  # Adam, the model
+    part_rate: NonNegative = 1e-3  # Adam, what a recipe has learned beside it (a critic)
+    gamma: Probability = 1.0  # from token to token, where the recipe has a critic of tokens
+    staleness: CountOrZero = 0  # updates between sampling and learning
     # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
     # them, else `sampling`.
     old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first
@@ -54,36 +55,31 @@ class LanguageConfig(LanguageLearnerConfig):
     # Rounds. Schedulers other than uniform choose among the `pool` problems.
     scheduler: str = "uniform"  # which problems get how many conversations
     scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
-    replay: int = 64  # latest groups kept, for a scheduler or recipe that mixes them in
-    mixed_share: float = 0.5  # of groups from earlier policies, for a recipe that learns from them
-    mixed_rounds: int = 100  # with them; after that all are new
-    templates: int = 1  # wordings around a prompt, one drawn for a group; 1: the prompt alone
-    horizon: tuple[int, ...] = ()  # most turns, stage by stage; none: the task's
-    horizon_every: int = 50  # rounds of a stage
-    starts_share: float = 0.0  # of groups that go on from partial conversations (ExIt)
-    starts_kept: int = 512  # partial conversations that are kept
-    prune_at: int = 0  # tokens after which conversations are pruned (ARRoL); 0: never
-    prune_to: float = 0.5  # share of a group's unfinished conversations that goes on
-    pivots: int = 0  # demonstrations whose turns are practised one by one (PivotRL); 0: none
+    replay: Count = 64  # latest groups kept, for a scheduler or recipe that mixes them in
+    mixed_share: Probability = 0.5  # of groups from earlier policies, where a recipe takes them
+    mixed_rounds: CountOrZero = 100  # with them; after that all are new
+    templates: Count = 1  # wordings around a prompt, one drawn for a group; 1: the prompt alone
+    horizon: tuple[Count, ...] = ()  # most turns, stage by stage; none: the task's
+    horizon_every: Count = 50  # rounds of a stage
+    starts_share: Probability = 0.0  # of groups that go on from partial conversations (ExIt)
+    starts_kept: Count = 512  # partial conversations that are kept
+    prune_at: CountOrZero = 0  # tokens after which conversations are pruned (ARRoL); 0: never
+    prune_to: Rate = 0.5  # share of a group's unfinished conversations that goes on
+    pivots: CountOrZero = 0  # demonstrations practised turn by turn (PivotRL); 0: none
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, low in (("prompts", 1), ("group", 1), ("epochs", 1), ("minibatches", 1)):
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {low}")
         if self.minibatches > self.prompts * self.group:
             raise ConfigError(
                 f"minibatches is {self.minibatches}, more than the {self.prompts * self.group} "
                 "conversations of a round"
             )
-        if not 0 <= self.gamma <= 1:
-            raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1]")
         if self.sampling.temperature == 0:
             raise ConfigError(
                 "sampling.temperature is 0: greedy answers have nothing to learn from"
             )
         each = self.epochs * self.minibatches
-        if self.staleness < 0 or self.staleness % each:
+        if self.staleness % each:
             raise ConfigError(
                 f"staleness is {self.staleness} updates, it must be a multiple of the {each} "
                 "updates of a round (epochs times minibatches), 0 for none"

@@ -10,7 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algorithms.learners.soft_actor_critic import value_memory
-from mbrl.config import Count, Discount, Finite, Positive, Probability, Rate, Settings, Several
+from mbrl.config import (
+    Count,
+    Discount,
+    Finite,
+    Positive,
+    Probability,
+    Rate,
+    Settings,
+    Several,
+    Widths,
+)
 from mbrl.errors import ConfigError
 from mbrl.networks import ActionScale, EnsembleMLP, descend, polyak_update, target_copy
 from mbrl.networks.policies import squashed_log_prob
@@ -38,7 +48,7 @@ class RecurrentLearnerConfig(Settings):
     """Settings of the learner; the defaults are those of NEUBAY's code for locomotion."""
 
     memory: MemoryConfig = field(default_factory=MemoryConfig)
-    hidden: tuple[Count, ...] = (256, 256)  # widths of the heads
+    hidden: Widths = (256, 256)  # widths of the heads
     critics: Count = 10  # heads on one critic encoder
     target_min_of: Count = 2  # random target heads whose minimum is bootstrapped
     gamma: Discount = 0.99  # discount factor

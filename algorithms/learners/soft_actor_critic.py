@@ -20,6 +20,7 @@ from mbrl.config import (
     Probability,
     Rate,
     Settings,
+    Widths,
 )
 from mbrl.errors import ConfigError
 from mbrl.networks import (
@@ -43,7 +44,7 @@ class LearnerConfig(Settings):
     """Settings of the soft actor-critic learner."""
 
     critics: Count = 2  # N, independent critics
-    hidden: tuple[Count, ...] = (256, 256, 256)  # widths of actor and critics
+    hidden: Widths = (256, 256, 256)  # widths of actor and critics
     eta: NonNegative = 0.0  # weight of EDAC's gradient-diversity term
     gamma: Discount = 0.99  # discount factor
     tau: Rate = 0.005  # rate of the target average

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from algorithms.learners.critics import critics, q_values
 from mbrl.buffer import Batch
-from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings
+from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings, Widths
 from mbrl.networks import DeterministicPolicy, adam, descend, polyak_update, target_copy
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -21,7 +21,7 @@ from mbrl.types import Spec
 class TD3Config(Settings):
     """The settings that TD3+BC and ReBRAC share."""
 
-    hidden: tuple[Count, ...] = (256, 256)  # widths of policy and critics
+    hidden: Widths = (256, 256)  # widths of policy and critics
     learning_rate: Positive = 3e-4  # Adam, policy and critics
     gamma: Discount = 0.99  # discount factor
     tau: Rate = 0.005  # rate of the target average

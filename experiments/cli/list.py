@@ -3,6 +3,8 @@
 import inspect
 
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 
 from algorithms import ALGORITHMS
 from experiments.cli.data import DataList
@@ -11,6 +13,9 @@ from experiments.reports.grid import grid
 from mbrl import tasks
 from mbrl.errors import unknown_name
 from mbrl.policy_gradient import RECIPES
+from mbrl.policy_gradient.recipe import Recipe
+
+WIDE = 140  # characters that the table of recipes needs
 
 HELP = """usage: python -m experiments list [WHAT]
 
@@ -58,16 +63,33 @@ def description(cls: type) -> str:
 
 
 def _recipes() -> int:
+    console = Console()
+    if console.width < WIDE:
+        for name, recipe in RECIPES.items():
+            _show_recipe(console, name, recipe)
+        console.print(papers.counts_text())
+        return 0
     table = grid("recipe", "paper", "known", "what is its own", "needs", title="recipes")
     for name, recipe in RECIPES.items():
         needs = ", ".join([*recipe.needs, *map(str, recipe.requirements)])
         choices = "; ".join(papers.distinctive_choices(recipe))
         source = f"{recipe.title} ({recipe.arxiv})" if recipe.arxiv else recipe.title
         table.add_row(name, source, recipe.mark, choices, needs)
-    console = Console()
     console.print(table)
     console.print(papers.counts_text())
     return 0
+
+
+def _show_recipe(console: Console, name: str, recipe: Recipe) -> None:
+    """A paragraph: five columns leave too little room for each in a narrow terminal."""
+    source = f"{recipe.title} ({recipe.arxiv})" if recipe.arxiv else recipe.title
+    needs = ", ".join([*recipe.needs, *map(str, recipe.requirements)])
+    own = "; ".join(papers.distinctive_choices(recipe))
+    console.print(f"[bold]{name}[/]: {escape(source)}, {recipe.mark}", highlight=False)
+    for head, text in (("own", own), ("needs", needs)):
+        if text:
+            line = Padding(f"{head}: {escape(text)}", (0, 0, 0, 4))
+            console.print(line, highlight=False)
 
 
 def _schedulers() -> int:

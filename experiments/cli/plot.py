@@ -1,5 +1,6 @@
 """The verb `plot`: curves of several runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import tyro
 
 from experiments.reports import figures
 from experiments.reports.figures import Curve
-from experiments.reports.page_parts import single_run
+from experiments.reports.page_parts import flatten, single_run
 from experiments.runs import history
 from experiments.runs.training import TrainingRun
 from mbrl.errors import CheckpointError, unknown_name
@@ -16,8 +17,8 @@ from mbrl.errors import CheckpointError, unknown_name
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw curves of runs, with a panel for each dataset and a line for each algorithm: the mean
-    over seeds with its 95 % interval."""
+    """Draw curves of runs, with a panel for each dataset and a line for each algorithm with the
+    settings in which its runs differ: the mean over seeds with its 95 % interval."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]  # run folders
     metric: str = "score"  # score, or a column of metrics.csv such as critic/q_mean
@@ -26,11 +27,12 @@ class Plot:
     def main(self) -> int:
         if not self.folders:
             raise CheckpointError("name at least one run folder, such as runs/ravl/pendulum/seed-0")
+        names = lines_of(self.folders)
         panels: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
         for folder in self.folders:
             run = TrainingRun(folder).settings
             line = self._values(folder)
-            panels.setdefault(run.data, {}).setdefault(run.algorithm, []).append(line)
+            panels.setdefault(run.data, {}).setdefault(names[folder], []).append(line)
         curves = {
             data: {name: _joined(lines) for name, lines in algorithms.items()}
             for data, algorithms in panels.items()
@@ -51,6 +53,23 @@ class Plot:
         if self.metric not in known:
             raise unknown_name(f"metric in {folder}", self.metric, ["score", *known])
         return known[self.metric]
+
+
+def lines_of(folders: Sequence[Path]) -> dict[Path, str]:
+    """The name of each run's line: its algorithm, and those settings in which the runs of the
+    algorithm differ. Runs of one name differ in their seeds alone."""
+    configs = {}
+    for folder in folders:
+        run = TrainingRun(folder)
+        configs[folder] = (run.settings.algorithm, flatten(run.read()["config"]))
+    names = {}
+    for folder, (algorithm, config) in configs.items():
+        others = [other for kind, other in configs.values() if kind == algorithm]
+        keys = sorted({key for other in others for key in other})
+        differing = [k for k in keys if any(other.get(k) != config.get(k) for other in others)]
+        parts = [f"{key}={config.get(key)}" for key in differing]
+        names[folder] = " ".join([algorithm, *parts])
+    return names
 
 
 def _joined(lines: list[tuple[np.ndarray, np.ndarray]]) -> Curve:

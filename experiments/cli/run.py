@@ -13,6 +13,7 @@ from experiments.runs import training as runs
 from experiments.runs import values as run_values
 from experiments.settings import RunSettings, build_config, from_file, preset_config
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.policy_gradient import RECIPES
 from mbrl.records import Evaluations
 
 HELP = """usage: python -m experiments run ALGORITHM DATA [options]
@@ -38,12 +39,23 @@ def main(arguments: list[str]) -> int:
         print(HELP.format(algorithms=", ".join(ALGORITHMS)))
         return 0 if not arguments or "-h" in arguments or "--help" in arguments else 2
     algorithm, data, *options = arguments
-    if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    require_algorithm(algorithm, data)
     command = run_command(algorithm, data, options)
     folder = command.out or default_folder(command.settings)
     show(runs.start(command.settings, command.config, folder), folder)
     return 0
+
+
+def require_algorithm(name: str, data: str) -> None:
+    """Raise `ConfigError` for a name of no algorithm; that of a recipe gets its command."""
+    if name in ALGORITHMS:
+        return
+    if name in RECIPES:
+        raise ConfigError(
+            f"{name} is a recipe of policy_gradient; run it with `python -m experiments run "
+            f"policy_gradient {data} --recipe {name}`"
+        )
+    raise unknown_name("algorithm", name, ALGORITHMS)
 
 
 def run_command(algorithm: str, data: str, options: list[str]) -> Any:

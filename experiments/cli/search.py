@@ -67,9 +67,9 @@ class Search(Settings):
         study = self._study()
         launcher = launchers.launcher(self.launcher, self.workers, self.address)
         with contextlib.closing(launcher):
-            self._search(study, suggest, launcher)
+            status = self._search(study, suggest, launcher)
         self._show(study)
-        return 0
+        return status
 
     @property
     def ranges(self) -> tuple[str, ...]:
@@ -117,14 +117,14 @@ class Search(Settings):
         study.set_user_attr("search", known)
         return study
 
-    def _search(self, study: Any, suggest: Sequence["Suggest"], where: launchers.Launcher) -> None:
+    def _search(self, study: Any, suggest: Sequence["Suggest"], where: launchers.Launcher) -> int:
         """Run as many trials at a time as there are workers, unfinished ones of earlier calls
-        first."""
+        first. Returns the exit status: 1 if a trial failed."""
         from optuna.trial import Trial, TrialState
 
         open_trials = study.get_trials(states=(TrialState.RUNNING,))
         waiting = [Trial(study, t._trial_id) for t in open_trials]
-        ended = len(study.trials) - len(waiting)
+        ended, status = len(study.trials) - len(waiting), 0
         while ended < self.trials:
             batch = waiting[: self.trials - ended]
             waiting = waiting[len(batch) :]
@@ -133,8 +133,16 @@ class Search(Settings):
             for trial in batch:
                 for choose in suggest:
                     choose(trial)
+            ended += len(batch)
+            possible = [trial for trial in batch if self._is_possible(study, trial)]
+            status |= int(len(possible) < len(batch))
+            if not possible:
+                continue
+            batch = possible
             planned = self._plan([t.number for t in batch], [_settings(t.params) for t in batch])
-            table.finish(planned, self.out, self.out / "runs", where, table.all_cells(planned))
+            status |= table.finish(
+                planned, self.out, self.out / "runs", where, table.all_cells(planned)
+            )
             for trial, column in zip(batch, planned.blocks[0].columns, strict=True):
                 value, score = self._outcome(planned, column)
                 trial.set_user_attr("score", score)
@@ -142,7 +150,20 @@ class Search(Settings):
                     study.tell(trial, state=TrialState.FAIL)
                 else:
                     study.tell(trial, value)
-            ended += len(batch)
+        return status
+
+    def _is_possible(self, study: Any, trial: Any) -> bool:
+        """Whether the trial's settings can be; one that cannot fails at once, by name."""
+        try:
+            plan.config_of(Column("", self.algorithm, _settings(trial.params)), self.data)
+        except ConfigError as problem:
+            from optuna.trial import TrialState
+
+            Console(stderr=True).print(f"trial {trial.number} failed: {problem}", markup=False)
+            trial.set_user_attr("score", math.nan)
+            study.tell(trial, state=TrialState.FAIL)
+            return False
+        return True
 
     def _plan(self, numbers: list[int], settings: list[dict[str, Any]]) -> Plan:
         columns = tuple(

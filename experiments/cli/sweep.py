@@ -17,7 +17,7 @@ from experiments.tables import plan, table
 from experiments.tables.plan import Block, Column, Plan, Row, SweptHyperparameter
 from mbrl.config import Count, CountOrZero, Settings
 from mbrl.data.loading import require
-from mbrl.errors import unknown_name
+from mbrl.errors import ConfigError, unknown_name
 
 SET = (
     "settings to vary, such as learner.eta=0.5,1 learner.critics=5,10; every combination of the "
@@ -44,21 +44,28 @@ class Sweep(Settings):
     address: str | None = None  # of a running Ray cluster; None: one on this machine
 
     def main(self) -> int:
-        sweep = self._plan()
+        sweep, refused = self._plan()
         launcher = launchers.launcher(self.launcher, self.workers, self.address)
         with contextlib.closing(launcher):
-            table.finish(sweep, self.out, self.out / "runs", launcher, table.all_cells(sweep))
+            status = table.finish(
+                sweep, self.out, self.out / "runs", launcher, table.all_cells(sweep)
+            )
         table.show(sweep, self.out, Console())
-        return 0
+        for label, reason in refused.items():
+            Console(stderr=True).print(f"left out, {label}: {reason}", markup=False)
+        return 1 if refused else status
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> tuple[Plan, dict[str, str]]:
+        """The plan of what can be, and why each other combination cannot."""
         for algorithm in self.algorithms:
             if algorithm not in ALGORITHMS:
                 raise unknown_name("algorithm", algorithm, ALGORITHMS)
         for data in self.data:
             require(data)
         choices = [plan.parse_values(text) for text in self.set]
-        columns = []
+        columns: list[Column] = []
+        swept_values: list[Any] = []
+        refused: dict[str, str] = {}
         for algorithm in self.algorithms:
             for values in itertools.product(*(options for _, options in choices)):
                 label = algorithm
@@ -66,22 +73,30 @@ class Sweep(Settings):
                 for (name, _), value in zip(choices, values, strict=True):
                     label += f" {name.split('.')[-1]}={_text(value)}"
                     config = merge(config, plan.nested(name, value))
-                columns.append(Column(label, algorithm, config))
+                column = Column(label, algorithm, config)
+                try:
+                    for data in self.data:
+                        plan.config_of(column, data)  # raises on impossible settings
+                except ConfigError as problem:
+                    refused[label] = str(problem)
+                else:
+                    columns.append(column)
+                    swept_values += values
+        if not columns:
+            raise ConfigError("; ".join(f"{label}: {text}" for label, text in refused.items()))
         rows = tuple(Row(data, data, self.steps) for data in self.data)
-        for row, column in itertools.product(rows, columns):
-            plan.config_of(column, row.data)  # raises on impossible settings
         swept = None
-        if len(choices) == 1 and len(self.algorithms) == 1:
-            name, options = choices[0]
-            if all(isinstance(v, int | float) for v in options):
-                swept = SweptHyperparameter(name, tuple(options))
-        return Plan(
+        numeric = all(isinstance(v, int | float) for v in swept_values)
+        if numeric and len(choices) == 1 and len(self.algorithms) == 1:
+            swept = SweptHyperparameter(choices[0][0], tuple(swept_values))
+        sweep = Plan(
             self.out.name,
             "Sweep",
             (Block("", rows, tuple(columns), tuple(self.seeds)),),
             fqe_steps=self.fqe_steps,
             swept=swept,
         )
+        return sweep, refused
 
 
 def _text(value: Any) -> str:

@@ -37,11 +37,13 @@ class Table:
         chosen = choose(table, self.seeds, self.only, self.blocks)
         if self.check > 0:
             return check(table, home, chosen, self.check, Local(self.workers), console)
+        status = 0
         if self.run:
             with contextlib.closing(launcher(self.launcher, self.workers, self.address)) as where:
-                finish(table, home, self.folder / table.name, where, chosen, strict=self.strict)
+                place = self.folder / table.name
+                status = finish(table, home, place, where, chosen, strict=self.strict)
         show(table, home, console)
-        return 0
+        return status
 
 
 def main(arguments: list[str]) -> int:

@@ -1,5 +1,7 @@
 """Parts of the pages about runs."""
 
+import base64
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -48,8 +50,23 @@ def write_page(folder: Path, title: str, parts: Sequence[str]) -> Path:
         "</body></html>",
     ]
     path = folder / "report.html"
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text(inlined("\n".join(lines) + "\n", folder))
     return path
+
+
+def inlined(page: str, folder: Path) -> str:
+    """The page with its figures of `folder` and their data within, so that it is one file."""
+
+    def within(match: re.Match[str]) -> str:
+        file = folder / match[2]
+        if not file.exists():
+            return match[0]
+        kind = "image/png" if file.suffix == ".png" else "text/csv"
+        data = base64.b64encode(file.read_bytes()).decode()
+        name = f' download="{match[2]}"' if match[1] == "href" else ""
+        return f'{match[1]}="data:{kind};base64,{data}"{name}'
+
+    return re.sub(r'(src|href)="([A-Za-z0-9_-]+\.(?:png|csv))"', within, page)
 
 
 def losses(folder: Path, watched: Sequence[str]) -> list[str]:
@@ -69,6 +86,7 @@ def single_run(x: np.ndarray, y: np.ndarray) -> Curve:
 
 
 def image(name: str, text: str) -> str:
+    """The figure `name`.png of the folder, which `write_page` puts into the page."""
     return (
         f'<div class="scroll" tabindex="0"><img src="{name}.png" alt="{escape(text)}"></div>'
         f'<p><a href="{name}.csv">data</a></p>'

@@ -1,12 +1,13 @@
 """Job folders: a description in config.json, an outcome in result.json, one process at a time."""
 
 import contextlib
-import fcntl
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from mbrl.errors import CheckpointError
 from mbrl.files import replacing
@@ -21,7 +22,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text())
+    """Raises `CheckpointError` for a file that is not one JSON object."""
+    try:
+        content = json.loads(path.read_text())
+    except (ValueError, RecursionError) as problem:
+        raise CheckpointError(f"{path} is not readable JSON ({problem}); write it again") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} does not hold one JSON object; write it again")
     return content
 
 
@@ -34,27 +41,56 @@ def description(folder: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder for this process. Raises `CheckpointError` while another one works in it."""
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(
-                lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # the system frees it when the process ends
-        except OSError:
-            raise CheckpointError(
-                f"another process is training in {folder}; wait for it, or stop it first"
-            ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "lock", timeout=0)  # the system frees it when the process ends
+    try:
+        lock.acquire()
+    except Timeout:
+        raise CheckpointError(
+            f"another process is training in {folder}; wait for it, or stop it first"
+        ) from None
+    try:
         yield
+    finally:
+        lock.release()
+
+
+def busy(folder: Path) -> bool:
+    """Whether a process works in the folder."""
+    if not (folder / "lock").exists():
+        return False
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def clean(folder: Path) -> None:
+    """Remove what a process that was killed while it saved has left; only under the lock."""
+    for partial in folder.rglob("*.partial"):
+        partial.unlink(missing_ok=True)
 
 
 def spent(folder: Path) -> float:
-    """Seconds of the earlier sessions in the folder that did not finish, each from its start to the
-    last file that it wrote. Also notes the start of the present session."""
+    """Seconds of the earlier sessions in the folder that did not finish: what they noted with
+    `note_spent`, else from the start to the last file that was written, as far as the machine's
+    clock allows it. Also notes the start of the present session."""
     notes = folder / "sessions.json"
     seconds, now = 0.0, time.time()
     if notes.exists():
         before = read_json(notes)
+        if "spent" in before:  # measured, whatever the machine's clock did
+            write_json(notes, {"seconds": before["spent"], "began": now})
+            return float(before["spent"])
         files = [p for p in folder.rglob("*") if p.is_file() and p.name not in STARTED]
         written = [p.stat().st_mtime for p in files]
-        seconds = before["seconds"] + max(0.0, max(written) - before["began"])
+        seconds = before["seconds"] + max(0.0, min(max(written), now) - before["began"])
     write_json(notes, {"seconds": seconds, "began": now})
     return seconds
+
+
+def note_spent(folder: Path, seconds: float) -> None:
+    """Note the `seconds` of all sessions so far, by a clock that nobody sets."""
+    notes = folder / "sessions.json"
+    write_json(notes, read_json(notes) | {"spent": seconds})

@@ -62,52 +62,74 @@ class Job(ABC):
 
     def describe(self, values: dict[str, Any]) -> None:
         """Write config.json into a new folder. Raises `ConfigError` if it holds a job already."""
+        self._require_new()
+        with folders.locked(self.folder):
+            self._describe(values)
+
+    def _require_new(self) -> None:
         if self.described:
             raise ConfigError(
                 f"{self.folder} already holds a run; continue it with `python -m experiments "
                 f"resume {self.folder}`, or give another folder with --out"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def _describe(self, values: dict[str, Any]) -> None:
+        self._require_new()  # again, since another process can have been first
         folders.write_json(self.folder / "config.json", values)
 
     def start(self, values: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
         """Describe the job and begin it; leaves nothing in the folder if it cannot be begun."""
-        self.describe(values)
+        self._require_new()
         try:
-            return self.resume(quiet=quiet)
-        except (ConfigError, DataError, CheckpointError):
-            if not (self.folder / "checkpoint.pt").exists():
-                for name in ("config.json", "manifest.json", "sessions.json", "lock"):
-                    (self.folder / name).unlink(missing_ok=True)
+            with folders.locked(self.folder):  # from the description on, so that both are of one
+                self._describe(values)
+                try:
+                    return self._continue(quiet)
+                except (ConfigError, DataError, CheckpointError):
+                    if not (self.folder / "checkpoint.pt").exists():
+                        for name in ("config.json", "manifest.json", "sessions.json"):
+                            (self.folder / name).unlink(missing_ok=True)
+                    raise
+        finally:
+            if not self.described:
                 with contextlib.suppress(OSError):  # other files are in it
+                    (self.folder / "lock").unlink(missing_ok=True)
                     self.folder.rmdir()
-            raise
 
     def manifest(self, facts: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
         """The content of manifest.json: `facts`, versions, commit and machine of the first session,
-        which writes it."""
-        file = self.folder / "manifest.json"
+        which writes it, and in `sessions` those of later ones under another commit or version."""
+        file, now = self.folder / "manifest.json", environment(device)
         if not file.exists():
-            folders.write_json(file, facts | environment(device))
-        return folders.read_json(file)
+            folders.write_json(file, facts | now)
+        known = folders.read_json(file)
+        latest = known.get("sessions", [known])[-1]
+        if any(latest.get(name) != now[name] for name in ("commit", "longreach")):
+            known["sessions"] = [*known.get("sessions", []), now]
+            folders.write_json(file, known)
+        return known
 
     def resume(self, *, quiet: bool = False) -> dict[str, Any]:
         """Begin the job, or continue it from its checkpoint; the content of result.json."""
         self.read()
         with folders.locked(self.folder):
-            before, began = folders.spent(self.folder), time.perf_counter()
+            return self._continue(quiet)
 
-            def clock() -> float:
-                return round(before + time.perf_counter() - began, 2)
+    def _continue(self, quiet: bool) -> dict[str, Any]:
+        folders.clean(self.folder)
+        before, began = folders.spent(self.folder), time.perf_counter()
 
-            try:
-                result = self.work(quiet, clock)
-            except Interrupted:
-                raise Interrupted(
-                    f"stopped and saved; continue with: python -m experiments resume {self.folder}"
-                ) from None
-            result = {"seconds": clock()} | result
-            folders.write_json(self.folder / "result.json", result)
+        def clock() -> float:
+            return round(before + time.perf_counter() - began, 2)
+
+        try:
+            result = self.work(quiet, clock)
+        except Interrupted:
+            raise Interrupted(
+                f"stopped and saved; continue with: python -m experiments resume {self.folder}"
+            ) from None
+        result = {"seconds": clock()} | result
+        folders.write_json(self.folder / "result.json", result)
         return result
 
     def finish(self, *, quiet: bool = True) -> None:

@@ -109,7 +109,7 @@ class Ray:
                 "--launcher local"
             ) from None
         self.ray = ray
-        options: dict[str, Any] = {"num_cpus": workers} if address is None else {"address": address}
+        options = cluster(workers, address)
         try:
             ray.init(
                 **options,
@@ -147,6 +147,14 @@ class Ray:
 
     def close(self) -> None:
         self.ray.shutdown()
+
+
+def cluster(workers: int, address: str | None = None) -> dict[str, Any]:
+    """What `ray.init` is told: the cluster at `address`, or (None) one of this machine's own that
+    nobody else can reach."""
+    if address is not None:
+        return {"address": address}
+    return {"num_cpus": workers, "_node_ip_address": "127.0.0.1"}
 
 
 def _positive(workers: int) -> int:

@@ -9,10 +9,12 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from experiments.runs import folders as folders_
 from experiments.runs import jobs
 from experiments.runs.launchers import Exit, Launcher, Local
 from mbrl.callbacks import Interrupted
 
+ELSEWHERE = object()  # in the place of a handle: a process that is not ours has the job
 PAUSE = 0.2  # seconds between two polls
 PATIENCE = 5  # kills in a row without a new checkpoint after which a job counts as failed
 
@@ -63,6 +65,15 @@ class _Queue:
     def is_finished(self, folder: Path) -> bool:
         return folder in self.ended or jobs.finished(folder)
 
+    def record_left(self, folder: Path) -> bool:
+        """Record that another process has left a job; whether the job is finished."""
+        del self.running[folder]
+        if jobs.finished(folder):
+            self.ended.add(folder)
+            return True
+        self.waiting.insert(0, folder)
+        return False
+
     def record_exit(self, folder: Path, end: Exit) -> bool:
         """Record the exit of a job's process; whether the job is finished."""
         del self.running[folder]
@@ -74,6 +85,14 @@ class _Queue:
         else:
             self.failed[folder] = end.text or f"it was killed {PATIENCE} times in a row"
         return False
+
+
+def _begin(folder: Path, launcher: Launcher, bar: Progress) -> Any:
+    """Start the job; or wait for the process that works in it, of a sweep that was killed say."""
+    if folders_.busy(folder):
+        bar.console.print(f"waiting for another process that works in {folder}", markup=False)
+        return ELSEWHERE
+    return launcher.start(folder)
 
 
 def run_all(
@@ -107,8 +126,12 @@ def run_all(
                     ready = queue.next_ready()
                     if ready is None:
                         break
-                    queue.running[ready] = launcher.start(ready)
+                    queue.running[ready] = _begin(ready, launcher, bar)
                 for folder, handle in list(queue.running.items()):
+                    if handle is ELSEWHERE:
+                        if not folders_.busy(folder) and queue.record_left(folder):
+                            on_finished(folder)
+                        continue
                     end = launcher.poll(handle)
                     if end is not None and queue.record_exit(folder, end):
                         on_finished(folder)
@@ -119,7 +142,7 @@ def run_all(
                 bar.update(task, completed=part, done=len(over))
                 time.sleep(PAUSE)
         except KeyboardInterrupt:
-            launcher.stop(list(queue.running.values()))
+            launcher.stop([h for h in queue.running.values() if h is not ELSEWHERE])
             raise Interrupted("stopped; every run is saved: the same command continues") from None
         finally:
             signal.signal(signal.SIGTERM, handler)

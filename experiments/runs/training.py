@@ -194,7 +194,7 @@ class TrainingRun(Job):
         path, content = self.folder / "checkpoint.pt", {}
         if path.exists():
             content = checkpoint.load(path)
-            agent: Any = shared.restore(cls, content, settings.device)
+            agent: Any = shared.restore(cls, content, settings.device, config_class)
         elif settings.after is not None:
             agent = trained_before(settings)
         else:
@@ -233,7 +233,8 @@ def trained_before(settings: RunSettings) -> Any:
             f"{source.describe()}"
         )
     content = checkpoint.load(before.folder / "checkpoint.pt")
-    agent: Any = shared.restore(ALGORITHMS[settings.algorithm][0], content, settings.device)
+    cls, kind = ALGORITHMS[settings.algorithm]
+    agent: Any = shared.restore(cls, content, settings.device, kind)
     agent.prepare(source.dataset, lambda metrics: None)
     return agent
 
@@ -324,6 +325,7 @@ def _train(
         seconds=settings.checkpoint_seconds,
         parts=parts,
         epoch=content.get("epoch", 0),
+        on_saved=lambda: folders.note_spent(folder, clock()),
     )
     with StopOnSignal(saver) as stopper:
         shown: list[Callback] = [] if quiet else [Forecast(steps), progress]

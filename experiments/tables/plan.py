@@ -32,6 +32,12 @@ class Column:
     config: dict[str, Any] = field(default_factory=dict)
 
 
+def file_name(text: str) -> str:
+    """`text` as the name of a file or folder: never one above."""
+    text = re.sub(r"[\\\x00-\x1f]", "-", text)
+    return "-" if text.strip(".") == "" else text
+
+
 @dataclass(frozen=True)
 class Row:
     """A dataset at a budget, or the settings of a study."""
@@ -44,7 +50,7 @@ class Row:
 
     @property
     def folder(self) -> str:
-        return re.sub(r"[^A-Za-z0-9._=+@-]+", "-", self.label).strip("-")
+        return file_name(re.sub(r"[^A-Za-z0-9._=+@-]+", "-", self.label).strip("-"))
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ class Plan:
             "threads": 1,
         }
         key |= objective_version(key["config"])
-        name = column.label.replace("/", "-").replace(" ", "-")
+        name = file_name(column.label.replace("/", "-").replace(" ", "-"))
         return Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
 
     def _measurement(self, study: str, row: Row, seed: int) -> Cell:

@@ -93,7 +93,7 @@ def markdown(summary: Summary) -> str:
 def _markdown_rows(block: BlockSummary) -> list[str]:
     columns = block.block.columns
     head = "settings" if block.block.study else "dataset"
-    lines = [f"| {head} | " + " | ".join(c.label for c in columns) + " |"]
+    lines = [f"| {head} | " + " | ".join(cell(c.label) for c in columns) + " |"]
     lines.append("|---|" + "---|" * len(columns))
     for row in block.block.rows:
         cells = []
@@ -101,7 +101,7 @@ def _markdown_rows(block: BlockSummary) -> list[str]:
             entry = block.entry(row, column)
             other = f" [{published_text(entry)}]" if entry.published else ""
             cells.append(text_of(entry, len(block.block.seeds)) + other)
-        lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
+        lines.append(f"| {cell(row.label)} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -171,7 +171,7 @@ def totals(block: BlockSummary, summary: Summary) -> list[tuple[str, list[str]]]
 
 def _markdown_totals(block: BlockSummary, summary: Summary) -> list[str]:
     columns = block.block.columns
-    lines = ["| over all datasets | " + " | ".join(c.label for c in columns) + " |"]
+    lines = ["| over all datasets | " + " | ".join(cell(c.label) for c in columns) + " |"]
     lines.append("|---|" + "---|" * len(columns))
     lines += [f"| {name} | " + " | ".join(texts) + " |" for name, texts in totals(block, summary)]
     return lines
@@ -231,7 +231,11 @@ def comma_separated(summary: Summary) -> str:
         for row in block.block.rows:
             for column in block.block.columns:
                 entry = block.entry(row, column)
-                values = {"block": block.block.title, "row": row.label, "column": column.label}
+                values = {
+                    "block": plain(block.block.title),
+                    "row": plain(row.label),
+                    "column": plain(column.label),
+                }
                 writer.writerow(values | _numbers(entry))
     return text.getvalue()
 
@@ -276,7 +280,26 @@ def latex(summary: Summary) -> str:
     return "\n".join(lines)
 
 
+LATEX = {
+    "\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "$": "\\$", "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}", "_": "\\_", "%": "\\%", "&": "\\&", "±": "$\\pm$", "#": "\\#",
+}  # fmt: skip
+
+
 def _escape(text: str) -> str:
-    for plain, escaped in (("_", "\\_"), ("%", "\\%"), ("&", "\\&"), ("±", "$\\pm$"), ("#", "\\#")):
-        text = text.replace(plain, escaped)
-    return text
+    return "".join(LATEX.get(character, character) for character in printable(text))
+
+
+def printable(text: str) -> str:
+    """Without control characters, which a terminal would obey and a line would break at."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def cell(text: str) -> str:
+    """`text` in a cell of a Markdown table."""
+    return printable(text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def plain(text: str) -> str:
+    """`text` in a cell of a CSV file, which no spreadsheet takes for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -3,7 +3,7 @@ its figures."""
 
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,28 @@ def show(table: Plan, home: Path, console: Console) -> None:
     """Write the table from the records under `home`, and print it."""
     results = summary.collect(table, home, *fingerprints(all_cells(table)))
     home.mkdir(parents=True, exist_ok=True)
-    figures = table_figures.draw(results, home)
+    figures = unchanged(home, lambda: table_figures.draw(results, home))
     (home / "table.html").write_text(page.html(results, figures))
     written = [*render.write(results, home), home / "table.html", *figures]
     console.print(render.markdown(results), markup=False, highlight=False, soft_wrap=True)
     console.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)
+
+
+def unchanged(home: Path, draw: Callable[[], list[Path]]) -> list[Path]:
+    """The pictures of `draw` in `home`; one whose data stay the same stays itself, since another
+    release of the plotting library draws other bytes."""
+    before = {
+        file: (file.read_bytes(), file.with_suffix(".csv").read_bytes())
+        for file in home.glob("*.png")
+        if file.with_suffix(".csv").exists()
+    }
+    figures = draw()
+    for file in figures:
+        if file in before and file.with_suffix(".csv").exists():
+            picture, data_before = before[file]
+            if file.with_suffix(".csv").read_bytes() == data_before:
+                file.write_bytes(picture)
+    return figures
 
 
 def all_cells(table: Plan) -> list[Cell]:
@@ -66,9 +83,10 @@ def finish(
     cells: Sequence[Cell],
     *,
     strict: bool = False,
-) -> None:
+) -> int:
     """Run those of `cells` that have no record under `home`, in job folders under `folder`; with
-    `strict` also those whose data have changed. A failure is printed and stops no other job."""
+    `strict` also those whose data have changed. A failure is printed and stops no other job.
+    Returns the exit status: 1 if a job failed."""
     fingerprint_of, _ = fingerprints(cells)
     missing = []
     for cell in cells:
@@ -79,7 +97,8 @@ def finish(
             missing.append(cell)
     Console().print(cost.sentence(missing, home, launcher.workers), soft_wrap=True, highlight=False)
     with Console().status(f"describing {len(missing)} jobs"):
-        cell_of = describe_all(table, missing, fingerprint_of, folder)
+        refused: dict[Path, str] = {}
+        cell_of = describe_all(table, missing, fingerprint_of, folder, refused)
 
     def finished(folder: Path) -> None:
         if folder in cell_of:
@@ -87,8 +106,9 @@ def finish(
             records.write(home / cell.path, cell.key, folder)
 
     failed = pool.run_all(jobs.in_order(cell_of), launcher, table.name, finished)
-    for broken, text in failed.items():
+    for broken, text in (failed | refused).items():
         Console(stderr=True).print(f"{broken} failed:\n{text}", markup=False)
+    return int(bool(failed or refused))
 
 
 def _data_changed(cell: Cell, record: dict[str, Any], fingerprint_of: dict[str, str]) -> bool:
@@ -148,25 +168,40 @@ def fingerprints(cells: Sequence[Cell]) -> tuple[dict[str, str], dict[str, str]]
 
 
 def describe_all(
-    table: Plan, cells: list[Cell], fingerprint_of: dict[str, str], home: Path
+    table: Plan,
+    cells: list[Cell],
+    fingerprint_of: dict[str, str],
+    home: Path,
+    refused: dict[Path, str] | None = None,
 ) -> dict[Path, Cell]:
     """Describe the job of each cell whose data are here, in a folder under `home`; the cell of
-    each folder."""
+    each folder. Why a cell cannot be is put into `refused`; without it, `ConfigError` is raised."""
     cell_of: dict[Path, Cell] = {}
     for cell in cells:
         data_fingerprint = fingerprint_of.get(cell.row.data)
         if cell.row.data and data_fingerprint is None:
             continue
         folder = (home / cell.folder(data_fingerprint)).resolve()
-        cell_of[folder] = cell
-        if (folder / "config.json").exists():
-            continue
-        if "study" in cell.key:
-            study.create(cell.key["study"], cell.row.settings, cell.seed, folder, home.parent)
+        try:
+            if not (folder / "config.json").exists():
+                _describe(table, cell, data_fingerprint, home, folder)
+        except ConfigError as problem:
+            if refused is None:
+                raise
+            refused[folder] = str(problem)
         else:
-            assert data_fingerprint is not None
-            _describe_run(table, cell, data_fingerprint, home, folder)
+            cell_of[folder] = cell
     return cell_of
+
+
+def _describe(
+    table: Plan, cell: Cell, data_fingerprint: str | None, home: Path, folder: Path
+) -> None:
+    if "study" in cell.key:
+        study.create(cell.key["study"], cell.row.settings, cell.seed, folder, home.parent)
+    else:
+        assert data_fingerprint is not None
+        _describe_run(table, cell, data_fingerprint, home, folder)
 
 
 def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, folder: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mbrl.data.checks import inspect
-from mbrl.data.columns import OPTIONAL, Columns, Options, from_named
+from mbrl.data.columns import OPTIONAL, Columns, Options, from_named, unmasked
 from mbrl.data.issues import raise_errors
 from mbrl.data.task_spec import given_spec
 from mbrl.errors import DataError
@@ -140,11 +140,13 @@ def _masks(columns: Columns, spec: Spec) -> dict[str, Tensor]:
     return {name: torch.from_numpy(mask.astype(bool)) for name, mask in masks.items()}
 
 
-def _array(value: Any) -> np.ndarray | None:
+def _array(name: str, value: Any) -> np.ndarray | None:
     if value is None:
         return None
     try:
-        return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        return value.detach().cpu().numpy() if isinstance(value, Tensor) else unmasked(name, value)
+    except DataError:
+        raise
     except ValueError as problem:
         raise DataError(f"not a regular array: {problem}") from problem
 
@@ -185,5 +187,5 @@ def from_arrays(
         "action_mask": action_mask, "next_action_mask": next_action_mask,
     }  # fmt: skip
     chosen = Options.of(options)
-    columns = from_named({k: _array(v) for k, v in arrays.items() if v is not None})
+    columns = from_named({k: _array(k, v) for k, v in arrays.items() if v is not None})
     return build(columns, given_spec(chosen), chosen, provenance or Provenance(card="arrays"))

@@ -1,6 +1,7 @@
 """What can be wrong with logged transitions, found without stopping at the first: `inspect` gives
 tidy columns, the spec and every `Finding`; loading raises the first error, `check` lists all."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "behaviour_prob": ("above 0", lambda array: array > 0),
 }
 WIDE = ("obs", "next_obs", "action", "state", "action_mask", "next_action_mask")  # [N, size]
+EXACT = 2**24  # whole numbers up to here are float32 numbers
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -69,9 +71,10 @@ def _shapes(columns: Columns) -> list[Finding]:
         column = array.ndim == limit + 1 == 2 and array.shape[1] == 1
         if not (1 <= array.ndim <= limit or column):
             wanted = "[N, size]" if limit == 2 else "[N] or [N, 1]"
-            findings.append(
-                error(f"{name} has shape {array.shape}, expected {wanted}: one row a transition")
-            )
+            text = f"{name} has shape {array.shape}, expected {wanted}: one row a transition"
+            if limit == 2 and array.ndim > 2:
+                text += ". The algorithms take vectors: encode an image as one first"
+            findings.append(error(text))
         elif 0 in array.shape[1:]:
             findings.append(error(f"{name} has shape {array.shape}: its rows are empty"))
     if has_error(findings):
@@ -118,6 +121,7 @@ def _values(columns: Columns) -> list[Finding]:
                     )
                 )
                 continue
+        findings += _held(name, array)
         if name in LIMITS:
             text, right = LIMITS[name]
             bad = ~right(array)
@@ -133,6 +137,29 @@ def _values(columns: Columns) -> list[Finding]:
                     error(f"{name} is {array[row]} in row {row}; flags must be 0 or 1", row, bad)
                 )
     return findings
+
+
+def _held(name: str, array: np.ndarray) -> list[Finding]:
+    """Whole numbers that float32 rounds, so that different ones would become equal."""
+    if array.dtype.kind not in "iuf" or array.dtype.itemsize < 4 or array.dtype == np.float32:
+        return []
+    if name in ("episode", "state", "action"):  # kept as they are; actions are checked later
+        return []
+    size = np.abs(array.astype(np.float64))
+    most = 2.0**53 if array.dtype.kind == "f" else math.inf
+    large = (size > EXACT) & (size <= most)
+    bad = (
+        large & (array == np.floor(array)) & (array.astype(np.float32).astype(np.float64) != array)
+    )
+    bad = bad.reshape(len(array), -1).any(axis=1)
+    if not bad.any():
+        return []
+    row = int(np.argmax(bad))
+    text = (
+        f"{name} has whole numbers above {EXACT} in row {row} that float32 would round; "
+        f"{_share(bad)} are affected. Subtract an offset or change the unit"
+    )
+    return [error(text, row, bad)]
 
 
 def _sizes(columns: Columns, spec: Spec) -> list[Finding]:

@@ -82,11 +82,20 @@ def from_named(arrays: Mapping[str, Any]) -> Columns:
         if len(present) > 1:
             raise DataError(f"{' and '.join(present)} both mean {name}; keep one of them")
         if present:
-            values[name] = np.asarray(arrays[present[0]])
+            values[name] = unmasked(present[0], arrays[present[0]])
     known = {alias for aliases in ALIASES.values() for alias in aliases}
     others = [str(name) for name in arrays if name not in known]
     text = f"left aside, since these are no names that mean something here: {listing(others)}"
     return Columns(present=tuple(map(str, arrays)), notes=(text,) if others else (), **values)
+
+
+def unmasked(name: str, value: Any) -> np.ndarray:
+    """`value` as an array. Raises `DataError` where entries are masked, whose values mean
+    nothing."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
+        count = int(np.ma.getmaskarray(value).sum())
+        raise DataError(f"{name} has {count} masked entries; drop or fill the rows they are in")
+    return np.asarray(value)
 
 
 @dataclass(frozen=True)

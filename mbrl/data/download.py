@@ -5,16 +5,18 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mbrl.data.cards import Checksum
-from mbrl.errors import MissingDataError
+from mbrl.errors import DataError, MissingDataError
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
 BLOCK = 1 << 20
+LARGEST = 64 << 30  # bytes of one file, against a server that never ends
 ATTEMPTS = 3  # a mile-long file on a weak line breaks off now and then; each attempt resumes
 
 
@@ -36,8 +38,11 @@ def download(
         raise MissingDataError(f"no address is known for {target.name}; put the file at {target}")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
+    for file in (part, _memo(part)):
+        if file.is_symlink():
+            raise DataError(f"{file} is a link to a file that would be overwritten; remove it")
     reasons = []
-    for url in urls:
+    for url in sorted(urls, key=lambda url: not url.startswith("https:")):
         for _ in range(ATTEMPTS):
             before = part.stat().st_size if part.exists() else 0
             try:
@@ -87,8 +92,12 @@ def _fetch(
     with response:
         if offset and response.status != 206:
             offset = 0
+        if response.status == 206:
+            _require_range(response.headers.get("Content-Range"), offset)
         length = response.headers.get("Content-Length")
         total = offset + int(length) if length else None
+        if total is not None and total > LARGEST:
+            raise OSError(f"the file would have {total} bytes, more than {LARGEST} are not fetched")
         _memo(part).write_text(json.dumps({"url": url, "etag": response.headers.get("ETag")}))
         digest = hashlib.new(checksum.kind) if checksum else None
         if digest and offset:
@@ -98,6 +107,8 @@ def _fetch(
             while block := response.read(BLOCK):
                 file.write(block)
                 done += len(block)
+                if done > min(LARGEST, total or LARGEST):
+                    raise _Changed(f"more than the announced {total or LARGEST} bytes came")
                 if digest:
                     digest.update(block)
                 if progress:
@@ -111,6 +122,13 @@ def _fetch(
             f"{checksum.kind} is {digest.hexdigest()}, published is {checksum.value}: not the "
             "published file"
         )
+
+
+def _require_range(text: str | None, offset: int) -> None:
+    """Raise `_Changed` unless the answer begins where the partial file ends."""
+    span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", text or "")
+    if span is None or int(span[1]) != offset:
+        raise _Changed(f"asked for the bytes from {offset} on, the answer is of {text!r}")
 
 
 def _memo(part: Path) -> Path:

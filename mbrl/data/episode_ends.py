@@ -40,6 +40,11 @@ def _flags(
     if terminated is not None and truncated is not None:
         return (terminated, truncated.copy()), []
     if done is not None and truncated is not None:
+        early = truncated & ~done
+        if early.any():
+            row = int(np.argmax(early))
+            text = f"row {row} is truncated, but not done; done must mark every end"
+            return None, [error(text, row, early)]
         return (done & ~truncated, truncated.copy()), []
     if done is not None and terminated is not None:
         return (terminated, done & ~terminated), []

@@ -7,14 +7,18 @@ import numpy as np
 
 from mbrl.data.cards import spec_of_task
 from mbrl.data.columns import Columns, Options
-from mbrl.errors import DataError
+from mbrl.errors import ConfigError, DataError
 from mbrl.types import Spec
+
+MOST_ACTIONS = 100_000  # discrete ones that data alone can say there are
 
 
 def given_spec(options: Options) -> Spec | None:
     """The spec that the caller named, by value or by task id."""
-    if not isinstance(options.spec, str):
+    if options.spec is None or isinstance(options.spec, Spec):
         return options.spec
+    if not isinstance(options.spec, str):
+        raise ConfigError(f"spec is {options.spec!r}; give a Spec or the id of a task")
     known = spec_of_task(options.spec)
     if known is not None:
         return known
@@ -39,6 +43,11 @@ def resolve_spec(
         discrete = action.dtype.kind in "iub" and width == 1
     if discrete:
         count = max(int(np.max(action)) + 1, 2)
+        if count > MOST_ACTIONS:
+            raise DataError(
+                f"discrete actions reach {count - 1}, and more than {MOST_ACTIONS} of them are not "
+                "inferred; give spec= with num_actions, or discrete=False and the bounds"
+            )
         text = f"no spec given: discrete actions 0 to {count - 1}, as found in the data"
         spec = Spec(num_actions=count, max_episode_steps=options.horizon, **sizes)
         return spec, (text,)

@@ -10,6 +10,7 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient.axes.step_size import effective_share
 from mbrl.policy_gradient.groups import exp, group
 from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
 
@@ -26,6 +27,7 @@ class Estimate:
 def estimate(recipe: Recipe, t: Trajectories) -> Estimate:
     """Advantages and weights, 0 outside the mask. Raises `ConfigError` if `t` lacks a field that
     the recipe needs."""
+    check_shapes(mask=(t.mask, "B T"), reward=(t.reward, "B T"))
     recipe.check(t)
     zero = torch.zeros_like(t.reward)
     weight = t.mask.to(t.reward.dtype)
@@ -64,15 +66,18 @@ def loss(
     `t`, whose old policy `estimates` the advantages. `entropy` [B, T] is the current policy's, for
     recipes with `needs_entropy`. Shapes are static and nothing is read back, so that it compiles.
 
+    Raises `ValueError` for other shapes.
+
     A recipe's step size is not in the loss but in the metrics, `policy/step_size`: a factor of the
     learning rate (`step_size.at_rate`), for Adam divides what multiplies a loss out again.
     """
-    for name, value in (("log_prob", log_prob), ("entropy", entropy)):
-        if value is not None and value.shape != t.mask.shape:
-            raise ConfigError(
-                f"{name} is {tuple(value.shape)}, the trajectories are {tuple(t.mask.shape)}; "
-                "give one number for every step"
-            )
+    check_shapes(
+        mask=(t.mask, "B T"),
+        log_prob=(log_prob, "B T"),
+        entropy=(entropy, "B T"),
+        advantage=(estimates.advantage, "B T"),
+        weight=(estimates.weight, "B T"),
+    )
     if recipe.needs_entropy and entropy is None:
         raise ConfigError(
             f"recipe {recipe.name} needs the current policy's entropy; give `entropy`"

@@ -15,6 +15,7 @@ from scipy import special
 from torch import Tensor
 
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.shapes import check_shapes
 
 Counted = Callable[["Logged", Tensor], Tensor]
 
@@ -76,12 +77,14 @@ class Logged:
 def importance_sampling(data: Logged, count: Tensor) -> Tensor:
     """[K]: mean of w_i G_i over episodes that count `count` [K, B]: unbiased, variance that grows
     with the length ("Eligibility Traces for Off-Policy Policy Evaluation", Precup et al., 2000)."""
+    check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
     weight = data.log_weights()[:, -1].exp()
     return _mean(weight * _returns(data), count)
 
 
 def weighted_importance_sampling(data: Logged, count: Tensor) -> Tensor:
     """sum_i w_i G_i / sum_i w_i: biased, consistent, never beyond the returns that were seen."""
+    check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
     log_weight = data.log_weights()[:, -1]
     weight = (log_weight - log_weight.max()).exp()
     return count @ (weight * _returns(data)) / (count @ weight).clamp_min(TINY)
@@ -90,12 +93,14 @@ def weighted_importance_sampling(data: Logged, count: Tensor) -> Tensor:
 def per_decision(data: Logged, count: Tensor) -> Tensor:
     """sum_t gamma^t mean_i w_it r_it: a reward is weighted by the actions before it only (Precup et
     al., 2000)."""
+    check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
     gained = data.log_weights().exp() * data.steps("reward") * data.discounts()
     return _mean(gained.sum(1), count)
 
 
 def weighted_per_decision(data: Logged, count: Tensor) -> Tensor:
     """sum_t gamma^t sum_i w_it r_it / sum_i w_it."""
+    check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
     weight = _relative(data.log_weights())
     step = count @ (weight * data.steps("reward")) / (count @ weight).clamp_min(TINY)
     return step @ data.discounts()
@@ -105,6 +110,7 @@ def doubly_robust(data: Logged, count: Tensor) -> Tensor:
     """mean_i sum_t gamma^t [w_it (r_it - q_it) + w_i,t-1 v_it]: unbiased for any q and v, and of
     less variance the better they are ("Doubly Robust Off-policy Value Evaluation for Reinforcement
     Learning", arXiv 1511.03722, equation 10, unrolled)."""
+    check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
     weight = data.log_weights().exp()
     before = torch.cat([torch.ones_like(weight[:, :1]), weight[:, :-1]], 1)
     error = data.steps("reward") - data.steps("q")
@@ -115,6 +121,7 @@ def doubly_robust(data: Logged, count: Tensor) -> Tensor:
 def weighted_doubly_robust(data: Logged, count: Tensor) -> Tensor:
     """The same with weights that sum to 1 at every step ("Data-Efficient Off-Policy Policy
     Evaluation for Reinforcement Learning", arXiv 1604.00923, section 5)."""
+    check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
     log_weight = data.log_weights()
     before = torch.cat([torch.zeros_like(log_weight[:, :1]), log_weight[:, :-1]], 1)
     by_step = count.new_zeros(len(count), data.mask.shape[1])

@@ -1,21 +1,38 @@
 """Settings: ranges of numbers, choices, and the way to plain dictionaries and back."""
 
 import math
+import re
 import typing
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 
-from algorithms import ALGORITHMS
+from algorithms import ALGORITHMS, PolicyGradientConfig, PROPSConfig
+from algorithms.language.imitation import ImitationConfig
+from algorithms.language.learner import ModelConfig
+from algorithms.language.models.transformer import TransformerConfig
+from algorithms.language.sampling.tokens import Sampling
+from algorithms.language.settings import LanguageConfig
 from experiments.__main__ import main
 from experiments.settings import RunSettings
 from mbrl import config as configs
 from mbrl.config import Count, Discount, Finite, Fraction, Positive, Range, Rate, Settings
 from mbrl.errors import ConfigError
+from mbrl.policy_gradient.axes.baseline import SoftMean
+from mbrl.policy_gradient.axes.credit import GAE
+from mbrl.policy_gradient.axes.gate import Clip
+from mbrl.policy_gradient.axes.option import Option
+from mbrl.policy_gradient.axes.regulariser import KL
 from world_models.samplers import DEIS
 
-WITHOUT_RANGE = {"policy_gradient", "props"}  # recipes check their own parts
+
+def every(kind: type) -> list[type]:
+    return [*kind.__subclasses__(), *(k for part in kind.__subclasses__() for k in every(part))]
+
+
+OPTIONS = [kind for kind in every(Option) if kind.__module__.startswith("mbrl.")]
 
 
 @dataclass(frozen=True)
@@ -155,10 +172,73 @@ def numbers_without_range(kind: type) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - WITHOUT_RANGE))
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_numeric_setting_has_a_range(name: str) -> None:
     assert numbers_without_range(ALGORITHMS[name][1]) == []
 
 
 def test_every_numeric_setting_of_a_run_has_a_range() -> None:
     assert numbers_without_range(RunSettings) == []
+
+
+PARTS = [ModelConfig, Sampling, TransformerConfig, LanguageConfig, ImitationConfig, *OPTIONS]
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_every_numeric_setting_of_the_language_wing_has_a_range(kind: type) -> None:
+    assert numbers_without_range(kind) == []
+
+
+BAD: dict[str, tuple[str, ...]] = {  # what a setting's name ends in, and values it cannot have
+    "gamma": ("2", "nan", "-0.1"),
+    "tau": ("2", "0", "nan"),
+    "batch_size": ("0", "-1"),
+    "learning_rate": ("-1", "nan", "inf"),
+    "actor_lr": ("-1",),
+    "critic_lr": ("-1",),
+    "hidden": ("0", ""),
+    "clip_norm": ("0", "nan"),
+}
+
+
+def bad_options(kind: type, prefix: str = "--") -> list[list[str]]:
+    """Command-line options that set a number of this config out of its range."""
+    found, hints = [], typing.get_type_hints(kind)
+    for entry in fields(kind):
+        option = prefix + entry.name.replace("_", "-")
+        if is_dataclass(hints[entry.name]):
+            found += bad_options(hints[entry.name], option + ".")
+        bad = BAD.get(entry.name, ())
+        if kind is PolicyGradientConfig or kind is PROPSConfig:
+            bad = tuple(value for value in bad if value)  # their policies can be linear
+        found += [[option, *value.split()] for value in bad]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_command_refuses_impossible_settings_by_name(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = ["run", name, "pendulum/medium", "--out", str(tmp_path / "never")]
+    for bad in [*bad_options(ALGORITHMS[name][1]), ["--checkpoint-seconds", "nan"]]:
+        try:
+            status: object = main([*run, *bad])
+        except SystemExit as stopped:  # of the parser
+            status = stopped.code
+        text = re.sub(r"[\s│]+", " ", "".join(capsys.readouterr()))
+        assert status not in (0, None) and "Traceback" not in text, bad
+        setting = bad[0].rsplit(".", 1)[-1].lstrip("-")
+        assert setting in text or setting.replace("-", "_") in text, (bad, text)
+    assert not (tmp_path / "never").exists()
+
+
+def test_parts_of_recipes_refuse_numbers_outside_their_range() -> None:
+    for make in (
+        lambda: Clip(low=-1.0),
+        lambda: Clip(high=math.nan),
+        lambda: KL(weight=math.inf),
+        lambda: GAE(lam=2.0),
+        lambda: SoftMean(temperature=0.0),
+    ):
+        with pytest.raises(ConfigError, match="it must"):
+            make()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mbrl.config import Count, CountOrZero, Finite, NonNegative, Positive, Settings, Several
+from mbrl.config import Count, CountOrZero, Finite, NonNegative, Positive, Settings, Several, Widths
 from mbrl.errors import ConfigError
 from mbrl.networks import MLP
 from world_models.samplers.base import Denoiser, at, normal
@@ -34,7 +34,7 @@ class LevelConfig(Settings):
     """Settings of the classifier of minority levels."""
 
     levels: Several = 10  # L: quantile classes of the score, 0 the most common
-    hidden: tuple[Count, ...] = (128, 128)  # widths
+    hidden: Widths = (128, 128)  # widths
     updates: Count = 2000  # gradient steps
     batch_size: Count = 256  # samples an update
     learning_rate: Positive = 1e-3  # Adam

@@ -151,7 +151,8 @@ class ToolBranches(LanguageMeasure):
         for i, leaf in enumerate(leaves):
             for start, name in leaf.nodes:
                 node[i, start - 1 :] = name
-        return with_fields(talked, "groups", node=node)
+        result: Rollouts = with_fields(talked, "groups", node=node)
+        return result
 
 
 class BalancedBranches(ToolBranches):

@@ -63,7 +63,8 @@ class DivergentTrees(LanguageMeasure):
         rows = [twig.row for tree in trees for twig in tree]
         owner = [i for i, tree in enumerate(trees) for _ in tree]
         rollouts = agent.collector.to_rollouts(rows, owner)
-        return with_fields(rollouts, "groups", node=nodes(trees, rollouts.data.mask))
+        result: Rollouts = with_fields(rollouts, "groups", node=nodes(trees, rollouts.data.mask))
+        return result
 
     def next(self, problem: Problem, tree: Sequence[Twig]) -> Twig:
         """What the tree's next conversation begins as."""
@@ -201,7 +202,8 @@ class Sets(LanguageMeasure):
         rollouts = with_fields(rollouts, "groups", set=whole(rollouts, sets))
         since = rollouts.data.segments["turn"] - whole(rollouts, [turns[i] for i in owner])
         window = ((since >= 0) & (since < WINDOW)).to(rollouts.data.reward)
-        return with_fields(rollouts, "signals", vine_window=window)
+        result: Rollouts = with_fields(rollouts, "signals", vine_window=window)
+        return result
 
     def turn(self, trunk: Conversation) -> int:
         """One of the turns before which nothing was earned."""

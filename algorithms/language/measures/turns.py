@@ -77,9 +77,10 @@ class OneToken(LanguageMeasure):
         for row in shown:
             rows += self.tried(row)
         agent.tokens["sampled"] += len(rows)
-        return agent.collector.to_rollouts(
+        result: Rollouts = agent.collector.to_rollouts(
             rows, [i // agent.config.group for i in range(len(rows))]
         )
+        return result
 
     def tried(self, shown: Conversation) -> list[Conversation]:
         """`group` sequences for every token of the demonstration."""

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from algorithms.language.models.vocabulary import Codec
 from mbrl.errors import ConfigError, install_command
 
+# Nothing is downloaded, and no program in the folder is run.
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
 
 class HuggingFaceCache:
     """A cache of the transformers library with holes."""
@@ -65,7 +68,8 @@ class HuggingFace(nn.Module):
         """Logits [n, V] after the tokens that `here` [B, T] marks. A model that can makes them of
         those columns alone, with whatever it does to them after its head."""
         if not self.keeps_columns:
-            return self(tokens)[here]
+            result: Tensor = self(tokens)[here]
+            return result
         columns = here.any(0).nonzero().flatten()
         output = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
         logits: Tensor = output.logits[here[:, columns]]
@@ -191,10 +195,14 @@ def load(
         raise ConfigError(
             "models from a folder need the transformers library: " + install_command("language")
         ) from None
-    inner = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
+    try:
+        inner = AutoModelForCausalLM.from_pretrained(path, **LOCAL)
+        tokenizer = AutoTokenizer.from_pretrained(path, **LOCAL)
+    except (ValueError, OSError) as problem:
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise ConfigError(f"{path} holds no model that can be loaded: {reason}") from problem
     own = inner.dtype  # of the file: half precision is too coarse for small steps on weights
     inner = inner.float()
-    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     if lora:
         inner = with_lora(inner, lora, generator)
     model = HuggingFace(inner, own).to(device)

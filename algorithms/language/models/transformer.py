@@ -13,27 +13,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mbrl.config import Count, NonNegative, Positive, Settings
 from mbrl.errors import ConfigError
 
 LEAST_ROOM = 32  # columns that a cache has memory for beyond those it holds, at least
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(Settings):
     """Sizes of a transformer."""
 
-    width: int = 128
-    layers: int = 4
-    heads: int = 4
-    hidden: int = 344  # of the gated units, about 8/3 of the width
+    width: Count = 128
+    layers: Count = 4
+    heads: Count = 4
+    hidden: Count = 344  # of the gated units, about 8/3 of the width
     tied: bool = True  # one matrix embeds tokens and reads them out
-    base: float = 10_000.0  # of the rotary frequencies
-    eps: float = 1e-6  # of the norms
+    base: Positive = 10_000.0  # of the rotary frequencies
+    eps: NonNegative = 1e-6  # of the norms
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads", "hidden"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        super().__post_init__()
         if self.width % (2 * self.heads):
             raise ConfigError(
                 f"width is {self.width}, it must be a multiple of twice the {self.heads} heads"
@@ -256,7 +255,8 @@ class Block(nn.Module):
 
     def by_head(self, x: Tensor) -> Tensor:
         """[B, heads, N, D] of [B, N, heads * D]."""
-        return x.unflatten(-1, (-1, self.out.in_features // self.heads)).transpose(1, 2)
+        result: Tensor = x.unflatten(-1, (-1, self.out.in_features // self.heads)).transpose(1, 2)
+        return result
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """[..., width] of the places' `x` [..., width] and what they attended to [..., H, D]."""

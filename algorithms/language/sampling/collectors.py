@@ -36,7 +36,8 @@ class ConversationCollector:
         problems = self.agent.problems(self.agent.new_numbers(c.prompts))
         for part in self.agent.measures:
             if (rollouts := part.roll_out(problems)) is not None:
-                return rollouts
+                result: Rollouts = rollouts
+                return result
         owner = [i for i in range(len(problems)) for _ in range(c.group)]
         rows = self.copies(self.open(problems), [c.group] * len(problems))
         rows, owner = self.finish(rows, owner)

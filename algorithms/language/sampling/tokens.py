@@ -8,24 +8,17 @@ from torch import Tensor
 
 from algorithms.language.models.protocol import LanguageModel
 from algorithms.language.models.restricted import Restricted
+from mbrl.config import NonNegative, Rate, Settings
 from mbrl.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Settings):
     """How tokens are drawn: logits over `temperature` (0: the likeliest token), then only the
     likeliest tokens that together have the probability `top_p`, renormalised."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise ConfigError(
-                f"temperature is {self.temperature}, it must be finite, from 0 on (0: greedy)"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p is {self.top_p}, it must lie in (0, 1]")
+    temperature: NonNegative = 1.0
+    top_p: Rate = 1.0
 
 
 class SampledTurn(NamedTuple):

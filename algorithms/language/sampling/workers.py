@@ -210,7 +210,12 @@ class RayWorkers:
         except ImportError:
             raise ConfigError(f"workers of kind ray need Ray: {install_command('ray')}") from None
         if not ray.is_initialized():
-            ray.init(num_cpus=count, include_dashboard=False, log_to_driver=False)
+            ray.init(
+                num_cpus=count,
+                include_dashboard=False,
+                log_to_driver=False,
+                _node_ip_address="127.0.0.1",  # or every machine of the network could reach it
+            )
         self.ray, self.config, self.count = ray, config, count
         self.kind = ray.remote(num_cpus=1)(WorkerModel)
         self.free = [self.kind.remote(config) for _ in range(count)]

@@ -62,7 +62,8 @@ def _walked(problem: Problem, turns: Sequence[str]) -> str:
     place = problem.facts["start"]
     for turn in turns:
         place = _moved(problem.facts, place, turn)
-    return place
+    result: str = place
+    return result
 
 
 def _moved(facts: Facts, place: str, move: str) -> str:

@@ -72,4 +72,5 @@ def _posed(level: int, facts: Any, wording: int) -> Problem:
 
 def _answer(problem: Problem) -> str | int:
     name, number, _ = problem.facts["facts"][problem.facts["asked"]]
-    return number if problem.facts["kind"] == "number" else name
+    result: str | int = number if problem.facts["kind"] == "number" else name
+    return result

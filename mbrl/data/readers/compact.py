@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mbrl.data.columns import ALIASES, OPTIONAL, Columns
-from mbrl.errors import ConfigError, DataError
+from mbrl.errors import DataError
 from mbrl.files import replacing
 from mbrl.types import Dataset, Provenance, Spec
 
@@ -146,7 +146,7 @@ def _meta(value: np.ndarray, source: str) -> tuple[Spec, Provenance]:
         origin = meta["provenance"]
         origin["notes"] = tuple(origin.get("notes", ()))
         return Spec.from_dict(meta["spec"]), Provenance(**origin)
-    except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         if isinstance(problem, DataError):
             raise
         raise DataError(f"{source}: its description cannot be read: {problem}") from problem

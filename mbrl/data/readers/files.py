@@ -2,6 +2,7 @@
 comes out as a `DataError` that names the file; nothing is ever unpickled."""
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,8 +103,50 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
             if file.read(8) != b"\x89HDF\r\n\x1a\n":
                 raise DataError(f"{path} is not an HDF5 file (its first bytes say otherwise)")
         with h5py.File(path, "r") as opened:
+            require_own(path, opened)
             opened.visititems(visit)
     return arrays
+
+
+def require_own(path: Path, file: Any) -> None:
+    """Raise `DataError` unless all of an open HDF5 file is its own and was written: a link, a
+    virtual dataset or external storage can read any file of the machine, and a chunk that nobody
+    wrote reads as zeros."""
+    import h5py
+
+    todo, seen = [("", file)], set()
+    while todo:
+        place, group = todo.pop()
+        for name in group:
+            where = f"{place}{name}"
+            link = group.get(name, getlink=True)
+            if not isinstance(link, h5py.HardLink):
+                raise DataError(f"{path}: {where} is a link; copy what it points to into the file")
+            item = group[name]
+            address = h5py.h5o.get_info(item.id).addr
+            if isinstance(item, h5py.Group) and address not in seen:
+                seen.add(address)
+                todo.append((f"{where}/", item))
+            elif isinstance(item, h5py.Dataset):
+                _require_stored(path, where, item)
+
+
+def _require_stored(path: Path, name: str, item: Any) -> None:
+    if item.is_virtual or item.external:
+        kind = "a virtual dataset" if item.is_virtual else "in external storage"
+        raise DataError(f"{path}: {name} is {kind}, values of other files; copy them into this one")
+    if not item.size:
+        return
+    if item.chunks is None:
+        written, wanted = int(item.id.get_storage_size() > 0), 1
+    else:
+        sizes = zip(item.shape, item.chunks, strict=True)
+        written, wanted = item.id.get_num_chunks(), math.prod(-(-n // c) for n, c in sizes)
+    if written < wanted:
+        raise DataError(
+            f"{path}: {wanted - written} of {wanted} parts of {name} were never written and would "
+            "read as a fill value; write the file again"
+        )
 
 
 def read_table(path: Path) -> Table:

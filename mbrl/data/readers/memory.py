@@ -20,6 +20,9 @@ def from_dataframe(frame: Any, *, provenance: Provenance | None = None, **option
     terminated, truncated, and where there are, next_obs_0.. and episode. `options`: see `load`."""
     chosen = Options.of(options)
     try:
+        names = [str(name) for name in frame.columns]
+        if len(set(names)) < len(names):
+            raise DataError(f"the table has two columns of one name; its columns are {names}")
         columns = {str(name): frame[name].to_numpy() for name in frame.columns}
     except (AttributeError, KeyError, TypeError) as problem:
         raise DataError(f"not a table with named columns: {problem}") from problem
@@ -43,8 +46,19 @@ def from_sb3(
     tell them apart.
     """
     chosen = Options.of(options)
-    obs, action, reward, next_obs, done, timeout = _rows(buffer)
     space = buffer.action_space
+    kind = type(space).__name__
+    if kind.startswith("Multi"):
+        raise DataError(
+            f"the actions of the buffer are {kind}; one discrete action or a vector of continuous "
+            "ones can be used. Number the combinations (one Discrete space) before recording"
+        )
+    if len(buffer.obs_shape) > 1:
+        raise DataError(
+            f"the observations of the buffer have shape {tuple(buffer.obs_shape)}; the algorithms "
+            "take vectors: encode an image as one before recording"
+        )
+    obs, action, reward, next_obs, done, timeout = _rows(buffer)
     discrete = hasattr(space, "n")
     spec = given_spec(chosen) or _sb3_spec(buffer, chosen)
     if discrete:

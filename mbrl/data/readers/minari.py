@@ -13,7 +13,7 @@ import numpy as np
 from mbrl.data.cards import spec_of_task
 from mbrl.data.columns import Columns, Options
 from mbrl.data.locate import homes
-from mbrl.data.readers.files import file_hash, reading
+from mbrl.data.readers.files import file_hash, reading, require_own
 from mbrl.data.readers.named import Source
 from mbrl.data.task_spec import given_spec
 from mbrl.errors import DataError
@@ -49,14 +49,17 @@ def read_minari_folder(data: Path, card: str, options: Options) -> Source:
         episodes, sha256 = _arrow_episodes(data), _folder_hash(data)
     else:
         raise DataError(f"{data}: data_format {kind!r} is not known; allowed: hdf5, arrow")
-    total = meta.get("total_steps")
     columns = _join(data, episodes, spaces["action_space"])
     rows = len(columns.need("reward"))
-    if isinstance(total, int) and total != rows:
-        raise DataError(
-            f"{data}: metadata.json announces {total} steps, the episodes hold {rows}; the "
-            "download may be incomplete"
-        )
+    for name, count in (("steps", rows), ("episodes", len(episodes))):
+        total = meta.get(f"total_{name}", count)
+        if type(total) is not int:
+            raise DataError(f"{data}: total_{name} in metadata.json is {total!r}, not a count")
+        if total != count:
+            raise DataError(
+                f"{data}: metadata.json announces {total} {name}, there are {count}; the download "
+                "may be incomplete"
+            )
     licence = meta.get("license") or meta.get("licence")
     provenance = Provenance(
         card=card, sha256=sha256, licence=str(licence) if licence else "not stated",
@@ -64,7 +67,8 @@ def read_minari_folder(data: Path, card: str, options: Options) -> Source:
     )  # fmt: skip
     spec = given_spec(options)
     if spec is None:
-        spec = _spec(card, meta, spaces)
+        with reading(data / "metadata.json", "Minari metadata"):
+            spec = _spec(card, meta, spaces)
         known = spec_of_task(spec.task)
         if spec.reference_returns is None and known is not None:
             spec = replace(spec, reference_returns=known.reference_returns)
@@ -118,7 +122,7 @@ def _spec(card: str, meta: dict[str, Any], spaces: dict[str, Any]) -> Spec:
     env: dict[str, Any] = {}
     if meta.get("env_spec"):
         raw = meta["env_spec"]
-        env = json.loads(raw) if isinstance(raw, str) else dict(raw)
+        env = dict(json.loads(raw) if isinstance(raw, str) else raw)
     scores = [meta.get(k) for k in ("ref_min_score", "ref_max_score")]
     known = [float(v) for v in scores if isinstance(v, int | float)]
     common: dict[str, Any] = {
@@ -138,6 +142,7 @@ def _hdf5_episodes(path: Path) -> list[dict[str, np.ndarray]]:
     import h5py
 
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
+        require_own(path, file)
         names = [n for n in file if str(n).startswith("episode_")]
         groups = [file[n] for n in sorted(names, key=lambda n: int(n.split("_")[1]))]
         for name, group in zip(names, groups, strict=True):
@@ -166,6 +171,14 @@ def _arrow_episodes(data: Path) -> list[dict[str, np.ndarray]]:
     return episodes
 
 
+def _flags(data: Path, name: str, values: np.ndarray) -> np.ndarray:
+    bad = (values != 0) & (values != 1)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(f"{data}: {name} is {values[row]} in row {row}; flags must be 0 or 1")
+    return values.astype(bool)
+
+
 def _column(column: Any) -> np.ndarray:
     values = column.to_numpy()
     return np.stack(list(values)) if values.dtype == object and len(values) else values
@@ -189,8 +202,10 @@ def _join(
         action = np.concatenate(parts["actions"])
         if action_space["type"] == "Discrete":
             action = action - int(action_space.get("start", 0))
-        truncated = np.concatenate(parts["truncations"]).astype(bool)
-        terminated = np.concatenate(parts["terminations"]).astype(bool)
+        truncated, terminated = (
+            _flags(data, name, np.concatenate(parts[name]))
+            for name in ("truncations", "terminations")
+        )
         last = np.cumsum([len(reward) for reward in parts["rewards"]]) - 1
         early = terminated | truncated
         early[last] = False

@@ -141,7 +141,12 @@ def _first(columns: Columns, count: int, path: Path) -> Columns:
 def _flag(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise DataError(f"{path}: {name} has dtype {array.dtype}; flags must be 0 or 1")
-    return np.asarray(array.reshape(-1) != 0)
+    flag = array.reshape(-1)
+    bad = (flag != 0) & (flag != 1)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(f"{path}: {name} is {flag[row]} in row {row}; flags must be 0 or 1")
+    return np.asarray(flag != 0)
 
 
 def _named(path: Path, arrays: dict[str, np.ndarray]) -> Columns:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import Positive
 from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.groups import first_steps, segment, sequence
 from mbrl.types import Trajectories
@@ -47,7 +48,7 @@ class SequenceSum(Aggregation):
     such as the longest answer that may be: "Understanding R1-Zero-Like Training", arXiv
     2503.20783)."""
 
-    length: float | None = None
+    length: Positive | None = None
 
     def __call__(self, value: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         return masked(value, t).sum() / rows(t) / (self.length or 1.0)

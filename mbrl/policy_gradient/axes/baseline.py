@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.errors import ConfigError
+from mbrl.config import Finite, NonNegative, Positive
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import Group, exp, numbered, sequence
@@ -44,6 +44,7 @@ class Mean(Baseline):
     alone: str = "drop"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self.alone, ("drop", "keep"), "alone")
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
@@ -62,7 +63,7 @@ class ShiftedMean(Baseline):
 
     text: ClassVar[str] = "(mean R + ({shift}))"
 
-    shift: float = -0.1
+    shift: Finite = -0.1
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         return group.mean(value) + self.shift
@@ -77,14 +78,7 @@ class SoftMean(Baseline):
 
     text: ClassVar[str] = "{temperature} log mean e^(R / {temperature})"
 
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError(
-                f"temperature is {self.temperature}, it must be above 0 and finite; the mean of "
-                "the group is Mean()"
-            )
+    temperature: Positive = 1.0
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         best = group.max(value)  # nothing overflows below it
@@ -197,7 +191,7 @@ class TokenOptimal(Baseline):
     cap)^2 times, r the ratio of `old` to `behaviour`: least variance for gradients that are
     weighted by `rejection.Truncated(cap=cap)`."""
 
-    cap: float | None = None
+    cap: Positive | None = None
 
     def needs(self) -> tuple[str, ...]:
         weighted = () if self.cap is None else ("log_probs.behaviour",)
@@ -232,7 +226,7 @@ class VirtualMean(Baseline):
 
     text: ClassVar[str] = "(sum R + {best}) / (n + 1)"
 
-    best: float = 1.0
+    best: Finite = 1.0
     verdict: ClassVar[bool] = True
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
@@ -252,7 +246,7 @@ class Shrinkage(Baseline):
     )
 
     name: str = "prior_value"
-    z: float = 1.96
+    z: NonNegative = 1.96
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:

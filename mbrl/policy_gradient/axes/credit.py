@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import Finite, NonNegative, Positive, Probability
 from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import Group, exp, first_steps, group, nodes, segment, sequence
@@ -61,7 +62,7 @@ class ReturnToGo(Credit):
     """Discounted rewards from a step on; with `segment` from the step's segment on (its whole
     reward, then gamma times the next one's), alike at all steps of a segment."""
 
-    gamma: float = 1.0
+    gamma: Probability = 1.0
     segment: str | None = None
 
     def needs(self) -> tuple[str, ...]:
@@ -105,8 +106,8 @@ class Bootstrapped(Credit):
     """Credit that a critic's values go into, and that has targets for it. A sequence that was cut
     off continues with `signals.next_value` where that is given; one that ended with 0."""
 
-    gamma: float = 0.99
-    lam: float = 0.95
+    gamma: Probability = 0.99
+    lam: Probability = 0.95
 
     def needs(self) -> tuple[str, ...]:
         return ("signals.value",)
@@ -147,9 +148,9 @@ class VTrace(Bootstrapped):
         "min({c}, w), w = pi_{target} / pi_{behaviour}"
     )
 
-    lam: float = 1.0
-    rho: float = 1.0  # bound of the weight of each error
-    c: float = 1.0  # bound of the trace's ratios
+    lam: Probability = 1.0
+    rho: Positive = 1.0  # bound of the weight of each error
+    c: Positive = 1.0  # bound of the trace's ratios
     target: str = "old"
     behaviour: str = "behaviour"
 
@@ -205,7 +206,7 @@ class RescaledReturn(Credit):
         "(sum_k {gamma}^k r of the k-th {segment} from this one on) / sqrt(their number)"
     )
 
-    gamma: float = 1.0
+    gamma: Probability = 1.0
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
@@ -231,7 +232,7 @@ class CutReturn(Credit):
         "{name}"
     )
 
-    gamma: float = 0.5
+    gamma: Probability = 0.5
     segment: str = "turn"
     name: str = "matched"
 
@@ -291,9 +292,9 @@ class NestedGroups(Credit):
     )
 
     keys: tuple[str, ...] = ("state", "history_2", "history_3")
-    gamma: float = 0.95
-    alpha: float = 1.0
-    eps: float = 1e-6
+    gamma: Probability = 0.95
+    alpha: Finite = 1.0
+    eps: NonNegative = 1e-6
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
@@ -327,8 +328,8 @@ class TokenWeighted(Credit):
         " sequences if any of it is {limit} or more"
     )
 
-    limit: float = 5.0
-    eps: float = 1e-6
+    limit: Positive = 5.0
+    eps: NonNegative = 1e-6
     key: tuple[str, ...] = ("prompt",)
 
     def needs(self) -> tuple[str, ...]:
@@ -369,10 +370,10 @@ class BundleRisk(Credit):
 
     verdict: ClassVar[bool] = True
 
-    low: float = 0.2
-    high: float = 0.8
-    mixing: float = 1.5
-    eps: float = 1e-6
+    low: NonNegative = 0.2
+    high: NonNegative = 0.8
+    mixing: Finite = 1.5
+    eps: NonNegative = 1e-6
 
     def needs(self) -> tuple[str, ...]:
         names = ("prompt", "bundle", "paper")

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import Probability
 from mbrl.policy_gradient.axes.credit import Credit
 from mbrl.policy_gradient.groups import BATCH, Group, first_steps, group, segment
 from mbrl.policy_gradient.scans import between, following
@@ -32,9 +33,9 @@ class HierarchicalGAE(Credit):
         "the option's end - V_switch"
     )
 
-    gamma: float = 1.0
-    turn_lambda: float = 1.0
-    option_lambda: float = 0.95
+    gamma: Probability = 1.0
+    turn_lambda: Probability = 1.0
+    option_lambda: Probability = 0.95
     bootstrap_truncated: bool = True
     normalise: bool = True
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import Finite, NonNegative, Positive, Probability
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import GeometricRatio
 from mbrl.policy_gradient.axes.selection import top
@@ -64,11 +65,11 @@ class Clip(Gate):
     (INTELLECT-2, arXiv 2505.07291). `clamp`: log-ratios are cut to plus or minus it first.
     """
 
-    low: float = 0.2
-    high: float = 0.2
-    dual: float | None = None
-    cap: float | None = None
-    clamp: float | None = None
+    low: NonNegative = 0.2
+    high: NonNegative = 0.2
+    dual: Positive | None = None
+    cap: Positive | None = None
+    clamp: Positive | None = None
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
@@ -98,9 +99,9 @@ class DetachedClip(Gate):
     Test-Time Compute Efficiently with Lightning Attention", arXiv 2506.13585, equation 4. `low`
     None: no lower bound. For A < 0 the bounds are `negative`, if given."""
 
-    low: float | None = None
-    high: float = 5.0
-    negative: tuple[float | None, float] | None = None
+    low: NonNegative | None = None
+    high: NonNegative = 5.0
+    negative: tuple[Finite | None, Finite] | None = None
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
@@ -130,7 +131,7 @@ class GeometricClip(Gate):
         "gains)"
     )
 
-    width: float = 0.4
+    width: NonNegative = 0.4
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
@@ -148,8 +149,8 @@ class SoftGate(Gate):
         "4 / tau sigmoid(tau (rho - 1)) A, tau = {positive} if A > 0 else {negative}"
     )
 
-    positive: float = 1.0
-    negative: float = 1.05
+    positive: Finite = 1.0
+    negative: Finite = 1.05
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
@@ -163,8 +164,8 @@ class SmoothWeight(Gate):
     """sg(phi(W)) A log pi with phi(W) = e^lambda W^k e^(-lambda W), W the ratio (in VESPO the
     product over the sequence), k and lambda by the sign of A; phi(1) = 1."""
 
-    positive: tuple[float, float] = (2.0, 3.0)
-    negative: tuple[float, float] = (3.0, 2.0)
+    positive: tuple[Finite, Finite] = (2.0, 3.0)
+    negative: tuple[Finite, Finite] = (3.0, 2.0)
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
@@ -211,13 +212,14 @@ class MaskedWeight(Gate):
     A <= 0. "Group-Relative REINFORCE Is Secretly an Off-Policy Algorithm", arXiv 2509.24203.
     """
 
-    low: float = 0.2
-    high: float = 0.2
+    low: NonNegative = 0.2
+    high: NonNegative = 0.2
     shape: str = "one"
     weighted: bool = True
-    outer: tuple[float, float] = (0.6, 2.0)
+    outer: tuple[NonNegative, NonNegative] = (0.6, 2.0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self.shape, SHAPES, "shape")
 
     def __call__(
@@ -258,7 +260,7 @@ class Hybrid(Gate):
 
     step: Clip = Clip()
     whole: Clip = Clip(3e-4, 4e-4)
-    alpha: float | None = 0.5
+    alpha: Finite | None = 0.5
 
     def needs(self) -> tuple[str, ...]:
         return ("log_probs.old", *(("entropy",) if self.alpha is None else ()))
@@ -301,9 +303,9 @@ class CovarianceClip(Gate):
     )
 
     clip: Clip = Clip()
-    share: float = 2e-4
-    least: float = 1.0
-    most: float = 5.0
+    share: Probability = 2e-4
+    least: NonNegative = 1.0
+    most: NonNegative = 5.0
 
     def needs(self) -> tuple[str, ...]:
         return ("signals.uniform",)
@@ -330,8 +332,8 @@ class CovariancePenalty(Gate):
         "rho A - {weight} |log rho| for the {share} of steps of largest cov(A, log pi)"
     )
 
-    share: float = 2e-4
-    weight: float = 1.0
+    share: Probability = 2e-4
+    weight: Finite = 1.0
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
@@ -355,7 +357,7 @@ class GradientPreservingClip(Gate):
     )
 
     clip: Clip = Clip()
-    share: float = 0.2
+    share: Probability = 0.2
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy",)
@@ -398,9 +400,9 @@ class Discriminative(Gate):
         " {key}, s = mean log pi, w = e^((1 - length / {longest}) / {length_scale})"
     )
 
-    tau: float = 10.0
-    length_scale: float = 0.1
-    longest: float = 8192.0
+    tau: Positive = 10.0
+    length_scale: Positive = 0.1
+    longest: Positive = 8192.0
     key: tuple[str, ...] = ("prompt",)
 
     def needs(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import Finite, NonNegative, Positive
 from mbrl.policy_gradient.axes.gate import Gate, held
 from mbrl.policy_gradient.axes.reward import Reward
 from mbrl.policy_gradient.groups import exp
@@ -33,12 +34,12 @@ class EntropyClip(Gate):
         "entropy less its {pivot} quantile, in [-1, 1]"
     )
 
-    low: float = 0.2
-    high: float = 0.2
-    clip_rate: float = 1.0
-    advantage_rate: float = 1.0
-    pivot: float = 0.8
-    dual: float = 10.0
+    low: NonNegative = 0.2
+    high: NonNegative = 0.2
+    clip_rate: Finite = 1.0
+    advantage_rate: Finite = 1.0
+    pivot: NonNegative = 0.8
+    dual: Positive = 10.0
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy",)
@@ -68,9 +69,9 @@ class InformativeClip(Gate):
     )
 
     worth: Reward
-    low: float = 0.2
-    high: float = 0.2
-    width: float = 0.5
+    low: NonNegative = 0.2
+    high: NonNegative = 0.2
+    width: NonNegative = 0.5
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:

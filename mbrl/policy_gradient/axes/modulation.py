@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from mbrl.config import Finite, NonNegative, Probability
+from mbrl.config import Positive as AboveZero
 from mbrl.policy_gradient.axes.credit import Credit
 from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.axes.reward import outcome, potential
@@ -40,7 +42,7 @@ class Whiten(Modulation):
     """Over the batch: less the mean, over the sample standard deviation plus `eps`. Counted once a
     step if `steps`, else once a unit."""
 
-    eps: float = 1e-4
+    eps: NonNegative = 1e-4
     steps: bool = False
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
@@ -58,8 +60,8 @@ class SignWeights(Modulation):
 
     text: ClassVar[str] = "{positive} A if A > 0 else {negative} A"
 
-    positive: float = 1.0
-    negative: float = 1.0
+    positive: Finite = 1.0
+    negative: Finite = 1.0
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
         return advantage * by_sign(advantage, self.positive, self.negative)
@@ -72,7 +74,7 @@ class EntropyGrowth(Modulation):
 
     text: ClassVar[str] = "A (1 + {weight} (H - mean H) / std H)"
 
-    weight: float = 0.1
+    weight: Finite = 0.1
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy",)
@@ -107,7 +109,7 @@ class Exponential(Modulation):
 
     text: ClassVar[str] = "A e^(A / {temperature})"
 
-    temperature: float = 1.0
+    temperature: AboveZero = 1.0
     verdict: ClassVar[bool] = True
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
@@ -135,7 +137,7 @@ class LongReasoning(Modulation):
         "wrong ones on average, else {weight} A"
     )
 
-    weight: float = 0.1
+    weight: Finite = 0.1
     key: tuple[str, ...] = ("prompt",)
     verdict: ClassVar[bool] = True
 
@@ -163,8 +165,8 @@ class Saturation(Modulation):
         "{kept} A in {segment}s after the first of potential above {threshold}, A elsewhere"
     )
 
-    threshold: float = 0.9
-    kept: float = 0.5
+    threshold: Finite = 0.9
+    kept: NonNegative = 0.5
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
@@ -206,7 +208,7 @@ class SemanticEntropy(Modulation):
         "A (1 - {rate} H_meaning / log G), H_meaning over the clusters of the prompt's G answers"
     )
 
-    rate: float = 0.02
+    rate: Finite = 0.02
 
     def needs(self) -> tuple[str, ...]:
         return ("groups.prompt", "groups.cluster")
@@ -233,9 +235,9 @@ class StepEntropy(Modulation):
         "mean, H = mean entropy of the {segment} from 0 to 1 in the batch"
     )
 
-    rate: float = 1.0
-    next_rate: float = 1.0
-    bonus: float = 0.1
+    rate: Finite = 1.0
+    next_rate: Finite = 1.0
+    bonus: Finite = 0.1
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
@@ -266,7 +268,7 @@ class AsymmetricConfidence(Modulation):
         "A (1 + {rate} softplus(mean (log pi_old - log pi_reference))) if A < 0 else A"
     )
 
-    rate: float = 1.0
+    rate: Finite = 1.0
 
     def needs(self) -> tuple[str, ...]:
         return ("log_probs.old", "log_probs.reference")
@@ -287,8 +289,8 @@ class Novelty(Modulation):
         "pi_old"
     )
 
-    rate: float = 1.0
-    most: float = 1.0
+    rate: Finite = 1.0
+    most: NonNegative = 1.0
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
@@ -314,8 +316,8 @@ class ConfidenceGap(Modulation):
         "mean of its {share} least likely tokens"
     )
 
-    rate: float = 0.3
-    share: float = 0.2
+    rate: Finite = 0.3
+    share: Probability = 0.2
 
     def needs(self) -> tuple[str, ...]:
         return ("log_probs.old", "groups.prompt", "signals.prompt_confidence")
@@ -338,8 +340,8 @@ class EntropyShaping(Modulation):
 
     text: ClassVar[str] = "A + min({rate} H, |A| / {most})"
 
-    rate: float = 0.4
-    most: float = 2.0
+    rate: Finite = 0.4
+    most: NonNegative = 2.0
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy",)
@@ -359,9 +361,9 @@ class ScoreVariance(Modulation):
         "A e^(-{rate} u), u = variance of {name} in the prompt / (({high} - {low})^2 / 4)"
     )
 
-    rate: float = 0.2
-    low: float = 1.0
-    high: float = 5.0
+    rate: Finite = 0.2
+    low: NonNegative = 1.0
+    high: NonNegative = 5.0
     name: str = "predicted_score"
 
     def needs(self) -> tuple[str, ...]:
@@ -383,8 +385,8 @@ class ResponseEntropy(Modulation):
         "A (1 - k H / max H of the prompt), k = {positive} if A > 0 else {negative}"
     )
 
-    positive: float = 0.5
-    negative: float = 0.5
+    positive: Finite = 0.5
+    negative: Finite = 0.5
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy", "groups.prompt")

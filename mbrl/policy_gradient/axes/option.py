@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from mbrl.config import Settings
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.types import Trajectories
 
@@ -13,7 +14,7 @@ CURRENT_ENTROPY = "the current policy's entropy"  # a need that is an argument, 
 
 
 @dataclass(frozen=True)
-class Option(ABC):
+class Option(Settings, ABC):
     """One choice on one axis of the objective: a pure function with its settings.
 
     `needs` names the fields of `Trajectories` that it reads beside `reward` and `mask`, such as

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from mbrl.config import CountOrZero, Finite, NonNegative, Positive
 from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY, Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.axes.reward import outcome
@@ -35,12 +36,13 @@ class KL(Regulariser):
     others (k1: 0) are not; `weighted` by the ratio to `old` those of k1, k3 and forward are, on
     data of the old policy."""
 
-    weight: float = 0.04
+    weight: Finite = 0.04
     estimator: str = "k3"
     anchor: str = "reference"
     weighted: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self.estimator, tuple(ESTIMATORS), "estimator")
 
     def needs(self) -> tuple[str, ...]:
@@ -79,7 +81,7 @@ class EntropyBonus(Regulariser):
 
     text: ClassVar[str] = "-{weight} H(pi)"
 
-    weight: float = 0.01
+    weight: Finite = 0.01
 
     def needs(self) -> tuple[str, ...]:
         return (CURRENT_ENTROPY,)
@@ -101,8 +103,8 @@ class EntropyTarget(Regulariser):
         "-entropy_weight H(pi), a weight that moves by {step} a batch so that H stays at {target}"
     )
 
-    target: float = 0.2
-    step: float = 0.005
+    target: Finite = 0.2
+    step: NonNegative = 0.005
 
     def needs(self) -> tuple[str, ...]:
         return (CURRENT_ENTROPY, "signals.entropy_weight")
@@ -122,7 +124,7 @@ class Imitation(Regulariser):
 
     text: ClassVar[str] = "-{weight} log pi where {name} > 1/2"
 
-    weight: float = 0.1
+    weight: Finite = 0.1
     name: str = "demonstration"
 
     def needs(self) -> tuple[str, ...]:
@@ -142,7 +144,7 @@ class SquaredRatio(Regulariser):
 
     text: ClassVar[str] = "{weight} / 2 (log pi - log pi_old of the sequence)^2 / length"
 
-    weight: float = 0.1
+    weight: Finite = 0.1
 
     def needs(self) -> tuple[str, ...]:
         return ("log_probs.old",)
@@ -166,8 +168,8 @@ class ExpertMargin(Regulariser):
         "{weight} |A| leaky_relu(-y (log pi - log pi_expert), {slope}), y = 1 if right else -1"
     )
 
-    weight: float = 1.0
-    slope: float = 0.5
+    weight: Finite = 1.0
+    slope: Finite = 0.5
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
@@ -192,11 +194,11 @@ class EntropyBand(Regulariser):
         "its history at that turn, else 0"
     )
 
-    weight: float = 0.001
-    beta: float = 1.0
-    kappa: float = 0.1
-    low: float = 0.8
-    high: float = 1.2
+    weight: Finite = 0.001
+    beta: Finite = 1.0
+    kappa: NonNegative = 0.1
+    low: NonNegative = 0.8
+    high: NonNegative = 1.2
 
     def needs(self) -> tuple[str, ...]:
         return (CURRENT_ENTROPY, "signals.entropy_history")
@@ -222,8 +224,8 @@ class HingeKL(Regulariser):
         "{weight} / 2 max(mean (q - 1 - log q) - {limit}, 0)^2, q = pi / pi_{anchor}"
     )
 
-    weight: float = 1e3
-    limit: float = 1e-4
+    weight: Finite = 1e3
+    limit: Positive = 1e-4
     anchor: str = "old"
 
     def needs(self) -> tuple[str, ...]:
@@ -242,7 +244,7 @@ class SegmentKL(KL):
     """`KL` at the steps of one segment alone: its number `index`."""
 
     segment: str = "turn"
-    index: int = 0
+    index: CountOrZero = 0
 
     def needs(self) -> tuple[str, ...]:
         return (*super().needs(), f"segments.{self.segment}")
@@ -266,9 +268,9 @@ class Contrast(Regulariser):
 
     text: ClassVar[str] = "-{weight} mean min(e^-d + d - 1, {most}), d = log pi - log pi_{anchor}"
 
-    weight: float = 1e-4
+    weight: Finite = 1e-4
     anchor: str = "degraded"
-    most: float = 10.0
+    most: NonNegative = 10.0
 
     def needs(self) -> tuple[str, ...]:
         return (f"log_probs.{self.anchor}",)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import NonNegative, Positive
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import BATCH, exp, first_steps, group, segment, sequence
@@ -34,6 +35,7 @@ class RatioRejection(Rejection):
     denominator: str = "behaviour"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self.level, LEVELS, "level")
 
     def needs(self) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ class TruncatedRatio(RatioRejection):
     """min(ratio, cap): truncated importance sampling. `normalised`: over their mean, of steps at
     level "token" and of sequences else, so that a batch weighs 1 on average."""
 
-    cap: float = 2.0
+    cap: Positive = 2.0
     normalised: bool = False
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
@@ -79,8 +81,8 @@ class TruncatedRatio(RatioRejection):
 class MaskedRatio(RatioRejection):
     """The ratio where it lies in [low, high], else 0: masked importance sampling."""
 
-    low: float = 0.0
-    high: float = 3.0
+    low: NonNegative = 0.0
+    high: NonNegative = 3.0
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         ratio = exp(self.log_ratio(log_prob, t))
@@ -95,8 +97,8 @@ class RatioBand(RatioRejection):
     """1 where the ratio lies in [low, high], else 0. With level "geometric" a rejection of
     sequences."""
 
-    low: float = 0.999
-    high: float = 1.001
+    low: NonNegative = 0.999
+    high: NonNegative = 1.001
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         ratio = exp(self.log_ratio(log_prob, t))
@@ -110,7 +112,7 @@ class RatioBand(RatioRejection):
 class RatioVeto(RatioRejection):
     """0 for a sequence with any step whose ratio is below `least`."""
 
-    least: float = 1e-4
+    least: NonNegative = 1e-4
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         lowest = sequence(t).min(self.log_ratio(log_prob, t))
@@ -127,7 +129,7 @@ class OffPolicySequenceMask(Rejection):
 
     text: ClassVar[str] = "0 if A < 0 and mean (log pi_old - log pi) > {delta} else 1"
 
-    delta: float = 0.1
+    delta: NonNegative = 0.1
 
     def needs(self) -> tuple[str, ...]:
         return ("log_probs.old",)

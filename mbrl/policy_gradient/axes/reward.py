@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, CountOrZero, Finite, NonNegative, Positive
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.groups import by_sign, first_steps, group, segment, sequence
@@ -86,8 +87,8 @@ class ByOutcome(Reward):
         "{right} if the sequence earned more than 0 else {wrong}, at its last step"
     )
 
-    right: float = 1.0
-    wrong: float = 0.0
+    right: Finite = 1.0
+    wrong: Finite = 0.0
     verdict: ClassVar[bool] = True
 
     def __call__(self, t: Trajectories) -> Tensor:
@@ -101,7 +102,7 @@ class IfPassed(Reward):
     text: ClassVar[str] = "({inner}) if the sequence earned at least {least} else 0"
 
     inner: Reward
-    least: float = 1.0
+    least: NonNegative = 1.0
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
@@ -122,7 +123,7 @@ class FlawPenalty(Reward):
         "1 if right else -1, less {penalty} if right by flawed reasoning, at the last step"
     )
 
-    penalty: float = 1.0
+    penalty: Finite = 1.0
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ class KLPenalised(Reward):
 
     text: ClassVar[str] = "the task's reward - {weight} (log pi_old - log pi_reference)"
 
-    weight: float = 0.1
+    weight: Finite = 0.1
 
     def needs(self) -> tuple[str, ...]:
         return ("log_probs.old", "log_probs.reference")
@@ -161,12 +162,13 @@ class SoftOverlong(Reward):
         "last step"
     )
 
-    longest: int
-    buffer: int
+    longest: Count
+    buffer: Count
     inner: Reward = TaskReward()
-    weight: float = 1.0
+    weight: Finite = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.buffer <= self.longest:
             raise ConfigError(
                 f"buffer is {self.buffer}, it must be from 1 to longest, {self.longest} steps"
@@ -190,8 +192,8 @@ class Consistency(Reward):
         "outcome (1 + {weight} consistency) + {form} format_reward, at the last step"
     )
 
-    weight: float = 0.5
-    form: float = 0.5
+    weight: Finite = 0.5
+    form: Finite = 0.5
 
     def needs(self) -> tuple[str, ...]:
         return ("signals.consistency", "signals.format_reward")
@@ -211,7 +213,7 @@ class RareEvents(Reward):
         " the last step"
     )
 
-    rare: float = 2.0
+    rare: NonNegative = 2.0
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
@@ -230,8 +232,8 @@ class Affine(Reward):
 
     text: ClassVar[str] = "{scale} outcome + ({shift}), at the last step"
 
-    scale: float = 2.0
-    shift: float = -1.0
+    scale: Positive = 2.0
+    shift: Finite = -1.0
     verdict: ClassVar[bool] = True
 
     def __call__(self, t: Trajectories) -> Tensor:
@@ -280,7 +282,7 @@ class Standardised(Reward):
     inner: Reward
     key: tuple[str, ...] = ("prompt",)
     segment: str = "turn"
-    eps: float = 1e-6
+    eps: NonNegative = 1e-6
     nonzero: bool = False
 
     def needs(self) -> tuple[str, ...]:
@@ -318,8 +320,8 @@ class ProgressBonus(Reward):
         "from number {first} on"
     )
 
-    weight: float = 10.0
-    first: int = 0
+    weight: Finite = 10.0
+    first: CountOrZero = 0
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import CountOrZero, Finite, NonNegative, Positive
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import BATCH, LARGEST, Group, first_steps, sequence
@@ -39,11 +40,12 @@ class One(Scale):
 class Std(Scale):
     """The sample standard deviation (1 in a group of one if `alone` is "one") plus `eps`."""
 
-    eps: float = 1e-4
+    eps: NonNegative = 1e-4
     alone: str = "zero"
-    correction: int = 1
+    correction: CountOrZero = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self.alone, ("zero", "one"), "alone")
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
@@ -64,7 +66,7 @@ class BatchStd(Scale):
 
     text: ClassVar[str] = "(std of the differences over the batch + {eps})"
 
-    eps: float = 1e-4
+    eps: NonNegative = 1e-4
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
         return grouped(t, BATCH, group.units).std(centred) + self.eps
@@ -76,7 +78,7 @@ class MedianDeviation(Scale):
 
     text: ClassVar[str] = "(median |R - median R| + {eps})"
 
-    eps: float = 1e-3
+    eps: NonNegative = 1e-3
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
         return group.median((value - group.median(value)).abs()) + self.eps
@@ -89,8 +91,8 @@ class VirtualStd(Scale):
 
     text: ClassVar[str] = "(std of R and one answer more of {best} + {eps})"
 
-    best: float = 1.0
-    eps: float = 1e-6
+    best: Finite = 1.0
+    eps: NonNegative = 1e-6
     verdict: ClassVar[bool] = True
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
@@ -113,9 +115,9 @@ class BetaDensity(Scale):
         "means, {least})"
     )
 
-    low: float = 0.0
-    high: float = 1.0
-    least: float = 1e-6
+    low: NonNegative = 0.0
+    high: NonNegative = 1.0
+    least: NonNegative = 1e-6
     verdict: ClassVar[bool] = True
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
@@ -152,7 +154,7 @@ class VarianceGate(Scale):
         " outcomes"
     )
 
-    temperature: float = 0.05
+    temperature: Positive = 0.05
 
     def needs(self) -> tuple[str, ...]:
         return ("groups.prompt",)

@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, Finite, NonNegative, Positive, Probability
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import Group, first_steps, group, segment, sequence
@@ -37,9 +38,10 @@ class ZeroVariance(Selection):
 
     which: str = "all"
     key: tuple[str, ...] = ("prompt",)
-    right: float = 1.0
+    right: Finite = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self.which, ("all", "right", "wrong"), "which")
         object.__setattr__(self, "verdict", self.which != "all")
 
@@ -69,7 +71,7 @@ class Finished(Selection):
     """Leaves out sequences that were cut off (`truncated` at any step). Those of `limit` steps are
     whole, where the task itself ends there."""
 
-    limit: int | None = None
+    limit: Count | None = None
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
         cut = (t.truncated & t.mask).any(1, keepdim=True)
@@ -120,7 +122,7 @@ class Outliers(Selection):
 
     text: ClassVar[str] = "0 if |A| > {limit} else 1"
 
-    limit: float = 3.0
+    limit: Positive = 3.0
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
         return (advantage.abs() <= self.limit).to(advantage.dtype)
@@ -132,7 +134,7 @@ class TopEntropy(Selection):
 
     text: ClassVar[str] = "1 for the {share} of steps of largest entropy, else 0"
 
-    share: float = 0.2
+    share: Probability = 0.2
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy",)
@@ -161,7 +163,7 @@ class LargestVariance(Selection):
         "1 for the {share} of sequences that share {key} whose rewards vary most, else 0"
     )
 
-    share: float = 0.5
+    share: Probability = 0.5
     key: tuple[str, ...] = ("prompt",)
 
     def needs(self) -> tuple[str, ...]:
@@ -194,7 +196,7 @@ class TopGain(Selection):
 
     text: ClassVar[str] = "1 for the {share} of steps of largest |A| H, else 0"
 
-    share: float = 0.5
+    share: Probability = 0.5
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy",)
@@ -214,7 +216,7 @@ class Balanced(Selection):
         "else 0"
     )
 
-    size: int = 4
+    size: Count = 4
     key: tuple[str, ...] = ("prompt",)
     verdict: ClassVar[bool] = True
 
@@ -302,7 +304,7 @@ class TopEntropyTurns(Selection):
 
     text: ClassVar[str] = "1 for the {share} of {segment}s of largest mean entropy, else 0"
 
-    share: float = 0.8
+    share: Probability = 0.8
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
@@ -327,8 +329,8 @@ class ResampleOnCorrect(Selection):
         " ones of least penalty first, else 0"
     )
 
-    share: float = 0.5
-    fewest: int = 2
+    share: Probability = 0.5
+    fewest: Count = 2
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
@@ -365,8 +367,8 @@ class CoverageRejection(Selection):
         " earned more than 0, 1 for others"
     )
 
-    threshold: float = 0.3
-    width: float = 0.1
+    threshold: Finite = 0.3
+    width: NonNegative = 0.1
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:

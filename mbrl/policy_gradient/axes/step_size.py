@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mbrl.config import Finite, NonNegative
 from mbrl.policy_gradient.axes.gate import bounds
 from mbrl.policy_gradient.axes.option import Option
 from mbrl.policy_gradient.axes.ratio import log_difference
@@ -52,7 +53,7 @@ class EffectiveSamples(StepSize):
 
     text: ClassVar[str] = "(share of effective samples of pi / pi_{denominator})^{power}, at most 1"
 
-    power: float = 0.5
+    power: Finite = 0.5
     denominator: str = "behaviour"
 
     def needs(self) -> tuple[str, ...]:
@@ -82,8 +83,8 @@ class ClippingBias(StepSize):
         "1 / max(1, |sum of rho A over steps outside (1 - {low}, 1 + {high})| / steps)"
     )
 
-    low: float = 0.2
-    high: float = 0.2
+    low: NonNegative = 0.2
+    high: NonNegative = 0.2
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories

@@ -26,7 +26,8 @@ def soft_match(scores: np.ndarray, temperature: float = 0.1, sweeps: int = 200) 
     rows then sum to 1. As the temperature falls, `hard_match` for P = G."""
     plan = transport(checked(scores), temperature, sweeps)
     weights: np.ndarray = plan * len(scores)
-    return (weights * scores).sum(1)
+    result: np.ndarray = (weights * scores).sum(1)
+    return result
 
 
 def transport(scores: np.ndarray, temperature: float = 0.1, sweeps: int = 200) -> np.ndarray:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, CountOrZero, NonNegative, Probability, Settings
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.measures.trackers import SuccessTracker
 from mbrl.policy_gradient.schedulers.allocation import (
@@ -22,20 +23,20 @@ from mbrl.policy_gradient.schedulers.uniform import Epochs
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Settings):
     """`rounds` with `groups` usual groups for a prompt, on the `hardest` share of the pool;
     `window` is the longest answer, None: the trainer's own."""
 
-    rounds: int
-    groups: int = 1
-    hardest: float = 1.0
-    window: int | None = None
+    rounds: Count
+    groups: Count = 1
+    hardest: Probability = 1.0
+    window: Count | None = None
 
 
 @dataclass(frozen=True)
-class DRIVEConfig:
+class DRIVEConfig(Settings):
     stages: tuple[Stage, ...] = (Stage(50), Stage(50, groups=8, hardest=0.2))  # one after the other
-    discount: float = 0.9  # of an answer by the next answer to its prompt
+    discount: Probability = 0.9  # of an answer by the next answer to its prompt
 
 
 class DRIVE(Scheduler):
@@ -127,11 +128,11 @@ class Horizon:
 
 
 @dataclass(frozen=True)
-class DARTConfig:
-    fewest: int = 2  # rollouts of a task that always succeeds
-    threshold: float = 0.6  # success rate up to which a task gets a whole group
-    slack: float = 1.5  # longest episode, in lengths of the task's longest success
-    discount: float = 0.9  # of an episode by the next one of its task
+class DARTConfig(Settings):
+    fewest: CountOrZero = 2  # rollouts of a task that always succeeds
+    threshold: Probability = 0.6  # success rate up to which a task gets a whole group
+    slack: NonNegative = 1.5  # longest episode, in lengths of the task's longest success
+    discount: Probability = 0.9  # of an episode by the next one of its task
 
 
 class DART(Scheduler):

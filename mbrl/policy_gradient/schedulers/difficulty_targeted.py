@@ -6,19 +6,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, NonNegative, Positive, Probability, Settings
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.schedulers.allocation import draw, in_groups, in_range, successes, tally
 from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Scheduler
 
 
 @dataclass(frozen=True)
-class DifficultyTargetedConfig:
-    references: int = 16  # prompts that are answered to predict the others
-    every: int = 2  # rounds between two sets of references
-    sharpness: float = 20.0  # of attention: factor on the cosine of features
-    target: float = 0.5  # predicted success that is wanted
-    temperature: float = 0.05  # of drawing prompts by their distance from the target
-    fresh: float = 0.5  # share of a replayed round that is rolled out anew
+class DifficultyTargetedConfig(Settings):
+    references: Count = 16  # prompts that are answered to predict the others
+    every: Count = 2  # rounds between two sets of references
+    sharpness: NonNegative = 20.0  # of attention: factor on the cosine of features
+    target: Probability = 0.5  # predicted success that is wanted
+    temperature: Positive = 0.05  # of drawing prompts by their distance from the target
+    fresh: Probability = 0.5  # share of a replayed round that is rolled out anew
 
 
 class DifficultyTargeted(Scheduler):
@@ -55,7 +56,6 @@ class DifficultyTargeted(Scheduler):
                 f"every {config.every}, temperature {config.temperature:g}; give at least 1 round "
                 "and a temperature above 0"
             )
-        in_range("target", config.target, 0, 1)
         in_range("fresh", config.fresh, 1e-9, 1)
         assert pool.features is not None
         self.config = config

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, Probability, Settings
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.axes.option import one_of
 from mbrl.policy_gradient.requirements import Requirement
@@ -22,11 +23,11 @@ from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Sc
 
 
 @dataclass(frozen=True)
-class DARSConfig:
+class DARSConfig(Settings):
     schedule: str = "equal"  # equal treatment; or "hardness"-weighted
     std: bool = False  # whether advantages are divided by the group's deviation
-    most: int = 32  # rollouts of one prompt
-    first: float = 0.5  # share of the budget for the first pass
+    most: Count = 32  # rollouts of one prompt
+    first: Probability = 0.5  # share of the budget for the first pass
 
 
 class DARS(Scheduler):
@@ -43,7 +44,6 @@ class DARS(Scheduler):
     ) -> None:
         super().__init__(pool, budget, group)
         one_of(config.schedule, ("equal", "hardness"), "schedule")
-        in_range("first", config.first, 0, 1)
         if config.most < group:
             raise ConfigError(f"most is {config.most}; give at least a group, {group}")
         self.config = config
@@ -79,12 +79,12 @@ def depth(accuracy: Tensor, rollouts: int, config: DARSConfig = DARSConfig()) ->
 
 
 @dataclass(frozen=True)
-class ReinforceAdaConfig:
+class ReinforceAdaConfig(Settings):
     choice: str = "balanced"  # half a group of each kind; or "positive": one right answer
-    step: int = 8  # rollouts of a prompt in one pass
-    passes: int = 4  # at most
-    right: float = 0.7  # rewards above it are right
-    first: float = 0.5  # share of the budget for the first pass
+    step: Count = 8  # rollouts of a prompt in one pass
+    passes: Count = 4  # at most
+    right: Probability = 0.7  # rewards above it are right
+    first: Probability = 0.5  # share of the budget for the first pass
 
 
 class ReinforceAda(Scheduler):
@@ -104,7 +104,6 @@ class ReinforceAda(Scheduler):
     ) -> None:
         super().__init__(pool, budget, group)
         one_of(config.choice, ("balanced", "positive"), "choice")
-        in_range("first", config.first, 0, 1)
         if not 1 <= config.step <= budget or config.passes < 1:
             raise ConfigError(
                 f"step {config.step}, passes {config.passes}; give a step from 1 to the budget "
@@ -161,12 +160,12 @@ class ReinforceAda(Scheduler):
 
 
 @dataclass(frozen=True)
-class XRPOConfig:
-    base: int = 4  # rollouts of every prompt in the first pass
-    step: int = 16  # rollouts that are placed before the next look
-    level: float = 0.95  # of the confidence interval of a prompt's mean reward
-    explore: float = 0.1  # weight of the bonus for prompts with few rollouts
-    first: float = 0.5  # share of the budget for the first pass
+class XRPOConfig(Settings):
+    base: Count = 4  # rollouts of every prompt in the first pass
+    step: Count = 16  # rollouts that are placed before the next look
+    level: Probability = 0.95  # of the confidence interval of a prompt's mean reward
+    explore: Probability = 0.1  # weight of the bonus for prompts with few rollouts
+    first: Probability = 0.5  # share of the budget for the first pass
 
 
 class XRPO(Scheduler):
@@ -187,7 +186,6 @@ class XRPO(Scheduler):
                 f"from 2 to the budget {budget}, a step of at least 1, and explore from 0"
             )
         in_range("level", config.level, 0, 1, ends=False)
-        in_range("first", config.first, 0, 1)
         self.config = config
         from scipy import special  # here, as it takes long to import
 

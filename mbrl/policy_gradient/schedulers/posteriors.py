@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mbrl.config import NonNegative, Probability, Settings
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.axes.option import one_of
 from mbrl.policy_gradient.measures.trackers import SuccessTracker
 from mbrl.policy_gradient.schedulers.allocation import (
     first,
     in_groups,
-    in_range,
     numpy_generator,
     rates,
     remember,
@@ -23,10 +23,10 @@ from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Sc
 
 
 @dataclass(frozen=True)
-class VADEConfig:
-    prior: float = 1.0  # both counts of the Beta distribution of a prompt that was never answered
-    fast: float = 0.5  # factor on the counts of a prompt that is answered
-    slow: float = 0.98  # factor on the others' distance from the prior
+class VADEConfig(Settings):
+    prior: NonNegative = 1.0  # both counts of a prompt's Beta distribution before any answer
+    fast: Probability = 0.5  # factor on the counts of a prompt that is answered
+    slow: Probability = 0.98  # factor on the others' distance from the prior
     priority: str = "variance"  # or "information"
 
 
@@ -47,8 +47,6 @@ class VADE(Scheduler):
         super().__init__(pool, budget, group)
         if config.prior <= 0:
             raise ConfigError(f"prior is {config.prior:g}; give a count above 0")
-        in_range("fast", config.fast, 0, 1)
-        in_range("slow", config.slow, 0, 1)
         one_of(config.priority, ("variance", "information"), "priority")
         self.config = config
         self.right = torch.full((pool.size,), config.prior, dtype=torch.float64)
@@ -92,10 +90,10 @@ def information(right: Tensor, wrong: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class WeightedPairsConfig:
-    hard: tuple[float, float] = (0.01, 0.4)  # success rates of the hard half
-    easy: tuple[float, float] = (0.6, 0.99)  # of the easy half
-    discount: float = 0.9  # of an answer by the next answer to its prompt
+class WeightedPairsConfig(Settings):
+    hard: tuple[Probability, Probability] = (0.01, 0.4)  # success rates of the hard half
+    easy: tuple[Probability, Probability] = (0.6, 0.99)  # of the easy half
+    discount: Probability = 0.9  # of an answer by the next answer to its prompt
 
 
 class WeightedPairs(Scheduler):

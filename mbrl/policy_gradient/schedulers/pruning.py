@@ -7,18 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Settings
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.policy_gradient.axes.selection import ResampleOnCorrect
-from mbrl.policy_gradient.schedulers.allocation import in_groups, in_range
+from mbrl.policy_gradient.schedulers.allocation import in_groups
 from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Scheduler
 from mbrl.policy_gradient.schedulers.uniform import Epochs
 from mbrl.types import Trajectories
 
 
 @dataclass(frozen=True)
-class GRPORoCConfig:
-    factor: int = 2  # rollouts for each that is kept
-    fewest: int = 2  # of each kind that are kept, where there are
+class GRPORoCConfig(Settings):
+    factor: Count = 2  # rollouts for each that is kept
+    fewest: CountOrZero = 2  # of each kind that are kept, where there are
 
 
 class GRPORoC(Scheduler):
@@ -63,13 +64,13 @@ class GRPORoC(Scheduler):
 
 
 @dataclass(frozen=True)
-class ARRoLConfig:
-    lr: float = 0.1  # of the logistic regression
-    decay: float = 1e-3  # of its weights, relative to lr
-    bins: int = 10  # of the score, for calibration
-    strength: float = 4.0  # answers that a bin's own score counts as
-    discount: float = 0.99  # of a bin's counts in an update
-    target: float = 0.5  # share of success wanted among survivors
+class ARRoLConfig(Settings):
+    lr: Positive = 0.1  # of the logistic regression
+    decay: NonNegative = 1e-3  # of its weights, relative to lr
+    bins: Count = 10  # of the score, for calibration
+    strength: NonNegative = 4.0  # answers that a bin's own score counts as
+    discount: Probability = 0.99  # of a bin's counts in an update
+    target: Probability = 0.5  # share of success wanted among survivors
 
 
 class ARRoL:
@@ -94,7 +95,6 @@ class ARRoL:
                 f"{features} features, {config}; give numbers above 0, a decay from 0 and a "
                 "discount of at most 1"
             )
-        in_range("target", config.target, 0, 1)
         self.config = config
         self.weight = torch.zeros(features + 1, dtype=torch.float64)
         self.squares = torch.zeros(features + 1, dtype=torch.float64)
@@ -109,7 +109,8 @@ class ARRoL:
         score = self.score(features)
         right, wrong = self.counts[:, self.bin_of(score)]
         strength = self.config.strength
-        return (right + strength * score) / (right + wrong + strength)
+        result: Tensor = (right + strength * score) / (right + wrong + strength)
+        return result
 
     def bin_of(self, score: Tensor) -> Tensor:
         return (score * self.config.bins).long().clamp_max(self.config.bins - 1)

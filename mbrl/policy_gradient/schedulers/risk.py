@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
+from mbrl.config import Count, CountOrZero, Finite, NonNegative, Positive, Probability, Settings
 from mbrl.errors import ConfigError
 from mbrl.networks import MLP, adam, descend
-from mbrl.policy_gradient.schedulers.allocation import in_groups, in_range, tally
+from mbrl.policy_gradient.schedulers.allocation import in_groups, tally
 from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Scheduler
 
 
@@ -38,18 +39,18 @@ class RiskModel(nn.Module):
 
 
 @dataclass(frozen=True)
-class MPTSConfig:
-    candidates: int = 4  # times as many as are taken
-    mean: float = 1.0  # weight of the predicted risk
-    std: float = 1.0  # weight of its deviation over draws of z
-    draws: int = 50  # of z
-    evenly: float = 0.5  # share of the tasks that is taken without looking
-    steps: int = 20  # of the optimiser in a round
-    lr: float = 3e-3
-    kl: float = 1e-4  # weight of the divergence from the last posterior
-    latent: int = 8
-    hidden: int = 32
-    seed: int = 0  # of the first weights
+class MPTSConfig(Settings):
+    candidates: Count = 4  # times as many as are taken
+    mean: Finite = 1.0  # weight of the predicted risk
+    std: NonNegative = 1.0  # weight of its deviation over draws of z
+    draws: Count = 50  # of z
+    evenly: Probability = 0.5  # share of the tasks that is taken without looking
+    steps: Count = 20  # of the optimiser in a round
+    lr: Positive = 3e-3
+    kl: NonNegative = 1e-4  # weight of the divergence from the last posterior
+    latent: Count = 8
+    hidden: Count = 32
+    seed: CountOrZero = 0  # of the first weights
 
 
 class MPTS(Scheduler):
@@ -74,7 +75,6 @@ class MPTS(Scheduler):
                 f"{config}; give at least 1 candidate, step, latent and hidden unit, 2 draws, lr "
                 "above 0 and kl from 0"
             )
-        in_range("evenly", config.evenly, 0, 1)
         assert pool.features is not None
         self.config = config
         raw = pool.features.float()

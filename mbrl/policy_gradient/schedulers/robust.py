@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, CountOrZero, NonNegative, Probability, Settings
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.measures.trackers import SuccessTracker
 from mbrl.policy_gradient.schedulers.allocation import (
@@ -29,13 +30,13 @@ def bin_of(rate: Tensor, bins: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PromptGDROConfig:
-    bins: int = 4  # equally wide in the success rate
-    rate: float = 0.5  # step of the log-weights
-    smooth: float = 0.9  # what of the loss estimate stays from round to round
-    forget: float = 0.05  # share by which log-weights shrink in a round
-    explore: float = 0.1  # share of prompts that is drawn evenly over bins
-    discount: float = 0.9  # of an answer by the next answer to its prompt
+class PromptGDROConfig(Settings):
+    bins: Count = 4  # equally wide in the success rate
+    rate: NonNegative = 0.5  # step of the log-weights
+    smooth: Probability = 0.9  # what of the loss estimate stays from round to round
+    forget: Probability = 0.05  # share by which log-weights shrink in a round
+    explore: Probability = 0.1  # share of prompts that is drawn evenly over bins
+    discount: Probability = 0.9  # of an answer by the next answer to its prompt
 
 
 class PromptGDRO(Scheduler):
@@ -57,9 +58,7 @@ class PromptGDRO(Scheduler):
             raise ConfigError(
                 f"bins {config.bins}, rate {config.rate:g}; give at least 2 bins and a rate above 0"
             )
-        in_range("forget", config.forget, 0, 1)
         in_range("smooth", config.smooth, 0, 1 - 1e-9)
-        in_range("explore", config.explore, 0, 1)
         self.config = config
         self.tracker = SuccessTracker(config.discount)
         self.log_weights = torch.zeros(config.bins, dtype=torch.float64)
@@ -96,12 +95,12 @@ class PromptGDRO(Scheduler):
 
 
 @dataclass(frozen=True)
-class RolloutGDROConfig:
-    bins: int = 4  # equally wide in the success rate
-    fewest: int = 2  # rollouts of a prompt
-    most: int = 64
-    smooth: float = 0.8  # what of a bin's variance stays from round to round
-    discount: float = 0.9  # of an answer by the next answer to its prompt
+class RolloutGDROConfig(Settings):
+    bins: Count = 4  # equally wide in the success rate
+    fewest: CountOrZero = 2  # rollouts of a prompt
+    most: Count = 64
+    smooth: Probability = 0.8  # what of a bin's variance stays from round to round
+    discount: Probability = 0.9  # of an answer by the next answer to its prompt
 
 
 class RolloutGDRO(Scheduler):
@@ -124,7 +123,6 @@ class RolloutGDRO(Scheduler):
                 f"fewest {config.fewest}, most {config.most}, bins {config.bins} with groups of "
                 f"{group}; give 2 <= fewest <= group <= most and at least 2 bins"
             )
-        in_range("smooth", config.smooth, 0, 1)
         self.config = config
         self.epochs = Epochs(pool.size)
         self.tracker = SuccessTracker(config.discount)

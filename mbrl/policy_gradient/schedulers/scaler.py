@@ -7,20 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, NonNegative, Probability, Settings
 from mbrl.errors import ConfigError
-from mbrl.policy_gradient.schedulers.allocation import in_range, successes
+from mbrl.policy_gradient.schedulers.allocation import successes
 from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Scheduler
 
 
 @dataclass(frozen=True)
-class SCALERConfig:
-    target: float = 0.5  # accuracy that is wanted
-    gain: float = 2.0  # levels per unit of accuracy above the target
-    cap: float = 1.0  # largest change of the level in a round
-    active: int = 8  # environments in the active set; fewer where there are fewer
-    history: int = 50  # rounds that an environment's trend is taken over
-    failures: int = 5  # rounds in a row without a success after which it is replaced
-    saturated: int = 5  # rounds in a row at the highest level after which it is replaced
+class SCALERConfig(Settings):
+    target: Probability = 0.5  # accuracy that is wanted
+    gain: NonNegative = 2.0  # levels per unit of accuracy above the target
+    cap: NonNegative = 1.0  # largest change of the level in a round
+    active: Count = 8  # environments in the active set; fewer where there are fewer
+    history: Count = 50  # rounds that an environment's trend is taken over
+    failures: Count = 5  # rounds in a row without a success after which it is replaced
+    saturated: Count = 5  # rounds in a row at the highest level after which it is replaced
 
 
 class SCALER(Scheduler):
@@ -41,7 +42,6 @@ class SCALER(Scheduler):
     ) -> None:
         super().__init__(pool, budget, group)
         pool.needs("levels", "families")
-        in_range("target", config.target, 0, 1)
         counts = (config.active, config.history - 2, config.failures, config.saturated)
         if config.gain <= 0 or config.cap <= 0 or min(counts) < 1:
             raise ConfigError(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Settings
 from mbrl.errors import CheckpointError, ConfigError
 
 
@@ -22,8 +23,8 @@ def agreement(counts: Tensor, prior: float = 1.0) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SelfConsistencyConfig:
-    prior: float = 1.0  # count of every answer before any was given
+class SelfConsistencyConfig(Settings):
+    prior: NonNegative = 1.0  # count of every answer before any was given
 
 
 class SelfConsistencyAllocation:
@@ -85,14 +86,17 @@ class SelfConsistencyAllocation:
 
 
 @dataclass(frozen=True)
-class OnlineSelfConsistencyConfig:
-    budget: float = 8.0  # answers per question, on average over the stream
-    most: int = 64  # answers to one question
-    fewest: int = 2
-    grid: int = 32  # difficulties that are told apart
-    law: tuple[float, float] = (1.0, 1.0)  # Beta distribution of difficulty, 0 a tie and 1 sure
-    observed: float = 0.05  # rate at which distribution and price follow it; 0: they stay
-    renew: int = 10  # questions between two tables of where to stop
+class OnlineSelfConsistencyConfig(Settings):
+    budget: Positive = 8.0  # answers per question, on average over the stream
+    most: Count = 64  # answers to one question
+    fewest: CountOrZero = 2
+    grid: Count = 32  # difficulties that are told apart
+    law: tuple[Positive, Positive] = (
+        1.0,
+        1.0,
+    )  # Beta law of difficulty, 0 a tie and 1 sure
+    observed: Probability = 0.05  # rate at which distribution and price follow it; 0: they stay
+    renew: Count = 10  # questions between two tables of where to stop
 
 
 class OnlineSelfConsistencyAllocation:

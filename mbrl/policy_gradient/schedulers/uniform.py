@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mbrl.config import Count, Probability, Settings
 from mbrl.errors import ConfigError
-from mbrl.policy_gradient.schedulers.allocation import in_groups, in_range
+from mbrl.policy_gradient.schedulers.allocation import in_groups
 from mbrl.policy_gradient.schedulers.scheduler import Pool, Request, Scheduler
 
 
 @dataclass(frozen=True)
-class UniformConfig:
+class UniformConfig(Settings):
     """Nothing to set."""
 
 
@@ -57,9 +58,9 @@ class Uniform(Scheduler):
 
 
 @dataclass(frozen=True)
-class BroRLConfig:
-    factor: int = 4  # rollouts of a prompt, in usual groups
-    power: float = 0.5  # of the factor, for the learning rate
+class BroRLConfig(Settings):
+    factor: Count = 4  # rollouts of a prompt, in usual groups
+    power: Probability = 0.5  # of the factor, for the learning rate
 
 
 class BroRL(Scheduler):
@@ -80,7 +81,6 @@ class BroRL(Scheduler):
                 f"factor {config.factor} makes groups of {config.factor * group} rollouts, the "
                 f"budget is {budget}; give a factor from 1 to {budget // group}"
             )
-        in_range("power", config.power, 0, 1)
         self.wide = config.factor * group
         self.rate_scale = float(config.factor) ** config.power
         self.epochs = Epochs(pool.size)

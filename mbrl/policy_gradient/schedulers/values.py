@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from mbrl.config import Count, CountOrZero, NonNegative, Probability, Settings
 from mbrl.errors import ConfigError
 from mbrl.networks import MLP, adam, descend
 from mbrl.policy_gradient.measures.trackers import (
@@ -16,7 +17,6 @@ from mbrl.policy_gradient.measures.trackers import (
 )
 from mbrl.policy_gradient.schedulers.allocation import (
     first_places,
-    in_range,
     rates,
     remember,
     share_out,
@@ -90,13 +90,13 @@ def fit_value(
 
 
 @dataclass(frozen=True)
-class V0Config:
-    context: int = 256  # prompts that are remembered with their scores
-    fewest: int = 2  # rollouts of a prompt
-    most: int = 32
-    width: int = 8  # of the embedding
-    hidden: tuple[int, ...] = (32,)
-    seed: int = 0  # of the embedding's first weights
+class V0Config(Settings):
+    context: Count = 256  # prompts that are remembered with their scores
+    fewest: CountOrZero = 2  # rollouts of a prompt
+    most: Count = 32
+    width: Count = 8  # of the embedding
+    hidden: tuple[Count, ...] = (32,)
+    seed: CountOrZero = 0  # of the embedding's first weights
 
 
 class V0(Scheduler):
@@ -146,7 +146,8 @@ class V0(Scheduler):
     @torch.no_grad()
     def predict(self, prompts: Tensor) -> Tensor:
         """[P]: the success probability of each."""
-        return self.value(self.features[self.known], self.scores, self.features[prompts])
+        result: Tensor = self.value(self.features[self.known], self.scores, self.features[prompts])
+        return result
 
     def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
         counted = tally(successes(outcome), self.pool.size)
@@ -159,11 +160,11 @@ class V0(Scheduler):
 
 
 @dataclass(frozen=True)
-class V05Config:
-    z: float = 1.96  # deviations beyond which the prior is rejected
-    most: int = 16  # rollouts of a prompt
-    first: float = 0.5  # share of the budget for the first pass
-    discount: float = 0.9  # of an answer by the next, where the prior is what was seen
+class V05Config(Settings):
+    z: NonNegative = 1.96  # deviations beyond which the prior is rejected
+    most: Count = 16  # rollouts of a prompt
+    first: Probability = 0.5  # share of the budget for the first pass
+    discount: Probability = 0.9  # of an answer by the next, where the prior is what was seen
 
 
 class V05(Scheduler):
@@ -185,7 +186,6 @@ class V05(Scheduler):
                 f"z {config.z:g}, most {config.most} with groups of {group}; give z above 0 and "
                 "most of at least a group"
             )
-        in_range("first", config.first, 0, 1)
         self.config = config
         self.tracker = SuccessTracker(config.discount)
         self.told = torch.full((pool.size,), torch.nan, dtype=torch.float64)

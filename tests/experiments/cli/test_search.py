@@ -86,6 +86,14 @@ def test_an_unfinished_trial_is_finished_first(tmp_path, monkeypatch) -> None:
     assert done.value == pytest.approx(float(np.asarray(records.scores(record))[-1]))
 
 
+def test_a_trial_that_cannot_be_fails_by_name(tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
+    values = {"steps": 10, "objective": "score", "workers": 1, "trials": 2, "out": tmp_path}
+    assert search.Search("bc", "pendulum/expert", ("batch_size=int:-2:-1",), **values).main() == 1
+    assert "batch_size is -" in capsys.readouterr().err
+
+
 class Corner:
     """Answers Optuna's questions with an end of the range, or with a choice by number."""
 

@@ -20,7 +20,7 @@ from tests.experiments.tables.test_table import Here
 def test_every_combination_is_a_column() -> None:
     made = sweep.Sweep(
         ("edac", "sac_n"), ("pendulum/expert",), set=("learner.critics=2,5", "learner.gamma=0.9")
-    )._plan()
+    )._plan()[0]
     labels = [c.label for c in made.blocks[0].columns]
     assert labels == [
         *(f"edac critics={n} gamma=0.9" for n in (2, 5)),

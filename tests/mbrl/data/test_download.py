@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import mbrl.data.download as downloads
 from mbrl.data import load
 from mbrl.data.cards import Checksum, find_card
 from mbrl.data.download import download
@@ -34,6 +35,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if start >= len(content):
                 return self.send_error(416, "Range Not Satisfiable")
             self.send_response(206)
+            end, size = len(content) - 1, len(content)
+            self.send_header("Content-Range", f"bytes {start}-{end}/{size}")
         else:
             self.send_response(200)
         self.send_header("Content-Length", str(len(content) - start))
@@ -168,3 +171,39 @@ def test_load_fetches_a_dataset_that_is_not_here(server, tmp_path, monkeypatch):
     assert len(load("neorl2/Pipeline")) == 5
     assert len(server.log) == 2
     assert len(load("neorl2/Pipeline")) == 5 and len(server.log) == 2  # now from the disk
+
+
+def test_a_part_that_is_a_link_is_not_written_through(server, tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(b"precious")
+    (tmp_path / "f.part").symlink_to(other)
+    with pytest.raises(DataError, match="is a link"):
+        download([f"{server.url}/f"], tmp_path / "f", checksum=SHA)
+    assert other.read_bytes() == b"precious"
+
+
+def test_a_file_beyond_the_bound_is_not_fetched(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, "LARGEST", 10)
+    with pytest.raises(DataError, match="more than 10 are not fetched"):
+        download([f"{server.url}/f"], tmp_path / "f", checksum=SHA)
+    assert not (tmp_path / "f").exists()
+
+
+def test_safe_addresses_come_first(tmp_path, monkeypatch):
+    asked = []
+
+    def refuse(request, **options):
+        asked.append(request.full_url)
+        raise OSError("no network")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    with pytest.raises(DataError, match="no network"):
+        download(["http://a/f", "https://b/f", "http://c/f"], tmp_path / "f")
+    assert asked == ["https://b/f", "http://a/f", "http://c/f"]
+
+
+def test_the_range_of_an_answer_is_checked():
+    downloads._require_range("bytes 5-9/10", 5)
+    for text in (None, "bytes 0-9/10", "bytes */10", "5-9"):
+        with pytest.raises(downloads._Changed, match="from 5 on"):
+            downloads._require_range(text, 5)

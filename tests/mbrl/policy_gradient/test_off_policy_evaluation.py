@@ -161,6 +161,11 @@ def test_wrong_input_is_named() -> None:
         Logged(data.log_ratio / 0, data.reward, data.mask, 0.9)
     with pytest.raises(ConfigError, match=r"\[episodes, steps\]"):
         Logged(data.log_ratio[:, :2], data.reward, data.mask, 0.9)
+    for estimator in ESTIMATORS.values():
+        with pytest.raises(ValueError, match=r"count \[7\] for \[K, B\]"):
+            estimator(data, torch.ones(7, dtype=torch.float64))
+        with pytest.raises(ValueError, match="shapes do not fit together"):
+            estimator(data, torch.ones(1, 6, dtype=torch.float64))
     bare = Logged(data.log_ratio, data.reward, data.mask, 0.9)
     with pytest.raises(ConfigError, match="need q"):
         evaluate(bare, "doubly_robust")

@@ -213,3 +213,15 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     words.eos_token = None
     with pytest.raises(ConfigError, match="no end-of-sequence token"):
         huggingface.TokenizerCodec(words, 5)
+
+
+def test_a_program_in_a_folder_is_never_run(tmp_path: Path) -> None:
+    """A config that maps its model to a module beside it is refused, the module not imported."""
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "own", "auto_map": {"AutoConfig": "own.Own",'
+        ' "AutoModelForCausalLM": "own.Own"}}'
+    )
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    with pytest.raises(ConfigError, match="holds no model that can be loaded"):
+        huggingface.load(str(tmp_path), 0, torch.device("cpu"), torch.Generator())
+    assert not (tmp_path / "ran").exists()

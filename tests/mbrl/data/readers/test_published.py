@@ -411,7 +411,7 @@ def test_minari_problems_say_what_to_do(home):
     with pytest.raises(DataError, match=r"Dict of observation, goal.*flatten"):
         load("minari/dict")
     minari_folder(home / "data/minari/short", steps=10)
-    with pytest.raises(DataError, match="announces 10 steps, the episodes hold 9"):
+    with pytest.raises(DataError, match="announces 10 steps, there are 9"):
         load("minari/short")
     broken = minari_episodes()
     broken[1]["actions"] = broken[1]["actions"][:-1]

@@ -107,9 +107,12 @@ BAD = {
     ("name", "setting", "value"), [(n, k, v) for n, d in BAD.items() for k, v in d.items()]
 )
 def test_settings_out_of_range_are_refused(name: str, setting: str, value: object) -> None:
-    config = dataclasses.replace(SCHEDULERS[name].config, **{setting: value})
+    def made() -> object:
+        config = dataclasses.replace(SCHEDULERS[name].config, **{setting: value})
+        return scheduler(name, full_pool(), budget=160, group=4, config=config)
+
     with pytest.raises(ConfigError):
-        scheduler(name, full_pool(), budget=160, group=4, config=config)
+        made()
 
 
 def test_a_pool_without_what_is_read_is_refused() -> None:
