@@ -19,6 +19,7 @@ from algorithms.language.sampling.async_collector import (
     worker_config,
 )
 from algorithms.language.sampling.workers import KINDS, Inline
+from experiments.runs import folders
 from experiments.runs.job import Clock, Job
 from mbrl import agent as shared
 from mbrl import checkpoint
@@ -153,7 +154,7 @@ class LanguageRun(Job):
             "threads": settings.threads,
         }
         self.manifest(facts, settings.device)
-        _train(agent, settings, self.folder, content, quiet)
+        _train(agent, settings, self.folder, content, quiet, clock)
         if isinstance(agent.model, huggingface.HuggingFace):
             huggingface.save(agent.model, agent.codec, self.folder / "model")
         scores = measure(agent, settings.final_problems, settings.final_samples)
@@ -161,7 +162,12 @@ class LanguageRun(Job):
 
 
 def _train(
-    agent: Any, settings: LanguageSettings, folder: Path, content: dict[str, Any], quiet: bool
+    agent: Any,
+    settings: LanguageSettings,
+    folder: Path,
+    content: dict[str, Any],
+    quiet: bool,
+    clock: Clock,
 ) -> None:
     """Restore the callbacks and run the training loop."""
     recorder = Recorder(folder, settings.log_every, settings.tensorboard)
@@ -175,6 +181,7 @@ def _train(
         every=settings.checkpoint_every,
         seconds=settings.checkpoint_seconds,
         parts={"recorder": recorder.state_dict},
+        on_saved=lambda: folders.note_spent(folder, clock()),
     )
     source: Any = agent if isinstance(agent, LanguagePolicyGradient) else None
     if settings.workers > 0:
