@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.evaluation.fqe import LOGGED, FQEConfig, evaluate_policies
+from algorithms.evaluation.fqe import (
+    LOGGED,
+    FQEConfig,
+    evaluate_policies,
+    logged_next_actions,
+)
 from algorithms.evaluation.valuation import (
     ValuationConfig,
     discounted_returns,
@@ -128,3 +133,16 @@ def test_one_episode_is_refused():
     data = world(episodes=1)
     with pytest.raises(DataError, match="has 1 episode here"):
         value_policies([Constant(1)], data)
+
+
+def test_the_logged_policys_next_action_is_that_of_the_next_row():
+    rows = world(episodes=40).transitions
+    actions = logged_next_actions(rows)
+    inside = ~rows.ends
+    assert torch.equal(actions[inside], rows.action.roll(-1)[inside])
+    # where an episode was cut, an action that was logged in the state it was cut in
+    only = rows.select(slice(0, len(rows)))
+    only.action.copy_(rows.obs[:, 1].long())  # action = state
+    cut = rows.truncated
+    assert cut.any()
+    assert torch.equal(logged_next_actions(only)[cut], rows.next_obs[cut, 1].long())
