@@ -7,17 +7,19 @@ exponentiated last.
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from mbrl.config import Finite, NonNegative, Positive, Probability
+from mbrl.config import Finite, NonNegative, Positive, Probability, Range
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import GeometricRatio
 from mbrl.policy_gradient.axes.selection import top
 from mbrl.policy_gradient.groups import BATCH, by_sign, exp, first_steps, group, sequence
 from mbrl.types import Trajectories
+
+UpperBound = Annotated[float, Range(float, "[0, inf]")]  # inf: none
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Clip(Gate):
     """
 
     low: NonNegative = 0.2
-    high: NonNegative = 0.2
+    high: UpperBound = 0.2
     dual: Positive | None = None
     cap: Positive | None = None
     clamp: Positive | None = None
@@ -100,7 +102,7 @@ class DetachedClip(Gate):
     None: no lower bound. For A < 0 the bounds are `negative`, if given."""
 
     low: NonNegative | None = None
-    high: NonNegative = 5.0
+    high: UpperBound = 5.0
     negative: tuple[Finite | None, Finite] | None = None
 
     def __call__(
@@ -213,7 +215,7 @@ class MaskedWeight(Gate):
     """
 
     low: NonNegative = 0.2
-    high: NonNegative = 0.2
+    high: UpperBound = 0.2
     shape: str = "one"
     weighted: bool = True
     outer: tuple[NonNegative, NonNegative] = (0.6, 2.0)

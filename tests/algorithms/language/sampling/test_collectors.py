@@ -56,7 +56,7 @@ def test_mixed_rounds_resume_exactly(tmp_path: Path) -> None:
 def test_what_does_not_go_together() -> None:
     with pytest.raises(ConfigError, match="scheduler and recipe remix are each another kind"):
         LanguageConfig(recipe="remix", scheduler="vade", pool=8)
-    with pytest.raises(ConfigError, match=r"mixed_share is 1\.5, it must be at least 0, at most 1"):
+    with pytest.raises(ConfigError, match=r"mixed_share is 1\.5, it must lie in \[0, 1\]"):
         LanguageConfig(recipe="remix", mixed_share=1.5)
     with pytest.raises(ConfigError, match="a recipe that mixes in earlier ones"):
         check(LanguageConfig(recipe="remix"))

@@ -263,7 +263,7 @@ def test_settings_survive_a_file() -> None:
             "a task that has them: calculator",
         ),
         ({"scheduler": "vade", "prune_at": 3}, "scheduler and prune_at are each another kind"),
-        ({"templates": 99}, "templates is 99, it must be at least 1, at most 8"),
+        ({"templates": 99}, "templates is 99, there are 8; give no more"),
         ({"starts_share": 0.5}, "parity has one turn"),
         ({"pivots": 5, "templates": 2, "scheduler": "uniform"}, "leave templates at 1"),
         ({"horizon": (1, 2)}, "parity has one turn"),
