@@ -216,3 +216,14 @@ def _members(hint: Any) -> tuple[Any, ...]:
     if origin is typing.Union or origin is types.UnionType:
         return typing.get_args(hint)
     return (hint,)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

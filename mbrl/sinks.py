@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from mbrl.config import flatten
 from mbrl.errors import ConfigError, install_command, unknown_name
 from mbrl.files import replacing
 
@@ -88,7 +89,7 @@ class MLflow:
         tags = {"folder_id": run}
         created = self._client.create_run(place, run_name=about.get("name"), tags=tags)
         self._run = created.info.run_id
-        for name, value in _flat(about).items():
+        for name, value in flatten(about).items():
             self._client.log_param(self._run, name, str(value)[:500])
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -109,7 +110,7 @@ class Trackio:
 
         self._run: Any = trackio.init(
             project=PROJECT, name=f"{about.get('name', 'run')}-{run[:8]}", resume="allow",
-            config=_flat(about), embed=False,
+            config=flatten(about), embed=False,
         )  # fmt: skip
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -171,14 +172,3 @@ def open_trackers(names: Sequence[str], folder: Path, about: Mapping[str, Any]) 
         save()
         sinks.append(Once(TRACKERS[name](folder, known["run"], about), known["last"], save))
     return sinks
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """One level, with dots between the names."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

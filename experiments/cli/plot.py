@@ -9,9 +9,10 @@ import tyro
 
 from experiments.reports import figures
 from experiments.reports.figures import Curve
-from experiments.reports.page_parts import flatten, single_run
+from experiments.reports.page_parts import single_run
 from experiments.runs import history
 from experiments.runs.training import TrainingRun
+from mbrl.config import flatten
 from mbrl.errors import CheckpointError, unknown_name
 
 

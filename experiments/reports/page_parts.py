@@ -12,6 +12,7 @@ import numpy as np
 from experiments.reports import figures
 from experiments.reports.figures import Curve
 from experiments.runs import folders, history
+from mbrl.config import flatten
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -114,14 +115,3 @@ def rows_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         f'<div class="scroll" tabindex="0"><table><thead><tr>{names}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}."""
-    flattened: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flattened |= flatten(value, f"{prefix}{name}.")
-        else:
-            flattened[prefix + name] = value
-    return flattened

@@ -1,5 +1,6 @@
 """The path of a newcomer with a log: the script of the example, and the commands of the guide."""
 
+import dataclasses
 import json
 import runpy
 import sys
@@ -95,3 +96,10 @@ def test_the_surest_lead_is_chosen_and_cloning_where_nothing_is_believed():
 
     assert best({"bc": Fitted(-1, True), "iql": Fitted(2, True), "edac": Fitted(9, False)}) == "iql"
     assert best({"iql": Fitted(2, False), "bc": Fitted(-1, False)}) == "bc"
+
+
+def test_masked_data_are_refused_before_any_training():
+    data = load("cartpole/random")
+    masked = dataclasses.replace(data, spec=dataclasses.replace(data.spec, action_mask=True))
+    with pytest.raises(ConfigError, match="run one algorithm alone: bc or discrete_cql"):
+        portfolio(SolveSettings(), masked)
