@@ -16,6 +16,7 @@ from experiments.reports import run_report
 from experiments.reports.grid import grid
 from experiments.runs import solve as solving
 from experiments.runs.export import FOLDER, export_run
+from experiments.runs.selection import agent_at
 from experiments.runs.solve import SolveSettings
 from experiments.runs.valuation import value_run
 from mbrl import data
@@ -60,7 +61,8 @@ class Solve(Settings):
             f"{len(held.transitions.episodes())} are held out"
         )
         places = solving.train_portfolio(settings, self.data, chosen, steps, out)
-        name, valuations = solving.choose(places, held, self.value)
+        agents = {label: agent_at(folder, "last") for label, folder in places.items()}
+        name, valuations = solving.choose(agents, held, self.value)
         table = grid("policy", "more than the logged one", "outside the log", "believed")
         for other in solving.order(valuations):
             fitted = valuations[other].estimates[0]

@@ -267,19 +267,24 @@ def scatter(
     ylabel: str,
     path: Path,
 ) -> None:
-    """Points x [N], y [N]: a panel for each title, a marker for each name."""
+    """Points x [N], y [N]: a panel for each title, six in a line; a marker for each name."""
     with drawing() as plt:
-        size = (3.4 * len(panels), 3.6)
-        figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False)
-        for axes, (title, groups) in zip(grid[0], panels.items(), strict=True):
+        across = min(len(panels), 6)
+        down = -(-len(panels) // across)
+        size = (3.4 * across, 3.6 * down)
+        figure, grid = plt.subplots(down, across, figsize=size, squeeze=False)
+        for axes in grid.flat[len(panels) :]:
+            axes.remove()
+        for axes, (title, groups) in zip(grid.flat, panels.items(), strict=False):
             for index, (name, (x, y)) in enumerate(groups.items()):
                 colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
                 axes.scatter(x, y, s=22, color=colour, marker=marker, alpha=0.8, lw=0, label=name)
             axes.set_title(title, fontsize=10)
             axes.set_xlabel(xlabel, fontsize=9)
             axes.tick_params(labelsize=8)
-        grid[0, 0].set_ylabel(ylabel, fontsize=9)
-        _shared_legend(figure, grid.flat)
+        for axes in grid[:, 0]:
+            axes.set_ylabel(ylabel, fontsize=9)
+        _shared_legend(figure, grid.flat[: len(panels)])
         save(figure, path)
     rows = [
         (title, name, a, b)

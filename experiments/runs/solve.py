@@ -11,7 +11,7 @@ import torch
 
 from algorithms import ALGORITHMS
 from algorithms.evaluation.valuation import Valuation, ValuationConfig, own_gamma, value_policies
-from experiments.runs import folders, pool, selection
+from experiments.runs import folders, pool
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config, merge, preset
 from mbrl.config import Count, CountOrZero, Positive, Settings, Share
@@ -121,14 +121,13 @@ def train_portfolio(
 
 
 def choose(
-    places: dict[str, Path],
+    agents: dict[str, Any],
     held: Dataset,
     config: ValuationConfig,
     on_progress: Callable[[str, Metrics], None] | None = None,
 ) -> tuple[str, dict[str, Valuation]]:
-    """The algorithm whose policy leads the logged one by the largest lower bound on the held-out
-    episodes, among those that the data support; cloning where they support none."""
-    agents = {name: selection.agent_at(folder, "last") for name, folder in places.items()}
+    """The name of the agent whose policy leads the logged one by the largest lower bound on the
+    held-out episodes, among those that the data support; cloning where they support none."""
     first = next(iter(agents.values()))
     settings = ValuationConfig(**{**asdict(config), "gamma": own_gamma(first), "dice_steps": 0})
     policies = [agent.policy for agent in agents.values()]

@@ -29,6 +29,7 @@ STUDIES: dict[str, str] = {
     "schedule_search": "searched schedules of few evaluations beside plain ones",
     "sequence_cost": "time of a recurrent learner's update against its sequence length",
     "solver_orders": "error and order of solvers against steps for a known flow",
+    "solve_choice": "what `solve` chooses from the log, beside what it could have chosen",
     "staleness": "policy gradients of language models on conversations of earlier policies",
     "window_quality": "generated windows and imagined rollouts against the task and its policies",
     "penalty_calibration": "how well penalties rank a world model's true one-step errors",

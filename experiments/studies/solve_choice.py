@@ -1,0 +1,82 @@
+"""What `solve` chooses: the score of its policy beside those of its whole portfolio."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithms import ALGORITHMS
+from algorithms.evaluation.valuation import ValuationConfig
+from experiments.reports import figures
+from experiments.runs.solve import SolveSettings, choose, portfolio
+from experiments.settings import build_config, merge, preset
+from experiments.studies import Outcome
+from mbrl import data, tasks
+from mbrl.data.split import hold_out
+from mbrl.evaluation import evaluate
+
+VERSION = 1
+DEFAULTS: dict[str, Any] = {
+    "data": "pendulum/medium-replay",
+    "steps": 2500,  # updates of each algorithm
+    "holdout": 0.2,  # share of the episodes that choose, and teach nothing
+    "updates": 4000,  # of fitted Q evaluation
+    "resamples": 10,
+    "episodes": 100,  # of an evaluation in the task
+}
+
+
+def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
+    """`chosen`: the normalised score in the task of the policy that `solve` chooses from the log;
+    the score of every algorithm by its name; `best`: the highest of them, which takes the task to
+    find; `worst`; `regret`: best minus chosen. `believed`: policies whose value the held-out
+    episodes support. Curves hold the estimated leads with their bounds, one a policy."""
+    dataset = data.load(settings["data"])
+    train, held = hold_out(dataset, settings["holdout"], seed)
+    agents = {}
+    for name, values in portfolio(SolveSettings(), dataset).items():
+        cls, _ = ALGORITHMS[name]
+        config = build_config(name, merge(preset(name, settings["data"])["config"], values))
+        agents[name] = cls(dataset.spec, config, seed=seed)
+        agents[name].fit(train, settings["steps"], callbacks=[])
+    config = ValuationConfig(steps=settings["updates"], resamples=settings["resamples"], seed=seed)
+    choice, valuations = choose(agents, held, config)
+    task = tasks.make_for(dataset.spec)
+    scores = {
+        name: dataset.spec.score(float(evaluate(agent, task, settings["episodes"]).mean()))
+        for name, agent in agents.items()
+    }
+    fitted = [v.estimates[0] for v in valuations.values()]
+    top = max(scores.values())
+    values = scores | {
+        "chosen": scores[choice],
+        "best": top,
+        "worst": min(scores.values()),
+        "regret": top - scores[choice],
+        "believed": float(sum(e.believed for e in fitted)),
+    }
+    curves = {
+        "score": list(scores.values()),
+        "difference": [e.difference for e in fitted],
+        "low": [e.difference_low for e in fitted],
+        "believed": [float(e.believed) for e in fitted],
+        "chosen": [float(name == choice) for name in agents],
+    }
+    return Outcome(values, curves)
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
+    """Score against the lower bound of the estimated lead: a panel for each dataset."""
+    panels = {}
+    for label, records in rows.items():
+        curves = {
+            name: np.concatenate([np.array(r["curves"][name]) for r in records])
+            for name in ("low", "score", "chosen")
+        }
+        panels[label] = {
+            word: (curves["low"][curves["chosen"] == k], curves["score"][curves["chosen"] == k])
+            for k, word in enumerate(("passed over", "chosen"))
+        }
+    path = folder / f"solve-choice{suffix}.png"
+    figures.scatter(panels, "lower bound of the lead over the log", "score in the task", path)
+    return [path]
