@@ -17,6 +17,7 @@ from mbrl import data, tasks
 from mbrl.config import Count, CountOrZero, Settings
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.evaluation import START_SEED, evaluate
+from mbrl.film import film
 from mbrl.sb3 import load_model
 from mbrl.tasks import Task
 
@@ -36,6 +37,8 @@ class Evaluate(Settings):
     )
     threads: Count = 1  # CPU threads
     out: Path | None = None  # write the returns to this .npz
+    film: Path | None = None  # draw the first episodes into this .gif or .webp
+    film_episodes: Count = 1
     json: bool = False  # print one JSON object instead of text
     fqe_steps: CountOrZero = 0  # updates of a fitted Q evaluation of the kept policies; 0: none
 
@@ -50,6 +53,11 @@ class Evaluate(Settings):
         )
         mean = float(returns.mean())
         error = float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else 0.0
+        if self.film is not None:
+            film(
+                agent, name, self.film, episodes=self.film_episodes, seed=self.seed,
+                deterministic=not self.stochastic,
+            )  # fmt: skip
         if self.out is not None:
             np.savez(self.out, returns=returns, seed=self.seed)
         if self.json:

@@ -97,8 +97,10 @@ class Checksum:
 
 @dataclass(frozen=True)
 class Card:
-    """One family. `sources` are base addresses, tried in order; `checksums` maps a file name to
-    its published checksum where a tier has several files; `kind` is the layout of the files."""
+    """One family. `sources` are base addresses, tried in order; `mirrors` maps a file name, or "*"
+    for any, to one more address ("{name}" stands for the file's name), used only for files whose
+    checksum is published; `checksums` maps a file name to its published checksum where a tier has
+    several files; `kind` is the layout of the files."""
 
     family: str
     kind: str
@@ -109,6 +111,7 @@ class Card:
     environments: dict[str, Environment]
     tiers: dict[str, Tier]
     sources: tuple[str, ...] = ()
+    mirrors: dict[str, str] = field(default_factory=dict)
     licence_note: str = ""
     checksums: dict[str, Checksum] = field(default_factory=dict)
     path: Path = Path()
@@ -131,6 +134,15 @@ class Card:
             if value:
                 return Checksum(kind, value)
         return self.checksums.get(Path(file).name)
+
+    def addresses(self, tier: Tier, file: str) -> list[str]:
+        """Where `file` of `tier` (relative to the sources) can be fetched, in order."""
+        urls = [f"{base}/{file}" for base in self.sources]
+        name = Path(file).name
+        mirror = self.mirrors.get(name, self.mirrors.get("*"))
+        if mirror is not None and self.checksum(tier, file) is not None:
+            urls.append(mirror.replace("{name}", name))
+        return urls
 
     def names(self) -> list[str]:
         """Full dataset names (`family/tier`) of the tiers that exist."""

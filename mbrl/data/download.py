@@ -4,6 +4,7 @@ that is there is a whole file. Without a network the error says what to do by ha
 import hashlib
 import http.client
 import json
+import logging
 import os
 import re
 import urllib.error
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from mbrl.data.cards import Checksum
 from mbrl.errors import DataError, MissingDataError
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
 BLOCK = 1 << 20
@@ -43,6 +46,7 @@ def download(
             raise DataError(f"{file} is a link to a file that would be overwritten; remove it")
     reasons = []
     for url in sorted(urls, key=lambda url: not url.startswith("https:")):
+        log.info("fetching %s to %s", url, target)
         for _ in range(ATTEMPTS):
             before = part.stat().st_size if part.exists() else 0
             try:
@@ -60,6 +64,7 @@ def download(
                 reason, again = str(getattr(problem, "reason", problem)), gained
             if not again:
                 break
+        log.warning("%s: %s", url, reason)
         reasons.append(f"    {url}: {reason}")
     raise MissingDataError(
         f"{target.name} could not be fetched:\n" + "\n".join(reasons) + "\nWithout a network, "

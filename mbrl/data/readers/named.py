@@ -32,7 +32,7 @@ def obtain(card: Card, tier: Tier, file: str, options: Options) -> Path:
     if path is not None:
         return path
     target = data_home() / card.family / file
-    urls = [f"{base}/{file}" for base in card.sources]
+    urls = card.addresses(tier, file)
     if not options.download:
         addresses = "\n".join(f"    {url}" for url in urls)
         raise MissingDataError(

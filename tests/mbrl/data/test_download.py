@@ -207,3 +207,30 @@ def test_the_range_of_an_answer_is_checked():
     for text in (None, "bytes 0-9/10", "bytes */10", "5-9"):
         with pytest.raises(downloads._Changed, match="from 5 on"):
             downloads._require_range(text, 5)
+
+
+def test_a_mirror_serves_only_files_whose_checksum_is_published():
+    card = find_card("d4rl")
+    tier = card.tier("hopper-medium-v2")
+    assert tier.file is not None
+    urls = card.addresses(tier, tier.file)
+    assert urls[0].startswith("http://rail") and urls[1].endswith("/main/hopper_medium-v2.hdf5")
+    unchecked = card.tier("hopper-medium-v1")
+    assert unchecked.file is not None
+    assert len(card.addresses(unchecked, unchecked.file)) == 1
+    neorl2 = find_card("neorl2")
+    named = neorl2.addresses(neorl2.tier("DMSD"), "DMSD/DMSD-val.npz")
+    assert named[1].endswith("/DMSD/DMSD-high-20000-val.npz")
+
+
+def test_what_is_fetched_and_what_failed_is_logged(server, tmp_path, caplog):
+    server.files["/second"] = CONTENT
+    with caplog.at_level("INFO", logger="mbrl"):
+        download([f"{server.url}/first", f"{server.url}/second"], tmp_path / "f", checksum=SHA)
+    levels = [(r.levelname, r.getMessage().split(" ")[0]) for r in caplog.records]
+    assert levels == [
+        ("INFO", "fetching"),
+        ("WARNING", f"{server.url}/first:"),
+        ("INFO", "fetching"),
+    ]
+    assert "HTTP 404" in caplog.text
