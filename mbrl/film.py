@@ -14,7 +14,7 @@ LONGEST = 2000  # frames of a film
 FORMATS = (".gif", ".webp")
 
 
-class Camera(gymnasium.Wrapper):  # type: ignore[misc]  # gymnasium resolves it at run time
+class Camera(gymnasium.Wrapper):  # type: ignore[misc]
     """Keeps a picture [height, width, 3] of every state that the environment was in."""
 
     def __init__(self, env: Any) -> None:
@@ -55,9 +55,9 @@ def film(
     with optional_packages("plots", "films"):
         from PIL import Image
     camera = Camera(_rendering(task))
-    live = GymTask(lambda: camera, copies=1)
+    filmed = GymTask(lambda: camera, copies=1)
     camera.frames.clear()  # of the constructor's look at the spaces
-    returns = evaluate(agent, live, episodes, seed=seed, deterministic=deterministic)
+    returns = evaluate(agent, filmed, episodes, seed=seed, deterministic=deterministic)
     fps = camera.metadata.get("render_fps") or 30
     pictures = [Image.fromarray(frame) for frame in camera.frames]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.spatial import cKDTree
-from torch import Tensor
+from torch import Tensor, nn
 
 from mbrl import agent
 from mbrl.buffer import Buffer
@@ -29,7 +29,7 @@ from mbrl.networks import (
     polyak_update,
     target_copy,
 )
-from mbrl.training import Metrics, Stateful, Trainable, is_stateful
+from mbrl.training import Metrics, Stateful, Trainable, chosen_action, is_stateful
 from mbrl.types import Dataset, Spec, Transitions
 
 Policy = Callable[[Tensor], Tensor] | Stateful  # raw obs [B, S] to actions in the task's units
@@ -202,8 +202,15 @@ def greedy_actions(policy: Policy, data: Transitions, starts: Tensor) -> Tensor:
     """Actions at every `next_obs` of `data`, then at the rows `starts` [E], where episodes begin:
     [N + E, A] in the task's units, or [N + E] where discrete."""
     if not is_stateful(policy):
-        places = (data.next_obs.float(), data.obs[starts].float())
-        return torch.cat([policy(part) for obs in places for part in obs.split(CHUNK)])
+        mask = allowed_actions(data, starts)
+        if mask is None or not isinstance(policy, nn.Module):
+            places = (data.next_obs.float(), data.obs[starts].float())
+            return torch.cat([policy(part) for obs in places for part in obs.split(CHUNK)])
+        obs = torch.cat([data.next_obs, data.obs[starts]]).float()
+        parts = zip(obs.split(CHUNK), mask.split(CHUNK), strict=True)
+        return torch.cat(
+            [chosen_action(policy, o, None, deterministic=True, mask=m) for o, m in parts]
+        )
     # Longest episodes first: those that still run are the first ones, at every step.
     length = torch.cat([starts[1:], starts.new_tensor([len(data)])]) - starts
     order = length.argsort(descending=True)
@@ -218,14 +225,25 @@ def greedy_actions(policy: Policy, data: Transitions, starts: Tensor) -> Tensor:
     return actions
 
 
+def allowed_actions(data: Transitions, starts: Tensor) -> Tensor | None:
+    """Masks [N + E, n] of what `greedy_actions` may choose from; None for data without masks. After
+    the end of an episode, where nothing is chosen, all are allowed."""
+    if data.action_mask is None or data.next_action_mask is None:
+        return None
+    following = data.next_action_mask | data.terminated[:, None]
+    return torch.cat([following, data.action_mask[starts]])
+
+
 def logged_next_actions(data: Transitions) -> Tensor:
     """The logged action at every `next_obs`: that of the next row, or, where an episode was cut,
-    that of a random one of the rows whose observations are nearest."""
+    that of a random one of the rows whose observations are nearest, among the allowed ones."""
     action = data.action.roll(-1, 0)
     cut = (data.truncated & ~data.terminated).nonzero().flatten()
     if len(cut):
         generator = torch.Generator().manual_seed(0)
-        action[cut] = NearestActions(data)(data.next_obs[cut], generator).to(action.device)
+        mask = None if data.next_action_mask is None else data.next_action_mask[cut]
+        nearest = NearestActions(data)(data.next_obs[cut], generator, mask)
+        action[cut] = nearest.to(action.device)
     return action
 
 
@@ -241,10 +259,18 @@ class NearestActions:
         noise = 1e-6 * np.random.default_rng(0).normal(size=obs.shape)
         self.tree = cKDTree((obs / self.scale).numpy() + noise)
 
-    def __call__(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        """Actions [B, A] (or [B]) in the task's units at raw `obs` [B, S]."""
+    def __call__(
+        self, obs: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """Actions [B, A] (or [B]) in the task's units at raw `obs` [B, S]; those that `mask` [B, n]
+        allows, each as likely as it is among the nearest rows (equally where it is in none)."""
         places = (obs.detach().cpu().double() / self.scale).numpy()
         near = self.tree.query(places, k=self.count)[1].reshape(len(obs), self.count)
+        if mask is not None:
+            done = self.action[torch.from_numpy(near)].long()  # [B, k]
+            counts = torch.zeros(mask.shape).scatter_add_(1, done, torch.ones(done.shape))
+            weight = (counts + 1e-6) * mask.cpu()
+            return torch.multinomial(weight, 1, generator=generator)[:, 0].to(obs.device)
         picked = torch.randint(self.count, (len(obs), 1), generator=generator).numpy()
         rows = np.take_along_axis(near, picked, 1)[:, 0]
         return self.action[torch.from_numpy(rows)].to(obs.device)
@@ -261,10 +287,14 @@ def policy_actions(
     place, count = data.obs.device, len(data) + len(starts)
     shape = (count,) if spec.discrete else (count, spec.action_dim)
     scale = None if spec.discrete else ActionScale(spec).to(place)
+    mask = allowed_actions(data, starts)
     columns = []
     for k, policy in enumerate(policies):
         if isinstance(policy, LoggedPolicy):
             action = torch.cat([logged_next_actions(data), data.action[starts]])
+            if mask is not None:  # after an end the next row belongs to another episode
+                ended = data.terminated.nonzero().flatten()
+                action[ended] = mask[ended].int().argmax(1).to(action.dtype)
         elif isinstance(policy, Trainable):
             there = next(policy.policy.parameters()).device
             action = greedy_actions(policy.policy, data.to(there), starts.to(there)).to(place)
@@ -287,6 +317,11 @@ def policy_actions(
         if low < 0 or high > last:
             raise ConfigError(
                 f"policy {k} gives actions {low} to {high}, task {spec.task!r} has 0 to {last}"
+            )
+        if mask is not None and not bool(mask.gather(1, action.long()[:, None]).all()):
+            raise ConfigError(
+                f"policy {k} takes actions that task {spec.task!r} did not allow there; give an "
+                "agent that keeps to action masks"
             )
         columns.append(action.long())
     return torch.stack(columns, 1)
@@ -312,11 +347,6 @@ class FQE:
             raise ConfigError("policies is empty; give at least one agent or function")
         if len(dataset) == 0:
             raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
-        if dataset.spec.action_mask:
-            raise ConfigError(
-                f"task {dataset.spec.task!r} masks actions, which fitted Q evaluation does not "
-                "keep to; evaluate in the task (fqe_steps 0)"
-            )
         self.config, self.spec = config, dataset.spec
         self.place = agent.resolve_device(device)
         initial, self.generator = agent.generators(config.seed, self.place)

@@ -140,7 +140,8 @@ def value_policies(
     near = [_support(policy, dataset) for policy in policies]
     logged = _interval(discounted_returns(rows, config.discount), config.confidence)
     limits = fqe.return_range(rows.reward, rows.terminated, config.discount, rows.duration)
-    use_dice = config.dice_steps > 0 and rows.duration is None
+    # DICE asks for actions at observations alone, without their time step or mask.
+    use_dice = config.dice_steps > 0 and rows.duration is None and rows.action_mask is None
     reference = _logged_dice(dataset, config, shown("DICE")) if use_dice else None
     result = []
     for policy, fitted, close in zip(
@@ -282,13 +283,11 @@ def _dice(
     if is_stateful(policy):
         note = "a policy with memory has no action at a row alone"
         return Estimate("DICE", *(math.nan,) * 6, believed=False, note=note)
-    own = torch.Generator().manual_seed(config.seed)
-    nearest = fqe.NearestActions(dataset.transitions)
+    if logged is None:
+        note = "the fit of the logged policy diverged"
+        return Estimate("DICE", *(math.nan,) * 6, believed=False, note=note)
     try:
         mine = dice.correct(acts, dataset, settings, on_progress=shown)
-        logged = dice.correct(
-            lambda obs, _: nearest(obs, own), dataset, settings, on_progress=shown
-        )
     except (DivergenceError, ConfigError) as problem:
         return Estimate("DICE", *(math.nan,) * 6, believed=False, note=str(problem))
     freedom = len(dataset.transitions.episodes()) - 1

@@ -46,13 +46,7 @@ class SolveSettings(Settings):
 
 
 def portfolio(settings: SolveSettings, dataset: Dataset) -> dict[str, dict[str, Any]]:
-    """The algorithms for the dataset, each with the config values that it needs there. Raises
-    `ConfigError` for data with action masks."""
-    if dataset.spec.action_mask:
-        raise ConfigError(
-            f"{dataset.provenance.card} has action masks, which fitted Q evaluation does not take, "
-            "so nothing can be chosen from the log; run one algorithm alone: bc or discrete_cql"
-        )
+    """The algorithms for the dataset, each with the config values that it needs there."""
     if settings.algorithms:
         return {name: {} for name in settings.algorithms}
     if dataset.spec.discrete:

@@ -1,6 +1,5 @@
 """The path of a newcomer with a log: the script of the example, and the commands of the guide."""
 
-import dataclasses
 import json
 import runpy
 import sys
@@ -9,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from experiments.__main__ import main
+from experiments.recording.environment import collect
 from experiments.runs.solve import SolveSettings, best, portfolio
-from mbrl.data import load
+from mbrl.data import load, save_npz
 from mbrl.errors import ConfigError
+from tests.mbrl.own_environments import Corridor
 
 ROOT = Path(__file__).parents[2]
 IMPORT = [
@@ -98,8 +99,11 @@ def test_the_surest_lead_is_chosen_and_cloning_where_nothing_is_believed():
     assert best({"iql": Fitted(2, False), "bc": Fitted(-1, False)}) == "bc"
 
 
-def test_masked_data_are_refused_before_any_training():
-    data = load("cartpole/random")
-    masked = dataclasses.replace(data, spec=dataclasses.replace(data.spec, action_mask=True))
-    with pytest.raises(ConfigError, match="run one algorithm alone: bc or discrete_cql"):
-        portfolio(SolveSettings(), masked)
+def test_data_with_action_masks_are_solved_and_valued(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    save_npz(collect(Corridor, steps=300), "corridor.npz")
+    options = ["--steps", "30", "--algorithms", "bc", "discrete_iql", "--workers", "1", *QUICK]
+    assert main(["solve", "corridor.npz", "--out", "solved", *options]) == 0
+    text = capsys.readouterr().out
+    assert "(chosen)" in text and "than the logged policy" in text and "DICE" not in text

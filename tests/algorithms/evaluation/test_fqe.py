@@ -7,22 +7,26 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algorithms import BC, NEUBAY, TD3BC, BCConfig, TD3BCConfig
 from algorithms.evaluation.fqe import (
+    LOGGED,
     FQEConfig,
+    NearestActions,
     evaluate_policies,
     greedy_actions,
     return_moments,
     return_range,
     select,
 )
+from experiments.recording.environment import collect
 from experiments.settings import build_config
 from mbrl import statistics
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.tasks import make
 from mbrl.types import Dataset, Spec, Transitions
+from tests.mbrl.own_environments import Corridor
 from tests.small import CONFIGS
 
 SMALL = FQEConfig(hidden=(16, 16), steps=60, batch_size=32)
@@ -340,3 +344,45 @@ def test_bad_input_is_named(pendulum: Dataset, cartpole: Dataset) -> None:
     ):
         with pytest.raises(ConfigError, match=f"{field} is"):
             FQEConfig(**{field: value})
+
+
+class Leaning(nn.Module):
+    """Goes left (action 0) or right, where it is allowed to."""
+
+    def __init__(self, action: int) -> None:
+        super().__init__()
+        self.lean = nn.Parameter(torch.tensor([0.5 - action, action - 0.5]))
+
+    def forward(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
+        logits = self.lean.expand(len(obs), 2)
+        return (logits if mask is None else logits.masked_fill(~mask, -torch.inf)).argmax(1)
+
+
+def test_values_keep_to_action_masks() -> None:
+    """In the corridor with a wall at its left end: right all the way costs one a step, 4 - c steps
+    from cell c; left wherever it is allowed goes to and fro for ever."""
+    dataset = collect(Corridor, steps=2000)
+    gamma, rows = 0.9, dataset.transitions
+    config = FQEConfig(hidden=(32, 32), steps=2500, batch_size=128, gamma=gamma)
+    result = evaluate_policies([Leaning(1), Leaning(0), LOGGED], dataset, config)
+    cells = np.array([int(rows.obs[a].argmax()) for a, _ in rows.episodes()])
+    right = -(1 - gamma ** (4 - cells)) / (1 - gamma)
+    assert np.abs(result.start_values[0] - right).max() < 0.15
+    assert np.abs(result.start_values[1] + 1 / (1 - gamma)).max() < 0.15
+    assert result.values[1] < result.values[2] < result.values[0]
+    with pytest.raises(ConfigError, match="did not allow there"):
+        evaluate_policies([lambda obs: torch.zeros(len(obs), dtype=torch.long)], dataset, config)
+
+
+def test_after_a_cut_the_logged_policy_takes_an_allowed_action() -> None:
+    rows = collect(Corridor, steps=400).transitions
+    cut = (rows.truncated & ~rows.terminated).nonzero().flatten()
+    assert len(cut)
+    mask = torch.tensor([[False, True]]).repeat(len(cut), 1)  # whatever the neighbours did
+    generator = torch.Generator().manual_seed(0)
+    assert (NearestActions(rows)(rows.next_obs[cut], generator, mask) == 1).all()
+    both = torch.ones(4000, 2, dtype=torch.bool)
+    place = rows.next_obs[cut[:1]].expand(4000, -1)
+    free = NearestActions(rows)(place, generator, both).float().mean()
+    same = (rows.obs == place[:1]).all(1)
+    assert abs(free - rows.action[same].float().mean()) < 0.25  # of 32 rows of one cell
