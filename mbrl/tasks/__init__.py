@@ -19,10 +19,11 @@ from mbrl.tasks.classic import (
     MountainCarContinuous,
     Pendulum,
 )
+from mbrl.tasks.glucose import Simglucose
 from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
 from mbrl.tasks.gym_task import GymTask
-from mbrl.tasks.mujoco import MujocoTask
-from mbrl.tasks.mujoco_table import ROBOTS
+from mbrl.tasks.mujoco import MUJOCO_TASKS, MujocoTask
+from mbrl.tasks.neorl2 import DoubleMassSpring
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
 from mbrl.types import Spec
 
@@ -47,18 +48,27 @@ TASKS: dict[str, Callable[..., Task]] = {
     "Acrobot-v1": Acrobot,
     "CartPoleSwingUp-v0": CartPoleSwingUp,
     "PointMass-v0": PointMass,
-    **{robot: functools.partial(MujocoTask, robot) for robot in ROBOTS},
+    "DMSD-v0": DoubleMassSpring,
+    "Simglucose-v0": Simglucose,
+    **{robot: functools.partial(MujocoTask, robot) for robot in MUJOCO_TASKS},
 }
 
 
-OWN = ("CartPoleSwingUp-v0", "PointMass-v0")  # those that are not gymnasium's
+OWN = {  # those that are not gymnasium's, with their limits
+    "CartPoleSwingUp-v0": 500,
+    "PointMass-v0": 30,
+    "DMSD-v0": 100,
+    "SafetyHalfCheetah-v0": 1000,
+    "Simglucose-v0": 480,
+    "RandomFrictionHopper-v0": 1000,
+}
 
-for own in OWN:  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made before that
+for own, limit in OWN.items():  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made yet
     gymnasium.register(
         f"longreach/{own}",
         entry_point="mbrl.tasks.gym_env:TaskEnvironment",
         kwargs={"task_id": own},
-        max_episode_steps=TASKS[own]().spec.max_episode_steps,
+        max_episode_steps=limit,
     )
 
 

@@ -17,19 +17,23 @@ from mbrl.errors import ConfigError, unknown_name
 from mbrl.tasks.base import Step
 from mbrl.tasks.common import check_dtype, continuous_action
 from mbrl.tasks.mujoco_table import ROBOTS, Robot, Rows, ant_extra_v5, usable
+from mbrl.tasks.mujoco_variants import VARIANTS
 from mbrl.tasks.references import REFERENCE_RETURNS
 from mbrl.types import Spec
 
 Array = np.ndarray
+Worker = tuple[Any, Any]  # a thread's model and its data
+MUJOCO_TASKS = {**ROBOTS, **VARIANTS}
 
 
 class MujocoTask:
-    """One of gymnasium's MuJoCo environments, version 4 or 5.
+    """One of gymnasium's MuJoCo environments, version 4 or 5, or a variant of one.
 
     The state [B, K] is float64 whatever `dtype` says: positions, speeds, the constraint solver's
     warm start, and the few numbers that gymnasium reads from the simulator after a step and that
     lag behind it by one integrator stage (tip and fingertip positions, contact and constraint
-    forces). With these, resuming from a state is exact. Rows are stepped on `threads` threads of
+    forces); then the numbers of the model that an episode draws, where a variant has any. With
+    these, resuming from a state is exact. Rows are stepped on `threads` threads of
     the CPU; observations and rewards come in `dtype` on `device`. Actions beyond the bounds are
     clipped by the actuators, while the control cost takes them as given, as in gymnasium.
 
@@ -48,28 +52,33 @@ class MujocoTask:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        if task_id not in ROBOTS:
-            raise unknown_name("MuJoCo task", task_id, ROBOTS)
+        if task_id not in MUJOCO_TASKS:
+            raise unknown_name("MuJoCo task", task_id, MUJOCO_TASKS)
         if threads < 1:
             raise ConfigError(f"{task_id}: threads must be at least 1, got {threads}")
         check_dtype(task_id, dtype)
         import mujoco
 
         self.device, self.dtype, self.threads = torch.device(device), dtype, threads
-        self._mujoco, self._robot = mujoco, ROBOTS[task_id]
+        self._mujoco, self._robot = mujoco, MUJOCO_TASKS[task_id]
         if use_contact_forces:
             self._robot = with_contact_forces(task_id, self._robot)
         if not exclude_current_positions_from_observation:
             self._robot = with_positions(task_id, self._robot)
-        self._model = load_model(self._robot.xml)
-        self._data = [mujoco.MjData(self._model) for _ in range(threads)]
+        self._model = self._prepared()
+        models = [self._model] * threads
+        if self._robot.varied is not None:  # each thread writes the numbers of its row
+            models = [self._prepared() for _ in range(threads)]
+        self._workers = [(model, mujoco.MjData(model)) for model in models]
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         parts = (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL)
         self._parts = sum(int(p) for p in (*parts, mujoco.mjtState.mjSTATE_WARMSTART))
         self._nq, self._nv = int(self._model.nq), int(self._model.nv)
         self._core = self._nq + 2 * self._nv
         extra = self._robot.extra
-        self._size = self._core + (len(extra(self._data[0])) if extra else 0)
+        self._size = self._core + (len(extra(self._workers[0][1])) if extra else 0)
+        self._varied = self._size  # where the numbers of the model begin
+        self._size += self._robot.varied.size if self._robot.varied else 0
         self._dt = float(self._model.opt.timestep) * self._robot.frame_skip
         low, high = np.array(self._model.actuator_ctrlrange).T
         self.spec = Spec(
@@ -87,7 +96,8 @@ class MujocoTask:
         distribution)."""
         start = torch.from_numpy(np.array(self._model.qpos0))
         q, v = self._robot.start(count, generator, start, self._nv)
-        return self._settle(q, v).to(self.device)
+        varied = self._robot.varied.draw(count, generator) if self._robot.varied else None
+        return self._settle(q, v, varied).to(self.device)
 
     def observe(self, state: Tensor) -> Tensor:
         """Observations [B, S] in `dtype`."""
@@ -101,7 +111,7 @@ class MujocoTask:
         control = control.detach().to("cpu", torch.float64).contiguous()
         new = torch.empty_like(old)
         source, push, target = old.numpy(), control.numpy(), new.numpy()
-        self._in_chunks(len(old), lambda data, i: self._advance(data, source, push, target, i))
+        self._in_chunks(len(old), lambda worker, i: self._advance(worker, source, push, target, i))
         before, after = self._rows(old), self._rows(new)
         ended = self._robot.ended(after)
         reward = self._robot.reward(before, after, control, ended, self._dt)
@@ -125,7 +135,10 @@ class MujocoTask:
         q, v, possible = self._robot.invert(seen)
         q = torch.where(possible[:, None], q, torch.from_numpy(np.array(self._model.qpos0)))
         v = torch.where(possible[:, None], v, torch.zeros_like(v))
-        state = self._settle(q, v)
+        varied = self._robot.varied.read(seen) if self._robot.varied else None
+        if varied is not None:
+            varied = torch.where(possible[:, None], varied, torch.ones_like(varied))
+        state = self._settle(q, v, varied)
         if self._robot.restore is not None:
             extra = self._robot.restore(seen, state[:, self._core :])
             extra = torch.where(possible[:, None], extra, state[:, self._core :])
@@ -136,54 +149,76 @@ class MujocoTask:
         """The environment's rule read from `next_obs` alone."""
         return self._robot.terminates(next_obs)
 
-    def state_from_simulator(self, qpos: Tensor, qvel: Tensor) -> Tensor:
+    def state_from_simulator(
+        self, qpos: Tensor, qvel: Tensor, varied: Tensor | None = None
+    ) -> Tensor:
         """States [B, K] of positions [B, nq] and speeds [B, nv], as gymnasium's `set_state` leaves
-        them after a reset: what logged `infos/qpos` and `infos/qvel` need to become states."""
-        for name, value, size in (("qpos", qpos, self._nq), ("qvel", qvel, self._nv)):
-            if value.ndim != 2 or value.shape[1] != size:
+        them after a reset: what logged `infos/qpos` and `infos/qvel` need to become states.
+        `varied` [B, n] are the numbers that episodes draw, in the tasks that have any."""
+        size = self._robot.varied.size if self._robot.varied else 0
+        given = torch.empty(len(qpos), 0) if varied is None else varied
+        parts = (("qpos", qpos, self._nq), ("qvel", qvel, self._nv), ("varied", given, size))
+        for name, value, width in parts:
+            if value.ndim != 2 or value.shape[1] != width:
                 raise ConfigError(
-                    f"{self.spec.task}: {name} must be [B, {size}], got {tuple(value.shape)}"
+                    f"{self.spec.task}: {name} must be [B, {width}], got {tuple(value.shape)}"
                 )
-        q, v = (value.to("cpu", torch.float64) for value in (qpos, qvel))
-        return self._settle(q, v).to(self.device)
+        q, v, numbers = (value.to("cpu", torch.float64) for _, value, _ in parts)
+        return self._settle(q, v, numbers).to(self.device)
+
+    def _prepared(self) -> Any:
+        model = load_model(self._robot.xml)
+        if self._robot.prepare is not None:
+            self._robot.prepare(model)
+        return model
 
     def _rows(self, state: Tensor) -> Rows:
         nq, nv = self._nq, self._nv
         return Rows(state[:, :nq], state[:, nq : nq + nv], state[:, self._core :])
 
-    def _settle(self, q: Tensor, v: Tensor) -> Tensor:
+    def _settle(self, q: Tensor, v: Tensor, varied: Tensor | None = None) -> Tensor:
         """The states of positions and speeds after a fresh forward pass without control."""
         state = torch.empty((len(q), self._size), dtype=torch.float64)
+        if varied is not None:
+            state[:, self._varied :] = varied
         positions, speeds, target = q.numpy(), v.numpy(), state.numpy()
-        self._in_chunks(len(q), lambda data, i: self._place(data, positions, speeds, target, i))
+        self._in_chunks(len(q), lambda worker, i: self._place(worker, positions, speeds, target, i))
         return state
 
-    def _place(self, data: Any, q: Array, v: Array, target: Array, i: int) -> None:
-        self._mujoco.mj_resetData(self._model, data)
+    def _place(self, worker: Worker, q: Array, v: Array, target: Array, i: int) -> None:
+        model, data = worker
+        if self._robot.varied is not None:
+            self._robot.varied.write(model, target[i, self._varied :])
+        self._mujoco.mj_resetData(model, data)
         data.qpos[:], data.qvel[:] = q[i], v[i]
-        self._mujoco.mj_forward(self._model, data)
-        self._read(data, target[i])
+        self._mujoco.mj_forward(model, data)
+        self._read(worker, target[i])
 
-    def _advance(self, data: Any, source: Array, push: Array, target: Array, i: int) -> None:
-        self._mujoco.mj_setState(self._model, data, source[i, : self._core], self._parts)
+    def _advance(self, worker: Worker, source: Array, push: Array, target: Array, i: int) -> None:
+        model, data = worker
+        if self._robot.varied is not None:
+            self._robot.varied.write(model, source[i, self._varied :])
+            target[i, self._varied :] = source[i, self._varied :]
+        self._mujoco.mj_setState(model, data, source[i, : self._core], self._parts)
         data.ctrl[:] = push[i]
-        self._mujoco.mj_step(self._model, data, nstep=self._robot.frame_skip)
+        self._mujoco.mj_step(model, data, nstep=self._robot.frame_skip)
         if self._robot.contact_forces:
-            self._mujoco.mj_rnePostConstraint(self._model, data)
-        self._read(data, target[i])
+            self._mujoco.mj_rnePostConstraint(model, data)
+        self._read(worker, target[i])
 
-    def _read(self, data: Any, row: Array) -> None:
-        self._mujoco.mj_getState(self._model, data, row[: self._core], self._parts)
+    def _read(self, worker: Worker, row: Array) -> None:
+        model, data = worker
+        self._mujoco.mj_getState(model, data, row[: self._core], self._parts)
         if self._robot.extra is not None:
-            row[self._core :] = self._robot.extra(data)
+            row[self._core : self._varied] = self._robot.extra(data)
 
-    def _in_chunks(self, count: int, work: Callable[[Any, int], None]) -> None:
-        """`work(data, i)` for every row, a contiguous chunk of rows for each thread."""
+    def _in_chunks(self, count: int, work: Callable[[Worker, int], None]) -> None:
+        """`work(worker, i)` for every row, a contiguous chunk of rows for each thread."""
 
-        def chunk(worker: int) -> None:
-            data = self._data[worker]
-            for i in range(count * worker // self.threads, count * (worker + 1) // self.threads):
-                work(data, i)
+        def chunk(thread: int) -> None:
+            worker = self._workers[thread]
+            for i in range(count * thread // self.threads, count * (thread + 1) // self.threads):
+                work(worker, i)
 
         if self._pool is None:
             chunk(0)

@@ -28,6 +28,15 @@ class Rows(NamedTuple):
     extra: Tensor
 
 
+class Varied(NamedTuple):
+    """Numbers of the model that differ between episodes. They end the state and `Rows.extra`."""
+
+    size: int
+    draw: Callable[[int, torch.Generator], Tensor]  # [B, size] of new episodes
+    read: Callable[[Tensor], Tensor]  # [B, size] from observations
+    write: Callable[[Any, np.ndarray], None]  # one row of them into a model
+
+
 @dataclass(frozen=True)
 class Robot:
     """One environment. `extra` are numbers of MuJoCo's data that gymnasium reads after a step,
@@ -45,6 +54,8 @@ class Robot:
     extra: Callable[[Any], np.ndarray] | None = None
     restore: Callable[[Tensor, Tensor], Tensor] | None = None  # obs, extra -> extra seen in obs
     contact_forces: bool = False
+    varied: Varied | None = None
+    prepare: Callable[[Any], None] | None = None  # changes the model once, after it is compiled
     max_episode_steps: int = 1000
 
 

@@ -45,4 +45,10 @@ REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
     "Walker2d-v5": (1.629008, 4592.3),
     "Ant-v4": (-325.6, 3879.7),
     "Ant-v5": (-325.6, 3879.7),
+    # The (min, max) of NeoRL-2 (Gao et al., arXiv 2503.19267), in its code, neorl2/envs/info.py.
+    "DMSD-v0": (30.6, 849.51),
+    "SafetyHalfCheetah-v0": (-283.0, 2507.0),
+    "Simglucose-v0": (9.75, 475.0),
+    "Pipeline-v0": (-296.0, 751.0),
+    "RandomFrictionHopper-v0": (-3.0, 503.0),
 }
