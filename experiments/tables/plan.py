@@ -18,9 +18,10 @@ from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 
 TABLES = Path(__file__).parent / "definitions"
+FINAL_EPISODES = 100  # of the last evaluation, unless a table says otherwise
 KEYS = {"title", "note", "datasets", "algorithms", "columns", "seeds", "steps", "fqe_steps"}
 KEYS |= {"blocks", "sweep", "study", "rows", "settings", "metrics", "published", "reference"}
-KEYS |= {"conclusions", "cell_seconds"}
+KEYS |= {"conclusions", "cell_seconds", "final_episodes"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Row:
     steps: int | None = None  # None: the preset's
     settings: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None  # that a cell may take, as the table's file states
+    final_episodes: int = FINAL_EPISODES  # starts of the last evaluation
 
     @property
     def folder(self) -> str:
@@ -130,6 +132,8 @@ class Plan:
             "fqe_steps": self.fqe_steps,
             "threads": 1,
         }
+        if row.final_episodes != FINAL_EPISODES:
+            key["final_episodes"] = row.final_episodes
         key |= objective_version(key["config"])
         name = file_name(column.label.replace("/", "-").replace(" ", "-"))
         return Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
@@ -254,13 +258,14 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
     columns = _columns(values)
     steps = values.get("steps")
     seeds = tuple(values["seeds"])
-    seconds = values.get("cell_seconds")
-    blocks = [Block("", _rows(values.get("datasets", []), steps, "", seconds), columns, seeds)]
+    blocks = [Block("", _rows(values, ""), columns, seeds)]
     for block in values.get("blocks", []):
         own = _columns(block) if {"algorithms", "columns"} & block.keys() else columns
-        budget = block.get("steps", steps)
-        suffix = "" if budget == steps else f"@{budget}"
-        rows = _rows(block["datasets"], budget, suffix, block.get("cell_seconds", seconds))
+        if not block.get("datasets"):
+            raise ConfigError(f"block {block.get('title')!r} needs datasets")
+        suffix = "" if block.get("steps", steps) == steps else f"@{block['steps']}"
+        shared = {k: v for k, v in values.items() if k != "datasets"}
+        rows = _rows(shared | block, suffix)
         blocks.append(Block(block["title"], rows, own, tuple(block.get("seeds", seeds))))
     for block in blocks:
         for row in block.rows:
@@ -268,10 +273,14 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
     return blocks
 
 
-def _rows(
-    datasets: list[str], steps: int | None, suffix: str, seconds: float | None
-) -> tuple[Row, ...]:
-    return tuple(Row(f"{data}{suffix}", data, steps, seconds=seconds) for data in datasets)
+def _rows(values: dict[str, Any], suffix: str) -> tuple[Row, ...]:
+    """A row for each of the datasets that a table or block names."""
+    common = {
+        "steps": values.get("steps"),
+        "seconds": values.get("cell_seconds"),
+        "final_episodes": values.get("final_episodes", FINAL_EPISODES),
+    }
+    return tuple(Row(f"{data}{suffix}", data, **common) for data in values.get("datasets", []))
 
 
 def _columns(values: dict[str, Any]) -> tuple[Column, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.tables import conclusions, records
 from experiments.tables.plan import Column
-from experiments.tables.summary import BlockSummary, Entry, Summary
+from experiments.tables.summary import BlockSummary, Entry, Published, Summary
 from mbrl import statistics
 
 
@@ -73,7 +73,10 @@ def deviation(values: np.ndarray) -> float:
 
 
 def published_text(entry: Entry) -> str:
-    return "; ".join(f"{p.mean:.1f} {p.letter}" for p in entry.published)
+    def score(p: Published) -> str:
+        return f"{p.mean:.1f}" + ("" if p.spread is None else f" ± {p.spread:.1f}")
+
+    return "; ".join(f"{score(p)} {p.letter}" for p in entry.published)
 
 
 def markdown(summary: Summary) -> str:

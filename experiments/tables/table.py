@@ -214,6 +214,7 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
         cell.row.data,
         steps=cell.key["steps"],
         seed=cell.seed,
+        final_episodes=cell.row.final_episodes,
         tensorboard=False,
         fqe_steps=table.fqe_steps,
         model=None if fit is None else str(fit),

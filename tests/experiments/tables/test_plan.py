@@ -20,6 +20,7 @@ from tests.experiments.tables.small_table import SMALL
         ("pendulum/expert", "pendulum/exprt", "exprt"),
         ('"bc wide"', '"bc"', "same label"),
         ("hidden = [16]", "hiden = [16]", "hiden"),
+        ('title = "Twice"\ndatasets', 'title = "Twice"\ndataset', "'Twice' needs datasets"),
     ],
 )
 def test_mistakes_in_a_file_are_named(old: str, new: str, message: str, tmp_path: Path) -> None:
@@ -33,6 +34,19 @@ def test_all_committed_tables_can_be_read() -> None:
     for name in plan.names():
         result = plan.load(name)
         assert result.blocks and table.all_cells(result)
+
+
+def test_an_unusual_number_of_last_episodes_is_in_the_key(
+    tmp_path: Path,
+) -> None:
+    """So that records of tables that do not name it stay theirs."""
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL)
+    assert all("final_episodes" not in c.key for c in table.all_cells(plan.load(str(file))))
+    file.write_text(SMALL.replace("steps = 20", "steps = 20\nfinal_episodes = 500", 1))
+    cells = table.all_cells(plan.load(str(file)))
+    assert {c.key["final_episodes"] for c in cells} == {500}  # blocks inherit it
+    assert {c.row.final_episodes for c in cells} == {500}
 
 
 def test_a_sweep_over_one_knob_has_a_column_a_value(tmp_path: Path) -> None:
