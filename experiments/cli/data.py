@@ -25,8 +25,8 @@ from mbrl.data.readers.files import SUFFIXES
 from mbrl.data.replay import replay
 from mbrl.data.suspicions import action_coverage, suspicions
 from mbrl.data.writers import write
-from mbrl.errors import DataError
-from mbrl.tasks import Task, make
+from mbrl.errors import ConfigError, DataError
+from mbrl.tasks import Task, is_task, make
 from mbrl.types import Dataset
 
 COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
@@ -310,10 +310,14 @@ class DataReplay:
         table = grid("dataset", "rows", "observations", "rewards", "ends that differ")
         tasks: dict[str, Task] = {}
         for name in self.names:
-            dataset = load(name, split=self.split)
-            task_id = self.task or dataset.spec.task
-            tasks[task_id] = make(task_id, dtype=torch.float64)
-            result = replay(dataset, tasks[task_id])
+            options = {} if self.task is None else {"spec": self.task}
+            dataset = load(name, split=self.split, **options)
+            spec = dataset.spec
+            if not is_task(spec.task):
+                raise ConfigError(f"{name}: there is no task {spec.task!r} here; give --task")
+            task = make(spec.task, dtype=torch.float64, **spec.task_options)
+            tasks[spec.task] = task
+            result = replay(dataset, task)
             how = " in whole episodes" if result.episodes else f" of {result.rows:,}"
             shown = [" ".join(map("{:.1e}".format, three(v))) for v in (result.obs, result.reward)]
             table.add_row(name, f"{len(result.obs):,}{how}", *shown, str(result.ends))
