@@ -18,7 +18,7 @@ VERBS = {
     "export": "write a run's policy as ONNX, with a card: to act without this library",
     "report": "write a page about a run: scores, losses, reach and values",
     "plot": "draw curves of several runs",
-    "data": "list, describe, check, download, import or export datasets",
+    "data": "list, describe, check, replay, download, import or export datasets",
     "collect": "record the local datasets again from behaviour policies",
     "model": "fit a world model, or measure how accurate one is",
     "list": "list the algorithms, tasks, datasets and recipes",

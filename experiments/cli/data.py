@@ -1,10 +1,11 @@
-"""The verb `data`: list, describe, check, fetch, import and export datasets."""
+"""The verb `data`: list, describe, check, replay, fetch, import and export datasets."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 import tyro
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from rich.progress import TransferSpeedColumn as Speed
 from rich.table import Table
 
+from experiments.recording.environment import named_policy, policy_returns
 from experiments.reports.drift import print_drift
 from experiments.reports.grid import grid
 from experiments.runs.drift import drift_of, reference_of
@@ -20,9 +22,11 @@ from mbrl.data import Finding, LogSchema, check, data_home, load, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, find_card, find_tier
 from mbrl.data.locate import find_file, homes, local_file
 from mbrl.data.readers.files import SUFFIXES
+from mbrl.data.replay import replay
 from mbrl.data.suspicions import action_coverage, suspicions
 from mbrl.data.writers import write
-from mbrl.errors import DataError
+from mbrl.errors import ConfigError, DataError
+from mbrl.tasks import Task, is_task, make
 from mbrl.types import Dataset
 
 COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
@@ -284,10 +288,60 @@ class DataExport(FileOptions):
         return 0
 
 
+@dataclass(frozen=True)
+class DataReplay:
+    """Take the logged steps of datasets again in their tasks and compare: is the task the one that
+    the data come from? A line a dataset: rows compared, then the median, the 99th percentile and
+    the largest error, of observations as |error| / (1 + |value|), and of rewards."""
+
+    names: tyro.conf.Positional[tuple[str, ...]]
+    """Datasets such as neorl2/DMSD, or files."""
+    task: str | None = None
+    """The task, where a file does not say it; else that of each dataset."""
+    split: Literal["train", "val"] = "train"
+    """NeoRL and NeoRL-2: training or validation data."""
+    policies: tuple[str, ...] = ()
+    """Print the mean return in the task of these policies too, as `collect --policy` takes them."""
+    episodes: Count = 200
+    """Of each policy."""
+
+    def main(self) -> int:
+        console = Console()
+        table = grid("dataset", "rows", "observations", "rewards", "ends that differ")
+        tasks: dict[str, Task] = {}
+        for name in self.names:
+            options = {} if self.task is None else {"spec": self.task}
+            dataset = load(name, split=self.split, **options)
+            spec = dataset.spec
+            if not is_task(spec.task):
+                raise ConfigError(f"{name}: there is no task {spec.task!r} here; give --task")
+            task = make(spec.task, dtype=torch.float64, **spec.task_options)
+            tasks[spec.task] = task
+            result = replay(dataset, task)
+            how = " in whole episodes" if result.episodes else f" of {result.rows:,}"
+            shown = [" ".join(map("{:.1e}".format, three(v))) for v in (result.obs, result.reward)]
+            table.add_row(name, f"{len(result.obs):,}{how}", *shown, str(result.ends))
+        console.print(table)
+        for policy in self.policies:
+            for task_id, task in tasks.items():
+                returns = policy_returns(task, named_policy(policy), self.episodes)
+                half = 1.96 * float(returns.std()) / self.episodes**0.5
+                text = f"{task_id}: {policy}: {returns.mean():.1f} ± {half:.1f} (95 %)"
+                console.print(text, highlight=False, soft_wrap=True)
+        return 0
+
+
+def three(values: torch.Tensor) -> list[float]:
+    """The median, the 99th percentile and the largest of `values` [N]."""
+    ordered = values.sort().values
+    return [float(ordered[int(share * (len(ordered) - 1))]) for share in (0.5, 0.99, 1.0)]
+
+
 DataCommand = (
     Annotated[DataList, tyro.conf.subcommand("list")]
     | Annotated[DataInfo, tyro.conf.subcommand("info")]
     | Annotated[DataCheck, tyro.conf.subcommand("check")]
+    | Annotated[DataReplay, tyro.conf.subcommand("replay")]
     | Annotated[DataFetch, tyro.conf.subcommand("fetch")]
     | Annotated[DataImport, tyro.conf.subcommand("import")]
     | Annotated[DataExport, tyro.conf.subcommand("export")]
@@ -299,7 +353,7 @@ def main(arguments: list[str]) -> int:
         DataCommand,
         args=arguments,
         prog="python -m experiments data",
-        description="List, describe, check, download, import or export datasets.",
+        description="List, describe, check, replay, download, import or export datasets.",
     )
     return int(command.main())
 

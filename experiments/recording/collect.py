@@ -157,8 +157,8 @@ class Collect(Settings):
     checksums in the card."""
     policy: str | None = None
     """Of a task: random (the default), a run folder or checkpoint, a model of stable-baselines3 (a
-    .zip, one that you trust), or mypackage.policies:act, a function of observations [B, S] and a
-    generator."""
+    .zip, one that you trust), the arrays of an actor (.npz), or mypackage.policies:act, a function
+    of observations [B, S] and a generator."""
     greedy: bool = False
     """Of a task: the policy's greedy actions instead of sampled ones."""
 

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 import algorithms
+from experiments.recording.actor_arrays import actor_of
 from experiments.recording.behaviour import (
     Behaviour,
     RecordingFailed,
     Report,
     record,
+    step_limit,
     uniform_actions,
 )
 from mbrl.data import from_arrays
@@ -116,6 +118,24 @@ def behaviour(policy: Any, spec: Spec, *, greedy: bool = False) -> Behaviour:
     return act
 
 
+@torch.no_grad()
+def policy_returns(task: Task, policy: Any, episodes: int, *, seed: int = 0) -> Tensor:
+    """Undiscounted returns [episodes], float64, of `policy` (as in `collect`) in a task of this
+    library, all episodes side by side."""
+    act, generator = behaviour(policy, task.spec), torch.Generator().manual_seed(seed)
+    state = task.reset(episodes, generator)
+    obs, going = task.observe(state), torch.arange(episodes)
+    total = torch.zeros(episodes, dtype=torch.float64)
+    for _ in range(step_limit(task.spec)):
+        step = task.step(state, act(obs, generator))
+        total[going] += step.reward.double()
+        alive = ~step.ended
+        going, state, obs = going[alive], step.state[alive], step.obs[alive]
+        if not len(going):
+            break
+    return total
+
+
 def _checked(function: Any, spec: Spec) -> Behaviour:
     """`function` as a behaviour, whose answers become tensors of the right type."""
     dtype = torch.int64 if spec.discrete else torch.float32
@@ -135,19 +155,21 @@ def _checked(function: Any, spec: Spec) -> Behaviour:
 
 def named_policy(name: str) -> Any:
     """The policy that a name on the command line stands for: random, a run folder or checkpoint, a
-    zip of stable-baselines3, or an entry point module:function."""
+    zip of stable-baselines3, an actor's arrays (npz), or an entry point module:function."""
     path = Path(name)
     if name == "random":
         return name
     if path.suffix == ".zip":
         return load_model(path)
+    if path.suffix == ".npz":
+        return actor_of(path)
     if path.is_dir() or path.suffix == ".pt":
         return algorithms.load(path / "checkpoint.pt" if path.is_dir() else path)
     module, colon, attribute = name.partition(":")
     if not colon:
         raise ConfigError(
             f"policy is {name!r}; allowed: random, a run folder, a checkpoint (.pt), a model of "
-            "stable-baselines3 (.zip), or mypackage.policies:act"
+            "stable-baselines3 (.zip), arrays of an actor (.npz), or mypackage.policies:act"
         )
     try:
         function = getattr(importlib.import_module(module), attribute)

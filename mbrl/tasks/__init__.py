@@ -23,7 +23,7 @@ from mbrl.tasks.glucose import Simglucose
 from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
 from mbrl.tasks.gym_task import GymTask
 from mbrl.tasks.mujoco import MUJOCO_TASKS, MujocoTask
-from mbrl.tasks.neorl2 import DoubleMassSpring
+from mbrl.tasks.neorl2 import DoubleMassSpring, Pipeline
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
 from mbrl.types import Spec
 
@@ -50,6 +50,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "PointMass-v0": PointMass,
     "DMSD-v0": DoubleMassSpring,
     "Simglucose-v0": Simglucose,
+    "Pipeline-v0": Pipeline,
     **{robot: functools.partial(MujocoTask, robot) for robot in MUJOCO_TASKS},
 }
 
@@ -60,6 +61,7 @@ OWN = {  # those that are not gymnasium's, with their limits
     "DMSD-v0": 100,
     "SafetyHalfCheetah-v0": 1000,
     "Simglucose-v0": 480,
+    "Pipeline-v0": 1000,
     "RandomFrictionHopper-v0": 1000,
 }
 

@@ -76,3 +76,23 @@ def on_circle(cosine: Tensor, sine: Tensor, tolerance: float = 1e-3) -> Tensor:
 def finite_rows(values: Tensor) -> Tensor:
     """[B] bool: rows of [B, S] without NaN or infinity."""
     return torch.isfinite(values).all(dim=-1)
+
+
+def hashed_uniform(seed: Tensor, counter: Tensor) -> Tensor:
+    """[B] float64 in [0, 1), a fixed function of two whole numbers [B]: draws that a state can
+    carry as a seed and a counter. SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable
+    pseudorandom number generators"), twice."""
+    mixed = _mixed(_mixed(seed.long()) ^ counter.long())
+    return _shifted(mixed, 11).double() * 2.0**-53
+
+
+def _mixed(value: Tensor) -> Tensor:
+    value = value - 0x61C8864680B583EB  # the golden gamma, as a signed number
+    value = (value ^ _shifted(value, 30)) * -0x40A7B892E31B1A47
+    value = (value ^ _shifted(value, 27)) * -0x6B2FB644ECCEEE15
+    return value ^ _shifted(value, 31)
+
+
+def _shifted(value: Tensor, bits: int) -> Tensor:
+    """Shift to the right without the sign."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)

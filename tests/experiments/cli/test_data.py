@@ -128,3 +128,20 @@ def test_all_that_is_wrong_with_a_log_is_said_at_once(home, capsys):
     assert "no column 'gain'" in text and "say --terminated 'last and `died`'" in text
     status, text = run(capsys, "check", source)
     assert status == 1 and "heart rate" in text and "--obs" in text
+
+
+def test_replay_compares_a_task_with_its_data(capsys, home):
+    names = ("pendulum/medium", "cartpole/medium")
+    policies = ("--policies", "random", "--episodes", "20")
+    status, text = run(capsys, "replay", *names, *policies)
+    assert status == 0 and "10,000 of 10,000" in text.replace("\n", " ")
+    assert "Pendulum-v1: random: -1" in text and "CartPole-v1: random: " in text
+    values = arrays()
+    values["action"] = values["action"].clip(-1, 1)
+    np.savez(home / "mine.npz", **values)
+    with pytest.raises(ConfigError, match="no task 'file' here; give --task"):
+        run(capsys, "replay", str(home / "mine.npz"))
+    with pytest.raises(DataError, match="in which state Pendulum-v1 was"):  # off the circle
+        run(capsys, "replay", str(home / "mine.npz"), "--task", "Pendulum-v1")
+    with pytest.raises(ConfigError, match="policy is 'best'"):
+        run(capsys, "replay", "pendulum/medium", "--policies", "best")
