@@ -33,7 +33,19 @@ def softmax_weight(advantage: Tensor, temperature: float) -> Tensor:
 
 
 class AWAC(Agent[Batch]):
-    """Advantage-weighted actor-critic."""
+    """Advantage-weighted actor-critic.
+
+    Formula:
+
+        critics      y = r + gamma min_n Q'_n(s', a'), a' ~ pi(s')
+                     L = sum_n mean (Q_n(s, a) - y)^2
+        policy       L = -mean w log pi(a|s), w = exp(A / lambda) / batch mean of exp(A / lambda)
+                     A = min_n Q_n(s, a) - min_n Q_n(s, a_pi), a_pi ~ pi(s)
+
+    When not to use it: where the data are narrow: its critics value the policy's own actions, which
+    may lie outside the data, where IQL with the same kind of policy step values logged ones alone.
+    No table of ours compares it yet.
+    """
 
     version = 1
     config: AWACConfig

@@ -76,7 +76,17 @@ class Cloning:
 
 
 class BC(Agent[Batch]):
-    """Behaviour cloning."""
+    """Behaviour cloning.
+
+    Formula:
+
+        continuous   L = mean (pi(s) - a)^2, actions in [-1, 1]
+        discrete     L = -mean log pi(a|s)
+
+    When not to use it: where the log is of mediocre decisions and a better policy is wanted: it
+    ends near the level of the data. In the table classic it wins on expert data and comes last over
+    all datasets.
+    """
 
     version = 1
     action_kinds = ("continuous", "discrete")

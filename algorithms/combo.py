@@ -71,7 +71,21 @@ def conservative_gap(
 
 
 class COMBO(Agent[Batch]):
-    """SAC on real and imagined rows, with CQL's term on the states of both."""
+    """SAC on real and imagined rows, with CQL's term on the states of both.
+
+    Formula:
+
+        critics      y = r + gamma min_n Q'_n(s', a'), a' ~ pi(s')
+                     L = sum_n mean (Q_n(s, a) - y)^2 + beta gap_n
+                     gap_n = mean over rho of T log sum_k exp((Q_n(s, a_k) - log mu(a_k)) / T)
+                             - mean over logged rows of Q_n(s, a)
+                     rho: states of all rows of a batch, or of the imagined ones
+        policy       L = mean (alpha log pi(a|s) - min_n Q_n(s, a)), a ~ pi(s)
+
+    When not to use it: where time is short: in the table model-based it takes two to four times as
+    long as RAVL, MOPO and RAMBO. It has the highest mean there, and the lowest score on
+    InvertedPendulum's medium-replay data.
+    """
 
     version = 1
     config: COMBOConfig

@@ -81,7 +81,20 @@ def futures(
 
 class COPlanner(Agent[Batch]):
     """MBPO whose rollouts avoid what the model does not know and whose exploration seeks it.
-    `model` replaces the learned ensemble."""
+    `model` replaces the learned ensemble.
+
+    Formula:
+
+        action       argmax over k of sum_t discount^t (r_t + w u_t), a_k ~ pi(s), in the model
+                     w = -conservative in rollouts, +optimistic in the task; u: disagreement
+        critics      y = r + gamma (min_n Q'_n(s', a') - alpha log pi(a'|s')), a' ~ pi(s')
+                     L = sum_n mean (Q_n(s, a) - y)^2
+        policy       L = mean (alpha log pi(a|s) - min_n Q_n(s, a)), a ~ pi(s)
+
+    When not to use it: on logged data alone, where only its cautious half is at work: take MOPO or
+    COMBO, which are measured. Every action costs candidates times horizon steps of the model. No
+    table of ours compares it yet.
+    """
 
     version = 1
     config: COPlannerConfig

@@ -40,7 +40,19 @@ def binary_weight(advantage: Tensor) -> Tensor:
 
 
 class CRR(Agent[Batch]):
-    """Critic-regularised regression."""
+    """Critic-regularised regression.
+
+    Formula:
+
+        critics      y = r + gamma min_n Q'_n(s', a'), a' ~ pi(s')
+                     L = sum_n mean (Q_n(s, a) - y)^2
+        policy       L = -mean f(A) log pi(a|s), f(A) = min(exp(A / beta), bound) or 1(A > 0)
+                     A = min_n Q_n(s, a) - mean or max over k of min_n Q_n(s, a_k), a_k ~ pi(s)
+
+    When not to use it: where the data are narrow: its critics value the policy's own actions, and
+    by default there is one critic and no minimum. No table of ours compares it yet; IQL is measured
+    and close in kind.
+    """
 
     version = 1
     config: CRRConfig

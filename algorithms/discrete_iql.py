@@ -14,7 +14,17 @@ from mbrl.buffer import Batch
 
 
 class DiscreteIQL(Agent[Batch]):
-    """Implicit Q-learning for discrete actions."""
+    """Implicit Q-learning for discrete actions.
+
+    Formula:
+
+        value        L = mean |tau - 1(u < 0)| u^2, u = min_n Q'_n(s, a) - V(s)
+        policy       L = -mean min(exp(beta u), bound) log pi(a|s)
+        critics      L = sum_n mean (Q_n(s, a) - r - gamma V(s'))^2 / 2
+
+    When not to use it: on random data: in the table classic-discrete discrete CQL and SAC-N score
+    nearly twice as much on CartPole's, and on Acrobot only discrete CQL leaves the ground.
+    """
 
     version = 1
     action_kinds = ("discrete",)

@@ -122,7 +122,19 @@ class DiscreteSoftActorCritic:
 
 
 class DiscreteSACN(Agent[Batch]):
-    """SAC with N critics and exact expectations over discrete actions."""
+    """SAC with N critics and exact expectations over discrete actions.
+
+    Formula:
+
+        critics      y = r + gamma sum_a pi(a|s') (min_n Q'_n(s', a) - alpha log pi(a|s'))
+                     L = sum_n mean (Q_n(s, a) - y)^2
+        policy       L = mean sum_a pi(a|s) (alpha log pi(a|s) - min_n Q_n(s, a))
+        temperature  L = -log alpha mean (sum_a pi(a|s) log pi(a|s) + target entropy)
+
+    When not to use it: on data of one policy, expert data most of all: in the table
+    classic-discrete it fails on CartPole's and MountainCar's, where all logged rewards are equal
+    and values tell no action from another.
+    """
 
     version = 1
     action_kinds = ("discrete",)

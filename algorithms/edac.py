@@ -50,7 +50,20 @@ def critic_loss(learner: SoftActorCritic, batch: Batch, target: Tensor) -> tuple
 
 
 class EDAC(Agent[Batch]):
-    """SAC with a diversified critic ensemble."""
+    """SAC with a diversified critic ensemble.
+
+    Formula:
+
+        critics      y = r + gamma (min of all N Q'_n(s', a') - alpha log pi(a'|s')), a' ~ pi(s')
+                     L = sum_n mean (Q_n(s, a) - y)^2 + eta mean sum_(i != j) <g_i, g_j> / (N - 1)
+                     g_n = gradient of Q_n(s, a) by a, scaled to unit length
+        policy       L = mean (alpha log pi(a|s) - min_n Q_n(s, a)), a ~ pi(s)
+        temperature  L = -log alpha mean (log pi(a|s) + target entropy)
+
+    When not to use it: on narrow expert data: in the table classic it is the worst of nine
+    algorithms on the expert data of Pendulum and InvertedPendulum, below random actions. With broad
+    data it is among the best.
+    """
 
     version = 1
     config: EDACConfig

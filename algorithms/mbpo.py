@@ -122,7 +122,20 @@ class DynaRows(ImaginedRows):
 
 class MBPO(Agent[Batch]):
     """SAC on short rollouts of a learned world model, without any pessimism about it. `model`
-    replaces the learned ensemble."""
+    replaces the learned ensemble.
+
+    Formula:
+
+        model        Gaussian members p_e(s', r | s, a); a random one at each step
+        rows         `real_ratio` logged ones; the others from rollouts of k steps of the policy
+        critics      y = r + gamma (min_n Q'_n(s', a') - alpha log pi(a'|s')), a' ~ pi(s')
+                     L = sum_n mean (Q_n(s, a) - y)^2, on both kinds of rows
+        policy       L = mean (alpha log pi(a|s) - min_n Q_n(s, a)), a ~ pi(s)
+
+    When not to use it: on narrow logged data: nothing guards against the model's errors, and in the
+    table classic it ends far below cloning on expert data. On Pendulum's medium and medium-replay
+    data it is as good as RAVL.
+    """
 
     version = 1
     config: MBPOConfig

@@ -88,7 +88,18 @@ def inconsistency(
 
 class MOBILE(Agent[Batch]):
     """SAC whose targets on imagined rows are lowered where the model's members disagree about the
-    next value. `model` replaces the learned ensemble by another."""
+    next value. `model` replaces the learned ensemble by another.
+
+    Formula:
+
+        critics      y = r - c u(s, a) + gamma min_n Q'_n(s', a'), u = 0 on logged rows
+                     u = deviation over members e of the mean over k of min_n Q'_n(s'_ek, a'_ek)
+                     L = sum_n mean (Q_n(s, a) - y)^2
+        policy       L = mean (alpha log pi(a|s) - min_n Q_n(s, a)), a ~ pi(s)
+
+    When not to use it: on narrow expert data, where it fails as all of its family do (table
+    model-based), and where time is short: an update costs nearly as much as COMBO's.
+    """
 
     version = 1
     config: MOBILEConfig

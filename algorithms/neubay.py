@@ -65,7 +65,22 @@ class NEUBAYConfig(Settings):
 
 class NEUBAY(Agent[Tape]):
     """A recurrent agent on long rollouts, each in one member of a posterior over tasks. `model`
-    replaces the learned ensemble."""
+    replaces the learned ensemble.
+
+    Formula:
+
+        rollouts     begin at a logged history, keep one member, end where U(s, a) is above the
+                     zeta-quantile of the data's
+        critics      y_t = r_t + gamma (min of 2 random Q'_n(h', a') - alpha log pi(a'|h'))
+                     h' = h_(t+1), a' ~ pi(h')
+                     L = mean over n of Huber(Q_n(h_t, a_t) - y_t)
+        policy       L = alpha log pi(a|h_t) - mean_n Q_n(h_t, a), a ~ pi(h_t)
+        weights      kappa on the mean over logged steps, 1 - kappa on that over imagined ones
+
+    When not to use it: where time is short: in the table bayesian a run takes 275 s beside 34 to 69
+    of MOPO, RAVL and EDAC, and its model 125 s more. There it leads over all datasets; on Hopper it
+    does not learn in that budget.
+    """
 
     version = 3
     config: NEUBAYConfig

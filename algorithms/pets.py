@@ -229,7 +229,20 @@ class ModelRows(LoggedRows):
 class PETS(Agent[Batch]):
     """Planning in a learned ensemble. Nothing but the model is learned, so updates are empty:
     `fit` fits the model to logged data, whatever its `steps`; `learn` acts, and refits it. `model`
-    replaces the ensemble."""
+    replaces the ensemble.
+
+    Formula:
+
+        model        Gaussian members p_e(s', r | s, a)
+        plan         a_1 ... a_H, by the cross-entropy method, with the largest
+                     mean over particles of sum_t discount^t r_t
+        particle     follows the plan in one member (ts_inf), or in a random one at each step (ts_1)
+        action       the first of the plan
+
+    When not to use it: where an action has to come fast, or a policy has to be exported: it plans
+    anew at every step and has none. What lies beyond the plan's horizon counts nothing. No table of
+    ours compares it yet.
+    """
 
     version = 1
     config: PETSConfig

@@ -111,7 +111,20 @@ class OnPolicy:
 
 
 class PolicyGradient(Agent[Minibatch[Episodes]]):
-    """Policy gradients (REINFORCE, A2C, PPO, V-trace, GRPO, ...) by acting."""
+    """Policy gradients (REINFORCE, A2C, PPO, V-trace, GRPO, ...) by acting.
+
+    Formula:
+
+        loss         L = -M(gain(rho, A)) + penalties, rho = pi(a|s) / pi_old(a|s)
+        ppo          gain = min(rho A, clip(rho, 1 - eps, 1 + eps) A)
+        reinforce    gain = log pi(a|s) A
+        advantage    A = (R - baseline) / scale, by the recipe
+        `python -m experiments explain RECIPE` prints the whole formula of a recipe
+
+    When not to use it: on logged data, which it cannot use, and where steps in the task are dear:
+    it forgets them after a round. In the table control 8,000 steps of 16 copies leave Pendulum half
+    solved; SAC solves it in 10,000 (`crosscheck`).
+    """
 
     version = 5
     action_kinds = ("continuous", "discrete")

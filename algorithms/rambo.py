@@ -238,7 +238,19 @@ class AdversarialRows(ImaginedRows):
 
 class RAMBO(Agent[Batch]):
     """SAC against a model that is trained to be as bad for the policy as the data allow. `model`
-    replaces the learned ensemble by another."""
+    replaces the learned ensemble by another.
+
+    Formula:
+
+        model        L = -log likelihood of the data + lambda mean log p(s', r | s, a) A
+                     A = r + gamma min_n Q_n(s', pi(s')) - min_n Q_n(s, a), over its deviation
+        critics      y = r + gamma (min_n Q'_n(s', a') - alpha log pi(a'|s')), a' ~ pi(s')
+                     L = sum_n mean (Q_n(s, a) - y)^2, on logged and imagined rows
+        policy       L = mean (alpha log pi(a|s) - min_n Q_n(s, a)), a ~ pi(s)
+
+    When not to use it: on narrow expert data: in the table model-based it ends there lowest of
+    seven, although its policy begins as a clone. On broad Pendulum data it is among the best.
+    """
 
     version = 1
     config: RAMBOConfig

@@ -26,7 +26,19 @@ class SACConfig(CollectorConfig, SoftConfig):
 
 class SAC(Agent[Batch]):
     """Soft actor-critic; `learn(task, steps)` online with an update a step, `fit(dataset, steps)`
-    on logged data."""
+    on logged data.
+
+    Formula:
+
+        critics      y = r + gamma (min_n Q'_n(s', a') - alpha log pi(a'|s')), a' ~ pi(s')
+                     L = sum_n mean (Q_n(s, a) - y)^2
+        policy       L = mean (alpha log pi(a|s) - min_n Q_n(s, a)), a ~ pi(s)
+        temperature  L = -log alpha mean (log pi(a|s) + target entropy)
+
+    When not to use it: on logged data alone: two critics overrate actions that nobody took, and
+    nothing corrects them; take IQL, EDAC or CQL. Where steps in the task are dear, MBPO needs fewer
+    of them.
+    """
 
     version = 1
     config: SACConfig

@@ -21,7 +21,18 @@ class SACNConfig(SoftConfig):
 
 
 class SACN(Agent[Batch]):
-    """SAC with N critics."""
+    """SAC with N critics.
+
+    Formula:
+
+        critics      y = r + gamma (min of all N Q'_n(s', a') - alpha log pi(a'|s')), a' ~ pi(s')
+                     L = sum_n mean (Q_n(s, a) - y)^2
+        policy       L = mean (alpha log pi(a|s) - min_n Q_n(s, a)), a ~ pi(s)
+        temperature  L = -log alpha mean (log pi(a|s) + target entropy)
+
+    When not to use it: on narrow data, and where many critics are too slow: the paper needs up to
+    500. EDAC makes do with fewer. No table of ours compares it yet.
+    """
 
     version = 1
     config: SACNConfig
