@@ -22,6 +22,7 @@ STUDIES: dict[str, str] = {
     "language_recipes": "language models trained by every recipe from the same warm starts",
     "language_schedulers": "schedulers of rollouts over prompts, at the same number of tokens",
     "language_tasks": "language models trained on rewards or further demonstrations",
+    "open_bandit": "off-policy estimators on a logged recommendation experiment",
     "overestimation": "values of a run against the return of its policy in the task",
     "verdicts": "how often a policy said to be better than the logged one is better",
     "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
