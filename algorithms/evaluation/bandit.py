@@ -33,7 +33,7 @@ LIMITS = (10.0, 50.0, 100.0, 500.0, 1000.0, 5000.0, 10_000.0, math.inf)
 
 
 @dataclass(frozen=True)
-class Rounds:
+class LoggedDecisions:
     """Logged rounds, float64 [N] each. `reward`; `weight`: the policy's probability of the logged
     action over the logging policy's; `q`, `v`: estimates, from other rounds, of the mean reward of
     the logged action and of the policy there (zeros: without any). Raises `ConfigError` for shapes
@@ -61,40 +61,40 @@ class Rounds:
             raise ConfigError("a weight is negative; it is a ratio of probabilities")
 
 
-def _dm(rounds: Rounds, limit: float) -> Array:
+def _dm(rounds: LoggedDecisions, limit: float) -> Array:
     return rounds.v
 
 
-def _ipw(rounds: Rounds, limit: float) -> Array:
+def _ipw(rounds: LoggedDecisions, limit: float) -> Array:
     return rounds.weight * rounds.reward
 
 
-def _snipw(rounds: Rounds, limit: float) -> Array:
+def _snipw(rounds: LoggedDecisions, limit: float) -> Array:
     return _ipw(rounds, limit) / float(rounds.weight.mean())
 
 
-def _dr(rounds: Rounds, limit: float) -> Array:
+def _dr(rounds: LoggedDecisions, limit: float) -> Array:
     return rounds.v + rounds.weight * (rounds.reward - rounds.q)
 
 
-def _sndr(rounds: Rounds, limit: float) -> Array:
+def _sndr(rounds: LoggedDecisions, limit: float) -> Array:
     relative = rounds.weight / float(rounds.weight.mean())
     return rounds.v + relative * (rounds.reward - rounds.q)
 
 
-def _switch_dr(rounds: Rounds, limit: float) -> Array:
+def _switch_dr(rounds: LoggedDecisions, limit: float) -> Array:
     kept = rounds.weight * (rounds.weight <= limit)
     return rounds.v + kept * (rounds.reward - rounds.q)
 
 
-def _dr_os(rounds: Rounds, limit: float) -> Array:
+def _dr_os(rounds: LoggedDecisions, limit: float) -> Array:
     if math.isinf(limit):
         return _dr(rounds, limit)
     shrunk = limit * rounds.weight / (rounds.weight**2 + limit)
     return rounds.v + shrunk * (rounds.reward - rounds.q)
 
 
-ESTIMATORS: dict[str, Callable[[Rounds, float], Array]] = {
+ESTIMATORS: dict[str, Callable[[LoggedDecisions, float], Array]] = {
     "dm": _dm, "ipw": _ipw, "snipw": _snipw, "dr": _dr, "sndr": _sndr, "switch_dr": _switch_dr,
     "dr_os": _dr_os,
 }  # fmt: skip
@@ -102,7 +102,7 @@ LIMITED = ("switch_dr", "dr_os")  # those with a limit to choose
 
 
 def evaluate(
-    rounds: Rounds,
+    rounds: LoggedDecisions,
     estimator: str = "dr",
     *,
     limits: Sequence[float] = LIMITS,
@@ -126,7 +126,7 @@ def evaluate(
 
 
 def slope(
-    rounds: Rounds, estimator: str, limits: Sequence[float] = LIMITS, delta: float = 0.1
+    rounds: LoggedDecisions, estimator: str, limits: Sequence[float] = LIMITS, delta: float = 0.1
 ) -> float:
     """The limit with the least variance whose estimates agree with all of larger variance: from the
     widest interval to the narrowest, the last one whose centre lies within its own half-width plus

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from algorithms.evaluation.bandit import ESTIMATORS, Rounds, evaluate, logistic_regression
+from algorithms.evaluation.bandit import ESTIMATORS, LoggedDecisions, evaluate, logistic_regression
 from experiments.reports import figures
 from experiments.studies import Outcome
 from mbrl.data.locate import data_home
@@ -159,7 +159,7 @@ def draw_of(log: Log, rows: np.ndarray) -> Log:
     return log._replace(**parts)
 
 
-def weighted(log: Log, chance: np.ndarray, folds: int, random_state: int) -> Rounds:
+def weighted(log: Log, chance: np.ndarray, folds: int, random_state: int) -> LoggedDecisions:
     """The rounds with weights towards a policy that shows item a in place p with probability
     `chance` [A, P], and rewards fitted on the other folds, a regression for each place."""
     n, items = len(log.item), len(log.items)
@@ -179,7 +179,7 @@ def weighted(log: Log, chance: np.ndarray, folds: int, random_state: int) -> Rou
             q[asked] = mean[np.arange(len(asked)), log.item[asked]]
             v[asked] = mean @ chance[:, place]
     weight = chance[log.item, log.place] / log.probability
-    return Rounds(log.click, weight, q, v)
+    return LoggedDecisions(log.click, weight, q, v)
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:

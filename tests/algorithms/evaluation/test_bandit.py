@@ -9,7 +9,7 @@ import pytest
 from algorithms.evaluation.bandit import (
     ESTIMATORS,
     LIMITS,
-    Rounds,
+    LoggedDecisions,
     evaluate,
     logistic_regression,
     slope,
@@ -22,9 +22,9 @@ MEAN = np.array([0.9, 0.2, 0.4])  # of the reward, which is 0 or 1
 GUESS = np.array([0.5, 0.5, 0.1])  # a wrong model of it
 
 
-def rounds(actions: np.ndarray, reward: np.ndarray, guess: np.ndarray = GUESS) -> Rounds:
+def rounds(actions: np.ndarray, reward: np.ndarray, guess: np.ndarray = GUESS) -> LoggedDecisions:
     weight = (TARGET / LOGGING)[actions]
-    return Rounds(reward, weight, guess[actions], np.full(len(actions), TARGET @ guess))
+    return LoggedDecisions(reward, weight, guess[actions], np.full(len(actions), TARGET @ guess))
 
 
 def expectation(name: str, limit: float, guess: np.ndarray = GUESS) -> float:
@@ -62,7 +62,7 @@ def test_limits_go_from_the_model_to_doubly_robust() -> None:
 def test_self_normalised_ones_ignore_the_scale_of_the_weights() -> None:
     random = np.random.default_rng(0)
     some = rounds(random.choice(3, 50, p=LOGGING), random.integers(0, 2, 50).astype(float))
-    scaled = Rounds(some.reward, 7 * some.weight, some.q, some.v)
+    scaled = LoggedDecisions(some.reward, 7 * some.weight, some.q, some.v)
     for name in ("snipw", "sndr"):
         assert evaluate(some, name).value == pytest.approx(evaluate(scaled, name).value)
     assert evaluate(scaled, "ipw").value == pytest.approx(7 * evaluate(some, "ipw").value)
@@ -114,8 +114,8 @@ def test_regression_gives_the_odds_of_a_table() -> None:
 def test_what_is_no_log_is_refused(part: str, value: np.ndarray, words: str) -> None:
     parts = {name: np.ones(3) for name in ("reward", "weight", "q", "v")} | {part: value}
     with pytest.raises(ConfigError, match=words):
-        Rounds(**parts)
-    some = Rounds(*(np.ones(3) for _ in range(4)))
+        LoggedDecisions(**parts)
+    some = LoggedDecisions(*(np.ones(3) for _ in range(4)))
     with pytest.raises(ConfigError, match="unknown estimator"):
         evaluate(some, "dros")
     with pytest.raises(ConfigError, match="all above 0"):
