@@ -60,15 +60,15 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     log = read(behaviour, campaign)
     truth = float(read(target, campaign).click.mean())
     places, items = int(log.place.max()) + 1, len(log.items)
-    chance = np.full((items, places), 1 / items)
+    shown = np.full((items, places), 1 / items)
     if target == "bts":
-        chance = thompson(campaign, places, settings["simulations"], RANDOM_STATE + seed)
+        shown = thompson(campaign, places, settings["simulations"], RANDOM_STATE + seed)
     errors: dict[str, list[float]] = {name: [] for name in ESTIMATORS}
     covered: dict[str, list[float]] = {name: [] for name in ESTIMATORS}
     for run in range(settings["runs"]):
         random = np.random.RandomState(1000 * seed + run)
         drawn = random.choice(np.arange(len(log.item)), size=len(log.item), replace=True)
-        rounds = weighted(draw_of(log, drawn), chance, settings["folds"], RANDOM_STATE + seed)
+        rounds = weighted(draw_of(log, drawn), shown, settings["folds"], RANDOM_STATE + seed)
         for name in ESTIMATORS:
             result = evaluate(rounds, name)
             errors[name].append(abs(result.value - truth) / truth)
@@ -159,16 +159,16 @@ def draw_of(log: Log, rows: np.ndarray) -> Log:
     return log._replace(**parts)
 
 
-def weighted(log: Log, chance: np.ndarray, folds: int, random_state: int) -> LoggedDecisions:
+def weighted(log: Log, shown: np.ndarray, folds: int, random_state: int) -> LoggedDecisions:
     """The rounds with weights towards a policy that shows item a in place p with probability
-    `chance` [A, P], and rewards fitted on the other folds, a regression for each place."""
+    `shown` [A, P], and rewards fitted on the other folds, a regression for each place."""
     n, items = len(log.item), len(log.items)
     order = np.arange(n)
     np.random.RandomState(random_state).shuffle(order)
     q, v = np.zeros(n), np.zeros(n)
     for test in np.array_split(order, folds):
         train = np.setdiff1d(np.arange(n), test)
-        for place in range(chance.shape[1]):
+        for place in range(shown.shape[1]):
             fitted = train[log.place[train] == place]
             x = np.column_stack([log.user[fitted], log.items[log.item[fitted]]])
             probability = logistic_regression(x, log.click[fitted], INVERSE_PENALTY)
@@ -177,8 +177,8 @@ def weighted(log: Log, chance: np.ndarray, folds: int, random_state: int) -> Log
             features = np.column_stack([users, np.tile(log.items, (len(asked), 1))])
             mean = probability(features).reshape(len(asked), items)
             q[asked] = mean[np.arange(len(asked)), log.item[asked]]
-            v[asked] = mean @ chance[:, place]
-    weight = chance[log.item, log.place] / log.probability
+            v[asked] = mean @ shown[:, place]
+    weight = shown[log.item, log.place] / log.probability
     return LoggedDecisions(log.click, weight, q, v)
 
 

@@ -23,6 +23,8 @@ DEFAULTS: dict[str, Any] = {
     "updates": 4000,  # of fitted Q evaluation
     "resamples": 10,
     "episodes": 100,  # of an evaluation in the task
+    "portfolio": {},  # algorithms, each with config values; none: those of `solve`
+    "presets": "",  # a file's name: presets as for a file of that name, not those of the data
 }
 
 
@@ -34,9 +36,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     dataset = data.load(settings["data"])
     train, held = hold_out(dataset, settings["holdout"], seed)
     agents = {}
-    for name, values in portfolio(SolveSettings(), dataset).items():
+    presets = settings["presets"] or settings["data"]
+    chosen = settings["portfolio"] or portfolio(SolveSettings(), dataset)
+    for name, values in chosen.items():
         cls, _ = ALGORITHMS[name]
-        config = build_config(name, merge(preset(name, settings["data"])["config"], values))
+        config = build_config(name, merge(preset(name, presets)["config"], values))
         agents[name] = cls(dataset.spec, config, seed=seed)
         agents[name].fit(train, settings["steps"], callbacks=[])
     config = ValuationConfig(steps=settings["updates"], resamples=settings["resamples"], seed=seed)

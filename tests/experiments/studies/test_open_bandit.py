@@ -57,13 +57,13 @@ def test_weights_follow_the_prior(tmp_path, monkeypatch):
     """Thompson sampling that is sure of item 0 puts it first and item 1 second."""
     monkeypatch.setenv("LONGREACH_DATA", str(tmp_path))
     write(tmp_path, clicks=(1, 0))
-    chance = open_bandit.thompson("all", 2, 500, 0)
-    assert chance.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    shown = open_bandit.thompson("all", 2, 500, 0)
+    assert shown.tolist() == [[1.0, 0.0], [0.0, 1.0]]
     log = open_bandit.read("random", "all")
     assert log.user.shape == (24, 2) and log.items.tolist() == [[0.0, -0.5], [1.0, 0.5]]
-    rounds = open_bandit.weighted(log, chance, 3, 0)
-    shown = (log.item == 0) == (log.place == 0)
-    assert rounds.weight.tolist() == np.where(shown, 2.0, 0.0).tolist()
+    rounds = open_bandit.weighted(log, shown, 3, 0)
+    likely = (log.item == 0) == (log.place == 0)
+    assert rounds.weight.tolist() == np.where(likely, 2.0, 0.0).tolist()
     assert (rounds.q[log.item == 0] > 0.6).all() and (rounds.q[log.item == 1] < 0.4).all()
     small = {"runs": 2, "simulations": 100}
     outcome = open_bandit.measure(open_bandit.DEFAULTS | small, 0, tmp_path)

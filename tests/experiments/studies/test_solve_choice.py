@@ -2,6 +2,7 @@
 
 import pytest
 
+from algorithms import ALGORITHMS, BC
 from experiments.studies import solve_choice
 
 TINY = {"steps": 3, "updates": 20, "resamples": 2, "episodes": 4, "data": "pendulum/random"}
@@ -18,3 +19,18 @@ def test_the_score_chosen_is_that_of_one_of_the_portfolio(tmp_path):
     believed = [low for low, yes in zip(curves["low"], curves["believed"], strict=True) if yes]
     if believed:  # the surest lead is what is chosen
         assert curves["low"][curves["chosen"].index(1.0)] == max(believed)
+
+
+def test_a_portfolio_of_ones_own_with_the_presets_of_files(tmp_path, monkeypatch):
+    seen = {}
+
+    class Spy(BC):
+        def __init__(self, spec, config, *, seed):
+            seen["config"] = config
+            super().__init__(spec, config, seed=seed)
+
+    monkeypatch.setitem(solve_choice.ALGORITHMS, "bc", (Spy, ALGORITHMS["bc"][1]))
+    own = {"portfolio": {"bc": {"batch_size": 32}}, "presets": "log.csv"}
+    outcome = solve_choice.measure(solve_choice.DEFAULTS | TINY | own, 0, tmp_path)
+    assert outcome.curves["chosen"] == [1.0] and outcome.values["regret"] == 0
+    assert seen["config"].batch_size == 32 and seen["config"].normalise_obs
