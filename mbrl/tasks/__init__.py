@@ -24,6 +24,7 @@ from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
 from mbrl.tasks.gym_task import GymTask
 from mbrl.tasks.mujoco import MUJOCO_TASKS, MujocoTask
 from mbrl.tasks.neorl2 import DoubleMassSpring, Pipeline
+from mbrl.tasks.rocket import RocketRecovery
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
 from mbrl.types import Spec
 
@@ -51,6 +52,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "DMSD-v0": DoubleMassSpring,
     "Simglucose-v0": Simglucose,
     "Pipeline-v0": Pipeline,
+    "RocketRecovery-v0": RocketRecovery,
     **{robot: functools.partial(MujocoTask, robot) for robot in MUJOCO_TASKS},
 }
 
@@ -62,6 +64,7 @@ OWN = {  # those that are not gymnasium's, with their limits
     "SafetyHalfCheetah-v0": 1000,
     "Simglucose-v0": 480,
     "Pipeline-v0": 1000,
+    "RocketRecovery-v0": 500,
     "RandomFrictionHopper-v0": 1000,
 }
 

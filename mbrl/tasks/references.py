@@ -51,4 +51,5 @@ REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
     "Simglucose-v0": (9.75, 475.0),
     "Pipeline-v0": (-296.0, 751.0),
     "RandomFrictionHopper-v0": (-3.0, 503.0),
+    "RocketRecovery-v0": (-176.0, 208.0),
 }
