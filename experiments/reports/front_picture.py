@@ -45,31 +45,33 @@ def _truth(value: float, error: float) -> str:
     return "better" if value > 0 else "worse"
 
 
-def description(found: Counts) -> str:
+def description(counted: Counts) -> str:
     """What the picture says, for those who do not see it."""
     rows = []
-    for said, row in found.table.items():
+    for said, row in counted.table.items():
         parts = ", ".join(f"{n} {truth}" for truth, n in row.items() if n)
         rows.append(f"{said} {sum(row.values())} ({parts})")
     return (
-        f"From your log by solve to a verdict. {found.policies} policies judged from logs, then "
+        f"From your log by solve to a verdict. {counted.policies} policies judged from logs, then "
         f"checked in the task: {'; '.join(rows)}"
     )
 
 
 def picture() -> str:
     """The picture, SVG, on a ground of its own."""
-    found = counts()
+    counted = counts()
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'width="{WIDTH * 0.55:.0f}" height="{HEIGHT * 0.55:.0f}" role="img" '
         'font-family="system-ui, Helvetica, Arial, sans-serif" fill="#1a1a1a">',
-        f"<title>{description(found)}</title>",
+        f"<title>{description(counted)}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="14" fill="#ffffff" stroke="#d0d7de"/>',
         *_path(),
-        _text(24, 190, f"{found.policies} policies judged from {found.datasets} logs alone,", 27),
+        _text(
+            24, 190, f"{counted.policies} policies judged from {counted.datasets} logs alone,", 27
+        ),
         _text(24, 224, "then checked in the task itself:", 27),
-        *_bars(found),
+        *_bars(counted),
         *_legend(),
         "</svg>",
     ]
@@ -99,9 +101,9 @@ def _path() -> Iterator[str]:
             yield 'stroke-width="3"/>'
 
 
-def _bars(found: Counts) -> Iterator[str]:
-    scale = BAR / max(sum(row.values()) for row in found.table.values())
-    for i, (said, row) in enumerate(found.table.items()):
+def _bars(counted: Counts) -> Iterator[str]:
+    scale = BAR / max(sum(row.values()) for row in counted.table.values())
+    for i, (said, row) in enumerate(counted.table.items()):
         x, y = float(LEFT), 250 + 52 * i
         yield _text(24, y + 29, said, 27)
         for truth, count in row.items():

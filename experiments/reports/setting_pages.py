@@ -98,7 +98,7 @@ def _allowed(hint: Any) -> str:
 
 def comments(cls: type[Any]) -> dict[str, str]:
     """Field to the comment beside it or above it, those of base classes among them."""
-    found: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
@@ -107,8 +107,8 @@ def comments(cls: type[Any]) -> dict[str, str]:
             if match := ABOVE.match(line):
                 above.append(match["comment"])
             elif match := FIELD.match(line):
-                found[match["name"]] = match["comment"] or " ".join(above)
+                notes[match["name"]] = match["comment"] or " ".join(above)
                 above = []
             else:
                 above = []
-    return found
+    return notes

@@ -152,9 +152,17 @@ def write_choice(out: Path, choice: str, valuations: dict[str, Valuation], steps
 
 
 def split(settings: SolveSettings, dataset: Dataset) -> tuple[Dataset, Dataset]:
-    """The episodes that teach, and those that choose."""
+    """The episodes that teach, and those that choose. Raises `ConfigError` where only one would
+    choose, as intervals are over episodes."""
     torch.set_num_threads(1)
-    return hold_out(dataset, settings.holdout)
+    train, held = hold_out(dataset, settings.holdout)
+    if len(held.transitions.episodes()) < 2:
+        total = len(dataset.transitions.episodes())
+        raise ConfigError(
+            f"holdout is {settings.holdout:g}, one of {total} episodes; choosing needs two at "
+            f"least: --holdout {min(2.0 / total + 0.005, 0.9):.2f}"
+        )
+    return train, held
 
 
 def order(valuations: dict[str, Valuation]) -> Sequence[str]:

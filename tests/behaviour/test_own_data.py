@@ -9,7 +9,7 @@ import pytest
 
 from experiments.__main__ import main
 from experiments.recording.environment import collect
-from experiments.runs.solve import SolveSettings, best, portfolio
+from experiments.runs.solve import SolveSettings, best, portfolio, split
 from mbrl.data import load, save_npz
 from mbrl.errors import ConfigError
 from tests.mbrl.own_environments import Corridor
@@ -88,6 +88,13 @@ def test_the_portfolio_fits_the_data(clinic):
     known = portfolio(SolveSettings(), load("pendulum/medium"))
     assert "mopo" in known and known["mopo"] == {}
     assert "discrete_sac_n" in portfolio(SolveSettings(), load("cartpole/random"))
+
+
+def test_one_episode_cannot_choose():
+    few = load("invertedpendulum/expert")  # five episodes
+    with pytest.raises(ConfigError, match=r"one of 5 episodes.*--holdout 0\.41"):
+        split(SolveSettings(), few)
+    assert len(split(SolveSettings(holdout=0.41), few)[1].transitions.episodes()) == 2
 
 
 def test_the_surest_lead_is_chosen_and_cloning_where_nothing_is_believed():
