@@ -45,33 +45,31 @@ def _truth(value: float, error: float) -> str:
     return "better" if value > 0 else "worse"
 
 
-def description(counted: Counts) -> str:
+def description(seen: Counts) -> str:
     """What the picture says, for those who do not see it."""
     rows = []
-    for said, row in counted.table.items():
+    for said, row in seen.table.items():
         parts = ", ".join(f"{n} {truth}" for truth, n in row.items() if n)
         rows.append(f"{said} {sum(row.values())} ({parts})")
     return (
-        f"From your log by solve to a verdict. {counted.policies} policies judged from logs, then "
+        f"From your log by solve to a verdict. {seen.policies} policies judged from logs, then "
         f"checked in the task: {'; '.join(rows)}"
     )
 
 
 def picture() -> str:
     """The picture, SVG, on a ground of its own."""
-    counted = counts()
+    seen = counts()
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'width="{WIDTH * 0.55:.0f}" height="{HEIGHT * 0.55:.0f}" role="img" '
         'font-family="system-ui, Helvetica, Arial, sans-serif" fill="#1a1a1a">',
-        f"<title>{description(counted)}</title>",
+        f"<title>{description(seen)}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="14" fill="#ffffff" stroke="#d0d7de"/>',
         *_path(),
-        _text(
-            24, 190, f"{counted.policies} policies judged from {counted.datasets} logs alone,", 27
-        ),
+        _text(24, 190, f"{seen.policies} policies judged from {seen.datasets} logs alone,", 27),
         _text(24, 224, "then checked in the task itself:", 27),
-        *_bars(counted),
+        *_bars(seen),
         *_legend(),
         "</svg>",
     ]
@@ -101,9 +99,9 @@ def _path() -> Iterator[str]:
             yield 'stroke-width="3"/>'
 
 
-def _bars(counted: Counts) -> Iterator[str]:
-    scale = BAR / max(sum(row.values()) for row in counted.table.values())
-    for i, (said, row) in enumerate(counted.table.items()):
+def _bars(seen: Counts) -> Iterator[str]:
+    scale = BAR / max(sum(row.values()) for row in seen.table.values())
+    for i, (said, row) in enumerate(seen.table.items()):
         x, y = float(LEFT), 250 + 52 * i
         yield _text(24, y + 29, said, 27)
         for truth, count in row.items():
