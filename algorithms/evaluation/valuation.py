@@ -382,8 +382,13 @@ def _in_model(agent: Any, model: Any, dataset: Dataset, config: ValuationConfig)
     ]
     starts = data.obs[[a for a, _ in chosen]].to(place).float()
     settings = RolloutConfig(horizon=horizon, member="per_rollout")
+
+    def greedy(obs: Tensor, _: torch.Generator) -> Tensor:
+        action: Tensor = agent.policy(obs)
+        return action
+
     with torch.no_grad():
-        imagined = rollout(model, agent.policy, starts, settings, generator)
+        imagined = rollout(model, greedy, starts, settings, generator)
     weight = config.discount ** torch.arange(horizon, dtype=torch.float64, device=place)
     reward = torch.where(imagined.mask, imagined.reward.double(), 0.0)
     values = (reward * weight[: reward.shape[1]]).sum(1).cpu().numpy()
