@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from algorithms import MOPO
 from algorithms.evaluation.fqe import (
     LOGGED,
     FQEConfig,
@@ -16,10 +17,15 @@ from algorithms.evaluation.valuation import (
     discounted_returns,
     policy_actions,
     value_policies,
+    value_policy,
 )
 from algorithms.evaluation.verdict import verdict
-from mbrl.data import from_arrays
+from experiments.settings import build_config, merge
+from mbrl.data import from_arrays, load
 from mbrl.errors import DataError
+from mbrl.evaluation import evaluate
+from mbrl.tasks import make
+from tests.small import CONFIGS
 
 GAMMA, END = 0.9, 0.1
 
@@ -146,3 +152,20 @@ def test_the_logged_policys_next_action_is_that_of_the_next_row():
     cut = rows.truncated
     assert cut.any()
     assert torch.equal(logged_next_actions(only)[cut], rows.next_obs[cut, 1].long())
+
+
+def test_in_an_exact_model_the_greedy_policy_has_its_value_in_the_task():
+    """MOPO whose model is the task's own dynamics: the value by rollouts in it is the discounted
+    return in the task from the same starts, up to what lies beyond the last step."""
+    dataset = load("pendulum/expert")
+    exact = merge(CONFIGS["mopo"], {"imagination": {"truth": 1.0}})
+    agent = MOPO(dataset.spec, build_config("mopo", exact), seed=0)
+    agent.fit(dataset, 2, callbacks=[])
+    config = ValuationConfig(steps=5, resamples=2, hidden=(8,), gamma=GAMMA, dice_steps=0)
+    estimate = value_policy(agent, dataset, config).estimates[-1]
+    assert estimate.method == "world model"
+    task, rows = make("Pendulum-v1"), dataset.transitions
+    state, _ = task.state_from_obs(rows.obs[[a for a, _ in rows.episodes()]])
+    returns = evaluate(agent, task, len(state), gamma=GAMMA, state=state)
+    seen = 1 - GAMMA**29  # of the discount: rollouts end where 5 % of it is left
+    assert estimate.value == pytest.approx(seen * returns.mean(), rel=0.02)
