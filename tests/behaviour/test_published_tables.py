@@ -66,8 +66,8 @@ def test_the_whole_path_on_files_in_the_published_formats(tmp_path, monkeypatch)
     entry = result.blocks[0].entries["d4rl/hopper-medium-v2", "edac"]
     score = 100 * (np.mean(record_of(home, "edac")["last_returns"]) - low) / (high - low)
     assert entry.last == [pytest.approx(score, abs=1e-3)]
-    assert f"| d4rl/hopper-medium-v2 | {entry.last[0]:.1f} [101.7 a] |" in page
-    assert "| d4rl/walker2d-medium-v2 | no data [93.4 a] | no data |" in page
+    assert f"| d4rl/hopper-medium-v2 | {entry.last[0]:.1f} [101.7 ± 0.3 a] |" in page
+    assert "| d4rl/walker2d-medium-v2 | no data [93.4 ± 1.4 a] | no data |" in page
     assert "data fetch d4rl/walker2d-medium-v2" in page and "a: CORL" in page
 
 
@@ -100,11 +100,16 @@ def test_presets_are_the_published_ones() -> None:
 @pytest.mark.parametrize("file", sorted((cards_dir() / "published").glob("*.toml")), ids=str)
 def test_published_scores_name_their_source(file) -> None:
     values = tomllib.loads(file.read_text())
-    assert values["source"] and values["mark"] in ("read in the repository", "secondary")
+    assert values["source"]
+    assert values["mark"] in (
+        "read in the repository", "computed from the run files", "secondary",
+    )  # fmt: skip
     for scores in values["scores"].values():
         for data, (mean, spread) in scores.items():
             find_tier(data)
-            assert -10 < mean < 200 and 0 <= spread < 100
+            # SafetyHalfCheetah pays -100 a step beyond its limit: scores far below 0 exist.
+            low = -500 if "Safety" in data else -10
+            assert low < mean < 200 and 0 <= spread < 250
 
 
 def test_published_means_are_those_that_the_sources_print() -> None:
