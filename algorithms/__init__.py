@@ -29,6 +29,7 @@ from algorithms.ravl import RAVL, RAVLConfig
 from algorithms.rebrac import ReBRAC, ReBRACConfig
 from algorithms.sac import SAC, SACConfig
 from algorithms.sac_n import SACN, SACNConfig
+from algorithms.shac import SHAC, SHACConfig
 from algorithms.td3_bc import TD3BC, TD3BCConfig
 from mbrl import agent, checkpoint
 from mbrl.errors import unknown_name
@@ -53,6 +54,7 @@ __all__ = [
     "RAVL",
     "SAC",
     "SACN",
+    "SHAC",
     "TD3BC",
     "AWACConfig",
     "BCConfig",
@@ -85,6 +87,7 @@ __all__ = [
     "ReBRACConfig",
     "SACConfig",
     "SACNConfig",
+    "SHACConfig",
     "TD3BCConfig",
     "load",
 ]
@@ -112,6 +115,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "mobile": (MOBILE, MOBILEConfig),
     "pets": (PETS, PETSConfig),
     "coplanner": (COPlanner, COPlannerConfig),
+    "shac": (SHAC, SHACConfig),
     "policy_gradient": (PolicyGradient, PolicyGradientConfig),
     "props": (PROPS, PROPSConfig),
     "discrete_cql": (DiscreteCQL, DiscreteCQLConfig),

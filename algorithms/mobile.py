@@ -79,7 +79,7 @@ def inconsistency(
 
     mean, variance = model.members_predict(obs, learner.actor.scale.to_task(action))
     shape = (samples, *mean.shape[:2])
-    next_obs, _ = model.decode(obs, mean + variance.sqrt() * noise(*shape, mean.shape[2]))
+    next_obs = model.reached(obs, mean + variance.sqrt() * noise(*shape, mean.shape[2]))
     next_action, _ = learner.actor.sample(next_obs, noise(*shape, learner.spec.action_dim))
     x = torch.cat([next_obs, next_action], -1).flatten(0, 2)
     q = ensemble_values(learner.target, x)[0].min(0).values

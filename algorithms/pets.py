@@ -5,15 +5,14 @@ Differences: rewards are predicted by the model (the paper: given); the model ke
 all members see all data but for their bootstrap; the plan's mean is acted upon, without noise.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
-from algorithms.sources.imagined import RefitConfig, follow, termination_rule
-from algorithms.sources.logged import LoggedRows
+from algorithms.sources.imagined import RefitConfig, termination_rule
+from algorithms.sources.model_rows import ModelRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, Rate, Settings, Share
@@ -21,7 +20,7 @@ from mbrl.errors import ConfigError
 from mbrl.networks import ActionScale
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
-from mbrl.types import Dataset, Spec, Transitions
+from mbrl.types import Spec
 from world_models import EnsembleConfig, EnsembleDynamics, WorldModel
 
 
@@ -204,28 +203,6 @@ class Planning:
         return {"model/holdout_mse": model.holdout_mse.mean()}
 
 
-class ModelRows(LoggedRows):
-    """Rows of a replay buffer with the world model that follows it."""
-
-    def __init__(
-        self, spec: Spec, model: WorldModel, config: PETSConfig, device: torch.device
-    ) -> None:
-        super().__init__(spec, config.gamma, 1, device, collection=config.online)
-        self.model = model
-        self.learned = model if isinstance(model, EnsembleDynamics) else None
-
-    def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
-        """Fit the world model, continuing an unfinished fit."""
-        super().prepare(dataset, on_progress)
-        if self.learned is not None and not self.learned.fitted:
-            self.learned.fit(dataset.transitions, on_progress)
-
-    def observe(self, data: Transitions, step: int) -> None:
-        """Add experience, and let the model follow it when due."""
-        super().observe(data, step)
-        follow(self.learned, self, step)
-
-
 class PETS(Agent[Batch]):
     """Planning in a learned ensemble. Nothing but the model is learned, so updates are empty:
     `fit` fits the model to logged data, whatever its `steps`; `learn` acts, and refits it. `model`
@@ -262,4 +239,5 @@ class PETS(Agent[Batch]):
                 self.spec, c.model, termination=rule, device=self.device, seed=self.seed
             )
         planner = CrossEntropyPlanner(self.spec, model, c.planner, self.seed).to(self.device)
-        return Planning(planner, c), ModelRows(self.spec, model, c, self.device)
+        rows = ModelRows(self.spec, model, c.gamma, 1, c.online, self.device, saves_model=False)
+        return Planning(planner, c), rows

@@ -51,7 +51,7 @@ def k_step_error(
     obs, errors, rewards = data.obs[rows], [], []
     for t in range(k):
         mean, _ = model.members_predict(obs, data.action[rows + t])
-        obs, reward = model.decode(obs, mean.mean(0))
+        obs, reward = model.decode(obs, data.action[rows + t], mean.mean(0))
         gap = (obs - data.next_obs[rows + t]) / scale
         errors.append(gap.square().mean(-1).sqrt())
         rewards.append((reward - data.reward[rows + t]).abs())

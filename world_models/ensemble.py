@@ -26,10 +26,13 @@ from mbrl.networks import EnsembleMLP, Normaliser
 from mbrl.types import Spec, Transitions
 from world_models.disagreement import measure as named_measure
 from world_models.fitting import Fit
+from world_models.linear import linear_regression
 from world_models.protocol import Prediction
+from world_models.reached_rewards import ReachedRewards
 
 Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 Progress = Callable[[dict[str, Tensor]], None]
+LEAST_UNIT = 1e-4  # least unit of what a regression leaves, in deviations of the observation
 CHUNK = 1000  # rows that predictions on a CPU take at a time, so that activations stay in cache
 
 
@@ -43,7 +46,12 @@ class EnsembleConfig(Settings):
     activation: Literal["silu", "relu", "leaky_relu", "tanh", "gelu"] = "silu"  # hidden layers
     layer_norm: bool = False  # LayerNorm before each activation
     init: Literal["truncated", "torch"] = "truncated"  # truncated normal 1/(2 sqrt(fan_in))
-    target: Literal["delta", "standardised"] = "delta"  # units the change is predicted in
+    # what is predicted: changes in the task's units, in units of their observation's deviation, or
+    # what a linear regression leaves of them, in units of its own deviation
+    target: Literal["delta", "standardised", "residual"] = "delta"
+    # rewards: a further output of each member, or networks of their own that see the state reached
+    reward: Literal["joint", "reached"] = "joint"
+    reward_updates: Count = 4000  # of those networks
     input_clip: Positive | None = 10.0  # standardised inputs are cut at +- this
     log_variance_bounds: Literal["learned", "fixed"] = "learned"  # shared by all members
     log_variance_min: Finite = -10.0  # (initial) lower bound
@@ -109,6 +117,9 @@ class EnsembleNetwork(nn.Module):
         high = torch.full((out_dim,), config.log_variance_max)
         self.low = nn.Parameter(low, requires_grad=learned)
         self.high = nn.Parameter(high, requires_grad=learned)
+        self.linear: Tensor | None
+        linear = torch.zeros(in_dim + 1, out_dim) if config.target == "residual" else None
+        self.register_buffer("linear", linear)
 
     def split(self, out: Tensor) -> tuple[Tensor, Tensor]:
         """Network output [..., 2D] to mean and softly bounded log-variance [..., D]."""
@@ -117,15 +128,20 @@ class EnsembleNetwork(nn.Module):
         return mean, self.low + F.softplus(log_variance - self.low)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.split(self.mlp(x))
+        mean, log_variance = self.split(self.mlp(x))
+        return self.shifted(mean, x), log_variance
 
-    def moments(self, out: Tensor) -> tuple[Tensor, Tensor]:
-        """Network output [..., 2D] to mean and variance [..., D]: the exponential of `split`'s
-        log-variance is exp(low) + exp(high) sigmoid(s - high), one special function instead of
-        three."""
+    def shifted(self, mean: Tensor, x: Tensor) -> Tensor:
+        """The mean with the linear regression's part for inputs `x` added, where there is one."""
+        return mean if self.linear is None else mean + x @ self.linear[:-1] + self.linear[-1]
+
+    def moments(self, out: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Network output [..., 2D] for inputs `x` to mean and variance [..., D]: the exponential of
+        `split`'s log-variance is exp(low) + exp(high) sigmoid(s - high), one special function
+        instead of three."""
         mean, log_variance = out.split(self.out_dim, -1)
         share = torch.sigmoid(log_variance - self.high)
-        return mean, torch.addcmul(self.low.exp(), self.high.exp(), share)
+        return self.shifted(mean, x), torch.addcmul(self.low.exp(), self.high.exp(), share)
 
 
 @torch.no_grad()
@@ -181,6 +197,10 @@ class EnsembleDynamics:
         self.obs_normaliser = Normaliser(spec.obs_dim).to(self._device)
         self.action_normaliser = Normaliser(self.inputs).to(self._device)
         self.target_scale = Normaliser(spec.obs_dim + 1).to(self._device)
+        self.rewards: ReachedRewards | None = None
+        if self.config.reward == "reached":
+            width = 2 * spec.obs_dim + self.inputs
+            self.rewards = ReachedRewards(width, self.config.reward_updates, self._device, seed)
         self.holdout_mse: Tensor | None = None  # [kept members], target units
         self._fit: Fit | None = None
 
@@ -235,6 +255,9 @@ class EnsembleDynamics:
             metrics = self._fit.epoch(x, y, gaussian_nll)
             if on_progress is not None:
                 on_progress(metrics)
+        if self.rewards is not None:
+            seen = self._reward_inputs(data.obs, data.action, data.next_obs)
+            self.rewards.fit(seen, data.reward)
         self._keep_elites()
 
     def refit(self, data: Transitions, epochs: int, on_progress: Progress | None = None) -> None:
@@ -270,6 +293,20 @@ class EnsembleDynamics:
             self.target_scale.mean[-1] = data.reward.double().mean()
             self.target_scale.std[:-1] = self.obs_normaliser.std
             self.target_scale.std[-1] = safe
+        if self.config.target == "residual":
+            self._fit_linear(data)
+
+    def _fit_linear(self, data: Transitions) -> None:
+        """The regression of the changes, and the deviation of what it leaves as their unit."""
+        self.target_scale.mean.zero_()
+        self.target_scale.std.fill_(1.0)
+        y = self.targets(data)
+        weights, rest = linear_regression(self.encode(data.obs, data.action), y)
+        least = LEAST_UNIT * torch.cat([self.obs_normaliser.std, y[:, -1:].std(0).clamp_min(1e-6)])
+        unit = torch.maximum(rest, least)
+        self.target_scale.std.copy_(unit)
+        assert self.network.linear is not None
+        self.network.linear.copy_(weights / unit)
 
     def _keep_elites(self) -> None:
         assert self._fit is not None
@@ -283,6 +320,8 @@ class EnsembleDynamics:
                 new.copy_(old[kept])
             network.low.copy_(self.network.low)
             network.high.copy_(self.network.high)
+            if network.linear is not None and self.network.linear is not None:
+                network.linear.copy_(self.network.linear)
         self.network = network.requires_grad_(False)
         self.holdout_mse = error[kept]
         self._fit = None
@@ -297,8 +336,8 @@ class EnsembleDynamics:
         mean = obs.new_empty(self.num_members, len(obs), self.network.out_dim)
         variance = torch.empty_like(mean)
         for part in _chunks(len(obs), chunk, self._device):
-            guess = self.network.moments(self.network.mlp(self.encode(obs[part], action[part])))
-            mean[:, part], variance[:, part] = guess
+            x = self.encode(obs[part], action[part])
+            mean[:, part], variance[:, part] = self.network.moments(self.network.mlp(x), x)
         return mean, variance
 
     @torch.no_grad()
@@ -316,7 +355,7 @@ class EnsembleDynamics:
         for index, group in enumerate(torch.split(order, counts)):
             for rows in torch.split(group, chunk):
                 x = self.encode(obs.index_select(0, rows), action.index_select(0, rows))
-                guess = self.network.moments(self.network.mlp.member(x, index))
+                guess = self.network.moments(self.network.mlp.member(x, index), x)
                 mean.index_copy_(0, rows, guess[0])
                 variance.index_copy_(0, rows, guess[1])
         return mean, variance
@@ -364,14 +403,39 @@ class EnsembleDynamics:
         else:
             mean, variance, level = self._measured_predict(obs, action, member, measure)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        next_obs, reward = self.decode(obs, mean + variance.sqrt() * noise)
+        next_obs, reward = self.decode(obs, action, mean + variance.sqrt() * noise)
         ended = self.terminates(obs, action, next_obs)
         return Prediction(next_obs, reward, ended, disagreement=level)
 
-    def decode(self, obs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def mean_step(
+        self, obs: Tensor, action: Tensor, member: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Next observation [B, S] and reward [B] as the member named for each row expects them, and
+        the members' disagreement `epistemic_mean` [B]; differentiable in `obs` [B, S] and `action`
+        [B, A]."""
+        self._require_fit()
+        mean, log_variance = self.network(self.encode(obs, action))
+        level = named_measure("epistemic_mean")(mean, log_variance)
+        rows = torch.arange(len(obs), device=obs.device)
+        next_obs, reward = self.decode(obs, action, mean[member, rows])
+        return next_obs, reward, level
+
+    def decode(self, obs: Tensor, action: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Target units [..., S + 1] to next observation [..., S] and reward [...]."""
-        y = self.target_scale.inverse(y)
-        return obs + y[..., :-1], y[..., -1]
+        next_obs = self.reached(obs, y)
+        if self.rewards is None:
+            return next_obs, self.target_scale.inverse(y)[..., -1]
+        return next_obs, self.rewards(self._reward_inputs(obs, action, next_obs))
+
+    def reached(self, obs: Tensor, y: Tensor) -> Tensor:
+        """Target units [..., S + 1] to next observation [..., S] alone."""
+        return obs + self.target_scale.inverse(y)[..., :-1]
+
+    def _reward_inputs(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
+        clip = self.config.input_clip
+        reached = self.obs_normaliser(next_obs)
+        reached = reached if clip is None else reached.clamp(-clip, clip)
+        return torch.cat([self.encode(obs, action), reached], -1)
 
     def terminates(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
         """[B] bool: whether the task ends on reaching `next_obs`; never without a rule."""
@@ -394,6 +458,7 @@ class EnsembleDynamics:
             "target_scale": self.target_scale.state_dict(),
             "holdout_mse": self.holdout_mse,
             "fit": None if self._fit is None else self._fit.state_dict(),
+            "rewards": None if self.rewards is None else self.rewards.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -401,6 +466,8 @@ class EnsembleDynamics:
             self.network = self._build(state["members"], None)
         for name in ("network", "obs_normaliser", "action_normaliser", "target_scale"):
             getattr(self, name).load_state_dict(state[name])
+        if self.rewards is not None:
+            self.rewards.load_state_dict(state["rewards"])
         error = state["holdout_mse"]
         self.holdout_mse = None if error is None else error.to(self._device)
         if self.fitted:

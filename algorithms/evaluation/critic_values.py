@@ -5,15 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.learners.critics import q_values
+from algorithms.learners.critics import q_values, state_values
 from mbrl.networks import EnsembleMLP
 from mbrl.training import is_stateful
 
 
 @torch.no_grad()
 def critic_values(agent: Any, obs: Tensor) -> Tensor | None:
-    """The least of the critics' Q(s, pi(s)) [B] at raw `obs` [B, S], in the task's units of reward;
-    None where the agent has no critics of states alone."""
+    """The least of the critics' Q(s, pi(s)), or V(s), [B] at raw `obs` [B, S], in the task's units
+    of reward; None where the agent has no critics of states alone."""
     learner, policy = getattr(agent, "learner", None), agent.policy
     critic = getattr(learner, "critic", None) or getattr(policy, "critic", None)
     if not isinstance(critic, EnsembleMLP) or is_stateful(policy):
@@ -24,6 +24,9 @@ def critic_values(agent: Any, obs: Tensor) -> Tensor | None:
         action = policy.scale.to_unit(action)
     # Some critics standardise their inputs themselves.
     seen = policy.normaliser(obs) if critic.normaliser is None else obs
-    values = q_values(critic, seen, action).min(0).values
-    scale: float = getattr(agent.source, "reward_scale", 1.0)
+    if critic.in_dim == agent.spec.obs_dim and not agent.spec.discrete:
+        values = state_values(critic, seen).min(0).values
+    else:
+        values = q_values(critic, seen, action).min(0).values
+    scale: float = getattr(learner, "reward_scale", getattr(agent.source, "reward_scale", 1.0))
     return values / scale

@@ -44,3 +44,17 @@ def sampled_q_values(critic: EnsembleMLP, obs: Tensor, actions: Tensor) -> Tenso
 def chosen(q: Tensor, action: Tensor) -> Tensor:
     """The entries [N, B] of `q` [N, B, actions] at int64 `action` [B]."""
     return q.gather(-1, action.expand(len(q), -1)[..., None])[..., 0]
+
+
+def value_critics(
+    spec: Spec, members: int, hidden: Sequence[int], generator: torch.Generator
+) -> EnsembleMLP:
+    """V(s), standardising the observation once its normaliser is fitted."""
+    critic = EnsembleMLP(members, spec.obs_dim, hidden, 1, generator=generator)
+    critic.standardise(spec.obs_dim)
+    return critic
+
+
+def state_values(critic: EnsembleMLP, obs: Tensor) -> Tensor:
+    """V_n(s) [N, B] at `obs` [B, S], differentiable in both."""
+    return critic(obs)[..., 0]

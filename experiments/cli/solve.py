@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from algorithms.evaluation.valuation import ValuationConfig
 from experiments.cli.data import line, summary
@@ -62,18 +63,10 @@ class Solve(Settings):
         )
         places = solving.train_portfolio(settings, self.data, chosen, steps, out)
         agents = {label: agent_at(folder, "last") for label, folder in places.items()}
-        name, valuations = solving.choose(agents, held, self.value)
-        table = grid("policy", "more than the logged one", "outside the log", "believed")
-        for other in solving.order(valuations):
-            fitted = valuations[other].estimates[0]
-            table.add_row(
-                f"{other} (chosen)" if other == name else other,
-                number(fitted.difference, fitted.difference_low, fitted.difference_high),
-                f"{valuations[other].support.outside:.1%}",
-                "yes" if fitted.believed else f"no: {escape(fitted.note)}",
-            )
-        console.print(table)
-        solving.write_choice(out, name, valuations, steps)
+        choice = solving.choose(agents, train, held, self.value)
+        name = choice.name
+        console.print(candidates(choice))
+        solving.write_choice(out, choice, steps)
         content = value_run(places[name], self.value)
         print_valuation(content, console)
         lines = [f"chosen: {name}; run folder {places[name]}"]
@@ -89,6 +82,27 @@ class Solve(Settings):
         for text in lines:
             console.print(text, soft_wrap=True, markup=False)
         return 0
+
+
+def candidates(choice: solving.Choice) -> Table:
+    """The portfolio, the surest first, with what decided."""
+    halted = bool(choice.halted)
+    decided = f"more than {choice.base} where the log reaches"
+    titles = ["policy", *([decided, "stays there"] if halted else [])]
+    table = grid(*titles, "more than the logged one", "outside the log", "believed")
+    for name in solving.order(choice):
+        fitted = choice.valuations[name].estimates[0]
+        own = []
+        if halted:
+            own = [number(*choice.lead(name)), f"{choice.halted[name].inside:.0%}"]
+        table.add_row(
+            f"{name} (chosen)" if name == choice.name else name,
+            *own,
+            number(fitted.difference, fitted.difference_low, fitted.difference_high),
+            f"{choice.valuations[name].support.outside:.1%}",
+            "yes" if fitted.believed else f"no: {escape(fitted.note)}",
+        )
+    return table
 
 
 def main(arguments: list[str]) -> int:

@@ -3,28 +3,32 @@ the one chosen whose lead over the logged policy is surest on the rest."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from algorithms import ALGORITHMS
+from algorithms.evaluation.halted import Halted, halted_values, lead
 from algorithms.evaluation.valuation import Valuation, ValuationConfig, own_gamma, value_policies
 from experiments.runs import folders, pool
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config, merge, preset
+from mbrl import tasks
 from mbrl.config import Count, CountOrZero, Positive, Settings, Share
 from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 from mbrl.types import Dataset
 
-CONTINUOUS = ("bc", "iql", "td3_bc", "edac", "mopo")
+CONTINUOUS = ("bc", "iql", "td3_bc", "edac", "shac")
 DISCRETE = ("bc", "discrete_iql", "discrete_cql", "discrete_sac_n")
 PROBE = 60  # updates that are timed
 OVERHEAD = 0.6  # share of the budget that goes into updates; the rest values and evaluates
+CONFIDENCE = 0.9  # of two-sided intervals of a lead
 STEPS = (500, 50_000)  # least and most updates of a run
+SHARE = {"shac": 0.2}  # of the others' updates, as one imagines windows and has eight of critics
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,19 @@ def portfolio(settings: SolveSettings, dataset: Dataset) -> dict[str, dict[str, 
     if dataset.spec.discrete:
         return {name: {} for name in DISCRETE}
     chosen: dict[str, dict[str, Any]] = {name: {} for name in CONTINUOUS}
-    rows = dataset.transitions
-    known = runs.has_task(dataset.spec)
-    if rows.duration is not None or (not known and bool(rows.terminated.any())):
-        del chosen["mopo"]  # no rule says where an imagined episode would end
-    elif not known:
-        chosen["mopo"] = {"imagination": {"termination": "never"}}
+    if not can_imagine(dataset):
+        del chosen["shac"]
+    elif not runs.has_task(dataset.spec):
+        chosen["shac"] = {"termination": "never"}
     return chosen
+
+
+def can_imagine(dataset: Dataset) -> bool:
+    """Whether a world model can be fitted and says where imagined episodes end: steps of one
+    length, and the task's rule or a log whose episodes never terminate."""
+    rows = dataset.transitions
+    known = runs.has_task(dataset.spec) or not bool(rows.terminated.any())
+    return rows.duration is None and known
 
 
 def plan_steps(
@@ -66,12 +76,12 @@ def plan_steps(
 ) -> dict[str, int]:
     """Updates of each algorithm: equal shares of the budget's time, from a short timing."""
     if settings.steps is not None:
-        return dict.fromkeys(chosen, settings.steps)
+        return {name: updates_of(name, settings.steps) for name in chosen}
     seconds = 60.0 * settings.budget * OVERHEAD * settings.workers / len(chosen)
     steps = {}
     for name, values in chosen.items():
-        # An update of MOPO is about one of EDAC, and half of its time goes into its model.
-        timed, share = ("edac", 0.5) if name == "mopo" else (name, 1.0)
+        # An update of SHAC is about five of EDAC, and half of its time goes into its model.
+        timed, share = ("edac", 0.1) if name == "shac" else (name, 1.0)
         agent = _agent(timed, data, dataset, {} if timed != name else values)
         agent.fit(dataset, 5, callbacks=[])
         began = time.monotonic()
@@ -79,6 +89,11 @@ def plan_steps(
         rate = PROBE / (time.monotonic() - began)
         steps[name] = int(min(max(share * seconds * rate, STEPS[0]), STEPS[1]))
     return steps
+
+
+def updates_of(name: str, steps: int) -> int:
+    """Updates of an algorithm that cost about what `steps` of the others do."""
+    return max(1, round(SHARE.get(name, 1.0) * steps))
 
 
 def _agent(name: str, data: str, dataset: Dataset, values: dict[str, Any]) -> Any:
@@ -114,20 +129,51 @@ def train_portfolio(
     return done
 
 
+@dataclass(frozen=True)
+class Choice:
+    """`name` of the policy chosen, the `valuations` of all, and what decided: `halted` values,
+    empty where no world model can be fitted and the bounds of fitted Q evaluation decided."""
+
+    name: str
+    valuations: dict[str, Valuation]
+    halted: dict[str, Halted]
+    base: str  # whom a policy must surely beat to be chosen
+
+    def lead(self, name: str) -> tuple[float, float, float]:
+        """Of `name` over the base in the halting model, with its interval."""
+        return lead(self.halted[name], self.halted[self.base], CONFIDENCE)
+
+
 def choose(
     agents: dict[str, Any],
+    train: Dataset,
     held: Dataset,
     config: ValuationConfig,
     on_progress: Callable[[str, Metrics], None] | None = None,
-) -> tuple[str, dict[str, Valuation]]:
-    """The name of the agent whose policy leads the logged one by the largest lower bound on the
-    held-out episodes, among those that the data support; cloning where they support none."""
+) -> Choice:
+    """The agent whose policy leads cloning by the largest lower bound in a model, fitted to
+    `train`, that ends where the data end; cloning where none leads it surely. Where no model can be
+    fitted, the one with the largest believed lower bound of fitted Q evaluation."""
     first = next(iter(agents.values()))
     settings = ValuationConfig(**{**asdict(config), "gamma": own_gamma(first), "dice_steps": 0})
     policies = [agent.policy for agent in agents.values()]
     each = value_policies(policies, held, settings, on_progress=on_progress)
     valuations = dict(zip(agents, each, strict=True))
-    return best(valuations), valuations
+    base = "bc" if "bc" in agents else next(iter(agents))
+    if held.spec.discrete or not can_imagine(train):
+        return Choice(best(valuations), valuations, {}, base)
+    rule = tasks.make_for(held.spec).terminates if runs.has_task(held.spec) else None
+    values = halted_values(policies, train, held, rule)
+    choice = Choice(base, valuations, dict(zip(agents, values, strict=True)), base)
+    return replace(choice, name=surest(choice))
+
+
+def surest(choice: Choice) -> str:
+    """The name with the largest lower bound of its lead over the base, if that is above zero; else
+    the base."""
+    bounds = {name: choice.lead(name)[1] for name in choice.halted if name != choice.base}
+    leader = max(bounds, key=lambda name: bounds[name], default=choice.base)
+    return leader if bounds.get(leader, 0.0) > 0.0 else choice.base
 
 
 def best(valuations: dict[str, Valuation]) -> str:
@@ -142,13 +188,17 @@ def best(valuations: dict[str, Valuation]) -> str:
     return max(bounds, key=lambda name: bounds[name])
 
 
-def write_choice(out: Path, choice: str, valuations: dict[str, Valuation], steps: Any) -> None:
-    rows = {
-        name: {k: v for k, v in asdict(valuation.estimates[0]).items() if k != "method"}
-        | {"outside": valuation.support.outside}
-        for name, valuation in valuations.items()
-    }
-    folders.write_json(out / "solve.json", {"chosen": choice, "steps": steps, "portfolio": rows})
+def write_choice(out: Path, choice: Choice, steps: Any) -> None:
+    rows: dict[str, dict[str, Any]] = {}
+    for name, valuation in choice.valuations.items():
+        rows[name] = {k: v for k, v in asdict(valuation.estimates[0]).items() if k != "method"}
+        rows[name]["outside"] = valuation.support.outside
+        if choice.halted:
+            own = choice.halted[name]
+            rows[name]["halted"] = [float(own.value.mean()), *choice.lead(name)]
+            rows[name]["inside"] = own.inside
+    content = {"chosen": choice.name, "base": choice.base, "steps": steps, "portfolio": rows}
+    folders.write_json(out / "solve.json", content)
 
 
 def split(settings: SolveSettings, dataset: Dataset) -> tuple[Dataset, Dataset]:
@@ -165,11 +215,14 @@ def split(settings: SolveSettings, dataset: Dataset) -> tuple[Dataset, Dataset]:
     return train, held
 
 
-def order(valuations: dict[str, Valuation]) -> Sequence[str]:
-    """Names by the lower bound, the surest first; those that are not believed last."""
+def order(choice: Choice) -> Sequence[str]:
+    """Names, the surest first: by the lower bound of the lead in the halting model, or of fitted Q
+    evaluation, where those that are not believed come last."""
 
     def key(name: str) -> tuple[bool, float]:
-        fitted = valuations[name].estimates[0]
+        if choice.halted:
+            return name == choice.name, choice.lead(name)[1]
+        fitted = choice.valuations[name].estimates[0]
         return fitted.believed, fitted.difference_low
 
-    return sorted(valuations, key=key, reverse=True)
+    return sorted(choice.valuations, key=key, reverse=True)

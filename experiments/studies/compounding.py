@@ -90,7 +90,7 @@ def open_loop(
         level = model.disagreement(obs, test.action[rows + t], "epistemic_mean").double()
         levels.append(torch.nan_to_num(level, LARGEST, LARGEST).clamp_max(LARGEST))
         mean, _ = model.chosen_predict(obs, test.action[rows + t], member)
-        obs, _ = model.decode(obs, mean)
+        obs = model.reached(obs, mean)
         gap = (obs - test.next_obs[rows + t]) / scale
         error = gap.double().square().mean(-1).sqrt()
         errors.append(torch.nan_to_num(error, LARGEST, LARGEST).clamp_max(LARGEST))

@@ -8,14 +8,14 @@ import numpy as np
 from algorithms import ALGORITHMS
 from algorithms.evaluation.valuation import ValuationConfig
 from experiments.reports import figures
-from experiments.runs.solve import SolveSettings, choose, portfolio
+from experiments.runs.solve import SolveSettings, choose, portfolio, updates_of
 from experiments.settings import build_config, merge, preset
 from experiments.studies import Outcome
 from mbrl import data, tasks
 from mbrl.data.split import hold_out
 from mbrl.evaluation import evaluate
 
-VERSION = 1
+VERSION = 2
 DEFAULTS: dict[str, Any] = {
     "data": "pendulum/medium-replay",
     "steps": 2500,  # updates of each algorithm
@@ -32,7 +32,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """`chosen`: the normalised score in the task of the policy that `solve` chooses from the log;
     the score of every algorithm by its name; `best`: the highest of them, which takes the task to
     find; `worst`; `regret`: best minus chosen. `believed`: policies whose value the held-out
-    episodes support. Curves hold the estimated leads with their bounds, one a policy."""
+    episodes support. Curves, one entry a policy: the leads over the log by fitted Q evaluation with
+    their lower bounds; the leads over cloning in the halting model with theirs, and the share of
+    windows that stay inside the log (none where no model could be fitted)."""
     dataset = data.load(settings["data"])
     train, held = hold_out(dataset, settings["holdout"], seed)
     agents = {}
@@ -42,21 +44,21 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         cls, _ = ALGORITHMS[name]
         config = build_config(name, merge(preset(name, presets)["config"], values))
         agents[name] = cls(dataset.spec, config, seed=seed)
-        agents[name].fit(train, settings["steps"], callbacks=[])
+        agents[name].fit(train, updates_of(name, settings["steps"]), callbacks=[])
     config = ValuationConfig(steps=settings["updates"], resamples=settings["resamples"], seed=seed)
-    choice, valuations = choose(agents, held, config)
+    choice = choose(agents, train, held, config)
     task = tasks.make_for(dataset.spec)
     scores = {
         name: dataset.spec.score(float(evaluate(agent, task, settings["episodes"]).mean()))
         for name, agent in agents.items()
     }
-    fitted = [v.estimates[0] for v in valuations.values()]
+    fitted = [v.estimates[0] for v in choice.valuations.values()]
     top = max(scores.values())
     values = scores | {
-        "chosen": scores[choice],
+        "chosen": scores[choice.name],
         "best": top,
         "worst": min(scores.values()),
-        "regret": top - scores[choice],
+        "regret": top - scores[choice.name],
         "believed": float(sum(e.believed for e in fitted)),
     }
     curves = {
@@ -64,23 +66,28 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         "difference": [e.difference for e in fitted],
         "low": [e.difference_low for e in fitted],
         "believed": [float(e.believed) for e in fitted],
-        "chosen": [float(name == choice) for name in agents],
+        "chosen": [float(name == choice.name) for name in agents],
+        "halted": [choice.lead(name)[0] for name in choice.halted],
+        "halted_low": [choice.lead(name)[1] for name in choice.halted],
+        "inside": [own.inside for own in choice.halted.values()],
     }
     return Outcome(values, curves)
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Score against the lower bound of the estimated lead: a panel for each dataset."""
+    """Score against the lower bound of the lead that decided: a panel for each dataset."""
     panels = {}
     for label, records in rows.items():
-        curves = {
-            name: np.concatenate([np.array(r["curves"][name]) for r in records])
-            for name in ("low", "score", "chosen")
-        }
+        bounds = [r["curves"]["halted_low"] or r["curves"]["low"] for r in records]
+        low = np.concatenate([np.array(b) for b in bounds])
+        score, chosen = (
+            np.concatenate([np.array(r["curves"][name]) for r in records])
+            for name in ("score", "chosen")
+        )
         panels[label] = {
-            word: (curves["low"][curves["chosen"] == k], curves["score"][curves["chosen"] == k])
+            word: (low[chosen == k], score[chosen == k])
             for k, word in enumerate(("passed over", "chosen"))
         }
     path = folder / f"solve-choice{suffix}.png"
-    figures.scatter(panels, "lower bound of the lead over the log", "score in the task", path)
+    figures.scatter(panels, "lower bound of the lead", "score in the task", path)
     return [path]

@@ -67,7 +67,7 @@ def model_value(agent: Any, seed: int) -> float:
     with torch.no_grad():
         action = agent.learner.actor.explore(obs, generator)
         mean, _ = agent.model.members_predict(obs, action)
-        next_obs, reward = agent.model.decode(obs, mean.mean(0))
+        next_obs, reward = agent.model.decode(obs, action, mean.mean(0))
         unit = agent.learner.actor.scale.to_unit(agent.learner.actor(next_obs))
         q = agent.learner.critic(torch.cat([next_obs, unit], -1))[..., 0].min(0).values
         return float((reward + 0.99 * q).mean())

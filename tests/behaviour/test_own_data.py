@@ -86,7 +86,7 @@ def test_the_portfolio_fits_the_data(clinic):
     own = portfolio(SolveSettings(), load("clinic.npz"))
     assert set(own) == {"bc", "iql", "td3_bc", "edac"}  # ends of unknown rule: no model
     known = portfolio(SolveSettings(), load("pendulum/medium"))
-    assert "mopo" in known and known["mopo"] == {}
+    assert "shac" in known and known["shac"] == {}
     assert "discrete_sac_n" in portfolio(SolveSettings(), load("cartpole/random"))
 
 

@@ -1,9 +1,11 @@
 """The ensemble against slow loops, closed forms and known answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import linalg, stats
 
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Spec, Transitions
@@ -73,8 +75,9 @@ def test_fits_a_linear_world(variant: str) -> None:
     for start in [e + i for e in range(0, 300, 50) for i in range(48)]:
         obs = test.obs[start : start + 1]
         for t in range(3):
-            mean, _ = model.members_predict(obs, test.action[start + t : start + t + 1])
-            obs, _ = model.decode(obs, mean.mean(0))
+            action = test.action[start + t : start + t + 1]
+            mean, _ = model.members_predict(obs, action)
+            obs, _ = model.decode(obs, action, mean.mean(0))
         slow.append(float(((obs - test.next_obs[start + 2]) / scale).square().mean().sqrt()))
     assert error.median[2] == pytest.approx(np.median(slow), rel=1e-4)
 
@@ -269,3 +272,55 @@ def test_gradients_in_parts_are_those_of_all_members_at_once() -> None:
     assert float(value) == pytest.approx(float(expected.detach()), rel=1e-5)
     for mine, whole in zip(found, torch.autograd.grad(expected, parameters), strict=True):
         torch.testing.assert_close(mine, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_residual_targets_leave_nothing_of_a_linear_world() -> None:
+    spec, data = linear_world(1500)
+    config = EnsembleConfig(**(SMALL | {"target": "residual"}))
+    model = EnsembleDynamics(spec, config, seed=0)
+    model.fit(data)
+    _, test = linear_world(300, seed=9)
+    mean, _ = model.members_predict(test.obs, test.action)
+    torch.testing.assert_close(model.reached(test.obs, mean[0]), test.next_obs, atol=1e-5, rtol=0)
+    again = EnsembleDynamics(spec, config, seed=1)
+    again.load_state_dict(model.state_dict())
+    member = torch.arange(len(test)) % 3
+    one = model.chosen_predict(test.obs, test.action, member)
+    other = again.chosen_predict(test.obs, test.action, member)
+    assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+
+
+def test_targets_in_units_of_the_residual() -> None:
+    spec, data = linear_world(1500, noise=0.1)
+    model = EnsembleDynamics(spec, EnsembleConfig(**(SMALL | {"target": "residual"})), seed=0)
+    model.fit(data)
+    # scipy's least squares leaves the same deviation: 0.1 of each change.
+    x = np.c_[data.obs.numpy(), data.action.numpy(), np.ones(len(data))]
+    y = (data.next_obs - data.obs).numpy()
+    rest = y - x @ linalg.lstsq(x, y)[0]
+    assert model.target_scale.std[:-1].numpy() == pytest.approx(rest.std(0), rel=1e-3)
+
+
+def test_rewards_of_the_state_reached_are_sharper() -> None:
+    """r = -log(|s'_0| + 0.01), a peak that an output of the dynamics blurs."""
+    spec, data = linear_world(3000)
+    errors = []
+    for reward in ("joint", "reached"):
+        peaked = replace(data, reward=-(data.next_obs[:, 0].abs() + 0.01).log())
+        config = EnsembleConfig(**(SMALL | {"target": "residual", "reward": reward}))
+        model = EnsembleDynamics(spec, config, seed=0)
+        model.fit(peaked)
+        rows = torch.zeros(len(data), dtype=torch.int64)
+        guess = model.mean_step(data.obs, data.action, rows)[1]
+        errors.append(float((guess - peaked.reward).square().mean().sqrt()))
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_derivatives_of_a_step_are_those_of_the_linear_world() -> None:
+    spec, data = linear_world(1500)
+    model = EnsembleDynamics(spec, EnsembleConfig(**(SMALL | {"target": "residual"})), seed=0)
+    model.fit(data)
+    action = data.action[:5].clone().requires_grad_()
+    reached, _, _ = model.mean_step(data.obs[:5], action, torch.zeros(5, dtype=torch.int64))
+    gradient = torch.autograd.grad(reached[:, 1].sum(), action)[0]
+    torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.3]] * 5), atol=1e-3, rtol=0)

@@ -11,14 +11,13 @@ TINY = {"steps": 3, "updates": 20, "resamples": 2, "episodes": 4, "data": "pendu
 def test_the_score_chosen_is_that_of_one_of_the_portfolio(tmp_path):
     outcome = solve_choice.measure(solve_choice.DEFAULTS | TINY, 0, tmp_path)
     v, curves = outcome.values, outcome.curves
-    names = ["bc", "iql", "td3_bc", "edac", "mopo"]
+    names = ["bc", "iql", "td3_bc", "edac", "shac"]
     scores = [v[name] for name in names]
     assert curves["score"] == scores and sum(curves["chosen"]) == 1
     assert v["chosen"] == scores[curves["chosen"].index(1.0)]
     assert v["best"] == max(scores) and v["regret"] == pytest.approx(max(scores) - v["chosen"])
-    believed = [low for low, yes in zip(curves["low"], curves["believed"], strict=True) if yes]
-    if believed:  # the surest lead is what is chosen
-        assert curves["low"][curves["chosen"].index(1.0)] == max(believed)
+    surest = max(curves["halted_low"])  # of cloning itself it is 0
+    assert curves["halted_low"][curves["chosen"].index(1.0)] == max(surest, 0.0)
 
 
 def test_a_portfolio_of_ones_own_with_the_presets_of_files(tmp_path, monkeypatch):

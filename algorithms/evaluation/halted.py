@@ -1,0 +1,157 @@
+"""What a policy earns in a learned model that ends where the data end.
+
+A policy that was trained against values or a model finds what these get wrong, and every estimate
+that shares their extrapolation believes it. Here a model of its own imagines what the policy does,
+and the first step whose outcome the log has never shown ends the episode: an observation or a
+reward outside the logged range, or members that disagree three times more than on all but a
+hundredth of the held-out rows. Each step from there on earns what the worst hundredth of the logged
+rows do. The halting task is MOReL's (Model-Based Offline Reinforcement Learning, arXiv 2005.05951),
+used to compare policies instead of to train one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import special
+from torch import Tensor
+
+from mbrl.errors import DataError
+from mbrl.types import Dataset, Transitions
+from world_models import EnsembleConfig, EnsembleDynamics
+from world_models.diagnostics import window_starts
+from world_models.ensemble import Termination
+
+MODEL = EnsembleConfig(
+    members=5, elites=5, hidden=(100, 100), layer_norm=True, target="residual", reward="reached",
+    weight_decay=(1e-6,), min_epochs=5, max_epochs=15,
+)  # fmt: skip
+EDGE = 0.99  # quantile of the held-out rows' disagreement
+FAR = 3.0  # times it, beyond which a step is not known
+MARGIN = 0.05  # deviations beyond the logged range that count as inside
+WORST = 0.01  # quantile of the logged rewards that is earned after the end
+ROOM = 3.0  # deviations beyond the range that imagined observations are kept to
+SEED = 977  # of the model, apart from those of the agents
+
+
+@dataclass(frozen=True)
+class Halted:
+    """`value` [E]: mean return of the windows of each held-out episode, over `horizon` steps;
+    `inside`: the share of windows in which every outcome was one that the log has shown; `plain`:
+    the mean return without halting, which shows what halting took off."""
+
+    value: np.ndarray
+    inside: float
+    plain: float
+    horizon: int
+
+
+@dataclass(frozen=True)
+class Range:
+    """What the log has shown: observations [S], rewards, and the disagreement at its edge."""
+
+    low: Tensor
+    high: Tensor
+    deviation: Tensor
+    reward_low: float
+    reward_high: float
+    worst: float
+    edge: float
+
+    @classmethod
+    def of(cls, rows: Transitions, held: Transitions, model: EnsembleDynamics) -> "Range":
+        deviation = model.obs_normaliser.std  # 1 where an observation never changes
+        reward = rows.reward.double().numpy()
+        spare = MARGIN * float(reward.max() - reward.min())
+        level = model.disagreement(held.obs, held.action, "epistemic_mean")
+        return cls(
+            rows.obs.amin(0),
+            rows.obs.amax(0),
+            deviation,
+            float(reward.min()) - spare,
+            float(reward.max()) + spare,
+            float(np.quantile(reward, WORST)),
+            float(np.quantile(level.numpy(), EDGE)),
+        )
+
+    def shown(self, reached: Tensor, reward: Tensor, level: Tensor) -> Tensor:
+        """Whether each outcome [B] is one that the log has shown."""
+        beyond = torch.maximum(reached - self.high, self.low - reached) / self.deviation
+        paid = (reward >= self.reward_low) & (reward <= self.reward_high)
+        return (beyond <= MARGIN).all(1) & paid & (level <= FAR * self.edge)
+
+
+def halted_values(
+    policies: Sequence[Any],
+    train: Dataset,
+    held: Dataset,
+    termination: Termination | None,
+    *,
+    horizon: int = 100,
+    windows: int = 300,
+) -> list[Halted]:
+    """A `Halted` of each of `policies` (raw observations [B, S] to actions in the task's units),
+    from `windows` rows of the held-out episodes, in a model fitted to `train`. `termination` is the
+    task's rule, None where episodes do not end. Raises `DataError` for fewer than two held-out
+    episodes.
+
+    All policies start from the same rows in the same members, so that differences between them are
+    paired.
+    """
+    rows, held_rows = train.transitions, held.transitions
+    spans = held_rows.episodes()
+    if len(spans) < 2:
+        raise DataError(
+            f"{held.provenance.card} has {len(spans)} held-out episode; values are compared over "
+            "episodes, which must be two at least"
+        )
+    model = EnsembleDynamics(train.spec, MODEL, termination=termination, seed=SEED)
+    model.fit(rows)
+    known = Range.of(rows, held_rows, model)
+    horizon = min(horizon, max(b - a for a, b in spans))
+    starts = window_starts(held_rows, horizon).numpy()
+    pick = np.unique(np.linspace(0, len(starts) - 1, windows).astype(np.int64))
+    starts = starts[pick]
+    episode = np.searchsorted([a for a, _ in spans], starts, side="right") - 1
+    result = []
+    for policy in policies:
+        total, plain, inside = _windows(policy, held_rows.obs[starts], model, known, horizon)
+        value = np.array([total[episode == e].mean() for e in np.unique(episode)])
+        result.append(Halted(value, float(inside.mean()), float(plain.mean()), horizon))
+    return result
+
+
+@torch.no_grad()
+def _windows(
+    policy: Any, obs: Tensor, model: EnsembleDynamics, known: Range, horizon: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Halted and plain return, and whether all was shown, of each window [B]."""
+    member = torch.arange(len(obs)) % model.num_members
+    inside = torch.ones(len(obs), dtype=torch.bool)
+    alive = torch.ones(len(obs), dtype=torch.bool)
+    total, plain = torch.zeros(len(obs)), torch.zeros(len(obs))
+    low, high = known.low - ROOM * known.deviation, known.high + ROOM * known.deviation
+    for _ in range(horizon):
+        action = policy(obs)
+        reached, reward, level = model.mean_step(obs, action, member)
+        inside &= known.shown(reached, reward, level) | ~alive
+        worst = torch.full_like(reward, known.worst)
+        total += torch.where(alive, torch.where(inside, reward, worst), 0.0)
+        plain += torch.where(alive, reward, 0.0)
+        alive &= ~model.terminates(obs, action, reached)
+        obs = torch.minimum(torch.maximum(reached, low), high)
+    return total.numpy(), plain.numpy(), inside.numpy()
+
+
+def lead(one: Halted, other: Halted, confidence: float) -> tuple[float, float, float]:
+    """The mean difference of `one` to `other` over held-out episodes, with Student's two-sided
+    interval."""
+    gap = one.value - other.value
+    n = len(gap)
+    if n < 2:
+        return float(gap.mean()), -np.inf, np.inf
+    quantile = float(special.stdtrit(n - 1, 0.5 + confidence / 2))
+    reach = quantile * float(gap.std(ddof=1)) / n**0.5
+    return float(gap.mean()), float(gap.mean()) - reach, float(gap.mean()) + reach

@@ -1,0 +1,76 @@
+"""Values that end where the data end: against closed forms in a world whose steps are known."""
+
+import numpy as np
+import pytest
+import torch
+
+from algorithms.evaluation.halted import Halted, halted_values, lead
+from mbrl.errors import DataError
+from mbrl.types import Dataset, Provenance, Spec, Transitions
+
+SPEC = Spec("line", 1, 1, None, (-1.0,), (1.0,), 20)
+
+
+def walk(episodes: int, seed: int) -> Dataset:
+    """s' = s + 0.1 a from 0, with actions in [-0.5, 0.5] that drift one way; r = s'."""
+    g = torch.Generator().manual_seed(seed)
+    obs = torch.zeros(episodes)
+    drift = 0.6 * torch.rand(episodes, generator=g) - 0.3
+    rows = []
+    for t in range(20):
+        action = drift + 0.2 * (2 * torch.rand(episodes, generator=g) - 1)
+        reached = obs + 0.1 * action
+        end = torch.full((episodes,), t == 19)
+        rows.append((obs[:, None], action[:, None], reached, reached[:, None], end & ~end, end))
+        obs = reached
+    columns = [torch.stack(c, 1).flatten(0, 1) for c in zip(*rows, strict=True)]
+    return Dataset(Transitions(*columns), SPEC, Provenance("walk"))
+
+
+def still(obs):
+    return torch.zeros(len(obs), 1)
+
+
+def gentle(obs):
+    return torch.full((len(obs), 1), 0.2)
+
+
+def reckless(obs):
+    return torch.ones(len(obs), 1)
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Halted]:
+    train, held = walk(60, 0), walk(8, 1)
+    policies = {"still": still, "gentle": gentle, "reckless": reckless}
+    each = halted_values(list(policies.values()), train, held, None, horizon=10, windows=60)
+    return dict(zip(policies, each, strict=True))
+
+
+def test_inside_the_data_it_is_the_return_of_the_known_world(values):
+    held = walk(8, 1).transitions
+    starts = np.concatenate([np.arange(20 * e, 20 * e + 11) for e in range(8)])
+    starts = starts[np.unique(np.linspace(0, len(starts) - 1, 60).astype(int))]
+    wanted = [10 * held.obs[starts][starts // 20 == e].mean() for e in range(8)]
+    assert values["still"].value == pytest.approx(np.array(wanted), abs=0.05)
+    assert values["still"].inside == 1.0 and values["still"].horizon == 10
+
+
+def test_leaving_the_data_ends_with_the_worst_reward(values):
+    """By the dynamics alone the reckless policy earns the most."""
+    plain = {name: own.plain for name, own in values.items()}
+    assert plain["reckless"] > plain["gentle"] > plain["still"]
+    assert values["reckless"].inside < 0.5 < values["gentle"].inside
+    assert values["reckless"].value.mean() < values["still"].value.mean()
+
+
+def test_leads_are_paired(values):
+    mean, low, high = lead(values["gentle"], values["still"], 0.9)
+    # 10 steps of 0.02 more each: 0.02 (1 + ... + 10) = 1.1, wherever it starts
+    assert low <= mean <= high and mean == pytest.approx(1.1, abs=0.25)
+    assert lead(values["still"], values["still"], 0.9) == (0.0, 0.0, 0.0)
+
+
+def test_one_held_out_episode_is_refused():
+    with pytest.raises(DataError, match="two at least"):
+        halted_values([still], walk(4, 0), walk(1, 1), None)

@@ -1,0 +1,90 @@
+"""SHAC: its targets against a sum over all n-step returns, its gradient and its policy against the
+linear-quadratic optimum of control theory, and its limits."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import linalg
+
+from algorithms import SHAC
+from algorithms.shac import trace_targets
+from experiments.settings import build_config
+from mbrl.types import Dataset, Provenance, Transitions
+from tests.algorithms.test_pets import SPEC, A, B, Linear, Q, R
+from tests.small import CONFIGS
+
+GAMMA = 0.97
+
+
+def logged(rows: int) -> Dataset:
+    """Single steps of random actions from random states of the linear-quadratic task."""
+    g = torch.Generator().manual_seed(0)
+    obs = 1.5 * torch.randn(rows, 2, generator=g)
+    action = 6.0 * torch.rand(rows, 1, generator=g) - 3.0
+    step = Linear().step(obs, action)
+    cut = torch.ones(rows, dtype=torch.bool)
+    data = Transitions(obs, action, step.reward, step.obs, ~cut, cut)
+    return Dataset(data, SPEC, Provenance("random actions"))
+
+
+def mean_return(act: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Of 30 steps from standard normal states."""
+    obs = torch.randn(500, 2, generator=torch.Generator().manual_seed(2)).numpy()
+    total = np.zeros(len(obs))
+    for _ in range(30):
+        action = act(obs)
+        total -= ((obs @ Q) * obs).sum(1) + ((action @ R) * action).sum(1)
+        obs = obs @ A.T + action @ B.T
+    return float(total.mean())
+
+
+def test_targets_are_the_weighted_mean_of_all_n_step_returns() -> None:
+    """TD(lambda) as Sutton and Barto's equation 12.3 writes it, with a terminal step."""
+    g = torch.Generator().manual_seed(0)
+    reward, value = (torch.randn(5, 3, generator=g, dtype=torch.float64) for _ in range(2))
+    alive = torch.ones(5, 3, dtype=torch.float64)
+    alive[2:, 1] = 0.0
+    reward[3:, 1] = 0.0
+    targets = trace_targets(reward, value * alive, alive, GAMMA, 0.8)
+    for b in range(3):
+        for t in range(5):
+            returns = []
+            for n in range(1, 5 - t + 1):
+                total = sum(GAMMA**k * float(reward[t + k, b]) for k in range(n))
+                last = t + n - 1
+                returns.append(total + GAMMA**n * float(value[last, b] * alive[last, b]))
+            weights = [0.2 * 0.8**n for n in range(len(returns) - 1)]
+            weights.append(1.0 - sum(weights))
+            wanted = float(np.dot(weights, returns))
+            assert float(targets[t, b]) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_the_policy_becomes_the_linear_quadratic_regulator() -> None:
+    """Its return against that of the gain from scipy's Riccati equation, which no policy beats."""
+    dataset = logged(4000)
+    small = CONFIGS["shac"] | {
+        "hidden": [32], "critic_hidden": [32], "gamma": 0.97, "horizon": 10, "batch_size": 64,
+        "cloning": 0, "critics_first": 50, "penalty": 0.0,
+        "model": CONFIGS["shac"]["model"] | {"max_epochs": 10, "reward_updates": 1500},
+    }  # fmt: skip
+    agent = SHAC(dataset.spec, build_config("shac", small), seed=0)
+    agent.fit(dataset, 600, callbacks=[])
+    root = np.sqrt(0.97)
+    p = linalg.solve_discrete_are(root * A, root * B, Q, R)
+    gain = np.linalg.solve(R + 0.97 * B.T @ p @ B, 0.97 * B.T @ p @ A)
+    best = mean_return(lambda obs: (-(obs @ gain.T)).clip(-3, 3))
+    own = mean_return(lambda obs: agent.act(obs.astype(np.float32))[0])
+    assert own > best - 0.1 * abs(best)
+
+
+def test_the_logged_rows_set_the_limits() -> None:
+    dataset = logged(600)
+    agent = SHAC(dataset.spec, build_config("shac", CONFIGS["shac"]), seed=0)
+    agent.fit(dataset, 3, callbacks=[])
+    limits, rows = agent.learner.limits, dataset.transitions
+    level = agent.learned.disagreement(rows.obs, rows.action, "epistemic_mean")
+    assert 0.97 < float((level <= limits.edge).float().mean()) < 1.0
+    assert float(limits.reward) == pytest.approx(float(rows.reward.std()), rel=0.1)
+    assert bool((limits.low < rows.obs.amin(0)).all() and (limits.high > rows.obs.amax(0)).all())
