@@ -21,7 +21,6 @@ from torch import Tensor
 from mbrl.errors import DataError
 from mbrl.types import Dataset, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
-from world_models.diagnostics import window_starts
 from world_models.ensemble import Termination
 
 MODEL = EnsembleConfig(
@@ -32,6 +31,7 @@ EDGE = 0.99  # quantile of the held-out rows' disagreement
 FAR = 3.0  # times it, beyond which a step is not known
 MARGIN = 0.05  # deviations beyond the logged range that count as inside
 WORST = 0.01  # quantile of the logged rewards that is earned after the end
+FEW = 0.02  # share of windows by which ends may differ without meaning
 ROOM = 3.0  # deviations beyond the range that imagined observations are kept to
 SEED = 977  # of the model, apart from those of the agents
 
@@ -39,13 +39,31 @@ SEED = 977  # of the model, apart from those of the agents
 @dataclass(frozen=True)
 class Halted:
     """`value` [E]: mean return of the windows of each held-out episode, over `horizon` steps;
-    `inside`: the share of windows in which every outcome was one that the log has shown; `plain`:
-    the mean return without halting, which shows what halting took off."""
+    `inside`: the share of windows in which every outcome was one that the log has shown; `ended`:
+    that in which the task's rule ended the episode; `plain`: the mean return without halting, which
+    shows what halting took off."""
 
     value: np.ndarray
     inside: float
+    ended: float
     plain: float
     horizon: int
+
+
+@dataclass(frozen=True)
+class HaltedValues:
+    """Of each policy, and `ended`: the share of the same windows that ended in the log."""
+
+    each: tuple[Halted, ...]
+    ended: float
+
+    def credible(self, base: int) -> bool:
+        """Whether policy number `base`, a clone of the logged one, ends about as often in the model
+        as the log did: between half and double, or within 2 %. A model that never imagines the
+        ends that the log has says nothing of who avoids them."""
+        own = self.each[base].ended
+        within = abs(own - self.ended) <= FEW
+        return within or self.ended / 2 <= own <= 2 * self.ended
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,7 @@ def halted_values(
     *,
     horizon: int = 100,
     windows: int = 300,
-) -> list[Halted]:
+) -> HaltedValues:
     """A `Halted` of each of `policies` (raw observations [B, S] to actions in the task's units),
     from `windows` rows of the held-out episodes, in a model fitted to `train`. `termination` is the
     task's rule, None where episodes do not end. Raises `DataError` for fewer than two held-out
@@ -111,23 +129,36 @@ def halted_values(
     model.fit(rows)
     known = Range.of(rows, held_rows, model)
     horizon = min(horizon, max(b - a for a, b in spans))
-    starts = window_starts(held_rows, horizon).numpy()
+    starts, ended = _starts(held_rows, horizon)
     pick = np.unique(np.linspace(0, len(starts) - 1, windows).astype(np.int64))
-    starts = starts[pick]
+    starts, ended = starts[pick], ended[pick]
     episode = np.searchsorted([a for a, _ in spans], starts, side="right") - 1
     result = []
     for policy in policies:
-        total, plain, inside = _windows(policy, held_rows.obs[starts], model, known, horizon)
+        total, plain, inside, over = _windows(policy, held_rows.obs[starts], model, known, horizon)
         value = np.array([total[episode == e].mean() for e in np.unique(episode)])
-        result.append(Halted(value, float(inside.mean()), float(plain.mean()), horizon))
-    return result
+        shares = float(inside.mean()), float(over.mean())
+        result.append(Halted(value, *shares, float(plain.mean()), horizon))
+    return HaltedValues(tuple(result), float(ended.mean()))
+
+
+def _starts(rows: Transitions, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows after which the log shows `horizon` steps or the end of the task, and whether it ended
+    within them."""
+    starts, ended = [], []
+    for a, b in rows.episodes():
+        last = bool(rows.terminated[b - 1])
+        own = np.arange(a, b if last else b - horizon + 1)
+        starts.append(own)
+        ended.append(last & (b - own <= horizon))
+    return np.concatenate(starts), np.concatenate(ended)
 
 
 @torch.no_grad()
 def _windows(
     policy: Any, obs: Tensor, model: EnsembleDynamics, known: Range, horizon: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Halted and plain return, and whether all was shown, of each window [B]."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Halted and plain return, whether all was shown, and whether it ended, of each window [B]."""
     member = torch.arange(len(obs)) % model.num_members
     inside = torch.ones(len(obs), dtype=torch.bool)
     alive = torch.ones(len(obs), dtype=torch.bool)
@@ -142,7 +173,7 @@ def _windows(
         plain += torch.where(alive, reward, 0.0)
         alive &= ~model.terminates(obs, action, reached)
         obs = torch.minimum(torch.maximum(reached, low), high)
-    return total.numpy(), plain.numpy(), inside.numpy()
+    return total.numpy(), plain.numpy(), inside.numpy(), ~alive.numpy()
 
 
 def lead(one: Halted, other: Halted, confidence: float) -> tuple[float, float, float]:

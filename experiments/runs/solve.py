@@ -132,7 +132,8 @@ def train_portfolio(
 @dataclass(frozen=True)
 class Choice:
     """`name` of the policy chosen, the `valuations` of all, and what decided: `halted` values,
-    empty where no world model can be fitted and the bounds of fitted Q evaluation decided."""
+    empty where no credible world model can be fitted and the bounds of fitted Q evaluation
+    decided."""
 
     name: str
     valuations: dict[str, Valuation]
@@ -153,7 +154,8 @@ def choose(
 ) -> Choice:
     """The agent whose policy leads cloning by the largest lower bound in a model, fitted to
     `train`, that ends where the data end; cloning where none leads it surely. Where no model can be
-    fitted, the one with the largest believed lower bound of fitted Q evaluation."""
+    fitted, or cloning does not end as often in it as the log did, the one with the largest believed
+    lower bound of fitted Q evaluation."""
     first = next(iter(agents.values()))
     settings = ValuationConfig(**{**asdict(config), "gamma": own_gamma(first), "dice_steps": 0})
     policies = [agent.policy for agent in agents.values()]
@@ -164,7 +166,9 @@ def choose(
         return Choice(best(valuations), valuations, {}, base)
     rule = tasks.make_for(held.spec).terminates if runs.has_task(held.spec) else None
     values = halted_values(policies, train, held, rule)
-    choice = Choice(base, valuations, dict(zip(agents, values, strict=True)), base)
+    if not values.credible(list(agents).index(base)):
+        return Choice(best(valuations), valuations, {}, base)
+    choice = Choice(base, valuations, dict(zip(agents, values.each, strict=True)), base)
     return replace(choice, name=surest(choice))
 
 

@@ -1,5 +1,7 @@
 """Values that end where the data end: against closed forms in a world whose steps are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -43,8 +45,9 @@ def reckless(obs):
 def values() -> dict[str, Halted]:
     train, held = walk(60, 0), walk(8, 1)
     policies = {"still": still, "gentle": gentle, "reckless": reckless}
-    each = halted_values(list(policies.values()), train, held, None, horizon=10, windows=60)
-    return dict(zip(policies, each, strict=True))
+    all_of_them = halted_values(list(policies.values()), train, held, None, horizon=10, windows=60)
+    assert all_of_them.ended == 0.0 and all_of_them.credible(0)
+    return dict(zip(policies, all_of_them.each, strict=True))
 
 
 def test_inside_the_data_it_is_the_return_of_the_known_world(values):
@@ -62,6 +65,21 @@ def test_leaving_the_data_ends_with_the_worst_reward(values):
     assert plain["reckless"] > plain["gentle"] > plain["still"]
     assert values["reckless"].inside < 0.5 < values["gentle"].inside
     assert values["reckless"].value.mean() < values["still"].value.mean()
+
+
+def test_ends_of_the_log_must_be_known_to_the_model():
+    """Half of the held-out episodes end by a rule; a model without one never ends, and one that
+    ends at once does so too often."""
+    train, held = walk(60, 0), walk(8, 1)
+    rows = held.transitions
+    last = (torch.arange(160) % 40 == 39) & rows.truncated
+    ends = replace(rows, terminated=last, truncated=rows.truncated & ~last)
+    cut = Dataset(ends, SPEC, held.provenance)
+    never = halted_values([still], train, cut, None, horizon=10, windows=400)
+    # 4 episodes of 20 starts, 10 of them within 10 steps of the end; 4 of 11, none ended
+    assert never.ended == pytest.approx(40 / 124) and not never.credible(0)
+    always = halted_values([still], train, cut, lambda o, a, n: o[:, 0] < 9, horizon=10)
+    assert always.each[0].ended == 1.0 and not always.credible(0)
 
 
 def test_leads_are_paired(values):
