@@ -87,18 +87,24 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
             for i, data in enumerate(sets)
         ]
     value = endless(world) if name == "dice" else world.value
-    size = abs(value)
+    return Outcome(quality(evaluations, value, settings["confidence"], abs(value)), {})
+
+
+def quality(
+    evaluations: Sequence[Evaluation], value: float, confidence: float, size: float
+) -> dict[str, float]:
+    """What `measure` reports of evaluations of several data sets whose true value is known; errors
+    and widths over `size`."""
     estimates = np.array([e.value for e in evaluations])
     inside = [e.low <= value <= e.high for e in evaluations]
-    values = {
+    return {
         "covered": float(np.mean(inside)),
-        "nominal": settings["confidence"],
+        "nominal": confidence,
         "bias": float(estimates.mean() - value) / size,
         "error": float(np.sqrt(np.mean((estimates - value) ** 2))) / size,
         "width": float(np.mean([e.high - e.low for e in evaluations])) / size,
         "effective": float(np.mean([e.effective_share for e in evaluations])),
     }
-    return Outcome(values, {})
 
 
 def build(steps: int, distance: float, generator: torch.Generator) -> World:
