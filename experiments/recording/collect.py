@@ -44,7 +44,7 @@ from experiments.recording.environment import (
     record_dataset,
 )
 from experiments.recording.linear_search import Search, record_candidates, search
-from mbrl.config import Count, CountOrZero, Settings
+from mbrl.config import Count, CountOrZero, Settings, Share
 from mbrl.data import data_home, from_arrays, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, cards_dir
 from mbrl.errors import ConfigError, DataError, TaskError, unknown_name
@@ -161,6 +161,8 @@ class Collect(Settings):
     of observations [B, S] and a generator."""
     greedy: bool = False
     """Of a task: the policy's greedy actions instead of sampled ones."""
+    noise: Share = 0.0
+    """Of a task: Gaussian noise added to the policy's actions, as a share of the action range."""
 
 
 def collect(command: Collect, console: Console | None = None) -> list[Path]:
@@ -168,9 +170,10 @@ def collect(command: Collect, console: Console | None = None) -> list[Path]:
     console = console or Console()
     if command.family not in all_cards():
         return [collect_task(command, console)]
-    if command.policy is not None or command.greedy:
+    if command.policy is not None or command.greedy or command.noise:
         raise ConfigError(
-            f"--policy and --greedy are for tasks; those of {command.family} are its recipe's"
+            f"--policy, --greedy and --noise are for tasks; those of {command.family} are its "
+            "recipe's"
         )
     card = local_card(command.family)
     tiers = select_tiers(card, command.tiers)
@@ -209,7 +212,8 @@ def collect_task(command: Collect, console: Console) -> Path:
     if path.suffix != ".npz":
         raise ConfigError(f"--out {path}: of a task it is the file; end the name in .npz")
     words = ["python -m experiments collect", command.family, "--policy", chosen]
-    words += ["--greedy"] * command.greedy + ["--steps", str(command.steps or STEPS)]
+    words += ["--greedy"] * command.greedy + [f"--noise {command.noise}"] * (command.noise > 0)
+    words += ["--steps", str(command.steps or STEPS)]
     try:
         with progress(console) as bars:
             dataset = record_dataset(
@@ -218,6 +222,7 @@ def collect_task(command: Collect, console: Console) -> Path:
                 command.steps or STEPS,
                 seed=command.seed,
                 greedy=command.greedy,
+                noise=command.noise,
                 recipe=" ".join([*words, "--seed", str(command.seed)]),
                 report=stage(bars, command.family, command.steps or STEPS),
             )
