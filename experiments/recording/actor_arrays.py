@@ -94,7 +94,8 @@ class Actor:
         if self.actions != spec.action_dim or extra - contacts not in (0, 1):
             raise ConfigError(
                 f"{self.name} takes {self.inputs} numbers and gives {self.actions}; {spec.task!r} "
-                f"has {spec.obs_dim} observations (and perhaps the time) and {spec.action_dim} actions"
+                f"has {spec.obs_dim} observations, to which the time is added where one more is "
+                f"taken, and {spec.action_dim} actions"
             )
         return contacts
 
@@ -249,8 +250,8 @@ def marginal(latent: Tensor, log_std: Tensor) -> Tensor:
 def sequence(weights: Weights, prefix: str) -> list[str]:
     """Names of the layers `prefix`.0, `prefix`.2, ... in order."""
     pattern = re.compile(rf"{re.escape(prefix)}\.(\d+)\.weight")
-    found = [match for match in map(pattern.fullmatch, weights) if match]
-    return [f"{prefix}.{n}" for n in sorted(int(match[1]) for match in found)]
+    numbers = sorted(int(m[1]) for m in map(pattern.fullmatch, weights) if m)
+    return [f"{prefix}.{n}" for n in numbers]
 
 
 def layers_of(weights: Weights, names: Any) -> list[tuple[Tensor, Tensor]]:
