@@ -138,3 +138,19 @@ def test_recorded_tiers_agree_with_their_card(name: str, monkeypatch: pytest.Mon
         "medium-expert": (40, 95), "expert": (85, 125),
     }[name.partition("-")[2]]  # fmt: skip
     assert low <= float(noted[3]) <= high
+
+
+def test_every_recipe_names_a_task_that_its_policies_fit() -> None:
+    """Rows, agents' folder and task of each recorded tier of every card."""
+    recorded = [c for c in all_cards().values() if any(t.policies for t in c.tiers.values())]
+    assert {card.family for card in recorded} == {"d4rl-like", "adroit"}
+    for card in recorded:
+        assert card.agents
+        for tier in card.tiers.values():
+            assert bool(tier.policies) != bool(tier.file)
+            assert card.environment(tier).task and tier.resembles
+
+
+def test_published_files_are_not_recorded() -> None:
+    with pytest.raises(DataError, match="is a published file, door-human"):
+        collect(Collect("adroit", ("door-human",)), QUIET)
