@@ -395,6 +395,8 @@ def status(card: Card, tier: Tier) -> str:
         return f"python -m experiments collect {card.family} --tiers {tier.name}"
     if card.kind == "minari":
         return f"minari download {tier.name}"
+    if not card.sources:
+        return f"put the file in {data_home() / card.family}"
     return "fetched when first used"
 
 

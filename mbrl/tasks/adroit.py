@@ -53,21 +53,21 @@ def _made(name: str) -> gymnasium.Env:
     return D4RLRules(env, name)
 
 
-def door() -> gymnasium.Env:
+def make_door() -> gymnasium.Env:
     """Swing a door open after turning its latch: 39 observations, 28 actions, 200 steps."""
     return _made("door")
 
 
-def hammer() -> gymnasium.Env:
+def make_hammer() -> gymnasium.Env:
     """Drive a nail into a board: 46 observations, 26 actions, 200 steps."""
     return _made("hammer")
 
 
-def relocate() -> gymnasium.Env:
+def make_relocate() -> gymnasium.Env:
     """Carry a ball to a place in the air: 39 observations, 30 actions, 200 steps."""
     return _made("relocate")
 
 
-def pen() -> gymnasium.Env:
+def make_pen() -> gymnasium.Env:
     """Turn a pen in the hand: 45 observations, 24 actions, 100 steps; it ends when dropped."""
     return _made("pen")

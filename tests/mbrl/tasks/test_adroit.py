@@ -12,12 +12,20 @@ from experiments.recording.actor_arrays import actor_of
 from experiments.recording.environment import policy_returns
 from mbrl.data.cards import find_card
 from mbrl.tasks import make, make_for
-from mbrl.tasks.adroit import DROPPED, STEPS, door, hammer, palm_distance, pen, relocate
+from mbrl.tasks.adroit import (
+    DROPPED,
+    STEPS,
+    make_door,
+    make_hammer,
+    make_pen,
+    make_relocate,
+    palm_distance,
+)
 
 pytest.importorskip("gymnasium_robotics")
 FILES = Path(os.environ.get("LONGREACH_DATA", "")) / "adroit"
 DEMOS = FILES / "door-human-from-hand_dapg.hdf5"
-MADE = {"door": door, "hammer": hammer, "relocate": relocate, "pen": pen}
+MAKERS = {"door": make_door, "hammer": make_hammer, "relocate": make_relocate}
 
 
 @pytest.mark.parametrize("name", ["door", "hammer", "relocate", "pen"])
@@ -44,7 +52,7 @@ def from_simulator(name: str, env) -> float:
 
 @pytest.mark.parametrize("name", ["door", "hammer", "relocate"])
 def test_distance_is_charged_and_not_paid(name: str) -> None:
-    env = MADE[name]()
+    env = MAKERS[name]()
     env.reset(seed=0)
     env.action_space.seed(0)
     for _ in range(20):
@@ -73,7 +81,7 @@ def expected(name: str, env) -> float:
 
 
 def test_a_dropped_pen_ends_the_episode() -> None:
-    env = pen()
+    env = make_pen()
     ended = 0
     for seed in range(5):
         env.reset(seed=seed)
@@ -120,7 +128,7 @@ def test_the_published_experts_score_as_d4rls_experts(
 ) -> None:
     """About 100, by D4RL's references; CORL's cloning of D4RL's expert sets scores 105, 127, 108
     and 110."""
-    task = make(f"mbrl.tasks.adroit:{name}")
+    task = make(f"mbrl.tasks.adroit:make_{name}")
     actor = actor_of(FILES / f"dapg-policy-{name}-v0.npz")
     returns = policy_returns(task, actor, episodes, greedy=True)
     spec = find_card("adroit").environments[name].spec()
