@@ -13,6 +13,7 @@ from algorithms import ALGORITHMS
 from mbrl import config as configs
 from mbrl import tasks
 from mbrl.config import Count, CountOrZero, Positive, Settings, Share
+from mbrl.data.cards import all_cards
 from mbrl.data.readers.files import SUFFIXES
 from mbrl.errors import ConfigError, unknown_name
 
@@ -84,7 +85,8 @@ class RunSettings(Settings):
 
 def preset(algorithm: str, data: str, purpose: str = "") -> dict[str, Any]:
     """`{"steps": ..., "config": {...}}` for an algorithm and a dataset: the family's values, then
-    those of the dataset itself, then those of a `purpose` (`quickstart`). Online tasks have the
+    those of the dataset itself, then those of a `purpose` (`quickstart`). Where a card says that a
+    dataset resembles a published one, the values of that one come first. Online tasks have the
     family `online`; local tiers `local`. A file has the values of `local` with observations
     standardised, since their units are anything."""
     if algorithm not in ALGORITHMS:
@@ -92,7 +94,9 @@ def preset(algorithm: str, data: str, purpose: str = "") -> dict[str, Any]:
     path = PRESETS / f"{algorithm}.toml"
     content = tomllib.loads(path.read_text()) if path.exists() else {}
     merged: dict[str, Any] = {"config": {}}
-    for name in (family_of(data), data.split("/")[0], data, purpose):
+    like = resembled(data)
+    first = (family_of(like or data), *([like] if like else []))
+    for name in (*first, data.split("/")[0], data, purpose):
         merged = merge(merged, content.get(name, {}))
     return merge(merged, {"config": standardising(algorithm)}) if is_file(data) else merged
 
@@ -110,6 +114,14 @@ def standardising(algorithm: str) -> dict[str, Any]:
     if hasattr(getattr(config, "learner", None), "normalise_obs"):
         return {"learner": {"normalise_obs": True}}
     return {}
+
+
+def resembled(data: str) -> str | None:
+    """The published dataset that `data` resembles, where its card names one."""
+    family, _, name = data.partition("/")
+    card = all_cards().get(family)
+    tier = card.tiers.get(name) if card else None
+    return tier.resembles if tier else None
 
 
 def family_of(data: str) -> str:

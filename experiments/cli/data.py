@@ -371,7 +371,7 @@ def given(command: Any, *others: str) -> dict[str, Any]:
 def place(card: Card, tier: Tier, split: str = "train") -> Path | None:
     """The file of a tier on this machine; None if it is not here."""
     try:
-        if card.kind == "local":
+        if card.made_here(tier):
             return local_file(card, tier)
         if card.kind == "minari":
             folders = [home / tier.name / "data/metadata.json" for home in homes("minari")]
@@ -391,10 +391,12 @@ def status(card: Card, tier: Tier) -> str:
         return f"{'ready' if ready else 'not complete'}: {' + '.join(tier.parts)}"
     if place(card, tier):
         return "ready"
-    if card.kind == "local":
+    if card.made_here(tier):
         return f"python -m experiments collect {card.family} --tiers {tier.name}"
     if card.kind == "minari":
         return f"minari download {tier.name}"
+    if not card.sources:
+        return f"put the file in {data_home() / card.family}"
     return "fetched when first used"
 
 

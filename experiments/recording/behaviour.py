@@ -20,6 +20,23 @@ from mbrl.types import Spec, Transitions
 # where the task masks actions, a third argument says which are allowed, [B, n] bool.
 Behaviour = Callable[..., Tensor]
 Report = Callable[[int], None]  # called with the number of transitions so far
+
+
+@dataclass(frozen=True)
+class TimedBehaviour:
+    """A behaviour that also asks for the number of steps since the episode began."""
+
+    act: Callable[[Tensor, torch.Generator, int], Tensor]
+
+
+def at_step(behaviour: Behaviour | TimedBehaviour, elapsed: int) -> Behaviour:
+    """`behaviour` as it acts `elapsed` steps after the start of its episodes."""
+    if not isinstance(behaviour, TimedBehaviour):
+        return behaviour
+    act = behaviour.act
+    return lambda obs, generator: act(obs, generator, elapsed)
+
+
 Weights = dict[str, np.ndarray]
 
 BATCH = 10  # episodes recorded side by side
@@ -72,7 +89,7 @@ class RecordingFailed(TaskError):
 
 def record(
     task: Task,
-    behaviour: Behaviour,
+    behaviour: Behaviour | TimedBehaviour,
     steps: int,
     generator: torch.Generator,
     *,
@@ -134,7 +151,7 @@ def start_states(
 
 def run_episodes(
     task: Task,
-    behaviour: Behaviour,
+    behaviour: Behaviour | TimedBehaviour,
     state: Tensor,
     generator: torch.Generator,
     episodes: list[list[Row]] | None = None,
@@ -148,7 +165,8 @@ def run_episodes(
     obs = task.observe(state)
     for t in range(1, horizon + 1):
         mask = _mask(environments, state)
-        action = behaviour(obs, generator) if mask is None else behaviour(obs, generator, mask)
+        act = at_step(behaviour, t - 1)
+        action = act(obs, generator) if mask is None else act(obs, generator, mask)
         step = task.step(state, action)
         ended, next_mask = step.terminated.tolist(), _mask(environments, step.state)
         cut = [t == horizon] * len(alive) if step.truncated is None else step.truncated.tolist()
@@ -206,6 +224,28 @@ def noisy(policy: Callable[[Tensor], Tensor], spec: Spec, noise: float) -> Behav
         return (policy(obs) + noise * (high - low) * wobble).clamp(low, high)
 
     return discrete if spec.discrete else continuous
+
+
+def with_noise(
+    behaviour: Behaviour | TimedBehaviour, spec: Spec, noise: float
+) -> Behaviour | TimedBehaviour:
+    """`behaviour` with Gaussian noise of `noise` times the action range added to its actions, which
+    are clipped to the bounds. Raises `ConfigError` for discrete actions."""
+    if noise == 0:
+        return behaviour
+    if spec.discrete or noise < 0:
+        raise ConfigError(
+            f"noise is {noise} in {spec.task!r}: it is a share of the action range, 0 or more, of "
+            "continuous actions"
+        )
+    low, high = bounds(spec)
+
+    def act(obs: Tensor, generator: torch.Generator, elapsed: int) -> Tensor:
+        action = at_step(behaviour, elapsed)(obs, generator)
+        wobble = torch.randn(action.shape, generator=generator)
+        return (action + noise * (high - low) * wobble).clamp(low, high)
+
+    return TimedBehaviour(act)
 
 
 def policy_of(weights: Weights, spec: Spec, *, sampled: bool) -> Behaviour:

@@ -44,15 +44,15 @@ from experiments.recording.environment import (
     record_dataset,
 )
 from experiments.recording.linear_search import Search, record_candidates, search
-from mbrl.config import Count, CountOrZero, Settings
+from experiments.recording.mixtures import MixtureRecorder, Stage
+from mbrl.config import Count, CountOrZero, Settings, Share
 from mbrl.data import data_home, from_arrays, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, cards_dir
+from mbrl.data.readers.files import file_hash
 from mbrl.errors import ConfigError, DataError, TaskError, unknown_name
 from mbrl.tasks import Task, is_task, make
 from mbrl.tasks.experts import expert
 from mbrl.types import Dataset, Provenance, Transitions
-
-Stage = Callable[[str, int], Report]  # a new progress bar: its text and total
 
 SMALL: dict[str, Any] = {"policy_kwargs": {"net_arch": [64, 64]}}
 # Settings of rl-baselines3-zoo, with a constant learning rate and 64 units a layer
@@ -132,8 +132,9 @@ class Collect(Settings):
     same files on the same machine and versions."""
 
     family: tyro.conf.Positional[str]
-    """A local family: pendulum, cartpole, reacher, ... (`python -m experiments data list`), or a
-    task: CliffWalking-v1,max_episode_steps=200, or mypackage.envs:make_env."""
+    """A local family: pendulum, cartpole, reacher, ... (`python -m experiments data list`), one
+    that is recorded from published agents (d4rl-like), or a task:
+    CliffWalking-v1,max_episode_steps=200, or mypackage.envs:make_env."""
     tiers: tuple[str, ...] | None = None
     """The tiers to record, e.g. random medium; by default all that the family has."""
     steps: Count | None = None
@@ -161,6 +162,13 @@ class Collect(Settings):
     of observations [B, S] and a generator."""
     greedy: bool = False
     """Of a task: the policy's greedy actions instead of sampled ones."""
+    agents: Path | None = None
+    """Folder of the published agents; by default the card's (rl-zoo-agents, ...) in the data
+    folder."""
+    note: bool = False
+    """For maintainers: note sizes, returns and checksums in the card."""
+    noise: Share = 0.0
+    """Of a task: Gaussian noise added to the policy's actions, as a share of the action range."""
 
 
 def collect(command: Collect, console: Console | None = None) -> list[Path]:
@@ -168,48 +176,53 @@ def collect(command: Collect, console: Console | None = None) -> list[Path]:
     console = console or Console()
     if command.family not in all_cards():
         return [collect_task(command, console)]
-    if command.policy is not None or command.greedy:
+    if command.policy is not None or command.greedy or command.noise:
         raise ConfigError(
-            f"--policy and --greedy are for tasks; those of {command.family} are its recipe's"
+            f"--policy, --greedy and --noise are for tasks; those of {command.family} are its "
+            "recipe's"
         )
-    card = local_card(command.family)
+    card = recordable_card(command.family)
     tiers = select_tiers(card, command.tiers)
     folder = cards_dir() / "local" if command.ship else command.out or data_home()
-    maker = FamilyRecorder(card, command, folder)
+    maker = recorder(card, command, folder)
     paths = []
     for tier in tiers:
         with progress(console) as bars:
             rows = maker.make(tier, functools.partial(stage, bars))
         path = folder / card.family / f"{tier.name}.npz"
-        save_npz(maker.dataset(tier, rows), path)
+        save_npz(dataset_of(card, tier, rows, maker.recipe_text(tier, rows)), path)
         paths.append(path)
         text = statistics_text(card, tier, rows)
-        if command.ship:
+        if command.ship or command.note:
             update_card(card.path, tier, len(rows), text, path)
         size = path.stat().st_size / 1000
         console.print(f"{card.family}/{tier.name}: {len(rows):,} transitions, {text}")
+        if tier.policies:
+            console.print(f"  {'; '.join(map(str, tier.policies))}", highlight=False)
+            console.print(f"  sha256 {file_hash(path)}", highlight=False, soft_wrap=True)
         console.print(f"  {path} ({size:,.0f} kB)", highlight=False, soft_wrap=True)
     return paths
 
 
 def collect_task(command: Collect, console: Console) -> Path:
     """Record a dataset of the task that `command` names; the file written."""
-    others = [n for n in ("tiers", "retrain", "with_state", "ship") if getattr(command, n)]
+    names = ("tiers", "retrain", "with_state", "ship", "agents", "note")
+    others = [name for name in names if getattr(command, name)]
     if others:
         raise ConfigError(
             f"--{others[0].replace('_', '-')} is for the families of this library; "
             f"{command.family!r} is a task"
         )
-    local = [name for name, card in all_cards().items() if card.kind == "local"]
     if not is_task(command.family):
-        raise unknown_name("local dataset family", command.family, local)
+        raise unknown_name("local dataset family", command.family, recordable())
     task, chosen = make(command.family), command.policy or "random"
     file = re.sub(r"[^\w.=-]+", "-", command.family)
     path = command.out or data_home() / "recorded" / f"{file}.npz"
     if path.suffix != ".npz":
         raise ConfigError(f"--out {path}: of a task it is the file; end the name in .npz")
     words = ["python -m experiments collect", command.family, "--policy", chosen]
-    words += ["--greedy"] * command.greedy + ["--steps", str(command.steps or STEPS)]
+    words += ["--greedy"] * command.greedy + [f"--noise {command.noise}"] * (command.noise > 0)
+    words += ["--steps", str(command.steps or STEPS)]
     try:
         with progress(console) as bars:
             dataset = record_dataset(
@@ -218,6 +231,7 @@ def collect_task(command: Collect, console: Console) -> Path:
                 command.steps or STEPS,
                 seed=command.seed,
                 greedy=command.greedy,
+                noise=command.noise,
                 recipe=" ".join([*words, "--seed", str(command.seed)]),
                 report=stage(bars, command.family, command.steps or STEPS),
             )
@@ -241,17 +255,37 @@ def stage(bars: Progress, text: str, total: int) -> Report:
     return lambda done: bars.update(row, completed=done)
 
 
-def local_card(family: str) -> Card:
-    local = {name: card for name, card in all_cards().items() if card.kind == "local"}
-    if family not in local:
-        raise unknown_name("local dataset family", family, local)
-    return local[family]
+def recordable() -> dict[str, Card]:
+    """The families that `collect` can make."""
+    return {n: card for n, card in all_cards().items() if card.kind in ("local", "recorded")}
+
+
+def recordable_card(family: str) -> Card:
+    if family not in recordable():
+        raise unknown_name("local dataset family", family, recordable())
+    return recordable()[family]
+
+
+def recorder(card: Card, command: Collect, folder: Path) -> "FamilyRecorder | MixtureRecorder":
+    """What makes the tiers of `card`."""
+    if card.kind == "local":
+        if command.agents is not None or command.note:
+            raise ConfigError(f"--agents and --note are for published agents; not {card.family}")
+        return FamilyRecorder(card, command, folder)
+    for name in ("retrain", "with_state", "ship"):
+        if getattr(command, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is for families whose policies are trained here; "
+                f"{card.family} is recorded from published agents"
+            )
+    agents = command.agents or data_home() / card.agents
+    return MixtureRecorder(card, agents, command.seed, command.steps)
 
 
 def select_tiers(card: Card, names: tuple[str, ...] | None) -> list[Tier]:
     """The tiers to record; an error for one that cannot be, with the reason."""
     if names is None:
-        return [t for t in card.tiers.values() if t.missing is None and not t.parts]
+        return [t for t in card.tiers.values() if not (t.missing or t.parts or t.file)]
     tiers = [card.tier(name) for name in names]
     for tier in tiers:
         if tier.missing is not None:
@@ -261,6 +295,8 @@ def select_tiers(card: Card, names: tuple[str, ...] | None) -> list[Tier]:
                 f"{card.family}/{tier.name} is not recorded: load() concatenates "
                 f"{' and '.join(tier.parts)}. Record those"
             )
+        if tier.file:
+            raise DataError(f"{card.family}/{tier.name} is a published file, {tier.file}")
     return tiers
 
 
@@ -346,21 +382,25 @@ class FamilyRecorder:
                 self.outcome = train(self.task(tier), training, report)
         return self.outcome
 
-    def dataset(self, tier: Tier, rows: Transitions) -> Dataset:
-        """The verified dataset of the rows of `tier`."""
+    def recipe_text(self, tier: Tier, rows: Transitions) -> str:
+        """The command that makes `rows`."""
         recipe = f"python -m experiments collect {self.card.family} --tiers {tier.name}"
         if not (tier.name == "medium-replay" and isinstance(self.recipe.training, Training)):
             recipe += f" --steps {len(rows)}"
-        recipe += f" --seed {self.command.seed}{' --with-state' * (rows.state is not None)}"
-        provenance = Provenance(
-            card=f"{self.card.family}/{tier.name}",
-            version=self.card.recipe_version,
-            licence=self.card.licence,
-            recipe=recipe,
-        )
-        names = [f.name for f in dataclasses.fields(Transitions)]
-        arrays = {name: getattr(rows, name) for name in names}
-        return from_arrays(**arrays, spec=self.card.spec(tier), provenance=provenance)
+        return recipe + f" --seed {self.command.seed}{' --with-state' * (rows.state is not None)}"
+
+
+def dataset_of(card: Card, tier: Tier, rows: Transitions, recipe: str) -> Dataset:
+    """The verified dataset of the rows of `tier`."""
+    provenance = Provenance(
+        card=f"{card.family}/{tier.name}",
+        version=card.recipe_version,
+        licence=card.licence,
+        recipe=recipe,
+    )
+    names = [f.name for f in dataclasses.fields(Transitions)]
+    arrays = {name: getattr(rows, name) for name in names}
+    return from_arrays(**arrays, spec=card.spec(tier), provenance=provenance)
 
 
 def statistics_text(card: Card, tier: Tier, rows: Transitions) -> str:
@@ -376,5 +416,6 @@ def update_card(path: Path, tier: Tier, rows: int, text: str, file: Path) -> Non
     about = f"{tier.about.partition('; recorded: ')[0]}; recorded: {text}"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     entry = f'[tiers.{tier.name}]\nabout = "{about}"\nsteps = {rows}\nsha256 = "{digest}"\n'
-    pattern = re.compile(rf"\[tiers\.{re.escape(tier.name)}\]\n(?:[^\[\n].*\n)*")
-    path.write_text(pattern.sub(lambda _: entry, card, count=1), encoding="utf-8")
+    pattern = re.compile(rf"\[tiers\.{re.escape(tier.name)}\]\n((?:[^\[\n].*\n)*)")
+    noted = re.compile(r"(?m)^(?:about|steps|sha256) = .*\n")
+    path.write_text(pattern.sub(lambda m: entry + noted.sub("", m[1]), card, 1), encoding="utf-8")

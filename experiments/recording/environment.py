@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 import algorithms
-from experiments.recording.actor_arrays import actor_of
+from experiments.recording.actor_arrays import Actor, actor_of
 from experiments.recording.behaviour import (
     Behaviour,
     RecordingFailed,
     Report,
+    TimedBehaviour,
+    at_step,
     record,
     step_limit,
     uniform_actions,
+    with_noise,
 )
 from mbrl.data import from_arrays
 from mbrl.errors import ConfigError, TaskError
@@ -38,18 +41,25 @@ class RecordingStopped(TaskError):
 
 
 def collect(
-    task: Any, policy: Any = "random", steps: int = STEPS, *, seed: int = 0, greedy: bool = False
+    task: Any,
+    policy: Any = "random",
+    steps: int = STEPS,
+    *,
+    seed: int = 0,
+    greedy: bool = False,
+    noise: float = 0.0,
 ) -> Dataset:
     """A dataset of whole episodes, at least `steps` transitions in all, of `policy` in `task`.
 
     `task` is a task, an id, a gymnasium environment or a function that makes one. `policy` is
-    "random" (uniform over the actions), an agent, a model of stable-baselines3, or a function of
-    flat observations [B, S] (a tensor) and a `torch.Generator` to actions [B, A] in the task's
-    units ([B] int64 where discrete; where the task masks actions a third argument says which are
-    allowed, [B, n]). `greedy` takes an agent's or a model's greedy actions instead of sampled ones.
-    Raises `RecordingStopped`, with what was recorded, where the environment fails.
+    "random" (uniform over the actions), an agent, a model of stable-baselines3, an `Actor` of
+    arrays, or a function of flat observations [B, S] (a tensor) and a `torch.Generator` to actions
+    [B, A] in the task's units ([B] int64 where discrete; where the task masks actions a third
+    argument says which are allowed, [B, n]). `greedy` takes the greedy actions of an agent, a model
+    or an actor instead of sampled ones; `noise` adds Gaussian noise of that share of the action
+    range. Raises `RecordingStopped`, with what was recorded, where the environment fails.
     """
-    return record_dataset(as_task(task), policy, steps, seed=seed, greedy=greedy)
+    return record_dataset(as_task(task), policy, steps, seed=seed, greedy=greedy, noise=noise)
 
 
 def record_dataset(
@@ -59,11 +69,12 @@ def record_dataset(
     *,
     seed: int,
     greedy: bool,
+    noise: float = 0.0,
     recipe: str | None = None,
     report: Report = lambda done: None,
 ) -> Dataset:
     """`collect` with the `recipe` for the provenance, and progress by `report`."""
-    act = behaviour(policy, task.spec, greedy=greedy)
+    act = with_noise(behaviour(policy, task.spec, greedy=greedy), task.spec, noise)
     generator = torch.Generator().manual_seed(seed)
     try:
         with torch.no_grad():
@@ -81,10 +92,12 @@ def _dataset(rows: Transitions, spec: Spec, recipe: str | None) -> Dataset:
     return from_arrays(**arrays, spec=spec, provenance=provenance)
 
 
-def behaviour(policy: Any, spec: Spec, *, greedy: bool = False) -> Behaviour:
+def behaviour(policy: Any, spec: Spec, *, greedy: bool = False) -> Behaviour | TimedBehaviour:
     """What acts for `policy` in a task of `spec`. Raises `ConfigError` for what cannot."""
     if isinstance(policy, str) and policy == "random":
         return uniform_actions(spec)
+    if isinstance(policy, Actor):
+        return policy.behaviour(spec, greedy=greedy)
     acting: Any
     if is_model(policy):
         acting = SB3Policy(policy, spec)
@@ -119,15 +132,18 @@ def behaviour(policy: Any, spec: Spec, *, greedy: bool = False) -> Behaviour:
 
 
 @torch.no_grad()
-def policy_returns(task: Task, policy: Any, episodes: int, *, seed: int = 0) -> Tensor:
+def policy_returns(
+    task: Task, policy: Any, episodes: int, *, seed: int = 0, greedy: bool = False
+) -> Tensor:
     """Undiscounted returns [episodes], float64, of `policy` (as in `collect`) in a task of this
     library, all episodes side by side."""
-    act, generator = behaviour(policy, task.spec), torch.Generator().manual_seed(seed)
+    acting = behaviour(policy, task.spec, greedy=greedy)
+    generator = torch.Generator().manual_seed(seed)
     state = task.reset(episodes, generator)
     obs, going = task.observe(state), torch.arange(episodes)
     total = torch.zeros(episodes, dtype=torch.float64)
-    for _ in range(step_limit(task.spec)):
-        step = task.step(state, act(obs, generator))
+    for t in range(step_limit(task.spec)):
+        step = task.step(state, at_step(acting, t)(obs, generator))
         total[going] += step.reward.double()
         alive = ~step.ended
         going, state, obs = going[alive], step.state[alive], step.obs[alive]

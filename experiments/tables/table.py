@@ -17,6 +17,7 @@ from experiments.settings import RunSettings
 from experiments.tables import cost, page, plan, records, render, summary, table_figures
 from experiments.tables.plan import Cell, Plan
 from mbrl import data
+from mbrl.data.cards import find_tier
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import ConfigError, DataError, MissingDataError, unknown_name
 
@@ -159,12 +160,18 @@ def fingerprints(cells: Sequence[Cell]) -> tuple[dict[str, str], dict[str, str]]
         try:
             fingerprint_of[name] = fingerprint(data.load(name))
         except MissingDataError:
-            missing[name] = (
-                f"{name} is not on this machine: `python -m experiments data fetch {name}` gets it."
-            )
+            missing[name] = f"{name} is not on this machine: `{getting(name)}` gets it."
         except DataError as problem:  # here, and not as published
             missing[name] = " ".join(str(problem).split())
     return fingerprint_of, missing
+
+
+def getting(name: str) -> str:
+    """The command that records or fetches the dataset `name`."""
+    card, tier = find_tier(name)
+    if card.made_here(tier):
+        return f"python -m experiments collect {card.family} --tiers {tier.name}"
+    return f"python -m experiments data fetch {name}"
 
 
 def describe_all(

@@ -68,10 +68,30 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class PolicyRows:
+    """At least `rows` rows, in whole episodes, of one behaviour policy: `agent` is "random" or a
+    file (without .npz) in the folder `Card.agents`; its actions are sampled, or the greedy ones if
+    `greedy`, with Gaussian noise of `noise` times the action range."""
+
+    agent: str
+    rows: int
+    greedy: bool = False
+    noise: float = 0.0
+
+    def __str__(self) -> str:
+        how = "greedy" if self.greedy else ""
+        noise = f"noise {self.noise:g}" if self.noise else ""
+        details = ", ".join(part for part in (how, noise) if part)
+        return f"{self.agent}{f' ({details})' if details else ''} {self.rows:,}"
+
+
+@dataclass(frozen=True)
 class Tier:
     """One dataset of a family. `missing` is the reason where the tier does not exist; `parts`
     names the tiers that it is concatenated from at load; `file` is relative to the sources and may
-    hold the fields {trajectories} and {split}; `trajectories` is how many its authors take."""
+    hold the fields {trajectories} and {split}; `trajectories` is how many its authors take.
+    `policies` record it on this machine, one after the other; `resembles` is the published dataset
+    whose presets it takes."""
 
     name: str
     environment: str
@@ -85,6 +105,8 @@ class Tier:
     sha256: str | None = None
     md5: str | None = None
     reference_returns: tuple[float, float] | None = None
+    policies: tuple[PolicyRows, ...] = ()
+    resembles: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +122,8 @@ class Card:
     """One family. `sources` are base addresses, tried in order; `mirrors` maps a file name, or "*"
     for any, to one more address ("{name}" stands for the file's name), used only for files whose
     checksum is published; `checksums` maps a file name to its published checksum where a tier has
-    several files; `kind` is the layout of the files."""
+    several files; `kind` is the layout of the files (`local` and `recorded` ones are made here);
+    `agents` is the folder, below the data folder, of the policies that record a tier."""
 
     family: str
     kind: str
@@ -114,6 +137,7 @@ class Card:
     mirrors: dict[str, str] = field(default_factory=dict)
     licence_note: str = ""
     checksums: dict[str, Checksum] = field(default_factory=dict)
+    agents: str = ""
     path: Path = Path()
 
     def tier(self, name: str) -> Tier:
@@ -126,6 +150,10 @@ class Card:
 
     def spec(self, tier: Tier) -> Spec:
         return self.environment(tier).spec(tier.reference_returns)
+
+    def made_here(self, tier: Tier) -> bool:
+        """Whether `collect` makes the file of `tier`."""
+        return self.kind == "local" or bool(tier.policies)
 
     def checksum(self, tier: Tier, file: str) -> Checksum | None:
         """The published checksum of `file` of `tier`, None where none is published."""
@@ -184,6 +212,7 @@ def _tier(name: str, values: dict[str, Any], environments: dict[str, Environment
     if values["environment"] not in environments:
         raise ValueError(f"tier {name} names the unknown environment {values['environment']!r}")
     values["parts"] = tuple(values.pop("parts", ()))
+    values["policies"] = tuple(PolicyRows(**policy) for policy in values.pop("policies", ()))
     if "reference_returns" in values:
         values["reference_returns"] = _pair(values["reference_returns"])
     return Tier(name=name, **values)

@@ -29,7 +29,7 @@ from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Provenance, Transitions
 
 LISTS = ("obs", "action", "next_obs", "categorical", "units")
-READERS = {"d4rl": read_d4rl, "neorl": read_neorl, "neorl2": read_neorl2}
+READERS = {"d4rl": read_d4rl, "recorded": read_d4rl, "neorl": read_neorl, "neorl2": read_neorl2}
 
 
 def load(name: str | Path, **options: Any) -> Dataset:
@@ -85,7 +85,7 @@ def _sources(name: str, options: Options, collect: bool = False) -> list[Source]
         return [
             s for part in tier.parts for s in _sources(f"{card.family}/{part}", options, collect)
         ]
-    if card.kind == "local":
+    if card.made_here(tier):
         return [_local_source(card, tier, options)]
     return [READERS[card.kind](card, tier, options, collect)]
 
@@ -186,13 +186,7 @@ def _local_source(card: Card, tier: Tier, options: Options) -> Source:
 
 def concatenate(parts: list[Dataset], name: str) -> Dataset:
     """One dataset from several of one task, in order."""
-    rows = [part.transitions for part in parts]
-    values: dict[str, torch.Tensor] = {}
-    for field in Transitions.__dataclass_fields__:
-        columns = [getattr(r, field) for r in rows]
-        if all(column is not None for column in columns):
-            values[field] = torch.cat(columns)
-    joined = Transitions(**values)
+    joined = joined_rows([part.transitions for part in parts])
     hashes = "+".join(str(part.provenance.sha256) for part in parts)
     provenance = replace(
         parts[0].provenance,
@@ -202,3 +196,13 @@ def concatenate(parts: list[Dataset], name: str) -> Dataset:
         notes=tuple(dict.fromkeys(n for part in parts for n in part.provenance.notes)),
     )
     return Dataset(joined, parts[0].spec, provenance)
+
+
+def joined_rows(parts: list[Transitions]) -> Transitions:
+    """The rows of all `parts`, in order, with the columns that each of them has."""
+    values: dict[str, torch.Tensor] = {}
+    for field in Transitions.__dataclass_fields__:
+        columns = [getattr(part, field) for part in parts]
+        if all(column is not None for column in columns):
+            values[field] = torch.cat(columns)
+    return Transitions(**values)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.settings import preset_config
+from experiments.settings import default_steps, preset_config
 from experiments.tables import plan
 from mbrl import config as configs
 
@@ -33,3 +33,29 @@ def test_the_main_jobs_values_stand_apart_from_those_of_tables(name: str) -> Non
     if name != "edac":
         wanted["imagination", "real_ratio"] = (0.05, 0.5)
     assert changed == wanted
+
+
+def test_a_tier_takes_the_values_of_the_dataset_that_it_resembles() -> None:
+    """With rates for its own budget; values of the dataset that are no rates stay."""
+    like, own = "d4rl/hopper-medium-v2", "d4rl-like/hopper-medium"
+    assert preset_config("edac", like).learner.critics == 50
+    assert preset_config("edac", own).learner.critics == 50
+    assert preset_config("edac", own).learner.critic_lr == 1e-3
+    assert preset_config("mopo", own).imagination.rollout.penalty_weight == 5.0
+    assert preset_config("rebrac", "d4rl-like/hopper-medium-replay").actor_bc == 0.05
+    iql = preset_config("iql", own)
+    assert iql.normalise_rewards and iql.decay_steps == 10_000
+    assert iql.tau == 4 * preset_config("iql", like).tau  # the target average's rate follows
+    for name in (
+        "bc",
+        "td3_bc",
+        "iql",
+        "rebrac",
+        "edac",
+        "mopo",
+        "mobile",
+        "ravl",
+        "neubay",
+        "pgd",
+    ):
+        assert default_steps(name, own) == 10_000

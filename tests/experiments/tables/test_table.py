@@ -101,3 +101,16 @@ def test_a_table_of_a_study(tmp_path: Path, monkeypatch) -> None:
     assert "| expert | " in render.markdown(result)
     (figure,) = table_figures.draw(result, tmp_path)
     assert len(list(csv.reader(figure.with_suffix(".csv").open()))) == 11
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("d4rl-like/hopper-medium", "collect d4rl-like --tiers hopper-medium"),
+        ("pendulum/medium", "collect pendulum --tiers medium"),
+        ("d4rl/hopper-medium-v2", "data fetch d4rl/hopper-medium-v2"),
+        ("adroit/door-human", "data fetch adroit/door-human"),
+    ],
+)
+def test_a_missing_dataset_names_the_command_that_gets_it(name: str, command: str) -> None:
+    assert table.getting(name) == f"python -m experiments {command}"
