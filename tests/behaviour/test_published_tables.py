@@ -102,7 +102,7 @@ def test_published_scores_name_their_source(file) -> None:
     values = tomllib.loads(file.read_text())
     assert values["source"]
     assert values["mark"] in (
-        "read in the repository", "computed from the run files", "secondary", "unverified",
+        "read in the repository", "computed from the run files", "secondary",
     )  # fmt: skip
     for scores in values["scores"].values():
         for data, score in scores.items():
