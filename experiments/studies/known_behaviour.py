@@ -61,6 +61,16 @@ def policies(task: str) -> list[Path]:
     return files
 
 
+def mean_of(file: Path) -> Mean:
+    """The mean action [B, A] of a published policy, within the bounds."""
+    actor = actor_of(file)
+
+    def mean(obs: Tensor) -> Tensor:
+        return actor.head(obs)[0].clamp(-1.0, 1.0)
+
+    return mean
+
+
 def simulate(
     task: Task, mean: Mean, noise: float, count: int, steps: int, generator: torch.Generator
 ) -> Episodes:
@@ -145,7 +155,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
             raise ConfigError(
                 f"{name} is {settings[name]}; {settings['task']} has policies 0 to {len(files) - 1}"
             )
-    first, second = (actor_of(files[settings[name]]) for name in ("behaviour", "target"))
+    first, second = (mean_of(files[settings[name]]) for name in ("behaviour", "target"))
 
     def target(obs: Tensor) -> Tensor:
         mixed: Tensor = first(obs) + settings["distance"] * (second(obs) - first(obs))
