@@ -101,14 +101,12 @@ def parse_run(
 ) -> Any:
     """Parse the options of a run: `.settings`, `.config`, `.out`."""
     out = tyro.conf.arg(help="run folder; None: below runs/language")
-    disk = tyro.conf.arg(name="model", help="folder of a Hugging Face causal LM to train")
     kind = dataclasses.make_dataclass(
         "LanguageRun",
         [
             ("settings", Annotated[LanguageSettings, FLAT], settings),
             ("config", Annotated[type(config), FLAT], config),
             ("out", Annotated[Path | None, out], None),
-            ("disk", Annotated[str | None, disk], None),
         ],
         frozen=True,
     )
@@ -118,11 +116,17 @@ def parse_run(
         else f"Train a language model on rewards by {recipe}."
     )
     prog = f"python -m experiments language {verb}"
+    # --model FOLDER is short for --model.path, parsed with the other settings of the model: LoRA
+    # alone is refused.
+    folder = "--model"
+    options = [
+        f"{folder}.path{option.removeprefix(folder)}"
+        if option.partition("=")[0] == folder
+        else option
+        for option in options
+    ]
     command: Any = tyro.cli(kind, args=options, prog=prog)
-    if command.disk is None:
-        return command
-    model = dataclasses.replace(command.config.model, path=command.disk)
-    return dataclasses.replace(command, config=dataclasses.replace(command.config, model=model))
+    return command
 
 
 def warm_folder(task: str, seed: int) -> Path:

@@ -3,8 +3,9 @@
 import copy
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,18 @@ from mbrl.errors import ConfigError, install_command
 
 # Nothing is downloaded, and no program in the folder is run.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+Opening = Literal["chat", "line", "bare"]
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank updates of `rank`, whose product counts `alpha / rank` times, on the linear layers
+    whose names end with one of `targets` (none: on all but the head)."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] = ()
 
 
 class HuggingFaceCache:
@@ -126,29 +139,54 @@ class HuggingFace(nn.Module):
 
 
 class TokenizerCodec:
-    """A tokenizer of the transformers library. With a chat template a prompt and an observation are
-    the user's messages; without one they are lines of their own."""
+    """A tokenizer of the transformers library. Prompts and observations are the user's messages
+    (`opening` "chat"), lines of their own ("line"), or stand as they are, so that the model goes on
+    with them ("bare"); None: "chat" with a chat template, else "line". A turn ends with the token
+    of the text `end`; None: with the tokenizer's end of sequence. Raises `ConfigError` where there
+    is no such token or no template."""
 
-    def __init__(self, tokenizer: Any, size: int) -> None:
-        if tokenizer.eos_token_id is None:
+    def __init__(
+        self, tokenizer: Any, size: int, *, opening: Opening | None = None, end: str | None = None
+    ) -> None:
+        template = tokenizer.chat_template is not None
+        if opening == "chat" and not template:
             raise ConfigError(
-                "the tokenizer has no end-of-sequence token, so no turn ends; set its eos_token"
+                "opening is 'chat' and the tokenizer has no chat template; take 'line' or 'bare'"
             )
         self.tokenizer, self.size = tokenizer, size
-        self.end: int = tokenizer.eos_token_id
+        self.form: Opening = opening or ("chat" if template else "line")
+        self.end = self._end(end)
         self.pad: int = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        self._between: tuple[str, str] | None = None
+
+    def _end(self, text: str | None) -> int:
+        if text is not None:
+            ids = self._encode(text)
+            if len(ids) != 1:
+                raise ConfigError(
+                    f"end is {text!r}, of which the tokenizer makes {len(ids)} tokens; give the "
+                    "text of one token"
+                )
+            return ids[0]
+        if self.tokenizer.eos_token_id is None:
+            raise ConfigError(
+                "the tokenizer has no end-of-sequence token, so no turn ends; set its eos_token, "
+                "or `end` to the text of a token"
+            )
+        end: int = self.tokenizer.eos_token_id
+        return end
 
     def opening(self, prompt: str) -> list[int]:
-        if self.tokenizer.chat_template is None:
-            ids: list[int] = self.tokenizer.encode(prompt + "\n")
-            return [t for i, t in enumerate(ids) if i == 0 or t != self.end]
-        text = self._chat([("user", prompt)], True)
-        return self._encode(text)
+        if self.form == "chat":
+            return self._encode(self._chat([("user", prompt)], True))
+        text = prompt + "\n" if self.form == "line" else prompt
+        ids: list[int] = self.tokenizer.encode(text)
+        if self.form == "bare":  # only what the tokenizer puts at an end does not belong there
+            return ids[:-1] if ids[-1] == self.tokenizer.eos_token_id else ids
+        return [t for i, t in enumerate(ids) if i == 0 or t != self.end]
 
     def between(self, observation: str) -> list[int]:
-        if self.tokenizer.chat_template is None:
-            return self._encode(f"\n{observation}\n")
+        if self.form != "chat":
+            return self._encode(observation if self.form == "bare" else f"\n{observation}\n")
         said = [("user", "a"), ("assistant", "b")]
         before = self._chat(said, False)
         whole = self._chat([*said, ("user", observation)], True)
@@ -179,11 +217,18 @@ class TokenizerCodec:
 
 
 def load(
-    path: str, lora: int, device: torch.device, generator: torch.Generator
+    path: str,
+    lora: Lora | None,
+    device: torch.device,
+    generator: torch.Generator,
+    *,
+    opening: Opening | None = None,
+    end: str | None = None,
 ) -> tuple[HuggingFace, Codec]:
-    """The model and tokenizer in the folder `path`, with low-rank updates of rank `lora` (0: none)
-    to be trained in place of the weights; in single precision, whatever the files have. Nothing is
-    downloaded. Raises `ConfigError` where the folder or the optional packages are missing."""
+    """The model and tokenizer in the folder `path`, with low-rank updates (None: without) to be
+    trained in place of the weights; in single precision, whatever the files have. `opening` and
+    `end`: see `TokenizerCodec`. Nothing is downloaded. Raises `ConfigError` where the folder or the
+    optional packages are missing."""
     if not (Path(path) / "config.json").is_file():
         raise ConfigError(
             f"{path} holds no model (there is no config.json); give a folder that "
@@ -203,23 +248,33 @@ def load(
         raise ConfigError(f"{path} holds no model that can be loaded: {reason}") from problem
     own = inner.dtype  # of the file: half precision is too coarse for small steps on weights
     inner = inner.float()
-    if lora:
+    if lora is not None:
         inner = with_lora(inner, lora, generator)
     model = HuggingFace(inner, own).to(device)
-    return model, TokenizerCodec(tokenizer, model.size)
+    return model, TokenizerCodec(tokenizer, model.size, opening=opening, end=end)
 
 
-def with_lora(inner: Any, rank: int, generator: torch.Generator) -> Any:
-    """Low-rank updates on every linear layer ("LoRA: Low-Rank Adaptation of Large Language Models",
-    arXiv 2106.09685)."""
+def with_lora(inner: Any, lora: Lora, generator: torch.Generator) -> Any:
+    """Low-rank updates on linear layers ("LoRA: Low-Rank Adaptation of Large Language Models",
+    arXiv 2106.09685). Raises `ConfigError` where the model has no layer of a name in the targets."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise ConfigError("lora needs the peft library: " + install_command("language")) from None
+    layers = {n.split(".")[-1] for n, m in inner.named_modules() if isinstance(m, nn.Linear)}
+    if unknown := sorted(set(lora.targets) - layers):
+        raise ConfigError(
+            f"the model has no linear layer {', '.join(unknown)}; its names are "
+            f"{', '.join(sorted(layers))}"
+        )
     seed = int(torch.randint(2**31, (1,), generator=generator))
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # peft draws from the global generator
-        settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+        settings = LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            target_modules=list(lora.targets) or "all-linear",
+        )
         return get_peft_model(inner, settings)
 
 

@@ -93,7 +93,7 @@ def learner(folder: Path, lora: int = 0, **changes: Any) -> LanguagePolicyGradie
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, 0.7)], ids=str)
 def test_sampled_log_probs_are_those_of_whole_passes(folder: Path, sampling: Sampling) -> None:
-    model, codec = huggingface.load(str(folder), 0, torch.device("cpu"), torch.Generator())
+    model, codec = huggingface.load(str(folder), None, torch.device("cpu"), torch.Generator())
     problems = [Digits().problem(9, random.Random(i)) for i in range(5)]
     g = torch.Generator().manual_seed(0)
     found = roll_out(model, codec, Digits(), problems, sampling, g, group=3)
@@ -223,5 +223,5 @@ def test_a_program_in_a_folder_is_never_run(tmp_path: Path) -> None:
     )
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
     with pytest.raises(ConfigError, match="holds no model that can be loaded"):
-        huggingface.load(str(tmp_path), 0, torch.device("cpu"), torch.Generator())
+        huggingface.load(str(tmp_path), None, torch.device("cpu"), torch.Generator())
     assert not (tmp_path / "ran").exists()
