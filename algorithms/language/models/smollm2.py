@@ -93,9 +93,7 @@ def _read(file: Path) -> tuple[Any, Any]:
 
     options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
-    quantised = AutoModelForCausalLM.from_pretrained(
-        file.parent, dtype=torch.float32, **options
-    )
+    quantised = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
     config = quantised.config.to_dict()
     config.pop("quantization_config", None)  # the weights are numbers by now
     model = type(quantised)(type(quantised.config).from_dict(config))

@@ -74,8 +74,8 @@ class TextTask(ABC):
     their arguments, so an episode is its problem and its turns, and can be branched or continued
     anywhere.
 
-    Texts hold no characters outside `vocabulary.ALPHABET`, unless `open_text`. `levels` are all difficulties, easy
-    first; `trained` those that a run trains on unless it says otherwise, the rest is held out.
+    Texts hold no characters outside `vocabulary.ALPHABET`, unless `open_text`. `levels` are all
+    difficulties, easy first; `trained` those that a run trains on unless it says otherwise, the rest is held out.
     """
 
     name: ClassVar[str]

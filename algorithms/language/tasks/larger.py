@@ -24,7 +24,8 @@ class Larger(TextTask):
     def draw(self, level: int, rng: random.Random) -> Problem:
         a, b = rng.sample(range(10 ** (level - 1), 10**level), 2)
         shown = "".join(f"max({x},{y})={max(x, y)}\n" for x, y in SHOWN)
-        return Problem(f"{shown}max({a},{b})=", level, {"answer": max(a, b)})
+        pair = f"{min(a, b)} {max(a, b)}"  # held out in both orders or in none
+        return Problem(f"{shown}max({a},{b})=", level, {"answer": max(a, b)}, family=pair)
 
     def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
         return last(integer(turns[-1]) == problem.facts["answer"])

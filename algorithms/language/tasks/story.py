@@ -8,10 +8,10 @@ from typing import ClassVar
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from algorithms.language.tasks.grading import last
 
-CHILDREN = ("Tom", "Lily", "Ben", "Sue", "Mia", "Tim", "Sam", "Anna", "Max", "Lucy")
-LOOKS = ("big", "small", "red", "blue", "new", "old", "nice", "funny")
-THINGS = ("dog", "cat", "ball", "tree", "bird", "car", "fish", "boat", "cake", "hat", "frog", "bear")
-THINGS += ("box", "flower", "toy", "book")
+CHILDREN = "Tom Lily Ben Sue Mia Tim Sam Anna Max Lucy Amy Jack Sara Bob Tina Leo Emma Joe Kate Dan"
+LOOKS = "big small red blue new old nice funny soft green tall shiny"
+THINGS = "dog cat ball tree bird car fish boat cake hat frog bear box flower toy book bee duck kite"
+THINGS += " truck apple door rock bug"
 SHORTEST, LONGEST = 3, 12  # words of a sentence that counts
 
 
@@ -28,7 +28,7 @@ class Story(TextTask):
     open_text = True
 
     def draw(self, level: int, rng: random.Random) -> Problem:
-        child, look, thing = rng.choice(CHILDREN), rng.choice(LOOKS), rng.choice(THINGS)
+        child, look, thing = (rng.choice(x.split()) for x in (CHILDREN, LOOKS, THINGS))
         prompt = f"{child} saw a {look} {thing}."
         return Problem(prompt, level, {"thing": thing, "sentences": level}, family=prompt)
 
@@ -39,7 +39,7 @@ class Story(TextTask):
     def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:
         thing = problem.facts["thing"]
         sentences = [
-            f"The {thing} was {rng.choice(LOOKS)}.",
+            f"The {thing} was {rng.choice(LOOKS.split())}.",
             f"They played with the {thing}.",
             f"The {thing} was happy.",
         ]
@@ -54,7 +54,5 @@ def sentences_with(word: str, text: str) -> set[str]:
     return {
         s
         for s in sentences
-        if s.endswith((".", "!", "?"))
-        and SHORTEST <= len(s.split()) <= LONGEST
-        and named.search(s)
+        if s.endswith((".", "!", "?")) and SHORTEST <= len(s.split()) <= LONGEST and named.search(s)
     }
