@@ -75,7 +75,8 @@ class TextTask(ABC):
     anywhere.
 
     Texts hold no characters outside `vocabulary.ALPHABET`, unless `open_text`. `levels` are all
-    difficulties, easy first; `trained` those that a run trains on unless it says otherwise, the rest is held out.
+    difficulties, easy first; `trained` those that a run trains on unless it says otherwise, the
+    rest is held out.
     """
 
     name: ClassVar[str]
