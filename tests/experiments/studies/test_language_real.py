@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from algorithms.language.tasks import text_task
 from experiments import studies
 from experiments.runs import folders, study
 from experiments.studies import language_real
+from experiments.tables import plan, table
 from mbrl.data.locate import data_home
 from mbrl.errors import MissingDataError
 
@@ -44,6 +46,20 @@ def test_a_missing_model_says_how_to_get_it(
         language_real.model_folder("SmolLM2-135M-Instruct")
     with pytest.raises(MissingDataError, match="write it there by `save_pretrained`"):
         language_real.model_folder("own")
+
+
+def test_every_row_of_the_table_can_be_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language_real, "model_folder", lambda name: tmp_path / name)
+    cells = table.all_cells(plan.load("language-real"))
+    assert len(cells) == 12 and all(cell.row.seconds for cell in cells)
+    for cell in cells:
+        settings = cell.key["settings"]
+        config = language_real._config(settings)
+        assert config.recipe == settings["recipe"] and settings["problems"] >= 200
+        levels = set(config.levels or text_task(config.task).trained)
+        assert settings["other"] and not levels & set(settings["other"])
 
 
 @pytest.mark.skipif(
