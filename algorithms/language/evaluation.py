@@ -52,44 +52,78 @@ def evaluate(
     that are held out from training (`Problem.held_out`), of which a level with few has some more
     than once. Deterministic; draws from no generator of the caller's. Raises `ConfigError` for
     counts below 1."""
-    if problems < 1 or samples < 1:
-        raise ConfigError(f"problems is {problems} and samples {samples}; both are at least 1")
-    device = next(model.parameters()).device
     scores = []
     for level in levels:
-        drawn = [
-            task.problem(level, random.Random(f"held out {seed} {level} {i}"), held_out=True)
-            for i in range(problems)
-        ]
-        generator = torch.Generator(device=device).manual_seed(seed + level)
-        at_once = max(1, rows_at_once // samples)
-        parts = [
-            roll_out(
-                model,
-                codec,
-                task,
-                drawn[i : i + at_once],
-                sampling or Sampling(),
-                generator,
-                group=samples,
-                turn_tokens=turn_tokens,
-            )
-            for i in range(0, problems, at_once)
-        ]
+        parts = answers(
+            model,
+            codec,
+            task,
+            level,
+            problems=problems,
+            samples=samples,
+            sampling=sampling,
+            seed=seed,
+            turn_tokens=turn_tokens,
+            rows_at_once=rows_at_once,
+        )
         scores.append(score(level, parts, samples, task.max_turns == 1))
     return scores
 
 
+def answers(
+    model: Any,
+    codec: Any,
+    task: TextTask,
+    level: int,
+    *,
+    problems: int,
+    samples: int = 1,
+    sampling: Sampling | None = None,
+    seed: int = SEED,
+    turn_tokens: int | None = None,
+    rows_at_once: int = 512,
+) -> list[Rollouts]:
+    """The conversations that `evaluate` scores on one level, in groups of `samples` that stand in
+    the order of the problems; the same problems for every model. Raises as `evaluate` does."""
+    if problems < 1 or samples < 1:
+        raise ConfigError(f"problems is {problems} and samples {samples}; both are at least 1")
+    device = next(model.parameters()).device
+    drawn = [
+        task.problem(level, random.Random(f"held out {seed} {level} {i}"), held_out=True)
+        for i in range(problems)
+    ]
+    generator = torch.Generator(device=device).manual_seed(seed + level)
+    at_once = max(1, rows_at_once // samples)
+    return [
+        roll_out(
+            model,
+            codec,
+            task,
+            drawn[i : i + at_once],
+            sampling or Sampling(),
+            generator,
+            group=samples,
+            turn_tokens=turn_tokens,
+        )
+        for i in range(0, problems, at_once)
+    ]
+
+
+def solved(parts: Sequence[Rollouts], samples: int) -> np.ndarray:
+    """[problems, samples] bool: which answers of `answers` are right."""
+    return np.concatenate([p.success.numpy() for p in parts]).reshape(-1, samples)
+
+
 def score(level: int, parts: Sequence[Rollouts], samples: int, votes: bool) -> Score:
     """The scores of rollouts in groups of `samples`."""
-    right = np.concatenate([p.success.numpy() for p in parts]).reshape(-1, samples)
+    right = solved(parts, samples)
     lengths = np.concatenate([p.data.lengths.cpu().numpy() for p in parts])
-    answers = [answer for p in parts for answer in meanings(p)]
+    said = [answer for p in parts for answer in meanings(p)]
     rates = right.mean(1)
     counts = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= samples]
     agrees = {}
     if votes:
-        groups = [answers[i : i + samples] for i in range(0, len(answers), samples)]
+        groups = [said[i : i + samples] for i in range(0, len(said), samples)]
         for k in counts:
             agrees[k] = float(
                 np.mean([cons_at(k, a, r) for a, r in zip(groups, right.tolist(), strict=True)])

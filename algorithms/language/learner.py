@@ -5,7 +5,7 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,14 @@ from mbrl.types import Spec
 class ModelConfig(Settings):
     """Which language model."""
 
-    path: str | None = None  # folder of a Hugging Face causal LM; None: the transformer below
+    # Folder of a Hugging Face causal LM (also --model FOLDER); None: the transformer below.
+    path: str | None = None
     lora: CountOrZero = 0  # rank of the low-rank updates that are trained; 0: all weights are
+    lora_alpha: Positive | None = None  # their product counts alpha / rank times; None: twice
+    lora_targets: tuple[str, ...] = ()  # names of the linear layers with updates; none: all
+    # How prompts are put to a model from `path`; None: "chat" if it has a template, else "line".
+    opening: Literal["chat", "line", "bare"] | None = None  # bare: it goes on with the text
+    end: str | None = None  # text of the token that ends a turn; None: its end of sequence
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
 
     def __post_init__(self) -> None:
@@ -41,6 +47,16 @@ class ModelConfig(Settings):
         if self.lora and self.path is None:
             raise ConfigError(
                 f"lora is {self.lora}: it is 0 or a rank, and a rank is for models from a `path`"
+            )
+        if not self.lora and (self.lora_alpha is not None or self.lora_targets):
+            raise ConfigError(
+                f"lora_alpha is {self.lora_alpha} and lora_targets {self.lora_targets}, and lora "
+                "is 0; give lora a rank, or leave both out"
+            )
+        if self.path is None and (self.opening, self.end) != (None, None):
+            raise ConfigError(
+                f"opening is {self.opening!r} and end {self.end!r}; these are for models from a "
+                "`path`"
             )
 
 
@@ -173,7 +189,7 @@ def state_at(path: str | Path, config: ModelConfig) -> dict[str, Any]:
     is another one: the same weights would be another function."""
     content = checkpoint.load(path)
     known = content["config"]["model"]
-    if config.path is None and known != configs.to_dict(config):
+    if config.path is None and configs.from_dict(ModelConfig, known) != config:
         raise ConfigError(
             f"the model in {path} has the settings {known}, this one {configs.to_dict(config)}; "
             "give it the same"
@@ -192,7 +208,13 @@ def build_model(
 ) -> tuple[Any, Codec]:
     """The model of `config` and what makes tokens of its texts."""
     if config.path is not None:
-        return huggingface.load(config.path, config.lora, device, generator)
+        lora = None
+        if config.lora:
+            alpha = 2.0 * config.lora if config.lora_alpha is None else config.lora_alpha
+            lora = huggingface.Lora(config.lora, alpha, config.lora_targets)
+        return huggingface.load(
+            config.path, lora, device, generator, opening=config.opening, end=config.end
+        )
     codec = Characters()
     return Transformer(codec.size, config.transformer, generator).to(device), codec
 

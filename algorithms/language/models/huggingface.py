@@ -3,8 +3,9 @@
 import copy
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,18 @@ from mbrl.errors import ConfigError, install_command
 
 # Nothing is downloaded, and no program in the folder is run.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+Opening = Literal["chat", "line", "bare"]
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank updates of `rank`, whose product counts `alpha / rank` times, on the linear layers
+    whose names end with one of `targets` (none: on all but the head)."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] = ()
 
 
 class HuggingFaceCache:
@@ -55,6 +68,7 @@ class HuggingFace(nn.Module):
         self.inner, self.own = inner.eval(), own
         self.size: int = inner.config.vocab_size
         own_forward = getattr(inner, "get_base_model", lambda: inner)().forward  # not peft's
+        self.window: int | None = getattr(inner.config, "sliding_window", None)
         self.keeps_columns = "logits_to_keep" in inspect.signature(own_forward).parameters
 
     def train(self, mode: bool = True) -> Self:
@@ -66,14 +80,24 @@ class HuggingFace(nn.Module):
 
     def logits_at(self, tokens: Tensor, here: Tensor) -> Tensor:
         """Logits [n, V] after the tokens that `here` [B, T] marks. A model that can makes them of
-        those columns alone, with whatever it does to them after its head."""
+        those columns alone, with whatever it does to them after its head; and what rows have in
+        common before the first of them (the prompt of a group) goes through it once."""
         if not self.keeps_columns:
             result: Tensor = self(tokens)[here]
             return result
         columns = here.any(0).nonzero().flatten()
-        output = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
-        logits: Tensor = output.logits[here[:, columns]]
-        return logits
+        start = int(columns[0]) if len(columns) else 0
+        prompts, owner = tokens[:, :start].unique(dim=0, return_inverse=True)
+        if self.window is None and start and 2 * len(prompts) <= len(tokens):
+            cache = self.cache(len(prompts), tokens.shape[1])
+            self._read(prompts, torch.ones_like(prompts, dtype=torch.bool), cache, 1)
+            rest = tokens[:, start:]
+            real, at = torch.ones_like(rest, dtype=torch.bool), columns - start
+            logits = self._read(rest, real, cache.select(owner), at)
+        else:
+            output = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
+            logits = output.logits
+        return logits[here[:, columns]]
 
     def features(self, tokens: Tensor) -> Tensor:
         output = self.inner(input_ids=tokens, use_cache=False, output_hidden_states=True)
@@ -92,11 +116,10 @@ class HuggingFace(nn.Module):
     def cache(self, rows: int, capacity: int) -> HuggingFaceCache:
         from transformers import DynamicCache
 
-        window = getattr(self.inner.config, "sliding_window", None)
-        if window is not None and capacity > window:
+        if self.window is not None and capacity > self.window:
             raise ConfigError(
-                f"the model sees {window} tokens back and conversations may have {capacity}; take "
-                "shorter turns, or a model with full attention"
+                f"the model sees {self.window} tokens back and conversations may have {capacity}; "
+                "take shorter turns, or a model with full attention"
             )
         device = next(self.parameters()).device
         real = torch.zeros(rows, 0, dtype=torch.bool, device=device)
@@ -104,6 +127,13 @@ class HuggingFace(nn.Module):
         return HuggingFaceCache(DynamicCache(), real, count)
 
     def extend(self, tokens: Tensor, real: Tensor, cache: HuggingFaceCache) -> Tensor:
+        return self._read(tokens, real, cache, 1 if self.keeps_columns else None)[:, -1]
+
+    def _read(
+        self, tokens: Tensor, real: Tensor, cache: HuggingFaceCache, keep: Tensor | int | None
+    ) -> Tensor:
+        """Append `tokens` [B, N] to the cache, of which those that are not `real` are holes; logits
+        after the columns `keep`, or the last so many, or all (None)."""
         start, stop = cache.used, cache.used + tokens.shape[1]
         positions = (cache.count[:, None] + real.cumsum(1) - 1).clamp_min(0)
         cache.real = torch.cat([cache.real, real], 1)
@@ -120,35 +150,61 @@ class HuggingFace(nn.Module):
             position_ids=positions,
             past_key_values=cache.past,
             use_cache=True,
+            **({} if keep is None else {"logits_to_keep": keep}),
         )
-        logits: Tensor = output.logits[:, -1]
+        logits: Tensor = output.logits
         return logits
 
 
 class TokenizerCodec:
-    """A tokenizer of the transformers library. With a chat template a prompt and an observation are
-    the user's messages; without one they are lines of their own."""
+    """A tokenizer of the transformers library. Prompts and observations are the user's messages
+    (`opening` "chat"), lines of their own ("line"), or stand as they are, so that the model goes on
+    with them ("bare"); None: "chat" with a chat template, else "line". A turn ends with the token
+    of the text `end`; None: with the tokenizer's end of sequence. Raises `ConfigError` where there
+    is no such token or no template."""
 
-    def __init__(self, tokenizer: Any, size: int) -> None:
-        if tokenizer.eos_token_id is None:
+    def __init__(
+        self, tokenizer: Any, size: int, *, opening: Opening | None = None, end: str | None = None
+    ) -> None:
+        template = tokenizer.chat_template is not None
+        if opening == "chat" and not template:
             raise ConfigError(
-                "the tokenizer has no end-of-sequence token, so no turn ends; set its eos_token"
+                "opening is 'chat' and the tokenizer has no chat template; take 'line' or 'bare'"
             )
         self.tokenizer, self.size = tokenizer, size
-        self.end: int = tokenizer.eos_token_id
+        self.form: Opening = opening or ("chat" if template else "line")
+        self.end = self._end(end)
         self.pad: int = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        self._between: tuple[str, str] | None = None
+
+    def _end(self, text: str | None) -> int:
+        if text is not None:
+            ids = self._encode(text)
+            if len(ids) != 1:
+                raise ConfigError(
+                    f"end is {text!r}, of which the tokenizer makes {len(ids)} tokens; give the "
+                    "text of one token"
+                )
+            return ids[0]
+        if self.tokenizer.eos_token_id is None:
+            raise ConfigError(
+                "the tokenizer has no end-of-sequence token, so no turn ends; set its eos_token, "
+                "or `end` to the text of a token"
+            )
+        end: int = self.tokenizer.eos_token_id
+        return end
 
     def opening(self, prompt: str) -> list[int]:
-        if self.tokenizer.chat_template is None:
-            ids: list[int] = self.tokenizer.encode(prompt + "\n")
-            return [t for i, t in enumerate(ids) if i == 0 or t != self.end]
-        text = self._chat([("user", prompt)], True)
-        return self._encode(text)
+        if self.form == "chat":
+            return self._encode(self._chat([("user", prompt)], True))
+        text = prompt + "\n" if self.form == "line" else prompt
+        ids: list[int] = self.tokenizer.encode(text)
+        if self.form == "bare":  # only what the tokenizer puts at an end does not belong there
+            return ids[:-1] if ids[-1] == self.tokenizer.eos_token_id else ids
+        return [t for i, t in enumerate(ids) if i == 0 or t != self.end]
 
     def between(self, observation: str) -> list[int]:
-        if self.tokenizer.chat_template is None:
-            return self._encode(f"\n{observation}\n")
+        if self.form != "chat":
+            return self._encode(observation if self.form == "bare" else f"\n{observation}\n")
         said = [("user", "a"), ("assistant", "b")]
         before = self._chat(said, False)
         whole = self._chat([*said, ("user", observation)], True)
@@ -179,11 +235,18 @@ class TokenizerCodec:
 
 
 def load(
-    path: str, lora: int, device: torch.device, generator: torch.Generator
+    path: str,
+    lora: Lora | None,
+    device: torch.device,
+    generator: torch.Generator,
+    *,
+    opening: Opening | None = None,
+    end: str | None = None,
 ) -> tuple[HuggingFace, Codec]:
-    """The model and tokenizer in the folder `path`, with low-rank updates of rank `lora` (0: none)
-    to be trained in place of the weights; in single precision, whatever the files have. Nothing is
-    downloaded. Raises `ConfigError` where the folder or the optional packages are missing."""
+    """The model and tokenizer in the folder `path`, with low-rank updates (None: without) to be
+    trained in place of the weights; in single precision, whatever the files have. `opening` and
+    `end`: see `TokenizerCodec`. Nothing is downloaded. Raises `ConfigError` where the folder or the
+    optional packages are missing."""
     if not (Path(path) / "config.json").is_file():
         raise ConfigError(
             f"{path} holds no model (there is no config.json); give a folder that "
@@ -203,23 +266,37 @@ def load(
         raise ConfigError(f"{path} holds no model that can be loaded: {reason}") from problem
     own = inner.dtype  # of the file: half precision is too coarse for small steps on weights
     inner = inner.float()
-    if lora:
+    if lora is not None:
         inner = with_lora(inner, lora, generator)
     model = HuggingFace(inner, own).to(device)
-    return model, TokenizerCodec(tokenizer, model.size)
+    return model, TokenizerCodec(tokenizer, model.size, opening=opening, end=end)
 
 
-def with_lora(inner: Any, rank: int, generator: torch.Generator) -> Any:
-    """Low-rank updates on every linear layer ("LoRA: Low-Rank Adaptation of Large Language Models",
-    arXiv 2106.09685)."""
+def with_lora(inner: Any, lora: Lora, generator: torch.Generator) -> Any:
+    """Low-rank updates on linear layers ("LoRA: Low-Rank Adaptation of Large Language Models",
+    arXiv 2106.09685). Raises `ConfigError` where the model lacks a layer that is a target."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise ConfigError("lora needs the peft library: " + install_command("language")) from None
+    layers = {
+        n.split(".")[-1]
+        for n, m in inner.named_modules()
+        if type(m).__name__ in ("Linear", "Conv1D")
+    }
+    if unknown := sorted(set(lora.targets) - layers):
+        raise ConfigError(
+            f"the model has no linear layer {', '.join(unknown)}; its names are "
+            f"{', '.join(sorted(layers))}"
+        )
     seed = int(torch.randint(2**31, (1,), generator=generator))
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # peft draws from the global generator
-        settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+        settings = LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            target_modules=list(lora.targets) or "all-linear",
+        )
         return get_peft_model(inner, settings)
 
 

@@ -9,10 +9,12 @@ from algorithms.language.tasks.formatted import Formatted
 from algorithms.language.tasks.grid_world import GridWorld
 from algorithms.language.tasks.guessing import Guessing
 from algorithms.language.tasks.kernels import Kernels
+from algorithms.language.tasks.larger import Larger
 from algorithms.language.tasks.planned import Planned
 from algorithms.language.tasks.puzzles import Puzzles
 from algorithms.language.tasks.retrieval import Retrieval
 from algorithms.language.tasks.sorting import Sorting
+from algorithms.language.tasks.story import Story
 from mbrl.errors import unknown_name
 
 TASKS: dict[str, TextTask] = {
@@ -33,6 +35,8 @@ TASKS: dict[str, TextTask] = {
         Kernels(),
         Retrieval(),
         Formatted(),
+        Larger(),
+        Story(),
     )
 }
 

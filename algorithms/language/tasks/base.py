@@ -74,8 +74,9 @@ class TextTask(ABC):
     their arguments, so an episode is its problem and its turns, and can be branched or continued
     anywhere.
 
-    Texts hold no characters outside `vocabulary.ALPHABET`. `levels` are all difficulties, easy
-    first; `trained` those that a run trains on unless it says otherwise, the rest is held out.
+    Texts hold no characters outside `vocabulary.ALPHABET`, unless `open_text`. `levels` are all
+    difficulties, easy first; `trained` those that a run trains on unless it says otherwise, the
+    rest is held out.
     """
 
     name: ClassVar[str]
@@ -87,6 +88,8 @@ class TextTask(ABC):
     prompt_length: ClassVar[int]  # characters that prompt or observation have at most
     signals: ClassVar[tuple[str, ...]] = ()  # names that `signals` of every reply has
     splits: ClassVar[bool] = True  # False: too few problems to hold any out
+    # Texts of any characters with many right answers, for models with a tokenizer of their own.
+    open_text: ClassVar[bool] = False
 
     def problem(self, level: int, rng: random.Random, *, held_out: bool | None = None) -> Problem:
         """A problem of difficulty `level`, drawn with `rng`: one of those held out from training,

@@ -206,6 +206,28 @@ def test_tasks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["language", "--help"]) == 0 and main(["language"]) == 2
 
 
+@pytest.mark.parametrize("folder", [["--model", "some/folder"], ["--model=some/folder"]])
+def test_the_folder_of_a_model_goes_with_its_other_settings(folder: list[str]) -> None:
+    options = [*folder, "--model.lora", "8", "--model.lora-targets", "q_proj", "v_proj"]
+    options += ["--model.opening", "bare", "--model.end", "\n"]
+    command = language.parse_run(language.ROUNDS, LanguageConfig(), "grpo", "run grpo", options)
+    assert command.config.model == ModelConfig(
+        "some/folder", lora=8, lora_targets=("q_proj", "v_proj"), opening="bare", end="\n"
+    )
+
+
+def test_what_a_folders_model_solves_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a model that is not read from a folder: that of a new learner."""
+    agent = LanguagePolicyGradient(config=LanguageConfig(task="larger", model=MODEL))
+    monkeypatch.setattr(language.huggingface, "load", lambda *_, **__: (agent.model, agent.codec))
+    counts = ["--problems", "3", "--samples", "2"]
+    assert main(["language", "rates", "folder", "--tasks", "larger", "addition", *counts]) == 0
+    lines = [x for x in capsys.readouterr().out.splitlines() if "±" in x]
+    assert [x.split("│")[1].strip() for x in lines] == ["larger", *3 * ["addition"]]
+
+
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="until needs evaluations"):
         LanguageSettings("imitation", until=0.5, eval_every=0)

@@ -156,3 +156,25 @@ def test_gains_of_rewards_and_demonstrations_are_told() -> None:
     )
     assert "as many demonstrations 11.0 [8.5, 13.5], the difference is 30.0 [" in lines[3]
     assert len(lines) == 6
+
+
+def test_pretrained_models_are_described_seed_by_seed() -> None:
+    ends = {"": 0.0, "_low": -2.0, "_high": 3.0}
+    values = [
+        {
+            f"{name}{end}": at + seed + by
+            for name, at in (("before", 20.0), ("after", 70.0), ("gain", 50.0))
+            for end, by in ends.items()
+        }
+        for seed in range(2)
+    ]
+    rows = {"small, GRPO": records({"settings": {}}, values), "small, GSPO": []}
+    lines = conclusions.CONCLUSIONS["pretrained"](summary_of("language_real", rows))
+    assert lines[0] == (
+        "small, GRPO: "
+        "seed 0 from 20.0 [18.0, 23.0] to 70.0 [68.0, 73.0] %, gain 50.0 [48.0, 53.0]; "
+        "seed 1 from 21.0 [19.0, 24.0] to 71.0 [69.0, 74.0] %, gain 51.0 [49.0, 54.0]."
+    )
+    assert len(lines) == 2 and "Wilson" in lines[1]
+    none = {"small, GSPO": records({}, [])}
+    assert conclusions.CONCLUSIONS["pretrained"](summary_of("language_real", none)) == []

@@ -1,5 +1,6 @@
 """Models from a folder: built here, sampled exactly, trained, resumed, saved and loaded again."""
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ def learner(folder: Path, lora: int = 0, **changes: Any) -> LanguagePolicyGradie
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, 0.7)], ids=str)
 def test_sampled_log_probs_are_those_of_whole_passes(folder: Path, sampling: Sampling) -> None:
-    model, codec = huggingface.load(str(folder), 0, torch.device("cpu"), torch.Generator())
+    model, codec = huggingface.load(str(folder), None, torch.device("cpu"), torch.Generator())
     problems = [Digits().problem(9, random.Random(i)) for i in range(5)]
     g = torch.Generator().manual_seed(0)
     found = roll_out(model, codec, Digits(), problems, sampling, g, group=3)
@@ -112,6 +113,50 @@ def test_sampled_log_probs_are_those_of_whole_passes(folder: Path, sampling: Sam
         chosen = model.logits_at(found.tokens[:, :-1], mask)
         torch.testing.assert_close(chosen, logits[mask], rtol=0, atol=1e-5)
         model.keeps_columns = True
+
+
+def test_a_prompt_that_rows_share_is_read_once_with_the_same_logits_and_gradients(
+    folder: Path,
+) -> None:
+    model, codec = huggingface.load(str(folder), None, torch.device("cpu"), torch.Generator())
+    problems = [Digits().problem(9, random.Random(i)) for i in range(2)]
+    g = torch.Generator().manual_seed(0)
+    rollouts = roll_out(model, codec, Digits(), problems, Sampling(), g, group=4)
+    tokens, here = rollouts.tokens[:, :-1], rollouts.data.mask
+    lengths: list[int] = []
+    handle = model.inner.get_input_embeddings().register_forward_hook(
+        lambda _, inputs, __: lengths.append(inputs[0].numel())
+    )
+    once = model.logits_at(tokens, here)
+    shared = sum(lengths)
+    handle.remove()
+    assert shared < tokens.numel()
+    whole = model(tokens)[here]
+    torch.testing.assert_close(once, whole, rtol=0, atol=1e-5)
+    weights = torch.rand(whole.shape, generator=g)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    pairs = zip(
+        torch.autograd.grad((weights * once).sum(), parameters),
+        torch.autograd.grad((weights * whole).sum(), parameters),
+        strict=True,
+    )
+    for mine, other in pairs:
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+def test_lora_takes_its_scale_and_the_layers_that_are_named(folder: Path) -> None:
+    kind = "llama" if "llama" in (folder / "config.json").read_text() else "gpt2"
+    target, other = {"llama": ("v_proj", "q_proj"), "gpt2": ("c_attn", "c_fc")}[kind]
+    config = ModelConfig(str(folder), lora=2, lora_alpha=6.0, lora_targets=(target,))
+    agent = LanguagePolicyGradient(config=LanguageConfig(task="digits", recipe="nsr", model=config))
+    names = {n for n, p in agent.model.named_parameters() if p.requires_grad}
+    assert names and all(f"{target}.lora_" in name for name in names)
+    layer = next(m for m in agent.model.modules() if hasattr(m, "lora_A"))
+    assert layer.scaling == {"default": 3.0}
+    assert not any(other in name for name in names)
+    wrong = dataclasses.replace(config, lora_targets=("v_projection",))
+    with pytest.raises(ConfigError, match="no linear layer v_projection; its names are"):
+        LanguagePolicyGradient(config=LanguageConfig(task="digits", recipe="nsr", model=wrong))
 
 
 def test_logits_of_some_steps_are_capped_as_all_are() -> None:
@@ -204,11 +249,27 @@ def test_conversations_follow_the_chat_template() -> None:
     assert words.decode(plain.between("no")) == "\nno\n"
 
 
+def test_a_prompt_may_stand_bare_and_a_turn_end_with_any_token() -> None:
+    words = tokenizer(True)
+    codec = huggingface.TokenizerCodec(words, len(words), opening="bare", end=";")
+    assert words.decode(codec.opening("0-9")) == "0-9"
+    assert words.decode(codec.between("no")) == "no"
+    assert words.decode(codec.turn("7")) == "7;"
+    with pytest.raises(ConfigError, match="end is '=;', of which the tokenizer makes 2 tokens"):
+        huggingface.TokenizerCodec(words, len(words), end="=;")
+    with pytest.raises(ConfigError, match="no chat template"):
+        huggingface.TokenizerCodec(tokenizer(False), len(words), opening="chat")
+
+
 def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds no model \(there is no config\.json\)"):
         learner(tmp_path)
     with pytest.raises(ConfigError, match="a rank is for models from a `path`"):
         ModelConfig(lora=4)
+    with pytest.raises(ConfigError, match="lora is 0; give lora a rank"):
+        ModelConfig(str(tmp_path), lora_alpha=4.0)
+    with pytest.raises(ConfigError, match="these are for models from a `path`"):
+        ModelConfig(opening="bare")
     words = tokenizer(False)
     words.eos_token = None
     with pytest.raises(ConfigError, match="no end-of-sequence token"):
@@ -223,5 +284,5 @@ def test_a_program_in_a_folder_is_never_run(tmp_path: Path) -> None:
     )
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
     with pytest.raises(ConfigError, match="holds no model that can be loaded"):
-        huggingface.load(str(tmp_path), 0, torch.device("cpu"), torch.Generator())
+        huggingface.load(str(tmp_path), None, torch.device("cpu"), torch.Generator())
     assert not (tmp_path / "ran").exists()

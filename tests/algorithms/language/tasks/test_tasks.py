@@ -59,7 +59,9 @@ JUNK = [
     "x" * 100_000,
 ]
 
-every_task = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+# Those with one form of an answer, in the alphabet of our own model; of the others: test_story.py.
+CLOSED = {name: task for name, task in TASKS.items() if not task.open_text}
+every_task = pytest.mark.parametrize("task", CLOSED.values(), ids=CLOSED)
 
 
 def played(task: TextTask, problem: Problem, turns: list[str], rng: random.Random) -> Reply:
