@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from algorithms.sources.imagined import RefitConfig, termination_rule
-from algorithms.sources.model_rows import ModelRows
+from algorithms.sources.imagined import RefitConfig
+from algorithms.sources.model_rows import ModelRows, own_ensemble
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, Rate, Settings, Share
@@ -233,11 +233,7 @@ class PETS(Agent[Batch]):
         self, generator: Generator, model: WorldModel | None = None
     ) -> tuple[Planning, ModelRows]:
         c = self.config
-        if model is None:
-            rule = termination_rule(self.spec, c.termination, "termination")
-            model = EnsembleDynamics(
-                self.spec, c.model, termination=rule, device=self.device, seed=self.seed
-            )
+        model = model or own_ensemble(self.spec, c.model, c.termination, self.device, self.seed)
         planner = CrossEntropyPlanner(self.spec, model, c.planner, self.seed).to(self.device)
         rows = ModelRows(self.spec, model, c.gamma, 1, c.online, self.device, saves_model=False)
         return Planning(planner, c), rows

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from algorithms.sources.imagined import RefitConfig, follow
+from algorithms.sources.imagined import RefitConfig, follow, termination_rule
 from algorithms.sources.logged import LoggedRows
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Transitions
-from world_models import EnsembleDynamics, WorldModel
+from world_models import EnsembleConfig, EnsembleDynamics, WorldModel
 
 
 class ModelRows(LoggedRows):
@@ -67,3 +67,12 @@ class ModelRows(LoggedRows):
         if self.saves_model and self.learned is not None:
             self.learned.load_state_dict(state["model"])
             self.announced = state["announced"]
+
+
+def own_ensemble(
+    spec: Spec, config: EnsembleConfig, termination: str, device: torch.device, seed: int
+) -> EnsembleDynamics:
+    """A new ensemble that ends where the setting `termination` says: by the task's rule or never.
+    Raises `ConfigError` as `termination_rule`."""
+    rule = termination_rule(spec, termination, "termination")
+    return EnsembleDynamics(spec, config, termination=rule, device=device, seed=seed)

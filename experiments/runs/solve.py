@@ -96,6 +96,14 @@ def updates_of(name: str, steps: int) -> int:
     return max(1, round(SHARE.get(name, 1.0) * steps))
 
 
+def values_for(name: str, updates: int, values: dict[str, Any]) -> dict[str, Any]:
+    """Config values of an algorithm for so many `updates`, with `values` over them: of SHAC's a
+    quarter clones and a twentieth lets the critics begin, so that most improve the policy however
+    few there are."""
+    own = {"cloning": updates // 4, "critics_first": updates // 20} if name == "shac" else {}
+    return merge(own, values)
+
+
 def _agent(name: str, data: str, dataset: Dataset, values: dict[str, Any]) -> Any:
     cls, _ = ALGORITHMS[name]
     return cls(dataset.spec, _config(name, data, values), seed=0)
@@ -121,7 +129,8 @@ def train_portfolio(
             seed=settings.seed, eval_every=0, tensorboard=False,
         )  # fmt: skip
         places[name] = out / name
-        runs.ensure(run, _config(name, data, values), places[name])
+        own = values_for(name, steps[name], values)
+        runs.ensure(run, _config(name, data, own), places[name])
     failed = pool.run_all(list(places.values()), settings.workers, "portfolio")
     done = {name: folder for name, folder in places.items() if folder not in failed}
     if not done:

@@ -8,7 +8,7 @@ import numpy as np
 from algorithms import ALGORITHMS
 from algorithms.evaluation.valuation import ValuationConfig
 from experiments.reports import figures
-from experiments.runs.solve import SolveSettings, choose, portfolio, updates_of
+from experiments.runs.solve import SolveSettings, choose, portfolio, updates_of, values_for
 from experiments.settings import build_config, merge, preset
 from experiments.studies import Outcome
 from mbrl import data, tasks
@@ -42,9 +42,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     chosen = settings["portfolio"] or portfolio(SolveSettings(), dataset)
     for name, values in chosen.items():
         cls, _ = ALGORITHMS[name]
-        config = build_config(name, merge(preset(name, presets)["config"], values))
+        updates = updates_of(name, settings["steps"])
+        own = values_for(name, updates, values)
+        config = build_config(name, merge(preset(name, presets)["config"], own))
         agents[name] = cls(dataset.spec, config, seed=seed)
-        agents[name].fit(train, updates_of(name, settings["steps"]), callbacks=[])
+        agents[name].fit(train, updates, callbacks=[])
     config = ValuationConfig(steps=settings["updates"], resamples=settings["resamples"], seed=seed)
     choice = choose(agents, train, held, config)
     task = tasks.make_for(dataset.spec)
