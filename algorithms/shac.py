@@ -229,9 +229,7 @@ class ShortHorizon:
         with torch.no_grad():
             after = window.obs[1:].flatten(0, 1)
             value = state_values(self.target, after).min(0).values.view(horizon, batch)
-            targets = trace_targets(
-                window.reward, value * window.alive, window.alive, c.gamma, c.trace
-            )
+            targets = trace_targets(window.reward, value, window.alive, c.gamma, c.trace)
         before = window.obs[:-1].detach()
         living = torch.cat([torch.ones_like(window.alive[:1]), window.alive[:-1]])
         total = targets.new_zeros(())

@@ -46,15 +46,17 @@ def test_targets_are_the_weighted_mean_of_all_n_step_returns() -> None:
     reward, value = (torch.randn(5, 3, generator=g, dtype=torch.float64) for _ in range(2))
     alive = torch.ones(5, 3, dtype=torch.float64)
     alive[2:, 1] = 0.0
-    reward[3:, 1] = 0.0
-    targets = trace_targets(reward, value * alive, alive, GAMMA, 0.8)
+    targets = trace_targets(reward, value, alive, GAMMA, 0.8)
     for b in range(3):
         for t in range(5):
             returns = []
             for n in range(1, 5 - t + 1):
-                total = sum(GAMMA**k * float(reward[t + k, b]) for k in range(n))
+                going = [float(alive[t : t + k, b].prod()) for k in range(n)]
+                total = sum(GAMMA**k * going[k] * float(reward[t + k, b]) for k in range(n))
                 last = t + n - 1
-                returns.append(total + GAMMA**n * float(value[last, b] * alive[last, b]))
+                returns.append(
+                    total + GAMMA**n * float(value[last, b] * alive[t : t + n, b].prod())
+                )
             weights = [0.2 * 0.8**n for n in range(len(returns) - 1)]
             weights.append(1.0 - sum(weights))
             wanted = float(np.dot(weights, returns))
