@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from algorithms.learners.advantage_weighted import exponential_weight, weighted_cloning
-from algorithms.learners.critics import critics, q_values
+from algorithms.learners.critics import CriticRegression, critics, q_values
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
@@ -94,6 +94,9 @@ class ImplicitQLearner:
         }
         self.modules = learned | {"critic_target": self.critic_target}
         self.optimisers = {name: adam(m.parameters(), rate) for name, m in learned.items()}
+        self.regression = CriticRegression(
+            spec, self.critic, self.optimisers["critic"], self.policy.normaliser, scale=0.5
+        )
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing."""
@@ -121,16 +124,9 @@ class ImplicitQLearner:
         )
         descend(self.optimisers["policy"], loss)
 
-        q = q_values(self.critic, obs, batch.action)
-        target = batch.reward + batch.discount * next_value
-        critic_loss = (q - target).square().mean(1).sum() / 2
-        descend(self.optimisers["critic"], critic_loss)
+        metrics |= self.regression.step(batch, batch.reward + batch.discount * next_value)
         polyak_update(self.critic_target, self.critic, c.tau)
-        return metrics | {
-            "value/loss": value_loss.detach(),
-            "critic/loss": critic_loss.detach(),
-            "critic/q_mean": q.detach().mean(),
-        }
+        return metrics | {"value/loss": value_loss.detach()}
 
     def value_loss(self, difference: Tensor) -> Tensor:
         """The loss of the state value from `difference` [B] of target critics and value."""

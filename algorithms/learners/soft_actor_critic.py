@@ -266,7 +266,7 @@ class SoftActorCritic:
 
     def update_critic(self, batch: Batch, target: Tensor) -> Metrics:
         if self.steps is not None and self.compiled_critics:
-            metrics = dict(zip(CRITIC_METRICS, self.steps.critics(batch, target), strict=True))
+            metrics = dict(zip(CRITIC_METRICS, self.steps.critics.step(batch, target), strict=True))
             if self.config.eta == 0:
                 del metrics["critic/diversity"]
             return metrics | {"critic/target": target.mean()}

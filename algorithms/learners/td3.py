@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from algorithms.learners.critics import critics, q_values
+from algorithms.learners.critics import CriticRegression, critics, q_values
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings, Widths
 from mbrl.networks import DeterministicPolicy, adam, descend, polyak_update, target_copy
@@ -71,6 +71,9 @@ class TD3:
             "policy": adam(self.policy.parameters(), rate),
             "critic": adam(self.critic.parameters(), rate),
         }
+        self.regression = CriticRegression(
+            spec, self.critic, self.optimisers["critic"], self.policy.normaliser
+        )
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch with the target action's noise."""
@@ -96,10 +99,7 @@ class TD3:
             if self.next_penalty is not None:
                 next_q = next_q - self.next_penalty(batch, action)
             target = td3_target(batch.reward, batch.discount, next_q)
-        q = q_values(self.critic, normalise(batch.obs), batch.action)
-        loss = (q - target).square().mean(1).sum()
-        descend(self.optimisers["critic"], loss)
-        return {"critic/loss": loss.detach(), "critic/q_mean": q.detach().mean()}
+        return self.regression.step(batch, target)
 
     def update_policy(self, batch: Batch) -> Metrics:
         action = self.policy.unit(batch.obs)

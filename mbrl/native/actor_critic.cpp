@@ -52,10 +52,10 @@ static Sample sample(const Network& actor, Pass& pass, const float* noise, Int a
     l = l < minimum_log_std ? all(minimum_log_std) : l;
     l = l > maximum_log_std ? all(maximum_log_std) : l;
     const Vec std = exp_of(l), n = load(draws + i), pre = load(mean + i) + std * n;
-    const Vec e = exp_of(absolute(pre) * -2.0f), t = (1.0f - e) / (1.0f + e);
+    const Vec e = exp_of(absolute(pre) * -2.0f);
     const Vec softplus = log1p_of_unit(e) + (pre < 0.0f ? pre * -2.0f : Vec{});  // of -2 pre
     store(s.std + i, std);
-    store(s.action + i, pre < 0.0f ? -t : t);
+    store(s.action + i, tanh_of(pre, e));
     store(terms + i, n * n * -0.5f - l - 0.91893853320467274f - 2.0f * (0.69314718055994531f - pre - softplus));
   }
   for (Int m = 0; m < rows; m++) {

@@ -10,18 +10,10 @@ from torch import Tensor
 
 from mbrl.buffer import Batch
 from mbrl.native.build import library
-from mbrl.native.networks import (
-    AdamStruct,
-    Column,
-    Network,
-    NetworkStruct,
-    NormaliserStruct,
-    adam,
-    column,
-    fits,
-    normaliser,
-)
-from mbrl.networks import EnsembleMLP, SquashedGaussianPolicy
+from mbrl.native.networks import Network, adam, column, fits, normaliser
+from mbrl.native.structs import AdamStruct, Column, NetworkStruct, NormaliserStruct
+from mbrl.networks import EnsembleMLP, Normaliser, SquashedGaussianPolicy
+from mbrl.types import Spec
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _Network = ctypes.POINTER(NetworkStruct)
@@ -90,6 +82,65 @@ class _CriticStep(ctypes.Structure):
     )
 
 
+class CriticSteps:
+    """Steps of `critic` Q(s, a), trained by `optimiser`, on its errors against given targets: their
+    sum over members of the batch mean of squares (or Huber's, with a threshold `huber`) times
+    `scale`, and `eta` times EDAC's diversity term. `inputs` standardises observations."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        critic: EnsembleMLP,
+        optimiser: torch.optim.Optimizer,
+        *,
+        inputs: Normaliser | None = None,
+        huber: float | None = None,
+        eta: float = 0.0,
+        scale: float = 1.0,
+    ) -> None:
+        loaded = library()
+        assert loaded is not None
+        self.library, self.optimiser = loaded, optimiser
+        self.network, self.inputs = Network(critic, optimiser), inputs
+        self._step = _CriticStep(
+            critic=ctypes.pointer(self.network.struct),
+            inputs=normaliser(inputs),
+            obs_dim=spec.obs_dim,
+            action_dim=spec.action_dim,
+            huber=huber or 0.0,
+            eta=eta,
+            scale=scale,
+        )
+
+    def ready(self, batch: Batch) -> bool:
+        """Whether the optimiser has taken a first step and the batch is as the library reads it."""
+        columns = (batch.obs, batch.action, batch.next_obs)
+        return (
+            not torch.compiler.is_compiling()
+            and self.network.follow()
+            and all(readable(t) for t in columns)
+        )
+
+    def step(self, batch: Batch, target: Tensor) -> Tensor:
+        """One step towards `target` [B]; [5]: loss, mean value, its spread over members, mean less
+        minimum, diversity."""
+        step, metrics, target = self._step, torch.empty(5), target.contiguous()
+        step.obs, step.action, step.rows = column(batch.obs), column(batch.action), len(batch.obs)
+        step.target, step.metrics = target.data_ptr(), metrics.data_ptr()
+        step.adam = adam(self.optimiser)
+        self.library.critic_step(ctypes.byref(step))
+        return metrics
+
+
+def critic_steps(
+    spec: Spec, critic: EnsembleMLP, optimiser: torch.optim.Optimizer, **settings: Any
+) -> CriticSteps | None:
+    """The steps of this critic, or None where the library is not there or cannot compute it."""
+    if spec.discrete or critic.out_dim != 1 or not fits(critic) or library() is None:
+        return None
+    return CriticSteps(spec, critic, optimiser, **settings)
+
+
 class SoftSteps:
     """Steps of a learner with `actor`, `critic`, `target`, `log_alpha` and optimisers of these
     names, as `SoftActorCritic` has them, on their own tensors."""
@@ -100,7 +151,16 @@ class SoftSteps:
         self.library, self.learner, self.config = loaded, learner, learner.config
         optimisers = learner.optimisers
         self.actor = Network(learner.actor.net, optimisers["actor"])
-        self.critic = Network(learner.critic, optimisers["critic"])
+        c = self.config
+        self.critics = CriticSteps(
+            learner.spec,
+            learner.critic,
+            optimisers["critic"],
+            inputs=learner.critic.normaliser,
+            huber=c.huber,
+            eta=c.eta,
+        )
+        self.critic = self.critics.network
         self.target = Network(learner.target)
         spec = learner.spec
         self.dims = {"obs_dim": spec.obs_dim, "action_dim": spec.action_dim}
@@ -111,15 +171,12 @@ class SoftSteps:
         actor, critic, target = (
             ctypes.pointer(n.struct) for n in (self.actor, self.critic, self.target)
         )
-        c = self.config
         self._policy = _PolicyStep(actor=actor, critic=critic, **inputs, **self.dims)
         self._policy.log_alpha = learner.log_alpha.data_ptr()
         self._policy.learn_alpha, self._policy.of_mean = c.learn_alpha, c.actor_value == "mean"
         self._policy.target_entropy = learner.target_entropy
         self._target = _SoftTarget(actor=actor, critic=target, **inputs, **self.dims)
         self._target.with_entropy = c.entropy_in_target
-        self._critic = _CriticStep(critic=critic, inputs=inputs["critic_inputs"], **self.dims)
-        self._critic.huber, self._critic.eta, self._critic.scale = c.huber or 0.0, c.eta, 1.0
 
     def ready(self, batch: Batch) -> bool:
         """Whether the optimisers have taken a first step and the batch is as the library reads
@@ -131,11 +188,7 @@ class SoftSteps:
             self._policy.alpha_moment = alpha["exp_avg"].data_ptr()
             self._policy.alpha_square = alpha["exp_avg_sq"].data_ptr()
             self._policy.alpha_step = alpha["step"].data_ptr()
-        return (
-            not torch.compiler.is_compiling()
-            and all(network.follow() for network in (self.actor, self.critic, self.target))
-            and all(readable(t) for t in (batch.obs, batch.action, batch.next_obs))
-        )
+        return self.actor.follow() and self.target.follow() and self.critics.ready(batch)
 
     def policy(self, batch: Batch) -> Tensor:
         """A step of temperature and actor; [3]: loss, entropy, temperature."""
@@ -160,15 +213,6 @@ class SoftSteps:
         step.log_alpha = self.learner.log_alpha.item()
         self.library.soft_target(ctypes.byref(step))
         return target
-
-    def critics(self, batch: Batch, target: Tensor) -> Tensor:
-        """A step of the critics; [5]: loss, mean, spread, mean less minimum, diversity."""
-        step, metrics, target = self._critic, torch.empty(5), target.contiguous()
-        step.obs, step.action, step.rows = column(batch.obs), column(batch.action), len(batch.obs)
-        step.target, step.metrics = target.data_ptr(), metrics.data_ptr()
-        step.adam = adam(self.learner.optimisers["critic"])
-        self.library.critic_step(ctypes.byref(step))
-        return metrics
 
     def average(self) -> None:
         """Move the target average."""

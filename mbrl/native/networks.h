@@ -72,16 +72,21 @@ struct Network {
   }
 };
 
-// What one member's passes over a batch need: an input, and the activations of its hidden layers.
+enum Activation : Int { Relu, LeakyRelu, Tanh, Silu };
+
+// What one member's passes over a batch need: an input, and the activations of its hidden layers;
+// with SiLU also what they are activations of.
 struct Pass {
   const float* x;
   Int rows, row;  // rows of x and their stride
-  std::vector<float*> hidden;
+  std::vector<float*> hidden, before;
+  Activation activation = Relu;
 };
 
 struct Gradients {
   std::vector<float*> of;  // by parameter, as in Network
 
+  Gradients() = default;
   explicit Gradients(const Network& net) {
     for (Int i = 0; i < 2 * net.depth; i++) of.push_back(arena.take(net.count(i)));
   }
@@ -90,7 +95,7 @@ struct Gradients {
 };
 
 static Pass new_pass(const Network& net, const float* x, Int rows, Int row) {
-  Pass pass{x, rows, row, {}};
+  Pass pass{x, rows, row, {}, {}};
   for (Int l = 0; l + 1 < net.depth; l++) pass.hidden.push_back(arena.take(rows * net.out(l)));
   return pass;
 }
@@ -104,13 +109,63 @@ static float dot(const float* a, const float* b, Int n) {
   return total;
 }
 
+static inline Vec activation(Activation kind, Vec z) {
+  switch (kind) {
+    case Relu: return z < 0.0f ? Vec{} : z;
+    case LeakyRelu: return z < 0.0f ? z * 0.01f : z;
+    case Tanh: return tanh_of(z, exp_of(absolute(z) * -2.0f));
+    case Silu: return z / (1.0f + exp_of(-z));
+  }
+  return z;
+}
+
+// The derivative at z, from h = activation(z), or with SiLU from z itself.
+static inline Vec slope(Activation kind, Vec h) {
+  switch (kind) {
+    case Relu: return h > 0.0f ? all(1.0f) : Vec{};
+    case LeakyRelu: return h > 0.0f ? all(1.0f) : all(0.01f);
+    case Tanh: return 1.0f - h * h;
+    case Silu: {
+      const Vec s = 1.0f / (1.0f + exp_of(-h));
+      return s * (1.0f + h * (1.0f - s));
+    }
+  }
+  return h;
+}
+
+// The last numbers of an array, as a vector.
+static inline Vec load_some(const float* p, Int count) {
+  Vec v{};
+  std::memcpy(&v, p, count * sizeof(float));
+  return v;
+}
+
+// h = activation(z), in place where z is h.
+static void activate(Activation kind, const float* z, float* h, Int count) {
+  Int i = 0;
+  for (; i + LANES <= count; i += LANES) store(h + i, activation(kind, load(z + i)));
+  const Vec rest = activation(kind, load_some(z + i, count - i));
+  std::memcpy(h + i, &rest, (count - i) * sizeof(float));
+}
+
+// d *= activation'(z), from `h` as `slope` takes it.
+static void activation_gradient(Activation kind, float* d, const float* h, Int count) {
+  Int i = 0;
+  for (; i + LANES <= count; i += LANES) store(d + i, load(d + i) * slope(kind, load(h + i)));
+  const Vec rest = load_some(d + i, count - i) * slope(kind, load_some(h + i, count - i));
+  std::memcpy(d + i, &rest, (count - i) * sizeof(float));
+}
+
 // Activations of the hidden layers, and outputs [rows, out].
 static void forward(const Network& net, Int e, Pass& pass, float* out, float* panel) {
   View h{pass.x, pass.row, 1};
   const Int last = net.depth - 1;
   for (Int l = 0; l < last; l++) {
+    const bool relu = pass.activation == Relu;
+    float* z = pass.before.empty() ? pass.hidden[l] : pass.before[l];
     product(pass.rows, net.out(l), net.in(l), h, net.forward_view(l, e),
-            Out{pass.hidden[l], net.out(l), Then::Relu, net.bias(l, e)}, panel);
+            Out{z, net.out(l), relu ? Then::Relu : Then::Bias, net.bias(l, e)}, panel);
+    if (!relu) activate(pass.activation, z, pass.hidden[l], pass.rows * net.out(l));
     h = View{pass.hidden[l], net.out(l), 1};
   }
   if (net.out(last) == 1) {  // a product with a vector
@@ -120,6 +175,12 @@ static void forward(const Network& net, Int e, Pass& pass, float* out, float* pa
   }
   product(pass.rows, net.out(last), net.in(last), h, net.forward_view(last, e),
           Out{out, net.out(last), Then::Bias, net.bias(last, e)}, panel);
+}
+
+// d [rows, n] = g [rows] times w [n].
+static void outer(float* d, const float* g, const float* w, Int rows, Int n) {
+  for (Int m = 0; m < rows; m++, d += n)
+    for (Int i = 0; i < n; i++) d[i] = g[m] * w[i];
 }
 
 // d [rows, n] = g [rows] times w [n] where h [rows, n] is above 0, else 0; without g: times 1.
@@ -185,11 +246,19 @@ static const float* backward(const Network& net, Int e, const Pass& pass, const 
     }
     if (l == 0) break;
     float* next = scratch[l % 2];
-    if (net.out(l) == 1)
-      head_chain(next, d, net.weight(l, e), pass.hidden[l - 1], rows, net.in(l));
+    const float* h = pass.hidden[l - 1];
+    const bool relu = pass.activation == Relu;
+    if (net.out(l) == 1 && relu)
+      head_chain(next, d, net.weight(l, e), h, rows, net.in(l));
+    else if (net.out(l) == 1)
+      outer(next, d, net.weight(l, e), rows, net.in(l));
     else
       product(rows, net.in(l), net.out(l), View{d, net.out(l), 1}, net.backward_view(l, e),
-              Out{next, net.in(l), Then::Gate, pass.hidden[l - 1]}, panel);
+              Out{next, net.in(l), relu ? Then::Gate : Then::Store, h}, panel);
+    if (!relu) {
+      const float* z = pass.before.empty() ? h : pass.before[l - 1];
+      activation_gradient(pass.activation, next, z, rows * net.in(l));
+    }
     d = next;
   }
   return d;
@@ -222,14 +291,14 @@ static void adam_step(float* p, const float* g, float* m, float* v, float* step,
   }
 }
 
-static void descend(const Network& net, Gradients& gradients, const Adam& adam) {
+static inline void descend(const Network& net, Gradients& gradients, const Adam& adam) {
   for (Int i = 0; i < 2 * net.depth; i++)
     adam_step(net.parameters[i], gradients.of[i], net.first_moments[i], net.second_moments[i], net.steps[i],
               net.count(i), adam);
 }
 
 // target += rate (source - target).
-static void average(float* target, const float* source, Int count, float rate) {
+static inline void average(float* target, const float* source, Int count, float rate) {
   Int i = 0;
   for (; i + LANES <= count; i += LANES) {
     const Vec t = load(target + i);

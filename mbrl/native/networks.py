@@ -3,48 +3,15 @@ the moments of their optimiser. Nothing is copied, and checkpoints are as they a
 
 import ctypes
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mbrl.native.structs import AdamStruct, Column, NetworkStruct, NormaliserStruct, addresses
 from mbrl.networks import MLP, EnsembleMLP, Normaliser
 
 MOMENTS = {"first_moments": "exp_avg", "second_moments": "exp_avg_sq", "steps": "step"}
-
-
-class NetworkStruct(ctypes.Structure):
-    """`Network` in networks.h."""
-
-    _fields_ = (
-        ("members", ctypes.c_int64),
-        ("depth", ctypes.c_int64),
-        ("transposed", ctypes.c_int64),
-        ("sizes", ctypes.c_void_p),
-        ("parameters", ctypes.c_void_p),
-        ("first_moments", ctypes.c_void_p),
-        ("second_moments", ctypes.c_void_p),
-        ("steps", ctypes.c_void_p),
-    )
-
-
-class AdamStruct(ctypes.Structure):
-    """`Adam` in networks.h."""
-
-    _fields_ = tuple((name, ctypes.c_double) for name in ("rate", "beta1", "beta2", "eps"))
-
-
-class NormaliserStruct(ctypes.Structure):
-    """`Normaliser` in actor_critic.cpp."""
-
-    _fields_ = (("mean", ctypes.c_void_p), ("std", ctypes.c_void_p))
-
-
-class Column(ctypes.Structure):
-    """`Column` in actor_critic.cpp."""
-
-    _fields_ = (("data", ctypes.c_void_p), ("row", ctypes.c_int64))
 
 
 class Network:
@@ -109,11 +76,6 @@ def fits(module: EnsembleMLP | MLP) -> bool:
         for t in (*weights, *biases)
     )
     return plain and module.activation == "relu" and not norms and len(weights) > 1
-
-
-def addresses(tensors: Sequence[Tensor]) -> Any:
-    """A C array of the tensors' addresses."""
-    return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
 
 
 def normaliser(module: Normaliser | None) -> NormaliserStruct:

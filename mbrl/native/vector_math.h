@@ -38,6 +38,17 @@ static inline Vec log1p_of_unit(Vec e) {
 
 static inline Vec absolute(Vec x) { return x < 0.0f ? -x : x; }
 
+// tanh(x), for |x| below 0.625 by the polynomial of Cephes' tanhf; `e` is exp(-2 |x|).
+static inline Vec tanh_of(Vec x, Vec e) {
+  const Vec q = x * x;
+  Vec p = q * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * q - 5.37397155531e-2f;
+  p = p * q + 1.33314422036e-1f;
+  p = p * q - 3.33332819422e-1f;
+  const Vec near = x + x * q * p, far = (1.0f - e) / (1.0f + e);
+  return absolute(x) < 0.625f ? near : x < 0.0f ? -far : far;
+}
+
 static inline Vec square_root(Vec x) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_sqrt_ps((__m512)x);
