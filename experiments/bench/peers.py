@@ -7,6 +7,7 @@ measure peer and library in turn. Only the standard library is imported before t
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -32,6 +33,7 @@ class Peer:
     pin: str
     packages: tuple[str, ...] | None
     workloads: tuple[str, ...]
+    torch: bool = True  # whether it runs on PyTorch
 
 
 PEERS = {
@@ -62,7 +64,22 @@ PEERS = {
     ),
 }
 
-
+PEERS["JAX"] = Peer(
+    "jax",
+    "jax==0.10.2",
+    ("jaxlib==0.10.2", "optax==0.2.8", "numpy", "absl-py", "ml_dtypes", "opt_einsum", "scipy"),
+    (
+        "sac_small",
+        "edac_small",
+        "td3_bc_small",
+        "sac",
+        "td3_bc",
+        "sac_n",
+        "edac",
+        "model_fit",
+    ),
+    torch=False,
+)
 # The same members as one stack for `torch.func.vmap`, in this environment.
 PEERS["transformers"] = Peer(
     "transformers",
@@ -89,7 +106,8 @@ def environment(name: str, home: Path) -> Path:
     began = time.monotonic()
     venv.create(folder, with_pip=True, clear=True)
     # torch first and alone: as a dependency of the peer it would come with gigabytes of CUDA.
-    for packages in (["torch==2.13.0"], ["--no-deps", peer.pin], list(peer.packages)):
+    first = [["torch==2.13.0"]] if peer.torch else []
+    for packages in (*first, ["--no-deps", peer.pin], list(peer.packages)):
         left = INSTALL_LIMIT - (time.monotonic() - began)
         command = [str(python), "-m", "pip", "install", "-q", *packages]
         try:
@@ -385,14 +403,27 @@ def _padded_update(
     return update, int(mask.sum())
 
 
+def _jax(workload: str) -> tuple[Step, int]:
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # the flag alone leaves it two threads
+    path = Path(__file__).with_name("jax_updates.py")
+    spec = importlib.util.spec_from_file_location("jax_updates", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    built: tuple[Step, int] = module.build(workload, _arrays())
+    return built
+
+
 def serve(name: str, workload: str) -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the peer prints must not mix with the answers
-    import torch
+    if PEERS[name].torch:
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
     builds = {"stable-baselines3": _sb3, "d3rlpy": _d3rlpy, "mbrl-lib": _mbrl}
-    others = {"torch.func.vmap": _vmap, "transformers": _transformers}
+    others = {"torch.func.vmap": _vmap, "transformers": _transformers, "JAX": _jax}
     step, count = (builds | others)[name](workload)
     for _ in range(3):
         step()
