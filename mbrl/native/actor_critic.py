@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mbrl.buffer import Batch
 from mbrl.native.build import library
-from mbrl.native.networks import Network, adam, column, fits, normaliser
-from mbrl.native.structs import AdamStruct, Column, NetworkStruct, NormaliserStruct
+from mbrl.native.networks import Network, column, fits, normaliser
+from mbrl.native.structs import AdamStruct, Column, NetworkStruct, NormaliserStruct, adam_struct
 from mbrl.networks import EnsembleMLP, Normaliser, SquashedGaussianPolicy
 from mbrl.types import Spec
 
@@ -127,7 +127,7 @@ class CriticSteps:
         step, metrics, target = self._step, torch.empty(5), target.contiguous()
         step.obs, step.action, step.rows = column(batch.obs), column(batch.action), len(batch.obs)
         step.target, step.metrics = target.data_ptr(), metrics.data_ptr()
-        step.adam = adam(self.optimiser)
+        step.adam = adam_struct(self.optimiser.param_groups[0])
         self.library.critic_step(ctypes.byref(step))
         return metrics
 
@@ -196,8 +196,8 @@ class SoftSteps:
         assert noise is not None and noise.is_contiguous()
         step.obs, step.rows = column(batch.obs), len(batch.obs)
         step.noise, step.metrics = noise.data_ptr(), metrics.data_ptr()
-        step.actor_adam = adam(self.learner.optimisers["actor"])
-        step.alpha_adam = adam(self.learner.optimisers["alpha"])
+        step.actor_adam = adam_struct(self.learner.optimisers["actor"].param_groups[0])
+        step.alpha_adam = adam_struct(self.learner.optimisers["alpha"].param_groups[0])
         self.library.policy_step(ctypes.byref(step))
         return metrics
 

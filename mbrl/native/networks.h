@@ -266,6 +266,7 @@ static const float* backward(const Network& net, Int e, const Pass& pass, const 
 
 struct Adam {
   double rate, beta1, beta2, eps;
+  double l2, decay;  // weight times this added to the gradient; share of a weight taken off, a step
 };
 
 // One step of Adam (arXiv 1412.6980) on `count` numbers, as torch takes it.
@@ -275,19 +276,20 @@ static void adam_step(float* p, const float* g, float* m, float* v, float* step,
   const float size = (float)(adam.rate / (1.0 - std::pow(adam.beta1, t)));
   const float root = (float)(1.0 / std::sqrt(1.0 - std::pow(adam.beta2, t)));
   const float b1 = (float)(1.0 - adam.beta1), b2 = (float)adam.beta2, c2 = (float)(1.0 - adam.beta2);
-  const float eps = (float)adam.eps;
+  const float eps = (float)adam.eps, l2 = (float)adam.l2, kept = (float)(1.0 - adam.decay);
   Int i = 0;
   for (; i + LANES <= count; i += LANES) {
-    const Vec x = load(g + i), old = load(m + i);
+    const Vec old = load(m + i), w = load(p + i), x = load(g + i) + w * l2;
     const Vec mean = old + (x - old) * b1, square = load(v + i) * b2 + x * x * c2;
     store(m + i, mean);
     store(v + i, square);
-    store(p + i, load(p + i) - mean * size / (square_root(square) * root + eps));
+    store(p + i, w * kept - mean * size / (square_root(square) * root + eps));
   }
   for (; i < count; i++) {
-    m[i] += (g[i] - m[i]) * b1;
-    v[i] = v[i] * b2 + g[i] * g[i] * c2;
-    p[i] -= m[i] * size / (std::sqrt(v[i]) * root + eps);
+    const float x = g[i] + p[i] * l2;
+    m[i] += (x - m[i]) * b1;
+    v[i] = v[i] * b2 + x * x * c2;
+    p[i] = p[i] * kept - m[i] * size / (std::sqrt(v[i]) * root + eps);
   }
 }
 

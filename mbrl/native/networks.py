@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mbrl.native.structs import AdamStruct, Column, NetworkStruct, NormaliserStruct, addresses
+from mbrl.native.structs import Column, NetworkStruct, NormaliserStruct, addresses
 from mbrl.networks import MLP, EnsembleMLP, Normaliser
 
 MOMENTS = {"first_moments": "exp_avg", "second_moments": "exp_avg_sq", "steps": "step"}
@@ -88,9 +88,3 @@ def normaliser(module: Normaliser | None) -> NormaliserStruct:
 def column(values: Tensor) -> Column:
     """The rows of `values` [B] or [B, D], which may be part of wider rows."""
     return Column(values.data_ptr(), values.stride(0))
-
-
-def adam(optimiser: torch.optim.Optimizer) -> AdamStruct:
-    """The settings of an Adam."""
-    group = optimiser.param_groups[0]
-    return AdamStruct(group["lr"], *group["betas"], group["eps"])

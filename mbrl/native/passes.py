@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mbrl.native.build import library
-from mbrl.native.structs import AdamStruct, NetworkStruct, addresses
+from mbrl.native.structs import NetworkStruct, adam_struct, addresses
 
 ACTIVATIONS = ("relu", "leaky_relu", "tanh", "silu")  # by their number in networks.h
 _Pointer, _Int = ctypes.c_void_p, ctypes.c_int64
@@ -158,28 +158,31 @@ class Pass(torch.autograd.Function):
 
 
 def adam_step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> bool:
-    """A step of a plain Adam with `gradients` for its parameters in their order; False, and nothing
-    done, where it has no moments yet or is another optimiser."""
+    """A step of Adam or AdamW with `gradients` for its parameters in their order; False, and
+    nothing done, where it has no moments yet or is another optimiser."""
     loaded, groups = library(), optimiser.param_groups
-    if loaded is None or type(optimiser) is not torch.optim.Adam or len(groups) > 1:
+    if loaded is None or type(optimiser) not in (torch.optim.Adam, torch.optim.AdamW):
         return False
-    group = groups[0]
-    if group["weight_decay"] or group["amsgrad"] or group["maximize"]:
-        return False
-    parameters = group["params"]
+    parameters = [p for group in groups for p in group["params"]]
     states = [optimiser.state.get(p) for p in parameters]
-    tensors = [*parameters, *gradients]
-    if not all(states) or not all(
-        t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in tensors
+    if not all(states) or any(g["amsgrad"] or g["maximize"] for g in groups):
+        return False
+    if not all(
+        t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
+        for t in (*parameters, *gradients)
     ):
         return False
-    adam = AdamStruct(group["lr"], *group["betas"], group["eps"])
-    loaded.adam_steps(
-        _Int(len(parameters)),
-        (_Int * len(parameters))(*[p.numel() for p in parameters]),
-        addresses(parameters),
-        addresses(gradients),
-        *(addresses([s[n] for s in states if s]) for n in ("exp_avg", "exp_avg_sq", "step")),
-        ctypes.byref(adam),
-    )
+    decoupled, begin = type(optimiser) is torch.optim.AdamW, 0
+    for group in groups:
+        part = slice(begin, begin + len(group["params"]))
+        begin = part.stop
+        mine = [s for s in states[part] if s]
+        loaded.adam_steps(
+            _Int(len(mine)),
+            (_Int * len(mine))(*[p.numel() for p in parameters[part]]),
+            addresses(parameters[part]),
+            addresses(gradients[part]),
+            *(addresses([s[name] for s in mine]) for name in ("exp_avg", "exp_avg_sq", "step")),
+            ctypes.byref(adam_struct(group, decoupled=decoupled)),
+        )
     return True

@@ -24,10 +24,13 @@ class NetworkStruct(ctypes.Structure):
     )
 
 
+ADAM = ("rate", "beta1", "beta2", "eps", "l2", "decay")
+
+
 class AdamStruct(ctypes.Structure):
     """`Adam` in networks.h."""
 
-    _fields_ = tuple((name, ctypes.c_double) for name in ("rate", "beta1", "beta2", "eps"))
+    _fields_ = tuple((name, ctypes.c_double) for name in ADAM)
 
 
 class NormaliserStruct(ctypes.Structure):
@@ -45,3 +48,10 @@ class Column(ctypes.Structure):
 def addresses(tensors: Sequence[Tensor]) -> Any:
     """A C array of the tensors' addresses."""
     return (_Pointer * len(tensors))(*[t.data_ptr() for t in tensors])
+
+
+def adam_struct(group: dict[str, Any], *, decoupled: bool = False) -> AdamStruct:
+    """The settings of a parameter group of Adam, or `decoupled` of AdamW."""
+    rate, decay = group["lr"], group["weight_decay"]
+    own = (0.0, rate * decay) if decoupled else (decay, 0.0)
+    return AdamStruct(rate, *group["betas"], group["eps"], *own)
