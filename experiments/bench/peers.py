@@ -18,8 +18,11 @@ import venv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
+PeerName = Literal[
+    "stable-baselines3", "d3rlpy", "mbrl-lib", "JAX", "transformers", "torch.func.vmap"
+]
 Step = Callable[[], object]
 OBS, ACTIONS, ROWS, BATCH = 17, 6, 100_000, 256
 INSTALL_LIMIT = 600.0  # seconds after which a peer's installation is given up
@@ -36,7 +39,7 @@ class Peer:
     torch: bool = True  # whether it runs on PyTorch
 
 
-PEERS = {
+PEERS: dict[PeerName, Peer] = {
     "stable-baselines3": Peer("stable_baselines3", "stable-baselines3", None, ("sac",)),
     "d3rlpy": Peer(
         "d3rlpy",
@@ -96,7 +99,7 @@ class PeerError(Exception):
 
 def environment(name: str, home: Path) -> Path:
     """The interpreter of an environment with the peer in it, made at first use."""
-    peer = PEERS[name]
+    peer = PEERS[cast(PeerName, name)]
     if peer.packages is None:
         return Path(sys.executable)
     folder = home / name
@@ -418,7 +421,7 @@ def _jax(workload: str) -> tuple[Step, int]:
 def serve(name: str, workload: str) -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the peer prints must not mix with the answers
-    if PEERS[name].torch:
+    if PEERS[cast(PeerName, name)].torch:
         import torch
 
         torch.set_num_threads(1)
@@ -427,7 +430,7 @@ def serve(name: str, workload: str) -> None:
     step, count = (builds | others)[name](workload)
     for _ in range(3):
         step()
-    module = importlib.import_module(PEERS[name].module)
+    module = importlib.import_module(PEERS[cast(PeerName, name)].module)
     print(json.dumps({"version": getattr(module, "__version__", "?")}), file=out, flush=True)
     for line in sys.stdin:
         print(json.dumps({"rate": window(step, count, float(line))}), file=out, flush=True)
