@@ -79,9 +79,13 @@ class CriticRegression:
         self.normaliser, self.scale = normaliser, scale
         self.compiled = critic_steps(spec, critic, optimiser, inputs=normaliser, scale=scale)
 
+    def ready(self, batch: Batch) -> bool:
+        """Whether the step is compiled code's."""
+        return self.compiled is not None and self.compiled.ready(batch)
+
     def step(self, batch: Batch, target: Tensor) -> Metrics:
         """One step towards `target` [B], or [N, B] with a row for each member."""
-        if self.compiled is not None and target.ndim == 1 and self.compiled.ready(batch):
+        if self.compiled is not None and target.ndim == 1 and self.ready(batch):
             loss, mean, *_ = self.compiled.step(batch, target)
             return {"critic/loss": loss, "critic/q_mean": mean}
         q = q_values(self.critic, self.normaliser(batch.obs), batch.action)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from algorithms.learners.critics import CriticRegression, critics, q_values
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings, Widths
+from mbrl.native.deterministic import PolicyLoss as CompiledLoss
+from mbrl.native.deterministic import PolicySteps, Targets, policy_steps
 from mbrl.networks import DeterministicPolicy, adam, descend, polyak_update, target_copy
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -41,7 +43,8 @@ def td3_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
 class TD3:
     """TD3 with a `policy_loss` (from this learner, the critics' input [B, S + A] at the policy's
     action, that action and the logged one [B, A]) and, if given, a `next_penalty` [B] of the next
-    action that the next value is lowered by."""
+    action that the next value is lowered by. `compiled` is the same loss for compiled code, and
+    `compiled_penalty` the weight of the squared distance that `next_penalty` is."""
 
     def __init__(
         self,
@@ -53,6 +56,8 @@ class TD3:
         next_penalty: Callable[[Batch, Tensor], Tensor] | None = None,
         *,
         layer_norm: bool = False,
+        compiled: CompiledLoss | None = None,
+        compiled_penalty: float = 0.0,
     ) -> None:
         self.spec, self.config, self.device = spec, config, device
         self.policy_loss, self.next_penalty = policy_loss, next_penalty
@@ -74,6 +79,15 @@ class TD3:
         self.regression = CriticRegression(
             spec, self.critic, self.optimisers["critic"], self.policy.normaliser
         )
+        self.steps: PolicySteps | None = None
+        if compiled is not None:
+            optimiser = self.optimisers["policy"]
+            self.steps = policy_steps(spec, self.policy, optimiser, compiled, self.critic)
+        if self.steps is not None:
+            noise = (config.policy_noise, config.noise_clip)
+            self.targets = Targets(
+                spec, self.policy_target, self.critic_target, *noise, compiled_penalty
+            )
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch with the target action's noise."""
@@ -82,11 +96,25 @@ class TD3:
         return batch._replace(noise=noise)
 
     def update(self, batch: Batch, count: int) -> Metrics:
+        due = count % self.config.policy_every == 0
+        if self.steps is not None and self.steps.ready(batch) and self.regression.ready(batch):
+            return self.compiled_update(self.steps, batch, due)
         metrics = self.update_critic(batch)
-        if count % self.config.policy_every == 0:
+        if due:
             metrics |= self.update_policy(batch)
             polyak_update(self.policy_target, self.policy, self.config.tau)
             polyak_update(self.critic_target, self.critic, self.config.tau)
+        return metrics
+
+    def compiled_update(self, steps: PolicySteps, batch: Batch, due: bool) -> Metrics:
+        """`update` in compiled code, with the policy and the targets where they are `due`."""
+        metrics = self.regression.step(batch, self.targets(batch))
+        if due:
+            loss, distance = steps.step(batch)
+            metrics |= {"actor/loss": loss, "actor/bc": distance}
+            assert self.regression.compiled is not None
+            critic = self.regression.compiled.network
+            self.targets.average(steps.policy, critic, self.config.tau)
         return metrics
 
     def update_critic(self, batch: Batch) -> Metrics:

@@ -1,35 +1,6 @@
 // The steps of the soft actor-critic learner, each one call: forward passes, losses, their
 // gradients, Adam. The definition of all of them is `algorithms/learners/soft_actor_critic.py`.
-#include "networks.h"
-
-// Standardisation of observations; null pointers stand for the identity.
-struct Normaliser {
-  const float *mean, *std;
-};
-
-// Rows of a batch: the first value of each row and how far apart rows are.
-struct Column {
-  const float* data;
-  Int row;
-};
-
-static const float minimum_log_std = -5.0f, maximum_log_std = 2.0f;
-
-static void write_inputs(float* x, Int width, Column obs, Int rows, Int size, Normaliser n) {
-  for (Int m = 0; m < rows; m++) {
-    const float* from = obs.data + m * obs.row;
-    float* to = x + m * width;
-    if (n.mean)
-      for (Int i = 0; i < size; i++) to[i] = (from[i] - n.mean[i]) / n.std[i];
-    else
-      std::memcpy(to, from, size * sizeof(float));
-  }
-}
-
-static void write_actions(float* x, Int width, Int offset, Column action, Int rows, Int size) {
-  for (Int m = 0; m < rows; m++)
-    std::memcpy(x + m * width + offset, action.data + m * action.row, size * sizeof(float));
-}
+#include "actor_critic.h"
 
 // A squashed Gaussian's actions and what their gradients need, all [rows * action_dim].
 struct Sample {
@@ -64,45 +35,6 @@ static Sample sample(const Network& actor, Pass& pass, const float* noise, Int a
     s.log_prob[m] = total;
   }
   return s;
-}
-
-// dQ/da [rows, actions] of the rows in `chosen` (all of them where it is null), added to `out` at
-// their places, times `scale`.
-static void action_gradient(const Network& net, Int e, const Pass& pass, const Int* chosen, Int count,
-                            float scale, Int actions, float* out, float* const scratch[3], float* panel) {
-  const Int last = net.depth - 1;
-  const float* d = nullptr;
-  for (Int l = last; l > 0; l--) {
-    const Int n = net.in(l);
-    const float* h = pass.hidden[l - 1];
-    if (chosen) {
-      for (Int m = 0; m < count; m++)
-        std::memcpy(scratch[2] + m * n, h + chosen[m] * n, n * sizeof(float));
-      h = scratch[2];
-    }
-    float* next = scratch[l % 2];
-    if (l == last)
-      head_chain(next, nullptr, net.weight(l, e), h, count, n);
-    else
-      product(count, n, net.out(l), View{d, net.out(l), 1}, net.backward_view(l, e),
-              Out{next, n, Then::Gate, h}, panel);
-    d = next;
-  }
-  const Int width = net.out(0), first = net.in(0) - actions;
-  View w = net.backward_view(0, e);
-  w.data += first * w.column;
-  float* g = scratch[2];
-  product(count, actions, width, View{d, width, 1}, w, Out{g, actions}, panel);
-  for (Int m = 0; m < count; m++) {
-    float* to = out + (chosen ? chosen[m] : m) * actions;
-    for (Int a = 0; a < actions; a++) to[a] += scale * g[m * actions + a];
-  }
-}
-
-static float* new_panel(const Network& a, const Network& b, Int rows) {
-  Int depth = a.widest() > b.widest() ? a.widest() : b.widest();
-  depth = depth > rows ? depth : rows;
-  return arena.take(depth * TILE_VECTORS * LANES);
 }
 
 struct PolicyStep {
@@ -142,36 +74,10 @@ extern "C" void policy_step(const PolicyStep* step) {
   float* x = arena.take(rows * width);
   write_inputs(x, width, step->obs, rows, S, step->critic_inputs);
   write_actions(x, width, S, Column{s.action, A}, rows, A);
-  const Int N = critic.members, widest = critic.widest();
-  std::vector<Pass> passes;
-  float* q = arena.take(N * rows);
-  for (Int e = 0; e < N; e++) {
-    passes.push_back(new_pass(critic, x, rows, width));
-    forward(critic, e, passes[e], q + e * rows, panel);
-  }
-  float* const scratch[3] = {arena.take(rows * widest), arena.take(rows * widest), arena.take(rows * widest)};
-  float* dq_da = arena.take(rows * A);
-  std::memset(dq_da, 0, rows * A * sizeof(float));
+  float *q = arena.take(rows), *dq_da = arena.take(rows * A);
+  value_gradients(critic, x, rows, width, critic.members, step->of_mean, A, q, dq_da, panel);
   double value = 0.0;
-  if (step->of_mean) {
-    for (Int i = 0; i < N * rows; i++) value += q[i];
-    value /= N;
-    for (Int e = 0; e < N; e++)
-      action_gradient(critic, e, passes[e], nullptr, rows, 1.0f / N, A, dq_da, scratch, panel);
-  } else {
-    std::vector<Int> lowest(rows, 0), chosen(rows);
-    for (Int m = 0; m < rows; m++) {
-      for (Int e = 1; e < N; e++)
-        if (q[e * rows + m] < q[lowest[m] * rows + m]) lowest[m] = e;
-      value += q[lowest[m] * rows + m];
-    }
-    for (Int e = 0; e < N; e++) {
-      Int count = 0;
-      for (Int m = 0; m < rows; m++)
-        if (lowest[m] == e) chosen[count++] = m;
-      if (count) action_gradient(critic, e, passes[e], chosen.data(), count, 1.0f, A, dq_da, scratch, panel);
-    }
-  }
+  for (Int m = 0; m < rows; m++) value += q[m];
 
   // Through the squash: log pi depends on the draw by -log(1 - tanh^2), whose derivative is 2 tanh.
   float* g = arena.take(2 * rows * A);
@@ -224,8 +130,7 @@ extern "C" void soft_target(const SoftTarget* step) {
   const Int count = step->subset ? step->subset_size : critic.members;
   for (Int n = 0; n < count; n++) {
     forward(critic, step->subset ? step->subset[n] : n, values, n ? q : lowest, panel);
-    if (n)  // what is not a number stays
-      for (Int m = 0; m < rows; m++) lowest[m] = lowest[m] < q[m] || lowest[m] != lowest[m] ? lowest[m] : q[m];
+    if (n) lower(lowest, q, rows);
   }
   const float alpha = step->with_entropy ? std::exp(step->log_alpha) : 0.0f;
   for (Int m = 0; m < rows; m++) {
