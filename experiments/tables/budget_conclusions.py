@@ -28,13 +28,19 @@ class Dataset:
         return max(self.methods, key=lambda name: score(self.methods[name]))
 
     def bound(self) -> str:
-        """Of several columns with the task's dynamics, the one with the highest mean."""
-        return max(self.bounds, key=lambda name: score(self.bounds[name]))
+        """Of several columns with the task's dynamics, the one with the highest reach."""
+        return max(self.bounds, key=lambda name: reach(self.bounds[name]))
 
 
 def score(known: list[Record]) -> float:
     """Mean of the last scores."""
     return float(np.mean([records.last_score(r) for r in known]))
+
+
+def reach(known: list[Record]) -> float:
+    """Mean over runs of their highest evaluation: a bound asks what is possible, and the task may
+    say it."""
+    return float(np.mean([records.scores(r).max() for r in known]))
 
 
 def rising(record: Record) -> bool:
@@ -46,8 +52,8 @@ def rising(record: Record) -> bool:
 
 
 def verdict(known: Dataset) -> str:
-    """`nothing` at fault: the best method reaches `SOLVED`. Else, where the true dynamics reach
-    `NEAR` points more than the best method: `budget` if a run of that method ended at a limit
+    """`nothing` at fault: the best method ends at `SOLVED`. Else, where runs with the true dynamics
+    reached `NEAR` points more than the best method ends at: `budget` if a run of that method ended at a limit
     rather than by the criterion, and `method` if all of them ended by it. Where they do not:
     `open` if a run with them still rises, and `data` otherwise. `open` too without such runs."""
     best = score(known.methods[known.best()])
@@ -55,7 +61,7 @@ def verdict(known: Dataset) -> str:
         return "nothing"
     if not known.bounds:
         return "open"
-    if score(known.bounds[known.bound()]) >= best + NEAR:
+    if reach(known.bounds[known.bound()]) >= best + NEAR:
         ends = {r["until_flat"]["why"] for r in known.methods[known.best()]}
         return "method" if ends == {"flat"} else "budget"
     return "open" if any(rising(r) for r in known.bounds[known.bound()]) else "data"
@@ -82,12 +88,14 @@ def _ends(known: Iterable[Record]) -> str:
 
 
 def budgets(summary: Summary) -> list[str]:
-    """For each dataset: what is at fault, the best method, the score with the true dynamics, and
+    """For each dataset: what is at fault, the best method, the scores with the true dynamics, and
     how the runs of every method ended (the criterion: `flat`; limits: `updates`, `time`)."""
     lines = []
     for name, known in by_dataset(summary).items():
-        best, bounds = known.best(), known.bounds
-        true = "not run" if not bounds else f"{score(bounds[known.bound()]):.1f}"
+        best, true = known.best(), "not run"
+        if known.bounds:
+            own = known.bounds[known.bound()]
+            true = f"{reach(own):.1f} at their highest and {score(own):.1f} at the end"
         missing = [c.label for c in summary.blocks[0].block.columns if c.label not in known.methods]
         rest = f" Not run: {', '.join(missing)}." if missing else ""
         ended = ", ".join(f"{m} {score(r):.1f} ({_ends(r)})" for m, r in known.methods.items())

@@ -45,7 +45,13 @@ def test_verdicts(ends, last, bound, wanted):
 def test_the_higher_of_two_bounds_counts():
     known = Dataset({"bc": [record([20.0], "flat")]}, {})
     known.bounds = {"narrow": [record([25.0])], "wide": [record([90.0]), record([70.0])]}
-    assert known.bound() == "wide" and conclusions.score(known.bounds["wide"]) == 80.0
+    assert known.bound() == "wide" and conclusions.reach(known.bounds["wide"]) == 80.0
+    assert conclusions.verdict(known) == "method"
+
+
+def test_a_bound_is_what_was_reached_not_what_was_left():
+    known = Dataset({"bc": [record([20.0], "flat")]}, {"true": [record([90.0, 10.0])]})
+    assert conclusions.score(known.bounds["true"]) == 10.0
     assert conclusions.verdict(known) == "method"
 
 
@@ -85,6 +91,7 @@ until_flat = {}
     ]  # fmt: skip
     blocks[1].entries["pendulum/expert@20", "true"].records.append(record([60.0]))
     assert conclusions.budgets(summary) == [
-        "pendulum/expert: at fault budget; best bc 43.0, true dynamics 60.0. bc 43.0 (2000 "
-        "updates, flat; 2000 updates, updates; 7 s). Not run: iql."
+        "pendulum/expert: at fault budget; best bc 43.0, true dynamics 60.0 at their "
+        "highest and 60.0 at the end. bc 43.0 (2000 updates, flat; 2000 updates, updates; 7 s). "
+        "Not run: iql."
     ]
