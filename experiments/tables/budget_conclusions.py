@@ -53,9 +53,10 @@ def rising(record: Record) -> bool:
 
 def verdict(known: Dataset) -> str:
     """`nothing` at fault: the best method ends at `SOLVED`. Else, where runs with the true dynamics
-    reached `NEAR` points more than the best method ends at: `budget` if a run of that method ended at a limit
-    rather than by the criterion, and `method` if all of them ended by it. Where they do not:
-    `open` if a run with them still rises, and `data` otherwise. `open` too without such runs."""
+    reached `NEAR` points more than the best method ends at: `budget` if a run of that method ended
+    at a limit rather than by the criterion, and `method` if all of them ended by it. Where they do
+    not: `open` if a run with them still rises, and `data` otherwise. `open` too without such
+    runs."""
     best = score(known.methods[known.best()])
     if best >= SOLVED:
         return "nothing"
