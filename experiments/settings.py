@@ -12,7 +12,7 @@ import tyro
 from algorithms import ALGORITHMS
 from mbrl import config as configs
 from mbrl import tasks
-from mbrl.config import Count, CountOrZero, Positive, Settings, Share
+from mbrl.config import Count, CountOrZero, NonNegative, Positive, Settings, Share
 from mbrl.data.cards import all_cards
 from mbrl.data.readers.files import SUFFIXES
 from mbrl.errors import ConfigError, unknown_name
@@ -44,6 +44,16 @@ class CollectionSettings(Settings):
 
 
 @dataclass(frozen=True)
+class UntilFlatSettings(Settings):
+    """When a run on logged data ends before its last update: the value of its policy in a model
+    that ends where the data end, on the episodes held out, no longer rises."""
+
+    every: CountOrZero = 0  # updates between two values; 0: all updates are done
+    patience: Count = 5  # values in a row without a rise beyond its standard error
+    minutes: NonNegative = 0.0  # of processor time at most; 0: no limit
+
+
+@dataclass(frozen=True)
 class RunSettings(Settings):
     """All settings of a run except the algorithm's config."""
 
@@ -72,6 +82,7 @@ class RunSettings(Settings):
     model: str | None = None  # folder of a world model fitted with the same data, config and seed
     after: str | None = None  # folder of a finished run on logged data that goes on in this task
     collection: CollectionSettings = field(default_factory=CollectionSettings)
+    until_flat: UntilFlatSettings = field(default_factory=UntilFlatSettings)
 
     def __post_init__(self) -> None:
         super().__post_init__()

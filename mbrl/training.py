@@ -93,9 +93,10 @@ class Trainable(Protocol):
 
 class Callback(Protocol):
     """Called with the event: "start" (before the first update), "prepare" (progress of what is
-    fitted first), "step" (after each update), "end". `metrics` are detached 0-d tensors."""
+    fitted first), "step" (after each update), "end". `metrics` are detached 0-d tensors. One that
+    returns True at a "step" ends the training there."""
 
-    def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None: ...
+    def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> bool | None: ...
 
 
 class Collecting(Protocol):
@@ -125,19 +126,20 @@ def train(
     callbacks: Sequence[Callback] = (),
     collector: Collecting | None = None,
 ) -> None:
-    """Update `agent` until its step counter reads `until`: once a step, or with a `collector` as
-    often as it says after its step in the task. Raises `DivergenceError` if weights are not finite
-    in the end."""
+    """Update `agent` until its step counter reads `until` or a callback ends it: once a step, or
+    with a `collector` as often as it says after its step in the task. Raises `DivergenceError` if
+    weights are not finite in the end."""
     for callback in callbacks:
         callback("start", agent, {})
-    while agent.step < until:
+    over = False
+    while agent.step < until and not over:
         updates = 1 if collector is None else collector.collect(agent)
         metrics: Metrics = agent.advance() if updates else {}
         for _ in range(updates):
             metrics |= agent.update(agent.next_batch())
         agent.step += 1
         for callback in callbacks:
-            callback("step", agent, metrics)
+            over |= callback("step", agent, metrics) is True
     modules = getattr(agent, "modules", {})
     check_state({"modules": {k: m.state_dict() for k, m in modules.items()}}, agent.step)
     for callback in callbacks:

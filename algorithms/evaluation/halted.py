@@ -101,6 +101,59 @@ class Range:
         return (beyond <= MARGIN).all(1) & paid & (level <= FAR * self.edge)
 
 
+class HaltingModel:
+    """A model fitted to `train` that ends where these data end, and `windows` rows of the held-out
+    episodes from which policies are imagined in it for `horizon` steps at most. `termination` is
+    the task's rule, None where episodes do not end. `state` is the `state_dict` of an earlier one,
+    which is not fitted again. Raises `DataError` for fewer than two held-out episodes.
+
+    All policies start from the same rows in the same members, so that differences between them are
+    paired; `ended` is the share of the windows that ended in the log.
+    """
+
+    def __init__(
+        self,
+        train: Dataset,
+        held: Dataset,
+        termination: Termination | None,
+        *,
+        horizon: int = 100,
+        windows: int = 300,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        rows, spans = held.transitions, held.transitions.episodes()
+        if len(spans) < 2:
+            raise DataError(
+                f"{held.provenance.card} has {len(spans)} held-out episode; values are compared "
+                "over episodes, which must be two at least"
+            )
+        self.model = EnsembleDynamics(train.spec, MODEL, termination=termination, seed=SEED)
+        if state is None:
+            self.model.fit(train.transitions)
+        else:
+            self.model.load_state_dict(state)
+        self.known = Range.of(train.transitions, rows, self.model)
+        self.horizon = min(horizon, max(b - a for a, b in spans))
+        starts, ended = _starts(rows, self.horizon)
+        pick = np.unique(np.linspace(0, len(starts) - 1, windows).astype(np.int64))
+        starts, self.ended = starts[pick], float(ended[pick].mean())
+        self.episode = np.searchsorted([a for a, _ in spans], starts, side="right") - 1
+        self.obs = rows.obs[starts]
+
+    def value(self, policy: Any) -> Halted:
+        """What `policy` (raw observations [B, S] to actions in the task's units) earns in it."""
+        total, plain, inside, over = _windows(
+            policy, self.obs, self.model, self.known, self.horizon
+        )
+        each = np.array([total[self.episode == e].mean() for e in np.unique(self.episode)])
+        shares = float(inside.mean()), float(over.mean())
+        return Halted(each, *shares, float(plain.mean()), self.horizon)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The fitted model."""
+        return self.model.state_dict()
+
+
 def halted_values(
     policies: Sequence[Any],
     train: Dataset,
@@ -110,36 +163,9 @@ def halted_values(
     horizon: int = 100,
     windows: int = 300,
 ) -> HaltedValues:
-    """A `Halted` of each of `policies` (raw observations [B, S] to actions in the task's units),
-    from `windows` rows of the held-out episodes, in a model fitted to `train`. `termination` is the
-    task's rule, None where episodes do not end. Raises `DataError` for fewer than two held-out
-    episodes.
-
-    All policies start from the same rows in the same members, so that differences between them are
-    paired.
-    """
-    rows, held_rows = train.transitions, held.transitions
-    spans = held_rows.episodes()
-    if len(spans) < 2:
-        raise DataError(
-            f"{held.provenance.card} has {len(spans)} held-out episode; values are compared over "
-            "episodes, which must be two at least"
-        )
-    model = EnsembleDynamics(train.spec, MODEL, termination=termination, seed=SEED)
-    model.fit(rows)
-    known = Range.of(rows, held_rows, model)
-    horizon = min(horizon, max(b - a for a, b in spans))
-    starts, ended = _starts(held_rows, horizon)
-    pick = np.unique(np.linspace(0, len(starts) - 1, windows).astype(np.int64))
-    starts, ended = starts[pick], ended[pick]
-    episode = np.searchsorted([a for a, _ in spans], starts, side="right") - 1
-    result = []
-    for policy in policies:
-        total, plain, inside, over = _windows(policy, held_rows.obs[starts], model, known, horizon)
-        value = np.array([total[episode == e].mean() for e in np.unique(episode)])
-        shares = float(inside.mean()), float(over.mean())
-        result.append(Halted(value, *shares, float(plain.mean()), horizon))
-    return HaltedValues(tuple(result), float(ended.mean()))
+    """A `Halted` of each of `policies` in the `HaltingModel` of the same arguments."""
+    model = HaltingModel(train, held, termination, horizon=horizon, windows=windows)
+    return HaltedValues(tuple(model.value(policy) for policy in policies), model.ended)
 
 
 def _starts(rows: Transitions, horizon: int) -> tuple[np.ndarray, np.ndarray]:
@@ -186,3 +212,9 @@ def lead(one: Halted, other: Halted, confidence: float) -> tuple[float, float, f
     quantile = float(special.stdtrit(n - 1, 0.5 + confidence / 2))
     reach = quantile * float(gap.std(ddof=1)) / n**0.5
     return float(gap.mean()), float(gap.mean()) - reach, float(gap.mean()) + reach
+
+
+def rise(one: Halted, other: Halted) -> tuple[float, float]:
+    """The mean difference of `one` to `other` over held-out episodes, and its standard error."""
+    gap = one.value - other.value
+    return float(gap.mean()), float(gap.std(ddof=1)) / len(gap) ** 0.5

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from algorithms import ALGORITHMS
 from experiments.runs import training as runs
+from experiments.runs import until_flat
 from experiments.runs import values as run_values
 from experiments.settings import RunSettings, build_config, from_file, preset_config
 from mbrl.errors import ConfigError, unknown_name
@@ -126,6 +127,8 @@ def show(result: dict[str, Any], folder: Path) -> None:
         f"{result['step']} updates in {result['seconds']:.0f} s; run folder {folder}",
         soft_wrap=True,
     )
+    if "until_flat" in result:
+        console.print(until_flat.sentence(result["until_flat"], result["step"]), soft_wrap=True)
     if result["last_return_mean"] is not None:
         returns = Evaluations.load(folder / "evaluations.npz").returns[-1]
         mean, spread = returns.mean(), returns.std()

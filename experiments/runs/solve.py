@@ -14,8 +14,8 @@ from algorithms.evaluation.halted import Halted, halted_values, lead
 from algorithms.evaluation.valuation import Valuation, ValuationConfig, own_gamma, value_policies
 from experiments.runs import folders, pool
 from experiments.runs import training as runs
+from experiments.runs.halting import can_imagine, has_task, rule
 from experiments.settings import RunSettings, build_config, merge, preset
-from mbrl import tasks
 from mbrl.config import Count, CountOrZero, Positive, Settings, Share
 from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError
@@ -58,17 +58,9 @@ def portfolio(settings: SolveSettings, dataset: Dataset) -> dict[str, dict[str, 
     chosen: dict[str, dict[str, Any]] = {name: {} for name in CONTINUOUS}
     if not can_imagine(dataset):
         del chosen["shac"]
-    elif not runs.has_task(dataset.spec):
+    elif not has_task(dataset.spec):
         chosen["shac"] = {"termination": "never"}
     return chosen
-
-
-def can_imagine(dataset: Dataset) -> bool:
-    """Whether a world model can be fitted and says where imagined episodes end: steps of one
-    length, and the task's rule or a log whose episodes never terminate."""
-    rows = dataset.transitions
-    known = runs.has_task(dataset.spec) or not bool(rows.terminated.any())
-    return rows.duration is None and known
 
 
 def plan_steps(
@@ -173,8 +165,7 @@ def choose(
     base = "bc" if "bc" in agents else next(iter(agents))
     if held.spec.discrete or not can_imagine(train):
         return Choice(best(valuations), valuations, {}, base)
-    rule = tasks.make_for(held.spec).terminates if runs.has_task(held.spec) else None
-    values = halted_values(policies, train, held, rule)
+    values = halted_values(policies, train, held, rule(held.spec))
     if not values.credible(list(agents).index(base)):
         return Choice(best(valuations), valuations, {}, base)
     choice = Choice(base, valuations, dict(zip(agents, values.each, strict=True)), base)

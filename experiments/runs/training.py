@@ -3,7 +3,7 @@
 import contextlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from algorithms import ALGORITHMS
-from experiments.runs import folders, model_fits, own_callbacks, selection
+from experiments.runs import folders, model_fits, own_callbacks, selection, until_flat
 from experiments.runs.job import Clock, Job
+from experiments.runs.until_flat import UntilFlat
 from experiments.runs.values import ValueWatch
 from experiments.settings import RunSettings, default_steps, for_budget, is_file
 from mbrl import agent as shared
@@ -108,6 +109,7 @@ def check(settings: RunSettings) -> None:
     cls, _ = ALGORITHMS[name]
     sinks.require(settings.sinks)
     own_callbacks.load_all(settings.callback)
+    until_flat.check(settings)
     if not settings.online and (settings.after or settings.collection.given()):
         raise ConfigError(
             f"{given!r} is a dataset; --after and --collection are for runs in a task, such as "
@@ -171,7 +173,8 @@ class TrainingRun(Job):
         settings, result = self.settings, folders.read_json(self.folder / "result.json")
         chooses = result.get("chooses", settings.fqe_steps > 0)
         chosen = (self.folder / "selection.json").exists() or not chooses
-        return bool(result["step"] >= self.last_step and chosen)
+        ended = "until_flat" in result or result["step"] >= self.last_step
+        return bool(ended and chosen)
 
     @property
     def last_step(self) -> int:
@@ -277,11 +280,6 @@ def open_source(settings: RunSettings) -> Source:
     return Source(dataset.spec, dataset, task)
 
 
-def has_task(spec: Spec) -> bool:
-    """Whether the task of a dataset is one that the world models know the ends of."""
-    return spec.task in tasks.TASKS
-
-
 def load_data(settings: RunSettings) -> Dataset:
     """All logged data of a run, held-out episodes among them."""
     return data.load(settings.data, **({"spec": settings.task} if settings.task else {}))
@@ -314,22 +312,20 @@ def _train(
     if watch is not None:
         watch.file.truncate("step", agent.step)
     _put_back(content, agent.step, folder, recorder, evaluator, collector)
-    parts: dict[str, Callable[[], Any]] = {"recorder": recorder.state_dict}
-    if evaluator is not None:
-        parts["evaluations"] = evaluator.evaluations.state_dict
-    if collector is not None:
-        parts["collector"] = collector.state_dict
+    flat = _until_flat(settings, source, folder, content, steps, [evaluator, keeper, watch])
+    if flat is not None:
+        steps = agent.step if flat.why is not None else steps  # an earlier session came to the end
     saver = Checkpointer(
         folder / "checkpoint.pt",
         every=settings.checkpoint_every,
         seconds=settings.checkpoint_seconds,
-        parts=parts,
+        parts=_stateful_parts(recorder, evaluator, collector, flat),
         epoch=content.get("epoch", 0),
         on_saved=lambda: folders.note_spent(folder, clock()),
     )
     with StopOnSignal(saver) as stopper:
         shown: list[Callback] = [] if quiet else [Forecast(steps), progress]
-        chain = [recorder, evaluator, keeper, watch, *own, saver, stopper, *shown]
+        chain = [recorder, flat, evaluator, keeper, watch, *own, saver, stopper, *shown]
         callbacks: list[Callback] = [c for c in chain if c is not None]
         try:
             if source.dataset is not None:
@@ -343,10 +339,52 @@ def _train(
             progress.close()
             recorder.close()
     result = _result(agent, evaluator, collector) | {"seconds": clock()}  # before the choice
+    if flat is not None:
+        result["until_flat"] = flat.outcome()
     chooses = settings.fqe_steps > 0 and selection.chooses(agent)
     if chooses and source.dataset is not None:
         selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
     return result | {"chooses": chooses}
+
+
+def _stateful_parts(
+    recorder: Recorder, evaluator: Evaluator | None, collector: Any, flat: UntilFlat | None
+) -> dict[str, Callable[[], Any]]:
+    """What a checkpoint saves beside the agent, by name."""
+    parts: dict[str, Callable[[], Any]] = {"recorder": recorder.state_dict}
+    if evaluator is not None:
+        parts["evaluations"] = evaluator.evaluations.state_dict
+    if collector is not None:
+        parts["collector"] = collector.state_dict
+    if flat is not None:
+        parts["until_flat"] = flat.state_dict
+    return parts
+
+
+def _until_flat(
+    settings: RunSettings,
+    source: Source,
+    folder: Path,
+    content: dict[str, Any],
+    last: int,
+    others: Sequence[Any],
+) -> UntilFlat | None:
+    """What ends the run by the offline criterion, and lets the `others` know that a step is the
+    last; None where the settings ask for none."""
+    if settings.until_flat.every == 0:
+        return None
+    assert source.dataset is not None
+
+    def on_stop(step: int) -> None:
+        for callback in others:
+            if callback is not None:
+                callback.last = step
+
+    model = until_flat.halting_model(settings, source.dataset, load_data(settings), folder)
+    flat = UntilFlat(settings.until_flat, model, last, on_stop)
+    if "until_flat" in content.get("run", {}):
+        flat.load_state_dict(content["run"]["until_flat"])
+    return flat
 
 
 def open_recorder(settings: RunSettings, folder: Path) -> Recorder:

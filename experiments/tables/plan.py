@@ -11,7 +11,14 @@ from typing import Any
 
 from algorithms import ALGORITHMS
 from experiments import studies
-from experiments.settings import build_config, default_steps, for_budget, merge, preset
+from experiments.settings import (
+    UntilFlatSettings,
+    build_config,
+    default_steps,
+    for_budget,
+    merge,
+    preset,
+)
 from mbrl import config as configs
 from mbrl.data.loading import recipe_version, require
 from mbrl.errors import ConfigError, unknown_name
@@ -21,7 +28,7 @@ TABLES = Path(__file__).parent / "definitions"
 FINAL_EPISODES = 100  # of the last evaluation, unless a table says otherwise
 KEYS = {"title", "note", "datasets", "algorithms", "columns", "seeds", "steps", "fqe_steps"}
 KEYS |= {"blocks", "sweep", "study", "rows", "settings", "metrics", "published", "reference"}
-KEYS |= {"conclusions", "cell_seconds", "final_episodes"}
+KEYS |= {"conclusions", "cell_seconds", "final_episodes", "holdout", "until_flat"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,8 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None  # that a cell may take, as the table's file states
     final_episodes: int = FINAL_EPISODES  # starts of the last evaluation
+    holdout: float = 0.0  # share of the episodes that nothing is learned from
+    until_flat: UntilFlatSettings = field(default_factory=UntilFlatSettings)
 
     @property
     def folder(self) -> str:
@@ -134,6 +143,10 @@ class Plan:
         }
         if row.final_episodes != FINAL_EPISODES:
             key["final_episodes"] = row.final_episodes
+        if row.holdout > 0:
+            key["holdout"] = row.holdout
+        if row.until_flat.every > 0:
+            key["until_flat"] = configs.to_dict(row.until_flat)
         key |= objective_version(key["config"])
         name = file_name(column.label.replace("/", "-").replace(" ", "-"))
         return Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
@@ -279,6 +292,8 @@ def _rows(values: dict[str, Any], suffix: str) -> tuple[Row, ...]:
         "steps": values.get("steps"),
         "seconds": values.get("cell_seconds"),
         "final_episodes": values.get("final_episodes", FINAL_EPISODES),
+        "holdout": values.get("holdout", 0.0),
+        "until_flat": configs.from_dict(UntilFlatSettings, values.get("until_flat", {})),
     }
     return tuple(Row(f"{data}{suffix}", data, **common) for data in values.get("datasets", []))
 

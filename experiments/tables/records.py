@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent.parent
 # A checkout's own folder; an installed package keeps records where it is used.
 RECORDS = HERE / "records" if (HERE.parent / "pyproject.toml").exists() else Path("records")
 # Entries in which a repeated run of the same cell may differ.
-TIMES = ("seconds", "model_seconds", "shared_seconds")
+TIMES = ("seconds", "processor_seconds", "model_seconds", "shared_seconds")
 CIRCUMSTANCES = (*TIMES, "commit", "packages", "processor")
 
 
@@ -109,6 +109,10 @@ def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:
         "means": [float(f"{r.mean():.7g}") for r in evaluations.returns],
         "last_returns": _rounded(evaluations.returns[-1], 6) if evaluations.returns else [],
     }
+    result = folders.read_json(folder / "result.json")
+    if "until_flat" in result:
+        record["until_flat"] = dict(result["until_flat"])
+        record["processor_seconds"] = record["until_flat"].pop("processor_seconds")
     if (folder / "selection.json").exists():
         record["selection"] = folders.read_json(folder / "selection.json")
     if settings["model"] is not None:

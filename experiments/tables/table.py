@@ -213,9 +213,10 @@ def _describe(
 
 def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, folder: Path) -> None:
     config = plan.config_of(cell.column, cell.row.data, cell.key["steps"])
-    fit = fits.for_run(
-        fits.FitSettings(cell.row.data, cell.seed), config, data_fingerprint, home.parent / "fits"
-    )
+    fit = None
+    if cell.row.holdout == 0:  # a shared fit is one to all episodes
+        which = fits.FitSettings(cell.row.data, cell.seed)
+        fit = fits.for_run(which, config, data_fingerprint, home.parent / "fits")
     run_settings = RunSettings(
         cell.column.algorithm,
         cell.row.data,
@@ -224,6 +225,8 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
         final_episodes=cell.row.final_episodes,
         tensorboard=False,
         fqe_steps=table.fqe_steps,
+        holdout=cell.row.holdout,
+        until_flat=cell.row.until_flat,
         model=None if fit is None else str(fit),
     )
     runs.create(run_settings, config, folder)

@@ -60,8 +60,11 @@ def _curves(block: BlockSummary) -> dict[str, dict[str, Curve]]:
 
 
 def _curve(entry: Entry) -> Curve:
-    steps = np.array(entry.records[0]["steps"])
-    return figures.curve(steps, np.array([records.scores(r) for r in entry.records]))
+    """Scores at the evaluations that all seeds have, since runs may end at different updates."""
+    common = set.intersection(*(set(r["steps"]) for r in entry.records))
+    steps = np.array([s for s in entry.records[0]["steps"] if s in common])
+    each = [records.scores(r)[np.isin(r["steps"], steps)] for r in entry.records]
+    return figures.curve(steps, np.array(each))
 
 
 def _aggregates(

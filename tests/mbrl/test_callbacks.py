@@ -1,4 +1,4 @@
-"""Callbacks: metrics from several devices, and how often a large run is saved."""
+"""Callbacks: metrics from several devices, how often a large run is saved, and an early end."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import mbrl.callbacks
+from algorithms import BC, BCConfig
 from mbrl.callbacks import Checkpointer, read
 
 
@@ -54,3 +55,17 @@ def test_a_save_that_is_slow_is_made_less_often(
         saver("step", agent, {})
     saver("end", agent, {})
     assert sorted(set(agent.saved)) == expected
+
+
+def test_a_callback_that_returns_true_ends_the_training(pendulum) -> None:
+    agent = BC(pendulum.spec, BCConfig(hidden=(8,)), seed=0)
+    seen: list[tuple[str, int]] = []
+
+    def note(event: str, agent: Any, metrics: Any) -> None:
+        seen.append((event, agent.step))
+
+    def ends(event: str, agent: Any, metrics: Any) -> bool:
+        return event == "step" and agent.step == 3
+
+    agent.fit(pendulum, 10, callbacks=[ends, note])
+    assert agent.step == 3 and seen == [("start", 0), *(("step", k) for k in (1, 2, 3)), ("end", 3)]

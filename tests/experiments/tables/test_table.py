@@ -114,3 +114,37 @@ def test_a_table_of_a_study(tmp_path: Path, monkeypatch) -> None:
 )
 def test_a_missing_dataset_names_the_command_that_gets_it(name: str, command: str) -> None:
     assert table.getting(name) == f"python -m experiments {command}"
+
+
+FLAT = """
+algorithms = ["bc"]
+datasets = ["pendulum/medium"]
+seeds = [0, 1]
+steps = 300
+holdout = 0.1
+until_flat = { every = 15, patience = 2 }
+
+[[blocks]]
+title = "To the end"
+datasets = ["pendulum/medium"]
+steps = 30
+holdout = 0.0
+until_flat = {}
+"""
+
+
+def test_cells_that_end_by_the_offline_criterion(tmp_path: Path) -> None:
+    (tmp_path / "flat.toml").write_text(FLAT)
+    chosen = plan.load(str(tmp_path / "flat.toml"))
+    finish(chosen, tmp_path)
+    home, cells = tmp_path / "records", table.all_cells(chosen)
+    known = [json.loads((home / cell.path).read_text()) for cell in cells]
+    assert all((home / cell.path).stat().st_size < 8_000 for cell in cells)
+    for record in known[:2]:
+        ended = record["until_flat"]
+        assert ended["why"] in ("flat", "updates") and record["processor_seconds"] > 0
+        assert record["steps"][-1] == ended["checks"][-1][0] <= 300
+    assert all("until_flat" not in record | record["key"] for record in known[2:])
+    assert table.check(chosen, home, cells[:1], 1, Here(), Console(quiet=True)) == 0
+    results = summary.collect(chosen, home, *table.fingerprints(cells))
+    assert table_figures.draw(results, tmp_path)  # also where seeds end at different updates

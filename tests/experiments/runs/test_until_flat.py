@@ -1,0 +1,223 @@
+"""Ending a run by an offline criterion: when it ends, what it refuses, and exact resume."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from algorithms.evaluation.halted import Halted, HaltingModel, rise
+from experiments.runs import training, until_flat
+from experiments.runs.until_flat import UntilFlat
+from experiments.settings import RunSettings, UntilFlatSettings, build_config
+from mbrl import checkpoint
+from mbrl.callbacks import Checkpointer
+from mbrl.data import save_npz
+from mbrl.errors import ConfigError
+from mbrl.records import Evaluations
+from mbrl.types import Dataset
+from tests.conftest import random_dataset
+from tests.small import CONFIGS
+
+SPREAD = np.array([-1.0, 0.0, 1.0])  # of three episodes: a standard error of 1 / sqrt(3)
+
+
+class Scripted:
+    """A model in which the values are those of a list, one after the other."""
+
+    horizon = 10
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = iter(values)
+
+    def value(self, policy: object) -> Halted:
+        return Halted(np.asarray(next(self.values), dtype=float), 1.0, 0.0, 0.0, 10)
+
+
+@dataclass
+class AtStep:
+    step: int
+    policy: object = None
+    ended: list[int] = field(default_factory=list)
+
+
+def ends_at(values: list[Any], last: int = 100, **settings: Any) -> tuple[int, str | None]:
+    """The step at which a run of `last` steps with these values, one every 10, ends, and why."""
+    agent, stopped = AtStep(0), []
+    chosen = UntilFlatSettings(every=10, **settings)
+    model: Any = Scripted(values)
+    flat = UntilFlat(chosen, model, last, stopped.append)
+    for agent.step in range(1, last + 1):
+        if flat("step", agent, {}):  # type: ignore[arg-type]
+            break
+    assert stopped == [agent.step]
+    return agent.step, flat.why
+
+
+def test_the_standard_error_is_that_of_paired_differences():
+    one, other = (Halted(np.array(v), 1.0, 0.0, 0.0, 10) for v in ([3.0, 5.0], [1.0, 1.0]))
+    # differences 2 and 4: mean 3, deviation sqrt(2), error sqrt(2) / sqrt(2)
+    assert rise(one, other) == pytest.approx((3.0, 1.0))
+
+
+def test_it_ends_when_values_no_longer_rise():
+    flat = [[k, k] for k in (1.0, 2.0, 3.0, 3.0, 3.0, 3.0)]
+    assert ends_at(flat, patience=3) == (60, "flat")
+    rising = [[k, k] for k in range(10)]
+    assert ends_at(rising, patience=1) == (100, "updates")
+
+
+def test_a_rise_within_the_standard_error_is_none():
+    base = np.zeros(3)
+    assert ends_at([base, base + 0.5 + SPREAD], patience=1) == (20, "flat")
+    values = [base, base + 0.6 + SPREAD, base]
+    assert ends_at(values, patience=1) == (30, "flat")
+
+
+def test_slow_rises_add_up():
+    """Each is less than a standard error over the one before, and all together are more."""
+    base = np.zeros(3)
+    values = [base, *(base + k / 4 + SPREAD for k in (1, 2, 3)), *[base] * 3]
+    assert ends_at(values, patience=3) == (70, "flat")
+
+
+def test_processor_time_ends_it(monkeypatch):
+    clock = iter(range(0, 10_000, 7))
+    monkeypatch.setattr(until_flat.time, "process_time", lambda: float(next(clock)))
+    step, why = ends_at([[k, k] for k in range(10)], minutes=1.0)
+    assert why == "time" and step == 9  # 7 s each: more than 60 at the ninth
+
+
+def settings(data: str, **changes: Any) -> RunSettings:
+    values = {
+        "steps": 400, "eval_every": 50, "eval_episodes": 2, "final_episodes": 3, "log_every": 10,
+        "checkpoint_every": 7, "tensorboard": False, "holdout": 0.4,
+        "until_flat": UntilFlatSettings(every=10, patience=2),
+    }  # fmt: skip
+    return RunSettings("bc", data, **(values | changes))
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("data") / "pendulum.npz"
+    save_npz(random_dataset("Pendulum-v1", 1000), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def whole(log: str, tmp_path_factory) -> Path:
+    """A run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    training.start(settings(log), build_config("bc", CONFIGS["bc"]), folder, quiet=True)
+    return folder
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
+
+
+def test_a_run_ends_and_keeps_its_last_policy(whole: Path):
+    result, run = outcome(whole), training.TrainingRun(whole)
+    stopped = result["until_flat"]
+    assert stopped["why"] == "flat" and 20 <= result["step"] < 400
+    assert [row[0] for row in stopped["checks"]] == list(range(10, result["step"] + 1, 10))
+    assert run.finished() and (whole / "policies" / f"{result['step']}.pt").exists()
+    evaluations = Evaluations.load(whole / "evaluations.npz")
+    assert evaluations.steps[-1] == result["step"] and len(evaluations.returns[-1]) == 3
+
+
+def test_the_task_has_no_part_in_it(whole: Path, log: str, tmp_path: Path):
+    """Without a single evaluation in the task before the last, the run ends at the same update."""
+    config = build_config("bc", CONFIGS["bc"])
+    training.start(settings(log, eval_every=0), config, tmp_path / "run", quiet=True)
+    assert (
+        outcome(tmp_path / "run")["until_flat"]["checks"] == outcome(whole)["until_flat"]["checks"]
+    )
+
+
+@pytest.mark.parametrize("saves", [2, 4, 6])
+def test_a_run_that_dies_ends_where_the_other_does(
+    whole: Path, log: str, tmp_path: Path, saves: int, monkeypatch
+):
+    save, count = Checkpointer.save, [0]
+
+    def dies(self: Checkpointer, agent: Any) -> None:
+        save(self, agent)
+        count[0] += 1
+        if count[0] == saves:
+            raise KeyboardInterrupt
+
+    folder, config = tmp_path / "run", build_config("bc", CONFIGS["bc"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "save", dies)
+        with pytest.raises(KeyboardInterrupt):
+            training.start(settings(log), config, folder, quiet=True)
+    training.TrainingRun(folder).resume(quiet=True)
+    results = [outcome(f) for f in (folder, whole)]
+    for result in results:
+        result.pop("seconds")
+        result["until_flat"].pop("processor_seconds")
+    assert results[0] == results[1]
+    weights = [checkpoint.load(f / "checkpoint.pt")["state"]["modules"] for f in (folder, whole)]
+    for name, network in weights[0].items():
+        for key, tensor in network.items():
+            assert tensor.equal(weights[1][name][key]), f"{name}.{key}"
+
+
+def test_a_model_from_disk_gives_the_same_values(log: str):
+    from mbrl.data import load
+
+    dataset: Dataset = load(log)
+    train, held = until_flat.hold_out(dataset, 0.4)
+    fitted = HaltingModel(train, held, None)
+    again = HaltingModel(train, held, None, state=fitted.state_dict())
+
+    def still(obs: Any) -> Any:
+        return 0.0 * obs[:, :1]
+
+    assert np.array_equal(fitted.value(still).value, again.value(still).value)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "data", "changes", "text"),
+    [
+        ("bc", "pendulum/medium", {"holdout": 0.0}, "--holdout 0.2"),
+        ("sac", "Pendulum-v1", {"holdout": 0.0}, "give a dataset"),
+        ("neubay", "pendulum/medium", {}, "has a memory"),
+        ("pets", "pendulum/medium", {}, "is a planner"),
+        (
+            "bc",
+            "pendulum/medium",
+            {"until_flat": UntilFlatSettings(minutes=3.0)},
+            "--until-flat.every 1000",
+        ),
+    ],
+)
+def test_refusals(algorithm: str, data: str, changes: dict[str, Any], text: str, tmp_path: Path):
+    values = {"until_flat": UntilFlatSettings(every=10), "holdout": 0.2} | changes
+    run = RunSettings(algorithm, data, steps=20, **values)
+    with pytest.raises(ConfigError, match=text):
+        training.create(run, build_config(algorithm, {}), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "data", "holdout", "text"),
+    [
+        ("bc", "invertedpendulum/expert", 0.2, "one of 5 episodes.*--holdout 0.4"),
+        ("discrete_iql", "cartpole/expert", 0.2, "has discrete actions"),
+    ],
+)
+def test_refusals_that_take_the_data(
+    algorithm: str, data: str, holdout: float, text: str, tmp_path: Path
+):
+    run = RunSettings(
+        algorithm, data, steps=20, holdout=holdout, until_flat=UntilFlatSettings(every=10),
+        tensorboard=False,
+    )  # fmt: skip
+    config = build_config(algorithm, CONFIGS[algorithm])
+    with pytest.raises(ConfigError, match=text):
+        training.start(run, config, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "config.json").exists()
