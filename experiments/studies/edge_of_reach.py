@@ -68,12 +68,12 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     `q` is the mean value at start states over the last third of the run, `bound` what no soft
     value there can exceed, (r_max + alpha ln 4) / (1 - gamma) with the largest temperature of that
     third; `lag_bound` is what values would be that follow that ceiling as it moves no faster than
-    the target average lets them, `lag_ratio` is `q` over it; `slope` is that of `q`, per 1,000 updates. `norm` is the largest
-    coordinate after 30 greedy steps, `edge` the share of end states that only ends of rollouts
-    reach, `auroc` how well the critics' spread tells these from trained states, `patched` the share
-    of targets that were replaced. `excess` is by how much of the value range the last values at
-    start states lie above what the policy earns from there (with as much entropy bonus as
-    values remember), `blew_up` whether that is more than a quarter, `alarm` the
+    the target average lets them, `lag_ratio` is `q` over it; `slope` is that of `q`, per 1,000
+    updates. `norm` is the largest coordinate after 30 greedy steps, `edge` the share of end states
+    that only ends of rollouts reach, `auroc` how well the critics' spread tells these from trained
+    states, `patched` the share of targets that were replaced. `excess` is by how much of the value
+    range the last values at start states lie above what the policy earns from there (with as much
+    entropy bonus as values remember), `blew_up` whether that is more than a quarter, `alarm` the
     update since which the detector's alarm stands at the end (NaN: it does not).
     """
     world, agent = build(settings, seed)
