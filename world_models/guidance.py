@@ -52,15 +52,15 @@ def weight_for(level: Callable[[float], float], goal: float, start: float) -> fl
     weight with the highest level that was seen."""
     if level(0.0) >= goal:
         return 0.0
-    found = level(start)
+    reached = level(start)
     low = high = start
-    if found < goal:
+    if reached < goal:
         for _ in range(12):
-            low, high, before = high, 2.0 * high, found
-            found = level(high)
-            if found >= goal:
+            low, high, before = high, 2.0 * high, reached
+            reached = level(high)
+            if reached >= goal:
                 break
-            if found < before:
+            if reached < before:
                 return low
         else:
             return high
