@@ -14,6 +14,7 @@ from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, Positive, Settings, Widths
+from mbrl.native.deterministic import PolicyLoss, PolicySteps, policy_steps
 from mbrl.networks import CategoricalPolicy, DeterministicPolicy, adam, descend
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -58,12 +59,18 @@ class Cloning:
         ).to(device)
         self.modules: dict[str, nn.Module] = {"policy": self.policy}
         self.optimisers = {"policy": adam(self.policy.parameters(), config.learning_rate)}
+        self.steps: PolicySteps | None = None
+        if isinstance(self.policy, DeterministicPolicy):
+            loss = PolicyLoss(1.0, 1.0 / spec.action_dim)
+            self.steps = policy_steps(spec, self.policy, self.optimisers["policy"], loss)
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing."""
         return batch
 
     def update(self, batch: Batch, count: int = 0) -> Metrics:
+        if self.steps is not None and self.steps.ready(batch):
+            return {"actor/bc": self.steps.step(batch)[0]}
         if isinstance(self.policy, CategoricalPolicy):
             loss, metrics = cross_entropy(
                 self.policy.logits(batch.obs, batch.action_mask), batch.action

@@ -70,5 +70,12 @@ class EDAC(Agent[Batch]):
 
     def build(self, generator: Generator) -> tuple[SoftActorCritic, LoggedRows]:
         c = self.config.learner
-        learner = SoftActorCritic(self.spec, c, self.device, generator, critic_loss=critic_loss)
+        learner = SoftActorCritic(
+            self.spec,
+            c,
+            self.device,
+            generator,
+            critic_loss=critic_loss,
+            compiled_critics=True,
+        )
         return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from algorithms.learners.advantage_weighted import exponential_weight, weighted_cloning
-from algorithms.learners.critics import critics, q_values
+from algorithms.learners.critics import CriticRegression, critics, q_values
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
@@ -25,6 +25,8 @@ from mbrl.config import (
     Settings,
     Widths,
 )
+from mbrl.native import implicit
+from mbrl.native.implicit import ImplicitSteps
 from mbrl.networks import (
     MLP,
     CategoricalPolicy,
@@ -94,6 +96,21 @@ class ImplicitQLearner:
         }
         self.modules = learned | {"critic_target": self.critic_target}
         self.optimisers = {name: adam(m.parameters(), rate) for name, m in learned.items()}
+        self.regression = CriticRegression(
+            spec, self.critic, self.optimisers["critic"], self.policy.normaliser, scale=0.5
+        )
+        self.steps: ImplicitSteps | None = None
+        if implicit.computes(self.value, self.policy, self.critic):
+            assert isinstance(self.policy, TanhMeanGaussianPolicy)
+            self.steps = ImplicitSteps(
+                spec,
+                (self.value, self.optimisers["value"]),
+                (self.policy, self.optimisers["policy"]),
+                self.critic_target,
+                expectile=config.expectile,
+                temperature=config.temperature,
+                max_weight=config.max_weight,
+            )
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing."""
@@ -102,6 +119,12 @@ class ImplicitQLearner:
     def update(self, batch: Batch, count: int) -> Metrics:
         """One step of value, policy and critics, in that order."""
         c, normalise = self.config, self.policy.normaliser
+        self.optimisers["policy"].param_groups[0]["lr"] = (
+            policy_rate(c, count) if self.decaying else c.learning_rate
+        )
+        steps, regression = self.steps, self.regression
+        if steps is not None and steps.ready(batch) and regression.ready(batch):
+            return self.compiled_update(steps, batch)
         obs, next_obs = normalise(batch.obs), normalise(batch.next_obs)
         with torch.no_grad():
             next_value = self.value(next_obs)[:, 0]
@@ -116,21 +139,20 @@ class ImplicitQLearner:
         else:
             log_prob = self.policy.log_prob(batch.obs, batch.action)
         loss, metrics = policy_loss(log_prob, advantage, c.temperature, c.max_weight)
-        self.optimisers["policy"].param_groups[0]["lr"] = (
-            policy_rate(c, count) if self.decaying else c.learning_rate
-        )
         descend(self.optimisers["policy"], loss)
 
-        q = q_values(self.critic, obs, batch.action)
-        target = batch.reward + batch.discount * next_value
-        critic_loss = (q - target).square().mean(1).sum() / 2
-        descend(self.optimisers["critic"], critic_loss)
+        metrics |= regression.step(batch, batch.reward + batch.discount * next_value)
         polyak_update(self.critic_target, self.critic, c.tau)
-        return metrics | {
-            "value/loss": value_loss.detach(),
-            "critic/loss": critic_loss.detach(),
-            "critic/q_mean": q.detach().mean(),
-        }
+        return metrics | {"value/loss": value_loss.detach()}
+
+    def compiled_update(self, steps: ImplicitSteps, batch: Batch) -> Metrics:
+        """`update` in compiled code."""
+        target, metrics = steps.step(batch)
+        value_loss, loss, weight = metrics
+        critics = self.regression.step(batch, target)
+        assert self.regression.compiled is not None
+        steps.average(self.regression.compiled.network, self.config.tau)
+        return critics | {"value/loss": value_loss, "actor/loss": loss, "actor/weight": weight}
 
     def value_loss(self, difference: Tensor) -> Tensor:
         """The loss of the state value from `difference` [B] of target critics and value."""

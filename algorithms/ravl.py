@@ -52,7 +52,12 @@ class RAVL(Agent[Batch]):
     ) -> tuple[SoftActorCritic, ImaginedRows]:
         c, device = self.config, self.device
         learner = SoftActorCritic(
-            self.spec, c.learner, device, generator, critic_loss=edac.critic_loss
+            self.spec,
+            c.learner,
+            device,
+            generator,
+            critic_loss=edac.critic_loss,
+            compiled_critics=True,
         )
         model = dynamics(self.spec, c.model, c.imagination, device, self.seed, model)
         return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)

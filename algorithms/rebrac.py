@@ -16,6 +16,7 @@ from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import Count, NonNegative, Positive, Widths
+from mbrl.native.deterministic import PolicyLoss as CompiledLoss
 from mbrl.networks import minimum_value
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -92,6 +93,8 @@ class ReBRAC(Agent[Batch]):
             self.policy_loss,
             self.next_penalty,
             layer_norm=c.layer_norm,
+            compiled=CompiledLoss(c.actor_bc, 1.0, 1.0, of_minimum=True, normalised=c.normalise_q),
+            compiled_penalty=c.critic_bc,
         )
         widths = {"next_action": spec.action_dim, "has_next": 0}
         source = LoggedRows(

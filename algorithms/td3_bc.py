@@ -12,6 +12,7 @@ from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import NonNegative
+from mbrl.native.deterministic import PolicyLoss as CompiledLoss
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 
@@ -53,7 +54,14 @@ class TD3BC(Agent[Batch]):
 
     def build(self, generator: Generator) -> tuple[TD3, LoggedRows]:
         c = self.config
-        learner = TD3(self.spec, c, self.device, generator, self.policy_loss)
+        learner = TD3(
+            self.spec,
+            c,
+            self.device,
+            generator,
+            self.policy_loss,
+            compiled=CompiledLoss(1.0, 1.0 / self.spec.action_dim, c.alpha, normalised=True),
+        )
         return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
 
     def policy_loss(

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mbrl.networks import step
+
 PART = 4  # members of a part, where an ensemble is fitted in parts on a CPU
 
 
@@ -51,7 +53,7 @@ class Fit:
         size = min(self.config.batch_size, index.shape[1])
         batches = index.shape[1] // size  # the rows left over differ in every epoch
         total = x.new_zeros(())
-        parameters = [p for p in self.network.parameters() if p.requires_grad]
+        parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
         # With LayerNorm a step passes over the activations so often that they should fit the cache;
         # learned bounds belong to all members, so they need them together.
         whole = not self.config.layer_norm or self.config.log_variance_bounds == "learned"
@@ -66,9 +68,7 @@ class Fit:
             else:
                 value = loss(*self.network(inputs), goals, self.network)
                 gradients = torch.autograd.grad(value, parameters)
-            for p, gradient in zip(parameters, gradients, strict=True):
-                p.grad = gradient
-            self.optimiser.step()
+            step(self.optimiser, gradients)
             total += value.detach()
         self.epochs += 1
         error = self.holdout_error(x, y)
@@ -86,7 +86,7 @@ class Fit:
         """The loss and its gradients, `PART` members after the other: members share nothing, so
         the numbers are those of all at once."""
         known = {n: p for n, p in self.network.named_parameters() if p.requires_grad}
-        gradients = [torch.empty_like(p) for p in known.values()]
+        made = {name: torch.empty_like(p) for name, p in known.items()}
         total = inputs.new_zeros(())
         for begin in range(0, len(inputs), PART):
             part = slice(begin, begin + PART)
@@ -94,10 +94,12 @@ class Fit:
             out = torch.func.functional_call(self.network, own, (inputs[part],))
             value = loss(*out, goals[part], self.network)
             partial = torch.autograd.grad(value, list(own.values()))
-            for whole, mine in zip(gradients, partial, strict=True):
+            for whole, mine in zip(made.values(), partial, strict=True):
                 whole[part] = mine
             total += value.detach()
-        return total, tuple(gradients)
+        by_parameter = {p: made[name] for name, p in known.items()}
+        order = [p for group in self.optimiser.param_groups for p in group["params"]]
+        return total, tuple(by_parameter[p] for p in order)
 
     @torch.no_grad()
     def holdout_error(self, x: Tensor, y: Tensor, chunk: int = 2000) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mbrl.networks import EnsembleMLP
+from mbrl.networks import EnsembleMLP, step
 
 NETWORKS = 3
 HIDDEN = (128, 128, 128)
@@ -53,9 +53,7 @@ class ReachedRewards:
             rows = torch.randint(len(x), shape, generator=generator, device=self.device)
             guess = self.network(x[rows])[..., 0]
             loss = (guess - goals[rows]).square().mean(1).sum()
-            for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                p.grad = gradient
-            optimiser.step()
+            step(optimiser, torch.autograd.grad(loss, parameters))
         self.network.requires_grad_(False)
         self.fitted = True
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from algorithms.learners.critics import critics, q_values, sampled_q_values
+from algorithms.learners.critics import CriticRegression, critics, q_values, sampled_q_values
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, Positive, Rate, Settings, Widths
 from mbrl.networks import TanhMeanGaussianPolicy, adam, descend, polyak_update, target_copy
@@ -85,6 +85,9 @@ class AdvantageWeighted:
             "policy": adam(self.policy.parameters(), rate),
             "critic": adam(self.critic.parameters(), rate),
         }
+        self.regression = CriticRegression(
+            spec, self.critic, self.optimisers["critic"], self.policy.normaliser
+        )
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch with the draws of one next action and of `samples` actions a state."""
@@ -104,10 +107,7 @@ class AdvantageWeighted:
             action, _ = self.policy.sample(batch.next_obs, batch.noise[0])
             next_q = q_values(self.critic_target, normalise(batch.next_obs), action)
             target = batch.reward + batch.discount * next_q.min(0).values
-        q = q_values(self.critic, normalise(batch.obs), batch.action)
-        loss = (q - target).square().mean(1).sum()
-        descend(self.optimisers["critic"], loss)
-        return {"critic/loss": loss.detach(), "critic/q_mean": q.detach().mean()}
+        return self.regression.step(batch, target)
 
     def update_policy(self, batch: Batch) -> Metrics:
         advantage = self.advantage(batch)

@@ -1,12 +1,15 @@
-"""What the critics of all learners share: how they are built, and values of logged and of sampled
-actions."""
+"""What the critics of all learners share: how they are built, values of logged and of sampled
+actions, and a step of regression."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mbrl.networks import EnsembleMLP, ensemble_values
+from mbrl.buffer import Batch
+from mbrl.native.actor_critic import critic_steps
+from mbrl.networks import EnsembleMLP, Normaliser, descend, ensemble_values
+from mbrl.training import Metrics
 from mbrl.types import Spec
 
 
@@ -58,3 +61,34 @@ def value_critics(
 def state_values(critic: EnsembleMLP, obs: Tensor) -> Tensor:
     """V_n(s) [N, B] at `obs` [B, S], differentiable in both."""
     return critic(obs)[..., 0]
+
+
+class CriticRegression:
+    """Steps of `critic` on `scale` times the sum over members of the mean squared error of logged
+    actions' values, in compiled code where it can be; `normaliser` standardises observations."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        critic: EnsembleMLP,
+        optimiser: torch.optim.Optimizer,
+        normaliser: Normaliser,
+        scale: float = 1.0,
+    ) -> None:
+        self.critic, self.optimiser = critic, optimiser
+        self.normaliser, self.scale = normaliser, scale
+        self.compiled = critic_steps(spec, critic, optimiser, inputs=normaliser, scale=scale)
+
+    def ready(self, batch: Batch) -> bool:
+        """Whether the step is compiled code's."""
+        return self.compiled is not None and self.compiled.ready(batch)
+
+    def step(self, batch: Batch, target: Tensor) -> Metrics:
+        """One step towards `target` [B], or [N, B] with a row for each member."""
+        if self.compiled is not None and target.ndim == 1 and self.ready(batch):
+            loss, mean, *_ = self.compiled.step(batch, target)
+            return {"critic/loss": loss, "critic/q_mean": mean}
+        q = q_values(self.critic, self.normaliser(batch.obs), batch.action)
+        error = (q - target).square().mean(1).sum() * self.scale
+        descend(self.optimiser, error)
+        return {"critic/loss": error.detach(), "critic/q_mean": q.detach().mean()}

@@ -23,6 +23,7 @@ from mbrl.config import (
     Widths,
 )
 from mbrl.errors import ConfigError
+from mbrl.native.actor_critic import SoftSteps, soft_steps
 from mbrl.networks import (
     EnsembleMLP,
     SquashedGaussianPolicy,
@@ -37,6 +38,9 @@ from mbrl.shapes import check_shapes
 from mbrl.types import Spec
 
 Metrics = dict[str, Tensor]
+CRITIC_METRICS = tuple(
+    f"critic/{name}" for name in ("loss", "q_mean", "q_spread", "penalty", "diversity")
+)
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,9 @@ class SoftActorCritic:
     state come with a batch for them. `remembered` [2] is what
     the values still hold of earlier temperatures (`value_memory`). With `policy_average` the
     `policy` that acts and is evaluated is an average of the actor's weights; updates and rollouts
-    in a model take the present `actor`.
+    in a model take the present `actor`. Where it can, compiled code (`mbrl.native`) takes the steps
+    from the second update on, the critics' with `compiled_critics` only: whether `critic_loss` is
+    what it knows, the errors and EDAC's diversity term.
     """
 
     def __init__(
@@ -158,6 +164,7 @@ class SoftActorCritic:
         critic_loss: "CriticLoss | None" = None,
         target: "Target | None" = None,
         samples: int = 0,
+        compiled_critics: bool = False,
     ) -> None:
         if config.eta > 0 and critic_loss is None:
             raise ConfigError(
@@ -196,6 +203,9 @@ class SoftActorCritic:
             "critic": adam(self.critic.parameters(), config.critic_lr),
             "alpha": adam([self.log_alpha], config.alpha_lr),
         }
+        self.compiled_critics = compiled_critics or critic_loss is None
+        self.compiled = soft_steps(self)
+        self.steps: SoftSteps | None = None  # those of the present update, if they fit
 
     @property
     def policy(self) -> SquashedGaussianPolicy:
@@ -221,9 +231,14 @@ class SoftActorCritic:
     def update(self, batch: Batch, count: int = 0) -> Metrics:
         """One step of temperature, actor, critics, target and averaged policy, in that order; the
         average begins at the policy after the first update (`count` 0)."""
+        compiled = self.compiled
+        self.steps = compiled if compiled is not None and compiled.ready(batch) else None
         metrics = self.update_policy(batch)
         metrics |= self.update_critic(batch, self.target_of(self, batch, metrics))
-        polyak_update(self.target, self.critic, self.config.tau)
+        if self.steps is None:
+            polyak_update(self.target, self.critic, self.config.tau)
+        else:
+            self.steps.average()
         if "average" in self.modules:
             rate = self.config.policy_average if count > 0 else 1.0
             polyak_update(self.modules["average"], self.actor, rate)
@@ -232,6 +247,9 @@ class SoftActorCritic:
 
     def update_policy(self, batch: Batch) -> Metrics:
         assert batch.noise is not None
+        if self.steps is not None:
+            names = ("actor/loss", "actor/entropy", "actor/alpha")
+            return dict(zip(names, self.steps.policy(batch).unbind(), strict=True))
         action, log_prob = self.actor.sample(batch.obs, batch.noise[0])
         if self.config.learn_alpha:
             loss = temperature_loss(self.log_alpha, log_prob, self.target_entropy)
@@ -247,6 +265,11 @@ class SoftActorCritic:
         return metrics | {"actor/alpha": alpha}
 
     def update_critic(self, batch: Batch, target: Tensor) -> Metrics:
+        if self.steps is not None and self.compiled_critics:
+            metrics = dict(zip(CRITIC_METRICS, self.steps.critics.step(batch, target), strict=True))
+            if self.config.eta == 0:
+                del metrics["critic/diversity"]
+            return metrics | {"critic/target": target.mean()}
         loss, metrics = self.critic_loss(self, batch, target)
         descend(self.optimisers["critic"], loss)
         return metrics | {"critic/target": target.mean()}
@@ -267,6 +290,9 @@ def soft_value_target(
 ) -> Tensor:
     """The soft target [B] of the batch, with `penalty` [B] taken off its rewards."""
     assert batch.noise is not None
+    if learner.steps is not None:
+        reward = batch.reward if penalty is None else batch.reward - penalty
+        return learner.steps.soft_target(batch, reward)
     action, log_prob = learner.actor.sample(batch.next_obs, batch.noise[1])
     q = ensemble_values(learner.target, torch.cat([batch.next_obs, action], -1))[0]
     if batch.subset is not None:

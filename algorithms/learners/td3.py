@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from algorithms.learners.critics import critics, q_values
+from algorithms.learners.critics import CriticRegression, critics, q_values
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, NonNegative, Positive, Rate, Settings, Widths
+from mbrl.native.deterministic import PolicyLoss as CompiledLoss
+from mbrl.native.deterministic import PolicySteps, Targets, policy_steps
 from mbrl.networks import DeterministicPolicy, adam, descend, polyak_update, target_copy
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -42,7 +44,8 @@ def td3_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
 class TD3:
     """TD3 with a `policy_loss` (from this learner, the critics' input [B, S + A] at the policy's
     action, that action and the logged one [B, A]) and, if given, a `next_penalty` [B] of the next
-    action that the next value is lowered by."""
+    action that the next value is lowered by. `compiled` is the same loss for compiled code, and
+    `compiled_penalty` the weight of the squared distance that `next_penalty` is."""
 
     def __init__(
         self,
@@ -54,6 +57,8 @@ class TD3:
         next_penalty: Callable[[Batch, Tensor], Tensor] | None = None,
         *,
         layer_norm: bool = False,
+        compiled: CompiledLoss | None = None,
+        compiled_penalty: float = 0.0,
     ) -> None:
         self.spec, self.config, self.device = spec, config, device
         self.policy_loss, self.next_penalty = policy_loss, next_penalty
@@ -72,6 +77,18 @@ class TD3:
             "policy": adam(self.policy.parameters(), rate),
             "critic": adam(self.critic.parameters(), rate),
         }
+        self.regression = CriticRegression(
+            spec, self.critic, self.optimisers["critic"], self.policy.normaliser
+        )
+        self.steps: PolicySteps | None = None
+        if compiled is not None:
+            optimiser = self.optimisers["policy"]
+            self.steps = policy_steps(spec, self.policy, optimiser, compiled, self.critic)
+        if self.steps is not None:
+            noise = (config.policy_noise, config.noise_clip)
+            self.targets = Targets(
+                spec, self.policy_target, self.critic_target, *noise, compiled_penalty
+            )
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch with the target actions' noise, one draw for each step of the critics."""
@@ -80,14 +97,32 @@ class TD3:
         return batch._replace(noise=noise)
 
     def update(self, batch: Batch, count: int) -> Metrics:
+        due = count % self.config.policy_every == 0
+        if self.steps is not None and self.steps.ready(batch) and self.regression.ready(batch):
+            return self.compiled_update(self.steps, batch, due)
         assert batch.noise is not None
         metrics: Metrics = {}
         for noise in batch.noise:
             metrics = self.update_critic(batch, noise)
-        if count % self.config.policy_every == 0:
+        if due:
             metrics |= self.update_policy(batch)
             polyak_update(self.policy_target, self.policy, self.config.tau)
             polyak_update(self.critic_target, self.critic, self.config.tau)
+        return metrics
+
+    def compiled_update(self, steps: PolicySteps, batch: Batch, due: bool) -> Metrics:
+        """`update` in compiled code, with the policy and the targets where they are `due`."""
+        assert batch.noise is not None
+        metrics: Metrics = {}
+        for noise in batch.noise:
+            targets = self.targets(batch._replace(noise=noise[None]))
+            metrics = self.regression.step(batch, targets)
+        if due:
+            loss, distance = steps.step(batch)
+            metrics |= {"actor/loss": loss, "actor/bc": distance}
+            assert self.regression.compiled is not None
+            critic = self.regression.compiled.network
+            self.targets.average(steps.policy, critic, self.config.tau)
         return metrics
 
     def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
@@ -100,10 +135,7 @@ class TD3:
             if self.next_penalty is not None:
                 next_q = next_q - self.next_penalty(batch, action)
             target = td3_target(batch.reward, batch.discount, next_q)
-        q = q_values(self.critic, normalise(batch.obs), batch.action)
-        loss = (q - target).square().mean(1).sum()
-        descend(self.optimisers["critic"], loss)
-        return {"critic/loss": loss.detach(), "critic/q_mean": q.detach().mean()}
+        return self.regression.step(batch, target)
 
     def update_policy(self, batch: Batch) -> Metrics:
         action = self.policy.unit(batch.obs)

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from experiments.bench import profile as bench_profile
-from experiments.bench.peers import PEERS, PeerError, Running, Step, window
+from experiments.bench.peers import PEERS, PeerError, PeerName, Running, Step, window
 from experiments.bench.workloads import WORKLOADS, Name
 from experiments.runs.manifest import processor, version
 from mbrl.config import Positive, Settings
@@ -28,9 +28,9 @@ class Bench(Settings):
 
     workloads: tuple[Name, ...] = ()
     """Which to run; none named: all."""
-    peers: bool = False
-    """Measure other libraries in turn with this one, in environments of their own that are made
-    at first use; otherwise recorded figures are shown."""
+    peers: tuple[PeerName, ...] | None = None
+    """Measure other libraries in turn with this one (none named: all), in environments of their own
+    that are made at first use; without it recorded figures are shown."""
     seconds: Positive = 2.0
     """Length of each of the five windows whose median counts."""
     profile: bool = False
@@ -65,7 +65,7 @@ def _measure_one(name: Name, command: Bench, folder: Path) -> dict[str, Any]:
     seconds = 0.02 if quick else command.seconds
     step, count = workload.build(quick, folder)
     step()
-    running, reasons = _start_peers(name, command) if command.peers else ({}, {})
+    running, reasons = ({}, {}) if command.peers is None else _start_peers(name, command)
     before, load = ceiling(command.quick), os.getloadavg()[0]
     ours: list[float] = []
     theirs: dict[str, list[float]] = {peer: [] for peer in running}
@@ -112,7 +112,7 @@ def _start_peers(name: Name, command: Bench) -> tuple[dict[str, Running], dict[s
     running: dict[str, Running] = {}
     reasons: dict[str, str] = {}
     for peer, description in PEERS.items():
-        if name in description.workloads:
+        if name in description.workloads and (not command.peers or peer in command.peers):
             try:
                 running[peer] = Running(peer, name, command.home.expanduser())
             except (PeerError, OSError) as error:

@@ -7,6 +7,7 @@ measure peer and library in turn. Only the standard library is imported before t
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -17,8 +18,11 @@ import venv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
+PeerName = Literal[
+    "stable-baselines3", "d3rlpy", "mbrl-lib", "JAX", "transformers", "torch.func.vmap"
+]
 Step = Callable[[], object]
 OBS, ACTIONS, ROWS, BATCH = 17, 6, 100_000, 256
 INSTALL_LIMIT = 600.0  # seconds after which a peer's installation is given up
@@ -32,9 +36,10 @@ class Peer:
     pin: str
     packages: tuple[str, ...] | None
     workloads: tuple[str, ...]
+    torch: bool = True  # whether it runs on PyTorch
 
 
-PEERS = {
+PEERS: dict[PeerName, Peer] = {
     "stable-baselines3": Peer("stable_baselines3", "stable-baselines3", None, ("sac",)),
     "d3rlpy": Peer(
         "d3rlpy",
@@ -62,7 +67,22 @@ PEERS = {
     ),
 }
 
-
+PEERS["JAX"] = Peer(
+    "jax",
+    "jax==0.10.2",
+    ("jaxlib==0.10.2", "optax==0.2.8", "numpy", "absl-py", "ml_dtypes", "opt_einsum", "scipy"),
+    (
+        "sac_small",
+        "edac_small",
+        "td3_bc_small",
+        "sac",
+        "td3_bc",
+        "sac_n",
+        "edac",
+        "model_fit",
+    ),
+    torch=False,
+)
 # The same members as one stack for `torch.func.vmap`, in this environment.
 PEERS["transformers"] = Peer(
     "transformers",
@@ -79,7 +99,7 @@ class PeerError(Exception):
 
 def environment(name: str, home: Path) -> Path:
     """The interpreter of an environment with the peer in it, made at first use."""
-    peer = PEERS[name]
+    peer = PEERS[cast(PeerName, name)]
     if peer.packages is None:
         return Path(sys.executable)
     folder = home / name
@@ -89,7 +109,8 @@ def environment(name: str, home: Path) -> Path:
     began = time.monotonic()
     venv.create(folder, with_pip=True, clear=True)
     # torch first and alone: as a dependency of the peer it would come with gigabytes of CUDA.
-    for packages in (["torch==2.13.0"], ["--no-deps", peer.pin], list(peer.packages)):
+    first = [["torch==2.13.0"]] if peer.torch else []
+    for packages in (*first, ["--no-deps", peer.pin], list(peer.packages)):
         left = INSTALL_LIMIT - (time.monotonic() - began)
         command = [str(python), "-m", "pip", "install", "-q", *packages]
         try:
@@ -385,18 +406,31 @@ def _padded_update(
     return update, int(mask.sum())
 
 
+def _jax(workload: str) -> tuple[Step, int]:
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # the flag alone leaves it two threads
+    path = Path(__file__).with_name("jax_updates.py")
+    spec = importlib.util.spec_from_file_location("jax_updates", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    built: tuple[Step, int] = module.build(workload, _arrays())
+    return built
+
+
 def serve(name: str, workload: str) -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the peer prints must not mix with the answers
-    import torch
+    if PEERS[cast(PeerName, name)].torch:
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
     builds = {"stable-baselines3": _sb3, "d3rlpy": _d3rlpy, "mbrl-lib": _mbrl}
-    others = {"torch.func.vmap": _vmap, "transformers": _transformers}
+    others = {"torch.func.vmap": _vmap, "transformers": _transformers, "JAX": _jax}
     step, count = (builds | others)[name](workload)
     for _ in range(3):
         step()
-    module = importlib.import_module(PEERS[name].module)
+    module = importlib.import_module(PEERS[cast(PeerName, name)].module)
     print(json.dumps({"version": getattr(module, "__version__", "?")}), file=out, flush=True)
     for line in sys.stdin:
         print(json.dumps({"rate": window(step, count, float(line))}), file=out, flush=True)

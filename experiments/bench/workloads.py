@@ -30,6 +30,9 @@ Name = Literal[
     "sac_n",
     "edac",
     "sac",
+    "sac_small",
+    "edac_small",
+    "td3_bc_small",
     "model_fit",
     "ensemble_128",
     "rollout_penalty",
@@ -44,6 +47,7 @@ Name = Literal[
     "language_update",
 ]
 Build = Callable[[bool, Path], tuple[Step, int]]
+SMALL_NETS = (64, 64)  # the networks of local presets
 SPEC = Spec("bench", 17, 6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
 
 
@@ -218,6 +222,15 @@ WORKLOADS: dict[Name, Workload] = {
         "updates/s",
         _sac(2, 0.0, (256, 256)),
         recorded={"stable-baselines3": 0.86},
+    ),
+    "sac_small": Workload("SAC, 2 critics 2x64, batch 256", "updates/s", _sac(2, 0.0, SMALL_NETS)),
+    "edac_small": Workload(
+        "EDAC (RAVL's learner), 10 critics 2x64, batch 256", "updates/s", _sac(10, 1.0, SMALL_NETS)
+    ),
+    "td3_bc_small": Workload(
+        "TD3+BC, 2 critics 2x64, batch 256",
+        "updates/s",
+        _updates("td3_bc", {"hidden": list(SMALL_NETS)}),
     ),
     "model_fit": Workload(
         "ensemble fit, 7 members 4x200 SiLU, batch 256 a member",

@@ -1,9 +1,12 @@
 """Where jobs run: processes of this machine, or Ray on a cluster whose machines share the folders'
 file system."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +14,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from experiments.runs import jobs
+from experiments.runs.environment import child_environment
+from experiments.runs.fork_server import ForkServer
 from mbrl.callbacks import Interrupted
 from mbrl.errors import ConfigError, install_command
 
 Name = Literal["local", "ray"]
-ROOT = Path(__file__).resolve().parents[2]  # of the library
 
 
 @dataclass(frozen=True)
@@ -46,24 +50,20 @@ def launcher(name: Name, workers: int, address: str | None = None) -> Launcher:
     return Ray(workers, address) if name == "ray" else Local(workers)
 
 
-def child_environment() -> dict[str, str]:
-    """Variables for a child process, so that it imports this library and not a folder of the same
-    name in its working directory. (PYTHONSAFEPATH is `python -P` for processes that Ray starts.)"""
-    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(path),
-        "PYTHONSAFEPATH": "1",
-    }
-
-
 class Local:
-    """One process of this machine for each job."""
+    """One process of this machine for each job, on Linux forked from one that has imported the
+    library."""
 
     def __init__(self, workers: int) -> None:
         self.workers = _positive(workers)
+        self._server: ForkServer | None = None
 
-    def start(self, folder: Path) -> tuple[Path, "subprocess.Popen[bytes]"]:
+    def start(self, folder: Path) -> "Handle":
+        if sys.platform == "linux":
+            self._server = self._server or ForkServer()
+            child = self._server.start(folder)
+            if child is not None:
+                return folder, child
         command = [sys.executable, "-P", "-m", "experiments", "resume", str(folder), "--quiet"]
         # A session of its own, so that Ctrl-C reaches this process alone, which then stops all.
         with (folder / "log.txt").open("ab") as log:
@@ -77,22 +77,33 @@ class Local:
             )
         return folder, process
 
-    def poll(self, handle: tuple[Path, "subprocess.Popen[bytes]"]) -> Exit | None:
+    def poll(self, handle: "Handle") -> Exit | None:
         folder, process = handle
-        status = process.poll()
+        if isinstance(process, int):
+            assert self._server is not None
+            status = self._server.poll(process)
+        else:
+            status = process.poll()
         if status is None:
             return None
         text = (folder / "log.txt").read_text(errors="replace")[-2000:]
         return Exit(status, status < 0, text)
 
-    def stop(self, handles: Sequence[tuple[Path, "subprocess.Popen[bytes]"]]) -> None:
+    def stop(self, handles: Sequence["Handle"]) -> None:
         for _, process in handles:
-            process.terminate()
-        for _, process in handles:
-            process.wait()
+            number = process if isinstance(process, int) else process.pid
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGTERM)
+        while any(self.poll(handle) is None for handle in handles):
+            time.sleep(0.05)
 
     def close(self) -> None:
-        pass
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+Handle = tuple[Path, "int | subprocess.Popen[bytes]"]
 
 
 class Ray:

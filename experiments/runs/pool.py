@@ -146,4 +146,6 @@ def run_all(
             raise Interrupted("stopped; every run is saved: the same command continues") from None
         finally:
             signal.signal(signal.SIGTERM, handler)
+            if isinstance(where, int):
+                launcher.close()
     return queue.failed

@@ -160,6 +160,7 @@ class PatchedRAVL(Agent[Batch]):
             device,
             generator,
             critic_loss=edac.critic_loss,
+            compiled_critics=True,
             target=None if kind == "none" else self.patched_target,
         )
         return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)

@@ -7,7 +7,7 @@ from mbrl.networks.ensemble import (
     minimum_value,
 )
 from mbrl.networks.normaliser import Normaliser
-from mbrl.networks.optim import adam, descend
+from mbrl.networks.optim import adam, descend, step
 from mbrl.networks.policies import (
     MLP,
     ActionScale,
@@ -35,5 +35,6 @@ __all__ = [
     "ensemble_values",
     "minimum_value",
     "polyak_update",
+    "step",
     "target_copy",
 ]

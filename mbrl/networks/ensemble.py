@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.errors import unknown_name
+from mbrl.native import passes
 from mbrl.networks import ensemble_kernels
 from mbrl.networks.normaliser import Normaliser
 
@@ -83,6 +84,8 @@ class EnsembleMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, in] shared by all members, or [E, B, in], to [E, B, out]."""
         x = self.prepared(x)
+        if not self.layer_norm and passes.computes(x, self.weights, self.activation):
+            return passes.forward(x, list(self.weights), list(self.biases), self.activation)
         if _fits_kernels(x) and not torch.is_grad_enabled() and not self.layer_norm:
             return ensemble_kernels.infer(x, list(self.weights), list(self.biases), self.activation)
         return self.batched(x)
@@ -115,6 +118,10 @@ class EnsembleMLP(nn.Module):
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """[B, in] through member `index` alone, to [B, out]."""
+        if not self.layer_norm and passes.computes(x, self.weights, self.activation):
+            weights = [w[index, None] for w in self.weights]
+            biases = [b[index, None] for b in self.biases]
+            return passes.forward(x, weights, biases, self.activation)[0]
         if _fits_kernels(x) and not torch.is_grad_enabled() and not self.layer_norm:
             weights = [w[index, None] for w in self.weights]
             biases = [b[index, None] for b in self.biases]
@@ -150,6 +157,8 @@ def ensemble_values(
     biases = [b.detach() if frozen else b for b in mlp.biases]
     if not _fits_kernels(x):
         return batched_values(x, action_dim, weights, biases)
+    if action_dim == 0 and passes.computes(x, weights, mlp.activation):
+        return passes.forward(x, weights, biases, mlp.activation)[..., 0], x.new_empty(0)
     if action_dim > 0:
         q, gradient = ensemble_kernels.ValuesAndGradients.apply(x, action_dim, *weights, *biases)
         return q, gradient

@@ -1,9 +1,11 @@
 """Optimiser helpers: fused Adam and one descent step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+
+from mbrl.native import passes
 
 
 def adam(parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
@@ -15,8 +17,21 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float | None =
     """One step on `loss`; gradients are taken for this optimiser's parameters alone. With `clip`
     their entries that are not numbers become 0 and their norm is at most `clip`."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-        p.grad = gradient if clip is None else torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
-    if clip is not None:
-        torch.nn.utils.clip_grad_norm_(parameters, clip)
+    gradients = torch.autograd.grad(loss, parameters)
+    if clip is None:
+        step(optimiser, gradients)
+        return
+    for p, gradient in zip(parameters, gradients, strict=True):
+        p.grad = torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
+    torch.nn.utils.clip_grad_norm_(parameters, clip)
+    optimiser.step()
+
+
+def step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> None:
+    """One step of `optimiser` with these gradients of its parameters, in their order."""
+    if passes.adam_step(optimiser, gradients):
+        return
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for p, gradient in zip(parameters, gradients, strict=True):
+        p.grad = gradient
     optimiser.step()

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.errors import DivergenceError, unknown_name
+from mbrl.native import passes
 from mbrl.networks.ensemble import ACTIVATIONS
 from mbrl.networks.normaliser import Normaliser
 from mbrl.types import Spec
@@ -65,6 +66,14 @@ class MLP(nn.Module):
             self.norms.extend(nn.LayerNorm(width) for width in hidden)
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., in] to [..., out]."""
+        layers = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+        weights = [layer.weight for layer in layers]
+        if not len(self.norms) and passes.computes(x, weights, self.activation):
+            biases = [layer.bias for layer in layers]
+            rows = x if x.ndim == 2 else x.flatten(0, -2) if x.ndim > 2 else x[None]
+            out = passes.forward(rows, weights, biases, self.activation)
+            return out if x.ndim == 2 else out.view(*x.shape[:-1], out.shape[-1])
         activate, last = ACTIVATIONS[self.activation], len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             x = layer(x)

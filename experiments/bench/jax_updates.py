@@ -1,0 +1,232 @@
+"""The same updates as a plain JAX program: jitted, a scan of many updates a call, batches drawn
+from device arrays inside it, Adam of optax. Loaded by `peers.py` in an environment with JAX."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+Params = list[tuple[Any, Any]]
+BATCH, GAMMA, TAU, RATE = 256, 0.99, 0.005, 3e-4
+HALF_LOG_2PI = 0.9189385332
+
+
+def build(workload: str, arrays: Sequence[np.ndarray]) -> tuple[Callable[[], object], int]:
+    """A call that does several updates on rows (obs, action, reward, next_obs), and how many."""
+    data = tuple(jnp.asarray(a) for a in arrays)
+    make, updates = WORKLOADS[workload]
+    state, update = make(data)
+
+    @partial(jax.jit, donate_argnums=0)
+    def many(state: Any, key: Any) -> Any:
+        return jax.lax.scan(update, state, jax.random.split(key, updates))
+
+    held = {"state": state, "key": jax.random.PRNGKey(1)}
+
+    def step() -> None:
+        held["key"], now = jax.random.split(held["key"])
+        held["state"], losses = many(held["state"], now)
+        jax.block_until_ready(losses)
+
+    return step, updates
+
+
+def network(key: Any, sizes: Sequence[int], members: int | None = None) -> Params:
+    layers = []
+    lead = () if members is None else (members,)
+    for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        key, one, two = jax.random.split(key, 3)
+        bound = fan_in**-0.5
+        shape = (*lead, 1, fan_out) if lead else (fan_out,)
+        weight = jax.random.uniform(one, (*lead, fan_in, fan_out), minval=-bound, maxval=bound)
+        layers.append((weight, jax.random.uniform(two, shape, minval=-bound, maxval=bound)))
+    return layers
+
+
+def apply(params: Params, x: Any, activate: Callable[[Any], Any] = jax.nn.relu) -> Any:
+    for weight, bias in params[:-1]:
+        x = activate(x @ weight + bias)
+    weight, bias = params[-1]
+    return x @ weight + bias
+
+
+def values(critic: Params, obs: Any, action: Any) -> Any:
+    return apply(critic, jnp.concatenate([obs, action], -1))[..., 0]
+
+
+def rows(data: tuple[Any, ...], key: Any) -> tuple[Any, ...]:
+    index = jax.random.randint(key, (BATCH,), 0, len(data[0]))
+    return tuple(x[index] for x in data)
+
+
+def sample(actor: Params, obs: Any, key: Any) -> tuple[Any, Any]:
+    mean, log_std = jnp.split(apply(actor, obs), 2, -1)
+    log_std = jnp.clip(log_std, -5.0, 2.0)
+    noise = jax.random.normal(key, mean.shape)
+    pre = mean + jnp.exp(log_std) * noise
+    gaussian = -0.5 * noise**2 - log_std - HALF_LOG_2PI
+    squash = 2.0 * (jnp.log(2.0) - pre - jax.nn.softplus(-2.0 * pre))
+    return jnp.tanh(pre), (gaussian - squash).sum(-1)
+
+
+def diversity(critic: Params, obs: Any, action: Any) -> Any:
+    """EDAC's term, with the action gradient of each row and member by `vmap(grad)`."""
+
+    def one(params: Params, s: Any, a: Any) -> Any:
+        flat = [(weight, bias[0]) for weight, bias in params]
+        return apply(flat, jnp.concatenate([s, a]))[0]
+
+    gradient = jax.vmap(jax.grad(one, 2), (None, 0, 0))
+    g = jax.vmap(lambda params: gradient(params, obs, action))(critic)
+    g = g / (jnp.linalg.norm(g, axis=-1, keepdims=True) + 1e-10)
+    pairs = (g.sum(0) ** 2).sum(-1) - (g**2).sum((0, 2))
+    return pairs.mean() / (len(g) - 1)
+
+
+def soft_actor_critic(
+    members: int, hidden: Sequence[int], eta: float, data: tuple[Any, ...]
+) -> tuple[Any, Callable[..., Any]]:
+    obs_dim, action_dim = data[0].shape[1], data[1].shape[1]
+    one, two = jax.random.split(jax.random.PRNGKey(0))
+    critic = network(two, (obs_dim + action_dim, *hidden, 1), members)
+    parts = {
+        "actor": network(one, (obs_dim, *hidden, 2 * action_dim)),
+        "critic": critic,
+        "log_alpha": jnp.zeros(()),
+    }
+    adam = optax.adam(RATE)
+    state = {
+        **parts,
+        "target": jax.tree.map(jnp.copy, critic),
+        "moments": {name: adam.init(part) for name, part in parts.items()},
+    }
+
+    def update(state: Any, key: Any) -> Any:
+        state, moments = dict(state), dict(state["moments"])
+
+        def descend(name: str, gradient: Any) -> None:
+            change, moments[name] = adam.update(gradient, moments[name])
+            state[name] = optax.apply_updates(state[name], change)
+
+        draw, first, second = jax.random.split(key, 3)
+        obs, action, reward, next_obs = rows(data, draw)
+
+        def actor_loss(actor: Params, alpha: Any) -> Any:
+            chosen, log_prob = sample(actor, obs, first)
+            value = values(state["critic"], obs, chosen).min(0)
+            return (alpha * log_prob - value).mean(), log_prob
+
+        log_prob = sample(state["actor"], obs, first)[1]
+        descend("log_alpha", -(log_prob - action_dim).mean())
+        alpha = jnp.exp(state["log_alpha"])
+        (loss, _), gradient = jax.value_and_grad(actor_loss, has_aux=True)(state["actor"], alpha)
+        descend("actor", gradient)
+        next_action, next_log_prob = sample(state["actor"], next_obs, second)
+        next_value = values(state["target"], next_obs, next_action).min(0) - alpha * next_log_prob
+        goal = reward + GAMMA * next_value
+
+        def critic_loss(critic: Params) -> Any:
+            error = ((values(critic, obs, action) - goal) ** 2).mean(-1).sum()
+            return error + eta * diversity(critic, obs, action) if eta > 0 else error
+
+        error, gradient = jax.value_and_grad(critic_loss)(state["critic"])
+        descend("critic", gradient)
+        state["target"] = optax.incremental_update(state["critic"], state["target"], TAU)
+        return {**state, "moments": moments}, (loss, error)
+
+    return state, update
+
+
+def td3_bc(hidden: Sequence[int], data: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
+    """A critic update a step, actor and targets every second."""
+    obs_dim, action_dim = data[0].shape[1], data[1].shape[1]
+    one, two = jax.random.split(jax.random.PRNGKey(0))
+    nets = {
+        "actor": network(one, (obs_dim, *hidden, action_dim)),
+        "critic": network(two, (obs_dim + action_dim, *hidden, 1), 2),
+    }
+    adam = optax.adam(RATE)
+    state = {
+        "nets": nets,
+        "targets": jax.tree.map(jnp.copy, nets),
+        "moments": {name: adam.init(net) for name, net in nets.items()},
+        "count": jnp.zeros((), jnp.int32),
+    }
+
+    def update(state: Any, key: Any) -> Any:
+        nets, targets, moments = dict(state["nets"]), state["targets"], dict(state["moments"])
+        draw, noisy = jax.random.split(key)
+        obs, action, reward, next_obs = rows(data, draw)
+        noise = jnp.clip(0.2 * jax.random.normal(noisy, action.shape), -0.5, 0.5)
+        next_action = jnp.clip(jnp.tanh(apply(targets["actor"], next_obs)) + noise, -1, 1)
+        goal = reward + GAMMA * values(targets["critic"], next_obs, next_action).min(0)
+
+        def critic_loss(critic: Params) -> Any:
+            return ((values(critic, obs, action) - goal) ** 2).mean(-1).sum()
+
+        def actor_loss(actor: Params) -> Any:
+            chosen = jnp.tanh(apply(actor, obs))
+            q = apply([(w[0], b[0]) for w, b in nets["critic"]], jnp.concatenate([obs, chosen], -1))
+            scale = 2.5 / jax.lax.stop_gradient(jnp.abs(q).mean())
+            return -scale * q.mean() + ((chosen - action) ** 2).mean()
+
+        loss, gradient = jax.value_and_grad(critic_loss)(nets["critic"])
+        change, moments["critic"] = adam.update(gradient, moments["critic"])
+        nets["critic"] = optax.apply_updates(nets["critic"], change)
+
+        def policy_step(_: Any) -> Any:
+            change, moment = adam.update(jax.grad(actor_loss)(nets["actor"]), moments["actor"])
+            moved = {**nets, "actor": optax.apply_updates(nets["actor"], change)}
+            return moved, optax.incremental_update(moved, targets, TAU), moment
+
+        unmoved = (nets, targets, moments["actor"])
+        nets, targets, moments["actor"] = jax.lax.cond(
+            state["count"] % 2 == 0, policy_step, lambda _: unmoved, None
+        )
+        count = state["count"] + 1
+        return {"nets": nets, "targets": targets, "moments": moments, "count": count}, loss
+
+    return state, update
+
+
+def model_fit(data: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
+    """Seven Gaussian members of 4 x 200 SiLU, a batch of its own for each."""
+    obs, action, reward, next_obs = data
+    x = jnp.concatenate([obs, action], -1)
+    y = jnp.concatenate([next_obs - obs, reward[:, None]], -1)
+    outputs = y.shape[1]
+    net = network(jax.random.PRNGKey(0), (x.shape[1], 200, 200, 200, 200, 2 * outputs), 7)
+    params = {"net": net, "low": jnp.full(outputs, -10.0), "high": jnp.full(outputs, 0.5)}
+    adam = optax.chain(optax.add_decayed_weights(5e-5), optax.adam(1e-3))
+
+    def loss(params: Any, inputs: Any, goals: Any) -> Any:
+        mean, raw = jnp.split(apply(params["net"], inputs, jax.nn.silu), 2, -1)
+        raw = params["high"] - jax.nn.softplus(params["high"] - raw)
+        spread = params["low"] + jax.nn.softplus(raw - params["low"])
+        error = ((mean - goals) ** 2 * jnp.exp(-spread) + spread).mean((1, 2)).sum()
+        return error + 0.01 * (params["high"].sum() - params["low"].sum())
+
+    def update(state: Any, key: Any) -> Any:
+        params, moments = state
+        index = jax.random.randint(key, (7, BATCH), 0, len(x))
+        value, gradient = jax.value_and_grad(loss)(params, x[index], y[index])
+        change, moments = adam.update(gradient, moments, params)
+        return (optax.apply_updates(params, change), moments), value
+
+    return (params, adam.init(params)), update
+
+
+WORKLOADS: dict[str, tuple[Callable[..., Any], int]] = {
+    "sac_small": (partial(soft_actor_critic, 2, (64, 64), 0.0), 100),
+    "edac_small": (partial(soft_actor_critic, 10, (64, 64), 1.0), 50),
+    "sac": (partial(soft_actor_critic, 2, (256, 256), 0.0), 50),
+    "sac_n": (partial(soft_actor_critic, 10, (256, 256, 256), 0.0), 10),
+    "edac": (partial(soft_actor_critic, 10, (256, 256, 256), 1.0), 4),
+    "td3_bc_small": (partial(td3_bc, (64, 64)), 100),
+    "td3_bc": (partial(td3_bc, (256, 256)), 50),
+    "model_fit": (model_fit, 10),
+}

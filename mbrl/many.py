@@ -1,0 +1,62 @@
+"""Several agents trained side by side in one process: seeds of one algorithm, or settings of it."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from mbrl.agent import Agent, require_match, require_steps
+from mbrl.callbacks import Interrupted
+from mbrl.errors import ConfigError
+from mbrl.training import Callback, Metrics, Trainable
+from mbrl.types import Dataset
+
+A = TypeVar("A", bound=Agent[Any])
+
+
+def fit_many(
+    agents: Sequence[A],
+    dataset: Dataset,
+    steps: int,
+    *,
+    workers: int | None = None,
+    callbacks: Callable[[A], Sequence[Callback]] | None = None,
+) -> list[A]:
+    """Train every agent offline for `steps` further updates on one `dataset`, which is held in
+    memory once, and return them. Each ends with the very weights that its own `fit` gives it.
+
+    Agents take turns of `workers` threads (None: as many as processors). Compiled updates let other
+    threads go on, so that two processors do nearly twice the work; without them threads gain
+    little, and `python -m experiments sweep` with processes is the faster way. `callbacks` makes
+    those of an agent. Where one fails the others finish, and its error is raised then and names its
+    place; Ctrl-C stops all after their present update. Raises `ConfigError` for one agent given
+    twice, a negative `steps` or a dataset of another task.
+    """
+    require_steps(steps)
+    if len({id(agent) for agent in agents}) < len(agents):
+        raise ConfigError("an agent is given twice; each needs to be an object of its own")
+    for agent in agents:
+        require_match(agent.spec, dataset)
+    stopped = threading.Event()
+
+    def stop(event: str, agent: Trainable, metrics: Metrics) -> None:
+        if stopped.is_set():
+            raise Interrupted("stopped")
+
+    def fit(agent: A) -> None:
+        own = () if callbacks is None else callbacks(agent)
+        agent.fit(dataset, steps, callbacks=[*own, stop])
+
+    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        futures = [pool.submit(fit, agent) for agent in agents]
+        try:
+            errors = [future.exception() for future in futures]
+        except KeyboardInterrupt:
+            stopped.set()
+            raise
+    for place, error in enumerate(errors):
+        if error is not None:
+            error.add_note(f"of agent {place} of {len(agents)} (seed {agents[place].seed})")
+            raise error
+    return list(agents)

@@ -1,0 +1,90 @@
+"""Networks as the compiled library sees them: pointers to the parameters that PyTorch holds and to
+the moments of their optimiser. Nothing is copied, and checkpoints are as they are without it."""
+
+import ctypes
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mbrl.native.structs import Column, NetworkStruct, NormaliserStruct, addresses
+from mbrl.networks import MLP, EnsembleMLP, Normaliser
+
+MOMENTS = {"first_moments": "exp_avg", "second_moments": "exp_avg_sq", "steps": "step"}
+
+
+class Network:
+    """A module's `struct`, which refers to its parameters and to their moments in `optimiser`. What
+    the struct points to is kept alive here."""
+
+    def __init__(
+        self, module: EnsembleMLP | MLP, optimiser: torch.optim.Optimizer | None = None
+    ) -> None:
+        weights, biases = parameters(module)
+        transposed = isinstance(module, MLP)
+        tensors = [*weights, *biases]
+        shapes = [w.shape[::-1] if transposed else w.shape[1:] for w in weights]
+        sizes = [shapes[0][0], *(shape[1] for shape in shapes)]
+        self.tensors = tensors
+        self.struct = NetworkStruct(
+            1 if transposed else len(weights[0]), len(weights), int(transposed)
+        )
+        self.optimiser = optimiser
+        self._kept: dict[str, Any] = {}
+        self._point("sizes", (ctypes.c_int64 * len(sizes))(*sizes))
+        self._addresses: list[int] = []
+        self._states: list[Any] = []
+
+    def _point(self, name: str, array: Any) -> None:
+        self._kept[name] = array
+        setattr(self.struct, name, ctypes.cast(array, ctypes.c_void_p))
+
+    def follow(self) -> bool:
+        """Refer to where the parameters and the optimiser's moments are now (loading a checkpoint
+        makes new moments); False where the optimiser has none yet."""
+        now = [t.data_ptr() for t in self.tensors]
+        if now != self._addresses:
+            self._point("parameters", addresses(self.tensors))
+            self._addresses = now
+        if self.optimiser is None:
+            return True
+        states = [self.optimiser.state.get(t) for t in self.tensors]
+        if not all(states):
+            return False
+        if not (self._states and all(map(operator.is_, states, self._states))):
+            self._states = states
+            for field, name in MOMENTS.items():
+                self._point(field, addresses([s[name] for s in states if s]))
+        return True
+
+
+def parameters(module: EnsembleMLP | MLP) -> tuple[list[Tensor], list[Tensor]]:
+    """Weights and biases of all layers."""
+    if isinstance(module, EnsembleMLP):
+        return list(module.weights), list(module.biases)
+    layers = [layer for layer in module.layers if isinstance(layer, nn.Linear)]
+    return [layer.weight for layer in layers], [layer.bias for layer in layers]
+
+
+def fits(module: EnsembleMLP | MLP) -> bool:
+    """Whether the library computes this module: float32 on a CPU, hidden layers with ReLU alone."""
+    weights, biases = parameters(module)
+    norms = module.layer_norm if isinstance(module, EnsembleMLP) else len(module.norms) > 0
+    plain = all(
+        t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
+        for t in (*weights, *biases)
+    )
+    return plain and module.activation == "relu" and not norms and len(weights) > 1
+
+
+def normaliser(module: Normaliser | None) -> NormaliserStruct:
+    """Where the statistics lie; null pointers for None."""
+    if module is None:
+        return NormaliserStruct(None, None)
+    return NormaliserStruct(module.mean.data_ptr(), module.std.data_ptr())
+
+
+def column(values: Tensor) -> Column:
+    """The rows of `values` [B] or [B, D], which may be part of wider rows."""
+    return Column(values.data_ptr(), values.stride(0))

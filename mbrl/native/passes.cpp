@@ -1,0 +1,88 @@
+// Forward and backward passes of whole ensembles for autograd, and Adam over a list of tensors.
+#include "networks.h"
+
+struct ForwardPass {
+  const Network* net;
+  const float* x;
+  Int row, member, rows;  // strides of x [rows, in], or [members, rows, in]
+  Int activation;
+  float *out, *hidden, *before;  // out [members, rows, out]; the others null: nothing is kept
+};
+
+// Activations of layer l of all members lie behind those of the layers below.
+static float* kept(float* base, const Network& net, Int rows, Int l, Int e) {
+  Int offset = 0;
+  for (Int i = 0; i < l; i++) offset += net.members * rows * net.out(i);
+  return base + offset + e * rows * net.out(l);
+}
+
+static Pass kept_pass(const Network& net, const float* x, Int row, Int rows, Int e, Int activation, float* hidden,
+                      float* before) {
+  Pass pass{x, rows, row, {}, {}, (Activation)activation};
+  for (Int l = 0; l + 1 < net.depth; l++) {
+    pass.hidden.push_back(kept(hidden, net, rows, l, e));
+    if (before) pass.before.push_back(kept(before, net, rows, l, e));
+  }
+  return pass;
+}
+
+static const Int chunk = 512;  // rows at a time where nothing is kept: their activations fit the cache
+
+extern "C" void forward_pass(const ForwardPass* call) {
+  arena.clear();
+  const Network& net = *call->net;
+  const Int out = net.out(net.depth - 1);
+  float* panel = arena.take(net.widest() * TILE_VECTORS * LANES);
+  const Int most = call->hidden || call->rows < chunk ? call->rows : chunk;
+  Pass shared = new_pass(net, call->x, most, call->row);
+  shared.activation = (Activation)call->activation;
+  for (Int e = 0; e < net.members; e++) {
+    const float* x = call->x + e * call->member;
+    float* to = call->out + e * call->rows * out;
+    if (call->hidden) {
+      Pass pass = kept_pass(net, x, call->row, call->rows, e, call->activation, call->hidden, call->before);
+      forward(net, e, pass, to, panel);
+      continue;
+    }
+    for (Int begin = 0; begin < call->rows; begin += chunk) {
+      shared.x = x + begin * call->row;
+      shared.rows = call->rows - begin < chunk ? call->rows - begin : chunk;
+      forward(net, e, shared, to + begin * out, panel);
+    }
+  }
+}
+
+struct BackwardPass {
+  ForwardPass forward;
+  const float* cotangent;  // of out
+  float** gradients;       // by parameter; null: not wanted
+  float* input_gradient;   // [rows, in], or [members, rows, in]; null: not wanted
+  Int input_member;        // 0: the sum over members
+};
+
+extern "C" void backward_pass(const BackwardPass* call) {
+  arena.clear();
+  const ForwardPass& f = call->forward;
+  const Network& net = *f.net;
+  const Int rows = f.rows, wide = net.widest(), out = net.out(net.depth - 1), in = net.in(0);
+  float* panel = arena.take((wide > rows ? wide : rows) * TILE_VECTORS * LANES);
+  float* const scratch[2] = {arena.take(rows * wide), arena.take(rows * wide)};
+  Gradients gradients;
+  if (call->gradients) gradients.of.assign(call->gradients, call->gradients + 2 * net.depth);
+  for (Int e = 0; e < net.members; e++) {
+    Pass pass = kept_pass(net, f.x + e * f.member, f.row, rows, e, f.activation, f.hidden, f.before);
+    const float* d = backward(net, e, pass, call->cotangent + e * rows * out, call->gradients ? &gradients : nullptr,
+                              scratch, panel);
+    if (call->input_gradient) {
+      const Then then = e && !call->input_member ? Then::Add : Then::Store;
+      product(rows, in, net.out(0), View{d, net.out(0), 1}, net.backward_view(0, e),
+              Out{call->input_gradient + e * call->input_member, in, then}, panel);
+    }
+  }
+}
+
+// A step of Adam on `count` tensors with `sizes` numbers each.
+extern "C" void adam_steps(Int count, const Int* sizes, float** p, float** g, float** m, float** v, float** steps,
+                           const Adam* adam) {
+  for (Int i = 0; i < count; i++) adam_step(p[i], g[i], m[i], v[i], steps[i], sizes[i], *adam);
+}

@@ -1,0 +1,188 @@
+"""Whole networks as one function each of autograd, and Adam, in the compiled library."""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from mbrl.native.build import library
+from mbrl.native.structs import NetworkStruct, adam_struct, addresses
+
+ACTIVATIONS = ("relu", "leaky_relu", "tanh", "silu")  # by their number in networks.h
+_Pointer, _Int = ctypes.c_void_p, ctypes.c_int64
+
+
+class _Forward(ctypes.Structure):
+    _fields_ = (
+        ("net", ctypes.POINTER(NetworkStruct)),
+        ("x", _Pointer),
+        ("row", _Int),
+        ("member", _Int),
+        ("rows", _Int),
+        ("activation", _Int),
+        ("out", _Pointer),
+        ("hidden", _Pointer),
+        ("before", _Pointer),
+    )
+
+
+class _Backward(ctypes.Structure):
+    _fields_ = (
+        ("forward", _Forward),
+        ("cotangent", _Pointer),
+        ("gradients", _Pointer),
+        ("input_gradient", _Pointer),
+        ("input_member", _Int),
+    )
+
+
+def layer_sizes(weights: Sequence[Tensor]) -> tuple[int, ...]:
+    """Input width and the widths of all layers, of weights [E, in, out] each or [out, in] each."""
+    shapes = [w.shape[::-1] if w.ndim == 2 else w.shape[1:] for w in weights]
+    return (shapes[0][0], *(shape[1] for shape in shapes))
+
+
+def struct(weights: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[NetworkStruct, Any]:
+    """The network of these parameters (weights, then biases), and what its pointers refer to."""
+    sizes = layer_sizes(weights)
+    transposed = weights[0].ndim == 2
+    kept = ((_Int * len(sizes))(*sizes), addresses(parameters))
+    members = 1 if transposed else len(weights[0])
+    return NetworkStruct(
+        members, len(weights), transposed, *(ctypes.cast(k, _Pointer) for k in kept)
+    ), kept
+
+
+def computes(x: Tensor, weights: Iterable[Tensor], activation: str) -> bool:
+    """Whether the library does this pass: float32 on the CPU, known activation, hidden layers; not
+    while a graph is recorded for a compiler."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and activation in ACTIVATIONS
+        and len(kinds := [w.dtype for w in weights]) > 1
+        and kinds[0] == torch.float32
+        and not torch.compiler.is_compiling()
+        and library() is not None
+    )
+
+
+def forward(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str
+) -> Tensor:
+    """Outputs [E, B, out] of an ensemble with weights [E, in, out] and biases [E, 1, out] at `x`
+    [B, in], shared by all members, or [E, B, in]; [B, out] of a network with weights [out, in]."""
+    tensors = (*weights, *biases)
+    if torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors)):
+        result: Tensor = Pass.apply(x, activation, *tensors)
+        return result
+    return _run(x, tensors, activation)[0]
+
+
+def _run(
+    x: Tensor, tensors: Sequence[Tensor], activation: str, *, keep: bool = False
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Outputs, and with `keep` the activations and for SiLU what they are activations of."""
+    loaded = library()
+    assert loaded is not None
+    weights = tensors[: len(tensors) // 2]
+    if x.stride(-1) != 1:
+        x = x.contiguous()
+    net, kept = struct(weights, tensors)
+    call = _call(net, x, activation)
+    shape: tuple[int, ...] = (call.rows, layer_sizes(weights)[-1])
+    out = x.new_empty(shape if weights[0].ndim == 2 else (net.members, *shape))
+    call.out = out.data_ptr()
+    hidden = before = None
+    if keep:
+        width = sum(layer_sizes(weights)[1:-1])
+        hidden = x.new_empty(net.members * call.rows * width)
+        call.hidden = hidden.data_ptr()
+        if activation == "silu":
+            before = torch.empty_like(hidden)
+            call.before = before.data_ptr()
+    loaded.forward_pass(ctypes.byref(call))
+    del kept
+    return out, hidden, before
+
+
+def _call(net: NetworkStruct, x: Tensor, activation: str) -> _Forward:
+    return _Forward(
+        ctypes.pointer(net),
+        x.data_ptr(),
+        x.stride(-2),
+        x.stride(0) if x.ndim == 3 else 0,
+        x.shape[-2],
+        ACTIVATIONS.index(activation),
+    )
+
+
+class Pass(torch.autograd.Function):
+    """`forward` with gradients in inputs and parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, activation: str, *tensors: Tensor) -> Tensor:
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        out, hidden, before = _run(x, tensors, activation, keep=True)
+        ctx.save_for_backward(x, hidden, before, *tensors)
+        ctx.activation = activation
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        x, hidden, before, *tensors = ctx.saved_tensors
+        loaded = library()
+        assert loaded is not None
+        g = g.contiguous()
+        net, kept = struct(tensors[: len(tensors) // 2], tensors)
+        call = _Backward(_call(net, x, ctx.activation), g.data_ptr())
+        call.forward.hidden = hidden.data_ptr()
+        call.forward.before = None if before is None else before.data_ptr()
+        gradients: list[Tensor] | list[None] = [None] * len(tensors)
+        if any(ctx.needs_input_grad[2:]):
+            gradients = [torch.empty_like(t) for t in tensors]
+            pointers = addresses(gradients)
+            call.gradients = ctypes.cast(pointers, _Pointer)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = torch.empty(x.shape)
+            call.input_gradient = dx.data_ptr()
+            call.input_member = x.shape[1] * x.shape[2] if x.ndim == 3 else 0
+        loaded.backward_pass(ctypes.byref(call))
+        del kept
+        return dx, None, *gradients
+
+
+def adam_step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> bool:
+    """A step of Adam or AdamW with `gradients` for its parameters in their order; False, and
+    nothing done, where it has no moments yet or is another optimiser."""
+    loaded, groups = library(), optimiser.param_groups
+    if loaded is None or type(optimiser) not in (torch.optim.Adam, torch.optim.AdamW):
+        return False
+    parameters = [p for group in groups for p in group["params"]]
+    states = [optimiser.state.get(p) for p in parameters]
+    if not all(states) or any(g["amsgrad"] or g["maximize"] for g in groups):
+        return False
+    if not all(
+        t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
+        for t in (*parameters, *gradients)
+    ):
+        return False
+    decoupled, begin = type(optimiser) is torch.optim.AdamW, 0
+    for group in groups:
+        part = slice(begin, begin + len(group["params"]))
+        begin = part.stop
+        mine = [s for s in states[part] if s]
+        loaded.adam_steps(
+            _Int(len(mine)),
+            (_Int * len(mine))(*[p.numel() for p in parameters[part]]),
+            addresses(parameters[part]),
+            addresses(gradients[part]),
+            *(addresses([s[name] for s in mine]) for name in ("exp_avg", "exp_avg_sq", "step")),
+            ctypes.byref(adam_struct(group, decoupled=decoupled)),
+        )
+    return True

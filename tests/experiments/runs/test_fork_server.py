@@ -1,0 +1,62 @@
+"""Jobs forked from a process that has imported the library."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.runs import launchers
+from experiments.runs.fork_server import ForkServer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
+
+
+def ended(server: ForkServer, child: int) -> int:
+    for _ in range(600):
+        status = server.poll(child)
+        if status is not None:
+            return status
+        time.sleep(0.05)
+    raise AssertionError("the child does not end")
+
+
+def test_children_report_their_status_and_write_their_log(tmp_path: Path) -> None:
+    server = ForkServer()
+    first = server.start(tmp_path)
+    assert first is not None
+    assert ended(server, first) == 2  # no job there
+    assert str(tmp_path) in (tmp_path / "log.txt").read_text()
+    assert server.poll(first) == 2  # and stays known
+    server.close()
+
+
+def test_a_child_that_is_killed_says_by_what(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")  # which the child waits for
+    server = ForkServer()
+    child = server.start(tmp_path)
+    assert child is not None and server.poll(child) is None
+    os.kill(child, signal.SIGKILL)
+    assert ended(server, child) == -signal.SIGKILL
+    server.close()
+
+
+def test_a_server_that_is_gone_is_replaced_by_processes(tmp_path: Path) -> None:
+    launcher = launchers.Local(1)
+    launcher._server = ForkServer()
+    launcher._server.process.kill()
+    launcher._server.process.wait()
+    handle = launcher.start(tmp_path)
+    assert not isinstance(handle[1], int)
+    while (end := launcher.poll(handle)) is None:
+        time.sleep(0.05)
+    assert end.status == 2 and not end.died
+    launcher.close()
+
+
+def test_the_server_ends_with_its_parent(tmp_path: Path) -> None:
+    server = ForkServer()
+    server.close()
+    assert server.process.returncode == 0

@@ -1,0 +1,50 @@
+"""Where the compiled library comes from, and what happens where it cannot be built."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mbrl.native import build
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(build, "HOME", tmp_path / "native")
+    build.library.cache_clear()
+    yield
+    build.library.cache_clear()
+
+
+def test_it_is_built_once_and_found_again(tmp_path: Path) -> None:
+    if not any(build.available(c) for c in ("g++", "clang++", "c++")):
+        pytest.skip("no C++ compiler")
+    assert build.library() is not None
+    (made,) = (tmp_path / "native").glob("*.so")
+    written = made.stat().st_mtime_ns
+    build.library.cache_clear()
+    assert build.library() is not None
+    assert [p.stat().st_mtime_ns for p in (tmp_path / "native").glob("*.so")] == [written]
+
+
+def test_a_switch_keeps_to_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGREACH_NATIVE", "0")
+    assert build.library() is None
+    assert not (tmp_path / "native").exists()
+
+
+def test_no_compiler_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert build.library() is None
+
+
+def test_a_compiler_that_fails_is_said_and_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text('#!/bin/sh\ntest "$1" = --version && exit 0\necho no such flag >&2; exit 1\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.warns(UserWarning, match="no such flag"):
+        assert build.library() is None

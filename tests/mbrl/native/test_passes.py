@@ -1,0 +1,140 @@
+"""Compiled passes and Adam against PyTorch's own."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mbrl.native import passes
+from mbrl.native.build import library
+from mbrl.networks import MLP, EnsembleMLP
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
+SIZES = [(5, 3, 1), (64, 64, 9), (37, 50, 21, 2), (1, 1), (256, 200)]
+
+
+def plain(net: EnsembleMLP | MLP, x: Tensor) -> Tensor:
+    """The same network in PyTorch's operations alone, in double precision."""
+    act = {"relu": F.relu, "leaky_relu": F.leaky_relu, "tanh": torch.tanh, "silu": F.silu}
+    h = x.double()
+    single = isinstance(net, MLP)
+    layers: Any = (
+        [(layer.weight.t(), layer.bias) for layer in net.layers]
+        if single
+        else list(zip(net.weights, net.biases, strict=True))
+    )
+    for index, (w, b) in enumerate(layers):
+        h = h @ w.double() + b.double()
+        if index < len(layers) - 1:
+            h = act[net.activation](h)
+    return h
+
+
+@pytest.mark.parametrize("activation", passes.ACTIVATIONS)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("kind", ["network", "shared inputs", "own inputs", "part of wider rows"])
+def test_outputs_and_gradients_are_those_of_autograd(
+    kind: str, sizes: tuple[int, ...], activation: str
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows, width, (*hidden, out) = 77, 7, sizes
+    net: EnsembleMLP | MLP
+    if kind == "network":
+        net = MLP(width, hidden, out, activation=activation, generator=draw)
+    else:
+        net = EnsembleMLP(3, width, hidden, out, activation=activation, generator=draw)
+    shape = (3, rows, width) if kind == "own inputs" else (rows, width)
+    x = torch.randn(*shape, generator=draw) * 2
+    if kind == "part of wider rows":
+        x = torch.randn(rows, width + 4, generator=draw)[:, 2 : 2 + width]
+    x = x.detach().requires_grad_()
+    ours, theirs = net(x), plain(net, x)
+    assert ours.grad_fn is not None and "Pass" in ours.grad_fn.name()
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
+    g = torch.randn(ours.shape, generator=draw)
+    wanted = [x, *net.parameters()]
+    mine = torch.autograd.grad(ours, wanted, g)
+    right = torch.autograd.grad(theirs, wanted, g.double())
+    for a, b in zip(mine, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(net(x), ours, rtol=1e-5, atol=1e-6)
+
+
+def test_more_rows_than_a_chunk_and_leading_dimensions() -> None:
+    draw = torch.Generator().manual_seed(0)
+    net = MLP(4, (33,), 2, generator=draw)
+    x = torch.randn(3, 700, 4, generator=draw)
+    with torch.no_grad():
+        torch.testing.assert_close(net(x).double(), plain(net, x), rtol=1e-5, atol=1e-6)
+        assert net(x[0, 0]).shape == (2,) and net(x[:, :0]).shape == (3, 0, 2)
+
+
+def test_a_member_alone_is_that_of_all() -> None:
+    draw = torch.Generator().manual_seed(0)
+    net = EnsembleMLP(4, 3, (20, 20), 5, activation="silu", generator=draw)
+    x = torch.randn(30, 3, generator=draw)
+    torch.testing.assert_close(net.member(x, 2), net(x)[2])
+    torch.testing.assert_close(net.member(x, 2), net.batched(x)[2], rtol=1e-4, atol=1e-6)
+
+
+def test_other_kinds_keep_to_pytorch() -> None:
+    for net in (
+        MLP(3, (8,), 2, activation="gelu"),
+        MLP(3, (8,), 2, layer_norm=True),
+        MLP(3, (8,), 2).double(),
+    ):
+        x = torch.randn(5, 3, dtype=next(net.parameters()).dtype)
+        assert "Pass" not in net(x).grad_fn.name()
+
+
+def test_values_at_the_edges_of_the_exponentials() -> None:
+    """Activations of numbers from the smallest to the largest, and of what is none."""
+    x = torch.cat([torch.logspace(-30, 30, 121), -torch.logspace(-30, 30, 121)])
+    x = torch.cat([x, torch.tensor([0.0, float("nan")])])[:, None]
+    for activation, function in (("tanh", torch.tanh), ("silu", F.silu)):
+        net = EnsembleMLP(1, 1, (1,), 2, activation=activation)
+        with torch.no_grad():
+            for w, b in zip(net.weights, net.biases, strict=True):
+                w.fill_(1.0), b.zero_()
+            found = net(x)[0, :, 0]
+        torch.testing.assert_close(found, function(x[:, 0]), rtol=2e-6, atol=1e-37, equal_nan=True)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam_is_that_of_pytorch(kind: type[torch.optim.Optimizer], decay: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.randn(n, generator=draw).requires_grad_() for n in (1, 15, 16, 1000)]
+    copies = copy.deepcopy(weights)
+
+    def made(parameters: list[Tensor]) -> torch.optim.Optimizer:
+        groups = [{"params": parameters[:3], "weight_decay": decay}, {"params": parameters[3:]}]
+        make: Any = kind
+        optimiser: torch.optim.Optimizer = make(groups, lr=3e-3, betas=(0.8, 0.99), eps=1e-6)
+        return optimiser
+
+    ours, theirs = made(weights), made(copies)
+    for step in range(20):
+        gradients = [torch.randn(len(w), generator=draw) * 10.0 ** (step % 5 - 3) for w in weights]
+        for w, c, g in zip(weights, copies, gradients, strict=True):
+            w.grad, c.grad = g.clone(), g.clone()
+        if step == 0:
+            assert not passes.adam_step(ours, gradients)  # no moments yet
+            ours.step()
+        else:
+            assert passes.adam_step(ours, gradients)
+        theirs.step()
+    torch.testing.assert_close(weights, copies, rtol=1e-5, atol=1e-6)
+    assert ours.state[weights[0]]["step"] == 20
+
+
+def test_other_optimisers_are_left_to_pytorch() -> None:
+    weights = [torch.ones(3).requires_grad_()]
+    for optimiser in (torch.optim.Adam(weights, amsgrad=True), torch.optim.SGD(weights, 0.1)):
+        weights[0].grad = torch.ones(3)
+        optimiser.step()
+        assert not passes.adam_step(optimiser, [torch.ones(3)])
