@@ -2,8 +2,8 @@
 diffusion model of the data generates, guided towards the learner's policy, and on real rows.
 
 Differences: the learner is one of this library's, with its own schedule (the authors' TD3+BC
-updates the actor after two critic updates on one batch); generated steps after the task's end are
-left out.
+updates the actor after two critic updates on one batch: `policy_every` 1 and `critic_steps` 2; the
+defaults do half of that work an update); generated steps after the task's end are left out.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from algorithms.awac import AWAC, AWACConfig
 from algorithms.cql import CQL, CQLConfig
@@ -25,11 +25,12 @@ from algorithms.td3_bc import TD3BC, TD3BCConfig
 from mbrl.agent import Agent, Learner, generators
 from mbrl.buffer import Batch, Buffer, sample_mixed
 from mbrl.collector import CollectorConfig
-from mbrl.config import Count, Finite, NonNegative, Probability, Settings
+from mbrl.config import Count, Finite, NonNegative, Probability, Settings, Share
+from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Transitions
 from world_models import DiffusionConfig, PolicyGuidance, TrajectoryDiffusion
-from world_models.guidance import log_prob
+from world_models.guidance import log_prob, weight_for
 
 LEARNERS: dict[str, Any] = {
     "td3_bc": TD3BC,
@@ -41,6 +42,7 @@ LEARNERS: dict[str, Any] = {
     "sac_n": SACN,
     "edac": EDAC,
 }
+PROBES = 256  # windows that a level is measured on
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
@@ -52,6 +54,9 @@ class GenerationConfig(Settings):
     every: Count = 10_000  # updates from one generation to the next; the first is not guided
     real_ratio: Probability = 0.0625  # share of real rows in a batch
     weight: NonNegative = 1.0  # lambda of the guidance; 0: none
+    # instead of that weight, the one with which the mean log-density of generated actions is this
+    # share of the way from logged actions' to that of the policy's greedy ones
+    level: Share | None = None
     mode: Literal["paper", "score"] = "paper"  # how the guidance enters a sampler
     normalise: bool = True  # divide its gradient by the norm over a window (paper alone)
     cosine: Finite = 0.3  # beta of its schedule (paper alone)
@@ -59,12 +64,15 @@ class GenerationConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.guidance(None)
+        self.guidance(None, self.weight)
+        if self.level is not None and self.weight == 0:
+            raise ConfigError(
+                f"level is {self.level} with weight 0; the weight, from which the one of the level "
+                "is searched, must be above 0"
+            )
 
-    def guidance(self, policy: Any) -> PolicyGuidance:
-        return PolicyGuidance(
-            policy, self.weight, self.mode, self.normalise, self.cosine, self.denoised
-        )
+    def guidance(self, policy: Any, weight: float) -> PolicyGuidance:
+        return PolicyGuidance(policy, weight, self.mode, self.normalise, self.cosine, self.denoised)
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,7 @@ class GeneratedRows:
         self.generator = generator  # of the windows
         self.generated: Buffer | None = None
         self.steps: Transitions | None = None  # what the buffer was made of
+        self.weight = config.weight  # of the newest guidance
 
     @property
     def collection(self) -> CollectorConfig:
@@ -142,11 +151,48 @@ class GeneratedRows:
     def generate(self, *, guided: bool) -> Metrics:
         """Replace the generated rows; before the first update without guidance, for there is no
         policy yet."""
-        guidance = self.config.guidance(self.policy) if guided else None
+        guidance, metrics = None, {}
+        if guided:
+            metrics = self.set_weight()
+            guidance = self.config.guidance(self.policy, self.weight)
         windows = self.model.sample(self.config.windows, self.generator, guidance=guidance)
         self.steps = windows.transitions()
         self._store()
-        return self.describe(self.steps)
+        return self.describe(self.steps) | metrics
+
+    def set_weight(self) -> Metrics:
+        """Search the weight of the `level`, on windows from the noise of those to come."""
+        if self.config.level is None:
+            return {}
+        low, high = self.densities()
+        state, count = self.generator.get_state(), min(PROBES, self.config.windows)
+
+        def level(weight: float) -> float:
+            generator = Generator(device=self.generator.device)
+            generator.set_state(state)
+            guidance = self.config.guidance(self.policy, weight)
+            steps = self.model.sample(count, generator, guidance=guidance).transitions()
+            return float((self.density(steps.obs, steps.action) - low) / (high - low))
+
+        self.weight = weight_for(level, self.config.level, self.weight or self.config.weight)
+        return {
+            "generated/weight": torch.tensor(self.weight),
+            "generated/level": torch.tensor(level(self.weight)),
+        }
+
+    @torch.no_grad()
+    def densities(self) -> tuple[Tensor, Tensor]:
+        """Mean log pi(a|s) of the present policy at logged observations: of the logged actions, and
+        of the policy's greedy ones."""
+        rows = self.real.rows.batch(self.real.rows.rows[: self.real.rows.size])
+        logged = log_prob(self.policy, rows.obs, rows.action).mean()
+        return logged, self.density(rows.obs, self.policy(rows.obs))
+
+    @torch.no_grad()
+    def density(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Mean log pi(a|s) of the present policy at `obs` [N, S] and `action` [N, A] in the task's
+        units."""
+        return log_prob(self.policy, obs, self.policy.scale.to_unit(action)).mean()
 
     def _store(self) -> None:
         if self.steps is not None:
@@ -155,9 +201,8 @@ class GeneratedRows:
     @torch.no_grad()
     def describe(self, steps: Transitions) -> Metrics:
         """Of generated steps: log pi(a|s) of the present policy, and how many end the task."""
-        unit = self.policy.scale.to_unit(steps.action)
         return {
-            "generated/log_prob": log_prob(self.policy, steps.obs, unit).mean(),
+            "generated/log_prob": self.density(steps.obs, steps.action),
             "generated/terminated": steps.terminated.float().mean(),
             "generated/reward": steps.reward.mean(),
         }
@@ -174,6 +219,7 @@ class GeneratedRows:
         return self.real.state_dict() | {
             "model": self.model.state_dict(),
             "generating": self.generator.get_state(),
+            "weight": self.weight,
             "steps": None if steps is None else {name: getattr(steps, name) for name in FIELDS},
         }
 
@@ -181,6 +227,7 @@ class GeneratedRows:
         self.real.load_state_dict(state)
         self.model.load_state_dict(state["model"])
         self.generator.set_state(state["generating"])
+        self.weight = state.get("weight", self.config.weight)  # not in old checkpoints
         steps = state["steps"]
         self.steps = None if steps is None else Transitions(**steps).to(self.real.device)
         self._store()

@@ -2,7 +2,7 @@
 (arXiv 2404.06356), and the one that a score of the product distribution would have."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,6 +43,36 @@ def window_log_prob(policy: Any, obs: Tensor, action: Tensor, reward: Tensor) ->
         value: Tensor = policy.log_prob_along(obs, action, reward)
         return value
     return log_prob(policy, obs, action)
+
+
+def weight_for(level: Callable[[float], float], goal: float, start: float) -> float:
+    """A weight at which `level` of it is `goal`: 0 if it is that high without guidance; else by
+    doublings or halvings of `start` (above 0) and four bisections of the logarithm, to 4.5 %. Where
+    the level falls again before it has reached the goal, or is not there after 12 doublings, the
+    weight with the highest level that was seen."""
+    if level(0.0) >= goal:
+        return 0.0
+    reached = level(start)
+    low = high = start
+    if reached < goal:
+        for _ in range(12):
+            low, high, before = high, 2.0 * high, reached
+            reached = level(high)
+            if reached >= goal:
+                break
+            if reached < before:
+                return low
+        else:
+            return high
+    else:
+        for _ in range(12):
+            low, high = 0.5 * low, low
+            if level(low) < goal:
+                break
+    for _ in range(4):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if level(middle) < goal else (low, middle)
+    return math.sqrt(low * high)
 
 
 Mode = Literal["paper", "score"]

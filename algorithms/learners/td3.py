@@ -29,7 +29,8 @@ class TD3Config(Settings):
     tau: Rate = 0.005  # rate of the target average
     policy_noise: NonNegative = 0.2  # deviation of the target action's noise
     noise_clip: NonNegative = 0.5  # and its bound
-    policy_every: Count = 2  # policy and targets are updated every this many critic updates
+    policy_every: Count = 2  # policy and targets are updated in every so many updates
+    critic_steps: Count = 1  # steps of the critics an update, on one batch
     batch_size: Count = 256  # rows an update
     normalise_obs: bool = False  # standardise observations with the data's statistics
 
@@ -90,8 +91,8 @@ class TD3:
             )
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch with the target action's noise."""
-        shape = (1, len(batch.obs), self.spec.action_dim)
+        """The batch with the target actions' noise, one draw for each step of the critics."""
+        shape = (self.config.critic_steps, len(batch.obs), self.spec.action_dim)
         noise = torch.randn(shape, generator=generator, device=self.device)
         return batch._replace(noise=noise)
 
@@ -99,7 +100,10 @@ class TD3:
         due = count % self.config.policy_every == 0
         if self.steps is not None and self.steps.ready(batch) and self.regression.ready(batch):
             return self.compiled_update(self.steps, batch, due)
-        metrics = self.update_critic(batch)
+        assert batch.noise is not None
+        metrics: Metrics = {}
+        for noise in batch.noise:
+            metrics = self.update_critic(batch, noise)
         if due:
             metrics |= self.update_policy(batch)
             polyak_update(self.policy_target, self.policy, self.config.tau)
@@ -108,7 +112,11 @@ class TD3:
 
     def compiled_update(self, steps: PolicySteps, batch: Batch, due: bool) -> Metrics:
         """`update` in compiled code, with the policy and the targets where they are `due`."""
-        metrics = self.regression.step(batch, self.targets(batch))
+        assert batch.noise is not None
+        metrics: Metrics = {}
+        for noise in batch.noise:
+            targets = self.targets(batch._replace(noise=noise[None]))
+            metrics = self.regression.step(batch, targets)
         if due:
             loss, distance = steps.step(batch)
             metrics |= {"actor/loss": loss, "actor/bc": distance}
@@ -117,11 +125,11 @@ class TD3:
             self.targets.average(steps.policy, critic, self.config.tau)
         return metrics
 
-    def update_critic(self, batch: Batch) -> Metrics:
-        assert batch.noise is not None
+    def update_critic(self, batch: Batch, noise: Tensor) -> Metrics:
+        """A step of the critics with standard normal `noise` [B, A] of the target action."""
         c, normalise = self.config, self.policy.normaliser
         with torch.no_grad():
-            noise = (batch.noise[0] * c.policy_noise).clamp(-c.noise_clip, c.noise_clip)
+            noise = (noise * c.policy_noise).clamp(-c.noise_clip, c.noise_clip)
             action = (self.policy_target.unit(batch.next_obs) + noise).clamp(-1, 1)
             next_q = q_values(self.critic_target, normalise(batch.next_obs), action)
             if self.next_penalty is not None:

@@ -13,8 +13,10 @@ import torch
 from scipy import stats
 
 from experiments.reports import figures
+from experiments.runs import model_fits
 from experiments.settings import preset_config
 from experiments.studies import Outcome
+from mbrl import config as configs
 from mbrl import data
 from mbrl.errors import DataError
 from mbrl.types import Transitions
@@ -30,8 +32,12 @@ DEFAULTS: dict[str, Any] = {
     "epochs": 150,
     "steps": 200,  # longest open-loop prediction
     "windows": 200,  # sequences, each in a member of its own
+    "every_member": False,  # instead: each sequence in every member that is kept
+    "noise": False,  # sample next states; false: take their means
+    "model": {},  # settings of the ensemble over NEUBAY's
 }
 LARGEST = 1e12  # an error beyond it is shown as this
+EXPLODED = 1e3  # an error beyond it counts as one
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
@@ -41,24 +47,29 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     the observation, in standard deviations of the training data, after so many steps; `along` the
     rank correlation, over all steps of all windows, of that error with the disagreement where the
     step was made, and `spearman` that of disagreement and one-step error on logged test rows.
+    `exponent` is b where the median grows as steps^b over the last nine tenths of the steps (1:
+    linear growth), `exploded` the share of windows whose error has been beyond 1,000. Raises
+    `ConfigError` for settings that an ensemble does not have.
     """
-    train, test = data.load(settings["train"]), data.load(settings["test"]).transitions
-    base = preset_config("neubay", settings["train"]).model
-    values = vars(base) | {
-        "members": settings["members"],
-        "elites": max(1, settings["members"] * 5 // 8),
-        "max_epochs": settings["epochs"],
-        "layer_norm": settings["layer_norm"],
-    }
-    model = EnsembleDynamics(train.spec, EnsembleConfig(**values), seed=seed)
-    model.fit(train.transitions)
-    errors, levels = open_loop(model, test, settings["steps"], settings["windows"], seed)
+    test = data.load(settings["test"]).transitions
+    model = fitted(settings, seed, folder / "model")
+    errors, levels = open_loop(
+        model,
+        test,
+        settings["steps"],
+        settings["windows"],
+        seed,
+        noise=settings["noise"],
+        every_member=settings["every_member"],
+    )
     median = np.median(errors, axis=1)
     at = {"error_1": 0, "error_16": min(15, len(median) - 1), "error_end": len(median) - 1}
     kept = np.unique(np.geomspace(1, len(median), 60).round().astype(int)) - 1
     return Outcome(
         {name: float(median[i]) for name, i in at.items()}
         | {
+            "exponent": growth(median),
+            "exploded": float((errors.max(0) > EXPLODED).mean()),
             "along": float(stats.spearmanr(levels.ravel(), errors.ravel())[0]),
             "spearman": _ranks(model, test, seed),
         },
@@ -71,26 +82,64 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     )
 
 
+def fitted(settings: dict[str, Any], seed: int, folder: Path) -> EnsembleDynamics:
+    """The ensemble, fitted in `folder`, from its checkpoint if there is one."""
+    own = {
+        "members": settings["members"],
+        "elites": max(1, settings["members"] * 5 // 8),
+        "max_epochs": settings["epochs"],
+        "layer_norm": settings["layer_norm"],
+    }
+    base = configs.to_dict(preset_config("neubay", settings["train"]).model)
+    config = configs.from_dict(EnsembleConfig, base | own | settings["model"])
+    model_fits.ensure(model_fits.FitSettings(settings["train"], seed), config, folder)
+    model_fits.ModelFit(folder).finish()
+    model = EnsembleDynamics(data.load(settings["train"]).spec, config, seed=seed)
+    model.load_state_dict(model_fits.load(folder))
+    return model
+
+
+def growth(errors: np.ndarray) -> float:
+    """b of the least-squares line log error = a + b log step through `errors` [T] (above 0, at
+    steps 1..T), at up to 60 steps evenly spaced in their logarithm from T / 10 to T."""
+    last = len(errors)
+    steps = np.unique(np.geomspace(max(1.0, last / 10), last, 60).round().astype(int))
+    return float(np.polyfit(np.log(steps), np.log(errors[steps - 1]), 1)[0])
+
+
 @torch.no_grad()
 def open_loop(
-    model: EnsembleDynamics, test: Transitions, steps: int, windows: int, seed: int
+    model: EnsembleDynamics,
+    test: Transitions,
+    steps: int,
+    windows: int,
+    seed: int,
+    *,
+    noise: bool = False,
+    every_member: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Root mean square errors [steps, windows] of members' mean predictions along the logged
-    actions, each window in one member; and the disagreement [steps, windows] at the observation
-    that each step was made from. Raises `DataError` where no episode is that long."""
+    """Root mean square errors [steps, W] of members' predictions (means, or with `noise` samples)
+    along the logged actions, each of up to `windows` windows in one member or in `every_member`;
+    and the disagreement [steps, W] at the observation that each step was made from. Raises
+    `DataError` where no episode is that long."""
     starts = window_starts(test, steps)
     if len(starts) == 0:
         raise DataError(f"no episode of the test data has {steps} steps; use fewer steps")
     generator = torch.Generator().manual_seed(seed)
     rows = starts[torch.randperm(len(starts), generator=generator)[:windows]]
+    if every_member:
+        rows = rows.repeat_interleave(model.num_members)
     member = torch.arange(len(rows)) % model.num_members
     scale = model.obs_normaliser.std
     obs, errors, levels = test.obs[rows], [], []
     for t in range(steps):
         level = model.disagreement(obs, test.action[rows + t], "epistemic_mean").double()
         levels.append(torch.nan_to_num(level, LARGEST, LARGEST).clamp_max(LARGEST))
-        mean, _ = model.chosen_predict(obs, test.action[rows + t], member)
-        obs = model.reached(obs, mean)
+        guess, variance = model.chosen_predict(obs, test.action[rows + t], member)
+        if noise:
+            drawn = torch.randn(guess.shape, generator=generator)
+            guess = guess + variance.sqrt() * drawn
+        obs = model.reached(obs, guess)
         gap = (obs - test.next_obs[rows + t]) / scale
         error = gap.double().square().mean(-1).sqrt()
         errors.append(torch.nan_to_num(error, LARGEST, LARGEST).clamp_max(LARGEST))

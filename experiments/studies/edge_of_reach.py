@@ -7,6 +7,7 @@ begin in. "The Edge-of-Reach Problem in Offline Model-Based Reinforcement Learni
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ from algorithms.sources.imagined import ImaginationConfig, ImaginedRows
 from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.plane import LIMIT, SQUARE, Plane
+from mbrl import checkpoint
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.callbacks import read
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.networks import Normaliser
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Provenance, Transitions
 from world_models import RolloutConfig, TrueDynamics, WorldModel
@@ -47,11 +50,15 @@ DEFAULTS: dict[str, Any] = {
     "learn_alpha": True,  # adapt it
     "patch": "none",  # targets whose value is replaced by the exact one
     "updates": 12_000,
+    "hidden": [64, 64],  # widths of actor and critics
+    "unit": 1.0,  # length that the networks' coordinates are in units of
+    "init": "edac",  # of the networks; corl: also CORL's small first critic layer
 }
 PATCHES = ("none", "oracle", "random", "variance", "bootstrapped")
-HIDDEN, STARTS, EVERY, RETAIN = (64, 64), 1000, 250, 5
+STARTS, EVERY, RETAIN = 1000, 250, 5
 POINTS = 500  # start states that are looked at
 EVALUATIONS = 24  # evaluations of a run
+SAVE_EVERY = 1000  # updates
 QUARTER = 0.25  # of the value range: an excess beyond it is a blow-up
 
 
@@ -61,31 +68,16 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     `q` is the mean value at start states over the last third of the run, `bound` what no soft
     value there can exceed, (r_max + alpha ln 4) / (1 - gamma) with the largest temperature of that
     third; `lag_bound` is what values would be that follow that ceiling as it moves no faster than
-    the target average lets them; `slope` is that of `q`, per 1,000 updates. `norm` is the largest
-    coordinate after 30 greedy steps, `edge` the share of end states that only ends of rollouts
-    reach, `auroc` how well the critics' spread tells these from trained states, `patched` the share
-    of targets that were replaced. `excess` is by how much of the value range the last values at
-    start states lie above what the policy earns from there (with as much entropy bonus as
-    values remember), `blew_up` whether that is more than a quarter, `alarm` the
+    the target average lets them, `lag_ratio` is `q` over it; `slope` is that of `q`, per 1,000
+    updates. `norm` is the largest coordinate after 30 greedy steps, `edge` the share of end states
+    that only ends of rollouts reach, `auroc` how well the critics' spread tells these from trained
+    states, `patched` the share of targets that were replaced. `excess` is by how much of the value
+    range the last values at start states lie above what the policy earns from there (with as much
+    entropy bonus as values remember), `blew_up` whether that is more than a quarter, `alarm` the
     update since which the detector's alarm stands at the end (NaN: it does not).
     """
     world, agent = build(settings, seed)
-    agent.prepare(starting_data(world, seed), lambda metrics: None)
-    evaluations: list[dict[str, float]] = []
-    diagnoses: list[dict[str, float]] = []
-    every = settings["updates"] // EVALUATIONS
-    metrics: Metrics = {}
-    first = greedy_values(agent.learner, starts(world)).max().clamp_min(0.0).detach()
-    lag_bound = first.expand(LIMIT if world.clock else 1)
-    for step in range(1, settings["updates"] + 1):
-        metrics |= agent.advance() | agent.update(agent.next_batch())
-        agent.step = step
-        lag_bound = followed(lag_bound, metrics["actor/alpha"], world)
-        if "value/at" in metrics:
-            diagnoses.append(read({k: metrics.pop(k) for k in list(metrics) if k[:5] in KINDS}))
-        if step % every == 0:
-            seen = {"step": float(step), "lag_bound": float(lag_bound[0])}
-            evaluations.append(seen | evaluate(world, agent, metrics))
+    evaluations, diagnoses = train(world, agent, settings["updates"], folder / "checkpoint.pt")
     rewards = (torch.tensor(world.lowest), torch.tensor(world.highest))
     generator = torch.Generator().manual_seed(0)
     learner = agent.learner
@@ -108,6 +100,44 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 KINDS = ("value", "reach")
+Looks = list[dict[str, float]]
+
+
+def train(world: Plane, agent: "PatchedRAVL", updates: int, path: Path) -> tuple[Looks, Looks]:
+    """All updates; the evaluations, and what the detector of runaway values saw. Every `SAVE_EVERY`
+    updates their state is saved in `path`, from which a stopped training goes on."""
+    agent.prepare(starting_data(world, agent.seed), lambda metrics: None)
+    evaluations: Looks = []
+    diagnoses: Looks = []
+    metrics: Metrics = {}
+    first = greedy_values(agent.learner, starts(world)).max().clamp_min(0.0).detach()
+    lag_bound = first.expand(LIMIT if world.clock else 1)
+    if path.exists():
+        state = checkpoint.load(path)
+        agent.step = state["step"]
+        agent.load_state_dict(state["agent"])
+        lag_bound, metrics = state["lag_bound"], state["metrics"]
+        evaluations, diagnoses = state["evaluations"], state["diagnoses"]
+    for step in range(agent.step + 1, updates + 1):
+        metrics |= agent.advance() | agent.update(agent.next_batch())
+        agent.step = step
+        lag_bound = followed(lag_bound, metrics["actor/alpha"], world)
+        if "value/at" in metrics:
+            diagnoses.append(read({k: metrics.pop(k) for k in list(metrics) if k[:5] in KINDS}))
+        if step % (updates // EVALUATIONS) == 0:
+            seen = {"step": float(step), "lag_bound": float(lag_bound[0])}
+            evaluations.append(seen | evaluate(world, agent, metrics))
+        if step % SAVE_EVERY == 0:
+            state = {
+                "step": step,
+                "agent": agent.state_dict(),
+                "lag_bound": lag_bound,
+                "metrics": metrics,
+                "evaluations": evaluations,
+                "diagnoses": diagnoses,
+            }
+            checkpoint.save(path, state)
+    return evaluations, diagnoses
 
 
 class PatchedRAVL(Agent[Batch]):
@@ -120,9 +150,9 @@ class PatchedRAVL(Agent[Batch]):
     source: ImaginedRows
 
     def build(
-        self, generator: torch.Generator, model: WorldModel, world: Plane, kind: str
+        self, generator: torch.Generator, model: WorldModel, world: Plane, kind: str, unit: float
     ) -> tuple[SoftActorCritic, ImaginedRows]:
-        self.world, self.kind = world, kind
+        self.world, self.kind, self.unit = world, kind, unit
         c, device = self.config, self.device
         learner = SoftActorCritic(
             self.spec,
@@ -134,6 +164,17 @@ class PatchedRAVL(Agent[Batch]):
             target=None if kind == "none" else self.patched_target,
         )
         return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)
+
+    def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
+        """Take the data in; the networks see coordinates in lengths of `unit`, time as it is."""
+        super().prepare(dataset, on_progress)
+        if self.config.learner.normalise_obs:
+            for name in ("actor", "critic", "target"):
+                normaliser = self.learner.modules[name].normaliser
+                assert isinstance(normaliser, Normaliser)
+                normaliser.mean.zero_()
+                normaliser.std.fill_(1.0)
+                normaliser.std[:2] = self.unit
 
     def patched_target(self, learner: SoftActorCritic, batch: Batch, metrics: Metrics) -> Tensor:
         """The learner's target [B], of the chosen rows with the exact value."""
@@ -173,19 +214,24 @@ class PatchedRAVL(Agent[Batch]):
 
 
 def build(settings: dict[str, Any], seed: int) -> tuple[Plane, PatchedRAVL]:
-    """The world and an untrained agent. Raises `ConfigError` for a patch that does not exist."""
+    """The world and an untrained agent. Raises `ConfigError` for a patch that does not exist, a
+    horizon beyond an episode, a unit that is no length."""
     if settings["patch"] not in PATCHES:
         raise unknown_name("patch", settings["patch"], PATCHES)
     if not 1 <= settings["horizon"] <= LIMIT:
         raise ConfigError(f"horizon is {settings['horizon']}, it must lie in 1..{LIMIT}")
+    if not 0 < settings["unit"] < math.inf:
+        raise ConfigError(f"unit is {settings['unit']}, it must be a length above 0")
     world = Plane(settings, LearnerConfig().gamma)
     config = RAVLConfig(
         learner=LearnerConfig(
             critics=settings["critics"],
-            hidden=HIDDEN,
+            hidden=tuple(settings["hidden"]),
             eta=settings["eta"],
             alpha=settings["alpha"],
             learn_alpha=settings["learn_alpha"],
+            normalise_obs=settings["unit"] != 1,
+            init=settings["init"],
         ),
         imagination=ImaginationConfig(
             rollout=RolloutConfig(horizon=settings["horizon"]),
@@ -198,7 +244,13 @@ def build(settings: dict[str, Any], seed: int) -> tuple[Plane, PatchedRAVL]:
     )
     model = TrueDynamics(world.task)
     agent = PatchedRAVL(
-        world.task.spec, config, seed=seed, model=model, world=world, kind=settings["patch"]
+        world.task.spec,
+        config,
+        seed=seed,
+        model=model,
+        world=world,
+        kind=settings["patch"],
+        unit=settings["unit"],
     )
     return world, agent
 
@@ -283,9 +335,11 @@ def _summary(
     alpha = max(e["alpha"] for e in third)
     years = sum(world.gamma**t for t in range(LIMIT)) if world.clock else 1 / (1 - world.gamma)
     diagnosis, last = verdict(diagnoses), evaluations[-1]
+    lag_bound = float(np.mean([e["lag_bound"] for e in third]))
     return {
         "q": float(q.mean()),
-        "lag_bound": float(np.mean([e["lag_bound"] for e in third])),
+        "lag_bound": lag_bound,
+        "lag_ratio": float(q.mean()) / lag_bound,
         "slope": 1000 * float(np.polyfit(steps, q, 1)[0]),
         "bound": (world.highest + alpha * math.log(4)) * years,
         "edge": float(np.mean([e["edge"] for e in evaluations])),

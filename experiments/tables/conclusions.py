@@ -73,23 +73,25 @@ def detector(summary: Summary) -> list[str]:
 
 
 def guided(summary: Summary) -> list[str]:
-    """For every learner L with columns `L`, `L unguided` and `L guided`: differences of the means
-    over datasets of the last scores."""
+    """For every learner L with columns `L`, `L unguided` and `L guided` (or several whose labels
+    begin so): differences of the means over datasets of the last scores."""
     lines = []
     for block in summary.blocks:
         scores = {c.label: block.scores(c) for c in block.block.columns if block.complete(c)}
+        where = block.block.title or f"{len(block.block.rows)} datasets"
         for name in scores:
-            kinds = {"real": name, "unguided": f"{name} unguided", "guided": f"{name} guided"}
-            if not set(kinds.values()) <= scores.keys():
+            if f"{name} unguided" not in scores:
                 continue
-            parts = []
-            for a, b in (("unguided", "real"), ("guided", "real"), ("guided", "unguided")):
-                pair = {kind: scores[kinds[kind]] for kind in (a, b)}
-                d = statistics.paired_comparison(pair, b)[a].difference
-                around = "" if np.isnan(d.low) else f" [{d.low:.1f}, {d.high:.1f}]"
-                parts.append(f"{a} less {b} {d.estimate:.1f}{around}")
-            where = block.block.title or f"{len(block.block.rows)} datasets"
-            lines.append(f"{name}, {where}: {', '.join(parts)} (mean score, 95 %).")
+            for label in (x for x in scores if x.startswith(f"{name} guided")):
+                kind = label.removeprefix(f"{name} ")
+                kinds = {"real": name, "unguided": f"{name} unguided", kind: label}
+                parts = []
+                for a, b in (("unguided", "real"), (kind, "real"), (kind, "unguided")):
+                    pair = {k: scores[kinds[k]] for k in (a, b)}
+                    d = statistics.paired_comparison(pair, b)[a].difference
+                    around = "" if np.isnan(d.low) else f" [{d.low:.1f}, {d.high:.1f}]"
+                    parts.append(f"{a} less {b} {d.estimate:.1f}{around}")
+                lines.append(f"{name}, {where}: {', '.join(parts)} (mean score, 95 %).")
     return lines
 
 

@@ -79,6 +79,50 @@ def test_the_first_generation_is_not_guided_and_later_ones_are(pendulum: Dataset
     assert "generated/log_prob" in logged[-2]  # of the ninth update; the last event is the end
 
 
+@pytest.mark.parametrize("level", [0.4, 0.8])
+def test_generated_actions_have_the_level(level: float, pendulum: Dataset) -> None:
+    """Distances of generated actions to the policy's against those of logged ones: for a policy
+    without a density of its own the level is what squared distances have lost."""
+    generation = {"every": 300, "level": level, "windows": 64}
+    model = {"updates": 300, "steps": 24, "length": 8}
+    made = agent(pendulum, generation=generation, model=model)
+    made.fit(pendulum, 200, callbacks=[])
+    metrics = made.source.generate(guided=True)
+
+    def distance(rows: Transitions) -> float:
+        # actions of the pendulum are in [-2, 2]
+        return float(((rows.action - made.policy(rows.obs)) / 2).detach().square().mean())
+
+    assert made.source.steps is not None
+    lost = 1 - distance(made.source.steps) / distance(pendulum.transitions)
+    assert lost == pytest.approx(float(metrics["generated/level"]), abs=1e-4)
+    assert lost == pytest.approx(level, abs=0.03)
+    assert float(metrics["generated/weight"]) == pytest.approx(made.source.weight)
+
+
+def test_a_level_needs_a_weight_to_begin_at(pendulum: Dataset) -> None:
+    with pytest.raises(ConfigError, match=r"level is 0.5 with weight 0"):
+        agent(pendulum, generation={"level": 0.5, "weight": 0.0})
+
+
+def test_two_steps_of_the_critics_an_update(pendulum: Dataset) -> None:
+    """An update is two of the critics', each with noise of its own, and one of the policy's."""
+    config = TD3BCConfig(hidden=(16,), batch_size=32, policy_every=1, critic_steps=2)
+    twice, single = (TD3BC(pendulum.spec, config, seed=3) for _ in range(2))
+    for made in (twice, single):
+        made.prepare(pendulum, lambda metrics: None)
+    batch = twice.next_batch()
+    assert batch.noise is not None and batch.noise.shape == (2, 32, 1)
+    twice.update(batch)
+    for noise in batch.noise:
+        single.learner.update_critic(batch, noise)
+    single.learner.update_policy(batch)
+    for name in ("critic", "policy"):
+        pair = (twice.learner.modules[name], single.learner.modules[name])
+        for a, b in zip(*(module.parameters() for module in pair), strict=True):
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("held", [0.0, 0.4])
 def test_progress_is_shown_while_the_generator_is_fitted(
     held: float, pendulum: Dataset, capsys: pytest.CaptureFixture[str]

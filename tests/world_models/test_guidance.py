@@ -16,7 +16,7 @@ from mbrl.errors import ConfigError
 from mbrl.networks import DeterministicPolicy, SquashedGaussianPolicy, TanhMeanGaussianPolicy
 from mbrl.types import Spec
 from world_models import PolicyGuidance
-from world_models.guidance import log_prob, window_log_prob
+from world_models.guidance import log_prob, weight_for, window_log_prob
 from world_models.samplers import Churn, DPMSolverPP, FeynmanKac, edm_levels
 from world_models.windows import Tokens
 
@@ -331,3 +331,17 @@ def test_neither_mode_is_exact_and_the_correctors_are() -> None:
     exact = torch.cat([mean[actions], covariance[actions][:, actions].flatten()])
     error = found.std(0) / len(runs) ** 0.5
     assert ((found.mean(0) - exact).abs() < 4.5 * error + 0.01).all()
+
+
+@pytest.mark.parametrize("start", [0.01, 1.0, 300.0])
+@pytest.mark.parametrize("goal", [0.25, 0.5, 0.75])
+def test_the_weight_of_a_level_in_closed_form(start: float, goal: float) -> None:
+    """Where the level is w / (1 + w), it is goal / (1 - goal)."""
+    found = weight_for(lambda weight: weight / (1.0 + weight), goal, start)
+    assert found == pytest.approx(goal / (1.0 - goal), rel=0.045)
+
+
+def test_levels_that_no_weight_has() -> None:
+    assert weight_for(lambda weight: 0.6, 0.5, 1.0) == 0.0
+    assert weight_for(lambda weight: weight * (4.0 - weight) / 10.0, 0.9, 0.5) == 2.0
+    assert weight_for(lambda weight: 0.4 - 0.1 / (1.0 + weight), 0.9, 1.0) == 4096.0

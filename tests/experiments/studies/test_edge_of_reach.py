@@ -114,9 +114,55 @@ def test_controls_patch_as_many_rows_as_the_oracle(kind: str) -> None:
 
 
 def test_settings_that_cannot_be() -> None:
-    for change, text in (({"patch": "magic"}, "magic"), ({"horizon": 31}, "1..30")):
+    for change, text in (
+        ({"patch": "magic"}, "magic"),
+        ({"horizon": 31}, "1..30"),
+        ({"unit": 0.0}, "unit is 0.0"),
+    ):
         with pytest.raises(ConfigError, match=text):
             edge_of_reach.build(SETTINGS | change, 0)
+
+
+def test_networks_see_coordinates_in_their_unit() -> None:
+    """Values and actions are those of networks without a unit at coordinates that are divided by
+    hand; CORL's first layer is within 1 / sqrt(width)."""
+    small = SETTINGS | {"hidden": [16, 16], "init": "corl", "critics": 3, "clock": True}
+    made = []
+    for unit in (1.0, 5.0):
+        world, agent = edge_of_reach.build(small | {"unit": unit}, 0)
+        agent.prepare(edge_of_reach.starting_data(world, 0), lambda metrics: None)
+        made.append(agent)
+    plain, scaled = made
+    assert len(plain.learner.critic.weights) == 3
+    first = plain.learner.critic.weights[0].detach()
+    assert first.shape == (3, 5, 16) and 0.2 < float(first.abs().max()) <= 16**-0.5
+    obs = torch.tensor([[10.0, -5.0, 0.5], [2.5, 0.0, 1.0]])
+    divided = obs / torch.tensor([5.0, 5.0, 1.0])
+    torch.testing.assert_close(scaled.learner.actor(obs), plain.learner.actor(divided))
+    torch.testing.assert_close(
+        edge_of_reach.greedy_values(scaled.learner, obs),
+        edge_of_reach.greedy_values(plain.learner, divided),
+    )
+
+
+def test_a_stopped_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_of_reach, "SAVE_EVERY", 20)
+    settings = SETTINGS | {"hidden": [8], "updates": 48, "unit": 5.0}
+
+    def stop(world: Plane, agent: edge_of_reach.PatchedRAVL, metrics: object) -> dict[str, float]:
+        if agent.step == 30:
+            raise KeyboardInterrupt
+        return evaluate(world, agent, metrics)  # type: ignore[arg-type]
+
+    evaluate = edge_of_reach.evaluate
+    whole = edge_of_reach.measure(settings, 0, tmp_path / "whole")
+    monkeypatch.setattr(edge_of_reach, "evaluate", stop)
+    with pytest.raises(KeyboardInterrupt):
+        edge_of_reach.measure(settings, 0, tmp_path / "stopped")
+    monkeypatch.setattr(edge_of_reach, "evaluate", evaluate)
+    again = edge_of_reach.measure(settings, 0, tmp_path / "stopped")
+    assert again.values == pytest.approx(whole.values, nan_ok=True) and again.curves == whole.curves
+    assert whole.values["lag_ratio"] == whole.values["q"] / whole.values["lag_bound"]
 
 
 TABLE = """
