@@ -160,6 +160,8 @@ class Pass(torch.autograd.Function):
 def adam_step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> bool:
     """A step of Adam or AdamW with `gradients` for its parameters in their order; False, and
     nothing done, where it has no moments yet or is another optimiser."""
+    if torch.compiler.is_compiling():
+        return False
     loaded, groups = library(), optimiser.param_groups
     if loaded is None or type(optimiser) not in (torch.optim.Adam, torch.optim.AdamW):
         return False
