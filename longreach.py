@@ -1,5 +1,5 @@
 """The library under one name: `import longreach as lr`, then `lr.RAVL`, `lr.load`, `lr.evaluate`,
-`lr.collect`, `lr.make`, `lr.export`. A name is imported when it is first used."""
+`lr.fit_many`, `lr.collect`, `lr.make`, `lr.export`. A name is imported when it is first used."""
 
 import importlib
 import importlib.util
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from experiments.export.agent import export as export
     from experiments.recording.environment import collect as collect
     from mbrl.evaluation import evaluate as evaluate
+    from mbrl.many import fit_many as fit_many
     from mbrl.tasks import make as make
 
     __version__: str
@@ -29,6 +30,7 @@ _OTHERS = {  # name -> module
     "collect": "experiments.recording.environment",
     "evaluate": "mbrl.evaluation",
     "export": "experiments.export.agent",
+    "fit_many": "mbrl.many",
     "make": "mbrl.tasks",
 }
 

@@ -27,7 +27,7 @@ SHORT: dict[str, list[str] | None] = {
     "run ravl": FITTED,
     "run mopo": FITTED,
     "run": ["--steps", "20"],
-    "bench": ["--quick", "--no-peers"],
+    "bench": ["--quick", "--peers", "None"],
     "collect": None,
     "crosscheck": ["--seeds", "1", "--steps", "300"],
     "data fetch": None,

@@ -7,6 +7,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mbrl.native.build import library
+
 PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "mujoco", "h5py", "stable-baselines3")
 
 
@@ -20,6 +22,7 @@ def environment(device: str) -> dict[str, Any]:
             "system": platform.platform(),
             "processor": processor(),
             "device": device,
+            "compiled": library() is not None,  # whether updates run in compiled code
         },
     }
 

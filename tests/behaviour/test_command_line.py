@@ -12,6 +12,7 @@ from experiments import cli
 from experiments.__main__ import VERBS, main
 from experiments.cli.list import description
 from experiments.runs import training as run
+from mbrl.native.build import library
 from world_models import EnsembleConfig
 
 
@@ -90,6 +91,7 @@ def test_run_evaluate_inspect(tmp_path: Path, monkeypatch, capsys) -> None:
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["data"]["name"] == "pendulum/medium-replay"
     assert len(manifest["data"]["fingerprint"]) == 64
+    assert manifest["machine"]["compiled"] == (library() is not None)
     assert main(["evaluate", "run", "--episodes", "3"]) == 0
     assert "over 3 starts" in capsys.readouterr().out
     assert main(["model", "inspect", "run", "--steps", "5"]) == 0
