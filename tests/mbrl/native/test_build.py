@@ -11,6 +11,8 @@ from mbrl.native import build
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(build, "HOME", tmp_path / "native")
+    quick = tuple("-O0" if flag == "-O3" else flag for flag in build.FLAGS)
+    monkeypatch.setattr(build, "FLAGS", quick)
     build.library.cache_clear()
     yield
     build.library.cache_clear()
