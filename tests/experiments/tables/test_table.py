@@ -1,6 +1,7 @@
 """Tables from their file to their pages: cells are run once and can be repeated exactly."""
 
 import csv
+import dataclasses
 import io
 import json
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from algorithms.evaluation import halted
 from experiments.tables import plan, records, render, summary, table, table_figures
 from mbrl.errors import ConfigError
 from tests.experiments.tables.small_table import Here, finish
@@ -118,22 +120,26 @@ def test_a_missing_dataset_names_the_command_that_gets_it(name: str, command: st
 
 FLAT = """
 algorithms = ["bc"]
-datasets = ["pendulum/medium"]
+datasets = ["pendulum/medium-replay"]
 seeds = [0, 1]
-steps = 300
+steps = 60
 holdout = 0.1
-until_flat = { every = 15, patience = 2 }
+until_flat = { every = 15, patience = 1 }
 
 [[blocks]]
 title = "To the end"
-datasets = ["pendulum/medium"]
+datasets = ["pendulum/medium-replay"]
 steps = 30
 holdout = 0.0
 until_flat = {}
 """
 
 
-def test_cells_that_end_by_the_offline_criterion(tmp_path: Path) -> None:
+def test_cells_that_end_by_the_offline_criterion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"members": 2, "elites": 2, "hidden": (16,), "max_epochs": 5, "reward_updates": 20}
+    monkeypatch.setattr(halted, "MODEL", dataclasses.replace(halted.MODEL, **small))
     (tmp_path / "flat.toml").write_text(FLAT)
     chosen = plan.load(str(tmp_path / "flat.toml"))
     finish(chosen, tmp_path)
@@ -143,7 +149,7 @@ def test_cells_that_end_by_the_offline_criterion(tmp_path: Path) -> None:
     for record in known[:2]:
         ended = record["until_flat"]
         assert ended["why"] in ("flat", "updates") and record["processor_seconds"] > 0
-        assert record["steps"][-1] == ended["checks"][-1][0] <= 300
+        assert record["steps"][-1] == ended["checks"][-1][0] <= 60
     assert all("until_flat" not in record | record["key"] for record in known[2:])
     assert table.check(chosen, home, cells[:1], 1, Here(), Console(quiet=True)) == 0
     results = summary.collect(chosen, home, *table.fingerprints(cells))
