@@ -19,6 +19,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("bc", {"hidden": [64, 64]}),
     "td3_bc": ("td3_bc", {"hidden": [64, 64]}),
     "td3_bc, raw observations": ("td3_bc", {"hidden": [33], "normalise_obs": False}),
+    "td3_bc, much noise": ("td3_bc", {"hidden": [32], "policy_noise": 1.0}),
     "td3_bc, two critic steps": ("td3_bc", {"hidden": [32], "critic_steps": 2, "policy_every": 1}),
     "rebrac": ("rebrac", {"hidden": [32, 32], "layer_norm": False, "batch_size": 64}),
     "rebrac, heavy": (
