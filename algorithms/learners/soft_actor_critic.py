@@ -205,7 +205,7 @@ class SoftActorCritic:
         }
         self.compiled_critics = compiled_critics or critic_loss is None
         self.compiled = soft_steps(self)
-        self.steps: SoftSteps | None = None  # those of the present update, if they fit
+        self.steps: SoftSteps | None = None  # those of an update that is under way
 
     @property
     def policy(self) -> SquashedGaussianPolicy:
@@ -239,6 +239,7 @@ class SoftActorCritic:
             polyak_update(self.target, self.critic, self.config.tau)
         else:
             self.steps.average()
+            self.steps = None
         if "average" in self.modules:
             rate = self.config.policy_average if count > 0 else 1.0
             polyak_update(self.modules["average"], self.actor, rate)
