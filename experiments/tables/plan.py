@@ -60,6 +60,11 @@ class Row:
     until_flat: UntilFlatSettings = field(default_factory=UntilFlatSettings)
 
     @property
+    def trained_on(self) -> str:
+        """The name of the part of the data that a run learns from."""
+        return self.data if self.holdout == 0 else f"{self.data} less {self.holdout:g}"
+
+    @property
     def folder(self) -> str:
         return file_name(re.sub(r"[^A-Za-z0-9._=+@-]+", "-", self.label).strip("-"))
 

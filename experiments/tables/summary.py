@@ -84,8 +84,8 @@ class Summary:
 def collect(
     plan: Plan, home: Path, fingerprints: dict[str, str], missing: dict[str, str]
 ) -> Summary:
-    """Read all records of `plan` under `home`. `fingerprints` are those of the datasets on this
-    machine, `missing` says how to get the others."""
+    """Read all records of `plan` under `home`. `fingerprints` are those of the data on this machine
+    (by `Row.trained_on`), `missing` says how to get the others."""
     letters = "abcdefgh"
     figures = [published(n, letter) for n, letter in zip(plan.published, letters, strict=False)]
     blocks = []
@@ -100,7 +100,7 @@ def collect(
             entry = entries[cell.row.label, cell.column.label]
             entry.missing = missing.get(cell.row.data)
             if record is not None:
-                _add_run(entry, cell.seed, record, fingerprints.get(cell.row.data))
+                _add_run(entry, cell.seed, record, fingerprints.get(cell.row.trained_on))
         for row in block.rows:
             for column in block.columns:
                 reported = [

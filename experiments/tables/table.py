@@ -19,6 +19,7 @@ from experiments.tables.plan import Cell, Plan
 from mbrl import data
 from mbrl.data.cards import find_tier
 from mbrl.data.fingerprint import fingerprint
+from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError, DataError, MissingDataError, unknown_name
 
 
@@ -113,8 +114,8 @@ def finish(
 
 
 def _data_changed(cell: Cell, record: dict[str, Any], fingerprint_of: dict[str, str]) -> bool:
-    data_name = cell.row.data
-    return bool(data_name) and fingerprint_of.get(data_name) != record.get("fingerprint")
+    known = fingerprint_of.get(cell.row.trained_on)
+    return bool(cell.row.data) and known != record.get("fingerprint")
 
 
 def check(
@@ -153,12 +154,17 @@ def check(
 
 
 def fingerprints(cells: Sequence[Cell]) -> tuple[dict[str, str], dict[str, str]]:
-    """Fingerprints of the datasets on this machine, and for each other one how to get it."""
+    """Fingerprints of the datasets on this machine, and of the parts of them that rows learn from,
+    by `Row.trained_on`; for each other dataset how to get it."""
     fingerprint_of: dict[str, str] = {}
     missing: dict[str, str] = {}
     for name in sorted({c.row.data for c in cells if c.row.data}):
         try:
-            fingerprint_of[name] = fingerprint(data.load(name))
+            dataset = data.load(name)
+            fingerprint_of[name] = fingerprint(dataset)
+            rows = [c.row for c in cells if c.row.data == name and c.row.holdout > 0]
+            for key, row in {row.trained_on: row for row in rows}.items():
+                fingerprint_of[key] = fingerprint(hold_out(dataset, row.holdout)[0])
         except MissingDataError:
             missing[name] = f"{name} is not on this machine: `{getting(name)}` gets it."
         except DataError as problem:  # here, and not as published

@@ -153,4 +153,6 @@ def test_cells_that_end_by_the_offline_criterion(
     assert all("until_flat" not in record | record["key"] for record in known[2:])
     assert table.check(chosen, home, cells[:1], 1, Here(), Console(quiet=True)) == 0
     results = summary.collect(chosen, home, *table.fingerprints(cells))
+    shown = [entry for block in results.blocks for entry in block.entries.values()]
+    assert shown and not any(entry.changed for entry in shown)  # the part learned from is known
     assert table_figures.draw(results, tmp_path)  # also where seeds end at different updates
