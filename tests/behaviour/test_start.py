@@ -53,6 +53,7 @@ def test_the_front_door_has_every_algorithm_when_it_is_asked_for() -> None:
         "collect",
         "evaluate",
         "export",
+        "fit_many",
         "make",
         "__version__",
     } == set(dir(longreach))
