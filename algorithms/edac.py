@@ -11,13 +11,14 @@ import torch
 from torch import Generator, Tensor
 
 from algorithms.learners import soft_actor_critic
-from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic, SoftConfig
+from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic, SoftConfig, Target
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.networks import ensemble_values
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
+from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,25 @@ def critic_loss(learner: SoftActorCritic, batch: Batch, target: Tensor) -> tuple
     return loss + eta * diversity, metrics | {"critic/diversity": diversity.detach()}
 
 
+def diversified(
+    spec: Spec,
+    config: LearnerConfig,
+    device: torch.device,
+    generator: Generator,
+    target: Target | None = None,
+) -> SoftActorCritic:
+    """The learner with this loss of the critics, and a `target` of another algorithm."""
+    return SoftActorCritic(
+        spec,
+        config,
+        device,
+        generator,
+        critic_loss=critic_loss,
+        target=target,
+        compiled_critics=True,
+    )
+
+
 class EDAC(Agent[Batch]):
     """SAC with a diversified critic ensemble.
 
@@ -70,12 +90,5 @@ class EDAC(Agent[Batch]):
 
     def build(self, generator: Generator) -> tuple[SoftActorCritic, LoggedRows]:
         c = self.config.learner
-        learner = SoftActorCritic(
-            self.spec,
-            c,
-            self.device,
-            generator,
-            critic_loss=critic_loss,
-            compiled_critics=True,
-        )
+        learner = diversified(self.spec, c, self.device, generator)
         return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)

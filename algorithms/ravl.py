@@ -51,13 +51,6 @@ class RAVL(Agent[Batch]):
         self, generator: Generator, model: WorldModel | None = None
     ) -> tuple[SoftActorCritic, ImaginedRows]:
         c, device = self.config, self.device
-        learner = SoftActorCritic(
-            self.spec,
-            c.learner,
-            device,
-            generator,
-            critic_loss=edac.critic_loss,
-            compiled_critics=True,
-        )
+        learner = edac.diversified(self.spec, c.learner, device, generator)
         model = dynamics(self.spec, c.model, c.imagination, device, self.seed, model)
         return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)

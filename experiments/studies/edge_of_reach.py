@@ -154,15 +154,8 @@ class PatchedRAVL(Agent[Batch]):
     ) -> tuple[SoftActorCritic, ImaginedRows]:
         self.world, self.kind, self.unit = world, kind, unit
         c, device = self.config, self.device
-        learner = SoftActorCritic(
-            self.spec,
-            c.learner,
-            device,
-            generator,
-            critic_loss=edac.critic_loss,
-            compiled_critics=True,
-            target=None if kind == "none" else self.patched_target,
-        )
+        target = None if kind == "none" else self.patched_target
+        learner = edac.diversified(self.spec, c.learner, device, generator, target)
         return learner, ImaginedRows(learner, model, c.imagination, device, self.seed)
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:

@@ -37,6 +37,25 @@ static Sample sample(const Network& actor, Pass& pass, const float* noise, Int a
   return s;
 }
 
+// Actions drawn at a step's observations: the actor's pass, the sample, and the critics' inputs there.
+struct Draw {
+  Pass pass;
+  Sample sample;
+  float* x;  // [rows, obs_dim + action_dim]
+};
+
+template <class Step>
+static Draw new_draw(const Network& actor, const Step& step, float* panel) {
+  const Int rows = step.rows, S = step.obs_dim, A = step.action_dim, width = S + A;
+  float *inputs = arena.take(rows * S), *x = arena.take(rows * width);
+  write_inputs(inputs, S, step.obs, rows, S, step.actor_inputs);
+  Pass pass = new_pass(actor, inputs, rows, S);
+  const Sample s = sample(actor, pass, step.noise, A, panel);
+  write_inputs(x, width, step.obs, rows, S, step.critic_inputs);
+  write_actions(x, width, S, Column{s.action, A}, rows, A);
+  return Draw{pass, s, x};
+}
+
 struct PolicyStep {
   const Network *actor, *critic;
   Normaliser actor_inputs, critic_inputs;
@@ -54,12 +73,10 @@ struct PolicyStep {
 extern "C" void policy_step(const PolicyStep* step) {
   arena.clear();
   const Network &actor = *step->actor, &critic = *step->critic;
-  const Int rows = step->rows, S = step->obs_dim, A = step->action_dim, width = S + A;
+  const Int rows = step->rows, A = step->action_dim, width = step->obs_dim + A;
   float* panel = new_panel(actor, critic, rows);
-  float* inputs = arena.take(rows * S);
-  write_inputs(inputs, S, step->obs, rows, S, step->actor_inputs);
-  Pass pass = new_pass(actor, inputs, rows, S);
-  const Sample s = sample(actor, pass, step->noise, A, panel);
+  const Draw draw = new_draw(actor, *step, panel);
+  const Sample& s = draw.sample;
 
   double entropy = 0.0;
   for (Int m = 0; m < rows; m++) entropy -= s.log_prob[m];
@@ -71,11 +88,8 @@ extern "C" void policy_step(const PolicyStep* step) {
   }
   const float alpha = std::exp(*step->log_alpha);
 
-  float* x = arena.take(rows * width);
-  write_inputs(x, width, step->obs, rows, S, step->critic_inputs);
-  write_actions(x, width, S, Column{s.action, A}, rows, A);
   float *q = arena.take(rows), *dq_da = arena.take(rows * A);
-  value_gradients(critic, x, rows, width, critic.members, step->of_mean, A, q, dq_da, panel);
+  value_gradients(critic, draw.x, rows, width, critic.members, step->of_mean, A, q, dq_da, panel);
   double value = 0.0;
   for (Int m = 0; m < rows; m++) value += q[m];
 
@@ -93,7 +107,7 @@ extern "C" void policy_step(const PolicyStep* step) {
   Gradients gradients(actor);
   const Int wide = actor.widest();
   float* const two[2] = {arena.take(rows * wide), arena.take(rows * wide)};
-  backward(actor, 0, pass, g, &gradients, two, panel);
+  backward(actor, 0, draw.pass, g, &gradients, two, panel);
   descend(actor, gradients, step->actor_adam);
   step->metrics[0] = (float)(-alpha * entropy - value / rows);
   step->metrics[1] = (float)entropy;
@@ -116,16 +130,11 @@ struct SoftTarget {
 extern "C" void soft_target(const SoftTarget* step) {
   arena.clear();
   const Network &actor = *step->actor, &critic = *step->critic;
-  const Int rows = step->rows, S = step->obs_dim, A = step->action_dim, width = S + A;
+  const Int rows = step->rows, A = step->action_dim, width = step->obs_dim + A;
   float* panel = new_panel(actor, critic, rows);
-  float* inputs = arena.take(rows * S);
-  write_inputs(inputs, S, step->obs, rows, S, step->actor_inputs);
-  Pass pass = new_pass(actor, inputs, rows, S);
-  const Sample s = sample(actor, pass, step->noise, A, panel);
-  float* x = arena.take(rows * width);
-  write_inputs(x, width, step->obs, rows, S, step->critic_inputs);
-  write_actions(x, width, S, Column{s.action, A}, rows, A);
-  Pass values = new_pass(critic, x, rows, width);
+  const Draw draw = new_draw(actor, *step, panel);
+  const Sample& s = draw.sample;
+  Pass values = new_pass(critic, draw.x, rows, width);
   float *q = arena.take(rows), *lowest = arena.take(rows);
   const Int count = step->subset ? step->subset_size : critic.members;
   for (Int n = 0; n < count; n++) {

@@ -2,6 +2,23 @@
 // them is `algorithms/learners/td3.py`.
 #include "actor_critic.h"
 
+// The policy's action at a step's observations, which begin the rows of x [rows, obs_dim + action_dim].
+struct Action {
+  Pass pass;
+  float *x, *action;
+};
+
+template <class Step>
+static Action new_action(const Network& policy, const Step& step, float* panel) {
+  const Int rows = step.rows, S = step.obs_dim, A = step.action_dim, width = S + A;
+  float *x = arena.take(rows * width), *action = arena.take(rows * A);
+  write_inputs(x, width, step.obs, rows, S, step.inputs);
+  Pass pass = new_pass(policy, x, rows, width);
+  forward(policy, 0, pass, action, panel);
+  activate(Tanh, action, action, rows * A);
+  return Action{pass, x, action};
+}
+
 struct DeterministicTarget {
   const Network *policy, *critic;  // the target averages
   Normaliser inputs;
@@ -18,12 +35,8 @@ extern "C" void deterministic_target(const DeterministicTarget* step) {
   const Network &policy = *step->policy, &critic = *step->critic;
   const Int rows = step->rows, S = step->obs_dim, A = step->action_dim, width = S + A;
   float* panel = new_panel(policy, critic, rows);
-  float* x = arena.take(rows * width);
-  write_inputs(x, width, step->obs, rows, S, step->inputs);
-  Pass pass = new_pass(policy, x, rows, width);
-  float* action = arena.take(rows * A);
-  forward(policy, 0, pass, action, panel);
-  activate(Tanh, action, action, rows * A);
+  const Action acted = new_action(policy, *step, panel);
+  float *x = acted.x, *action = acted.action;
   for (Int i = 0; i < rows * A; i++) {
     const float n = clipped(step->noise[i] * step->deviation, step->bound);
     action[i] = clipped(action[i] + n, 1.0f);
@@ -65,12 +78,9 @@ extern "C" void deterministic_policy_step(const DeterministicPolicyStep* step) {
   const Network &policy = *step->policy, &critic = *step->critic;
   const Int rows = step->rows, S = step->obs_dim, A = step->action_dim, width = S + A;
   float* panel = new_panel(policy, critic, rows);
-  float* x = arena.take(rows * width);
-  write_inputs(x, width, step->obs, rows, S, step->inputs);
-  Pass pass = new_pass(policy, x, rows, width);
-  float *action = arena.take(rows * A), *q = arena.take(rows), *dq_da = arena.take(rows * A);
-  forward(policy, 0, pass, action, panel);
-  activate(Tanh, action, action, rows * A);
+  const Action acted = new_action(policy, *step, panel);
+  float *x = acted.x, *action = acted.action;
+  float *q = arena.take(rows), *dq_da = arena.take(rows * A);
   write_actions(x, width, S, Column{action, A}, rows, A);
   if (step->value_weight != 0.0f) {
     value_gradients(critic, x, rows, width, step->of_minimum ? critic.members : 1, false, A, q, dq_da, panel);
@@ -96,7 +106,7 @@ extern "C" void deterministic_policy_step(const DeterministicPolicyStep* step) {
   Gradients gradients(policy);
   const Int wide = policy.widest();
   float* const two[2] = {arena.take(rows * wide), arena.take(rows * wide)};
-  backward(policy, 0, pass, g, &gradients, two, panel);
+  backward(policy, 0, acted.pass, g, &gradients, two, panel);
   descend(policy, gradients, step->adam);
   step->metrics[0] = (float)(step->clone_weight * distance / rows - weight * value / rows);
   step->metrics[1] = (float)(step->distance_scale * distance / rows);

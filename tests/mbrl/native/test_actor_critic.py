@@ -11,6 +11,7 @@ from algorithms.learners.soft_actor_critic import LearnerConfig, regression
 from mbrl.buffer import Batch
 from mbrl.native.build import library
 from mbrl.types import Spec
+from tests.mbrl.native.moments import same_moments
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 SPEC = Spec("t", 5, 3, action_low=(-1.0,) * 3, action_high=(1.0,) * 3)
@@ -84,18 +85,6 @@ def test_five_updates_are_those_of_autograd(settings: dict[str, Any], rows: int)
         for key, value in module.state_dict().items():
             found = ours.modules[name].state_dict()[key]
             torch.testing.assert_close(found, value, rtol=1e-4, atol=2e-5, msg=f"{name}.{key}")
-
-
-def same_moments(ours: EDAC, plain: EDAC) -> None:
-    """The optimisers' moments, and with them the gradients, are equal."""
-    for name, optimiser in plain.optimisers.items():
-        theirs, mine = (o.state_dict()["state"] for o in (optimiser, ours.optimisers[name]))
-        for index, state in theirs.items():
-            for key, value in state.items():
-                scale = value.abs().max().item()
-                torch.testing.assert_close(
-                    mine[index][key], value, rtol=1e-3, atol=1e-4 * scale, msg=f"{name}.{key}"
-                )
 
 
 def same_weights(ours: EDAC, plain: EDAC, name: str) -> None:

@@ -12,6 +12,7 @@ from algorithms import ALGORITHMS
 from experiments.settings import build_config
 from mbrl.data import load
 from mbrl.native.build import SWITCH, library
+from tests.mbrl.native.moments import same_moments
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 DATASET = load("reacher/medium")
@@ -74,18 +75,6 @@ def test_six_updates_are_those_of_autograd(
         for field, value in module.state_dict().items():
             found = ours.modules[key].state_dict()[field]
             torch.testing.assert_close(found, value, rtol=1e-3, atol=3e-5, msg=f"{key}.{field}")
-
-
-def same_moments(ours: Any, plain: Any) -> None:
-    """The optimisers' moments, and with them the gradients, are equal."""
-    for name, optimiser in plain.optimisers.items():
-        theirs, mine = (o.state_dict()["state"] for o in (optimiser, ours.optimisers[name]))
-        for index, state in theirs.items():
-            for key, value in state.items():
-                scale = value.abs().max().item()
-                torch.testing.assert_close(
-                    mine[index][key], value, rtol=1e-3, atol=2e-4 * scale, msg=f"{name}.{key}"
-                )
 
 
 def test_the_steps_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
