@@ -11,7 +11,14 @@ from torch import Tensor
 from mbrl.buffer import Batch
 from mbrl.native.build import library
 from mbrl.native.networks import Network, column, fits, normaliser
-from mbrl.native.structs import AdamStruct, Column, NetworkStruct, NormaliserStruct, adam_struct
+from mbrl.native.structs import (
+    SIZES,
+    AdamStruct,
+    Column,
+    NetworkStruct,
+    NormaliserStruct,
+    adam_struct,
+)
 from mbrl.networks import EnsembleMLP, Normaliser, SquashedGaussianPolicy
 from mbrl.types import Spec
 
@@ -27,9 +34,7 @@ class _PolicyStep(ctypes.Structure):
         ("critic_inputs", NormaliserStruct),
         ("obs", Column),
         ("noise", _Pointer),
-        ("rows", _Int),
-        ("obs_dim", _Int),
-        ("action_dim", _Int),
+        *SIZES,
         ("log_alpha", _Pointer),
         ("alpha_moment", _Pointer),
         ("alpha_square", _Pointer),
@@ -55,9 +60,7 @@ class _SoftTarget(ctypes.Structure):
         ("noise", _Pointer),
         ("subset", _Pointer),
         ("subset_size", _Int),
-        ("rows", _Int),
-        ("obs_dim", _Int),
-        ("action_dim", _Int),
+        *SIZES,
         ("log_alpha", _Float),
         ("with_entropy", _Int),
         ("target", _Pointer),
@@ -71,9 +74,7 @@ class _CriticStep(ctypes.Structure):
         ("obs", Column),
         ("action", Column),
         ("target", _Pointer),
-        ("rows", _Int),
-        ("obs_dim", _Int),
-        ("action_dim", _Int),
+        *SIZES,
         ("huber", _Float),
         ("eta", _Float),
         ("scale", ctypes.c_double),

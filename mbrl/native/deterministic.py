@@ -11,7 +11,14 @@ from mbrl.buffer import Batch
 from mbrl.native.actor_critic import readable
 from mbrl.native.build import library
 from mbrl.native.networks import Network, column, fits, normaliser
-from mbrl.native.structs import AdamStruct, Column, NetworkStruct, NormaliserStruct, adam_struct
+from mbrl.native.structs import (
+    SIZES,
+    AdamStruct,
+    Column,
+    NetworkStruct,
+    NormaliserStruct,
+    adam_struct,
+)
 from mbrl.networks import DeterministicPolicy, EnsembleMLP
 from mbrl.types import Spec
 
@@ -30,9 +37,7 @@ class _Target(ctypes.Structure):
         ("next_action", Column),
         ("has_next", Column),
         ("noise", _Pointer),
-        ("rows", _Int),
-        ("obs_dim", _Int),
-        ("action_dim", _Int),
+        *SIZES,
         ("deviation", _Float),
         ("bound", _Float),
         ("penalty", _Float),
@@ -47,9 +52,7 @@ class _PolicyStep(ctypes.Structure):
         ("inputs", NormaliserStruct),
         ("obs", Column),
         ("logged", Column),
-        ("rows", _Int),
-        ("obs_dim", _Int),
-        ("action_dim", _Int),
+        *SIZES,
         ("of_minimum", _Int),
         ("normalised", _Int),
         ("value_weight", _Float),

@@ -9,7 +9,14 @@ from mbrl.buffer import Batch
 from mbrl.native.actor_critic import readable
 from mbrl.native.build import library
 from mbrl.native.networks import Network, column, fits, normaliser
-from mbrl.native.structs import AdamStruct, Column, NetworkStruct, NormaliserStruct, adam_struct
+from mbrl.native.structs import (
+    SIZES,
+    AdamStruct,
+    Column,
+    NetworkStruct,
+    NormaliserStruct,
+    adam_struct,
+)
 from mbrl.networks import MLP, EnsembleMLP, TanhMeanGaussianPolicy
 from mbrl.types import Spec
 
@@ -28,9 +35,7 @@ class _Step(ctypes.Structure):
         ("reward", Column),
         ("discount", Column),
         ("next_obs", Column),
-        ("rows", _Int),
-        ("obs_dim", _Int),
-        ("action_dim", _Int),
+        *SIZES,
         ("expectile", _Float),
         ("temperature", _Float),
         ("max_weight", _Float),

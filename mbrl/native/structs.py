@@ -24,6 +24,7 @@ class NetworkStruct(ctypes.Structure):
     )
 
 
+SIZES = tuple((name, _Int) for name in ("rows", "obs_dim", "action_dim"))  # of every step's batch
 ADAM = ("rate", "beta1", "beta2", "eps", "l2", "decay")
 
 
