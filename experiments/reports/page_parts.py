@@ -31,31 +31,40 @@ img { max-width: 100%; height: auto; background: white; border-radius: 6px; }
   body { padding: 0.6rem; } th, td { padding: 0.3rem 0.45rem; }
   th:first-child { white-space: normal; max-width: 10rem; overflow-wrap: break-word; }
 }
+td.fact { text-align: left; white-space: normal; }
 """  # noqa: E501
-FACTS = "td.fact { text-align: left; white-space: normal; }"
 
 
 def write_page(folder: Path, title: str, parts: Sequence[str]) -> Path:
     """Write report.html into a run's folder: `parts`, settings, versions and machine."""
-    lines = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(title)}</title><style>{STYLE}{FACTS}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
+    parts = [
         *parts,
         "<h2>Settings</h2>",
         facts(flatten(folders.read_json(folder / "config.json"))),
         "<h2>Versions and machine</h2>",
         facts(flatten(folders.read_json(folder / "manifest.json"))),
-        "</body></html>",
     ]
     path = folder / "report.html"
-    path.write_text(inlined("\n".join(lines) + "\n", folder))
+    path.write_text(inlined(page(title, parts), folder))
     return path
 
 
-def inlined(page: str, folder: Path) -> str:
+def page(title: str, parts: Sequence[str]) -> str:
+    """A whole HTML page: its title as the heading, and `parts` below it."""
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>",
+            f"<h1>{escape(title)}</h1>",
+            *parts,
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def inlined(text: str, folder: Path) -> str:
     """The page with its figures of `folder` and their data within, so that it is one file."""
 
     def within(match: re.Match[str]) -> str:
@@ -67,7 +76,7 @@ def inlined(page: str, folder: Path) -> str:
         name = f' download="{match[2]}"' if match[1] == "href" else ""
         return f'{match[1]}="data:{kind};base64,{data}"{name}'
 
-    return re.sub(r'(src|href)="([A-Za-z0-9_-]+\.(?:png|csv))"', within, page)
+    return re.sub(r'(src|href)="([A-Za-z0-9_-]+\.(?:png|csv))"', within, text)
 
 
 def losses(folder: Path, watched: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.reports.page_parts import STYLE
+from experiments.reports import page_parts
 from experiments.tables import conclusions, render
 from experiments.tables.plan import Column, Row
 from experiments.tables.summary import BlockSummary, Entry, Summary
@@ -17,11 +17,6 @@ from experiments.tables.summary import BlockSummary, Entry, Summary
 def html(summary: Summary, figures: Sequence[Path]) -> str:
     """The page; `figures` are files that stand beside it."""
     parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(summary.plan.title)}</title><style>{STYLE}</style></head><body>",
-        f"<h1>{escape(summary.plan.title)}</h1>",
         f"<p>{escape(render.meaning(summary))}</p>",
     ]
     if not summary.plan.studies_only:
@@ -46,7 +41,7 @@ def html(summary: Summary, figures: Sequence[Path]) -> str:
             f'{file.name}" alt="{escape(name)}; its data: {file.stem}.csv"></div>'
             f'<p><a href="{file.stem}.csv">data</a></p>'
         )
-    return "\n".join([*parts, "</body></html>"]) + "\n"
+    return page_parts.page(summary.plan.title, parts)
 
 
 def _table(head: Sequence[str], rows: Sequence[str]) -> str:
