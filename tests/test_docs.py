@@ -12,7 +12,8 @@ import pytest
 from experiments.__main__ import main
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [page for folder in ("docs", "docs/results") for page in sorted((ROOT / folder).glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 TINY = ["--model.transformer.width", "16", "--final-problems", "2", "--eval-problems", "2"]

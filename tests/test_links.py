@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+DOCS = [page for folder in ("docs", "docs/results") for page in sorted((ROOT / folder).glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS]
 TABLES = sorted(ROOT.glob("experiments/records/*/table.md"))
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -71,5 +72,5 @@ def test_every_table_has_a_line_in_the_index_of_results() -> None:
 
 def test_every_page_is_in_the_site() -> None:
     index = (ROOT / "docs" / "index.md").read_text().split()
-    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    pages = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in DOCS} - {"index"}
     assert pages <= set(index)
