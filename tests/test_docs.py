@@ -12,7 +12,9 @@ import pytest
 from experiments.__main__ import main
 
 ROOT = Path(__file__).parent.parent
-DOCS = [page for folder in ("docs", "docs/results") for page in sorted((ROOT / folder).glob("*.md"))]
+DOCS = [
+    page for folder in ("docs", "docs/results") for page in sorted((ROOT / folder).glob("*.md"))
+]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCS = [page for folder in ("docs", "docs/results") for page in sorted((ROOT / folder).glob("*.md"))]
+DOCS = [
+    page for folder in ("docs", "docs/results") for page in sorted((ROOT / folder).glob("*.md"))
+]
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS]
 TABLES = sorted(ROOT.glob("experiments/records/*/table.md"))
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

@@ -18,16 +18,19 @@ from mbrl import data, tasks
 from mbrl.training import Metrics
 
 RECORDS = Path(__file__).parents[1] / "records"
-TABLES = ("classic", "classic-discrete", "model-based", "bayesian")
+TABLES = ("classic", "classic-discrete", "model-based", "bayesian", "neorl2")
 FORMULA, LIMITS = "Formula:", "When not to use it:"
 MORE = {  # algorithm -> pages that say more
-    "ravl": "[RAVL and the edge of reach](../../edge_of_reach.md)",
-    "neubay": "[NEUBAY](../../neubay.md)",
-    "pgd": "[policy-guided diffusion and samplers](../../pgd.md)",
-    "policy_gradient": "[policy gradients](../../policy_gradient.md), [recipes](../recipes.md)",
+    "ravl": "[RAVL and the edge of reach](../../edge_of_reach.md), "
+    "[what came out](../../results/edge_of_reach.md)",
+    "neubay": "[NEUBAY](../../neubay.md), [what came out](../../results/neubay.md)",
+    "pgd": "[policy-guided diffusion and samplers](../../pgd.md), "
+    "[what came out](../../results/pgd.md)",
+    "policy_gradient": "[policy gradients](../../policy_gradient.md), [recipes](../recipes.md), "
+    "[what came out](../../results/policy_gradient.md)",
     "props": "[policy gradients](../../policy_gradient.md)",
     "sac": "[against an independent implementation]"
-    "(../../results.md#against-an-independent-implementation)",
+    "(../../results/classic.md#against-an-independent-implementation)",
     "pets": "[online](../../algorithms.md#online)",
     "coplanner": "[online](../../algorithms.md#online)",
     "mbpo": "[online](../../algorithms.md#online)",

@@ -12,6 +12,7 @@ from experiments.reports.setting_pages import settings
 from mbrl import config as configs
 from mbrl.config import Count, Positive, Settings, Widths
 from mbrl.policy_gradient import RECIPES
+from tests import test_links
 from tests.small import CONFIGS
 
 
@@ -73,3 +74,10 @@ def test_what_is_logged(name: str) -> None:
 def test_the_page_of_recipes_has_all() -> None:
     page = recipe_page.page()
     assert all(f"\n### {name}\n" in page for name in RECIPES)
+
+
+def test_links_to_other_pages_lead_somewhere() -> None:
+    page = test_links.ROOT / "docs" / "reference" / "algorithms" / "any.md"
+    targets = [t for text in algorithm_pages.MORE.values() for t in test_links.targets(text)]
+    generated = {"../recipes.md"}
+    assert [p for t in targets if t not in generated and (p := test_links.problem(page, t))] == []
