@@ -128,7 +128,9 @@ class COPlanner(Agent[Batch]):
         """The conservative choice."""
         return self.choose(obs, -self.config.foresight.conservative, generator)
 
-    def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
+    def explore(
+        self, obs: Tensor, generator: Generator | None, mask: Tensor | None = None
+    ) -> Tensor:
         """What experience is gathered with: the optimistic choice once there is a model, if there
         is a generator."""
         learned = self.source.learned

@@ -168,7 +168,9 @@ class CrossEntropyPlanner(nn.Module):
         """The action of a fresh plan; `step` continues one."""
         return self.step(obs, None, None)[0]
 
-    def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
+    def explore(
+        self, obs: Tensor, generator: Generator | None, mask: Tensor | None = None
+    ) -> Tensor:
         """The action of a fresh plan, with its draws from `generator`."""
         return self.step(obs, None, generator)[0]
 

@@ -129,6 +129,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
     version = 5
     action_kinds = ("continuous", "discrete")
     learns_offline = False
+    takes_masks = True
     config: PolicyGradientConfig
 
     def build(self, generator: torch.Generator) -> tuple[Networks, OnPolicy]:
@@ -237,9 +238,12 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         """Rounds come from the collector."""
         return {}
 
-    def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
+    def explore(
+        self, obs: Tensor, generator: torch.Generator | None, mask: Tensor | None = None
+    ) -> Tensor:
         """What `acting` draws."""
-        self.drawn = self.acting.draw(obs, generator)
+        limits = {} if mask is None else {"mask": mask.to(obs.device)}
+        self.drawn = self.acting.draw(obs, generator, **limits)
         return self.acting.taken(self.drawn)
 
     def observe_rows(self, data: Transitions, rows: Tensor) -> None:
@@ -305,6 +309,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
             padded("terminated"),
             padded("truncated"),
             mask,
+            action_mask=padded("action_mask") if self.spec.action_mask else None,
             groups={"prompt": owner[:, None].expand(-1, steps)},
             segments={"turn": at.expand(len(owner), -1)},
         )
@@ -340,7 +345,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
     def _sum_prob_squared(self, t: Trajectories) -> Tensor | None:
         if not isinstance(self.policy, CategoricalPolicy):
             return None
-        return torch.softmax(self.policy.logits(t.obs), -1).square().sum(-1)
+        return torch.softmax(self.policy.logits(t.obs, t.action_mask), -1).square().sum(-1)
 
     def next_batch(self) -> Minibatch[Episodes]:
         """Episodes of the kept rounds, each once a pass. Raises `ConfigError` before a round is

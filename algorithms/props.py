@@ -136,7 +136,7 @@ class PROPS(PolicyGradient):
             return super().update(batch)
         t = batch.data
         log_prob, _ = log_probs_and_entropy(self.sampling, t)
-        apart = divergence(self.policy, self.sampling, t.obs)
+        apart = divergence(self.policy, self.sampling, t.obs, t.action_mask)
         loss = sampling_loss(log_prob, t, apart, self.config)
         descend(self.optimisers["sampling"], loss, self.config.clip_norm)
         self.sampling_left -= 1
@@ -151,12 +151,16 @@ class PROPS(PolicyGradient):
         self.count = state["count"]
 
 
-def divergence(learned: nn.Module, sampling: nn.Module, obs: Tensor) -> Tensor:
-    """KL(learned || sampling) [...] at raw `obs`, without a gradient into `learned`; of squashed
-    Gaussians that before the squash, which is the same."""
+def divergence(
+    learned: nn.Module, sampling: nn.Module, obs: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """KL(learned || sampling) [...] at raw `obs`, among the actions that `mask` [..., n] allows,
+    without a gradient into `learned`; of squashed Gaussians that before the squash, which is the
+    same."""
     if isinstance(learned, CategoricalPolicy) and isinstance(sampling, CategoricalPolicy):
-        ours = torch.log_softmax(learned.logits(obs), -1).detach()
-        return (ours.exp() * (ours - torch.log_softmax(sampling.logits(obs), -1))).sum(-1)
+        ours = torch.log_softmax(learned.logits(obs, mask), -1).detach()
+        other = torch.log_softmax(sampling.logits(obs, mask), -1)
+        return (ours.exp() * (ours - other)).sum(-1)
     assert isinstance(learned, SquashedGaussianPolicy)
     assert isinstance(sampling, SquashedGaussianPolicy)
     mean, log_std = (x.detach() for x in learned.distribution(obs))

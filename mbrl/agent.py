@@ -263,19 +263,19 @@ class Agent(ABC, Generic[B]):
                 action, state = self.policy.step(
                     batch, state, generator, deterministic=deterministic
                 )
-            elif deterministic or mask is not None:
-                action = chosen_action(
-                    self.policy, batch, generator, deterministic=deterministic, mask=mask
-                )
+            elif deterministic:
+                action = chosen_action(self.policy, batch, generator, deterministic=True, mask=mask)
             else:
-                action = self.explore(batch, generator)
+                action = self.explore(batch, generator, mask)
         return like_input(action, obs), state
 
-    def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
+    def explore(
+        self, obs: Tensor, generator: Generator | None, mask: Tensor | None = None
+    ) -> Tensor:
         """Actions [B, A] in the task's units with which experience is gathered at raw `obs`
-        [B, S]: the policy's stochastic ones, unless the algorithm explores in another way."""
-        action: Tensor = self.policy.explore(obs, generator)
-        return action
+        [B, S], among those that `mask` [B, n] allows: the policy's stochastic ones, unless the
+        algorithm explores in another way."""
+        return chosen_action(self.policy, obs, generator, deterministic=False, mask=mask)
 
     def predict(
         self,

@@ -283,7 +283,8 @@ class Trajectories:
     [B, T]; `groups` (which steps are compared: "prompt", "state") and `segments` (parts of one
     sequence, numbered from 0: "turn") hold integer ids [B, T] below B T; `signals` holds what other
     parts measured, numbers [B, T] (one of a whole sequence stands at each of its steps): "value",
-    further rewards. Control episodes and token sequences are the same class: a continuous action
+    further rewards; `action_mask` [B, T, n] bool says which of n discrete actions were allowed
+    (None: all). Control episodes and token sequences are the same class: a continuous action
     vector is one token.
     """
 
@@ -302,6 +303,7 @@ class Trajectories:
     sum_prob_squared: Tensor | None = None
     policy_version: Tensor | None = None
     disagreement: Tensor | None = None
+    action_mask: Tensor | None = None
 
     @property
     def lengths(self) -> Tensor:

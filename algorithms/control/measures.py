@@ -25,10 +25,11 @@ from mbrl.types import Trajectories
 
 
 def log_probs_and_entropy(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
-    """log pi of the actions of `t` and the policy's entropy, both [B, T]; of a squashed Gaussian
-    actions and entropy are those before the squash."""
+    """log pi of the actions of `t` and the policy's entropy, both [B, T], among the actions that
+    its `action_mask` allows; of a squashed Gaussian actions and entropy are those before the
+    squash."""
     if isinstance(policy, CategoricalPolicy):
-        log_pi = torch.log_softmax(policy.logits(t.obs), -1)
+        log_pi = torch.log_softmax(policy.logits(t.obs, t.action_mask), -1)
         chosen = log_pi.gather(-1, t.action.long()[..., None])[..., 0]
         return chosen, -(log_pi.exp() * log_pi).sum(-1)
     assert isinstance(policy, SquashedGaussianPolicy)

@@ -86,9 +86,11 @@ class EpisodeCollector:
 
     def _advance(self, agent: Any) -> bool:
         """One step of every copy that goes on; whether the round is over with it."""
-        action, _ = agent.act(self.obs, deterministic=False, generator=self.generator)
+        mask = self._mask(self.state)
+        limits = {} if mask is None else {"mask": mask}
+        action, _ = agent.act(self.obs, deterministic=False, generator=self.generator, **limits)
         if self.greedy:
-            best, _ = agent.act(self.obs, deterministic=True)
+            best, _ = agent.act(self.obs, deterministic=True, **limits)
             last = self.alive % self.group == self.group - 1
             action = torch.where(last.view(-1, *[1] * (action.ndim - 1)), best, action)
         step = self.task.step(self.state, action)
@@ -97,8 +99,11 @@ class EpisodeCollector:
         truncated = ~step.terminated & (self.elapsed >= limit)
         if step.truncated is not None:
             truncated = truncated | step.truncated
+        masks = {"action_mask": mask, "next_action_mask": self._mask(step.state)}
         agent.observe_rows(
-            Transitions(self.obs, action, step.reward, step.obs, step.terminated, truncated),
+            Transitions(
+                self.obs, action, step.reward, step.obs, step.terminated, truncated, **masks
+            ),
             self.alive,
         )
         self.rows_seen += len(self.alive)
@@ -111,6 +116,9 @@ class EpisodeCollector:
             return False
         self.returns += self.running.tolist()
         return True
+
+    def _mask(self, state: torch.Tensor) -> torch.Tensor | None:
+        return None if self.environments is None else self.environments.action_mask(state)
 
     def _goes_on(self) -> bool:
         """Whether copies were added to the round, all of which had ended."""

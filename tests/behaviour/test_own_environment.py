@@ -12,6 +12,7 @@ import torch
 
 import longreach as lr
 from algorithms import ALGORITHMS
+from algorithms.control.measures import log_probs_and_entropy
 from experiments.__main__ import main
 from experiments.recording.environment import RecordingStopped, collect
 from mbrl import agent as shared
@@ -190,6 +191,28 @@ def test_masked_algorithms_learn_and_keep_to_the_mask(name: str) -> None:
         assert (lr.evaluate(agent, Corridor, 20) >= -4).all()
 
 
+@pytest.mark.parametrize("name", ["policy_gradient", "props"])
+def test_masked_policy_gradients_keep_to_the_mask(name: str) -> None:
+    """Two actions, of which one is masked at the ends: the corridor is solved, and probabilities
+    and entropies are those of the allowed actions, closed form at the ends."""
+    task = make(Corridor)
+    cls, config = ALGORITHMS[name]
+    agent = cls(task.spec, config(hidden=(16,), envs=8, group=1, learning_rate=0.03))
+    agent.learn(Corridor, 60, callbacks=[])
+    assert (lr.evaluate(agent, Corridor, 20) >= -4).all()
+    lr.evaluate(agent, Corridor, 20, deterministic=False)
+    t = agent.rounds[-1]
+    one = t.mask & (t.action_mask.sum(-1) == 1)
+    assert bool(one.any()) and bool((t.mask & ~one).any())
+    log_prob, entropy = log_probs_and_entropy(agent.policy, t)
+    assert torch.equal(log_prob[one], torch.zeros(int(one.sum())))
+    assert torch.equal(entropy[one], torch.zeros(int(one.sum())))
+    free = t.mask & ~one
+    whole = torch.distributions.Categorical(logits=agent.policy.logits(t.obs[free]))
+    assert torch.allclose(log_prob[free], whole.log_prob(t.action[free]), atol=1e-6)
+    assert torch.allclose(entropy[free], whole.entropy(), atol=1e-6)
+
+
 @pytest.mark.parametrize("name", MASKED)
 def test_a_mask_of_all_actions_changes_no_bit(name: str) -> None:
     rows = collect(functools.partial(Corridor, masked=False), steps=200)
@@ -238,8 +261,12 @@ def test_masks_come_back_from_file_and_buffer(here: Path) -> None:
 
 def test_what_does_not_keep_to_masks_is_refused() -> None:
     dataset = collect(Corridor, steps=100)
-    with pytest.raises(ConfigError, match="masks actions, which PolicyGradient does not keep to"):
-        lr.PolicyGradient(dataset.spec)
+
+    class Careless(lr.BC):
+        takes_masks = False
+
+    with pytest.raises(ConfigError, match="masks actions, which Careless does not keep to"):
+        Careless(dataset.spec)
     bare = collect(functools.partial(Corridor, masked=False), steps=100)
     agent = small("bc", dataset.spec)
     with pytest.raises(DataError, match="no action_mask"):
