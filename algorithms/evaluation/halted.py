@@ -52,10 +52,12 @@ class Halted:
 
 @dataclass(frozen=True)
 class HaltedValues:
-    """Of each policy, and `ended`: the share of the same windows that ended in the log."""
+    """Of each policy; and of the same windows in the log `ended`, the share that ended, and
+    `spread`, the standard deviation of their returns."""
 
     each: tuple[Halted, ...]
     ended: float
+    spread: float
 
     def credible(self, base: int) -> bool:
         """Whether policy number `base`, a clone of the logged one, ends about as often in the model
@@ -108,7 +110,8 @@ class HaltingModel:
     which is not fitted again. Raises `DataError` for fewer than two held-out episodes.
 
     All policies start from the same rows in the same members, so that differences between them are
-    paired; `ended` is the share of the windows that ended in the log.
+    paired. Of the windows in the log `ended` is the share that ended, `spread` the standard
+    deviation of the returns.
     """
 
     def __init__(
@@ -134,9 +137,10 @@ class HaltingModel:
             self.model.load_state_dict(state)
         self.known = Range.of(train.transitions, rows, self.model)
         self.horizon = min(horizon, max(b - a for a, b in spans))
-        starts, ended = _starts(rows, self.horizon)
+        starts, ended, earned = _starts(rows, self.horizon)
         pick = np.unique(np.linspace(0, len(starts) - 1, windows).astype(np.int64))
         starts, self.ended = starts[pick], float(ended[pick].mean())
+        self.spread = float(earned[pick].std())
         self.episode = np.searchsorted([a for a, _ in spans], starts, side="right") - 1
         self.obs = rows.obs[starts]
 
@@ -165,19 +169,22 @@ def halted_values(
 ) -> HaltedValues:
     """A `Halted` of each of `policies` in the `HaltingModel` of the same arguments."""
     model = HaltingModel(train, held, termination, horizon=horizon, windows=windows)
-    return HaltedValues(tuple(model.value(policy) for policy in policies), model.ended)
+    each = tuple(model.value(policy) for policy in policies)
+    return HaltedValues(each, model.ended, model.spread)
 
 
-def _starts(rows: Transitions, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows after which the log shows `horizon` steps or the end of the task, and whether it ended
-    within them."""
-    starts, ended = [], []
+def _starts(rows: Transitions, horizon: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows after which the log shows `horizon` steps or the end of the task, whether it ended
+    within them, and what they earned."""
+    starts, ended, earned = [], [], []
+    paid = np.concatenate([[0.0], np.cumsum(rows.reward.double().numpy())])
     for a, b in rows.episodes():
         last = bool(rows.terminated[b - 1])
         own = np.arange(a, b if last else b - horizon + 1)
         starts.append(own)
         ended.append(last & (b - own <= horizon))
-    return np.concatenate(starts), np.concatenate(ended)
+        earned.append(paid[np.minimum(own + horizon, b)] - paid[own])
+    return np.concatenate(starts), np.concatenate(ended), np.concatenate(earned)
 
 
 @torch.no_grad()

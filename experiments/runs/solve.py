@@ -28,6 +28,7 @@ PROBE = 60  # updates that are timed
 OVERHEAD = 0.6  # share of the budget that goes into updates; the rest values and evaluates
 CONFIDENCE = 0.9  # of two-sided intervals of a lead
 STEPS = (500, 50_000)  # least and most updates of a run
+NEGLIGIBLE = 0.2  # deviations of logged returns: less is no lead (Cohen: below a small effect)
 SHARE = {"shac": 0.2}  # of the others' updates, as one imagines windows and has eight of critics
 
 
@@ -133,13 +134,14 @@ def train_portfolio(
 @dataclass(frozen=True)
 class Choice:
     """`name` of the policy chosen, the `valuations` of all, and what decided: `halted` values,
-    empty where no credible world model can be fitted and the bounds of fitted Q evaluation
-    decided."""
+    empty where the bounds of fitted Q evaluation decided, because no credible world model can be
+    fitted or it does not tell the policies apart."""
 
     name: str
     valuations: dict[str, Valuation]
     halted: dict[str, Halted]
     base: str  # whom a policy must surely beat to be chosen
+    small: float = 0.0  # a lead of less is none
 
     def lead(self, name: str) -> tuple[float, float, float]:
         """Of `name` over the base in the halting model, with its interval."""
@@ -154,9 +156,10 @@ def choose(
     on_progress: Callable[[str, Metrics], None] | None = None,
 ) -> Choice:
     """The agent whose policy leads cloning by the largest lower bound in a model, fitted to
-    `train`, that ends where the data end; cloning where none leads it surely. Where no model can be
-    fitted, or cloning does not end as often in it as the log did, the one with the largest believed
-    lower bound of fitted Q evaluation."""
+    `train`, that ends where the data end; cloning where none leads it surely and by more than
+    `NEGLIGIBLE` deviations of what the logged windows earned. Where no model can be fitted, cloning
+    does not end as often in it as the log did, or all leads in it are negligible, the one with the
+    largest believed lower bound of fitted Q evaluation."""
     first = next(iter(agents.values()))
     settings = ValuationConfig(**{**asdict(config), "gamma": own_gamma(first), "dice_steps": 0})
     policies = [agent.policy for agent in agents.values()]
@@ -166,16 +169,25 @@ def choose(
     if held.spec.discrete or not can_imagine(train):
         return Choice(best(valuations), valuations, {}, base)
     values = halted_values(policies, train, held, rule(held.spec))
-    if not values.credible(list(agents).index(base)):
+    small = NEGLIGIBLE * values.spread
+    choice = Choice(base, valuations, dict(zip(agents, values.each, strict=True)), base, small)
+    credible = values.credible(list(agents).index(base))
+    if not credible or (len(agents) > 1 and not differ(choice)):
         return Choice(best(valuations), valuations, {}, base)
-    choice = Choice(base, valuations, dict(zip(agents, values.each, strict=True)), base)
     return replace(choice, name=surest(choice))
 
 
+def differ(choice: Choice) -> bool:
+    """Whether any policy differs from the base by more than a negligible lead, either way."""
+    leads = [choice.lead(name)[0] for name in choice.halted if name != choice.base]
+    return any(abs(lead) > choice.small for lead in leads)
+
+
 def surest(choice: Choice) -> str:
-    """The name with the largest lower bound of its lead over the base, if that is above zero; else
-    the base."""
-    bounds = {name: choice.lead(name)[1] for name in choice.halted if name != choice.base}
+    """Of the names whose lead over the base is more than negligible the one with the largest lower
+    bound, if that is above zero; else the base."""
+    leads = {name: choice.lead(name) for name in choice.halted if name != choice.base}
+    bounds = {name: low for name, (mean, low, _) in leads.items() if mean > choice.small}
     leader = max(bounds, key=lambda name: bounds[name], default=choice.base)
     return leader if bounds.get(leader, 0.0) > 0.0 else choice.base
 

@@ -5,10 +5,14 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from algorithms.evaluation.halted import Halted, HaltedValues
+from algorithms.evaluation.valuation import ValuationConfig
 from experiments.__main__ import main
 from experiments.recording.environment import collect
+from experiments.runs import solve
 from experiments.runs.solve import SolveSettings, best, portfolio, split
 from mbrl.data import load, save_npz
 from mbrl.errors import ConfigError
@@ -97,13 +101,48 @@ def test_one_episode_cannot_choose():
     assert len(split(SolveSettings(holdout=0.41), few)[1].transitions.episodes()) == 2
 
 
-def test_the_surest_lead_is_chosen_and_cloning_where_nothing_is_believed():
-    class Fitted:
-        def __init__(self, low, believed):
-            self.estimates = [type("E", (), {"difference_low": low, "believed": believed})]
+class Fitted:
+    """A valuation by fitted Q evaluation alone."""
 
-    assert best({"bc": Fitted(-1, True), "iql": Fitted(2, True), "edac": Fitted(9, False)}) == "iql"
+    def __init__(self, low, believed=True):
+        self.estimates = [type("E", (), {"difference_low": low, "believed": believed})]
+
+
+def test_by_fitted_q_the_largest_believed_bound_is_chosen():
+    assert best({"bc": Fitted(-1), "iql": Fitted(2), "edac": Fitted(9, False)}) == "iql"
     assert best({"iql": Fitted(2, False), "bc": Fitted(-1, False)}) == "bc"
+
+
+@pytest.mark.parametrize(
+    ("leads", "expected", "decided"),
+    [
+        ({"iql": 30.0, "edac": 60.0}, "edac", "model"),
+        ({"iql": 30.0, "edac": 60.0, "shac": (80.0, 90.0)}, "edac", "model"),  # 80 of unlike sizes
+        ({"iql": 19.0, "edac": -60.0}, "bc", "model"),  # 0.2 of 100 is negligible; edac differs
+        ({"iql": 21.0, "edac": -60.0}, "iql", "model"),
+        ({"iql": 19.0, "edac": -19.0}, "iql", "fitted Q"),  # the model says nothing of either
+    ],
+)
+def test_a_lead_must_be_sure_and_not_negligible(leads, expected, decided, monkeypatch):
+    """Returns of the logged windows deviate by 100. Four held-out episodes; a pair is the mean of a
+    lead over them and half of the distance between its two sizes."""
+    wave = np.array([1.0, -1.0, 1.0, -1.0])
+    each = {"bc": np.zeros(4)}
+    for name, lead in leads.items():
+        mean, wide = lead if isinstance(lead, tuple) else (lead, 1.0)
+        each[name] = mean + wide * wave
+    policies = {name: type("A", (), {"policy": None}) for name in each}
+    values = HaltedValues(tuple(Halted(v, 1.0, 0.0, 0.0, 9) for v in each.values()), 0.0, 100.0)
+    fitted = {"bc": 0.0, "iql": 2.0, "edac": 1.0, "shac": 0.0}
+    monkeypatch.setattr(solve, "halted_values", lambda *_: values)
+    monkeypatch.setattr(solve, "own_gamma", lambda _: 0.99)
+    monkeypatch.setattr(
+        solve, "value_policies", lambda *_, **__: [Fitted(fitted[name]) for name in each]
+    )
+    data = load("pendulum/expert")
+    choice = solve.choose(policies, data, data, ValuationConfig())
+    assert choice.name == expected
+    assert bool(choice.halted) == (decided == "model")
 
 
 def test_data_with_action_masks_are_solved_and_valued(tmp_path, monkeypatch, capsys):

