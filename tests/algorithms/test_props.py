@@ -118,6 +118,11 @@ def test_divergences_are_those_of_torch(discrete: bool) -> None:
             laws.append(torch.distributions.Independent(normal, 1))
     expected = torch.distributions.kl_divergence(*laws)
     torch.testing.assert_close(divergence(ours, theirs, obs), expected)
+    if discrete:
+        mask = torch.tensor([True, False, True, True]).expand(5, 4)
+        allowed = (torch.distributions.Categorical(logits=law.logits[:, mask[0]]) for law in laws)
+        expected = torch.distributions.kl_divergence(*allowed)
+        torch.testing.assert_close(divergence(ours, theirs, obs, mask), expected)
 
 
 def test_it_learns_and_continues_bit_for_bit(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.evaluation.halted import Halted, halted_values, lead
+from algorithms.evaluation.halted import Halted, Range, halted_values, lead
 from mbrl.errors import DataError
 from mbrl.types import Dataset, Provenance, Spec, Transitions
 
@@ -69,6 +69,18 @@ def test_leaving_the_data_ends_with_the_worst_reward(values):
     assert plain["reckless"] > plain["gentle"] > plain["still"]
     assert values["reckless"].inside < 0.5 < values["gentle"].inside
     assert values["reckless"].value.mean() < values["still"].value.mean()
+
+
+def test_what_the_log_has_shown_has_an_edge_each_way():
+    """Observations in [0, 1] of deviation 0.5, rewards in [-1, 1], disagreement up to 0.1 on 99 % of
+    the held-out rows: beyond by a twentieth of a deviation, and by three times, is not shown."""
+    low, high = torch.zeros(1), torch.ones(1)
+    known = Range(low, high, torch.tensor([0.5]), -1.0, 1.0, -0.9, 0.1)
+    obs = torch.tensor([0.5, 1.02, 1.03, -0.02, -0.03, 0.5, 0.5, 0.5, 0.5])[:, None]
+    reward = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 1.1, -1.1, 0.0, 0.0])
+    level = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.29, 0.31])
+    expected = [True, True, False, True, False, False, False, True, False]
+    assert known.shown(obs, reward, level).tolist() == expected
 
 
 def test_ends_of_the_log_must_be_known_to_the_model():
