@@ -72,8 +72,8 @@ def test_leaving_the_data_ends_with_the_worst_reward(values):
 
 
 def test_what_the_log_has_shown_has_an_edge_each_way():
-    """Observations in [0, 1] of deviation 0.5, rewards in [-1, 1], disagreement up to 0.1 on 99 % of
-    the held-out rows: beyond by a twentieth of a deviation, and by three times, is not shown."""
+    """Observations in [0, 1] of deviation 0.5, rewards in [-1, 1], disagreement up to 0.1 on 99 %
+    of the held-out rows: beyond by a twentieth of a deviation, and by three times, is not shown."""
     low, high = torch.zeros(1), torch.ones(1)
     known = Range(low, high, torch.tensor([0.5]), -1.0, 1.0, -0.9, 0.1)
     obs = torch.tensor([0.5, 1.02, 1.03, -0.02, -0.03, 0.5, 0.5, 0.5, 0.5])[:, None]
