@@ -16,9 +16,9 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from mbrl import agent
-from mbrl.buffer import Buffer
 from mbrl.config import Count, CountOrZero, Discount, Positive, Rate, Settings, Widths
 from mbrl.errors import ConfigError, DataError, DivergenceError
+from mbrl.logged_table import rows_of
 from mbrl.networks import (
     ActionScale,
     EnsembleMLP,
@@ -361,8 +361,7 @@ class FQE:
         self.normalise.fit(data.obs, eps=1e-3)
         self.start = self.normalise(starts)
         data = replace(data, obs=self.normalise(data.obs), next_obs=self.normalise(data.next_obs))
-        self.buffer = Buffer(self.spec, len(data), config.gamma, self.place)
-        self.buffer.append(data)
+        self.buffer = rows_of(self.spec, data, config.gamma, self.place)
         self.range = return_range(data.reward, data.terminated, config.gamma, data.duration)
         self.centre, self.scale = return_moments(data, config.gamma)
 
