@@ -171,17 +171,16 @@ def returns_to_go(data: Transitions, gamma: float) -> np.ndarray:
     on for ever."""
     from scipy.signal import lfilter  # here, as it takes a second to import
 
-    reward = data.reward.cpu().double().numpy()
+    reward = np.array(data.reward.cpu().numpy(), np.float64)
     endless = reward.mean() / (1 - gamma)
     if data.duration is not None:
         discount = gamma ** data.duration.cpu().double().numpy()
         return _irregular_returns(data, reward, discount, endless)
-    parts = []
     for first, stop in data.episodes():
         tail = 0.0 if data.terminated[stop - 1] else endless
         backwards = np.concatenate([[tail], reward[first:stop][::-1]])
-        parts.append(lfilter([1.0], [1.0, -gamma], backwards)[1:][::-1])
-    return np.concatenate(parts)
+        reward[first:stop] = lfilter([1.0], [1.0, -gamma], backwards)[1:][::-1]  # in its place
+    return reward
 
 
 def _irregular_returns(
