@@ -106,11 +106,11 @@ def by_blocks(rule: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarra
     the other, so that what it computes on the way takes little memory."""
     count = len(arrays[0])
     rows = max(1, BLOCK // max(1, arrays[0][:1].size))
-    found = np.zeros(count, dtype=bool)
+    marked = np.zeros(count, dtype=bool)
     for begin in range(0, count, rows):
         part = slice(begin, begin + rows)
-        found[part] = rule(*(array[part] for array in arrays))
-    return found
+        marked[part] = rule(*(array[part] for array in arrays))
+    return marked
 
 
 @dataclass(frozen=True)

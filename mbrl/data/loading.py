@@ -89,9 +89,9 @@ def check_rows(dataset: Dataset) -> list[Finding]:
         names = [n for n in ALIASES if getattr(rows, n, None) is not None]
         columns = Columns(**{n: getattr(rows, n).numpy() for n in names})
         where = f"of rows {begin} to {begin + len(part) - 1}, from 0: "
-        found = inspect(columns, part.spec, Options()).findings
-        findings += [replace(f, message=where + f.message) for f in found]
-        if has_error(found):
+        own = inspect(columns, part.spec, Options()).findings
+        findings += [replace(f, message=where + f.message) for f in own]
+        if has_error(own):
             break
         begin += len(part)
     return findings
