@@ -23,7 +23,7 @@ from algorithms.sac_n import SACN, SACNConfig
 from algorithms.sources.logged import LoggedRows
 from algorithms.td3_bc import TD3BC, TD3BCConfig
 from mbrl.agent import Agent, Learner, generators
-from mbrl.buffer import Batch, Buffer, sample_mixed
+from mbrl.buffer import Batch, Rows, sample_mixed
 from mbrl.collector import CollectorConfig
 from mbrl.config import Count, Finite, NonNegative, Probability, Settings, Share
 from mbrl.errors import ConfigError
@@ -111,7 +111,7 @@ class GeneratedRows:
     ) -> None:
         self.real, self.policy, self.model, self.config = real, policy, model, config
         self.generator = generator  # of the windows
-        self.generated: Buffer | None = None
+        self.generated: Rows | None = None
         self.steps: Transitions | None = None  # what the buffer was made of
         self.weight = config.weight  # of the newest guidance
 
@@ -184,7 +184,7 @@ class GeneratedRows:
     def densities(self) -> tuple[Tensor, Tensor]:
         """Mean log pi(a|s) of the present policy at logged observations: of the logged actions, and
         of the policy's greedy ones."""
-        rows = self.real.rows.batch(self.real.rows.rows[: self.real.rows.size])
+        rows = self.real.rows.whole()
         logged = log_prob(self.policy, rows.obs, rows.action).mean()
         return logged, self.density(rows.obs, self.policy(rows.obs))
 

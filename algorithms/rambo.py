@@ -139,7 +139,7 @@ class AdversarialRows(ImaginedRows):
     def clone(self, on_progress: Callable[[Metrics], None]) -> None:
         """One pass over the logged rows in a fresh random order, by maximum likelihood."""
         data, actor = self.real.rows, self.learner.actor
-        order = torch.randperm(data.size, generator=self.generator, device=self.device)
+        order = torch.randperm(len(data), generator=self.generator, device=self.device)
         total = torch.zeros((), device=self.device)
         parts = order.split(self.config.cloning.batch_size)
         for rows in parts:

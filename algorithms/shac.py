@@ -171,8 +171,7 @@ class ShortHorizon:
             EDGE_ROWS, Generator(device=self.device).manual_seed(self.model.seed)
         )
         self.limits.fit(some, self.actor.scale.to_task(some.action), self.model)
-        logged = rows.rows.batch(rows.rows.rows[: rows.rows.size])
-        fit_normalisers(self.modules, logged.obs)
+        fit_normalisers(self.modules, rows.rows.whole().obs)
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing, as the rows of a batch are in random order."""

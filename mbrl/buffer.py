@@ -1,6 +1,7 @@
-"""Device-resident storage of transitions in the form the learners use: one flat row each, actions
-scaled to [-1, 1], the end of the task turned into a discount."""
+"""Transitions in the form the learners use: one flat row each, actions scaled to [-1, 1], the end
+of the task turned into a discount; stored so in a ring on the device."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -46,14 +47,84 @@ class Batch(NamedTuple):
 MASKS = ("action_mask", "next_action_mask")
 
 
-class Buffer:
-    """A ring of at most `capacity` rows; `append` overwrites the oldest.
+class Rows(ABC):
+    """Rows to draw batches from.
 
-    A row is [obs, action, reward, discount, next_obs, columns] in one contiguous tensor, so that a
-    batch is one gather. Discrete actions are stored as a number, exact in float32 below 2^24.
-    `columns` are further fields of `Batch` by name, with their width (0: a number a row); those
-    that `append` is not given are 0.
+    A row is [obs, action, reward, discount, next_obs, columns] of float32 numbers. Discrete actions
+    are a number, exact in float32 below 2^24. `columns` are further fields of `Batch` by name, with
+    their width (0: a number a row).
     """
+
+    def __init__(self, spec: Spec, gamma: float, columns: Mapping[str, int] | None) -> None:
+        self.spec, self.gamma = spec, gamma
+        self.columns = dict(columns or {})
+        if spec.action_mask:
+            self.columns |= dict.fromkeys(MASKS, spec.num_actions or 0)
+
+        further = [max(1, size) for size in self.columns.values()]
+        self.sizes = [spec.obs_dim, spec.action_dim, 1, 1, spec.obs_dim, *further]
+        self.width = sum(self.sizes)  # numbers in a row
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the rows are."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def gather(self, index: Tensor) -> Tensor:
+        """Raw rows [B, width] at `index` [B]."""
+
+    @abstractmethod
+    def obs(self, index: Tensor) -> Tensor:
+        """Observations [B, S] at `index` [B]."""
+
+    @abstractmethod
+    def whole(self) -> Batch:
+        """All rows, in their order."""
+
+    def sample_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """`count` rows, uniformly with replacement."""
+        if len(self) == 0:
+            raise ConfigError("the buffer is empty; append transitions before sampling")
+        return self.gather(
+            torch.randint(len(self), (count,), generator=generator, device=self.device)
+        )
+
+    def batch(self, rows: Tensor) -> Batch:
+        """Split raw rows into the fields of a `Batch`."""
+        obs, action, reward, discount, next_obs, *further = rows.split_with_sizes(self.sizes, 1)
+        columns: dict[str, Any] = {}
+        for (name, size), value in zip(self.columns.items(), further, strict=True):
+            if name in MASKS:
+                columns[name] = value > 0
+            else:
+                columns[name] = value.squeeze(1) if size == 0 else value
+        return Batch(
+            obs=obs,
+            action=action.squeeze(1).long() if self.spec.discrete else action,
+            reward=reward.squeeze(1),
+            discount=discount.squeeze(1),
+            next_obs=next_obs,
+            **columns,
+        )
+
+    def sample(self, count: int, generator: torch.Generator) -> Batch:
+        return self.batch(self.sample_rows(count, generator))
+
+    def sample_obs(self, count: int, generator: torch.Generator) -> Tensor:
+        """Start states [count, S]: without replacement where there are enough rows."""
+        size, device = len(self), self.device
+        if count <= size:
+            return self.obs(torch.randperm(size, generator=generator, device=device)[:count])
+        return self.obs(torch.randint(size, (count,), generator=generator, device=device))
+
+
+class Buffer(Rows):
+    """A ring of at most `capacity` rows in one contiguous tensor, so that a batch is one gather;
+    `append` overwrites the oldest. `columns` that `append` is not given are 0."""
 
     def __init__(
         self,
@@ -65,18 +136,16 @@ class Buffer:
     ) -> None:
         if capacity < 1:
             raise ConfigError(f"buffer capacity is {capacity}, it must be at least 1")
-        self.spec, self.capacity, self.gamma = spec, capacity, gamma
-        self.columns = dict(columns or {})
-        if spec.action_mask:
-            self.columns |= dict.fromkeys(MASKS, spec.num_actions or 0)
-        width = 2 * spec.obs_dim + spec.action_dim + 2
-        width += sum(max(1, size) for size in self.columns.values())
-        self.rows = torch.zeros(capacity, width, device=device)
+        super().__init__(spec, gamma, columns)
+        self.capacity = capacity
+        self.rows = torch.zeros(capacity, self.width, device=device)
         self.size, self.position = 0, 0
         if not spec.discrete:
-            low = torch.tensor(spec.action_low, device=device)
-            high = torch.tensor(spec.action_high, device=device)
-            self._centre, self._half = (high + low) / 2, (high - low) / 2
+            self._centre, self._half = action_range(spec, device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
 
     def __len__(self) -> int:
         return self.size
@@ -113,46 +182,13 @@ class Buffer:
         return scaled.to(self.rows.dtype)
 
     def gather(self, index: Tensor) -> Tensor:
-        """Raw rows [B, width] at `index` [B]."""
         return self.rows.index_select(0, index)
 
-    def sample_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """`count` rows, uniformly with replacement."""
-        if self.size == 0:
-            raise ConfigError("the buffer is empty; append transitions before sampling")
-        draw = torch.randint(self.size, (count,), generator=generator, device=self.rows.device)
-        return self.gather(draw)
-
-    def batch(self, rows: Tensor) -> Batch:
-        """Split raw rows into the fields of a `Batch`."""
-        s, a = self.spec.obs_dim, self.spec.action_dim
-        action = rows[:, s : s + a]
-        columns: dict[str, Any] = {}
-        first = 2 * s + a + 2
-        for name, size in self.columns.items():
-            columns[name] = rows[:, first] if size == 0 else rows[:, first : first + size]
-            if name in MASKS:
-                columns[name] = columns[name] > 0
-            first += max(1, size)
-        return Batch(
-            obs=rows[:, :s],
-            action=action[:, 0].long() if self.spec.discrete else action,
-            reward=rows[:, s + a],
-            discount=rows[:, s + a + 1],
-            next_obs=rows[:, s + a + 2 : 2 * s + a + 2],
-            **columns,
-        )
-
-    def sample(self, count: int, generator: torch.Generator) -> Batch:
-        return self.batch(self.sample_rows(count, generator))
-
-    def sample_obs(self, count: int, generator: torch.Generator) -> Tensor:
-        """Start states [count, S]: without replacement where there are enough rows."""
-        if count <= self.size:
-            index = torch.randperm(self.size, generator=generator, device=self.rows.device)[:count]
-        else:
-            index = torch.randint(self.size, (count,), generator=generator, device=self.rows.device)
+    def obs(self, index: Tensor) -> Tensor:
         return self.rows[index, : self.spec.obs_dim]
+
+    def whole(self) -> Batch:
+        return self.batch(self.rows[: self.size])
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows[: self.size].clone(), "position": self.position}
@@ -165,21 +201,32 @@ class Buffer:
         self.rows[: self.size, rows.shape[1] :] = 0.0
 
 
-def resized(buffer: Buffer, capacity: int) -> Buffer:
-    """A buffer of another capacity with the newest rows, as many as fit."""
-    new = Buffer(buffer.spec, capacity, buffer.gamma, buffer.rows.device, buffer.columns)
-    rows = buffer.rows[: buffer.size].roll(-buffer.position if len(buffer) else 0, 0)[-capacity:]
-    new.load_state_dict({"rows": rows, "position": len(rows) % capacity})
+def action_range(spec: Spec, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Centre and half of the width [A] of the range of continuous actions."""
+    low = torch.tensor(spec.action_low, device=device)
+    high = torch.tensor(spec.action_high, device=device)
+    return (high + low) / 2, (high - low) / 2
+
+
+def resized(rows: Rows, capacity: int) -> Buffer:
+    """A ring of another capacity with the newest rows, as many as fit."""
+    new = Buffer(rows.spec, capacity, rows.gamma, rows.device, rows.columns)
+    count = min(len(rows), capacity)
+    oldest = rows.position if isinstance(rows, Buffer) and len(rows) else 0
+    newest = torch.arange(len(rows) - count, len(rows), device=rows.device) + oldest
+    new.load_state_dict(
+        {"rows": rows.gather(newest % max(1, len(rows))), "position": count % capacity}
+    )
     return new
 
 
-def transitions(buffer: Buffer) -> Transitions:
-    """A buffer's rows, actions in the task's units; without the episodes' boundaries, which a
-    buffer does not keep."""
-    batch = buffer.batch(buffer.rows[: buffer.size])
+def transitions(rows: Rows) -> Transitions:
+    """Rows with actions in the task's units; without the episodes' boundaries, which a buffer does
+    not keep."""
+    batch = rows.whole()
     action = batch.action
-    if not buffer.spec.discrete:
-        action = ActionScale(buffer.spec).to(action.device).to_task(action)
+    if not rows.spec.discrete:
+        action = ActionScale(rows.spec).to(action.device).to_task(action)
     ended = batch.discount == 0
     return Transitions(
         batch.obs,
@@ -208,7 +255,7 @@ def masks_of(data: Transitions, spec: Spec) -> dict[str, Tensor]:
 
 
 def sample_mixed(
-    real: Buffer, imagined: Buffer, count: int, real_ratio: float, generator: torch.Generator
+    real: Rows, imagined: Rows, count: int, real_ratio: float, generator: torch.Generator
 ) -> Batch:
     """`int(count * real_ratio)` real rows followed by imagined ones; the split is exact in every
     batch. Both buffers have the same columns."""

@@ -246,8 +246,7 @@ class Transitions:
 
     def returns(self) -> Tensor:
         """Undiscounted return of each episode, [episodes], float64."""
-        reward = self.reward.double()
-        return torch.stack([reward[a:b].sum() for a, b in self.episodes()])
+        return torch.stack([self.reward[a:b].double().sum() for a, b in self.episodes()])
 
     def discounts(self, gamma: float) -> Tensor:
         """[N] float32: gamma ** duration, 0 where the task ended."""

@@ -16,9 +16,9 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from mbrl import agent
-from mbrl.buffer import Buffer
 from mbrl.config import Count, CountOrZero, Discount, Positive, Rate, Settings, Widths
 from mbrl.errors import ConfigError, DataError, DivergenceError
+from mbrl.logged_table import rows_of
 from mbrl.networks import (
     ActionScale,
     EnsembleMLP,
@@ -171,17 +171,16 @@ def returns_to_go(data: Transitions, gamma: float) -> np.ndarray:
     on for ever."""
     from scipy.signal import lfilter  # here, as it takes a second to import
 
-    reward = data.reward.cpu().double().numpy()
+    reward = np.array(data.reward.cpu().numpy(), np.float64)
     endless = reward.mean() / (1 - gamma)
     if data.duration is not None:
         discount = gamma ** data.duration.cpu().double().numpy()
         return _irregular_returns(data, reward, discount, endless)
-    parts = []
     for first, stop in data.episodes():
         tail = 0.0 if data.terminated[stop - 1] else endless
         backwards = np.concatenate([[tail], reward[first:stop][::-1]])
-        parts.append(lfilter([1.0], [1.0, -gamma], backwards)[1:][::-1])
-    return np.concatenate(parts)
+        reward[first:stop] = lfilter([1.0], [1.0, -gamma], backwards)[1:][::-1]  # in its place
+    return reward
 
 
 def _irregular_returns(
@@ -361,8 +360,7 @@ class FQE:
         self.normalise.fit(data.obs, eps=1e-3)
         self.start = self.normalise(starts)
         data = replace(data, obs=self.normalise(data.obs), next_obs=self.normalise(data.next_obs))
-        self.buffer = Buffer(self.spec, len(data), config.gamma, self.place)
-        self.buffer.append(data)
+        self.buffer = rows_of(self.spec, data, config.gamma, self.place)
         self.range = return_range(data.reward, data.terminated, config.gamma, data.duration)
         self.centre, self.scale = return_moments(data, config.gamma)
 

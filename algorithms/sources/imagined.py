@@ -170,7 +170,7 @@ class ImaginedRows:
             trained = sample_mixed(real, self.imagined, points, ratio, generator)
             draw = torch.randint(len(ends), (points,), generator=generator, device=ends.device)
             metrics |= diagnosis.edge_metrics(learner, trained.obs, ends[draw])
-        reward = real.batch(real.rows[: real.size]).reward
+        reward = real.whole().reward
         return metrics | diagnosis.value_metrics(
             learner,
             self.model,

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from mbrl.buffer import Batch, Buffer, resized
+from mbrl.buffer import Batch, Buffer, Rows, resized
 from mbrl.collector import CollectorConfig
 from mbrl.errors import ConfigError
+from mbrl.logged_table import rows_of
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Transitions
 
@@ -41,15 +42,15 @@ class LoggedRows:
         self.spec, self.gamma, self.batch_size, self.device = spec, gamma, batch_size, device
         self.collection = collection or CollectorConfig()
         self.normalise_rewards, self.widths, self.columns = normalise_rewards, widths, columns
-        self.buffer: Buffer | None = None
+        self.buffer: Rows | None = None
         self.logged = 0
         self.online = False  # whether the buffer holds experience
         self.reward_scale = 1.0
         self.waiting: Transitions | None = None  # rows whose columns need the step after them
 
     @property
-    def rows(self) -> Buffer:
-        """The buffer. Raises `ConfigError` while there is none."""
+    def rows(self) -> Rows:
+        """What batches are drawn from. Raises `ConfigError` while there is none."""
         if self.buffer is None:
             raise ConfigError(
                 "the agent has no data yet; call fit(dataset, steps), prepare(dataset) or "
@@ -67,20 +68,29 @@ class LoggedRows:
             self.reward_scale = return_scale(data)
         self.buffer, self.logged = self.to_buffer(data), len(data)
 
-    def to_buffer(self, data: Transitions) -> Buffer:
-        """A buffer on the device that holds exactly `data`, rewards times `reward_scale`."""
-        buffer = self._empty(len(data))
-        self._append(buffer, data)
-        return buffer
+    def to_buffer(self, data: Transitions) -> Rows:
+        """Exactly the rows of `data` on the device, rewards times `reward_scale`; on the CPU they
+        are `data` themselves and not a copy."""
+        return rows_of(
+            self.spec,
+            data,
+            self.gamma,
+            self.device,
+            columns=self.widths,
+            values={} if self.columns is None else self.columns(data),
+            reward_scale=self.reward_scale,
+        )
 
-    def _empty(self, capacity: int) -> Buffer:
-        return Buffer(self.spec, capacity, self.gamma, self.device, self.widths)
-
-    def _append(self, buffer: Buffer, data: Transitions, every: int = 1) -> None:
+    def _append(self, data: Transitions, every: int = 1) -> None:
         columns = {} if self.columns is None else self.columns(data)
         rows = data.select(slice(None, None, every))
         rows = replace(rows, reward=rows.reward * self.reward_scale)
-        buffer.append(rows, **{name: value[::every] for name, value in columns.items()})
+        self._ring.append(rows, **{name: value[::every] for name, value in columns.items()})
+
+    @property
+    def _ring(self) -> Buffer:
+        assert isinstance(self.rows, Buffer)
+        return self.rows
 
     def observe(self, data: Transitions, step: int) -> None:
         """Add one row of each copy of the task. Where columns look one step ahead, a row joins when
@@ -88,19 +98,21 @@ class LoggedRows:
         if not self.online:
             self.begin_experience()
         if self.columns is None:
-            return self._append(self.rows, data)
+            return self._append(data)
         before, self.waiting = self.waiting, data
         if before is not None and len(before) == len(data):
             # Where another collector began in between, the row has no next one.
             broken = ((before.next_obs - data.obs).abs() > 1e-3).any(-1)
             before = replace(before, truncated=before.truncated | (broken & ~before.terminated))
-            self._append(self.rows, interleaved(before, data), every=2)
+            self._append(interleaved(before, data), every=2)
 
     def begin_experience(self) -> None:
         """Make room for experience behind the logged rows."""
         self.online = True
         if self.buffer is None:
-            self.buffer = self._empty(self.collection.capacity)
+            self.buffer = Buffer(
+                self.spec, self.collection.capacity, self.gamma, self.device, self.widths
+            )
         else:
             self.buffer = resized(self.buffer, self.collection.capacity)
 
@@ -114,7 +126,7 @@ class LoggedRows:
     def state_dict(self) -> dict[str, Any]:
         """Experience, logged rows included; without experience the dataset is not kept."""
         return {
-            "experience": self.rows.state_dict() if self.online else None,
+            "experience": self._ring.state_dict() if self.online else None,
             "logged": self.logged if self.online else 0,
             "reward_scale": self.reward_scale,
             "waiting": None if self.waiting is None else asdict(self.waiting),
@@ -127,7 +139,7 @@ class LoggedRows:
         self.logged = state.get("logged", 0)
         self.buffer = None
         self.begin_experience()
-        self.rows.load_state_dict(state["experience"])
+        self._ring.load_state_dict(state["experience"])
         waiting = state.get("waiting")
         self.waiting = None if waiting is None else Transitions(**waiting).to(self.device)
 

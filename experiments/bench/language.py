@@ -10,7 +10,7 @@ from algorithms.language.learner import log_probs_and_entropy_at
 from algorithms.language.models.passes import passes, together
 from algorithms.language.models.transformer import Transformer, TransformerConfig
 from algorithms.language.sampling.tokens import Sampling, sample_turn
-from experiments.bench.peers import Step
+from experiments.bench.peer_programs import Step
 
 SIZE, ROWS, PROMPT, ANSWER = 71, 128, 16, 32  # tokens known, rows, tokens read and said
 

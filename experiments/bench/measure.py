@@ -14,7 +14,10 @@ import torch
 from rich.console import Console
 
 from experiments.bench import profile as bench_profile
-from experiments.bench.peers import PEERS, PeerError, PeerName, Running, Step, window
+from experiments.bench.curves import AXES, Axis, measure_curves
+from experiments.bench.memory import peak_of
+from experiments.bench.peer_programs import Step, window
+from experiments.bench.peers import PEERS, PeerError, PeerName, Running
 from experiments.bench.workloads import WORKLOADS, Name
 from experiments.runs.manifest import processor, version
 from mbrl.config import Positive, Settings
@@ -35,6 +38,12 @@ class Bench(Settings):
     """Length of each of the five windows whose median counts."""
     profile: bool = False
     """Also show which operations take the time, and what share of it the products do."""
+    memory: bool = True
+    """Also the peak resident size, of a process that does nothing else; of peers, of theirs."""
+    curves: tuple[Axis, ...] | None = None
+    """Instead of workloads: cost against one size after the other (none named: all six)."""
+    figure: Path | None = None
+    """Where the figure of the curves goes (png; the curves' extra package is matplotlib)."""
     out: Path | None = None
     """A JSON file for everything that was measured."""
     home: Path = Path("~/.longreach/peers")
@@ -49,9 +58,13 @@ def measure(command: Bench, console: Console) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": machine(),
         "versions": {n: version(n) for n in ("longreach", "torch", "numpy")},
-        "settings": {**asdict(command), "out": None, "home": None},
+        "settings": {**asdict(command), "out": None, "home": None, "figure": None},
         "workloads": {},
     }
+    if command.curves is not None:
+        axes = command.curves or tuple(AXES)
+        measured = measure_curves(axes, command.seconds, command.quick, console)
+        return record | {"ceiling": ceiling(command.quick), "curves": measured}
     for name in command.workloads or tuple(WORKLOADS):
         console.print(f"{name}: {WORKLOADS[name].title}", style="dim")
         with tempfile.TemporaryDirectory() as folder:
@@ -78,6 +91,7 @@ def _measure_one(name: Name, command: Bench, folder: Path) -> dict[str, Any]:
                 reasons[peer] = str(error)
                 del running[peer]
     after = ceiling(command.quick)
+    peaks = {peer: process.peak() for peer, process in running.items()}
     for process in running.values():
         process.close()
     products = (max(before.values()) + max(after.values())) / 2
@@ -85,6 +99,7 @@ def _measure_one(name: Name, command: Bench, folder: Path) -> dict[str, Any]:
     return {
         "rate": rate,
         "windows": ours,
+        "peak_mb": peak_of(name, seconds, quick) if command.memory else None,
         "ceiling_before": before,
         "ceiling_after": after,
         "load_before": load,
@@ -95,6 +110,7 @@ def _measure_one(name: Name, command: Bench, folder: Path) -> dict[str, Any]:
         "peers": {
             peer: {
                 "version": process.version,
+                "peak_mb": peaks[peer],
                 "rate": statistics.median(theirs[peer]),
                 "windows": theirs[peer],
                 "share": statistics.median(theirs[peer]) / products,

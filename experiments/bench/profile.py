@@ -4,7 +4,7 @@ import time
 
 from torch.profiler import ProfilerActivity, profile
 
-from experiments.bench.peers import Step
+from experiments.bench.peer_programs import Step
 
 LARGEST = 10  # operations that are named
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mkldnn_convolution", "convolution_backward")

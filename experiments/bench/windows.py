@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from experiments.bench.peers import Step
+from experiments.bench.peer_programs import Step
 from experiments.settings import preset_config
 from mbrl.types import Spec
 from world_models import DiffusionConfig, TrajectoryDiffusion

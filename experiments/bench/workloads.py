@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from algorithms import ALGORITHMS, NEUBAYConfig
 from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
 from experiments.bench import language as bench_language
-from experiments.bench.peers import Step
+from experiments.bench.peer_programs import Step
 from experiments.bench.windows import SMALL, WIDE, sampling
 from experiments.settings import build_config, preset
 from mbrl import config as configs
@@ -125,6 +125,14 @@ def _model_fit(quick: bool, folder: Path) -> tuple[Step, int]:
     return _epoch(_model(quick), 2_000 if quick else 50_000)
 
 
+def ensemble_epoch(members: int, hidden: Sequence[int], rows: int) -> tuple[Step, int]:
+    """An epoch of the fit of so many members of these widths, and its updates."""
+    config = EnsembleConfig(
+        members=members, elites=members, hidden=tuple(hidden), holdout_max=1, weight_decay=(5e-5,)
+    )
+    return _epoch(EnsembleDynamics(SPEC, config), rows)
+
+
 def _large_ensemble(quick: bool, folder: Path) -> tuple[Step, int]:
     """NEUBAY's 128 members with LayerNorm, an epoch of ten batches at a time."""
     members, hidden = (8, (16, 16)) if quick else (128, (200, 200, 200, 200))
@@ -163,13 +171,15 @@ def _recurrent(quick: bool, folder: Path) -> tuple[Step, int]:
     return step, 1
 
 
-def _rollouts(config: RolloutConfig) -> Build:
+def rollouts(config: RolloutConfig, states: int = 50_000) -> Build:
+    """Rollouts from so many states."""
+
     def build(quick: bool, folder: Path) -> tuple[Step, int]:
         model, policy = _model(quick), SquashedGaussianPolicy(SPEC, (256, 256))
         model.network.requires_grad_(False)
         model.holdout_mse = torch.zeros(model.num_members)
         draw = torch.Generator().manual_seed(0)
-        starts = torch.randn(1_500 if quick else 50_000, SPEC.obs_dim, generator=draw)
+        starts = torch.randn(min(1_500, states) if quick else states, SPEC.obs_dim, generator=draw)
         count = len(starts) * config.horizon
         return lambda: rollout(model, policy.explore, starts, config, draw), count
 
@@ -191,7 +201,8 @@ def _windows(
     return Workload(title, "windows/s", build, aim, recorded or {}, work, against)
 
 
-def _sac(critics: int, eta: float, hidden: Sequence[int]) -> Build:
+def soft_actor_critic(critics: int, eta: float, hidden: Sequence[int]) -> Build:
+    """Updates of `critics` of these widths, with EDAC's term where `eta` is above 0."""
     return _updates("edac", {"learner": {"critics": critics, "eta": eta, "hidden": list(hidden)}})
 
 
@@ -206,26 +217,30 @@ WORKLOADS: dict[Name, Workload] = {
     "sac_n": Workload(
         "SAC-N, 10 critics 3x256, batch 256",
         "updates/s",
-        _sac(10, 0.0, (256, 256, 256)),
+        soft_actor_critic(10, 0.0, (256, 256, 256)),
         aim=0.21,
         recorded={"CORL": 0.114, "edge-of-reach": 0.114, "unifloral": 0.200},
     ),
     "edac": Workload(
         "EDAC (RAVL's learner), 10 critics 3x256, batch 256",
         "updates/s",
-        _sac(10, 1.0, (256, 256, 256)),
+        soft_actor_critic(10, 1.0, (256, 256, 256)),
         aim=0.17,
         recorded={"CORL": 0.066, "edge-of-reach": 0.067, "unifloral": 0.031},
     ),
     "sac": Workload(
         "SAC, 2 critics 2x256, batch 256",
         "updates/s",
-        _sac(2, 0.0, (256, 256)),
+        soft_actor_critic(2, 0.0, (256, 256)),
         recorded={"stable-baselines3": 0.86},
     ),
-    "sac_small": Workload("SAC, 2 critics 2x64, batch 256", "updates/s", _sac(2, 0.0, SMALL_NETS)),
+    "sac_small": Workload(
+        "SAC, 2 critics 2x64, batch 256", "updates/s", soft_actor_critic(2, 0.0, SMALL_NETS)
+    ),
     "edac_small": Workload(
-        "EDAC (RAVL's learner), 10 critics 2x64, batch 256", "updates/s", _sac(10, 1.0, SMALL_NETS)
+        "EDAC (RAVL's learner), 10 critics 2x64, batch 256",
+        "updates/s",
+        soft_actor_critic(10, 1.0, SMALL_NETS),
     ),
     "td3_bc_small": Workload(
         "TD3+BC, 2 critics 2x64, batch 256",
@@ -253,14 +268,14 @@ WORKLOADS: dict[Name, Workload] = {
     "rollout_penalty": Workload(
         "rollouts, 5 steps from 50,000 states, 7 members, MOPO penalty",
         "steps/s",
-        _rollouts(RolloutConfig(5, penalty="max_aleatoric", penalty_weight=1.0)),
+        rollouts(RolloutConfig(5, penalty="max_aleatoric", penalty_weight=1.0)),
         aim=400.0,
         recorded={"OfflineRL-Kit": 139.0, "unifloral": 283.0},
     ),
     "rollout_single": Workload(
         "rollouts, 5 steps from 50,000 states, one member a state",
         "steps/s",
-        _rollouts(RolloutConfig(5)),
+        rollouts(RolloutConfig(5)),
         aim=1850.0,
         recorded={"mbrl-lib": 1630.0},
     ),

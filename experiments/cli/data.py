@@ -18,10 +18,10 @@ from experiments.reports.drift import print_drift
 from experiments.reports.grid import grid
 from experiments.runs.drift import drift_of, reference_of
 from mbrl.config import Count
-from mbrl.data import Finding, LogSchema, check, data_home, load, save_npz
+from mbrl.data import Finding, LogSchema, check, data_home, load
 from mbrl.data.cards import Card, Tier, all_cards, find_card, find_tier
 from mbrl.data.locate import find_file, homes, local_file
-from mbrl.data.readers.files import SUFFIXES
+from mbrl.data.readers.files import MAPPED, SUFFIXES
 from mbrl.data.replay import replay
 from mbrl.data.suspicions import action_coverage, suspicions
 from mbrl.data.writers import write
@@ -252,16 +252,18 @@ class DataImport(FileOptions):
     source: tyro.conf.Positional[str]
     """An npz, hdf5, csv or parquet file, or a Minari folder."""
     out: Path | None = None
-    """The file to write; by default <data folder>/imported/<name of the source>.npz."""
+    """The file to write, in .npz or .rows; by default
+    <data folder>/imported/<name of the source>.npz."""
 
     def main(self) -> int:
         console, dataset = Console(), load(self.source, **given(self, "source", "out"))
         target = self.out or data_home() / "imported" / f"{Path(self.source).stem}.npz"
-        if target.suffix != ".npz":
+        if target.suffix not in (".npz", MAPPED):
             raise DataError(
-                f"--out {target}: the compact format is an npz file; end the name in .npz"
+                f"--out {target}: end the name in .npz (compact) or {MAPPED} (mapped, for files "
+                "larger than memory)"
             )
-        save_npz(dataset, target)
+        write(dataset, target, target.suffix[1:])
         for finding in check(self.source, **given(self, "source", "out")):
             console.print(line(finding))
         summary(dataset, console)
@@ -271,11 +273,12 @@ class DataImport(FileOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DataExport(FileOptions):
-    """Write a dataset for other programs: a Minari folder, an npz of this library, or a table."""
+    """Write a dataset: a Minari folder, a table, an npz of this library, or rows of this library
+    that are mapped (for files larger than memory)."""
 
     name: tyro.conf.Positional[str]
     """A dataset, or a file."""
-    format: Literal["minari", "npz", "csv", "parquet"]
+    format: Literal["minari", "npz", "rows", "csv", "parquet"]
     """What to write."""
     out: Path
     """The file, or for Minari the folder."""

@@ -9,7 +9,7 @@ from mbrl import data
 from mbrl.data.drift import Drift, compare
 from mbrl.data.out_of_data import fit_out_of_data
 from mbrl.data.readers.compact import is_compact
-from mbrl.data.readers.files import SUFFIXES, read_npz, require_file
+from mbrl.data.readers.files import MAPPED, SUFFIXES, read_npz, require_file
 from mbrl.data.shared_encoding import SharedLog, read_as
 from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.types import Dataset
@@ -46,7 +46,8 @@ def read_new(name: str, reference: Dataset, options: dict[str, Any]) -> Dataset 
 
 def _is_ours(path: Path) -> bool:
     require_file(path)
-    return path.suffix.lower() == ".npz" and is_compact(read_npz(path))
+    suffix = path.suffix.lower()
+    return suffix == MAPPED or (suffix == ".npz" and is_compact(read_npz(path)))
 
 
 def drift_of(name: str, reference: Dataset, options: dict[str, Any]) -> Drift:

@@ -1,4 +1,5 @@
-"""Logged data: `load` by name or path, readers of things in memory, `save_npz`, `check`."""
+"""Logged data: `load` by name or path, readers of things in memory, `save_npz` and
+`save_rows`, `check`."""
 
 from mbrl.data.assemble import from_arrays
 from mbrl.data.issues import Finding
@@ -6,6 +7,7 @@ from mbrl.data.loading import check, from_log, is_dataset_name, load
 from mbrl.data.locate import data_home, local_target
 from mbrl.data.logs.schema import LogSchema
 from mbrl.data.readers.compact import save_npz
+from mbrl.data.readers.mapped import save_rows
 from mbrl.data.readers.memory import from_dataframe, from_sb3
 
 __all__ = [
@@ -21,4 +23,5 @@ __all__ = [
     "load",
     "local_target",
     "save_npz",
+    "save_rows",
 ]

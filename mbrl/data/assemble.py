@@ -21,8 +21,16 @@ DROPPED = (
 )
 
 
-def build(columns: Columns, spec: Spec | None, options: Options, provenance: Provenance) -> Dataset:
-    """Verify and convert; the first error found is raised as a `DataError`."""
+def build(
+    columns: Columns,
+    spec: Spec | None,
+    options: Options,
+    provenance: Provenance,
+    *,
+    owned: bool = False,
+) -> Dataset:
+    """Verify and convert; the first error found is raised as a `DataError`. `owned`: nobody else
+    has the arrays, so that the dataset may keep them."""
     seen = inspect(columns, spec, options)
     raise_errors(seen.findings, provenance.card)
     columns, spec = seen.columns, seen.spec
@@ -39,7 +47,7 @@ def build(columns: Columns, spec: Spec | None, options: Options, provenance: Pro
         bounds = (np.asarray(spec.action_low), np.asarray(spec.action_high))
         columns = replace(columns, action=columns.need("action").clip(*bounds))
     provenance = replace(provenance, notes=(*provenance.notes, *notes))
-    return Dataset(_transitions(columns, spec), spec, provenance)
+    return Dataset(_transitions(columns, spec, owned), spec, provenance)
 
 
 def next_row_view(columns: Columns, source: str) -> Columns:
@@ -92,12 +100,13 @@ def following_rows(columns: Columns, source: str) -> tuple[Columns, str]:
     return replace(columns, **changes), note
 
 
-def _transitions(columns: Columns, spec: Spec) -> Transitions:
+def _transitions(columns: Columns, spec: Spec, owned: bool) -> Transitions:
     def tensor(name: str, dtype: torch.dtype) -> Tensor:
         kinds = {torch.float32: np.float32, torch.int64: np.int64, torch.bool: np.bool_}
         array: np.ndarray = np.ascontiguousarray(columns.need(name), dtype=kinds[dtype])
-        # a private copy: torch must not share memory with the caller's array
-        return torch.from_numpy(array.copy() if array is getattr(columns, name) else array)
+        # torch must not share memory with the caller's array, nor with one that is read-only
+        shared = not owned and np.may_share_memory(array, columns.need(name))
+        return torch.from_numpy(array.copy() if shared or not array.flags.writeable else array)
 
     kinds = {"duration": np.float32, "next_known": np.bool_, "behaviour_prob": np.float32}
     optional = {

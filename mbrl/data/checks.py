@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mbrl.data.columns import Columns, Options
+from mbrl.data.columns import Columns, Options, by_blocks
 from mbrl.data.episode_ends import resolve_ends
 from mbrl.data.issues import Finding, error, has_error, note
 from mbrl.data.task_spec import resolve_spec
@@ -106,12 +106,10 @@ def _values(columns: Columns) -> list[Finding]:
     findings = []
     for name, array in columns.arrays().items():
         if array.dtype.kind == "f":
-            # the comparison is False for NaN too, and refuses what float32 cannot hold
-            good = np.abs(array) <= FLOAT32_MAX
-            bad = ~good.reshape(len(array), -1).all(axis=1)
+            bad = by_blocks(_not_finite, array)
             if bad.any():
                 row = int(np.argmax(bad))
-                value = array[row].reshape(-1)[~good[row].reshape(-1)][0]
+                value = array[row].reshape(-1)[~_holds(array[row]).reshape(-1)][0]
                 findings.append(
                     error(
                         f"{name} is not finite in row {row} ({value}); {_share(bad)} are affected. "
@@ -137,6 +135,18 @@ def _values(columns: Columns) -> list[Finding]:
                     error(f"{name} is {array[row]} in row {row}; flags must be 0 or 1", row, bad)
                 )
     return findings
+
+
+def _holds(values: np.ndarray) -> np.ndarray:
+    """Where float32 can hold the values; the comparison is False for NaN too."""
+    held: np.ndarray = np.less_equal(np.abs(values), FLOAT32_MAX)
+    return held
+
+
+def _not_finite(values: np.ndarray) -> np.ndarray:
+    """[N] bool: rows of `values` [N, ...] with one that float32 cannot hold."""
+    bad: np.ndarray = np.logical_not(_holds(values)).reshape(len(values), -1).any(axis=1)
+    return bad
 
 
 def _held(name: str, array: np.ndarray) -> list[Finding]:

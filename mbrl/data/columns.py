@@ -98,6 +98,21 @@ def unmasked(name: str, value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
+BLOCK = 1 << 20  # numbers that are looked at together
+
+
+def by_blocks(rule: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
+    """[N] bool: what `rule` says of the rows of `arrays` [N, ...], asked for a block of rows after
+    the other, so that what it computes on the way takes little memory."""
+    count = len(arrays[0])
+    rows = max(1, BLOCK // max(1, arrays[0][:1].size))
+    marked = np.zeros(count, dtype=bool)
+    for begin in range(0, count, rows):
+        part = slice(begin, begin + rows)
+        marked[part] = rule(*(array[part] for array in arrays))
+    return marked
+
+
 @dataclass(frozen=True)
 class Options(Settings):
     """What a caller may say about a dataset; each field is an option of `load`."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mbrl.data.columns import Columns, Options
+from mbrl.data.columns import Columns, Options, by_blocks
 from mbrl.data.issues import Finding, error, note, warning
 from mbrl.types import Spec
 
@@ -155,10 +155,9 @@ def _boundaries(
     """Inside an episode, next_obs of a row must be obs of the next row."""
     if columns.next_obs is None or len(terminated) < 2:
         return truncated, []
-    after, before = columns.need("obs")[1:], columns.next_obs[:-1]
-    apart = np.abs(after.astype(np.float64) - before) > TOLERANCE * (1.0 + np.abs(after))
+    apart = by_blocks(_apart, columns.need("obs")[1:], columns.next_obs[:-1])
     broken = np.zeros_like(terminated)
-    broken[:-1] = apart.any(axis=1) & ~(terminated | truncated)[:-1]
+    broken[:-1] = apart & ~(terminated | truncated)[:-1]
     if not broken.any():
         return truncated, []
     row, count, share = int(np.argmax(broken)), int(broken.sum()), float(broken.mean())
@@ -174,6 +173,13 @@ def _boundaries(
         else 'end flags are missing there; boundaries="cut" ends the episodes at these rows'
     )
     return truncated, [error(f"{text}: {why}", row, broken)]
+
+
+def _apart(after: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """[N] bool: rows of two arrays [N, S] that differ by more than rounding."""
+    distance = np.abs(after.astype(np.float64) - before)
+    apart: np.ndarray = (distance > TOLERANCE * (1.0 + np.abs(after))).any(axis=1)
+    return apart
 
 
 def _lengths(ends: np.ndarray, horizon: int | None) -> list[Finding]:

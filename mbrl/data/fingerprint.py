@@ -2,7 +2,11 @@
 
 import hashlib
 
+import numpy as np
+
 from mbrl.types import Dataset
+
+BLOCK = 1 << 16  # rows that are in memory together, where the dataset is mapped
 
 
 def fingerprint(dataset: Dataset) -> str:
@@ -12,7 +16,9 @@ def fingerprint(dataset: Dataset) -> str:
     for name in data.__dataclass_fields__:
         value = getattr(data, name)
         if value is not None:
-            array = value.detach().cpu().contiguous().numpy()
+            array = value.detach().cpu().numpy()
             digest.update(f"{name}{array.dtype}{array.shape}".encode())
-            digest.update(memoryview(array).cast("B"))
+            for begin in range(0, len(array), BLOCK):
+                part = np.ascontiguousarray(array[begin : begin + BLOCK])
+                digest.update(memoryview(part).cast("B"))
     return digest.hexdigest()

@@ -12,21 +12,22 @@ from mbrl import config as configs
 from mbrl.data.assemble import build
 from mbrl.data.cards import Card, Tier, all_cards, find_tier
 from mbrl.data.checks import inspect
-from mbrl.data.columns import Columns, Options, from_named
+from mbrl.data.columns import ALIASES, Columns, Options, from_named
 from mbrl.data.issues import Finding, error, has_error, raise_errors
 from mbrl.data.locate import local_file
 from mbrl.data.logs.reader import read_log
 from mbrl.data.logs.schema import LogSchema
 from mbrl.data.logs.table import Table, table_of
 from mbrl.data.readers.compact import is_compact, read_compact
-from mbrl.data.readers.files import SUFFIXES, file_hash, read_file, read_table
+from mbrl.data.readers.files import MAPPED, SUFFIXES, file_hash, read_file, read_table
 from mbrl.data.readers.layouts import read_layout
+from mbrl.data.readers.mapped import parts_of, read_rows
 from mbrl.data.readers.minari import read_minari, read_minari_folder
 from mbrl.data.readers.named import Source, checksum_findings
 from mbrl.data.readers.published import read_d4rl, read_neorl, read_neorl2
 from mbrl.data.task_spec import given_spec
 from mbrl.errors import ConfigError, DataError
-from mbrl.types import Dataset, Provenance, Transitions
+from mbrl.types import Dataset, Provenance, Spec, Transitions
 
 LISTS = ("obs", "action", "next_obs", "categorical", "units")
 READERS = {"d4rl": read_d4rl, "recorded": read_d4rl, "neorl": read_neorl, "neorl2": read_neorl2}
@@ -34,16 +35,22 @@ READERS = {"d4rl": read_d4rl, "recorded": read_d4rl, "neorl": read_neorl, "neorl
 
 def load(name: str | Path, **options: Any) -> Dataset:
     """The dataset called `name` (`pendulum/medium`, `d4rl/hopper-medium-v2`, ...) or in the file
-    `name` (npz, hdf5, csv, parquet). `options` are the fields of `Options`."""
-    chosen = Options.of(options)
-    parts = [finish(source) for source in _sources(str(name), chosen)]
+    `name` (npz, hdf5, csv, parquet, or rows, which are mapped and not read into memory). `options`
+    are the fields of `Options`."""
+    chosen, path = Options.of(options), Path(name).expanduser()
+    if path.suffix.lower() == MAPPED:
+        return read_rows(path, mapped_spec(path, chosen))
+    parts = [finish(source, owned=True) for source in _sources(str(name), chosen)]
     return parts[0] if len(parts) == 1 else concatenate(parts, str(name))
 
 
 def check(name: str | Path, **options: Any) -> list[Finding]:
     """Every finding about a dataset or file, errors first; an empty list means all is well."""
     findings: list[Finding] = []
+    path = Path(name).expanduser()
     try:
+        if path.suffix.lower() == MAPPED:
+            return check_rows(load(path, **options))
         # a differing checksum is one finding among the others here, not a reason to stop
         sources = _sources(str(name), Options.of(options), collect=True)
         for source in sources:
@@ -56,12 +63,47 @@ def check(name: str | Path, **options: Any) -> list[Finding]:
     return sorted(findings, key=lambda finding: order[finding.severity])
 
 
-def finish(source: Source) -> Dataset:
-    """What was read as a dataset. Raises `DataError` with everything that is wrong."""
+def mapped_spec(path: Path, options: Options) -> Spec | None:
+    """The spec that `options` give for a file of mapped rows. Raises `ConfigError` for options that
+    would change its rows."""
+    other = [
+        f.name
+        for f in fields(Options)
+        if f.name not in ("spec", "progress", "download", "verify")
+        and getattr(options, f.name) != f.default
+    ]
+    if other:
+        raise ConfigError(
+            f"{path} is mapped as it is; leave out {', '.join(other)}, or give them where the file "
+            "is made (`data import`)"
+        )
+    return given_spec(options)
+
+
+def check_rows(dataset: Dataset) -> list[Finding]:
+    """Findings about mapped rows, a part after the other, as far as the first with an error."""
+    findings: list[Finding] = []
+    begin = 0
+    for part in parts_of(dataset):
+        rows = part.transitions
+        names = [n for n in ALIASES if getattr(rows, n, None) is not None]
+        columns = Columns(**{n: getattr(rows, n).numpy() for n in names})
+        where = f"of rows {begin} to {begin + len(part) - 1}, from 0: "
+        own = inspect(columns, part.spec, Options()).findings
+        findings += [replace(f, message=where + f.message) for f in own]
+        if has_error(own):
+            break
+        begin += len(part)
+    return findings
+
+
+def finish(source: Source, *, owned: bool = False) -> Dataset:
+    """What was read as a dataset, which keeps its arrays where they are `owned` by nobody else.
+    Raises `DataError` with everything that is wrong."""
     raise_errors(source.findings, source.provenance.card)
     notes = tuple(f.message for f in source.findings)
     provenance = replace(source.provenance, notes=(*source.provenance.notes, *notes))
-    return build(source.columns, source.spec, source.options, provenance)
+    return build(source.columns, source.spec, source.options, provenance, owned=owned)
 
 
 def _sources(name: str, options: Options, collect: bool = False) -> list[Source]:

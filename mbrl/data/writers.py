@@ -16,6 +16,7 @@ import torch
 
 from mbrl.data.columns import ALIASES
 from mbrl.data.readers.compact import save_npz
+from mbrl.data.readers.mapped import save_rows
 from mbrl.errors import ConfigError, DataError, install_command, unknown_name
 from mbrl.files import replacing
 from mbrl.types import Dataset
@@ -25,10 +26,10 @@ NOT_IN_MINARI = ("duration", "behaviour_prob", "state", "action_mask", "next_act
 
 
 def write(dataset: Dataset, path: str | Path, kind: str) -> Path:
-    """Write `dataset` as "npz" (this library's, with spec and provenance), "csv", "parquet" (a
-    column a number: obs_0, ..), or "minari" (a folder). Raises `ConfigError` where packages are
-    missing, and `DataError` for data that the format cannot hold, or a Minari folder that
-    exists."""
+    """Write `dataset` as "npz" (this library's, with spec and provenance), "rows" (the same to be
+    mapped), "csv", "parquet" (a column a number: obs_0, ..), or "minari" (a folder). Raises
+    `ConfigError` where packages are missing, and `DataError` for data that the format cannot hold,
+    or a Minari folder that exists."""
     if kind not in WRITERS:
         raise unknown_name("format", kind, WRITERS)
     if len(dataset) == 0:
@@ -189,6 +190,7 @@ def _described(dataset: Dataset) -> dict[str, Any]:
 WRITERS: dict[str, Callable[[Dataset, Path], Any]] = {
     "minari": _write_minari,
     "npz": save_npz,
+    "rows": save_rows,
     "csv": _write_csv,
     "parquet": _write_parquet,
 }

@@ -5,6 +5,26 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+BLOCK = 1 << 22  # numbers that are in double precision at the same time
+
+
+def moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation [D] of `values` [N, D] in double precision, a block of rows after
+    the other; blocks are joined as by Chan, Golub and LeVeque, "Updating formulae and a pairwise
+    algorithm for computing sample variances" (1979), equation 1.5."""
+    blocks = iter(values.split(max(1, BLOCK // values.shape[1])))
+    first = next(blocks).double()
+    count, mean, variance = len(first), first.mean(0), first.var(0, correction=0)
+    for block in blocks:
+        block, before = block.double(), mean
+        share = len(block) / (count + len(block))
+        apart = block.mean(0) - before
+        mean = before + share * apart
+        spread = (1 - share) * variance + share * block.var(0, correction=0)
+        variance = spread + share * (1 - share) * apart.square()
+        count += len(block)
+    return mean, variance.sqrt()
+
 
 class Normaliser(nn.Module):
     """Standardises `[..., D]`; the identity until `fit`. Constant dimensions get scale 1."""
@@ -21,10 +41,9 @@ class Normaliser(nn.Module):
 
     def fit(self, values: Tensor, eps: float = 0.0) -> None:
         """Mean and standard deviation (plus `eps`) of `values` [N, D]."""
-        std = values.double().std(0, correction=0)
-        std = torch.where(std < 1e-12, torch.ones_like(std), std + eps)
-        self.mean.copy_(values.double().mean(0))
-        self.std.copy_(std)
+        mean, std = moments(values)
+        self.mean.copy_(mean)
+        self.std.copy_(torch.where(std < 1e-12, torch.ones_like(std), std + eps))
 
     def forward(self, values: Tensor) -> Tensor:
         return (values - self.mean) / self.std

@@ -62,7 +62,7 @@ def test_adversarial_loss_by_hand() -> None:
 def model_value(agent: Any, seed: int) -> float:
     """Mean one-step value, r + gamma min Q, of the policy in the agent's model."""
     real = agent.source.real.rows
-    obs = real.batch(real.rows[: real.size]).obs
+    obs = real.whole().obs
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         action = agent.learner.actor.explore(obs, generator)

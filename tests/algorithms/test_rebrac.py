@@ -51,7 +51,7 @@ def test_rebrac_target_against_a_loop(pendulum: Dataset) -> None:
     """Bounds of +-2 are scaled away, the cut episode's last row has no penalty."""
     agent = prepared("rebrac", pendulum, hidden=[16, 16], batch_size=600, critic_bc=0.5)
     buffer, data = agent.source.rows, pendulum.transitions
-    rows, learner = buffer.batch(buffer.rows), agent.learner
+    rows, learner = buffer.whole(), agent.learner
     action = 2 * torch.rand(600, 1, generator=torch.Generator().manual_seed(0)) - 1
     with torch.no_grad():
         q = q_values(learner.critic_target, rows.next_obs, action)

@@ -86,13 +86,13 @@ def test_logged_rows_are_the_first_experience(
     agent = build(name, data.spec)
     agent.prepare(data, lambda metrics: None)
     rows = getattr(agent.source, "real", agent.source)
-    before = rows.rows.rows.clone()
+    before = rows.rows.gather(torch.arange(len(data)))
     assert agent.collector(task_of(name)).warmup == 0
     agent.learn(task_of(name), 4, callbacks=[])
     # A row whose next action is not known yet waits for the step after it.
     waiting = 2 if name == "rebrac" else 0
     assert len(rows.rows) == len(data) + 2 * 4 - waiting
-    assert torch.equal(rows.rows.rows[: len(before)], before)
+    assert torch.equal(rows.rows.gather(torch.arange(len(data))), before)
 
 
 def test_next_actions_of_experience_are_those_of_the_same_copy() -> None:
@@ -106,7 +106,7 @@ def test_next_actions_of_experience_are_those_of_the_same_copy() -> None:
         ended = torch.tensor([False, t == 1])
         steps.append(Transitions(obs, action, torch.zeros(2), obs + 1, ended, ended & False))
         agent.observe(steps[-1])
-    batch = agent.source.rows.batch(agent.source.rows.rows[: len(agent.source.rows)])
+    batch = agent.source.rows.whole()
     assert len(batch.obs) == 6 and batch.next_action is not None and batch.has_next is not None
     for row in range(6):
         t, copy = divmod(row, 2)

@@ -24,7 +24,8 @@ from mbrl.data.logs.table import (
 )
 from mbrl.errors import ConfigError, DataError, install_command
 
-SUFFIXES = (".npz", ".hdf5", ".h5", ".csv", ".parquet")
+MAPPED = ".rows"  # of files that are not read but mapped
+SUFFIXES = (".npz", ".hdf5", ".h5", ".csv", ".parquet", MAPPED)
 
 
 @contextmanager
@@ -61,6 +62,8 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
         return read_csv(path)
     if suffix == ".parquet":
         return read_parquet(path)
+    if suffix == MAPPED:
+        raise DataError(f"{path}: a file of mapped rows is no table; load it by its name alone")
     raise DataError(f"{path}: suffix {suffix!r} is not known; allowed: {', '.join(SUFFIXES)}")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.__main__ import main
+from experiments.bench import peer_programs
 from experiments.bench import peers as bench_peers
 
 
@@ -38,5 +39,5 @@ def test_a_peer_answers_in_its_own_process_and_a_dead_one_is_reported(monkeypatc
 
 def test_a_window_counts_what_was_done():
     calls: list[int] = []
-    rate = bench_peers.window(lambda: calls.append(1), 7, 0.01)
+    rate = peer_programs.window(lambda: calls.append(1), 7, 0.01)
     assert rate == pytest.approx(7 * len(calls) / 0.01, rel=0.5)
