@@ -20,6 +20,7 @@ from algorithms.mobile import MOBILE, MOBILEConfig
 from algorithms.mopo import MOPO, MOPOConfig
 from algorithms.morel import MOReL, MOReLConfig
 from algorithms.neubay import NEUBAY, NEUBAYConfig
+from algorithms.odice import ODICE, ODICEConfig
 from algorithms.pets import PETS, PETSConfig
 from algorithms.pgd import PGD, PGDConfig
 from algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
@@ -47,6 +48,7 @@ __all__ = [
     "MOBILE",
     "MOPO",
     "NEUBAY",
+    "ODICE",
     "PETS",
     "PGD",
     "PROPS",
@@ -76,6 +78,7 @@ __all__ = [
     "MOReL",
     "MOReLConfig",
     "NEUBAYConfig",
+    "ODICEConfig",
     "PETSConfig",
     "PGDConfig",
     "PROPSConfig",
@@ -98,6 +101,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "td3_bc": (TD3BC, TD3BCConfig),
     "rebrac": (ReBRAC, ReBRACConfig),
     "iql": (IQL, IQLConfig),
+    "odice": (ODICE, ODICEConfig),
     "awac": (AWAC, AWACConfig),
     "crr": (CRR, CRRConfig),
     "cql": (CQL, CQLConfig),

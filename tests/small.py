@@ -35,6 +35,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "td3_bc": {"hidden": [16]},
     "rebrac": {"hidden": [16, 16], "batch_size": 32},
     "iql": {"hidden": [16]},
+    "odice": {"hidden": [16], "policy_hidden": [16]},
     "awac": {"hidden": [16]},
     "crr": {"hidden": [16], "samples": 3},
     "cql": {"learner": LEARNER, "samples": 3, "threshold": 1.0},
