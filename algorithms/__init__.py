@@ -14,6 +14,7 @@ from algorithms.discrete_cql import DiscreteCQL, DiscreteCQLConfig
 from algorithms.discrete_iql import DiscreteIQL
 from algorithms.discrete_sac_n import DiscreteSACN, DiscreteSACNConfig
 from algorithms.edac import EDAC, EDACConfig
+from algorithms.f_dvl import FDVL, FDVLConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.mbpo import MBPO, MBPOConfig
 from algorithms.mobile import MOBILE, MOBILEConfig
@@ -43,6 +44,7 @@ __all__ = [
     "CQL",
     "CRR",
     "EDAC",
+    "FDVL",
     "IQL",
     "MBPO",
     "MOBILE",
@@ -71,6 +73,7 @@ __all__ = [
     "DiscreteSACN",
     "DiscreteSACNConfig",
     "EDACConfig",
+    "FDVLConfig",
     "IQLConfig",
     "MBPOConfig",
     "MOBILEConfig",
@@ -102,6 +105,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "rebrac": (ReBRAC, ReBRACConfig),
     "iql": (IQL, IQLConfig),
     "odice": (ODICE, ODICEConfig),
+    "f_dvl": (FDVL, FDVLConfig),
     "awac": (AWAC, AWACConfig),
     "crr": (CRR, CRRConfig),
     "cql": (CQL, CQLConfig),

@@ -36,6 +36,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "rebrac": {"hidden": [16, 16], "batch_size": 32},
     "iql": {"hidden": [16]},
     "odice": {"hidden": [16], "policy_hidden": [16]},
+    "f_dvl": {"hidden": [16], "uniform_actions": True},
     "awac": {"hidden": [16]},
     "crr": {"hidden": [16], "samples": 3},
     "cql": {"learner": LEARNER, "samples": 3, "threshold": 1.0},
