@@ -29,6 +29,7 @@ from algorithms.props import PROPS, PROPSConfig
 from algorithms.rambo import RAMBO, RAMBOConfig
 from algorithms.ravl import RAVL, RAVLConfig
 from algorithms.rebrac import ReBRAC, ReBRACConfig
+from algorithms.recoil import ReCOIL, ReCOILConfig
 from algorithms.sac import SAC, SACConfig
 from algorithms.sac_n import SACN, SACNConfig
 from algorithms.shac import SHAC, SHACConfig
@@ -91,6 +92,8 @@ __all__ = [
     "RAVLConfig",
     "ReBRAC",
     "ReBRACConfig",
+    "ReCOIL",
+    "ReCOILConfig",
     "SACConfig",
     "SACNConfig",
     "SHACConfig",
@@ -106,6 +109,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "iql": (IQL, IQLConfig),
     "odice": (ODICE, ODICEConfig),
     "f_dvl": (FDVL, FDVLConfig),
+    "recoil": (ReCOIL, ReCOILConfig),
     "awac": (AWAC, AWACConfig),
     "crr": (CRR, CRRConfig),
     "cql": (CQL, CQLConfig),

@@ -37,6 +37,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "iql": {"hidden": [16]},
     "odice": {"hidden": [16], "policy_hidden": [16]},
     "f_dvl": {"hidden": [16], "uniform_actions": True},
+    "recoil": {"hidden": [16], "batch_size": 32, "expert_episodes": 1},
     "awac": {"hidden": [16]},
     "crr": {"hidden": [16], "samples": 3},
     "cql": {"learner": LEARNER, "samples": 3, "threshold": 1.0},

@@ -194,6 +194,7 @@ del LEARNING["rebrac"]["alpha"]
 LEARNING["odice"] = {"hidden": [32], "policy_hidden": [32], "learning_rate": 3e-3}
 LEARNING["odice"]["weight"] = "residual"
 LEARNING["f_dvl"] = {"hidden": [32], "learning_rate": 3e-3, "temperature": 10.0}
+LEARNING["recoil"] = {"hidden": [32], "learning_rate": 3e-3, "expert_episodes": 80, "gamma": 0.9}
 LEARNING["awac"] = {"hidden": [32], "learning_rate": 3e-3, "temperature": 0.1}
 LEARNING["crr"] = {"hidden": [32], "learning_rate": 3e-3, "filter": "binary", "baseline": "max"}
 FAST = {"hidden": [32], "batch_size": 64, "actor_lr": 3e-3, "critic_lr": 3e-3, "alpha_lr": 3e-3}
