@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import longreach  # noqa: F401  refuses a foreign `mbrl`
+from algorithms.a2pr import A2PR, A2PRConfig
 from algorithms.awac import AWAC, AWACConfig
 from algorithms.bc import BC, BCConfig
 from algorithms.combo import COMBO, COMBOConfig
@@ -38,6 +39,7 @@ from mbrl import agent, checkpoint
 from mbrl.errors import unknown_name
 
 __all__ = [
+    "A2PR",
     "ALGORITHMS",
     "AWAC",
     "BC",
@@ -61,6 +63,7 @@ __all__ = [
     "SACN",
     "SHAC",
     "TD3BC",
+    "A2PRConfig",
     "AWACConfig",
     "BCConfig",
     "COMBOConfig",
@@ -106,6 +109,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "bc": (BC, BCConfig),
     "td3_bc": (TD3BC, TD3BCConfig),
     "rebrac": (ReBRAC, ReBRACConfig),
+    "a2pr": (A2PR, A2PRConfig),
     "iql": (IQL, IQLConfig),
     "odice": (ODICE, ODICEConfig),
     "f_dvl": (FDVL, FDVLConfig),

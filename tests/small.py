@@ -34,6 +34,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bc": {"hidden": [16]},
     "td3_bc": {"hidden": [16]},
     "rebrac": {"hidden": [16, 16], "batch_size": 32},
+    "a2pr": {"hidden": [16], "critic_hidden": [16], "vae_hidden": [16]},
     "iql": {"hidden": [16]},
     "odice": {"hidden": [16], "policy_hidden": [16]},
     "f_dvl": {"hidden": [16], "uniform_actions": True},
