@@ -16,6 +16,7 @@ from algorithms.discrete_iql import DiscreteIQL
 from algorithms.discrete_sac_n import DiscreteSACN, DiscreteSACNConfig
 from algorithms.edac import EDAC, EDACConfig
 from algorithms.f_dvl import FDVL, FDVLConfig
+from algorithms.ggd_sac import GGDSAC, GGDSACConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.mbpo import MBPO, MBPOConfig
 from algorithms.mobile import MOBILE, MOBILEConfig
@@ -34,6 +35,7 @@ from algorithms.recoil import ReCOIL, ReCOILConfig
 from algorithms.sac import SAC, SACConfig
 from algorithms.sac_n import SACN, SACNConfig
 from algorithms.shac import SHAC, SHACConfig
+from algorithms.stac import STAC, STACConfig
 from algorithms.td3_bc import TD3BC, TD3BCConfig
 from mbrl import agent, checkpoint
 from mbrl.errors import unknown_name
@@ -48,6 +50,7 @@ __all__ = [
     "CRR",
     "EDAC",
     "FDVL",
+    "GGDSAC",
     "IQL",
     "MBPO",
     "MOBILE",
@@ -62,6 +65,7 @@ __all__ = [
     "SAC",
     "SACN",
     "SHAC",
+    "STAC",
     "TD3BC",
     "A2PRConfig",
     "AWACConfig",
@@ -78,6 +82,7 @@ __all__ = [
     "DiscreteSACNConfig",
     "EDACConfig",
     "FDVLConfig",
+    "GGDSACConfig",
     "IQLConfig",
     "MBPOConfig",
     "MOBILEConfig",
@@ -100,6 +105,7 @@ __all__ = [
     "SACConfig",
     "SACNConfig",
     "SHACConfig",
+    "STACConfig",
     "TD3BCConfig",
     "load",
 ]
@@ -118,6 +124,8 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "crr": (CRR, CRRConfig),
     "cql": (CQL, CQLConfig),
     "sac": (SAC, SACConfig),
+    "stac": (STAC, STACConfig),
+    "ggd_sac": (GGDSAC, GGDSACConfig),
     "sac_n": (SACN, SACNConfig),
     "edac": (EDAC, EDACConfig),
     "mbpo": (MBPO, MBPOConfig),

@@ -7,6 +7,7 @@ from algorithms import ALGORITHMS
 T = TypeVar("T")
 
 LEARNER = {"hidden": [16, 16], "batch_size": 16, "critics": 3}
+SHAPED = {"hidden": [16, 16], "batch_size": 16}
 MODEL = {
     "members": 3,
     "elites": 2,
@@ -43,6 +44,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "crr": {"hidden": [16], "samples": 3},
     "cql": {"learner": LEARNER, "samples": 3, "threshold": 1.0},
     "sac": {"learner": LEARNER, "capacity": 500, "warmup": 20},
+    "stac": {"learner": SHAPED, "capacity": 700, "warmup": 20},
+    "ggd_sac": {"learner": SHAPED, "capacity": 700, "warmup": 20},
     "sac_n": {"learner": LEARNER},
     "edac": {"learner": LEARNER | {"eta": 1.0}},
     "mopo": MODEL_BASED,

@@ -202,6 +202,8 @@ LEARNING["crr"] = {"hidden": [32], "learning_rate": 3e-3, "filter": "binary", "b
 FAST = {"hidden": [32], "batch_size": 64, "actor_lr": 3e-3, "critic_lr": 3e-3, "alpha_lr": 3e-3}
 LEARNING["cql"] = {"learner": FAST, "weight": 0.2}
 LEARNING["sac_n"] = {"learner": FAST}
+SHAPED = {"hidden": [32], "batch_size": 64, "learning_rate": 3e-3}
+LEARNING |= {name: {"learner": SHAPED} for name in ("stac", "ggd_sac")}
 LEARNING["edac"] = {"learner": FAST}
 ONE_STEP = {
     "learner": FAST,
