@@ -7,6 +7,7 @@ import longreach  # noqa: F401  refuses a foreign `mbrl`
 from algorithms.a2pr import A2PR, A2PRConfig
 from algorithms.awac import AWAC, AWACConfig
 from algorithms.bc import BC, BCConfig
+from algorithms.cdsa import CDSA, CDSAConfig
 from algorithms.combo import COMBO, COMBOConfig
 from algorithms.coplanner import COPlanner, COPlannerConfig
 from algorithms.cql import CQL, CQLConfig
@@ -45,6 +46,7 @@ __all__ = [
     "ALGORITHMS",
     "AWAC",
     "BC",
+    "CDSA",
     "COMBO",
     "CQL",
     "CRR",
@@ -70,6 +72,7 @@ __all__ = [
     "A2PRConfig",
     "AWACConfig",
     "BCConfig",
+    "CDSAConfig",
     "COMBOConfig",
     "COPlanner",
     "COPlannerConfig",
@@ -128,6 +131,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "ggd_sac": (GGDSAC, GGDSACConfig),
     "sac_n": (SACN, SACNConfig),
     "edac": (EDAC, EDACConfig),
+    "cdsa": (CDSA, CDSAConfig),
     "mbpo": (MBPO, MBPOConfig),
     "mopo": (MOPO, MOPOConfig),
     "ravl": (RAVL, RAVLConfig),

@@ -48,6 +48,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "ggd_sac": {"learner": SHAPED, "capacity": 700, "warmup": 20},
     "sac_n": {"learner": LEARNER},
     "edac": {"learner": LEARNER | {"eta": 1.0}},
+    "cdsa": {"hidden": [16], "td3_bc": {"hidden": [16]}},
     "mopo": MODEL_BASED,
     "morel": MODEL_BASED | {"threshold": 1.0},
     "combo": MODEL_BASED | {"samples": 3},
