@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import longreach  # noqa: F401  refuses a foreign `mbrl`
+from algorithms.a2pr import A2PR, A2PRConfig
 from algorithms.awac import AWAC, AWACConfig
 from algorithms.bc import BC, BCConfig
+from algorithms.cdsa import CDSA, CDSAConfig
 from algorithms.combo import COMBO, COMBOConfig
 from algorithms.coplanner import COPlanner, COPlannerConfig
 from algorithms.cql import CQL, CQLConfig
@@ -14,12 +16,15 @@ from algorithms.discrete_cql import DiscreteCQL, DiscreteCQLConfig
 from algorithms.discrete_iql import DiscreteIQL
 from algorithms.discrete_sac_n import DiscreteSACN, DiscreteSACNConfig
 from algorithms.edac import EDAC, EDACConfig
+from algorithms.f_dvl import FDVL, FDVLConfig
+from algorithms.ggd_sac import GGDSAC, GGDSACConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.mbpo import MBPO, MBPOConfig
 from algorithms.mobile import MOBILE, MOBILEConfig
 from algorithms.mopo import MOPO, MOPOConfig
 from algorithms.morel import MOReL, MOReLConfig
 from algorithms.neubay import NEUBAY, NEUBAYConfig
+from algorithms.odice import ODICE, ODICEConfig
 from algorithms.pets import PETS, PETSConfig
 from algorithms.pgd import PGD, PGDConfig
 from algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
@@ -27,26 +32,33 @@ from algorithms.props import PROPS, PROPSConfig
 from algorithms.rambo import RAMBO, RAMBOConfig
 from algorithms.ravl import RAVL, RAVLConfig
 from algorithms.rebrac import ReBRAC, ReBRACConfig
+from algorithms.recoil import ReCOIL, ReCOILConfig
 from algorithms.sac import SAC, SACConfig
 from algorithms.sac_n import SACN, SACNConfig
 from algorithms.shac import SHAC, SHACConfig
+from algorithms.stac import STAC, STACConfig
 from algorithms.td3_bc import TD3BC, TD3BCConfig
 from mbrl import agent, checkpoint
 from mbrl.errors import unknown_name
 
 __all__ = [
+    "A2PR",
     "ALGORITHMS",
     "AWAC",
     "BC",
+    "CDSA",
     "COMBO",
     "CQL",
     "CRR",
     "EDAC",
+    "FDVL",
+    "GGDSAC",
     "IQL",
     "MBPO",
     "MOBILE",
     "MOPO",
     "NEUBAY",
+    "ODICE",
     "PETS",
     "PGD",
     "PROPS",
@@ -55,9 +67,12 @@ __all__ = [
     "SAC",
     "SACN",
     "SHAC",
+    "STAC",
     "TD3BC",
+    "A2PRConfig",
     "AWACConfig",
     "BCConfig",
+    "CDSAConfig",
     "COMBOConfig",
     "COPlanner",
     "COPlannerConfig",
@@ -69,6 +84,8 @@ __all__ = [
     "DiscreteSACN",
     "DiscreteSACNConfig",
     "EDACConfig",
+    "FDVLConfig",
+    "GGDSACConfig",
     "IQLConfig",
     "MBPOConfig",
     "MOBILEConfig",
@@ -76,6 +93,7 @@ __all__ = [
     "MOReL",
     "MOReLConfig",
     "NEUBAYConfig",
+    "ODICEConfig",
     "PETSConfig",
     "PGDConfig",
     "PROPSConfig",
@@ -85,9 +103,12 @@ __all__ = [
     "RAVLConfig",
     "ReBRAC",
     "ReBRACConfig",
+    "ReCOIL",
+    "ReCOILConfig",
     "SACConfig",
     "SACNConfig",
     "SHACConfig",
+    "STACConfig",
     "TD3BCConfig",
     "load",
 ]
@@ -97,13 +118,20 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "bc": (BC, BCConfig),
     "td3_bc": (TD3BC, TD3BCConfig),
     "rebrac": (ReBRAC, ReBRACConfig),
+    "a2pr": (A2PR, A2PRConfig),
     "iql": (IQL, IQLConfig),
+    "odice": (ODICE, ODICEConfig),
+    "f_dvl": (FDVL, FDVLConfig),
+    "recoil": (ReCOIL, ReCOILConfig),
     "awac": (AWAC, AWACConfig),
     "crr": (CRR, CRRConfig),
     "cql": (CQL, CQLConfig),
     "sac": (SAC, SACConfig),
+    "stac": (STAC, STACConfig),
+    "ggd_sac": (GGDSAC, GGDSACConfig),
     "sac_n": (SACN, SACNConfig),
     "edac": (EDAC, EDACConfig),
+    "cdsa": (CDSA, CDSAConfig),
     "mbpo": (MBPO, MBPOConfig),
     "mopo": (MOPO, MOPOConfig),
     "ravl": (RAVL, RAVLConfig),

@@ -3,13 +3,16 @@
 Differences: no dropout. The order value, policy, critic is the authors'.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
 
-from algorithms.learners.advantage_weighted import exponential_weight, weighted_cloning
+from algorithms.learners.advantage_weighted import (
+    cosine_rate,
+    exponential_weight,
+    weighted_cloning,
+)
 from algorithms.learners.critics import CriticRegression, critics, q_values
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
@@ -120,7 +123,7 @@ class ImplicitQLearner:
         """One step of value, policy and critics, in that order."""
         c, normalise = self.config, self.policy.normaliser
         self.optimisers["policy"].param_groups[0]["lr"] = (
-            policy_rate(c, count) if self.decaying else c.learning_rate
+            cosine_rate(c.learning_rate, c.decay_steps, count) if self.decaying else c.learning_rate
         )
         steps, regression = self.steps, self.regression
         if steps is not None and steps.ready(batch) and regression.ready(batch):
@@ -157,14 +160,6 @@ class ImplicitQLearner:
     def value_loss(self, difference: Tensor) -> Tensor:
         """The loss of the state value from `difference` [B] of target critics and value."""
         return expectile_loss(difference, self.config.expectile)
-
-
-def policy_rate(config: IQLConfig, count: int) -> float:
-    """The policy's learning rate after `count` updates: a cosine to 0, where it decays."""
-    if config.decay_steps == 0:
-        return config.learning_rate
-    progress = min(1.0, count / config.decay_steps)
-    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 class IQL(Agent[Batch]):

@@ -53,6 +53,8 @@ class PolicyGradientConfig(Settings):
     activation: str = "tanh"  # between their layers: relu, silu, leaky_relu, tanh, gelu
     learning_rate: NonNegative = 1e-3  # Adam, policy
     critic_rate: NonNegative = 1e-3  # Adam, critic
+    # its loss: squared errors, or their likelihood under a generalised Gaussian of a learned shape
+    critic_loss: Literal["squared", "generalised_gaussian"] = "squared"
     gamma: Probability = 0.99  # discount factor, where the recipe discounts
     lam: Probability | None = None  # of advantage estimates; None: the recipe's own
     reward_scale: Positive = 1.0  # rewards are multiplied by it before anything else

@@ -183,7 +183,8 @@ class Transitions:
     steps, where steps differ in length: a row's discount is gamma ** duration; `next_known` [N]
     bool, False where the episode terminated and nobody recorded what it ended in (`next_obs`
     repeats `obs` there, and no dynamics are learned from the row); `behaviour_prob` [N] float, the
-    probability (density, where continuous) with which the logged action was chosen.
+    probability (density, where continuous) with which the logged action was chosen; `expert` [N]
+    bool, True where the row was recorded of an expert who is to be imitated.
     `action_mask` and `next_action_mask` [N, n] bool, both or neither, say which of n discrete
     actions were allowed at `obs` and are at `next_obs`.
     """
@@ -198,6 +199,7 @@ class Transitions:
     duration: Tensor | None = None
     next_known: Tensor | None = None
     behaviour_prob: Tensor | None = None
+    expert: Tensor | None = None
     action_mask: Tensor | None = None
     next_action_mask: Tensor | None = None
 

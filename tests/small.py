@@ -7,6 +7,7 @@ from algorithms import ALGORITHMS
 T = TypeVar("T")
 
 LEARNER = {"hidden": [16, 16], "batch_size": 16, "critics": 3}
+SHAPED = {"hidden": [16, 16], "batch_size": 16}
 MODEL = {
     "members": 3,
     "elites": 2,
@@ -34,13 +35,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bc": {"hidden": [16]},
     "td3_bc": {"hidden": [16]},
     "rebrac": {"hidden": [16, 16], "batch_size": 32},
+    "a2pr": {"hidden": [16], "critic_hidden": [16], "vae_hidden": [16]},
     "iql": {"hidden": [16]},
+    "odice": {"hidden": [16], "policy_hidden": [16]},
+    "f_dvl": {"hidden": [16], "uniform_actions": True},
+    "recoil": {"hidden": [16], "batch_size": 32, "expert_episodes": 1},
     "awac": {"hidden": [16]},
     "crr": {"hidden": [16], "samples": 3},
     "cql": {"learner": LEARNER, "samples": 3, "threshold": 1.0},
     "sac": {"learner": LEARNER, "capacity": 500, "warmup": 20},
+    "stac": {"learner": SHAPED, "capacity": 700, "warmup": 20},
+    "ggd_sac": {"learner": SHAPED, "capacity": 700, "warmup": 20},
     "sac_n": {"learner": LEARNER},
     "edac": {"learner": LEARNER | {"eta": 1.0}},
+    "cdsa": {"hidden": [16], "td3_bc": {"hidden": [16]}},
     "mopo": MODEL_BASED,
     "morel": MODEL_BASED | {"threshold": 1.0},
     "combo": MODEL_BASED | {"samples": 3},

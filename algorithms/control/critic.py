@@ -15,25 +15,34 @@ class Critic(nn.Module):
     The network's output is in deviations of the targets so far from their mean, so that values in
     the hundreds are learned no later than those around 1; when these numbers change, the last layer
     changes with them, so that values stay ("Learning values across many orders of magnitude", arXiv
-    1602.07714, section 2).
+    1602.07714, section 2). With `outputs` 2 the network gives a second number beside the value.
     """
 
     centre: Tensor
     scale: Tensor
 
     def __init__(
-        self, spec: Spec, hidden: Sequence[int], activation: str, generator: torch.Generator
+        self,
+        spec: Spec,
+        hidden: Sequence[int],
+        activation: str,
+        generator: torch.Generator,
+        outputs: int = 1,
     ) -> None:
         super().__init__()
         self.normaliser = Normaliser(spec.obs_dim)
-        self.net = MLP(spec.obs_dim, hidden, 1, activation=activation)
+        self.net = MLP(spec.obs_dim, hidden, outputs, activation=activation)
         self.net.orthogonal(1.0, generator)
         self.register_buffer("centre", torch.zeros(()))
         self.register_buffer("scale", torch.ones(()))
 
     def forward(self, obs: Tensor) -> Tensor:
-        value: Tensor = self.net(self.normaliser(obs))[..., 0]
-        return self.centre + self.scale * value
+        return self.outputs(obs)[0]
+
+    def outputs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """The value [...] and the network's last number [...]."""
+        out: Tensor = self.net(self.normaliser(obs))
+        return self.centre + self.scale * out[..., 0], out[..., -1]
 
     @torch.no_grad()
     def rescale(self, moments: "Moments") -> None:
@@ -42,8 +51,8 @@ class Critic(nn.Module):
         mean, std = moments.mean[0].float(), moments.std()[0].float()
         last = self.net.layers[-1]
         assert isinstance(last, nn.Linear)
-        last.weight.mul_(self.scale / std)
-        last.bias.copy_((self.centre + self.scale * last.bias - mean) / std)
+        last.weight[0].mul_(self.scale / std)
+        last.bias[0] = (self.centre + self.scale * last.bias[0] - mean) / std
         self.centre.copy_(mean)
         self.scale.copy_(std)
 

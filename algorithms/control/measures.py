@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.control.critic import Critic
+from algorithms.learners import generalised_gaussian
 from mbrl.errors import ConfigError
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy, adam, descend
 from mbrl.policy_gradient import Recipe
@@ -169,7 +170,8 @@ class EntropyControl(ControlMeasure):
 
 class CriticValues(ControlMeasure):
     """`signals.value` and `signals.next_value` of a critic that is learned beside the policy, on
-    squared errors to the targets of the recipe's credit."""
+    squared errors to the targets of the recipe's credit, or on their likelihood under a generalised
+    Gaussian whose shape the critic learns, too."""
 
     provides = ("signals.value",)
     fulfils = (Requirement.CRITIC,)
@@ -177,7 +179,10 @@ class CriticValues(ControlMeasure):
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
         c, spec = agent.config, agent.spec
-        self.critic = Critic(spec, c.hidden, c.activation, agent.initial).to(agent.device)
+        self.shaped = c.critic_loss == "generalised_gaussian"
+        numbers = 2 if self.shaped else 1
+        critic = Critic(spec, c.hidden, c.activation, agent.initial, numbers)
+        self.critic = critic.to(agent.device)
         self.modules = {"critic": self.critic}
         self.optimisers = {"critic": adam(self.critic.parameters(), c.critic_rate)}
         credits = [term.credit for term in agent.recipe.terms]
@@ -202,8 +207,14 @@ class CriticValues(ControlMeasure):
         if self.credit is None:
             return {}
         t = episodes.data
-        error = torch.where(t.mask, self.critic(t.obs) - targets["value"], 0.0) / self.critic.scale
-        loss = error.square().sum() / t.mask.sum().clamp_min(1)
+        value, last = self.critic.outputs(t.obs)
+        error = torch.where(t.mask, value - targets["value"], 0.0) / self.critic.scale
+        if self.shaped:
+            loss = generalised_gaussian.loss(
+                error[t.mask], generalised_gaussian.shape(last[t.mask])
+            )
+        else:
+            loss = error.square().sum() / t.mask.sum().clamp_min(1)
         descend(self.optimisers["critic"], loss, self.agent.config.clip_norm)
         return {"critic/loss": loss.detach()}
 

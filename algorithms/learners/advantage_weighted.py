@@ -1,6 +1,7 @@
 """The learner that AWAC and CRR share: critics of the policy's own values, and a policy that clones
 the logged actions with weights from their advantages. The weight is what a paper adds."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -40,6 +41,15 @@ def weighted_cloning(log_prob: Tensor, weight: Tensor) -> tuple[Tensor, Metrics]
     weight = weight.detach()
     loss = -(weight * log_prob).mean()
     return loss, {"actor/loss": loss.detach(), "actor/weight": weight.mean()}
+
+
+def cosine_rate(rate: float, decay_steps: int, count: int) -> float:
+    """The learning rate after `count` updates: from `rate` on a cosine to 0 at `decay_steps`, or
+    `rate` where that is 0."""
+    if decay_steps == 0:
+        return rate
+    progress = min(1.0, count / decay_steps)
+    return rate * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,12 @@ def _transitions(columns: Columns, spec: Spec, owned: bool) -> Transitions:
         shared = not owned and np.may_share_memory(array, columns.need(name))
         return torch.from_numpy(array.copy() if shared or not array.flags.writeable else array)
 
-    kinds = {"duration": np.float32, "next_known": np.bool_, "behaviour_prob": np.float32}
+    kinds = {
+        "duration": np.float32,
+        "next_known": np.bool_,
+        "behaviour_prob": np.float32,
+        "expert": np.bool_,
+    }
     optional = {
         name: torch.from_numpy(np.array(getattr(columns, name), dtype=kinds.get(name)))
         for name in OPTIONAL
@@ -174,6 +179,7 @@ def from_arrays(
     duration: Any = None,
     next_known: Any = None,
     behaviour_prob: Any = None,
+    expert: Any = None,
     action_mask: Any = None,
     next_action_mask: Any = None,
     provenance: Provenance | None = None,
@@ -184,16 +190,17 @@ def from_arrays(
     `obs`, `next_obs` [N, S]; `action` [N, A] or [N]; `reward` and the flags [N]; where known,
     `duration` [N], the time to the next row in steps (the discount is gamma to its power),
     `next_known` [N], False where what a terminated row led to was not recorded,
-    `behaviour_prob` [N], the probability with which each action was chosen, and `action_mask`,
-    `next_action_mask` [N, n] of n discrete actions. `options` are
-    those of `load` that concern values (`spec`, `discrete`, `done_means`, `horizon`, `next_obs` is
-    the array here, `boundaries`, `clip_actions`, `action_low`, `action_high`).
+    `behaviour_prob` [N], the probability with which each action was chosen, `expert` [N], whether
+    the row is of an expert who is to be imitated, and `action_mask`, `next_action_mask` [N, n] of n
+    discrete actions. `options` are those of `load` that concern values (`spec`, `discrete`,
+    `done_means`, `horizon`, `next_obs` is the array here, `boundaries`, `clip_actions`,
+    `action_low`, `action_high`).
     """
     arrays = {
         "obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "done": done,
         "terminated": terminated, "truncated": truncated, "episode": episode, "state": state,
         "step_duration": duration, "next_known": next_known, "behaviour_prob": behaviour_prob,
-        "action_mask": action_mask, "next_action_mask": next_action_mask,
+        "action_mask": action_mask, "next_action_mask": next_action_mask, "expert": expert,
     }  # fmt: skip
     chosen = Options.of(options)
     columns = from_named({k: _array(k, v) for k, v in arrays.items() if v is not None})

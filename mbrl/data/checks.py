@@ -15,7 +15,7 @@ from mbrl.data.task_spec import resolve_spec
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Spec
 
-FLAGS = ("terminated", "truncated", "done", "next_known")
+FLAGS = ("terminated", "truncated", "done", "next_known", "expert")
 LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "duration": ("above 0", lambda array: array > 0),
     "behaviour_prob": ("above 0", lambda array: array > 0),

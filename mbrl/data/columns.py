@@ -25,10 +25,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "duration": ("step_duration",),
     "next_known": ("next_known",),
     "behaviour_prob": ("behaviour_prob",),
+    "expert": ("expert",),
     "action_mask": ("action_mask",),
     "next_action_mask": ("next_action_mask",),
 }
-OPTIONAL = ("state", "duration", "next_known", "behaviour_prob")
+OPTIONAL = ("state", "duration", "next_known", "behaviour_prob", "expert")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Columns:
     duration: np.ndarray | None = None
     next_known: np.ndarray | None = None
     behaviour_prob: np.ndarray | None = None
+    expert: np.ndarray | None = None
     action_mask: np.ndarray | None = None
     next_action_mask: np.ndarray | None = None
     present: tuple[str, ...] = ()

@@ -191,11 +191,20 @@ LEARNING: dict[str, dict[str, Any]] = {
 }
 LEARNING["rebrac"] = LEARNING["td3_bc"] | {"actor_bc": 0.1, "batch_size": 64}
 del LEARNING["rebrac"]["alpha"]
+LEARNING["odice"] = {"hidden": [32], "policy_hidden": [32], "learning_rate": 3e-3}
+LEARNING["odice"]["weight"] = "residual"
+LEARNING["f_dvl"] = {"hidden": [32], "learning_rate": 3e-3, "temperature": 10.0}
+LEARNING["recoil"] = {"hidden": [32], "learning_rate": 3e-3, "expert_episodes": 80, "gamma": 0.9}
+LEARNING["a2pr"] = {"hidden": [32], "critic_hidden": [32], "vae_hidden": [32]}
+LEARNING["a2pr"] |= {"learning_rate": 3e-3, "normalise_obs": False}
+LEARNING["cdsa"] = {"hidden": [32], "learning_rate": 3e-3, "td3_bc": LEARNING["td3_bc"]}
 LEARNING["awac"] = {"hidden": [32], "learning_rate": 3e-3, "temperature": 0.1}
 LEARNING["crr"] = {"hidden": [32], "learning_rate": 3e-3, "filter": "binary", "baseline": "max"}
 FAST = {"hidden": [32], "batch_size": 64, "actor_lr": 3e-3, "critic_lr": 3e-3, "alpha_lr": 3e-3}
 LEARNING["cql"] = {"learner": FAST, "weight": 0.2}
 LEARNING["sac_n"] = {"learner": FAST}
+SHAPED = {"hidden": [32], "batch_size": 64, "learning_rate": 3e-3}
+LEARNING |= {name: {"learner": SHAPED} for name in ("stac", "ggd_sac")}
 LEARNING["edac"] = {"learner": FAST}
 ONE_STEP = {
     "learner": FAST,

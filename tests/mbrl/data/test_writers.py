@@ -78,14 +78,21 @@ def test_columns_that_some_data_have(tmp_path: Path) -> None:
     data = from_arrays(**arrays, boundaries="cut")
     rows = data.transitions
     data = data.with_transitions(
-        Transitions(**{**vars(rows), "behaviour_prob": torch.rand(20), "duration": torch.rand(20)})
+        Transitions(
+            **{
+                **vars(rows),
+                "behaviour_prob": torch.rand(20),
+                "duration": torch.rand(20),
+                "expert": torch.arange(20) < 7,
+            }
+        )
     )
     for kind in ("csv", "parquet"):
         again = load(write(data, tmp_path / f"x.{kind}", kind), spec=data.spec).transitions
         same(data.transitions, again)
-        for name in ("behaviour_prob", "duration"):
+        for name in ("behaviour_prob", "duration", "expert"):
             assert torch.equal(getattr(data.transitions, name), getattr(again, name))
-    with pytest.raises(DataError, match="has duration, behaviour_prob, which Minari"):
+    with pytest.raises(DataError, match="has duration, behaviour_prob, expert, which Minari"):
         write(data, tmp_path / "minari", "minari")
 
 

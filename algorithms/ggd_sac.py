@@ -1,0 +1,100 @@
+"""SAC whose critics take temporal-difference errors for draws of a generalised Gaussian of learned
+shape: Generalized Gaussian Temporal Difference Error for Uncertainty-aware Reinforcement Learning
+(arXiv 2408.02295). No code of the authors is known: the formulas are reconstructed.
+
+Differences: weights by inverse variance take the unbiased variance of the target critics, where the
+paper corrects it by the kurtosis; shapes are clipped to [0.2, 4].
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator, Tensor
+
+from algorithms.learners import generalised_gaussian
+from algorithms.learners.distributional_critic import (
+    DistributionalActorCritic,
+    DistributionalConfig,
+)
+from algorithms.sources.logged import LoggedRows
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
+from mbrl.collector import CollectorConfig
+from mbrl.config import Count, Positive, Rate
+from mbrl.errors import ConfigError
+from mbrl.training import Metrics
+
+
+@dataclass(frozen=True)
+class GGDSACLearnerConfig(DistributionalConfig):
+    """Settings of the learner."""
+
+    critics: Count = 2  # the least of their means is the value
+    error_scale: Positive = 1.0  # errors are divided by it: the scale that a shape is about
+    inverse_variance: bool = True  # weigh rows by the inverse variance of the target critics
+    effective_share: Rate = 0.5  # least effective number of rows, as a share of the batch
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inverse_variance and self.critics < 2:
+            raise ConfigError(
+                f"inverse_variance with critics {self.critics}: a variance needs at least two "
+                "critics; raise critics, or set inverse_variance to False"
+            )
+
+
+@dataclass(frozen=True)
+class GGDSACConfig(CollectorConfig):
+    """Settings of SAC with a generalised Gaussian's loss."""
+
+    learner: GGDSACLearnerConfig = field(default_factory=GGDSACLearnerConfig)
+
+    @property
+    def gamma(self) -> float:
+        return self.learner.gamma
+
+
+def least_mean(outputs: Tensor) -> Tensor:
+    """min_n Q_n [B] of the critics' outputs [N, B, 2]."""
+    return outputs[..., 0].min(0).values
+
+
+class GGDSAC(Agent[Batch]):
+    """SAC with generalised Gaussian errors.
+
+    Formula:
+
+        critics      y = r + gamma (min_n Q'_n(s', a') - alpha log pi(a'|s')), a' ~ pi(s')
+                     L = sum_n mean w b_n (|e_n|^beta_n - log beta_n + log Gamma(1 / beta_n))
+                     e_n = (Q_n(s, a) - y) / c, beta_n = softplus of a second output at (s, a)
+                     b_n = beta_n over its mean, w = 1 / (variance of gamma Q'_n over n + xi)
+        policy       as SAC
+        temperature  as SAC
+
+    When not to use it: where rewards have no known scale: beta measures the scale of an error, not
+    its tail, until errors are near 1 (`error_scale`). Without noise it has nothing to model.
+    """
+
+    version = 1
+    config: GGDSACConfig
+
+    def build(self, generator: Generator) -> tuple[DistributionalActorCritic, LoggedRows]:
+        c = self.config.learner
+        learner = DistributionalActorCritic(
+            self.spec, c, self.device, generator, least_mean, self.critic_loss
+        )
+        source = LoggedRows(self.spec, c.gamma, c.batch_size, self.device, collection=self.config)
+        return learner, source
+
+    def critic_loss(
+        self, outputs: Tensor, target: Tensor, following: Tensor
+    ) -> tuple[Tensor, Metrics]:
+        c, weight = self.config.learner, None
+        if c.inverse_variance:
+            variance = following.var(0, correction=1)
+            weight = generalised_gaussian.inverse_variance_weights(variance, c.effective_share)
+        beta = generalised_gaussian.shape(outputs[..., 1])
+        error = (outputs[..., 0] - target) / c.error_scale
+        losses = [generalised_gaussian.loss(e, b, weight) for e, b in zip(error, beta, strict=True)]
+        loss = torch.stack(losses).sum()
+        return loss, {"critic/loss": loss.detach(), "critic/shape": beta.detach().mean()}

@@ -1,0 +1,89 @@
+"""ReCOIL: Dual RL: Unification and New Methods for Reinforcement and Imitation Learning (arXiv
+2302.08560): imitation of an expert from its data and any other, without a discriminator. The
+critics' and the value's losses are those of the authors' released code.
+
+Differences: the Gumbel loss of the value alone (their code has an expectile form too); no penalty
+of the critics' gradients, no dropout.
+"""
+
+from dataclasses import dataclass
+
+from torch import Generator, Tensor
+
+from algorithms.learners.dual_value import DualValue, DualValueConfig, gumbel_loss
+from algorithms.sources.expert_rows import ExpertRows
+from mbrl.agent import Agent
+from mbrl.buffer import Batch
+from mbrl.config import CountOrZero, Finite
+from mbrl.shapes import check_shapes
+
+
+@dataclass(frozen=True)
+class ReCOILConfig(DualValueConfig):
+    """Settings of ReCOIL. The data's rewards are not used, unless `expert_episodes` ranks episodes
+    by them."""
+
+    expert_episodes: CountOrZero = 0  # best episodes to imitate, of data without marks
+    expert_value: Finite = 200.0  # what critics are pulled to at the expert's rows
+    step_reward: Finite = -2.0  # reward of every step; its sum for ever is the value of an end
+
+
+def critic_loss(
+    q: Tensor, discount: Tensor, next_value: Tensor, expert_value: float, step_reward: float,
+    gamma: float,
+) -> Tensor:  # fmt: skip
+    """Sum over critics of half the mean squared distance of the expert's values to `expert_value`
+    plus half that of the others to y = step_reward + discount V(s'), where the task ended
+    step_reward + gamma step_reward / (1 - gamma). `q` [N, 2 B], `discount` and `next_value` [2 B];
+    the first B rows are the expert's."""
+    check_shapes(q=(q, "N B"), discount=(discount, "B"), next_value=(next_value, "B"))
+    half = q.shape[1] // 2
+    ended = gamma * step_reward / (1 - gamma)
+    target = step_reward + (discount * next_value).where(discount > 0, discount.new_tensor(ended))
+    expert = (q[:, :half] - expert_value).square().mean(1)
+    others = (q[:, half:] - target[half:]).square().mean(1)
+    return 0.5 * (expert + others).sum()
+
+
+def later_half(batch: Batch) -> Batch:
+    """The rows that were drawn from all data."""
+    half = len(batch.obs) // 2
+    return batch._replace(
+        obs=batch.obs[half:], action=batch.action[half:], next_obs=batch.next_obs[half:]
+    )
+
+
+class ReCOIL(Agent[Batch]):
+    """Imitation of an expert from mixed data.
+
+    Formula:
+
+        rows         E: the expert's; M: all, the expert's among them; as many of each in a batch
+        critics      L = sum_n mean over E of (Q_n(s, a) - 200)^2 / 2
+                     + mean over M of (Q_n(s, a) - y)^2 / 2, y = -2 + gamma V(s')
+                     V(s') = -2 / (1 - gamma) where the task ended
+        value        L = mean over M of exp(z) - z - 1, z = (min_n Q'_n(s, a) - V(s)) / beta
+        policy       L = -mean over M of min(exp(T (min_n Q'_n(s, a) - V(s))), bound) log pi(a|s)
+
+    When not to use it: where rewards are known and trusted: it does not look at them. Where the
+    task ends well for the expert: an end counts as the worst that can happen, unless it is a time
+    limit. No table of ours says yet how it compares with cloning the expert's rows.
+    """
+
+    version = 1
+    config: ReCOILConfig
+
+    def build(self, generator: Generator) -> tuple[DualValue, ExpertRows]:
+        c = self.config
+        learner = DualValue(
+            self.spec, c, self.device, generator, self.value_loss, self.critic_loss, later_half
+        )
+        source = ExpertRows(self.spec, c.gamma, c.batch_size, self.device, c.expert_episodes)
+        return learner, source
+
+    def value_loss(self, difference: Tensor) -> Tensor:
+        return gumbel_loss(difference, self.config.beta, self.config.max_exponent)
+
+    def critic_loss(self, q: Tensor, batch: Batch, next_value: Tensor) -> Tensor:
+        c = self.config
+        return critic_loss(q, batch.discount, next_value, c.expert_value, c.step_reward, c.gamma)
