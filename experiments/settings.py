@@ -12,7 +12,15 @@ import tyro
 from algorithms import ALGORITHMS
 from mbrl import config as configs
 from mbrl import tasks
-from mbrl.config import Count, CountOrZero, NonNegative, Positive, Settings, Share
+from mbrl.config import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Probability,
+    Settings,
+    Share,
+)
 from mbrl.data.cards import all_cards
 from mbrl.data.readers.files import SUFFIXES
 from mbrl.errors import ConfigError, unknown_name
@@ -28,10 +36,12 @@ class CollectionSettings(Settings):
     warmup: CountOrZero | None = None  # uniform random rows at first; none after logged data
     capacity: Count | None = None  # rows of experience kept, logged data among them
     updates_per_step: Count | None = None  # updates after each step
+    frozen: CountOrZero | None = None  # rows of the policy as it is before the first update
+    logged_share: Probability | None = None  # of a batch, exactly; 0: logged rows are left behind
     refit_every: Count | None = None  # steps between refits of a world model
     refit_epochs: Count | None = None  # passes over the experience a refit makes at most
 
-    def given(self) -> dict[str, int]:
+    def given(self) -> dict[str, float]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def apply(self, collection: Any) -> Any:

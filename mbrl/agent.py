@@ -224,7 +224,8 @@ class Agent(ABC, Generic[B]):
         makes one) for `steps` steps of each parallel copy and learn from that as well as from the
         logged data, if there are any. (A file of an agent that has not acted yet does not hold
         them: after `load`, call `prepare(dataset)` first.) `collection` None: as the algorithm has
-        it. Raises `ConfigError` for a negative `steps`."""
+        it. Raises `ConfigError` for a negative `steps`, and for a share of logged rows where the
+        algorithm's batches cannot have one, or there are none."""
         require_steps(steps)
         if collection is not None:
             self.source.collection = collection
@@ -297,11 +298,13 @@ class Agent(ABC, Generic[B]):
         """What acts in `task` with the agent's exploration: uniform actions in the warm-up, which
         an agent with logged data does not need. Rates that decay over a number of offline
         updates are constant from here on."""
-        c = self.source.collection
+        c, logged = self.source.collection, self.source.logged
+        if c.logged_share is not None:
+            require_share(self)
         if hasattr(self.learner, "decaying"):
             self.learner.decaying = False
-        warmup = 0 if self.source.logged else c.warmup
-        return Collector(task, envs=c.envs, warmup=warmup, seed=self.seed)
+        warmup, frozen = (0, c.frozen) if logged else (c.warmup, 0)
+        return Collector(task, envs=c.envs, warmup=warmup, frozen=frozen, seed=self.seed)
 
     @property
     def updates_per_step(self) -> int:
@@ -395,6 +398,21 @@ def require_match(spec: Spec, dataset: Dataset) -> None:
         )
     if len(dataset) == 0:
         raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
+
+
+def require_share(agent: Agent[Any]) -> None:
+    """Raise `ConfigError` unless batches of the agent can hold a share of logged rows."""
+    name, share = type(agent).__name__, agent.source.collection.logged_share
+    if not getattr(agent.source, "mixes", False):
+        raise ConfigError(
+            f"logged_share is {share:g}, and {name} does not draw its batches from logged rows and "
+            "experience alone; leave logged_share out"
+        )
+    if not agent.source.logged:
+        raise ConfigError(
+            f"logged_share is {share:g}, and {name} has no logged rows; fit or prepare it with a "
+            "dataset first, or leave logged_share out"
+        )
 
 
 def require_actions(spec: Spec, algorithm: type[Agent[Any]]) -> None:

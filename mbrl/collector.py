@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mbrl.config import Count, CountOrZero, Settings
+from mbrl.config import Count, CountOrZero, Probability, Settings
 from mbrl.errors import ConfigError
 from mbrl.tasks import Task, as_live
 from mbrl.types import Transitions
@@ -20,6 +20,10 @@ class CollectorConfig(Settings):
     warmup: CountOrZero = 100  # uniform random rows before the first update; none after logged data
     capacity: Count = 1_000_000  # rows of experience kept, logged data among them
     updates_per_step: Count = 1  # of the learner, a loop step
+    frozen: CountOrZero = 0  # rows after logged data that the policy makes before the first update
+    # Share of each batch that is logged rows, exactly; 0: they are left behind; None: a batch is
+    # drawn from logged rows and experience alike.
+    logged_share: Probability | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -32,17 +36,24 @@ class CollectorConfig(Settings):
 class Collector:
     """Steps `envs` copies of a task with the agent's stochastic policy, one step a call.
 
-    The first `warmup` rows come from uniform actions. Its whole state is tensors, so an online run
+    The first `warmup` rows come from uniform actions, and of those after them `frozen` from the
+    agent as it is, before the first update. Its whole state is tensors, so an online run
     resumes exactly; with a gymnasium environment, whose state cannot be saved, it resumes with new
     episodes, a warning, and `interrupted` one higher for each that was lost.
     """
 
-    def __init__(self, task: Task, *, envs: int = 1, warmup: int = 100, seed: int = 0) -> None:
-        if envs < 1 or warmup < 0:
-            raise ConfigError(f"envs is {envs} (at least 1), warmup {warmup} (0 or more)")
+    def __init__(
+        self, task: Task, *, envs: int = 1, warmup: int = 100, frozen: int = 0, seed: int = 0
+    ) -> None:
+        if envs < 1 or warmup < 0 or frozen < 0:
+            raise ConfigError(
+                f"envs is {envs} (at least 1), warmup {warmup} (0 or more), frozen {frozen} (0 or "
+                "more)"
+            )
         if task.spec.max_episode_steps is None:
             raise ConfigError(no_limit(task.spec.task))
         self.task, self.envs, self.warmup = task, envs, warmup
+        self.learns_after = warmup + frozen  # rows
         self.environments = as_live(task)
         self.limit: int = task.spec.max_episode_steps
         self.generator = torch.Generator(device=task.device).manual_seed(seed + 7_919)
@@ -90,7 +101,7 @@ class Collector:
         self.obs = self.task.observe(state) if bool(ended.any()) else step.obs
         self.state = state
         self.rows += self.envs
-        return agent.updates_per_step if self.rows > self.warmup else 0
+        return agent.updates_per_step if self.rows > self.learns_after else 0
 
     def _restarted(self, state: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
         if self.environments is not None:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from algorithms.sources.logged import LoggedRows
-from mbrl.buffer import Batch, Buffer
+from mbrl.buffer import Batch, Rows
 from mbrl.errors import ConfigError, DataError
+from mbrl.logged_table import rows_of
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Transitions
 
@@ -20,6 +21,8 @@ class ExpertRows(LoggedRows):
     The expert's rows are those that the data mark (`Transitions.expert`); where they mark none,
     those of the `episodes` episodes with the highest returns. Experience is no expert's.
     """
+
+    mixes = False
 
     def __init__(
         self, spec: Spec, gamma: float, batch_size: int, device: torch.device, episodes: int
@@ -34,10 +37,11 @@ class ExpertRows(LoggedRows):
         says which rows are the expert's, `DataError` where none are."""
         if self.buffer is None:
             data = dataset.transitions
-            marks = expert_marks(data, self.episodes)
-            buffer = self._empty(len(data))
-            buffer.append(data, expert=marks)
-            self.buffer, self.logged = buffer, len(data)
+            values = {"expert": expert_marks(data, self.episodes)}
+            self.buffer = rows_of(
+                self.spec, data, self.gamma, self.device, columns=self.widths, values=values
+            )
+            self.logged = len(data)
 
     def sample(self, generator: torch.Generator) -> Batch:
         """The expert's rows, then those of all. Raises `DataError` where no expert's are left."""
@@ -55,10 +59,10 @@ class ExpertRows(LoggedRows):
         self._experts = None
 
 
-def positions(buffer: Buffer) -> Tensor:
+def positions(buffer: Rows) -> Tensor:
     """Where the expert's rows stand in `buffer`, int64 [K]. Raises `DataError` where there are
     none."""
-    marks = buffer.batch(buffer.rows[: len(buffer)]).expert
+    marks = buffer.whole().expert
     assert marks is not None
     experts = torch.nonzero(marks).flatten()
     if len(experts) == 0:

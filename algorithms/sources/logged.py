@@ -18,7 +18,8 @@ Columns = Callable[[Transitions], dict[str, torch.Tensor]]
 
 class LoggedRows:
     """Uniform batches of logged rows. Online, experience joins them in a ring of
-    `collection.capacity` rows, the logged data being its first.
+    `collection.capacity` rows, the logged data being its first; with a `collection.logged_share`
+    the ring has experience alone, and that share of every batch, rounded, is logged rows.
 
     `normalise_rewards` multiplies rewards by `return_scale` of the data. `widths` and `columns` are
     further columns of the buffer, and how they follow from rows in time order.
@@ -26,6 +27,7 @@ class LoggedRows:
 
     model: Any = None
     learned: Any = None  # the world model, if it is fitted to the data
+    mixes = True  # whether `collection.logged_share` is kept to
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class LoggedRows:
         self.collection = collection or CollectorConfig()
         self.normalise_rewards, self.widths, self.columns = normalise_rewards, widths, columns
         self.buffer: Rows | None = None
+        self.kept: Buffer | None = None  # the logged rows, where experience is apart from them
         self.logged = 0
         self.online = False  # whether the buffer holds experience
         self.reward_scale = 1.0
@@ -107,8 +110,13 @@ class LoggedRows:
             self._append(interleaved(before, data), every=2)
 
     def begin_experience(self) -> None:
-        """Make room for experience behind the logged rows."""
+        """Make room for experience, behind the logged rows or apart from them."""
         self.online = True
+        share = self.collection.logged_share
+        if share is not None and self.buffer is not None:
+            if share > 0:
+                self.kept = resized(self.buffer, len(self.buffer))
+            self.buffer = None
         if self.buffer is None:
             self.buffer = Buffer(
                 self.spec, self.collection.capacity, self.gamma, self.device, self.widths
@@ -120,14 +128,24 @@ class LoggedRows:
         return {}
 
     def sample(self, generator: torch.Generator) -> Batch:
-        """A uniform batch."""
-        return self.rows.sample(self.batch_size, generator)
+        """A uniform batch, or one with the share of logged rows. (While no experience is there
+        yet, all are logged.)"""
+        if self.kept is None:
+            return self.rows.sample(self.batch_size, generator)
+        count = round((self.collection.logged_share or 0.0) * self.batch_size)
+        if len(self.rows) == 0:
+            count = self.batch_size
+        parts = [self.kept.sample_rows(count, generator)]
+        if count < self.batch_size:
+            parts.append(self.rows.sample_rows(self.batch_size - count, generator))
+        return self.rows.batch(torch.cat(parts))
 
     def state_dict(self) -> dict[str, Any]:
         """Experience, logged rows included; without experience the dataset is not kept."""
         return {
             "experience": self._ring.state_dict() if self.online else None,
             "logged": self.logged if self.online else 0,
+            **({} if self.kept is None else {"kept": self.kept.state_dict()}),
             "reward_scale": self.reward_scale,
             "waiting": None if self.waiting is None else asdict(self.waiting),
         }
@@ -137,9 +155,12 @@ class LoggedRows:
         if state.get("experience") is None:
             return
         self.logged = state.get("logged", 0)
-        self.buffer = None
+        self.buffer = self.kept = None
         self.begin_experience()
         self._ring.load_state_dict(state["experience"])
+        if "kept" in state:
+            self.kept = Buffer(self.spec, self.logged, self.gamma, self.device, self.widths)
+            self.kept.load_state_dict(state["kept"])
         waiting = state.get("waiting")
         self.waiting = None if waiting is None else Transitions(**waiting).to(self.device)
 

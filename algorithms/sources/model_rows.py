@@ -20,6 +20,8 @@ class ModelRows(LoggedRows):
     saved with the rows unless `saves_model` is False, where the policy holds it.
     """
 
+    mixes = False
+
     def __init__(
         self,
         spec: Spec,

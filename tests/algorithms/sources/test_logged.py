@@ -1,13 +1,22 @@
-"""Rewards times 1000 over the range of returns, as CORL and IQL's authors have it."""
+"""Rewards times 1000 over the range of returns, as CORL and IQL's authors have it; logged rows and
+experience in the shares that are asked for."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import algorithms
 from algorithms import ALGORITHMS
+from algorithms.sources.imagined import RefitConfig
 from experiments.settings import build_config, preset_config
+from mbrl.collector import CollectorConfig
+from mbrl.data import load
 from mbrl.errors import ConfigError
+from mbrl.tasks import make
+from mbrl.training import train
 from mbrl.types import Dataset, Spec, Transitions
 from tests.small import CONFIGS
 
@@ -84,3 +93,70 @@ def test_corls_settings() -> None:
         assert awac.hidden == (256, 256, 256) and awac.normalise_obs
         cql = preset_config("cql", name)
         assert cql.normalise_rewards == (name == "d4rl/hopper-medium-v2")
+
+
+def agent_in(name: str, logged: Dataset, **collection: Any) -> Any:
+    agent = ALGORITHMS[name][0](logged.spec, build_config(name, CONFIGS[name]), seed=0)
+    agent.fit(logged, 3, callbacks=[])
+    agent.source.collection = replace(agent.source.collection, **collection)
+    return agent
+
+
+def of_log(agent: Any, logged: Dataset) -> torch.Tensor:
+    """Which rows of a batch are logged ones, by their observations."""
+    obs = agent.source.sample(torch.Generator().manual_seed(1)).obs
+    return (obs[:, None] == logged.transitions.obs[None]).all(-1).any(1)
+
+
+@pytest.mark.parametrize("name", ["iql", "td3_bc", "edac", "cql", "awac"])
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5])
+def test_a_batch_holds_the_share_of_logged_rows_exactly(name: str, share: float) -> None:
+    logged = load("pendulum/medium")
+    agent = agent_in(name, logged, logged_share=share)
+    assert of_log(agent, logged).all()
+    agent.learn("Pendulum-v1", 30, callbacks=[])
+    marks = of_log(agent, logged)
+    assert int(marks.sum()) == round(share * len(marks))
+    assert len(agent.source.rows) == 30  # experience alone
+
+
+def test_the_frozen_policy_acts_before_the_first_update() -> None:
+    logged = load("pendulum/medium")
+    agent = agent_in("iql", logged, logged_share=0.0, frozen=20)
+    before = [p.clone() for p in agent.policy.parameters()]
+    agent.learn("Pendulum-v1", 20, callbacks=[])
+    assert agent.updates == 3 and len(agent.source.rows) == 20
+    for old, new in zip(before, agent.policy.parameters(), strict=True):
+        assert torch.equal(old, new)
+    again = agent_in("iql", logged, logged_share=0.0, frozen=20, updates_per_step=4)
+    again.learn("Pendulum-v1", 25, callbacks=[])
+    assert again.updates == 3 + 5 * 4
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_mixed_runs_go_on_bit_for_bit(share: float, tmp_path: Path) -> None:
+    logged, task = load("pendulum/medium"), make("Pendulum-v1")
+    agent = agent_in("iql", logged, logged_share=share, frozen=5)
+    collector = agent.collector(task)
+    train(agent, agent.step + 30, [], collector)
+    agent.save(tmp_path / "agent.pt")
+    again = algorithms.load(tmp_path / "agent.pt")
+    other = again.collector(task)
+    other.load_state_dict(collector.state_dict())
+    for one, source in ((agent, collector), (again, other)):
+        train(one, one.step + 30, [], source)
+    for a, b in zip(agent.policy.parameters(), again.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert int(of_log(again, logged).sum()) == round(share * again.config.batch_size)
+
+
+def test_a_share_of_what_is_not_there_is_refused() -> None:
+    logged = load("pendulum/medium")
+    agent = agent_in("mopo", logged)
+    with pytest.raises(ConfigError, match="MOPO does not draw its batches from logged rows and"):
+        agent.learn("Pendulum-v1", 1, collection=RefitConfig(logged_share=0.5))
+    fresh = ALGORITHMS["iql"][0](logged.spec, build_config("iql", CONFIGS["iql"]), seed=0)
+    with pytest.raises(ConfigError, match="IQL has no logged rows"):
+        fresh.learn("Pendulum-v1", 1, collection=CollectorConfig(logged_share=0.5))
+    with pytest.raises(ConfigError, match="logged_share"):
+        CollectorConfig(logged_share=1.5)
