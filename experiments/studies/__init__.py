@@ -24,6 +24,7 @@ STUDIES: dict[str, str] = {
     "language_recipes": "language models trained by every recipe from the same warm starts",
     "language_schedulers": "schedulers of rollouts over prompts, at the same number of tokens",
     "language_tasks": "language models trained on rewards or further demonstrations",
+    "offline_to_online": "scores when a run leaves logged data for the task: switch, dip, end",
     "open_bandit": "off-policy estimators on a logged recommendation experiment",
     "overestimation": "values of a run against the return of its policy in the task",
     "verdicts": "how often a policy said to be better than the logged one is better",
