@@ -2,7 +2,8 @@
 
 Differences from the authors' code: no behaviour cloning in the policy's first updates, no maximum
 over sampled next actions in the target; the critics are updated after the policy (theirs: both at
-one point); the log-deviation is clipped to [-5, 2] (theirs: [-20, 2]).
+one point); the log-deviation is clipped to [-5, 2] (theirs: [-20, 2]). Calibrated: the return of an
+episode that was cut goes on for ever with the mean reward (Cal-QL's code: it ends there).
 """
 
 import math
@@ -18,6 +19,7 @@ from algorithms.learners.soft_actor_critic import (
     SoftConfig,
     critic_loss,
 )
+from algorithms.sources.episode_rows import EpisodeRows
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
@@ -43,6 +45,7 @@ class CQLConfig(SoftConfig):
     threshold: Finite | None = None  # tau of the Lagrange form; None: the weight is fixed
     threshold_lr: Positive = 3e-4  # Adam, log of the Lagrange multiplier
     normalise_rewards: bool = False  # times 1000 / range of returns
+    calibrated: bool = False  # Cal-QL: values below the logged return are not pressed further
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,6 +88,17 @@ def sample_actions(
     )
 
 
+def calibrated_values(q: Tensor, to_go: Tensor) -> Tensor:
+    """max(Q_n(s, a_k), G(s)) of sampled values `q` [N, 3M, B] for the policy's actions, the last 2M
+    of each state, and discounted returns `to_go` [B]; those of the M uniform actions as they are.
+
+    Cal-QL (arXiv 2303.05479): where the return is the larger one, nothing is pressed down.
+    """
+    check_shapes(q=(q, "N K B"), to_go=(to_go, "B"))
+    uniform, policy = q.tensor_split([q.shape[1] // 3], 1)
+    return torch.cat([uniform, torch.maximum(policy, to_go)], 1)
+
+
 def multiplier_loss(log_multiplier: Tensor, gap: Tensor, threshold: float) -> Tensor:
     """-alpha' mean_n (gap_n - tau) from weighted gaps [N], the paper's Lagrange form: alpha' grows
     while the gap is above the threshold."""
@@ -115,7 +129,12 @@ class Conservatism:
         actions = torch.cat([batch.action[None], sampled])
         q = sampled_q_values(learner.critic, batch.obs, actions)
         loss, metrics = critic_loss(q[:, 0], target, c.learner.huber)
-        gap = conservative_gap(q[:, 1:], log_density, q[:, 0], c.temperature)
+        pressed = q[:, 1:]
+        if c.calibrated:
+            assert batch.to_go is not None
+            metrics["critic/calibrated"] = (pressed < batch.to_go).float().mean().detach()
+            pressed = calibrated_values(pressed, batch.to_go)
+        gap = conservative_gap(pressed, log_density, q[:, 0], c.temperature)
         penalty = c.weight * gap
         metrics["critic/gap"] = gap.detach().mean()
         if c.threshold is not None:
@@ -137,6 +156,8 @@ class CQL(Agent[Batch]):
                      gap_n = T log sum_k exp((Q_n(s, a_k) - log mu(a_k)) / T) - Q_n(s, a)
                      a_k: uniform actions, and the policy's at s and at s'
         policy       L = mean (alpha log pi(a|s) - min_n Q_n(s, a)), a ~ pi(s)
+        calibrated   max(Q_n(s, a_k), G) for the policy's a_k in gap_n (Cal-QL, arXiv 2303.05479),
+                     G the discounted return from the row on
 
     When not to use it: where time is short: in the table classic an update costs five times IQL's.
     On Pendulum's expert data there it ends far below cloning, so the weight needs a choice for each
@@ -155,7 +176,8 @@ class CQL(Agent[Batch]):
         if c.threshold is not None:
             learner.modules["multiplier"] = nn.ParameterDict({"log": loss.log_multiplier})
             learner.optimisers["multiplier"] = loss.optimiser
-        source = LoggedRows(
+        kind = EpisodeRows if c.calibrated else LoggedRows
+        source = kind(
             self.spec,
             c.learner.gamma,
             c.learner.batch_size,

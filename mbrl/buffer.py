@@ -22,9 +22,9 @@ class Batch(NamedTuple):
     Columns that some algorithms add: `next_action` [B, A], the logged action at `next_obs`, and
     `has_next` [B], 1 where there is one, else 0; `halted` [B], 1 where a pessimistic model ended
     the episode; `penalty` [B], what a target is lowered by; `expert` [B], 1 where the row is an
-    expert's, else 0; `real`, how many rows were recorded (they come first) rather than imagined.
-    `action_mask`, `next_action_mask` [B, n] bool say which discrete actions are allowed at `obs`
-    and `next_obs`, in tasks that tell.
+    expert's, else 0; `to_go` [B], the discounted return from the row on; `real`, how many rows were
+    recorded (they come first) rather than imagined. `action_mask`, `next_action_mask` [B, n] bool
+    say which discrete actions are allowed at `obs` and `next_obs`, in tasks that tell.
 
     Drawing the noise with the batch makes an update a pure function of state and batch.
     """
@@ -41,6 +41,7 @@ class Batch(NamedTuple):
     halted: Tensor | None = None
     penalty: Tensor | None = None
     expert: Tensor | None = None
+    to_go: Tensor | None = None
     action_mask: Tensor | None = None
     next_action_mask: Tensor | None = None
     real: int | None = None

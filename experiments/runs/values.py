@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 
 from algorithms.evaluation.critic_values import critic_values
-from algorithms.evaluation.fqe import return_range, returns_to_go
+from algorithms.evaluation.fqe import return_range
 from algorithms.evaluation.valuation import own_gamma
 from mbrl.records import MetricsFile
+from mbrl.returns import returns_to_go
 from mbrl.training import Metrics, Trainable
 from mbrl.types import Dataset
 

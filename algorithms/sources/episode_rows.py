@@ -1,0 +1,75 @@
+"""Logged rows with the discounted return from each on, and experience that joins them by whole
+episodes, since a row's return is known when its episode is over."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.sources.logged import LoggedRows
+from mbrl.data.loading import joined_rows
+from mbrl.errors import ConfigError
+from mbrl.returns import returns_to_go
+from mbrl.types import Transitions
+
+
+class EpisodeRows(LoggedRows):
+    """`LoggedRows` with the column `to_go`, in the units of a batch's rewards. Steps of experience
+    whose episodes are not over yet wait, each with a row for every copy of the task."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, widths={"to_go": 0}, columns=self.to_go, **options)
+        self.unfinished: list[Transitions] = []
+
+    def to_go(self, data: Transitions) -> dict[str, Tensor]:
+        """The column of whole episodes."""
+        returns = self.reward_scale * returns_to_go(data, self.gamma)
+        return {"to_go": torch.as_tensor(returns, dtype=torch.float32)}
+
+    def begin_experience(self) -> None:
+        """As `LoggedRows`. Raises `ConfigError` without logged rows: a batch could be asked for
+        before the first episode is over."""
+        if self.buffer is None and not self.logged:
+            raise ConfigError(
+                "returns of episodes are known when they are over, so there must be logged rows "
+                "first: fit or prepare the agent with a dataset, or set calibrated to False"
+            )
+        super().begin_experience()
+
+    def observe(self, data: Transitions, step: int) -> None:
+        """Add one row of each copy of the task; the episodes that it ends join the batches."""
+        if not self.online:
+            self.begin_experience()
+        if self.unfinished:
+            # Where another collector began in between, the episode is cut.
+            last = self.unfinished[-1]
+            broken = ((last.next_obs - data.obs).abs() > 1e-3).any(-1) & ~last.ends
+            self.unfinished[-1] = replace(last, truncated=last.truncated | broken)
+            self._close(broken)
+        self.unfinished = [*self.unfinished, data]
+        self._close(data.ends)
+
+    def _close(self, over: Tensor) -> None:
+        """Take in the episodes of the copies `over` [E], which the last step ended, and forget the
+        steps that no unfinished episode needs."""
+        if not bool(over.any()):
+            return
+        for copy in torch.nonzero(over).flatten().tolist():
+            rows = [part.select(slice(copy, copy + 1)) for part in self.unfinished]
+            self._append(joined_rows(rows[_after_end(rows[:-1]) :]))
+        copies = range(len(over))
+        parts = [[p.select(slice(c, c + 1)) for p in self.unfinished] for c in copies]
+        self.unfinished = self.unfinished[min(_after_end(rows) for rows in parts) :]
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"unfinished": [asdict(p) for p in self.unfinished]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.unfinished = [Transitions(**part) for part in state.get("unfinished", [])]
+
+
+def _after_end(rows: list[Transitions]) -> int:
+    """The index after the last of `rows`, of one copy, that ends an episode; 0 without one."""
+    return max((k + 1 for k, row in enumerate(rows) if bool(row.ends)), default=0)
