@@ -49,7 +49,8 @@ def dual_grid(top: float, count: int, divergence: Divergence) -> Array:
 
 def transformed(values: Array, grid: Array, divergence: Divergence) -> tuple[Array, ...]:
     """What is averaged over next states, each [L, S], for `values` [S] and `grid` [L]:
-    1 - exp(-(V - min V) / lambda) of KL; min(V, lambda) of the others, with its square for chi-square."""
+    1 - exp(-(V - min V) / lambda) of KL; min(V, lambda) of the others, with its square for
+    chi-square."""
     if divergence == "kl":
         return (-np.expm1(-(values - values.min())[None] / grid[:, None]),)
     cut = np.minimum(values[None], grid[:, None])

@@ -1,6 +1,6 @@
 """ReCOIL: Dual RL: Unification and New Methods for Reinforcement and Imitation Learning (arXiv
 2302.08560): imitation of an expert from its data and any other, without a discriminator. The
-critics' and the value's losses are those of the authors' released code.
+losses follow a description of the authors' released code (mark: secondary).
 
 Differences: the Gumbel loss of the value alone (their code has an expectile form too); no penalty
 of the critics' gradients, no dropout.

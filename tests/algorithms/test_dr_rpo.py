@@ -176,7 +176,7 @@ def test_robust_policy_holds_where_the_world_shifts() -> None:
 
 def test_refusals() -> None:
     features, _, reward = tabular()
-    with pytest.raises(ConfigError, match="radius is 1.5 with total_variation"):
+    with pytest.raises(ConfigError, match=r"radius is 1\.5 with total_variation"):
         DRRPOConfig(radius=1.5)
     with pytest.raises(ConfigError, match="temperature is 0"):
         DRRPOConfig(temperature=0.0)
