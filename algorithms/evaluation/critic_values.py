@@ -18,7 +18,7 @@ def critic_values(agent: Any, obs: Tensor) -> Tensor | None:
     learner, policy = getattr(agent, "learner", None), agent.policy
     if not getattr(learner, "in_rewards", True):
         return None
-    if hasattr(learner, "policy_values"):
+    if learner is not None and hasattr(learner, "policy_values"):
         own: Tensor = learner.policy_values(obs.to(next(policy.parameters()).device).float())
         return own
     critic = getattr(learner, "critic", None) or getattr(policy, "critic", None)
