@@ -40,9 +40,7 @@ class ODICEConfig(Settings):
     """Settings of ODICE; the defaults are the authors' for locomotion. They choose lambda and
     eta per dataset; 0.6 and 1 are the defaults of their command."""
 
-    conjugate_weight: Fraction = (
-        0.6  # lambda, weight of the conjugate against that of the mean value
-    )
+    conjugate_weight: Fraction = 0.6  # lambda, of the conjugate against the mean value
     eta: NonNegative = 1.0  # weight of the backward gradient
     gradient: Literal["orthogonal", "true", "semi"] = "orthogonal"  # what of it is kept
     divergence: Divergence = "chi_square"  # f, between the policy's visits and the data

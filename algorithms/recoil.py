@@ -1,6 +1,6 @@
 """ReCOIL: Dual RL: Unification and New Methods for Reinforcement and Imitation Learning (arXiv
 2302.08560): imitation of an expert from its data and any other, without a discriminator. The
-critics' and the value's losses are those of the authors' released code.
+losses follow a description of the authors' released code (mark: secondary).
 
 Differences: the Gumbel loss of the value alone (their code has an expectile form too); no penalty
 of the critics' gradients, no dropout.
@@ -67,7 +67,8 @@ class ReCOIL(Agent[Batch]):
 
     When not to use it: where rewards are known and trusted: it does not look at them. Where the
     task ends well for the expert: an end counts as the worst that can happen, unless it is a time
-    limit. No table of ours says yet how it compares with cloning the expert's rows.
+    limit. Values move between -200 and 200, far more than the bound of the Gumbel loss's exponent
+    lets through at beta 1: one run on Pendulum's medium-replay data ended below random actions.
     """
 
     version = 1
@@ -76,7 +77,14 @@ class ReCOIL(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[DualValue, ExpertRows]:
         c = self.config
         learner = DualValue(
-            self.spec, c, self.device, generator, self.value_loss, self.critic_loss, later_half
+            self.spec,
+            c,
+            self.device,
+            generator,
+            self.value_loss,
+            self.critic_loss,
+            later_half,
+            in_rewards=False,
         )
         source = ExpertRows(self.spec, c.gamma, c.batch_size, self.device, c.expert_episodes)
         return learner, source

@@ -13,8 +13,14 @@ from mbrl.training import is_stateful
 @torch.no_grad()
 def critic_values(agent: Any, obs: Tensor) -> Tensor | None:
     """The least of the critics' Q(s, pi(s)), or V(s), [B] at raw `obs` [B, S], in the task's units
-    of reward; None where the agent has no critics of states alone."""
+    of reward; None where the agent has no critics of states alone, or they are about no reward
+    (`in_rewards` of the learner). A learner with `policy_values` says itself."""
     learner, policy = getattr(agent, "learner", None), agent.policy
+    if not getattr(learner, "in_rewards", True):
+        return None
+    if learner is not None and hasattr(learner, "policy_values"):
+        own: Tensor = learner.policy_values(obs.to(next(policy.parameters()).device).float())
+        return own
     critic = getattr(learner, "critic", None) or getattr(policy, "critic", None)
     if not isinstance(critic, EnsembleMLP) or is_stateful(policy):
         return None

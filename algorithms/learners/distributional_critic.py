@@ -92,6 +92,11 @@ class DistributionalActorCritic:
         out: Tensor = critic(torch.cat([self.actor.normaliser(obs), action], -1))
         return out
 
+    def policy_values(self, obs: Tensor) -> Tensor:
+        """The value [B] of the greedy action at raw `obs` [B, S]."""
+        action = self.actor.scale.to_unit(self.actor(obs))
+        return self.value(self.outputs(self.critic, obs, action))
+
     def update(self, batch: Batch, count: int = 0) -> Metrics:
         """One step of temperature, actor, critics and target, in that order."""
         metrics = self.update_policy(batch) | self.update_critic(batch)

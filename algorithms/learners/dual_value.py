@@ -61,7 +61,8 @@ class DualValue:
 
     `value_loss` is a scalar of the differences [B] of target critics and value; `critic_loss` is
     one of the critics' values [2, B] at the batch, the batch and V(s') [B]. `learned_from` are the
-    rows of a batch that value and policy are fitted to.
+    rows of a batch that value and policy are fitted to; `in_rewards` says whether values are sums
+    of the task's rewards.
     """
 
     def __init__(
@@ -73,10 +74,12 @@ class DualValue:
         value_loss: Callable[[Tensor], Tensor],
         critic_loss: Callable[[Tensor, Batch, Tensor], Tensor],
         learned_from: Callable[[Batch], Batch] = lambda batch: batch,
+        *,
+        in_rewards: bool = True,
     ) -> None:
         self.config, self.device = config, device
         self.value_loss, self.critic_loss = value_loss, critic_loss
-        self.learned_from = learned_from
+        self.learned_from, self.in_rewards = learned_from, in_rewards
         self.decaying = True  # online the policy's rate is constant
         hidden, rate = config.hidden, config.learning_rate
         self.policy = TanhMeanGaussianPolicy(spec, hidden, generator=generator).to(device)

@@ -3,15 +3,19 @@ line."""
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
-from algorithms import EDAC, IQL
+from algorithms import ALGORITHMS, EDAC, IQL
 from algorithms.evaluation.critic_values import critic_values
 from experiments.cli.run import main as run_main
 from experiments.reports.run_report import write
 from experiments.runs.values import Values, ValueWatch, history, last
+from experiments.settings import build_config
 from mbrl.data import save_npz
+from mbrl.types import Dataset
+from tests.small import CONFIGS
 
 
 def test_levels():
@@ -58,3 +62,18 @@ def test_a_run_whose_critics_explode_says_so_and_a_resumed_one_measures_once(
     steps = [step for step, _ in history(folder)]
     assert steps == list(range(2, 21, 2)) and last(folder).mean == 1e9
     assert "values ran away" in write(folder).read_text()
+
+
+def test_critics_of_two_numbers_and_of_no_reward(pendulum: Dataset) -> None:
+    """STAC's mu - beta sigma at the greedy action, in a task whose bounds are +-2; ReCOIL's values
+    are about no reward."""
+    obs = pendulum.transitions.obs[:6]
+    agent = ALGORITHMS["stac"][0](pendulum.spec, build_config("stac", CONFIGS["stac"]), seed=0)
+    got = critic_values(agent, obs)
+    assert got is not None and got.shape == (6,)
+    for i in range(6):
+        x = torch.cat([obs[i], agent.policy(obs[i : i + 1])[0] / 2])[None]
+        mean, log_std = agent.learner.critic.member(x, 0)[0].tolist()
+        assert float(got[i]) == pytest.approx(mean - 0.25 * np.exp(log_std), abs=1e-5)
+    config = build_config("recoil", CONFIGS["recoil"])
+    assert critic_values(ALGORITHMS["recoil"][0](pendulum.spec, config, seed=0), obs) is None
