@@ -103,7 +103,9 @@ class ImplicitQLearner:
             spec, self.critic, self.optimisers["critic"], self.policy.normaliser, scale=0.5
         )
         self.steps: ImplicitSteps | None = None
-        if implicit.computes(self.value, self.policy, self.critic):
+        # Compiled code knows this value loss alone, not one that a subclass puts in its place.
+        own_loss = type(self).value_loss is ImplicitQLearner.value_loss
+        if own_loss and implicit.computes(self.value, self.policy, self.critic):
             assert isinstance(self.policy, TanhMeanGaussianPolicy)
             self.steps = ImplicitSteps(
                 spec,

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from algorithms import ALGORITHMS
+from algorithms.iql import ImplicitQLearner
 from experiments.settings import build_config
 from mbrl.data import load
 from mbrl.native.build import SWITCH, library
@@ -91,3 +92,18 @@ def test_the_steps_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(torch.autograd, "grad", refuse)
             for _ in range(2):
                 agent.update(agent.next_batch())
+
+
+def test_a_loss_of_a_subclass_is_not_replaced() -> None:
+    """Compiled steps of IQL know its own value loss alone."""
+
+    class Median(ImplicitQLearner):
+        def value_loss(self, difference: torch.Tensor) -> torch.Tensor:
+            return difference.abs().mean()
+
+    config: Any = build_config("iql", {"hidden": [32]})
+    learners = [
+        kind(DATASET.spec, config, torch.device("cpu"), torch.Generator().manual_seed(0))
+        for kind in (ImplicitQLearner, Median)
+    ]
+    assert learners[0].steps is not None and learners[1].steps is None
