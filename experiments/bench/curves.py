@@ -19,6 +19,7 @@ from world_models.rollout import RolloutConfig
 
 Axis = Literal["critics", "width", "members", "horizon", "seeds", "rows"]
 WINDOWS = 3
+STATES = 1  # thousands that a rollout begins from
 SMALL, LARGE = (64, 64), (256, 256)
 
 
@@ -70,8 +71,8 @@ def _members(size: int, quick: bool) -> tuple[Step, int]:
 def _horizon(penalised: bool) -> Callable[[int, bool], tuple[Step, int]]:
     def build(size: int, quick: bool) -> tuple[Step, int]:
         extra: Any = {"penalty": "max_aleatoric", "penalty_weight": 1.0} if penalised else {}
-        step, count = rollouts(RolloutConfig(size, **extra), 1_000)(quick, Path())
-        return step, count // size
+        step, count = rollouts(RolloutConfig(size, **extra), 1_000 * STATES)(quick, Path())
+        return step, count // size // STATES  # thousands of states
 
     return build
 

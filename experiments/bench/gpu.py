@@ -28,7 +28,7 @@ from mbrl.config import Count, Positive, Settings
 from mbrl.graphs import GraphedUpdates
 from mbrl.training import Metrics, train
 
-Part = Literal["graphs", "presets", "runs"]
+Section = Literal["graphs", "presets", "runs"]
 GRAPHED: dict[str, tuple[str, dict[str, Any]]] = {
     "td3_bc": ("td3_bc", {}),
     "iql": ("iql", {"decay_steps": 0}),
@@ -78,7 +78,7 @@ class GPU(Settings):
 
     out: Path
     """A folder for the record (gpu.json) and the runs; what is recorded is not done again."""
-    parts: tuple[Part, ...] = ("graphs", "presets", "runs")
+    parts: tuple[Section, ...] = ("graphs", "presets", "runs")
     """What to do."""
     device: str = "cuda"
     """cuda, cuda:N or cpu."""
@@ -109,7 +109,7 @@ def measure_gpu(command: GPU, console: Console) -> dict[str, Any]:
         "versions": {n: version(n) for n in ("longreach", "torch")},
         "settings": json.loads(json.dumps(dataclasses.asdict(command), default=str)),
     }
-    jobs: list[tuple[Part, str, Callable[[str], dict[str, Any]]]] = [
+    jobs: list[tuple[Section, str, Callable[[str], dict[str, Any]]]] = [
         *(("graphs", n, lambda n: _graphs(n, command, device)) for n in GRAPHED),
         *(("presets", n, lambda n: _published(n, command, device)) for n in PUBLISHED),
         *(("runs", n, lambda n: _long_run(n, command)) for n in LONG),
