@@ -29,6 +29,7 @@ VERBS = {
     "crosscheck": "compare SAC with the one of stable-baselines3",
     "language": "train language models on text tasks by any recipe",
     "bench": "measure speed beside the machine's matrix-product rate and peers",
+    "gpu": "measure a GPU: updates as CUDA graphs, published sizes, long runs",
 }
 
 

@@ -300,7 +300,7 @@ class RecurrentActorCritic:
         metrics = self.update_policy(tape, weights, features.detach())
         metrics |= self.update_critic(tape, weights, features, self.value_target(tape))
         polyak_update(self.target, self.critic, c.tau)
-        self.remembered = value_memory(self, metrics)
+        self.remembered.copy_(value_memory(self, metrics))
         return metrics
 
     def update_policy(self, tape: Tape, weights: Tensor, features: Tensor) -> Metrics:

@@ -243,7 +243,7 @@ class SoftActorCritic:
         if "average" in self.modules:
             rate = self.config.policy_average if count > 0 else 1.0
             polyak_update(self.modules["average"], self.actor, rate)
-        self.remembered = value_memory(self, metrics)
+        self.remembered.copy_(value_memory(self, metrics))
         return metrics
 
     def update_policy(self, batch: Batch) -> Metrics:

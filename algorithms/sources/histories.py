@@ -336,7 +336,7 @@ class Histories:
             "sequences": self.sequences.state_dict(),
             "levels": self.levels,
             "due": self.due,
-            "remembered": self.learner.remembered,
+            "remembered": self.learner.remembered.clone(),
             "recorded": None if recorded is None else recorded.state_dict(),
             "recorded_capacity": None if recorded is None else recorded.capacity,
             "logged": self.logged if self.online else 0,
@@ -351,7 +351,7 @@ class Histories:
         self.levels = None if state["levels"] is None else state["levels"].to(self.device)
         self.due = state["due"]
         known = state.get("remembered", self.learner.remembered)  # not in old checkpoints
-        self.learner.remembered = known.to(self.device)
+        self.learner.remembered.copy_(known)
         if self.learned is not None:
             self.learned.load_state_dict(state["model"])
         if state.get("recorded") is not None:

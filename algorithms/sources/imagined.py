@@ -189,7 +189,7 @@ class ImaginedRows:
         state = self.real.state_dict() | {
             "imagined": self.imagined.state_dict(),
             "imagined_capacity": self.imagined.capacity,
-            "remembered": self.learner.remembered,
+            "remembered": self.learner.remembered.clone(),
         }
         if self.learned is not None:
             state["model"] = self.learned.state_dict()
@@ -201,7 +201,7 @@ class ImaginedRows:
         self.imagined = resized(self.imagined, capacity)
         self.imagined.load_state_dict(state["imagined"])
         known = state.get("remembered", self.learner.remembered)  # not in old checkpoints
-        self.learner.remembered = known.to(self.device)
+        self.learner.remembered.copy_(known)
         if self.learned is not None:
             self.learned.load_state_dict(state["model"])
 
