@@ -19,6 +19,7 @@ from mbrl.collector import Collector, CollectorConfig
 from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.evaluation import require_fit
 from mbrl.networks import Normaliser
+from mbrl.observations import as_batch, like_input
 from mbrl.progress import Progress
 from mbrl.shapes import require_single_precision
 from mbrl.tasks import Task, as_task
@@ -360,25 +361,6 @@ def fit_normalisers(modules: dict[str, nn.Module], obs: Tensor) -> None:
         normaliser = getattr(module, "normaliser", None)
         if isinstance(normaliser, Normaliser):
             normaliser.fit(obs, eps=1e-3)
-
-
-def as_batch(agent: Trainable, obs: Any) -> Tensor:
-    """Raw observations [S] or [B, S], array or tensor, as a batch [B, S] for the policy."""
-    tensor = obs if isinstance(obs, Tensor) else torch.as_tensor(np.asarray(obs))
-    if tensor.ndim not in (1, 2) or tensor.shape[-1] != agent.spec.obs_dim:
-        raise ConfigError(
-            f"obs has shape {tuple(tensor.shape)}, task {agent.spec.task!r} needs "
-            f"[{agent.spec.obs_dim}] or [B, {agent.spec.obs_dim}]"
-        )
-    parameter = next(agent.policy.parameters())
-    return tensor.to(parameter.device, parameter.dtype).reshape(-1, agent.spec.obs_dim)
-
-
-def like_input(action: Tensor, obs: Any) -> Any:
-    """Actions [B, A] in the form of `obs`: an array or a tensor, one or a batch."""
-    if np.ndim(obs) == 1:
-        action = action[0]
-    return action if isinstance(obs, Tensor) else action.cpu().numpy()
 
 
 def require_steps(steps: int) -> None:

@@ -1,0 +1,29 @@
+"""Observations of a caller as a policy takes them, and its actions as the caller gave those."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from mbrl.training import Trainable
+
+
+def as_batch(agent: Trainable, obs: Any) -> Tensor:
+    """Raw observations [S] or [B, S], array or tensor, as a batch [B, S] for the policy."""
+    tensor = obs if isinstance(obs, Tensor) else torch.as_tensor(np.asarray(obs))
+    if tensor.ndim not in (1, 2) or tensor.shape[-1] != agent.spec.obs_dim:
+        raise ConfigError(
+            f"obs has shape {tuple(tensor.shape)}, task {agent.spec.task!r} needs "
+            f"[{agent.spec.obs_dim}] or [B, {agent.spec.obs_dim}]"
+        )
+    parameter = next(agent.policy.parameters())
+    return tensor.to(parameter.device, parameter.dtype).reshape(-1, agent.spec.obs_dim)
+
+
+def like_input(action: Tensor, obs: Any) -> Any:
+    """Actions [B, A] in the form of `obs`: an array or a tensor, one or a batch."""
+    if np.ndim(obs) == 1:
+        action = action[0]
+    return action if isinstance(obs, Tensor) else action.cpu().numpy()
