@@ -119,7 +119,7 @@ class ScoreNetwork(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor, sigma: Tensor) -> Tensor:
         """psi [B, A] for one `sigma` []."""
-        return self.output(obs, action, sigma.expand(len(action))) / sigma
+        return self.output(obs, action, sigma.expand(action.shape[0])) / sigma
 
 
 class CorrectedPolicy(nn.Module):
@@ -129,7 +129,7 @@ class CorrectedPolicy(nn.Module):
         super().__init__()
         self.base, self.score, self.step_size = base, score, config.step_size
         self.scale = ActionScale(spec)
-        self.used = score.sigmas <= config.act_below
+        self.used = int((score.sigmas <= config.act_below).sum())  # the last of them
 
     def correct(self, obs: Tensor, action: Tensor) -> Tensor:
         """`action` [B, A] in the task's units after the steps; with a step size of 0 as it is."""
@@ -140,7 +140,7 @@ class CorrectedPolicy(nn.Module):
             psi: Tensor = self.score(obs, unit, sigma)
             return psi
 
-        sigmas = self.score.sigmas[self.used.to(self.score.sigmas.device)]
+        sigmas = self.score.sigmas[-self.used :]
         unit = corrected(self.scale.to_unit(action), score, sigmas, self.step_size)
         return self.scale.to_task(unit)
 
