@@ -161,7 +161,7 @@ class OrthogonalDICE:
             {
                 "value/loss": loss.detach(),
                 "value/mean": value.detach().mean(),
-                "value/flat": (residual < -2).to(residual.dtype).mean(),
+                "value/ratio": density_ratio(residual, c.divergence, c.weight).mean(),
             },
         )
 

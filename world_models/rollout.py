@@ -80,10 +80,9 @@ def rollout(
     its threshold (flagged truncated: it bootstraps; with `HaltingRollout` terminated), when the
     model cannot predict it (nothing recorded), or at the horizon (truncated). `states` [B, K]:
     simulator states at the starts, for models that carry them; `memory` [B, M]: what a `Stateful`
-    policy carries there; `limits` [B]: most steps of each row, if fewer than the horizon. Such a
-    policy observes rewards before their penalty: with one, as recorded in
-    `signals["unpenalised_reward"]`. With `HaltingRollout`, `signals["halted"]` is 1 at the steps
-    that lead to HALT.
+    policy carries there, which observes rewards before their penalty, as they are recorded in
+    `signals["unpenalised_reward"]`; `limits` [B]: most steps of each row, if fewer than the
+    horizon. With `HaltingRollout`, `signals["halted"]` is 1 at the steps that lead to HALT.
     """
     count, device = starts.shape[0], starts.device
     record = _Record(count, config.horizon, starts)

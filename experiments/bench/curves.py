@@ -11,7 +11,7 @@ from rich.console import Console
 
 from algorithms import ALGORITHMS
 from experiments.bench.peer_programs import Step, window
-from experiments.bench.workloads import SPEC, dataset, ensemble_epoch, rollouts, soft_actor_critic
+from experiments.bench.workloads import SPEC, dataset, ensemble_epoch, rollouts, soft_config
 from experiments.settings import build_config
 from mbrl.many import fit_many
 from mbrl.types import Dataset
@@ -42,26 +42,31 @@ class Curves:
 
 
 def _critics(eta: float, hidden: Sequence[int]) -> Callable[[int, bool], tuple[Step, int]]:
-    return lambda size, quick: soft_actor_critic(size, eta, hidden)(quick, Path())
+    return lambda size, quick: _updates("edac", _rows_of(quick), soft_config(size, eta, hidden))
 
 
 def _width(algorithm: str) -> Callable[[int, bool], tuple[Step, int]]:
     def build(size: int, quick: bool) -> tuple[Step, int]:
         if algorithm == "sac":
-            return soft_actor_critic(2, 0.0, (size, size))(quick, Path())
-        return _updates(algorithm, dataset(2_000 if quick else 200_000), (size, size))
+            return _updates("edac", _rows_of(quick), soft_config(2, 0.0, (size, size)))
+        return _updates(algorithm, _rows_of(quick), {"hidden": [size, size]})
 
     return build
 
 
-def _updates(algorithm: str, data: Dataset, hidden: Sequence[int]) -> tuple[Step, int]:
-    agent = ALGORITHMS[algorithm][0](SPEC, build_config(algorithm, {"hidden": list(hidden)}))
+def _rows_of(quick: bool) -> Dataset:
+    return dataset(2_000 if quick else 200_000)
+
+
+def _updates(algorithm: str, data: Dataset, values: dict[str, Any]) -> tuple[Step, int]:
+    """Batches and updates alone: nothing is logged or saved."""
+    agent = ALGORITHMS[algorithm][0](SPEC, build_config(algorithm, values))
     agent.prepare(data, lambda metrics: None)
     return lambda: agent.update(agent.next_batch()), 1
 
 
 def _rows(size: int, quick: bool) -> tuple[Step, int]:
-    return _updates("td3_bc", dataset(size), SMALL)
+    return _updates("td3_bc", dataset(size), {"hidden": list(SMALL)})
 
 
 def _members(size: int, quick: bool) -> tuple[Step, int]:
@@ -79,7 +84,7 @@ def _horizon(penalised: bool) -> Callable[[int, bool], tuple[Step, int]]:
 
 def _seeds(workers: int | None) -> Callable[[int, bool], tuple[Step, int]]:
     def build(size: int, quick: bool) -> tuple[Step, int]:
-        data, updates = dataset(2_000 if quick else 200_000), 5 if quick else 100
+        data, updates = _rows_of(quick), 5 if quick else 100
         config = build_config("iql", {"hidden": list(LARGE)})
         agents = [ALGORITHMS["iql"][0](SPEC, config, seed=seed) for seed in range(size)]
         return lambda: fit_many(agents, data, updates, workers=workers), updates

@@ -201,9 +201,10 @@ def _windows(
     return Workload(title, "windows/s", build, aim, recorded or {}, work, against)
 
 
-def soft_actor_critic(critics: int, eta: float, hidden: Sequence[int]) -> Build:
-    """Updates of `critics` of these widths, with EDAC's term where `eta` is above 0."""
-    return _updates("edac", {"learner": {"critics": critics, "eta": eta, "hidden": list(hidden)}})
+def soft_config(critics: int, eta: float, hidden: Sequence[int]) -> dict[str, Any]:
+    """The values of a config of `edac` with `critics` of these widths; SAC's, or SAC-N's, where
+    `eta` is 0."""
+    return {"learner": {"critics": critics, "eta": eta, "hidden": list(hidden)}}
 
 
 WORKLOADS: dict[Name, Workload] = {
@@ -217,30 +218,32 @@ WORKLOADS: dict[Name, Workload] = {
     "sac_n": Workload(
         "SAC-N, 10 critics 3x256, batch 256",
         "updates/s",
-        soft_actor_critic(10, 0.0, (256, 256, 256)),
+        _updates("edac", soft_config(10, 0.0, (256, 256, 256))),
         aim=0.21,
         recorded={"CORL": 0.114, "edge-of-reach": 0.114, "unifloral": 0.200},
     ),
     "edac": Workload(
         "EDAC (RAVL's learner), 10 critics 3x256, batch 256",
         "updates/s",
-        soft_actor_critic(10, 1.0, (256, 256, 256)),
+        _updates("edac", soft_config(10, 1.0, (256, 256, 256))),
         aim=0.17,
         recorded={"CORL": 0.066, "edge-of-reach": 0.067, "unifloral": 0.031},
     ),
     "sac": Workload(
         "SAC, 2 critics 2x256, batch 256",
         "updates/s",
-        soft_actor_critic(2, 0.0, (256, 256)),
+        _updates("edac", soft_config(2, 0.0, (256, 256))),
         recorded={"stable-baselines3": 0.86},
     ),
     "sac_small": Workload(
-        "SAC, 2 critics 2x64, batch 256", "updates/s", soft_actor_critic(2, 0.0, SMALL_NETS)
+        "SAC, 2 critics 2x64, batch 256",
+        "updates/s",
+        _updates("edac", soft_config(2, 0.0, SMALL_NETS)),
     ),
     "edac_small": Workload(
         "EDAC (RAVL's learner), 10 critics 2x64, batch 256",
         "updates/s",
-        soft_actor_critic(10, 1.0, SMALL_NETS),
+        _updates("edac", soft_config(10, 1.0, SMALL_NETS)),
     ),
     "td3_bc_small": Workload(
         "TD3+BC, 2 critics 2x64, batch 256",

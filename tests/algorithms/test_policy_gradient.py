@@ -9,7 +9,6 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-import algorithms
 from algorithms import PolicyGradient, PolicyGradientConfig
 from algorithms.control.measures import log_probs_and_entropy
 from algorithms.policy_gradient import Critic, Moments
@@ -22,8 +21,8 @@ from mbrl.policy_gradient.axes.step_size import StepSize
 from mbrl.policy_gradient.collectors import EpisodeCollector
 from mbrl.tasks import make
 from mbrl.tasks.base import Step
-from mbrl.training import train
 from mbrl.types import Spec, Trajectories
+from tests.algorithms.continued import continued
 from tests.behaviour.test_resume import assert_same_runs, killed_after, settings
 from tests.small import CONFIGS
 
@@ -54,9 +53,8 @@ class Signs:
 
 LEARNING = {"hidden": (16,), "envs": 32, "learning_rate": 0.01, "critic_rate": 0.02}
 RECIPES = ["reinforce", "a2c", "ppo", "vtrace", "grpo", "rloo", "gspo", "skywork_or1"]
-# Made for answers that are right or wrong, or (the last two) that may be cut off.
 VERDICTS = ["topr", "psr", "nsr", "w_reinforce", "ngrpo", "bnpo", "drpo_decoupled", "red_drop"]
-VERDICTS += ["red_weight", "xrpo", "adora", "dapo", "mini_o3"]
+VERDICTS += ["red_weight", "xrpo", "adora", "dapo", "mini_o3"]  # the last two: may be cut off
 
 
 @pytest.mark.parametrize(
@@ -402,23 +400,6 @@ def test_every_pass_uses_every_episode_once() -> None:
     wanted = (whole.data.reward.sum(1) * 100 + whole.estimate.advantage.sum(1)).sort().values
     for epoch in (seen[:3], seen[3:]):
         torch.testing.assert_close(torch.cat(epoch).sort().values, wanted)
-
-
-def continued(agent: PolicyGradient, task, path: Path, first: int, last: int) -> PolicyGradient:
-    """`agent` after `last` updates, and the same saved after `first` and trained on to there: all
-    weights are the same bit for bit. The one that was saved."""
-    source = agent.collector(task)
-    train(agent, first, [], source)
-    agent.save(path)
-    again = algorithms.load(path)
-    other = again.collector(task)
-    other.load_state_dict(source.state_dict())
-    train(agent, last, [], source)
-    train(again, last, [], other)
-    for a, b in zip(agent.policy.parameters(), again.policy.parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert source.returns == other.returns and source.owed == other.owed
-    return again
 
 
 @pytest.mark.parametrize("recipe", ["remix", "ppo"])

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import algorithms
 from algorithms import PROPS, PolicyGradientConfig, PROPSConfig
 from algorithms.policy_gradient import PolicyGradient
 from algorithms.props import divergence, sampling_loss
@@ -18,8 +17,8 @@ from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy
 from mbrl.tasks.base import Step
-from mbrl.training import train
 from mbrl.types import Spec
+from tests.algorithms.continued import continued
 from tests.algorithms.test_policy_gradient import Signs
 from tests.behaviour.test_resume import assert_same_runs, killed_after, settings
 from tests.small import CONFIGS
@@ -129,16 +128,7 @@ def test_it_learns_and_continues_bit_for_bit(tmp_path: Path) -> None:
     task = Signs(discrete=True)
     config = PROPSConfig(hidden=(16,), envs=32, learning_rate=0.02, critic_rate=0.02)
     agent = PROPS(task.spec, config, seed=0)
-    source = agent.collector(task)
-    train(agent, 62, [], source)
-    agent.save(tmp_path / "agent.pt")
-    again = algorithms.load(tmp_path / "agent.pt")
-    other = again.collector(task)
-    other.load_state_dict(source.state_dict())
-    for copy, of in ((agent, source), (again, other)):
-        train(copy, 120, [], of)
-    for a, b in zip(agent.sampling.parameters(), again.sampling.parameters(), strict=True):
-        assert torch.equal(a, b)
+    continued(agent, task, tmp_path / "agent.pt", 62, 120)
     assert evaluate(agent, task, 200).mean() > 3.8
 
 

@@ -15,8 +15,8 @@ from mbrl.collector import CollectorConfig
 from mbrl.data import load
 from mbrl.errors import ConfigError
 from mbrl.tasks import make
-from mbrl.training import train
 from mbrl.types import Dataset, Spec, Transitions
+from tests.algorithms.continued import continued
 from tests.small import CONFIGS
 
 SPEC = Spec("line", 1, 1, None, (-1.0,), (1.0,), 5)
@@ -112,18 +112,10 @@ def test_calibration_acts_where_returns_are_above_the_values(name: str, acts: bo
 def test_it_goes_on_bit_for_bit(tmp_path: Path) -> None:
     own, task = agent("pendulum/medium"), make("Pendulum-v1")
     own.source.collection = CollectorConfig(envs=2, logged_share=0.5)
-    collector = own.collector(task)
-    train(own, own.step + 205, [], collector)
-    assert len(own.source.rows) == 400 and len(own.source.unfinished) == 5
-    own.save(tmp_path / "agent.pt")
-    again = algorithms.load(tmp_path / "agent.pt")
-    other = again.collector(task)
-    other.load_state_dict(collector.state_dict())
-    for one, source in ((own, collector), (again, other)):
-        train(one, one.step + 200, [], source)
-    for a, b in zip(own.policy.parameters(), again.policy.parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert len(again.source.rows) == 800
+    again = continued(own, task, tmp_path / "agent.pt", own.step + 205, own.step + 405)
+    assert len(again.source.rows) == 800 and len(again.source.unfinished) == 5
+    saved = algorithms.load(tmp_path / "agent.pt")
+    assert len(saved.source.rows) == 400 and len(saved.source.unfinished) == 5
 
 
 def test_it_needs_logged_rows() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-import algorithms
 from algorithms import ALGORITHMS
 from algorithms.sources.imagined import RefitConfig
 from experiments.settings import build_config, preset_config
@@ -16,8 +15,8 @@ from mbrl.collector import CollectorConfig
 from mbrl.data import load
 from mbrl.errors import ConfigError
 from mbrl.tasks import make
-from mbrl.training import train
 from mbrl.types import Dataset, Spec, Transitions
+from tests.algorithms.continued import continued
 from tests.small import CONFIGS
 
 SPEC = Spec("made-up", 2, 1, None, (-1.0,), (1.0,))
@@ -137,16 +136,7 @@ def test_the_frozen_policy_acts_before_the_first_update() -> None:
 def test_mixed_runs_go_on_bit_for_bit(share: float, tmp_path: Path) -> None:
     logged, task = load("pendulum/medium"), make("Pendulum-v1")
     agent = agent_in("iql", logged, logged_share=share, frozen=5)
-    collector = agent.collector(task)
-    train(agent, agent.step + 30, [], collector)
-    agent.save(tmp_path / "agent.pt")
-    again = algorithms.load(tmp_path / "agent.pt")
-    other = again.collector(task)
-    other.load_state_dict(collector.state_dict())
-    for one, source in ((agent, collector), (again, other)):
-        train(one, one.step + 30, [], source)
-    for a, b in zip(agent.policy.parameters(), again.policy.parameters(), strict=True):
-        assert torch.equal(a, b)
+    again = continued(agent, task, tmp_path / "agent.pt", agent.step + 30, agent.step + 60)
     assert int(of_log(again, logged).sum()) == round(share * again.config.batch_size)
 
 

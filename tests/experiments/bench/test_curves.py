@@ -11,8 +11,11 @@ from experiments.bench.curves import AXES, draw
 
 
 def test_curves_are_measured_recorded_and_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
     out, figure = tmp_path / "r.json", tmp_path / "r.png"
     arguments = ["bench", "--quick", "--curves", "--out", str(out), "--figure", str(figure)]
     assert main(arguments) == 0
@@ -22,6 +25,7 @@ def test_curves_are_measured_recorded_and_drawn(
         assert list(measured["curves"]) == [line.name for line in AXES[axis].lines]
         for costs in measured["curves"].values():
             assert len(costs) == len(measured["sizes"]) and min(costs) > 0
+    assert not any(here.iterdir())  # nothing but what was asked for is written
     assert figure.read_bytes()[:4] == b"\x89PNG"
     assert "EDAC 2x256" in capsys.readouterr().out
 
