@@ -17,6 +17,7 @@ from algorithms.discrete_iql import DiscreteIQL
 from algorithms.discrete_sac_n import DiscreteSACN, DiscreteSACNConfig
 from algorithms.edac import EDAC, EDACConfig
 from algorithms.f_dvl import FDVL, FDVLConfig
+from algorithms.famo2o import FamO2O, FamO2OConfig
 from algorithms.ggd_sac import GGDSAC, GGDSACConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.mbpo import MBPO, MBPOConfig
@@ -33,11 +34,14 @@ from algorithms.rambo import RAMBO, RAMBOConfig
 from algorithms.ravl import RAVL, RAVLConfig
 from algorithms.rebrac import ReBRAC, ReBRACConfig
 from algorithms.recoil import ReCOIL, ReCOILConfig
+from algorithms.rlpd import RLPD, RLPDConfig
+from algorithms.ro2o import RO2O, RO2OConfig
 from algorithms.sac import SAC, SACConfig
 from algorithms.sac_n import SACN, SACNConfig
 from algorithms.shac import SHAC, SHACConfig
 from algorithms.stac import STAC, STACConfig
 from algorithms.td3_bc import TD3BC, TD3BCConfig
+from algorithms.wsrl import WSRL, WSRLConfig
 from mbrl import agent, checkpoint
 from mbrl.errors import unknown_name
 
@@ -64,11 +68,14 @@ __all__ = [
     "PROPS",
     "RAMBO",
     "RAVL",
+    "RLPD",
+    "RO2O",
     "SAC",
     "SACN",
     "SHAC",
     "STAC",
     "TD3BC",
+    "WSRL",
     "A2PRConfig",
     "AWACConfig",
     "BCConfig",
@@ -85,6 +92,8 @@ __all__ = [
     "DiscreteSACNConfig",
     "EDACConfig",
     "FDVLConfig",
+    "FamO2O",
+    "FamO2OConfig",
     "GGDSACConfig",
     "IQLConfig",
     "MBPOConfig",
@@ -101,6 +110,8 @@ __all__ = [
     "PolicyGradientConfig",
     "RAMBOConfig",
     "RAVLConfig",
+    "RLPDConfig",
+    "RO2OConfig",
     "ReBRAC",
     "ReBRACConfig",
     "ReCOIL",
@@ -110,6 +121,7 @@ __all__ = [
     "SHACConfig",
     "STACConfig",
     "TD3BCConfig",
+    "WSRLConfig",
     "load",
 ]
 
@@ -132,6 +144,10 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "sac_n": (SACN, SACNConfig),
     "edac": (EDAC, EDACConfig),
     "cdsa": (CDSA, CDSAConfig),
+    "wsrl": (WSRL, WSRLConfig),
+    "rlpd": (RLPD, RLPDConfig),
+    "ro2o": (RO2O, RO2OConfig),
+    "famo2o": (FamO2O, FamO2OConfig),
     "mbpo": (MBPO, MBPOConfig),
     "mopo": (MOPO, MOPOConfig),
     "ravl": (RAVL, RAVLConfig),

@@ -169,14 +169,14 @@ class ScoreCorrected:
         self.optimisers = base.optimisers | {"score": optimiser}
 
     @property
-    def decaying(self) -> bool:
+    def offline(self) -> bool:
         """Whether rates of the learner decay."""
-        return bool(getattr(self.base, "decaying", False))
+        return bool(getattr(self.base, "offline", False))
 
-    @decaying.setter
-    def decaying(self, value: bool) -> None:
-        if hasattr(self.base, "decaying"):
-            self.base.decaying = value
+    @offline.setter
+    def offline(self, value: bool) -> None:
+        if hasattr(self.base, "offline"):
+            self.base.offline = value
 
     def draw(self, batch: Batch, generator: Generator) -> Perturbed:
         """The batch as the learner draws it, with noise and a level for each row."""

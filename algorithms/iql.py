@@ -83,7 +83,7 @@ class ImplicitQLearner:
         self, spec: Spec, config: IQLConfig, device: torch.device, generator: Generator
     ) -> None:
         self.config = config
-        self.decaying = True  # online the policy's rate is constant, as in the authors' fine-tuning
+        self.offline = True  # online the policy's rate is constant, as in the authors' fine-tuning
         hidden, rate = config.hidden, config.learning_rate
         kind = CategoricalPolicy if spec.discrete else TanhMeanGaussianPolicy
         self.policy: CategoricalPolicy | TanhMeanGaussianPolicy = kind(
@@ -125,7 +125,7 @@ class ImplicitQLearner:
         """One step of value, policy and critics, in that order."""
         c, normalise = self.config, self.policy.normaliser
         self.optimisers["policy"].param_groups[0]["lr"] = (
-            cosine_rate(c.learning_rate, c.decay_steps, count) if self.decaying else c.learning_rate
+            cosine_rate(c.learning_rate, c.decay_steps, count) if self.offline else c.learning_rate
         )
         steps, regression = self.steps, self.regression
         if steps is not None and steps.ready(batch) and regression.ready(batch):

@@ -37,6 +37,7 @@ class CollectionSettings(Settings):
     capacity: Count | None = None  # rows of experience kept, logged data among them
     updates_per_step: Count | None = None  # updates after each step
     frozen: CountOrZero | None = None  # rows of the policy as it is before the first update
+    deterministic: bool | None = None  # act greedily
     logged_share: Probability | None = None  # of a batch, exactly; 0: logged rows are left behind
     refit_every: Count | None = None  # steps between refits of a world model
     refit_epochs: Count | None = None  # passes over the experience a refit makes at most
@@ -90,7 +91,8 @@ class RunSettings(Settings):
     # updates of the fitted Q evaluation that chooses among checkpoints; 0: none
     fqe_steps: CountOrZero = 0
     model: str | None = None  # folder of a world model fitted with the same data, config and seed
-    after: str | None = None  # folder of a finished run on logged data that goes on in this task
+    after: str | None = None  # folder of a finished run whose agent, or its networks, go on here
+    logged: str | None = None  # a dataset whose rows a run in a task has from the start
     collection: CollectionSettings = field(default_factory=CollectionSettings)
     until_flat: UntilFlatSettings = field(default_factory=UntilFlatSettings)
 

@@ -202,8 +202,8 @@ class Agent(ABC, Generic[B]):
         require_steps(steps)
         require_match(self.spec, dataset)
         shown = self._shown(steps, callbacks)
-        if hasattr(self.learner, "decaying"):
-            self.learner.decaying = True
+        if hasattr(self.learner, "offline"):
+            self.learner.offline = True
 
         def on_progress(metrics: Metrics) -> None:
             for callback in shown:
@@ -302,10 +302,9 @@ class Agent(ABC, Generic[B]):
         c, logged = self.source.collection, self.source.logged
         if c.logged_share is not None:
             require_share(self)
-        if hasattr(self.learner, "decaying"):
-            self.learner.decaying = False
-        warmup, frozen = (0, c.frozen) if logged else (c.warmup, 0)
-        return Collector(task, envs=c.envs, warmup=warmup, frozen=frozen, seed=self.seed)
+        if hasattr(self.learner, "offline"):
+            self.learner.offline = False
+        return Collector.configured(task, c, logged=logged > 0, seed=self.seed)
 
     @property
     def updates_per_step(self) -> int:
@@ -390,10 +389,10 @@ def require_share(agent: Agent[Any]) -> None:
             f"logged_share is {share:g}, and {name} does not draw its batches from logged rows and "
             "experience alone; leave logged_share out"
         )
-    if not agent.source.logged:
+    if share > 0 and not agent.source.logged:
         raise ConfigError(
             f"logged_share is {share:g}, and {name} has no logged rows; fit or prepare it with a "
-            "dataset first, or leave logged_share out"
+            "dataset first (`run --logged DATA`), or leave logged_share out"
         )
 
 

@@ -17,7 +17,8 @@ class Batch(NamedTuple):
     """Rows for one update. `obs`, `next_obs` [B, S]; `action` [B, A] in [-1, 1] (int64 [B] where
     discrete); `reward` [B]; `discount` [B] = gamma * (1 - terminated); `noise` [K, B, A] standard
     normal draws for the policy samples of the update (K of them), or None; `subset` [k] the
-    target critics of a min-of-k update, or None.
+    target critics of a min-of-k update, or None; `shift` [K, S] uniform draws from -1 to 1 that all
+    observations of an update are moved along, or None.
 
     Columns that some algorithms add: `next_action` [B, A], the logged action at `next_obs`, and
     `has_next` [B], 1 where there is one, else 0; `halted` [B], 1 where a pessimistic model ended
@@ -42,6 +43,7 @@ class Batch(NamedTuple):
     penalty: Tensor | None = None
     expert: Tensor | None = None
     to_go: Tensor | None = None
+    shift: Tensor | None = None
     action_mask: Tensor | None = None
     next_action_mask: Tensor | None = None
     real: int | None = None

@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -20,7 +20,8 @@ class CollectorConfig(Settings):
     warmup: CountOrZero = 100  # uniform random rows before the first update; none after logged data
     capacity: Count = 1_000_000  # rows of experience kept, logged data among them
     updates_per_step: Count = 1  # of the learner, a loop step
-    frozen: CountOrZero = 0  # rows after logged data that the policy makes before the first update
+    frozen: CountOrZero = 0  # rows that the policy makes as it is before the first update
+    deterministic: bool = False  # act greedily; what explores is a world model, or nothing
     # Share of each batch that is logged rows, exactly; 0: they are left behind; None: a batch is
     # drawn from logged rows and experience alike.
     logged_share: Probability | None = None
@@ -34,7 +35,8 @@ class CollectorConfig(Settings):
 
 
 class Collector:
-    """Steps `envs` copies of a task with the agent's stochastic policy, one step a call.
+    """Steps `envs` copies of a task with the agent's stochastic policy (or, `deterministic`, its
+    greedy one), one step a call.
 
     The first `warmup` rows come from uniform actions, and of those after them `frozen` from the
     agent as it is, before the first update. Its whole state is tensors, so an online run
@@ -43,7 +45,14 @@ class Collector:
     """
 
     def __init__(
-        self, task: Task, *, envs: int = 1, warmup: int = 100, frozen: int = 0, seed: int = 0
+        self,
+        task: Task,
+        *,
+        envs: int = 1,
+        warmup: int = 100,
+        frozen: int = 0,
+        deterministic: bool = False,
+        seed: int = 0,
     ) -> None:
         if envs < 1 or warmup < 0 or frozen < 0:
             raise ConfigError(
@@ -53,6 +62,7 @@ class Collector:
         if task.spec.max_episode_steps is None:
             raise ConfigError(no_limit(task.spec.task))
         self.task, self.envs, self.warmup = task, envs, warmup
+        self.deterministic = deterministic
         self.learns_after = warmup + frozen  # rows
         self.environments = as_live(task)
         self.limit: int = task.spec.max_episode_steps
@@ -67,6 +77,18 @@ class Collector:
         self.rows = 0
         self.returns: list[float] = []  # finished episodes, in order
         self.interrupted = 0  # episodes that a resumed run could not go on with
+
+    @classmethod
+    def configured(cls, task: Task, config: CollectorConfig, *, logged: bool, seed: int) -> Self:
+        """As `config` says. An agent with `logged` rows needs no warm-up."""
+        return cls(
+            task,
+            envs=config.envs,
+            warmup=0 if logged else config.warmup,
+            frozen=config.frozen,
+            deterministic=config.deterministic,
+            seed=seed,
+        )
 
     def collect(self, agent: Any) -> int:
         """One step of every copy; returns how many updates follow."""
@@ -124,7 +146,7 @@ class Collector:
             limits = {} if mask is None else {"mask": mask}
             action, self.policy_state = agent.act(
                 self.obs,
-                deterministic=False,
+                deterministic=self.deterministic,
                 state=self.policy_state,
                 generator=self.generator,
                 **limits,

@@ -25,7 +25,7 @@ class GraphedUpdates:
 
     def __init__(self, agent: Agent[Any]) -> None:
         learner = agent.learner
-        if getattr(learner, "decaying", False) and getattr(learner.config, "decay_steps", 0):
+        if getattr(learner, "offline", False) and getattr(learner.config, "decay_steps", 0):
             raise ConfigError(
                 f"the learning rate of {type(agent).__name__} decays over "
                 f"{learner.config.decay_steps} updates, which a graph cannot follow; set "

@@ -80,7 +80,7 @@ class DualValue:
         self.config, self.device = config, device
         self.value_loss, self.critic_loss = value_loss, critic_loss
         self.learned_from, self.in_rewards = learned_from, in_rewards
-        self.decaying = True  # online the policy's rate is constant
+        self.offline = True  # online the policy's rate is constant
         hidden, rate = config.hidden, config.learning_rate
         self.policy = TanhMeanGaussianPolicy(spec, hidden, generator=generator).to(device)
         self.critic = critics(spec, 2, hidden, generator).to(device)
@@ -107,7 +107,7 @@ class DualValue:
         """One step of everything."""
         c = self.config
         rate = c.learning_rate
-        if self.decaying:
+        if self.offline:
             rate = cosine_rate(rate, c.decay_steps, count)
         self.optimisers["policy"].param_groups[0]["lr"] = rate
         rows = self.learned_from(batch)

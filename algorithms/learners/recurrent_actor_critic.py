@@ -250,7 +250,7 @@ class RecurrentActorCritic:
         log_alpha = torch.tensor(math.log(config.alpha), dtype=torch.float32)
         self.log_alpha = nn.Parameter(log_alpha.to(device))
         self.remembered = torch.zeros(2, device=device)  # see `value_memory`
-        self.decaying = True  # online the actor's rates are constant
+        self.offline = True  # online the actor's rates are constant
         entropy = config.target_entropy
         self.target_entropy = -float(spec.action_dim) if entropy is None else entropy
         self.modules: dict[str, nn.Module] = {
@@ -284,7 +284,7 @@ class RecurrentActorCritic:
         """The actor's learning rates at update `step`."""
         if self.config.actor_decay is None:
             return
-        share = min(1.0, step / self.config.actor_decay) if self.decaying else 0.0
+        share = min(1.0, step / self.config.actor_decay) if self.offline else 0.0
         factor = 0.5 * (1.0 + math.cos(math.pi * share))
         rates = (self.config.encoder_lr, self.config.head_lr)
         for group, rate in zip(self.optimisers["policy"].param_groups, rates, strict=True):

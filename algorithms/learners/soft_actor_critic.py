@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algorithms.learners.critics import critics, q_values
 from mbrl.buffer import Batch
 from mbrl.config import (
     Count,
@@ -64,6 +65,8 @@ class LearnerConfig(Settings):
     actor_value: Literal["min", "mean"] = "min"  # the value the actor climbs
     huber: Positive | None = None  # Huber threshold of the critic loss; None: squared
     normalise_obs: bool = False  # standardise observations with the data's statistics
+    layer_norm: Literal["none", "critics", "all"] = "none"  # in the critics, or the actor too
+    policy_every: Count = 1  # in a task: updates of the critics for one of actor and temperature
     policy_average: Probability = 0.0  # rate of the average of the policy that acts; 0: none
     # edac: small last layers, hidden biases 0.1; corl: that, and CORL's small first critic layer
     init: Literal["torch", "edac", "corl"] = "edac"
@@ -74,6 +77,11 @@ class LearnerConfig(Settings):
             raise ConfigError(
                 f"eta is {self.eta} with {self.critics} critics; above 0 it needs at least two "
                 "critics to be diverse"
+            )
+        if self.eta > 0 and self.layer_norm != "none":
+            raise ConfigError(
+                f"eta is {self.eta} with layer_norm {self.layer_norm!r}; the diversity term knows "
+                "critics without LayerNorm alone: set one of the two to its default"
             )
         if self.target_min_of is not None and self.target_min_of > self.critics:
             raise ConfigError(
@@ -145,8 +153,9 @@ class SoftActorCritic:
     """Networks, targets, optimisers and the update.
 
     `critic_loss` and `target` are what an algorithm puts in the place of squared errors and of the
-    soft target (from learner, batch and the metrics of the policy's step); `samples` more draws a
-    state come with a batch for them. `remembered` [2] is what
+    soft target (from learner, batch and the metrics of the policy's step), `actor_term` what it
+    adds to the actor's loss; `samples` more draws a state and `shifts` of all states come with a
+    batch for them. `remembered` [2] is what
     the values still hold of earlier temperatures (`value_memory`). With `policy_average` the
     `policy` that acts and is evaluated is an average of the actor's weights; updates and rollouts
     in a model take the present `actor`. Where it can, compiled code (`mbrl.native`) takes the steps
@@ -163,7 +172,9 @@ class SoftActorCritic:
         *,
         critic_loss: "CriticLoss | None" = None,
         target: "Target | None" = None,
+        actor_term: "ActorTerm | None" = None,
         samples: int = 0,
+        shifts: int = 0,
         compiled_critics: bool = False,
     ) -> None:
         if config.eta > 0 and critic_loss is None:
@@ -173,11 +184,18 @@ class SoftActorCritic:
             )
         self.spec, self.config = spec, config
         self.critic_loss, self.target_of = critic_loss or regression, target or plain_target
-        self.samples = samples
+        self.actor_term = actor_term
+        self.samples, self.shifts = samples, shifts
+        self.offline = True  # whether it learns from logged data alone; the agent sets it
+        self.count = 0  # of updates before the one that is under way
         self.remembered = torch.zeros(2, device=device)
-        self.actor = SquashedGaussianPolicy(spec, config.hidden, generator=generator)
-        width = spec.obs_dim + spec.action_dim
-        self.critic = EnsembleMLP(config.critics, width, config.hidden, 1, generator=generator)
+        norms = config.layer_norm
+        self.actor = SquashedGaussianPolicy(
+            spec, config.hidden, layer_norm=norms == "all", generator=generator
+        )
+        self.critic = critics(
+            spec, config.critics, config.hidden, generator, layer_norm=norms != "none"
+        )
         if config.normalise_obs:
             self.critic.standardise(spec.obs_dim)
         if config.init != "torch":
@@ -204,7 +222,7 @@ class SoftActorCritic:
             "alpha": adam([self.log_alpha], config.alpha_lr),
         }
         self.compiled_critics = compiled_critics or critic_loss is None
-        self.compiled = soft_steps(self)
+        self.compiled = None if actor_term is not None else soft_steps(self)
         self.steps: SoftSteps | None = None  # those of an update that is under way
 
     @property
@@ -226,14 +244,21 @@ class SoftActorCritic:
         if self.samples > 0:
             more = torch.randn((self.samples, *shape), generator=generator, device=device)
             noise = torch.cat([noise, more])
-        return batch._replace(noise=noise, subset=subset)
+        shift = None
+        if self.shifts > 0:
+            size = (self.shifts, self.spec.obs_dim)
+            shift = 2 * torch.rand(size, generator=generator, device=device) - 1
+        return batch._replace(noise=noise, subset=subset, shift=shift)
 
     def update(self, batch: Batch, count: int = 0) -> Metrics:
-        """One step of temperature, actor, critics, target and averaged policy, in that order; the
-        average begins at the policy after the first update (`count` 0)."""
-        compiled = self.compiled
+        """One step of temperature, actor, critics, target and averaged policy, in that order, in
+        a task the first two in one of `policy_every` updates alone; the average begins at the
+        policy after the first update (`count` 0)."""
+        self.count = count
+        compiled, every = self.compiled, 1 if self.offline else self.config.policy_every
         self.steps = compiled if compiled is not None and compiled.ready(batch) else None
-        metrics = self.update_policy(batch)
+        turn = count % every == 0
+        metrics = self.update_policy(batch) if turn else {}
         metrics |= self.update_critic(batch, self.target_of(self, batch, metrics))
         if self.steps is None:
             polyak_update(self.target, self.critic, self.config.tau)
@@ -243,7 +268,8 @@ class SoftActorCritic:
         if "average" in self.modules:
             rate = self.config.policy_average if count > 0 else 1.0
             polyak_update(self.modules["average"], self.actor, rate)
-        self.remembered.copy_(value_memory(self, metrics))
+        if turn:
+            self.remembered.copy_(value_memory(self, metrics, every))
         return metrics
 
     def update_policy(self, batch: Batch) -> Metrics:
@@ -259,9 +285,14 @@ class SoftActorCritic:
         x = torch.cat([batch.obs, action], -1)
         if self.config.actor_value == "min":
             value = minimum_value(self.critic, x, self.spec.action_dim)
+        elif self.critic.layer_norm:
+            value = self.critic(x)[..., 0].mean(0)
         else:
             value = ensemble_values(self.critic, x, frozen=True)[0].mean(0)
         loss, metrics = actor_loss(log_prob, value, alpha)
+        if self.actor_term is not None:
+            term, measured = self.actor_term(self, batch)
+            loss, metrics = loss + term, metrics | measured
         descend(self.optimisers["actor"], loss)
         return metrics | {"actor/alpha": alpha}
 
@@ -278,6 +309,7 @@ class SoftActorCritic:
 
 CriticLoss = Callable[[SoftActorCritic, Batch, Tensor], tuple[Tensor, Metrics]]
 Target = Callable[[SoftActorCritic, Batch, Metrics], Tensor]
+ActorTerm = Callable[[SoftActorCritic, Batch], tuple[Tensor, Metrics]]
 
 
 def plain_target(learner: SoftActorCritic, batch: Batch, metrics: Metrics) -> Tensor:
@@ -295,7 +327,7 @@ def soft_value_target(
         reward = batch.reward if penalty is None else batch.reward - penalty
         return learner.steps.soft_target(batch, reward)
     action, log_prob = learner.actor.sample(batch.next_obs, batch.noise[1])
-    q = ensemble_values(learner.target, torch.cat([batch.next_obs, action], -1))[0]
+    q = q_values(learner.target, batch.next_obs, action)
     if batch.subset is not None:
         q = q[batch.subset]
     reward = batch.reward if penalty is None else batch.reward - penalty
@@ -305,7 +337,7 @@ def soft_value_target(
 
 def regression(learner: SoftActorCritic, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics]:
     """`critic_loss` of the batch's own actions."""
-    q = ensemble_values(learner.critic, torch.cat([batch.obs, batch.action], -1))[0]
+    q = q_values(learner.critic, batch.obs, batch.action)
     return critic_loss(q, target, learner.config.huber)
 
 
@@ -318,9 +350,9 @@ class Entropic(Protocol):
     remembered: Tensor
 
 
-def value_memory(learner: Entropic, metrics: Metrics) -> Tensor:
-    """The temperature and the mean entropy bonus of a step [2] that the values hold after an update
-    with these `metrics` (0 in new values).
+def value_memory(learner: Entropic, metrics: Metrics, updates: int = 1) -> Tensor:
+    """The temperature and the mean entropy bonus of a step [2] that the values hold after so many
+    `updates` with these `metrics` (0 in new values).
 
     Values that fit their targets exactly follow alpha H / (1 - gamma) at the target average's rate
     times 1 - gamma: with 0.005 and 0.99 over some 20,000 updates, in which a learned temperature
@@ -328,7 +360,7 @@ def value_memory(learner: Entropic, metrics: Metrics) -> Tensor:
     """
     config = learner.config
     entropy = metrics["actor/entropy"].clamp(*entropy_range(learner))
-    rate = config.tau * (1 - config.gamma)
+    rate = 1 - (1 - config.tau * (1 - config.gamma)) ** updates
     alpha = metrics["actor/alpha"]
     return torch.lerp(learner.remembered, torch.stack([alpha, alpha * entropy]), rate)
 

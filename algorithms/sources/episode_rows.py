@@ -16,21 +16,26 @@ from mbrl.types import Transitions
 
 class EpisodeRows(LoggedRows):
     """`LoggedRows` with the column `to_go`, in the units of a batch's rewards. Steps of experience
-    whose episodes are not over yet wait, each with a row for every copy of the task."""
+    whose episodes are not over yet wait, each with a row for every copy of the task. With
+    `logged_alone` experience joins at once and its column is 0, for learners that do not read it
+    in the task."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, logged_alone: bool = False, **options: Any) -> None:
+        self.logged_alone = logged_alone
         super().__init__(*args, widths={"to_go": 0}, columns=self.to_go, **options)
         self.unfinished: list[Transitions] = []
 
     def to_go(self, data: Transitions) -> dict[str, Tensor]:
-        """The column of whole episodes."""
+        """The column of whole episodes; that of experience with `logged_alone`."""
+        if self.online and self.logged_alone:
+            return {"to_go": torch.zeros_like(data.reward)}
         returns = self.reward_scale * returns_to_go(data, self.gamma)
         return {"to_go": torch.as_tensor(returns, dtype=torch.float32)}
 
     def begin_experience(self) -> None:
         """As `LoggedRows`. Raises `ConfigError` without logged rows: a batch could be asked for
         before the first episode is over."""
-        if self.buffer is None and not self.logged:
+        if self.buffer is None and not self.logged and not self.logged_alone:
             raise ConfigError(
                 "returns of episodes are known when they are over, so there must be logged rows "
                 "first: fit or prepare the agent with a dataset, or set calibrated to False"
@@ -41,6 +46,8 @@ class EpisodeRows(LoggedRows):
         """Add one row of each copy of the task; the episodes that it ends join the batches."""
         if not self.online:
             self.begin_experience()
+        if self.logged_alone:
+            return self._append(data)
         if self.unfinished:
             # Where another collector began in between, the episode is cut.
             last = self.unfinished[-1]

@@ -9,10 +9,10 @@ import tyro
 from rich.console import Console
 
 from algorithms import ALGORITHMS
+from experiments.runs import continuation, until_flat
 from experiments.runs import training as runs
-from experiments.runs import until_flat
 from experiments.runs import values as run_values
-from experiments.settings import RunSettings, build_config, from_file, preset_config
+from experiments.settings import RunSettings, from_file, preset_config
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 from mbrl.records import Evaluations
@@ -24,8 +24,10 @@ DATA       a dataset (`python -m experiments data list`), a file (.npz .hdf5 .cs
            task id such as Pendulum-v1 to learn online: of this library, of gymnasium, or an entry
            point of your own, mypackage.envs:make_env (options: NAME,max_episode_steps=200)
 
-After a run on logged data, --after FOLDER lets its agent go on in the task, with its config and
-seed: python -m experiments run iql Pendulum-v1 --after runs/iql/pendulum-medium/seed-0
+--after FOLDER lets the agent of a finished run on logged data go on in the task, with its config
+and seed: python -m experiments run iql Pendulum-v1 --after runs/iql/pendulum-medium/seed-0
+With another algorithm of the soft actor-critics, or after a run in a task, its networks go on.
+--logged DATA gives a run in a task logged rows from the start.
 
 --config FILE takes values from a TOML file (tables run and config) or from the config.json of a
 run; options on the command line come first.
@@ -70,15 +72,9 @@ def run_command(algorithm: str, data: str, options: list[str]) -> Any:
     after = value_of("--after", options) or defaults.after
     if after is not None:
         before = runs.TrainingRun(Path(after))
-        if before.settings.algorithm != algorithm:
-            raise ConfigError(
-                f"the agent of {before.folder} is of {before.settings.algorithm}; run it with "
-                f"`python -m experiments run {before.settings.algorithm} {data} --after "
-                f"{before.folder}`"
-            )
         if file is None:
             defaults = replace(defaults, seed=before.settings.seed)
-            config = build_config(before.settings.algorithm, before.read()["config"])
+            config = continuation.config_after(defaults, config, before)
     folder = tyro.conf.arg(help="run folder; None: runs/ALGORITHM/DATA/seed-N")
     values = tyro.conf.arg(
         name="config", help="TOML, or a run's config.json, with values for what no option gives"

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from experiments.export.agent import export
 from experiments.runs import folders, selection, valuation
-from experiments.runs.training import TrainingRun, open_source
+from experiments.runs.sources import open_source
+from experiments.runs.training import TrainingRun
 from mbrl.errors import CheckpointError
 from mbrl.types import Dataset
 

@@ -2,17 +2,24 @@
 
 import contextlib
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from algorithms import ALGORITHMS
-from experiments.runs import folders, model_fits, own_callbacks, selection, until_flat
+from experiments.runs import (
+    continuation,
+    folders,
+    model_fits,
+    own_callbacks,
+    selection,
+    until_flat,
+)
 from experiments.runs.job import Clock, Job
+from experiments.runs.sources import Source, load_data, open_source
 from experiments.runs.until_flat import UntilFlat
 from experiments.runs.values import ValueWatch
 from experiments.settings import RunSettings, default_steps, for_budget, is_file
@@ -28,14 +35,10 @@ from mbrl.callbacks import (
 )
 from mbrl.collector import Collector
 from mbrl.data.cards import all_cards, find_tier
-from mbrl.data.fingerprint import fingerprint
-from mbrl.data.split import hold_out
 from mbrl.errors import CheckpointError, ConfigError, TaskError
 from mbrl.progress import Progress
 from mbrl.records import MetricsFile
-from mbrl.tasks import Task
 from mbrl.training import Callback, Metrics, train
-from mbrl.types import Dataset, Spec
 
 Result = dict[str, Any]  # the content of result.json
 
@@ -57,44 +60,11 @@ def description(settings: RunSettings, config: Any) -> dict[str, Any]:
     settings = replace(settings, steps=steps)
     check(settings)
     if settings.after is not None:
-        return continuation(settings, config)
+        return continuation.description(settings, config, TrainingRun(Path(settings.after)))
     config = for_budget(settings.algorithm, settings.data, config, steps)
     if settings.model is not None:
         model_fits.require_match(Path(settings.model), settings, config)
     return {"run": asdict(settings), "config": configs.to_dict(config)}
-
-
-def continuation(settings: RunSettings, config: Any) -> dict[str, Any]:
-    """The content of config.json of a run that goes on in a task after the run `settings.after`,
-    with that one's config and seed. Raises `ConfigError` where it cannot."""
-    before = TrainingRun(Path(str(settings.after)))
-    earlier, values = before.settings, before.read()["config"]
-    if not before.finished():
-        raise ConfigError(
-            f"{before.folder} is not finished; continue it first with `python -m experiments "
-            f"resume {before.folder}`"
-        )
-    if earlier.online:
-        raise ConfigError(
-            f"{before.folder} learned in the task {earlier.data}; --after takes a run on logged "
-            "data"
-        )
-    same = (earlier.algorithm, earlier.seed, values)
-    if same != (settings.algorithm, settings.seed, configs.to_dict(config)):
-        raise ConfigError(
-            f"the agent of {before.folder} keeps its algorithm ({earlier.algorithm}), seed "
-            f"({earlier.seed}) and config; leave these options out"
-        )
-    spec = Spec.from_dict(folders.read_json(before.folder / "manifest.json")["spec"])
-    task = tasks.make(settings.data).spec
-    sizes = [(s.obs_dim, s.action_dim, s.num_actions) for s in (spec, task)]
-    if sizes[0] != sizes[1]:
-        raise ConfigError(
-            f"{earlier.data} and {settings.data} differ in (obs_dim, action_dim, num_actions): "
-            f"{sizes[0]} against {sizes[1]}; give the task that the data are of ({spec.task})"
-        )
-    first = folders.read_json(before.folder / "result.json")["step"]
-    return {"run": asdict(settings), "config": values, "first_step": first}
 
 
 def ensure(settings: RunSettings, config: Any, folder: Path) -> None:
@@ -110,11 +80,13 @@ def check(settings: RunSettings) -> None:
     sinks.require(settings.sinks)
     own_callbacks.load_all(settings.callback)
     until_flat.check(settings)
-    if not settings.online and (settings.after or settings.collection.given()):
+    if not settings.online and (settings.after or settings.logged or settings.collection.given()):
         raise ConfigError(
-            f"{given!r} is a dataset; --after and --collection are for runs in a task, such as "
-            "Pendulum-v1"
+            f"{given!r} is a dataset; --after, --logged and --collection are for runs in a task, "
+            "such as Pendulum-v1"
         )
+    if settings.logged is not None:
+        continuation.check_logged(settings)
     if settings.holdout > 0 and (settings.online or settings.model is not None):
         what = "learning in a task" if settings.online else "--model, which was fitted to all of it"
         raise ConfigError(f"--holdout leaves logged episodes out; it does not go with {what}")
@@ -198,13 +170,19 @@ class TrainingRun(Job):
         if path.exists():
             content = checkpoint.load(path)
             agent: Any = shared.restore(cls, content, settings.device, config_class)
+            continuation.give_logged(agent, settings, source)
         elif settings.after is not None:
-            agent = trained_before(settings)
+            config = configs.from_dict(config_class, self.read()["config"])
+            before = TrainingRun(Path(settings.after))
+            agent = continuation.trained(settings, config, before, source)
         else:
             config = configs.from_dict(config_class, self.read()["config"])
             agent = cls(source.spec, config, device=settings.device, seed=settings.seed)
             if settings.model is not None and agent.learned is not None:
                 agent.learned.load_state_dict(model_fits.load(Path(settings.model)))
+            if source.logged is not None:
+                shared.require_match(agent.spec, source.logged)
+                agent.prepare(source.logged, lambda metrics: None)
         if settings.online:
             agent.source.collection = settings.collection.apply(agent.source.collection)
         data_now = source.describe()
@@ -222,67 +200,6 @@ class TrainingRun(Job):
             )
         last = self.last_step
         return _train(agent, settings, source, self.folder, content, last, quiet, clock)
-
-
-def trained_before(settings: RunSettings) -> Any:
-    """The agent of the run `settings.after`, with its logged data. Raises `CheckpointError` where
-    the data are not those that it was trained on."""
-    before = TrainingRun(Path(str(settings.after)))
-    source = open_source(before.settings)
-    known = folders.read_json(before.folder / "manifest.json")["data"]
-    if known != source.describe() or source.dataset is None:
-        raise CheckpointError(
-            f"the data of {before.folder} has changed: it was {known}, now it is "
-            f"{source.describe()}"
-        )
-    content = checkpoint.load(before.folder / "checkpoint.pt")
-    cls, kind = ALGORITHMS[settings.algorithm]
-    agent: Any = shared.restore(cls, content, settings.device, kind)
-    agent.prepare(source.dataset, lambda metrics: None)
-    return agent
-
-
-@dataclass(frozen=True)
-class Source:
-    """The logged data and the task that a run uses; one of the two may be absent."""
-
-    spec: Spec
-    dataset: Dataset | None
-    task: Task | None
-
-    def describe(self) -> dict[str, Any]:
-        if self.dataset is None:
-            return {"task": self.spec.task}
-        known = self.dataset.provenance.to_dict()
-        return {
-            "name": known["card"],
-            "version": known["version"],
-            "licence": known["licence"],
-            "rows": len(self.dataset),
-            "fingerprint": fingerprint(self.dataset),
-        }
-
-
-def open_source(settings: RunSettings) -> Source:
-    """Load the dataset, or make the task."""
-    task: Task | None = None
-    if settings.online:
-        task = tasks.make(settings.data)
-        return Source(task.spec, None, task)
-    dataset = load_data(settings)
-    if settings.holdout > 0:
-        dataset = hold_out(dataset, settings.holdout)[0]
-    if tasks.is_task(dataset.spec.task):
-        try:
-            task = tasks.make_for(dataset.spec)
-        except (ConfigError, TaskError) as problem:
-            warnings.warn(f"no evaluation in the task of the data: {problem}", stacklevel=2)
-    return Source(dataset.spec, dataset, task)
-
-
-def load_data(settings: RunSettings) -> Dataset:
-    """All logged data of a run, held-out episodes among them."""
-    return data.load(settings.data, **({"spec": settings.task} if settings.task else {}))
 
 
 def _train(

@@ -8,7 +8,8 @@ from typing import Any
 from algorithms.evaluation.valuation import Valuation, ValuationConfig, value_policy
 from algorithms.evaluation.verdict import Verdict, verdict
 from experiments.runs import folders, selection
-from experiments.runs.training import TrainingRun, load_data
+from experiments.runs.sources import load_data
+from experiments.runs.training import TrainingRun
 from mbrl import data
 from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError

@@ -9,7 +9,7 @@ import algorithms
 from experiments.reports import figures
 from experiments.runs import training as runs
 from experiments.runs.study import place
-from experiments.settings import CollectionSettings, RunSettings
+from experiments.settings import CollectionSettings, RunSettings, build_config, merge, preset
 from experiments.studies import Outcome, prerequisites
 from mbrl import data, tasks
 from mbrl.evaluation import evaluate
@@ -23,29 +23,39 @@ DEFAULTS = prerequisites.DEFAULTS | {
     "every": 500,  # of them between evaluations
     "starts": 50,  # fixed ones of every evaluation
     "collection": {},  # how experience is gathered, over what the algorithm has
+    "trained": True,  # on the logged data first; else these rows alone are there from the start
 }
 
 
 def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
+    if not settings["trained"]:
+        return {}
     return {"run": prerequisites.shared_run(settings, prerequisites.config(settings), seed, home)}
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
-    """Train on logged data, then go on in the task of the data.
+    """Train on logged data, then go on in the task of the data; or begin there with its rows.
 
     Normalised scores: `switch` before the first step in the task, `lowest` at any later evaluation,
     `end` at the last, `mean` over all later ones. `depth` is what is lost at the lowest (0 where
     nothing is), `length` the number of steps in the task until the score is back at that of the
     switch after the lowest: 0 without a dip, all steps where it does not come back.
     """
-    before = place(folder, "run").resolve()
-    prerequisites.agent(settings, prerequisites.config(settings), seed, before)
-    agent = algorithms.load(before / "checkpoint.pt")
     task = tasks.make_for(data.load(settings["data"]).spec)
+    if settings["trained"]:
+        before = place(folder, "run").resolve()
+        prerequisites.agent(settings, prerequisites.config(settings), seed, before)
+        agent = algorithms.load(before / "checkpoint.pt")
+        begin: dict[str, Any] = {"after": str(before)}
+    else:
+        config = merge(preset(settings["algorithm"], task.spec.task)["config"], settings["config"])
+        kind, _ = algorithms.ALGORITHMS[settings["algorithm"]]
+        agent = kind(task.spec, build_config(settings["algorithm"], config), seed=seed)
+        begin = {"logged": settings["data"]}
     first = float(task.spec.score(evaluate(agent, task, settings["starts"]).mean()))
     online = folder / "online"
     run = RunSettings(
-        settings["algorithm"], task.spec.task, after=str(before), steps=settings["online"],
+        settings["algorithm"], task.spec.task, **begin, steps=settings["online"],
         seed=seed, eval_every=settings["every"], eval_episodes=settings["starts"],
         final_episodes=settings["starts"], tensorboard=False,
         collection=CollectionSettings(**settings["collection"]),

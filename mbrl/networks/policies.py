@@ -104,12 +104,18 @@ class SquashedGaussianPolicy(nn.Module):
         hidden: Sequence[int] = (256, 256),
         *,
         activation: str = "relu",
+        layer_norm: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.normaliser, self.scale = Normaliser(spec.obs_dim), ActionScale(spec)
         self.net = MLP(
-            spec.obs_dim, hidden, 2 * spec.action_dim, activation=activation, generator=generator
+            spec.obs_dim,
+            hidden,
+            2 * spec.action_dim,
+            activation=activation,
+            layer_norm=layer_norm,
+            generator=generator,
         )
 
     def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:

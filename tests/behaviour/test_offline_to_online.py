@@ -25,7 +25,7 @@ from tests.small import CONFIGS, OFFLINE, suited, takes
 
 OFFLINE_STEPS, BEFORE, AFTER = 6, 5, 7
 QUICK = {"refit_every": 4, "refit_epochs": 1, "updates_per_step": 2, "envs": 2}
-QUICK |= {"warmup": 20, "capacity": 620}
+QUICK |= {"warmup": 20, "capacity": 620, "frozen": 0, "logged_share": None}
 
 
 def build(name: str, spec: Spec) -> Any:
@@ -120,7 +120,8 @@ def test_next_actions_of_experience_are_those_of_the_same_copy() -> None:
 def test_a_run_that_goes_on_in_the_task_resumes_exactly(
     name: str, pendulum: Dataset, tmp_path: Path
 ) -> None:
-    """From the command line's side: killed twice, it ends where the uninterrupted run ends, its
+    """From the command line's side: killed thrice, once before the
+    first checkpoint with experience, it ends where the uninterrupted run ends, its
     steps counted on behind those of the run on logged data."""
     save_npz(pendulum, tmp_path / "pendulum.npz")
     config = build_config(name, CONFIGS[name])
@@ -131,7 +132,8 @@ def test_a_run_that_goes_on_in_the_task_resumes_exactly(
     online = RunSettings(name, "Pendulum-v1", after=str(tmp_path / "logged"), **quick)
     runs.start(online, config, tmp_path / "whole", quiet=True)
     folder, cls = tmp_path / "killed", algorithms.ALGORITHMS[name][0]
-    killed_after(folder, lambda: runs.start(online, config, folder, quiet=True), cls, "update", 9)
+    killed_after(folder, lambda: runs.start(online, config, folder, quiet=True), cls, "update", 2)
+    killed_after(folder, lambda: jobs.resume(folder, quiet=True), cls, "update", 9)
     killed_after(folder, lambda: jobs.resume(folder, quiet=True), cls, "update", 5)
     result = jobs.resume(folder, quiet=True)
     assert result is not None and result["step"] == 34

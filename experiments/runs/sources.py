@@ -1,0 +1,66 @@
+"""What a run learns from: logged data, a task, or both."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.settings import RunSettings
+from mbrl import data, tasks
+from mbrl.data.fingerprint import fingerprint
+from mbrl.data.split import hold_out
+from mbrl.errors import ConfigError, TaskError
+from mbrl.tasks import Task
+from mbrl.types import Dataset, Spec
+
+
+@dataclass(frozen=True)
+class Source:
+    """The logged data and the task that a run uses; one of the two may be absent. `logged` are rows
+    that a run in a task has from the start."""
+
+    spec: Spec
+    dataset: Dataset | None
+    task: Task | None
+    logged: Dataset | None = None
+
+    def describe(self) -> dict[str, Any]:
+        if self.dataset is not None:
+            return facts(self.dataset)
+        return {"task": self.spec.task} | (
+            {} if self.logged is None else {"logged": facts(self.logged)}
+        )
+
+
+def facts(dataset: Dataset) -> dict[str, Any]:
+    """What tells one dataset from another."""
+    known = dataset.provenance.to_dict()
+    return {
+        "name": known["card"],
+        "version": known["version"],
+        "licence": known["licence"],
+        "rows": len(dataset),
+        "fingerprint": fingerprint(dataset),
+    }
+
+
+def open_source(settings: RunSettings) -> Source:
+    """Load the dataset, or make the task."""
+    task: Task | None = None
+    if settings.online:
+        task = tasks.make(settings.data)
+        logged = None if settings.logged is None else data.load(settings.logged)
+        return Source(task.spec, None, task, logged)
+    dataset = load_data(settings)
+    if settings.holdout > 0:
+        dataset = hold_out(dataset, settings.holdout)[0]
+    if tasks.is_task(dataset.spec.task):
+        try:
+            task = tasks.make_for(dataset.spec)
+        except (ConfigError, TaskError) as problem:
+            warnings.warn(f"no evaluation in the task of the data: {problem}", stacklevel=2)
+    return Source(dataset.spec, dataset, task)
+
+
+def load_data(settings: RunSettings) -> Dataset:
+    """All logged data of a run, held-out episodes among them."""
+    return data.load(settings.data, **({"spec": settings.task} if settings.task else {}))
