@@ -20,6 +20,7 @@ from algorithms.f_dvl import FDVL, FDVLConfig
 from algorithms.famo2o import FamO2O, FamO2OConfig
 from algorithms.ggd_sac import GGDSAC, GGDSACConfig
 from algorithms.iql import IQL, IQLConfig
+from algorithms.lift import LIFT, LIFTConfig
 from algorithms.mbpo import MBPO, MBPOConfig
 from algorithms.mobile import MOBILE, MOBILEConfig
 from algorithms.mopo import MOPO, MOPOConfig
@@ -58,6 +59,7 @@ __all__ = [
     "FDVL",
     "GGDSAC",
     "IQL",
+    "LIFT",
     "MBPO",
     "MOBILE",
     "MOPO",
@@ -96,6 +98,7 @@ __all__ = [
     "FamO2OConfig",
     "GGDSACConfig",
     "IQLConfig",
+    "LIFTConfig",
     "MBPOConfig",
     "MOBILEConfig",
     "MOPOConfig",
@@ -149,6 +152,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "ro2o": (RO2O, RO2OConfig),
     "famo2o": (FamO2O, FamO2OConfig),
     "mbpo": (MBPO, MBPOConfig),
+    "lift": (LIFT, LIFTConfig),
     "mopo": (MOPO, MOPOConfig),
     "ravl": (RAVL, RAVLConfig),
     "neubay": (NEUBAY, NEUBAYConfig),

@@ -37,6 +37,7 @@ class CollectionSettings(Settings):
     capacity: Count | None = None  # rows of experience kept, logged data among them
     updates_per_step: Count | None = None  # updates after each step
     frozen: CountOrZero | None = None  # rows of the policy as it is before the first update
+    warmup_by: Literal["uniform", "policy"] | None = None  # who makes the rows of the warm-up
     deterministic: bool | None = None  # act greedily
     logged_share: Probability | None = None  # of a batch, exactly; 0: logged rows are left behind
     refit_every: Count | None = None  # steps between refits of a world model

@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -21,6 +21,7 @@ class CollectorConfig(Settings):
     capacity: Count = 1_000_000  # rows of experience kept, logged data among them
     updates_per_step: Count = 1  # of the learner, a loop step
     frozen: CountOrZero = 0  # rows that the policy makes as it is before the first update
+    warmup_by: Literal["uniform", "policy"] = "uniform"  # who makes the rows of the warm-up
     deterministic: bool = False  # act greedily; what explores is a world model, or nothing
     # Share of each batch that is logged rows, exactly; 0: they are left behind; None: a batch is
     # drawn from logged rows and experience alike.
@@ -81,11 +82,13 @@ class Collector:
     @classmethod
     def configured(cls, task: Task, config: CollectorConfig, *, logged: bool, seed: int) -> Self:
         """As `config` says. An agent with `logged` rows needs no warm-up."""
+        warmup = 0 if logged else config.warmup
+        uniform = warmup if config.warmup_by == "uniform" else 0
         return cls(
             task,
             envs=config.envs,
-            warmup=0 if logged else config.warmup,
-            frozen=config.frozen,
+            warmup=uniform,
+            frozen=config.frozen + warmup - uniform,
             deterministic=config.deterministic,
             seed=seed,
         )

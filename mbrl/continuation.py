@@ -7,13 +7,16 @@ from mbrl.errors import ConfigError
 
 def take_over(agent: Any, earlier: Any) -> None:
     """Give `agent` the networks of `earlier`, targets and temperature among them, and the state of
-    their optimisers, by name; rates stay those of `agent`. Networks that it adds keep their first
-    weights where they follow another one (the average of a policy begins at it).
+    their optimisers, by name; rates stay those of `agent`. What `agent.fresh` names stays as it is.
+    Networks that it adds keep their first weights where they follow another one (the average of a
+    policy begins at it).
 
     Raises `ConfigError` where `earlier` lacks a network that `agent` has, or has it in another
     size.
     """
-    mine, theirs = agent.modules, earlier.modules
+    fresh = set(getattr(agent, "fresh", ()))
+    mine = {name: m for name, m in agent.modules.items() if name not in fresh}
+    theirs = earlier.modules
     names = [type(a).__name__ for a in (agent, earlier)]
     missing = sorted(mine.keys() - theirs.keys() - {"average"})
     if missing:
@@ -36,7 +39,7 @@ def take_over(agent: Any, earlier: Any) -> None:
             )
         module.load_state_dict(values)
     for name, optimiser in agent.optimisers.items():
-        if name in earlier.optimisers:
+        if name in earlier.optimisers and name not in fresh:
             state = earlier.optimisers[name].state_dict()["state"]
             groups = optimiser.state_dict()["param_groups"]
             optimiser.load_state_dict({"state": state, "param_groups": groups})

@@ -82,6 +82,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "termination": "never",
     },
     "mbpo": MODEL_BASED | {"online": ONLINE},
+    "lift": MODEL_BASED | {"online": ONLINE},
     "coplanner": MODEL_BASED | {"online": ONLINE, "foresight": {"candidates": 3, "horizon": 2}},
     "ravl": MODEL_BASED | {"learner": LEARNER | {"eta": 1.0}},
     "neubay": {

@@ -135,9 +135,8 @@ def trained(settings: RunSettings, config: Any, before: Job, source: Source) -> 
         take_over(agent, known)
     if logged is not None:
         agent.prepare(logged, lambda metrics: None)
-    elif agent.source.collection.warmup:
-        # Its policy acts better than uniform actions.
-        agent.source.collection = replace(agent.source.collection, warmup=0)
+    else:
+        agent.source.collection = replace(agent.source.collection, warmup_by="policy")
     return agent
 
 

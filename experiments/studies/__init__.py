@@ -17,6 +17,7 @@ STUDIES: dict[str, str] = {
     "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",
     "few_steps": "quality of generated windows against the number of network evaluations",
+    "finetuning": "a policy of one task that goes on in another: scores, limits, jitter",
     "guided_law": "samples of a guided diffusion against their exact distribution",
     "horizons": "rollout lengths of NEUBAY, and its values against returns in the task",
     "known_behaviour": "off-policy estimators on policies that recorded NeoRL-2, with known noise",
