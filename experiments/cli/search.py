@@ -5,6 +5,7 @@ import contextlib
 import csv
 import math
 import tomllib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,9 @@ class Search(Settings):
     seeds: tuple[CountOrZero, ...] = (0,)  # of the runs of each trial
     steps: Count | None = None  # updates of a run; None: the preset's
     fqe_steps: CountOrZero = 2500  # updates of each fitted Q evaluation
-    sampler_seed: CountOrZero = 0  # of Optuna's sampler
+    # of Optuna: tpe (densities of good and bad settings), gp (a Gaussian process), random
+    sampler: Literal["tpe", "gp", "random"] = "tpe"
+    sampler_seed: CountOrZero = 0  # seed of its draws
     out: Path = Path("runs/search")  # folder: search.db, runs, records, trials.csv
     workers: Count = 2  # jobs side by side, one thread each
     launcher: launchers.Name = "local"  # processes of this machine, or Ray
@@ -96,7 +99,7 @@ class Search(Settings):
         study = optuna.create_study(
             storage=f"sqlite:///{self.out / 'search.db'}",
             study_name="search",
-            sampler=optuna.samplers.TPESampler(seed=self.sampler_seed, constant_liar=True),
+            sampler=self._sampler(),
             direction="maximize",
             load_if_exists=True,
         )
@@ -109,6 +112,8 @@ class Search(Settings):
             "steps": self.steps,
             "fqe_steps": self.fqe_steps,
         }
+        if self.sampler != "tpe":  # which searches before the choice had
+            known["sampler"] = self.sampler
         before = study.user_attrs.get("search", known)
         if before != known:
             raise ConfigError(
@@ -116,6 +121,18 @@ class Search(Settings):
             )
         study.set_user_attr("search", known)
         return study
+
+    def _sampler(self) -> Any:
+        from optuna import samplers
+
+        if self.sampler == "random":
+            return samplers.RandomSampler(seed=self.sampler_seed)
+        if self.sampler == "tpe":
+            return samplers.TPESampler(seed=self.sampler_seed, constant_liar=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna calls it experimental
+            # A trial's value depends on its seeds, so that it has noise.
+            return samplers.GPSampler(seed=self.sampler_seed, deterministic_objective=False)
 
     def _search(self, study: Any, suggest: Sequence["Suggest"], where: launchers.Launcher) -> int:
         """Run as many trials at a time as there are workers, unfinished ones of earlier calls

@@ -26,6 +26,7 @@ STUDIES: dict[str, str] = {
     "language_schedulers": "schedulers of rollouts over prompts, at the same number of tokens",
     "language_tasks": "language models trained on rewards or further demonstrations",
     "offline_to_online": "scores when a run leaves logged data for the task: switch, dip, end",
+    "online": "scores against steps of algorithms that learn in a task from nothing",
     "open_bandit": "off-policy estimators on a logged recommendation experiment",
     "overestimation": "values of a run against the return of its policy in the task",
     "verdicts": "how often a policy said to be better than the logged one is better",

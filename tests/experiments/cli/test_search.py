@@ -68,6 +68,27 @@ def _record(file: Path) -> dict:
     return json.loads(file.read_text())
 
 
+@pytest.mark.parametrize("sampler", ["gp", "random"])
+def test_other_samplers(sampler: str, tmp_path, monkeypatch) -> None:
+    """More trials than the Gaussian process draws at random first; the sampler is kept to."""
+    pytest.importorskip("optuna")
+    values = {"steps": 10, "fqe_steps": 5, "workers": 1, "out": tmp_path / "found"}
+    made = search.Search(
+        "bc", "pendulum/expert", ("gamma=0.9:0.99", "hidden=[8],[8,8]"), sampler=sampler, **values
+    )
+    study = made._study()
+    for k in range(14):
+        trial = study.ask()
+        value = trial.suggest_float("gamma", 0.9, 0.99)
+        trial.suggest_categorical("hidden", ["[8]", "[8,8]"])
+        study.tell(trial, -((value - 0.93) ** 2) * 1e4 + 0.01 * k)
+    if sampler == "gp":
+        assert abs(study.best_params["gamma"] - 0.93) < 0.01
+    other = search.Search("bc", "pendulum/expert", ("gamma=0.9:0.99", "hidden=[8],[8,8]"), **values)
+    with pytest.raises(ConfigError, match="holds a search of"):
+        other._study()
+
+
 def test_an_unfinished_trial_is_finished_first(tmp_path, monkeypatch) -> None:
     optuna = pytest.importorskip("optuna")
     monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
