@@ -14,6 +14,7 @@ STUDIES: dict[str, str] = {
     "compounding": "how a model's error grows along its own predictions",
     "contrast": "what batches say of other actions than the policy's, and what critics make of it",
     "control_recipes": "a policy gradient of any recipe in a control task",
+    "design_search": "searches over the design choices of offline model-based learning",
     "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",
     "few_steps": "quality of generated windows against the number of network evaluations",

@@ -1,0 +1,31 @@
+"""The study of a search: its numbers are those of its trials."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.runs import launchers
+from experiments.studies import design_search
+from tests.experiments.tables.test_table import Here
+
+
+def test_the_study_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
+    settings = design_search.DEFAULTS | {"algorithm": "bc", "data": "pendulum/expert"}
+    settings |= {"space": None, "hyperparameter": ["learning_rate=log:1e-5:1e-1"]}
+    settings |= {"trials": 3, "steps": 20, "fqe_steps": 5, "sampler": "random"}
+    outcome = design_search.measure(settings, 0, tmp_path)
+    rows = list(csv.DictReader((tmp_path / "search" / "trials.csv").open()))
+    first = max(rows, key=lambda row: float(row["fqe"]))
+    assert outcome.values["found"] == float(first["fqe"])
+    assert outcome.values["chosen"] == float(first["last_score"])
+    scores = [float(row["last_score"]) for row in rows]
+    assert outcome.values["hindsight"] == max(scores)
+    assert outcome.values["mean"] == pytest.approx(np.mean(scores))
+    assert outcome.curves["trial"] == [1.0, 2.0, 3.0]
+    assert outcome.curves["best"][-1] == outcome.values["found"]
+    assert outcome.curves["best"] == sorted(outcome.curves["best"])
+    assert design_search.measure(settings, 0, tmp_path) == outcome  # from what is there
