@@ -106,6 +106,14 @@ def test_balance_loss_reaches_the_balance_policy_alone() -> None:
     assert same == [True] * 4 + [False]
 
 
+def test_temperature_follows_the_entropy_of_the_balances() -> None:
+    """It rises while their entropy is below the target, and falls above it."""
+    for target, sign in ((50.0, 1), (-50.0, -1)):
+        made = learner(target_entropy=target)
+        made.update_balance(rows(made))
+        assert np.sign(float(made.log_alpha.detach())) == sign  # it began at 0
+
+
 def test_the_balance_is_greedier_where_data_are_worse() -> None:
     """A bandit with two states. In the first every logged action is the best one; in the second
     one in ten is, and cloning would miss it."""

@@ -83,6 +83,8 @@ def test_wsrl_waits_and_leaves_logged_rows_behind(pendulum: Dataset) -> None:
             known = agent.source.rows.whole().obs
             assert bool((batch.obs[:, None] == known).all(-1).any(1).all())
             agent.update(batch)
+    batch = agent.source.rows.whole()
+    assert batch.to_go is not None and not bool(batch.to_go.any())  # nothing reads it in the task
     counts = {name: steps_of(o) - 3 for name, o in agent.optimisers.items()}
     assert counts == {"critic": 16, "actor": 4, "alpha": 4}
     logged = pendulum.transitions.obs

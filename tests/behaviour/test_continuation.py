@@ -34,7 +34,7 @@ def logged(pendulum: Dataset, tmp_path: Path) -> Path:
     """A finished run of SAC-N on logged data."""
     save_npz(pendulum, tmp_path / "pendulum.npz")
     settings = RunSettings("sac_n", str(tmp_path / "pendulum.npz"), steps=6, **QUICK)
-    values = merge(CONFIGS["sac_n"], {"learner": {"normalise_obs": True}})
+    values = merge(CONFIGS["sac_n"], {"learner": {"normalise_obs": True, "gamma": 0.9}})
     runs.start(settings, build_config("sac_n", values), tmp_path / "logged", quiet=True)
     return tmp_path / "logged"
 
@@ -48,6 +48,7 @@ def test_another_algorithm_goes_on_with_the_networks(logged: Path, tmp_path: Pat
     learner = command.config.learner
     assert (learner.hidden, learner.critics, learner.normalise_obs) == ((16, 16), 3, True)
     assert learner.layer_norm == "none" and learner.actor_lr == 1e-4
+    assert learner.gamma == 0.9  # which the values are of
     runs.create(command.settings, command.config, tmp_path / "online")
     first = runs.TrainingRun(tmp_path / "online")
     agent = first_agent(first)

@@ -61,6 +61,15 @@ def test_wrong_physics_is_corrected() -> None:
     assert bool((corrected[speeds] < 0.5 * learned[speeds]).all())
 
 
+def test_units_are_those_of_what_the_physics_leaves() -> None:
+    """Small corrections would drown in the deviation of the observations."""
+    data = rows(TASK, 300)
+    model = PhysicsResidual(make(TASK).spec, CONFIG, physics=make(NOMINAL))
+    model.fit(data)
+    targets = model.targets(data)
+    assert torch.allclose(targets[:, [1, 4]].std(0, correction=0), torch.ones(2), atol=1e-3)
+
+
 def test_targets_and_steps_are_inverse() -> None:
     data = rows(TASK, 50)
     model = PhysicsResidual(make(TASK).spec, CONFIG, physics=make(NOMINAL))

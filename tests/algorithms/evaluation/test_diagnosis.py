@@ -118,6 +118,16 @@ def test_the_bonus_that_values_remember() -> None:
     assert float(agent.remembered[0]) > 10 * alpha
 
 
+def test_one_step_of_the_policy_for_several_of_the_critics() -> None:
+    """The values remember as much as after so many updates with the same temperature."""
+    agents = [learner(PointMass().spec, gamma=0.9, tau=0.05) for _ in range(2)]
+    metrics = {"actor/alpha": torch.tensor(0.5), "actor/entropy": torch.tensor(1.0)}
+    for _ in range(4):
+        agents[0].remembered = value_memory(agents[0], metrics)
+    agents[1].remembered = value_memory(agents[1], metrics, 4)
+    assert torch.allclose(agents[0].remembered, agents[1].remembered)
+
+
 @torch.no_grad()
 def test_edge_metrics_against_a_loop() -> None:
     agent = learner(PointMass().spec)
