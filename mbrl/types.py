@@ -184,7 +184,8 @@ class Transitions:
     bool, False where the episode terminated and nobody recorded what it ended in (`next_obs`
     repeats `obs` there, and no dynamics are learned from the row); `behaviour_prob` [N] float, the
     probability (density, where continuous) with which the logged action was chosen; `expert` [N]
-    bool, True where the row was recorded of an expert who is to be imitated.
+    bool, True where the row was recorded of an expert who is to be imitated; `weight` [N] float, 0
+    or more, how often the row is drawn beside the others (`mbrl.data.sources`; no file has it).
     `action_mask` and `next_action_mask` [N, n] bool, both or neither, say which of n discrete
     actions were allowed at `obs` and are at `next_obs`.
     """
@@ -202,6 +203,7 @@ class Transitions:
     expert: Tensor | None = None
     action_mask: Tensor | None = None
     next_action_mask: Tensor | None = None
+    weight: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = self.obs.shape[0]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from algorithms import ALGORITHMS
-from experiments.runs import folders, model_fits, own_callbacks, selection, until_flat
+from experiments.runs import folders, imagined, model_fits, own_callbacks, selection, until_flat
 from experiments.runs.job import Clock, Job
 from experiments.runs.until_flat import UntilFlat
 from experiments.runs.values import ValueWatch
@@ -110,6 +110,7 @@ def check(settings: RunSettings) -> None:
     sinks.require(settings.sinks)
     own_callbacks.load_all(settings.callback)
     until_flat.check(settings)
+    imagined.check(settings)
     if not settings.online and (settings.after or settings.collection.given()):
         raise ConfigError(
             f"{given!r} is a dataset; --after and --collection are for runs in a task, such as "
@@ -207,7 +208,7 @@ class TrainingRun(Job):
                 agent.learned.load_state_dict(model_fits.load(Path(settings.model)))
         if settings.online:
             agent.source.collection = settings.collection.apply(agent.source.collection)
-        data_now = source.describe()
+        data_now = source.describe() | imagined.describe(settings, source.spec)
         facts = {
             "algorithm": {"name": settings.algorithm, "version": cls.version},
             "data": data_now,
@@ -230,15 +231,16 @@ def trained_before(settings: RunSettings) -> Any:
     before = TrainingRun(Path(str(settings.after)))
     source = open_source(before.settings)
     known = folders.read_json(before.folder / "manifest.json")["data"]
-    if known != source.describe() or source.dataset is None:
+    data_now = source.describe() | imagined.describe(before.settings, source.spec)
+    if known != data_now or source.dataset is None:
         raise CheckpointError(
-            f"the data of {before.folder} has changed: it was {known}, now it is "
-            f"{source.describe()}"
+            f"the data of {before.folder} has changed: it was {known}, now it is {data_now}"
         )
     content = checkpoint.load(before.folder / "checkpoint.pt")
     cls, kind = ALGORITHMS[settings.algorithm]
     agent: Any = shared.restore(cls, content, settings.device, kind)
-    agent.prepare(source.dataset, lambda metrics: None)
+    rows = imagined.with_imagined(before.settings, source.dataset, before.folder)
+    agent.prepare(rows, lambda metrics: None)
     return agent
 
 
@@ -329,7 +331,8 @@ def _train(
         callbacks: list[Callback] = [c for c in chain if c is not None]
         try:
             if source.dataset is not None:
-                agent.fit(source.dataset, steps - agent.step, callbacks=callbacks)
+                rows = imagined.with_imagined(settings, source.dataset, folder)
+                agent.fit(rows, steps - agent.step, callbacks=callbacks)
             else:
                 train(agent, steps, callbacks, collector)
         except TaskError:  # of an environment: what was learned before it stays

@@ -19,6 +19,7 @@ STUDIES: dict[str, str] = {
     "few_steps": "quality of generated windows against the number of network evaluations",
     "guided_law": "samples of a guided diffusion against their exact distribution",
     "horizons": "rollout lengths of NEUBAY, and its values against returns in the task",
+    "imagined": "imagined rows that may be wrong beside real ones, with filters",
     "known_behaviour": "off-policy estimators on policies that recorded NeoRL-2, with known noise",
     "language_real": "pretrained language models trained on rewards, before and after",
     "language_recipes": "language models trained by every recipe from the same warm starts",
