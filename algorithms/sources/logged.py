@@ -111,8 +111,8 @@ class LoggedRows:
             self._append(interleaved(before, data), every=2)
 
     def begin_experience(self) -> None:
-        """Make room for experience, behind the logged rows or apart from them."""
-        self.online = True
+        """Make room for experience, behind the logged rows or apart from them. Raises
+        `ConfigError` where the logged rows have weights and would stay."""
         share = self.collection.logged_share
         if share != 0 and self.buffer is not None and self.buffer.weighted:
             raise ConfigError(
@@ -120,6 +120,7 @@ class LoggedRows:
                 "draws all rows alike; leave the logged rows behind with logged_share 0, or train "
                 "without weights before the agent acts"
             )
+        self.online = True
         if share is not None and self.buffer is not None:
             if share > 0:
                 self.kept = resized(self.buffer, len(self.buffer))
