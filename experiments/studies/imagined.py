@@ -134,7 +134,7 @@ def _faults() -> list[dict[str, Any]]:
             "faults": [fault],
             "filter": kind,
         }
-        for name in ALGORITHM_NAMES
+        for name in ("bc", "discrete_iql")
         for fault in ("teleport", "missing", "label")
         for kind, text in (("none", "imagined"), ("consistency", "imagined consistency"))
     ]

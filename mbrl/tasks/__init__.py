@@ -26,6 +26,7 @@ from mbrl.tasks.mujoco import MUJOCO_TASKS, MujocoTask
 from mbrl.tasks.neorl2 import DoubleMassSpring, Pipeline
 from mbrl.tasks.rocket import RocketRecovery
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
+from mbrl.tasks.winding_road import WindingRoad
 from mbrl.types import Spec
 
 __all__ = [
@@ -53,6 +54,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "Simglucose-v0": Simglucose,
     "Pipeline-v0": Pipeline,
     "RocketRecovery-v0": RocketRecovery,
+    "WindingRoad-v0": WindingRoad,
     **{robot: functools.partial(MujocoTask, robot) for robot in MUJOCO_TASKS},
 }
 
@@ -66,6 +68,7 @@ OWN = {  # those that are not gymnasium's, with their limits
     "Pipeline-v0": 1000,
     "RocketRecovery-v0": 500,
     "RandomFrictionHopper-v0": 1000,
+    "WindingRoad-v0": 250,
 }
 
 for own, limit in OWN.items():  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made yet
