@@ -2,8 +2,8 @@
 Learning Scalable Planning Policies with Simple Rewards (arXiv 2504.17838), in a small task.
 
 The paper claims that PPO with a shaped sum gets worse as minibatches grow and that it does not with
-route completion times penalties. Here PPO of this library learns on WindingRoad-v0 at the same number
-of transitions; a minibatch is whole episodes, at most 256 steps each."""
+route completion times penalties. Here PPO of this library learns on WindingRoad-v0 at the same
+number of transitions; a minibatch is whole episodes, at most 256 steps each."""
 
 from pathlib import Path
 from typing import Any
@@ -71,11 +71,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 @torch.no_grad()
 def drive(policy: torch.nn.Module, episodes: int) -> dict[str, float]:
-    """Means over the episodes: `score`, the driving score in per cent, route completion x 0.65 where
-    a parked car was touched or the road was left x (1 - share of steps outside the lanes) x (1 -
-    share of steps above the speed limit); `completion`, per cent of the route; `hit` and `left`, per
-    cent of the episodes that touched a car, and that left the road; `speed`, m/s; `simple`, the
-    return of the simple reward."""
+    """Means over the episodes: `score`, the driving score in per cent, route completion x 0.65
+    where a parked car was touched or the road was left x (1 - share of steps outside the lanes) x
+    (1 - share of steps above the speed limit); `completion`, per cent of the route; `hit` and
+    `left`, per cent of the episodes that touched a car, and that left the road; `speed`, m/s;
+    `simple`, the return of the simple reward."""
     task = tasks.make("WindingRoad-v0")
     state = task.reset(episodes, torch.Generator().manual_seed(START_SEED))
     on = torch.ones(episodes, dtype=torch.bool)
