@@ -38,6 +38,7 @@ from experiments.recording.behaviour import (
     uniform_actions,
 )
 from experiments.recording.environment import (
+    RECORDED,
     STEPS,
     RecordingStopped,
     named_policy,
@@ -398,8 +399,7 @@ def dataset_of(card: Card, tier: Tier, rows: Transitions, recipe: str) -> Datase
         licence=card.licence,
         recipe=recipe,
     )
-    names = [f.name for f in dataclasses.fields(Transitions)]
-    arrays = {name: getattr(rows, name) for name in names}
+    arrays = {name: getattr(rows, name) for name in RECORDED}
     return from_arrays(**arrays, spec=card.spec(tier), provenance=provenance)
 
 

@@ -30,6 +30,7 @@ from mbrl.training import chosen_action, is_stateful
 from mbrl.types import Dataset, Provenance, Spec, Transitions
 
 STEPS = 10_000  # transitions recorded where nothing else is said
+RECORDED = [name for name in Transitions.__dataclass_fields__ if name != "weight"]
 
 
 class RecordingStopped(TaskError):
@@ -87,7 +88,7 @@ def record_dataset(
 
 
 def _dataset(rows: Transitions, spec: Spec, recipe: str | None) -> Dataset:
-    arrays = {name: getattr(rows, name) for name in Transitions.__dataclass_fields__}
+    arrays = {name: getattr(rows, name) for name in RECORDED}
     provenance = Provenance(card=f"recorded in {spec.task}", recipe=recipe)
     return from_arrays(**arrays, spec=spec, provenance=provenance)
 

@@ -23,8 +23,8 @@ VERSION = 1
 DEFAULTS: dict[str, Any] = {
     "reward": "simple",  # or shaped, progress
     "minibatch": 1024,  # steps at most, 256 of an episode
-    "rate": 3e-4,  # learning rate at a minibatch of 256; it grows with the root of the size
-    "steps": 5000,  # of each of the 64 copies
+    "rate": 5e-4,  # learning rate at a minibatch of 256; it grows with the root of the size
+    "steps": 3000,  # of each of the 64 copies
     "epochs": 3,
     "episodes": 100,  # fixed starts of the evaluation
 }

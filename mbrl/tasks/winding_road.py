@@ -210,7 +210,9 @@ class WindingRoad:
         if self.reward_name == "simple":
             return f.gain * f.speed * f.time * f.comfort * f.centre * f.inside
         share = (f.gain * LENGTH / 100 / (DT * LIMIT_SPEED)).clamp(max=1)
-        return (5 * share + 5.0 * ~f.soon + 4 * f.speed + 2.0 * ~f.rough) / 16
+        calm, gentle = (~f.soon).to(share), (~f.rough).to(share)
+        total: Tensor = (5 * share + 5 * calm + 4 * f.speed + 2 * gentle) / 16
+        return total
 
     def state_from_obs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """None: an observation shows two of the parked cars and a part of the road."""
@@ -236,4 +238,5 @@ def distance_off(state: Tensor) -> Tensor:
 
 def gap_to_parked(state: Tensor) -> Tensor:
     """[B] metres to the nearest parked car, between centres."""
-    return (parked(state) - state[:, None, :2]).norm(dim=-1).amin(-1)
+    gap: Tensor = (parked(state) - state[:, None, :2]).norm(dim=-1).amin(-1)
+    return gap

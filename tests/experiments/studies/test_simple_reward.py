@@ -41,7 +41,7 @@ def test_the_driving_score_of_known_drivers() -> None:
 
 
 def test_rates_and_minibatches() -> None:
-    for size, rate, parts in ((256, 3e-4, 64), (1024, 6e-4, 16), (16384, 2.4e-3, 1)):
+    for size, rate, parts in ((256, 5e-4, 64), (1024, 1e-3, 16), (16384, 4e-3, 1)):
         config = simple_reward.config(simple_reward.DEFAULTS | {"minibatch": size})
         assert config.learning_rate == config.critic_rate == pytest.approx(rate)
         assert config.minibatches == parts
