@@ -22,7 +22,9 @@ from mbrl.files import replacing
 from mbrl.types import Dataset
 
 NOT_IN_TABLES = ("action_mask", "next_action_mask")
-NOT_IN_MINARI = ("duration", "behaviour_prob", "expert", "state", "action_mask", "next_action_mask")
+NOT_IN_MINARI = (
+    "duration", "behaviour_prob", "expert", "segment", "state", "action_mask", "next_action_mask",
+)  # fmt: skip
 
 
 def write(dataset: Dataset, path: str | Path, kind: str) -> Path:

@@ -19,6 +19,7 @@ from mbrl.tasks.classic import (
     MountainCarContinuous,
     Pendulum,
 )
+from mbrl.tasks.door_chain import DoorChain
 from mbrl.tasks.glucose import Simglucose
 from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
 from mbrl.tasks.gym_task import GymTask
@@ -55,6 +56,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "Pipeline-v0": Pipeline,
     "RocketRecovery-v0": RocketRecovery,
     "WindingRoad-v0": WindingRoad,
+    "DoorChain-v0": DoorChain,
     **{robot: functools.partial(MujocoTask, robot) for robot in MUJOCO_TASKS},
 }
 
@@ -69,6 +71,7 @@ OWN = {  # those that are not gymnasium's, with their limits
     "RocketRecovery-v0": 500,
     "RandomFrictionHopper-v0": 1000,
     "WindingRoad-v0": 250,
+    "DoorChain-v0": 200,
 }
 
 for own, limit in OWN.items():  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made yet

@@ -13,6 +13,7 @@ from torch import Tensor
 from mbrl.errors import unknown_name
 from mbrl.tasks.classic import Pendulum
 from mbrl.tasks.common import wrap_angle
+from mbrl.tasks.door_chain import door_chain_expert
 from mbrl.tasks.mujoco import MujocoTask
 from mbrl.tasks.synthetic import CartPoleSwingUp
 
@@ -247,6 +248,7 @@ EXPERTS: dict[str, Callable[[], Policy]] = {
     "Reacher-v4": reacher_expert,
     "Reacher-v5": reacher_expert,
     "WindingRoad-v0": winding_road_expert,
+    "DoorChain-v0": lambda: door_chain_expert,
 }
 
 

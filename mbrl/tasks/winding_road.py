@@ -222,7 +222,8 @@ class WindingRoad:
     def terminates(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
         """The road is left, or the nearest parked car touched."""
         nearest = 10 * next_obs[:, -4:-2].norm(dim=-1)
-        return (4 * next_obs[:, 0].abs() > ROAD) | (nearest < CLEAR)
+        ended: Tensor = (4 * next_obs[:, 0].abs() > ROAD) | (nearest < CLEAR)
+        return ended
 
 
 def parked(state: Tensor) -> Tensor:
