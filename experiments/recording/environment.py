@@ -83,11 +83,14 @@ def record_dataset(
     except RecordingFailed as problem:
         if problem.rows is None:
             raise
-        raise RecordingStopped(problem, _dataset(problem.rows, task.spec, recipe)) from problem
-    return _dataset(rows, task.spec, recipe)
+        raise RecordingStopped(
+            problem, dataset_of_rows(problem.rows, task.spec, recipe)
+        ) from problem
+    return dataset_of_rows(rows, task.spec, recipe)
 
 
-def _dataset(rows: Transitions, spec: Spec, recipe: str | None) -> Dataset:
+def dataset_of_rows(rows: Transitions, spec: Spec, recipe: str | None) -> Dataset:
+    """The verified dataset of rows that were recorded in the task of `spec`."""
     arrays = {name: getattr(rows, name) for name in RECORDED}
     provenance = Provenance(card=f"recorded in {spec.task}", recipe=recipe)
     return from_arrays(**arrays, spec=spec, provenance=provenance)

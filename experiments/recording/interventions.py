@@ -7,19 +7,22 @@ sub-tasks would mix what two policies reach. Without the first part and the seco
 HG-DAgger (arXiv 1810.02890).
 """
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from experiments.recording.behaviour import step_limit
+from experiments.recording.behaviour import at_step, step_limit
+from experiments.recording.environment import behaviour, dataset_of_rows
 from mbrl.errors import ConfigError
 from mbrl.tasks import Task
-from mbrl.types import SEGMENTS, Transitions
+from mbrl.types import SEGMENTS, Dataset, Transitions
 
 POLICY, DEMONSTRATION, RECOVER, CORRECT = range(len(SEGMENTS))
+CORRECTORS = {"doors": "experiments.recording.door_corrector:DoorCorrector"}
 IDLE = 50  # episodes in a row without a failure after which recording stops
 
 
@@ -60,6 +63,54 @@ class Rules:
             raise ConfigError("an intervention must recover or correct; both are False")
         if self.ends and not self.correct:
             raise ConfigError("an episode can only end with a correction; set ends to False")
+
+
+RULES = {
+    "rac": Rules(),
+    "rac-goes-on": Rules(ends=False),
+    "correct": Rules(recover=False, ends=False),
+    "recover": Rules(correct=False, ends=False),
+}
+
+
+def named_corrector(name: str, known: Dataset) -> Corrector:
+    """The corrector that a name on the command line stands for, made with the observations of the
+    rows that the policy knows: doors (of DoorChain-v0), or an entry point module:Class."""
+    module, colon, attribute = CORRECTORS.get(name, name).partition(":")
+    if not colon:
+        allowed = ", ".join(CORRECTORS)
+        raise ConfigError(
+            f"corrector is {name!r}; allowed: {allowed}, or mypackage.correctors:Class"
+        )
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as problem:
+        raise ConfigError(f"corrector {name!r} cannot be imported: {problem}") from problem
+    corrector: Corrector = kind(known.transitions.obs)
+    return corrector
+
+
+def intervened(
+    task: Task,
+    policy: Any,
+    corrector: Corrector,
+    frames: int,
+    *,
+    rules: Rules | None = None,
+    seed: int = 0,
+    greedy: bool = True,
+    recipe: str | None = None,
+) -> Dataset:
+    """A dataset of episodes of `policy` (as in `collect`) with interventions of the `corrector`,
+    which makes `frames` of its rows."""
+    act = behaviour(policy, task.spec, greedy=greedy)
+    generator = torch.Generator().manual_seed(seed)
+
+    def policy_of_step(obs: Tensor) -> Tensor:
+        return at_step(act, 0)(obs, generator)
+
+    rows = record_interventions(task, policy_of_step, corrector, frames, generator, rules)
+    return dataset_of_rows(rows, task.spec, recipe)
 
 
 @torch.no_grad()

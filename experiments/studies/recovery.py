@@ -11,6 +11,7 @@ from algorithms import BC, BCConfig
 from experiments.recording.door_corrector import DoorCorrector
 from experiments.recording.interventions import (
     POLICY,
+    RULES,
     Rules,
     record_demonstrations,
     record_interventions,
@@ -34,10 +35,10 @@ DEFAULTS: dict[str, Any] = {
 }
 METHODS: dict[str, Rules | None] = {
     "demonstrations": None,
-    "correct": Rules(recover=False, correct=True, ends=False),  # HG-DAgger
-    "recover": Rules(recover=True, correct=False, ends=False),
-    "rac without ends": Rules(ends=False),
-    "rac": Rules(),
+    "correct": RULES["correct"],  # HG-DAgger
+    "recover": RULES["recover"],
+    "rac without ends": RULES["rac-goes-on"],
+    "rac": RULES["rac"],
 }
 ROUNDS = (1, 2, 4)  # after which the clone is reported
 

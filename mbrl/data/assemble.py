@@ -195,9 +195,9 @@ def from_arrays(
     `behaviour_prob` [N], the probability with which each action was chosen, `expert` [N], whether
     the row is of an expert who is to be imitated, `segment` [N], which part of a recording with
     interventions it is of (an index of `mbrl.types.SEGMENTS`), and `action_mask`,
-    `next_action_mask` [N, n] of n discrete actions. `options` are those of `load` that concern values (`spec`, `discrete`,
-    `done_means`, `horizon`, `next_obs` is the array here, `boundaries`, `clip_actions`,
-    `action_low`, `action_high`).
+    `next_action_mask` [N, n] of n discrete actions. `options` are those of `load` that concern
+    values (`spec`, `discrete`, `done_means`, `horizon`, `next_obs` is the array here, `boundaries`,
+    `clip_actions`, `action_low`, `action_high`).
     """
     arrays = {
         "obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "done": done,

@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from experiments.cli.collect import main as collect_main
 from experiments.recording.door_corrector import DoorCorrector
 from experiments.recording.interventions import (
     CORRECT,
     DEMONSTRATION,
     POLICY,
     RECOVER,
+    RULES,
     Rules,
     record_demonstrations,
     record_interventions,
@@ -163,3 +165,27 @@ def test_segments_are_a_column_of_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="segment is 4 in row 2; it must be 0 to 3"):
         from_arrays([[0.0]] * 3, [0.0] * 3, [0.0] * 3, next_obs=[[1.0]] * 3,
                     terminated=[False, False, True], segment=[0, 3, 4])  # fmt: skip
+
+
+def test_the_command_records_with_a_corrector(tmp_path: Path) -> None:
+    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "segment")
+    rows = known()
+    dataset = from_arrays(**{n: getattr(rows, n) for n in names}, spec=TASK.spec)
+    save_npz(dataset, tmp_path / "known.npz")
+    options = ["--corrector", "doors", "--known", str(tmp_path / "known.npz"), "--steps", "25"]
+    for rules in RULES:
+        out = tmp_path / f"{rules}.npz"
+        command = ["DoorChain-v0", *options, "--rules", rules, "--out", str(out)]
+        assert collect_main(command) == 0
+        again = load(out)
+        assert again.transitions.segment is not None
+        assert int((again.transitions.segment > POLICY).sum()) == 25
+        assert f"--rules {rules} --steps 25 --seed 0" in str(again.provenance.recipe)
+    for words, text in (
+        (["DoorChain-v0", "--corrector", "doors"], "needs --known"),
+        (["DoorChain-v0", "--corrector", "me", *options[2:]], "allowed: doors, or mypackage"),
+        (["DoorChain-v0", "--corrector", "no:One", *options[2:]], "cannot be imported"),
+        (["pendulum", "--corrector", "doors"], "are for tasks"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            collect_main(words)

@@ -38,7 +38,7 @@ def test_steps_against_a_plain_simulation(wild: float) -> None:
     state, policy = task.reset(20, generator), expert("DoorChain-v0")
     held = opened = 0
     for _ in range(150):
-        noise = 2 * torch.rand(20, 2, generator=generator) - 1
+        noise = 2 * torch.rand(20, 2, generator=generator) - torch.tensor([0.5, 1.0])
         action = ((1 - wild) * policy(task.observe(state)) + wild * noise).clamp(-1, 1)
         step = task.step(state, action)
         for i in range(20):
