@@ -67,6 +67,13 @@ def test_rows_that_are_not_kept_are_never_drawn_and_keep_their_neighbours() -> N
     assert len(joined) == 9 and joined.transitions.episodes() == [(0, 3), (3, 6), (6, 9)]
 
 
+def test_a_draw_of_exactly_0_is_no_row_of_weight_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = with_source(numbered(3), numbered(3, 100), 1.0)
+    rows = rows_of(joined.spec, joined.transitions, 0.99, torch.device("cpu"))
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.zeros(2).double())
+    assert rows.sample(2, torch.Generator()).reward.tolist() == [100, 100]
+
+
 def test_three_sources() -> None:
     two = with_source(numbered(4), numbered(4, 10), 0.5)
     counts = torch.bincount(drawn(with_source(two, numbered(2, 20), 0.2)), minlength=22)
