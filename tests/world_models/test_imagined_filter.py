@@ -1,5 +1,8 @@
 """What filters of imagined rows score, what they keep, and what they cannot see."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ import torch
 from mbrl.data import from_arrays
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset
+from world_models.ensemble import EnsembleDynamics
 from world_models.imagined_filter import never_changes, score_imagined, standardised_distance
 
 
@@ -59,12 +63,12 @@ def test_the_distance_against_a_loop() -> None:
 
 def test_consistency_drops_jumps_and_keeps_what_happens_for_a_new_instruction() -> None:
     real, _ = linear(100, 0)
-    other, jumps = linear(50, 1, context=1.0, wrong=0.3)
+    other, jumps = linear(50, 1, context=20.0, wrong=0.3)
     scored = score_imagined(real, other, "consistency")
     keep = scored.keep.numpy()
     assert keep[~jumps].mean() > 0.95
     assert keep[jumps].mean() < 0.1
-    honest, _ = linear(50, 1, context=1.0)
+    honest, _ = linear(50, 1, context=20.0)
     assert score_imagined(real, honest, "consistency", quantile=0.9).keep.double().mean() < 0.95
 
 
@@ -97,6 +101,23 @@ def test_the_threshold_is_that_quantile_of_rows_held_out() -> None:
     for quantile in (0.5, 0.9):
         kept = score_imagined(real, again, "consistency", quantile).keep.double().mean()
         assert abs(float(kept) - quantile) < 0.05
+
+
+@pytest.mark.parametrize("name", ["consistency", "disagreement"])
+def test_rewards_do_not_count_and_the_held_rows_are_not_fitted_to(
+    name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, _ = linear(20, 0)
+    other, _ = linear(5, 1)
+    fitted, fit = [], EnsembleDynamics.fit
+    monkeypatch.setattr(
+        EnsembleDynamics, "fit", lambda model, rows: (fitted.append(len(rows)), fit(model, rows))
+    )
+    score = score_imagined(real, other, name).score
+    noise = torch.randn(400, generator=torch.Generator().manual_seed(0))
+    paid = real.with_transitions(replace(real.transitions, reward=noise))
+    assert torch.equal(score_imagined(paid, other, name).score, score)
+    assert fitted == [16 * 20] * 2
 
 
 def test_what_cannot_be_filtered_is_refused() -> None:

@@ -83,7 +83,10 @@ def test_three_sources() -> None:
 
 
 def test_an_open_episode_does_not_run_into_the_next_source() -> None:
-    joined = with_source(numbered(4), numbered(3, 10), 0.5)
+    open_end = numbered(4)
+    open_end.transitions.truncated[-1] = False
+    joined = with_source(open_end, numbered(3, 10), 0.5)
+    assert not open_end.transitions.truncated[-1]
     assert joined.transitions.episodes() == [(0, 3), (3, 4), (4, 7)]
     assert joined.transitions.truncated.tolist() == [False, False, False, True] + [False] * 3
 
