@@ -34,7 +34,7 @@ def test_the_driving_score_of_known_drivers() -> None:
     assert away["left"] + away["hit"] in (0, 100)
     straight = simple_reward.drive(Acts(0, 0), 50)
     assert straight["left"] + straight["hit"] == 100 and straight["speed"] == pytest.approx(4)
-    assert straight["score"] < 0.65 * straight["completion"]
+    assert straight["score"] < 0.64 * straight["completion"]  # some steps are outside the lanes
     # From 4 m/s the limit of 8 is passed with the sixth step; 15 m/s come after 14.
     fast = simple_reward.drive(Acts(1, 0), 50)
     assert fast["score"] < straight["score"]
