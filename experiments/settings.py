@@ -18,6 +18,7 @@ from mbrl.config import (
     NonNegative,
     Positive,
     Probability,
+    Rate,
     Settings,
     Share,
 )
@@ -66,6 +67,17 @@ class UntilFlatSettings(Settings):
 
 
 @dataclass(frozen=True)
+class ImaginedSettings(Settings):
+    """Rows beside the logged ones that may be wrong: imagined by a model, of any kind."""
+
+    data: str | None = None  # a dataset or a file of the same task; None: the logged rows alone
+    share: Probability | None = 0.5  # of the rows drawn; None: all rows alike
+    # rows left out that a world model of the logged ones contradicts, or does not know
+    filter: Literal["none", "consistency", "disagreement"] = "none"
+    quantile: Rate = 0.99  # share of held-out logged rows that the filter would keep
+
+
+@dataclass(frozen=True)
 class RunSettings(Settings):
     """All settings of a run except the algorithm's config."""
 
@@ -95,6 +107,7 @@ class RunSettings(Settings):
     after: str | None = None  # folder of a finished run whose agent, or its networks, go on here
     logged: str | None = None  # a dataset whose rows a run in a task has from the start
     collection: CollectionSettings = field(default_factory=CollectionSettings)
+    imagined: ImaginedSettings = field(default_factory=ImaginedSettings)
     until_flat: UntilFlatSettings = field(default_factory=UntilFlatSettings)
 
     def __post_init__(self) -> None:

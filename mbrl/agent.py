@@ -16,8 +16,9 @@ from torch import Generator, Tensor, nn
 from mbrl import checkpoint
 from mbrl import config as configs
 from mbrl.collector import Collector, CollectorConfig
-from mbrl.errors import CheckpointError, ConfigError, DataError
+from mbrl.errors import CheckpointError, ConfigError
 from mbrl.evaluation import require_fit
+from mbrl.logged_rules import drawn_obs, require_match, require_rows
 from mbrl.networks import Normaliser
 from mbrl.observations import as_batch, like_input
 from mbrl.progress import Progress
@@ -165,16 +166,11 @@ class Agent(ABC, Generic[B]):
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Take logged data in: fit the observation normaliser before the first update, and what
-        the source fits (a world model). Raises `ConfigError` for steps of different length where a
-        world model would imagine steps of one."""
-        if dataset.transitions.duration is not None and self.model is not None:
-            raise ConfigError(
-                f"the steps of {dataset.provenance.card} differ in length and the world model of "
-                f"{type(self).__name__} predicts steps of one length; use an algorithm without a "
-                "world model (iql, td3_bc, edac, ...), or import the log without `step`"
-            )
+        the source fits (a world model). Raises `ConfigError` for steps of different length, or
+        rows with weights, where a world model would not know of them."""
+        require_rows(dataset, self.model, type(self).__name__)
         if self.step == 0 and getattr(self.learner.config, "normalise_obs", False):
-            fit_normalisers(self.learner.modules, dataset.transitions.obs.to(self.device))
+            fit_normalisers(self.learner.modules, drawn_obs(dataset.transitions).to(self.device))
         self.source.prepare(dataset, on_progress)
 
     def advance(self) -> Metrics:
@@ -366,19 +362,6 @@ def require_steps(steps: int) -> None:
     """Raise `ConfigError` for a negative number of steps."""
     if steps < 0:
         raise ConfigError(f"steps is {steps}, it must be 0 or more")
-
-
-def require_match(spec: Spec, dataset: Dataset) -> None:
-    """Raise `ConfigError` unless the dataset's observations and actions are those of `spec`."""
-    mine = (spec.obs_dim, spec.action_dim, spec.num_actions)
-    theirs = (dataset.spec.obs_dim, dataset.spec.action_dim, dataset.spec.num_actions)
-    if mine != theirs:
-        raise ConfigError(
-            f"agent and dataset differ in (obs_dim, action_dim, num_actions): {mine} against "
-            f"{theirs}; build the agent from dataset.spec"
-        )
-    if len(dataset) == 0:
-        raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
 
 
 def require_share(agent: Agent[Any]) -> None:

@@ -69,6 +69,7 @@ class Rows(ABC):
         further = [max(1, size) for size in self.columns.values()]
         self.sizes = [spec.obs_dim, spec.action_dim, 1, 1, spec.obs_dim, *further]
         self.width = sum(self.sizes)  # numbers in a row
+        self._cumulative: Tensor | None = None  # of the rows' weights, the last is 1
 
     @property
     @abstractmethod
@@ -90,10 +91,32 @@ class Rows(ABC):
     def whole(self) -> Batch:
         """All rows, in their order."""
 
+    @property
+    def weighted(self) -> bool:
+        """Whether rows are drawn by weights of their own."""
+        return self._cumulative is not None
+
+    def weigh(self, weight: Tensor) -> None:
+        """Draw row i with probability `weight` [N] i over the sum of all. Raises `DataError` for
+        weights that are negative or not finite, or all 0."""
+        total = weight.double().cumsum(0).to(self.device)
+        if not bool((weight >= 0).all()) or not 0 < float(total[-1]) < torch.inf:
+            raise DataError(
+                f"weights of rows must be finite, 0 or more and not all 0; they are from "
+                f"{float(weight.min()):g} to {float(weight.max()):g}"
+            )
+        self._cumulative = total / total[-1]
+
     def sample_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """`count` rows, uniformly with replacement."""
+        """`count` rows with replacement, uniformly or by their weights."""
         if len(self) == 0:
             raise ConfigError("the buffer is empty; append transitions before sampling")
+        if self._cumulative is not None:
+            draw = torch.rand(
+                count, generator=generator, device=self.device, dtype=self._cumulative.dtype
+            )
+            # The first row whose cumulative weight lies above: one of weight 0 never does.
+            return self.gather(torch.searchsorted(self._cumulative, draw, right=True))
         return self.gather(
             torch.randint(len(self), (count,), generator=generator, device=self.device)
         )

@@ -93,10 +93,15 @@ def rows_of(
     values: Mapping[str, Tensor] | None = None,
     reward_scale: float = 1.0,
 ) -> Rows:
-    """`data` on the device: a view of it on the CPU, elsewhere a copy."""
+    """`data` on the device: a view of it on the CPU, elsewhere a copy. Where the data weigh their
+    rows they are drawn so."""
+    rows: Rows
     if device.type == "cpu":
         data, values = data.to(device), {k: v.cpu() for k, v in (values or {}).items()}
-        return LoggedTable(spec, data, gamma, columns, values, reward_scale)
-    buffer = Buffer(spec, len(data), gamma, device, columns)
-    buffer.append(replace(data, reward=data.reward * reward_scale), **dict(values or {}))
-    return buffer
+        rows = LoggedTable(spec, data, gamma, columns, values, reward_scale)
+    else:
+        rows = buffer = Buffer(spec, len(data), gamma, device, columns)
+        buffer.append(replace(data, reward=data.reward * reward_scale), **dict(values or {}))
+    if data.weight is not None:
+        rows.weigh(data.weight)
+    return rows

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from mbrl.agent import Agent, require_match, require_steps
+from mbrl.agent import Agent, require_steps
 from mbrl.callbacks import Interrupted
 from mbrl.errors import ConfigError
+from mbrl.logged_rules import require_match
 from mbrl.training import Callback, Metrics, Trainable
 from mbrl.types import Dataset
 

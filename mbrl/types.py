@@ -170,6 +170,11 @@ def _is_finite(value: Any) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
+# Who acted, and why: the learned policy itself, a whole demonstration, and the two parts of an
+# intervention, back to what the policy knows and on to the end of the sub-task.
+SEGMENTS = ("policy", "demonstration", "recover", "correct")
+
+
 @dataclass(frozen=True)
 class Transitions:
     """Flat rows in time order, episode after episode.
@@ -184,7 +189,10 @@ class Transitions:
     bool, False where the episode terminated and nobody recorded what it ended in (`next_obs`
     repeats `obs` there, and no dynamics are learned from the row); `behaviour_prob` [N] float, the
     probability (density, where continuous) with which the logged action was chosen; `expert` [N]
-    bool, True where the row was recorded of an expert who is to be imitated.
+    bool, True where the row was recorded of an expert who is to be imitated; `segment` [N] int64,
+    which part of a recording with interventions the row is of (an index of `SEGMENTS`); `weight`
+    [N] float, 0 or more, how often the row is drawn beside the others (`mbrl.data.sources`; no file
+    has it).
     `action_mask` and `next_action_mask` [N, n] bool, both or neither, say which of n discrete
     actions were allowed at `obs` and are at `next_obs`.
     """
@@ -200,8 +208,10 @@ class Transitions:
     next_known: Tensor | None = None
     behaviour_prob: Tensor | None = None
     expert: Tensor | None = None
+    segment: Tensor | None = None
     action_mask: Tensor | None = None
     next_action_mask: Tensor | None = None
+    weight: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = self.obs.shape[0]

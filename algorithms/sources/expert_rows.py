@@ -31,6 +31,7 @@ class ExpertRows(LoggedRows):
         super().__init__(spec, gamma, batch_size, device, widths=columns)
         self.episodes = episodes
         self._experts: Tensor | None = None  # where the expert's rows stand, while that is fixed
+        self._weight: Tensor | None = None  # of the logged rows
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Put the dataset on the device, unless there are rows. Raises `ConfigError` where nothing
@@ -42,12 +43,13 @@ class ExpertRows(LoggedRows):
                 self.spec, data, self.gamma, self.device, columns=self.widths, values=values
             )
             self.logged = len(data)
+            self._weight = None if data.weight is None else data.weight.to(self.device)
 
     def sample(self, generator: torch.Generator) -> Batch:
         """The expert's rows, then those of all. Raises `DataError` where no expert's are left."""
         buffer = self.rows
         if self._experts is None or self.online:
-            self._experts = positions(buffer)
+            self._experts = positions(buffer, None if self.online else self._weight)
         drawn = torch.randint(
             len(self._experts), (self.batch_size,), generator=generator, device=self.device
         )
@@ -59,11 +61,13 @@ class ExpertRows(LoggedRows):
         self._experts = None
 
 
-def positions(buffer: Rows) -> Tensor:
-    """Where the expert's rows stand in `buffer`, int64 [K]. Raises `DataError` where there are
-    none."""
+def positions(buffer: Rows, weight: Tensor | None = None) -> Tensor:
+    """Where the expert's rows stand in `buffer`, int64 [K], without those of `weight` 0. Raises
+    `DataError` where there are none."""
     marks = buffer.whole().expert
     assert marks is not None
+    if weight is not None:
+        marks = marks.bool() & (weight > 0)
     experts = torch.nonzero(marks).flatten()
     if len(experts) == 0:
         raise DataError(

@@ -17,9 +17,10 @@ Columns = Callable[[Transitions], dict[str, torch.Tensor]]
 
 
 class LoggedRows:
-    """Uniform batches of logged rows. Online, experience joins them in a ring of
-    `collection.capacity` rows, the logged data being its first; with a `collection.logged_share`
-    the ring has experience alone, and that share of every batch, rounded, is logged rows.
+    """Uniform batches of logged rows, or by the rows' weights where they have any. Online,
+    experience joins them in a ring of `collection.capacity` rows, the logged data being its first;
+    with a `collection.logged_share` the ring has experience alone, and that share of every batch,
+    rounded, is logged rows.
 
     `normalise_rewards` multiplies rewards by `return_scale` of the data. `widths` and `columns` are
     further columns of the buffer, and how they follow from rows in time order.
@@ -68,7 +69,7 @@ class LoggedRows:
             return
         data = dataset.transitions
         if self.normalise_rewards:
-            self.reward_scale = return_scale(data)
+            self.reward_scale = return_scale(drawn_episodes(data))
         self.buffer, self.logged = self.to_buffer(data), len(data)
 
     def to_buffer(self, data: Transitions) -> Rows:
@@ -110,9 +111,16 @@ class LoggedRows:
             self._append(interleaved(before, data), every=2)
 
     def begin_experience(self) -> None:
-        """Make room for experience, behind the logged rows or apart from them."""
-        self.online = True
+        """Make room for experience, behind the logged rows or apart from them. Raises
+        `ConfigError` where the logged rows have weights and would stay."""
         share = self.collection.logged_share
+        if share != 0 and self.buffer is not None and self.buffer.weighted:
+            raise ConfigError(
+                "the logged rows have weights (imagined ones among them, say), and a replay buffer "
+                "draws all rows alike; leave the logged rows behind with logged_share 0, or train "
+                "without weights before the agent acts"
+            )
+        self.online = True
         if share is not None and self.buffer is not None:
             if share > 0:
                 self.kept = resized(self.buffer, len(self.buffer))
@@ -173,6 +181,14 @@ def interleaved(first: Transitions, second: Transitions) -> Transitions:
         if one is not None and other is not None:
             values[name] = torch.stack([one, other], 1).flatten(0, 1)
     return Transitions(**values)
+
+
+def drawn_episodes(data: Transitions) -> Transitions:
+    """The episodes of `data` of which at least one row has a weight above 0."""
+    if data.weight is None:
+        return data
+    spans = [(a, b) for a, b in data.episodes() if bool((data.weight[a:b] > 0).any())]
+    return data.select(torch.cat([torch.arange(a, b) for a, b in spans]))
 
 
 def return_scale(data: Transitions) -> float:

@@ -14,8 +14,8 @@ from experiments.export.fallback import Wanted, describe_fallback, fallback_of
 from experiments.export.files import require_packages, write_programs
 from experiments.export.graph import parts_of
 from experiments.export.parity import compare
-from mbrl.agent import require_match
 from mbrl.data.out_of_data import fit_out_of_data
+from mbrl.logged_rules import require_match
 from mbrl.types import Dataset
 
 FILES = ("policy.onnx", "policy.pt2", "policy.safetensors", "card.json", "card.md")

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -23,6 +23,7 @@ from rich.progress import (
 )
 from torch import Tensor
 
+from experiments.recording import interventions
 from experiments.recording.behaviour import (
     Behaviour,
     Outcome,
@@ -38,6 +39,7 @@ from experiments.recording.behaviour import (
     uniform_actions,
 )
 from experiments.recording.environment import (
+    RECORDED,
     STEPS,
     RecordingStopped,
     named_policy,
@@ -46,7 +48,7 @@ from experiments.recording.environment import (
 from experiments.recording.linear_search import Search, record_candidates, search
 from experiments.recording.mixtures import MixtureRecorder, Stage
 from mbrl.config import Count, CountOrZero, Settings, Share
-from mbrl.data import data_home, from_arrays, save_npz
+from mbrl.data import data_home, from_arrays, load, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, cards_dir
 from mbrl.data.readers.files import file_hash
 from mbrl.errors import ConfigError, DataError, TaskError, unknown_name
@@ -169,6 +171,14 @@ class Collect(Settings):
     """For maintainers: note sizes, returns and checksums in the card."""
     noise: Share = 0.0
     """Of a task: Gaussian noise added to the policy's actions, as a share of the action range."""
+    corrector: str | None = None
+    """Of a task: who takes over where the policy fails, doors (of DoorChain-v0) or an entry point
+    mypackage.correctors:Class; --steps then counts the rows of the corrector alone."""
+    known: str | None = None
+    """With a corrector: the dataset whose states the policy knows, such as its demonstrations."""
+    rules: Literal["rac", "rac-goes-on", "correct", "recover"] = "rac"
+    """With a corrector: recover, correct and end the episode there; the same and go on; correct
+    alone; recover alone."""
 
 
 def collect(command: Collect, console: Console | None = None) -> list[Path]:
@@ -176,10 +186,10 @@ def collect(command: Collect, console: Console | None = None) -> list[Path]:
     console = console or Console()
     if command.family not in all_cards():
         return [collect_task(command, console)]
-    if command.policy is not None or command.greedy or command.noise:
+    if command.policy is not None or command.greedy or command.noise or command.corrector:
         raise ConfigError(
-            f"--policy, --greedy and --noise are for tasks; those of {command.family} are its "
-            "recipe's"
+            f"--policy, --greedy, --noise and --corrector are for tasks; those of {command.family} "
+            "are its recipe's"
         )
     card = recordable_card(command.family)
     tiers = select_tiers(card, command.tiers)
@@ -222,23 +232,14 @@ def collect_task(command: Collect, console: Console) -> Path:
         raise ConfigError(f"--out {path}: of a task it is the file; end the name in .npz")
     words = ["python -m experiments collect", command.family, "--policy", chosen]
     words += ["--greedy"] * command.greedy + [f"--noise {command.noise}"] * (command.noise > 0)
-    words += ["--steps", str(command.steps or STEPS)]
-    try:
-        with progress(console) as bars:
-            dataset = record_dataset(
-                task,
-                named_policy(chosen),
-                command.steps or STEPS,
-                seed=command.seed,
-                greedy=command.greedy,
-                noise=command.noise,
-                recipe=" ".join([*words, "--seed", str(command.seed)]),
-                report=stage(bars, command.family, command.steps or STEPS),
-            )
-    except RecordingStopped as problem:
-        save_npz(problem.dataset, path)
-        count = len(problem.dataset)
-        raise TaskError(f"{problem}. The {count:,} transitions before that are in {path}") from None
+    words += [
+        f"--corrector {command.corrector} --known {command.known} --rules {command.rules}"
+    ] * (command.corrector is not None)
+    recipe = " ".join([*words, "--steps", str(command.steps or STEPS), "--seed", str(command.seed)])
+    if command.corrector is not None:
+        dataset = _with_corrector(command, task, chosen, recipe)
+    else:
+        dataset = _of_policy(command, task, chosen, recipe, path, console)
     save_npz(dataset, path)
     returns = dataset.transitions.returns()
     console.print(
@@ -247,6 +248,49 @@ def collect_task(command: Collect, console: Console) -> Path:
     )
     console.print(f"  {path}; use that path wherever a dataset is named", soft_wrap=True)
     return path
+
+
+def _of_policy(
+    command: Collect, task: Task, policy: str, recipe: str, path: Path, console: Console
+) -> Dataset:
+    """The rows of the policy alone; where the environment fails, those before that are saved."""
+    steps = command.steps or STEPS
+    try:
+        with progress(console) as bars:
+            return record_dataset(
+                task,
+                named_policy(policy),
+                steps,
+                seed=command.seed,
+                greedy=command.greedy,
+                noise=command.noise,
+                recipe=recipe,
+                report=stage(bars, command.family, steps),
+            )
+    except RecordingStopped as problem:
+        save_npz(problem.dataset, path)
+        count = len(problem.dataset)
+        raise TaskError(f"{problem}. The {count:,} transitions before that are in {path}") from None
+
+
+def _with_corrector(command: Collect, task: Task, policy: str, recipe: str) -> Dataset:
+    """The rows of the policy and of the corrector who takes over where it fails."""
+    if command.known is None or command.noise > 0:
+        raise ConfigError(
+            "--corrector needs --known, the dataset whose states the policy knows, and does not go "
+            "with --noise"
+        )
+    corrector = interventions.named_corrector(str(command.corrector), load(command.known))
+    return interventions.intervened(
+        task,
+        named_policy(policy),
+        corrector,
+        command.steps or STEPS,
+        rules=interventions.RULES[command.rules],
+        seed=command.seed,
+        greedy=command.greedy,
+        recipe=recipe,
+    )
 
 
 def stage(bars: Progress, text: str, total: int) -> Report:
@@ -398,8 +442,7 @@ def dataset_of(card: Card, tier: Tier, rows: Transitions, recipe: str) -> Datase
         licence=card.licence,
         recipe=recipe,
     )
-    names = [f.name for f in dataclasses.fields(Transitions)]
-    arrays = {name: getattr(rows, name) for name in names}
+    arrays = {name: getattr(rows, name) for name in RECORDED}
     return from_arrays(**arrays, spec=card.spec(tier), provenance=provenance)
 
 

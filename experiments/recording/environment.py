@@ -30,6 +30,7 @@ from mbrl.training import chosen_action, is_stateful
 from mbrl.types import Dataset, Provenance, Spec, Transitions
 
 STEPS = 10_000  # transitions recorded where nothing else is said
+RECORDED = [name for name in Transitions.__dataclass_fields__ if name != "weight"]
 
 
 class RecordingStopped(TaskError):
@@ -82,12 +83,15 @@ def record_dataset(
     except RecordingFailed as problem:
         if problem.rows is None:
             raise
-        raise RecordingStopped(problem, _dataset(problem.rows, task.spec, recipe)) from problem
-    return _dataset(rows, task.spec, recipe)
+        raise RecordingStopped(
+            problem, dataset_of_rows(problem.rows, task.spec, recipe)
+        ) from problem
+    return dataset_of_rows(rows, task.spec, recipe)
 
 
-def _dataset(rows: Transitions, spec: Spec, recipe: str | None) -> Dataset:
-    arrays = {name: getattr(rows, name) for name in Transitions.__dataclass_fields__}
+def dataset_of_rows(rows: Transitions, spec: Spec, recipe: str | None) -> Dataset:
+    """The verified dataset of rows that were recorded in the task of `spec`."""
+    arrays = {name: getattr(rows, name) for name in RECORDED}
     provenance = Provenance(card=f"recorded in {spec.task}", recipe=recipe)
     return from_arrays(**arrays, spec=spec, provenance=provenance)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from algorithms import ALGORITHMS
 from algorithms.learners.soft_actor_critic import LearnerConfig
-from experiments.runs import folders
+from experiments.runs import folders, imagined
 from experiments.runs.job import Job
 from experiments.runs.sources import Source, open_source
 from experiments.settings import RunSettings
@@ -159,11 +159,12 @@ def logged_data(folder: Path) -> Any:
         return None
     source = open_source(earlier)
     known = folders.read_json(folder / "manifest.json")["data"]
-    if known != source.describe():
+    data_now = source.describe() | imagined.describe(earlier, source.spec)
+    if known != data_now or source.dataset is None:
         raise CheckpointError(
-            f"the data of {folder} has changed: it was {known}, now it is {source.describe()}"
+            f"the data of {folder} has changed: it was {known}, now it is {data_now}"
         )
-    return source.dataset
+    return imagined.with_imagined(earlier, source.dataset, folder)
 
 
 def check_logged(settings: RunSettings) -> None:

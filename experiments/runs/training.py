@@ -13,6 +13,7 @@ from algorithms import ALGORITHMS
 from experiments.runs import (
     continuation,
     folders,
+    imagined,
     model_fits,
     own_callbacks,
     selection,
@@ -36,6 +37,7 @@ from mbrl.callbacks import (
 from mbrl.collector import Collector
 from mbrl.data.cards import all_cards, find_tier
 from mbrl.errors import CheckpointError, ConfigError, TaskError
+from mbrl.logged_rules import require_match
 from mbrl.progress import Progress
 from mbrl.records import MetricsFile
 from mbrl.training import Callback, Metrics, train
@@ -80,6 +82,7 @@ def check(settings: RunSettings) -> None:
     sinks.require(settings.sinks)
     own_callbacks.load_all(settings.callback)
     until_flat.check(settings)
+    imagined.check(settings)
     if not settings.online and (settings.after or settings.logged or settings.collection.given()):
         raise ConfigError(
             f"{given!r} is a dataset; --after, --logged and --collection are for runs in a task, "
@@ -181,11 +184,11 @@ class TrainingRun(Job):
             if settings.model is not None and agent.learned is not None:
                 agent.learned.load_state_dict(model_fits.load(Path(settings.model)))
             if source.logged is not None:
-                shared.require_match(agent.spec, source.logged)
+                require_match(agent.spec, source.logged)
                 agent.prepare(source.logged, lambda metrics: None)
         if settings.online:
             agent.source.collection = settings.collection.apply(agent.source.collection)
-        data_now = source.describe()
+        data_now = source.describe() | imagined.describe(settings, source.spec)
         facts = {
             "algorithm": {"name": settings.algorithm, "version": cls.version},
             "data": data_now,
@@ -246,7 +249,8 @@ def _train(
         callbacks: list[Callback] = [c for c in chain if c is not None]
         try:
             if source.dataset is not None:
-                agent.fit(source.dataset, steps - agent.step, callbacks=callbacks)
+                rows = imagined.with_imagined(settings, source.dataset, folder)
+                agent.fit(rows, steps - agent.step, callbacks=callbacks)
             else:
                 train(agent, steps, callbacks, collector)
         except TaskError:  # of an environment: what was learned before it stays

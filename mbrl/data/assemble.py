@@ -113,6 +113,7 @@ def _transitions(columns: Columns, spec: Spec, owned: bool) -> Transitions:
         "next_known": np.bool_,
         "behaviour_prob": np.float32,
         "expert": np.bool_,
+        "segment": np.int64,
     }
     optional = {
         name: torch.from_numpy(np.array(getattr(columns, name), dtype=kinds.get(name)))
@@ -180,6 +181,7 @@ def from_arrays(
     next_known: Any = None,
     behaviour_prob: Any = None,
     expert: Any = None,
+    segment: Any = None,
     action_mask: Any = None,
     next_action_mask: Any = None,
     provenance: Provenance | None = None,
@@ -191,16 +193,18 @@ def from_arrays(
     `duration` [N], the time to the next row in steps (the discount is gamma to its power),
     `next_known` [N], False where what a terminated row led to was not recorded,
     `behaviour_prob` [N], the probability with which each action was chosen, `expert` [N], whether
-    the row is of an expert who is to be imitated, and `action_mask`, `next_action_mask` [N, n] of n
-    discrete actions. `options` are those of `load` that concern values (`spec`, `discrete`,
-    `done_means`, `horizon`, `next_obs` is the array here, `boundaries`, `clip_actions`,
-    `action_low`, `action_high`).
+    the row is of an expert who is to be imitated, `segment` [N], which part of a recording with
+    interventions it is of (an index of `mbrl.types.SEGMENTS`), and `action_mask`,
+    `next_action_mask` [N, n] of n discrete actions. `options` are those of `load` that concern
+    values (`spec`, `discrete`, `done_means`, `horizon`, `next_obs` is the array here, `boundaries`,
+    `clip_actions`, `action_low`, `action_high`).
     """
     arrays = {
         "obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "done": done,
         "terminated": terminated, "truncated": truncated, "episode": episode, "state": state,
         "step_duration": duration, "next_known": next_known, "behaviour_prob": behaviour_prob,
         "action_mask": action_mask, "next_action_mask": next_action_mask, "expert": expert,
+        "segment": segment,
     }  # fmt: skip
     chosen = Options.of(options)
     columns = from_named({k: _array(k, v) for k, v in arrays.items() if v is not None})

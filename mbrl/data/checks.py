@@ -13,12 +13,13 @@ from mbrl.data.episode_ends import resolve_ends
 from mbrl.data.issues import Finding, error, has_error, note
 from mbrl.data.task_spec import resolve_spec
 from mbrl.errors import ConfigError, DataError
-from mbrl.types import Spec
+from mbrl.types import SEGMENTS, Spec
 
 FLAGS = ("terminated", "truncated", "done", "next_known", "expert")
 LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "duration": ("above 0", lambda array: array > 0),
     "behaviour_prob": ("above 0", lambda array: array > 0),
+    "segment": (f"0 to {len(SEGMENTS) - 1}", lambda array: np.isin(array, range(len(SEGMENTS)))),
 }
 WIDE = ("obs", "next_obs", "action", "state", "action_mask", "next_action_mask")  # [N, size]
 EXACT = 2**24  # whole numbers up to here are float32 numbers

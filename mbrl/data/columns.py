@@ -26,10 +26,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "next_known": ("next_known",),
     "behaviour_prob": ("behaviour_prob",),
     "expert": ("expert",),
+    "segment": ("segment",),
     "action_mask": ("action_mask",),
     "next_action_mask": ("next_action_mask",),
 }
-OPTIONAL = ("state", "duration", "next_known", "behaviour_prob", "expert")
+OPTIONAL = ("state", "duration", "next_known", "behaviour_prob", "expert", "segment")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Columns:
     next_known: np.ndarray | None = None
     behaviour_prob: np.ndarray | None = None
     expert: np.ndarray | None = None
+    segment: np.ndarray | None = None
     action_mask: np.ndarray | None = None
     next_action_mask: np.ndarray | None = None
     present: tuple[str, ...] = ()

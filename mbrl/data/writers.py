@@ -15,14 +15,16 @@ import numpy as np
 import torch
 
 from mbrl.data.columns import ALIASES
-from mbrl.data.readers.compact import save_npz
+from mbrl.data.readers.compact import refuse_weights, save_npz
 from mbrl.data.readers.mapped import save_rows
 from mbrl.errors import ConfigError, DataError, install_command, unknown_name
 from mbrl.files import replacing
 from mbrl.types import Dataset
 
 NOT_IN_TABLES = ("action_mask", "next_action_mask")
-NOT_IN_MINARI = ("duration", "behaviour_prob", "expert", "state", "action_mask", "next_action_mask")
+NOT_IN_MINARI = (
+    "duration", "behaviour_prob", "expert", "segment", "state", "action_mask", "next_action_mask",
+)  # fmt: skip
 
 
 def write(dataset: Dataset, path: str | Path, kind: str) -> Path:
@@ -34,6 +36,7 @@ def write(dataset: Dataset, path: str | Path, kind: str) -> Path:
         raise unknown_name("format", kind, WRITERS)
     if len(dataset) == 0:
         raise DataError(f"{dataset.provenance.card} has no rows to write")
+    refuse_weights(dataset)
     path = Path(path)
     if kind != "minari" and path.suffix.lower() != f".{kind}":
         raise ConfigError(f"--out {path}: end the name in .{kind}")

@@ -19,6 +19,7 @@ from mbrl.tasks.classic import (
     MountainCarContinuous,
     Pendulum,
 )
+from mbrl.tasks.door_chain import DoorChain
 from mbrl.tasks.glucose import Simglucose
 from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
 from mbrl.tasks.gym_task import GymTask
@@ -26,6 +27,7 @@ from mbrl.tasks.mujoco import MUJOCO_TASKS, MujocoTask
 from mbrl.tasks.neorl2 import DoubleMassSpring, Pipeline
 from mbrl.tasks.rocket import RocketRecovery
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
+from mbrl.tasks.winding_road import WindingRoad
 from mbrl.types import Spec
 
 __all__ = [
@@ -53,6 +55,8 @@ TASKS: dict[str, Callable[..., Task]] = {
     "Simglucose-v0": Simglucose,
     "Pipeline-v0": Pipeline,
     "RocketRecovery-v0": RocketRecovery,
+    "WindingRoad-v0": WindingRoad,
+    "DoorChain-v0": DoorChain,
     **{robot: functools.partial(MujocoTask, robot) for robot in MUJOCO_TASKS},
 }
 
@@ -66,6 +70,8 @@ OWN = {  # those that are not gymnasium's, with their limits
     "Pipeline-v0": 1000,
     "RocketRecovery-v0": 500,
     "RandomFrictionHopper-v0": 1000,
+    "WindingRoad-v0": 250,
+    "DoorChain-v0": 200,
 }
 
 for own, limit in OWN.items():  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made yet

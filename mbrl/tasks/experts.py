@@ -13,6 +13,7 @@ from torch import Tensor
 from mbrl.errors import unknown_name
 from mbrl.tasks.classic import Pendulum
 from mbrl.tasks.common import wrap_angle
+from mbrl.tasks.door_chain import door_chain_expert
 from mbrl.tasks.mujoco import MujocoTask
 from mbrl.tasks.synthetic import CartPoleSwingUp
 
@@ -193,6 +194,46 @@ def reacher_expert() -> Policy:
     return act
 
 
+def winding_road_expert() -> Policy:
+    """Pure pursuit of a point 5 m ahead along the axis, moved to the free side of the nearest
+    parked car while that is near, at a speed that the next bend allows."""
+
+    def act(obs: Tensor) -> Tensor:
+        off, error, speed = 4 * obs[:, 0], obs[:, 1], 8 * obs[:, 2]
+        points = 10 * obs[:, 7:].view(len(obs), -1, 2)
+        way, cars = points[:, :5], points[:, 5:]
+        # how far each car stands left of the centre line: it is 1.8 m to one side
+        target = torch.zeros_like(off)
+        near = torch.full_like(off, math.inf)
+        for i in range(2):
+            ahead = cars[:, i, 0] * error.cos() - cars[:, i, 1] * error.sin()
+            across = off + cars[:, i, 1] * error.cos() + cars[:, i, 0] * error.sin()
+            close = (ahead > -4) & (ahead < 14) & (ahead.abs() < near)
+            target = torch.where(close, -0.9 * straight_sign(across, way, cars[:, i]), target)
+            near = torch.where(close, ahead.abs(), near)
+        ahead, left = way[:, 0].unbind(-1)
+        left = left + target
+        curvature = 2 * left / (ahead.square() + left.square())
+        steer = (2.5 * curvature).atan() / 0.5
+        bend = (torch.atan2(way[:, 2, 1], way[:, 2, 0]) / 7).abs()
+        wanted = (1.2 / bend.clamp_min(0.03)).sqrt().clamp(3.0, 6.0)
+        return torch.stack([(wanted - speed).clamp(-0.7, 0.7), steer], -1).clamp(-1, 1)
+
+    return act
+
+
+def straight_sign(across: Tensor, way: Tensor, car: Tensor) -> Tensor:
+    """[B] 1 where a car at `car` [B, 2] stands left of the line through the waypoints [B, 5, 2]
+    around it, -1 where right; `across` decides where the car is behind all of them."""
+    after = way[:, 1:] - way[:, :-1]
+    middle = (way[:, 1:] + way[:, :-1]) / 2
+    nearest = (middle - car[:, None]).square().sum(-1).argmin(-1)
+    rows = torch.arange(len(car), device=car.device)
+    along, gap = after[rows, nearest], car - way[rows, nearest]
+    left = along[:, 0] * gap[:, 1] - along[:, 1] * gap[:, 0]
+    return torch.where(car[:, 0] > 3.0, left, across).sign()
+
+
 EXPERTS: dict[str, Callable[[], Policy]] = {
     "Pendulum-v1": pendulum_expert,
     "CartPole-v1": cartpole_expert,
@@ -206,6 +247,8 @@ EXPERTS: dict[str, Callable[[], Policy]] = {
     "InvertedDoublePendulum-v5": inverted_double_pendulum_expert,
     "Reacher-v4": reacher_expert,
     "Reacher-v5": reacher_expert,
+    "WindingRoad-v0": winding_road_expert,
+    "DoorChain-v0": lambda: door_chain_expert,
 }
 
 

@@ -45,11 +45,13 @@ class TaskEnvironment(gymnasium.Env):
         return obs, {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One step of the task; it is never truncated here (the registry's limit does that)."""
+        """One step of the task; truncated where the task cuts it (the registry's limit does the
+        rest)."""
         if self._state is None:
             raise gymnasium.error.ResetNeeded("call reset before step")
         given = torch.as_tensor(np.asarray(action))[None]
         step = self.task.step(self._state, given if self.task.spec.discrete else given.float())
         self._state = step.state
         obs: np.ndarray = step.obs[0].numpy()
-        return obs, float(step.reward), bool(step.terminated), False, {}
+        cut = step.truncated is not None and bool(step.truncated)
+        return obs, float(step.reward), bool(step.terminated), cut, {}

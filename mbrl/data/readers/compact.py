@@ -18,6 +18,15 @@ VERSION = 1
 KEYS = ("meta", "obs", "action", "reward", "lengths", "terminated", "truncated")
 
 
+def refuse_weights(dataset: Dataset) -> None:
+    """Raise `DataError` for rows with weights."""
+    if dataset.transitions.weight is not None:
+        raise DataError(
+            f"the rows of {dataset.provenance.card} have weights, which no file keeps; write the "
+            "datasets that it was joined from"
+        )
+
+
 def save_npz(dataset: Dataset, path: str | Path) -> Path:
     """Write `dataset` to `path`, which a crash leaves as it was.
 
@@ -25,6 +34,7 @@ def save_npz(dataset: Dataset, path: str | Path) -> Path:
     were. Equal datasets give equal bytes.
     """
     rows = dataset.transitions
+    refuse_weights(dataset)
     episodes = rows.episodes()
     if not episodes:
         raise DataError(f"nothing to save to {path}: the dataset has no rows")

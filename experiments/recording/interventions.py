@@ -1,0 +1,215 @@
+"""Recording with interventions: a policy acts, and a corrector takes over where it fails.
+
+The rules are those of RaC: Robot Learning for Long-Horizon Tasks by Scaling Recovery and Correction
+(arXiv 2509.07953). Rule 1: an intervention first recovers, back to what the policy knows, and then
+corrects, on to the end of the sub-task. Rule 2: the episode ends with the correction, as later
+sub-tasks would mix what two policies reach. Without the first part and the second rule it is
+HG-DAgger (arXiv 1810.02890).
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from experiments.recording.behaviour import at_step, step_limit
+from experiments.recording.environment import behaviour, dataset_of_rows
+from mbrl.errors import ConfigError
+from mbrl.tasks import Task
+from mbrl.types import SEGMENTS, Dataset, Transitions
+
+POLICY, DEMONSTRATION, RECOVER, CORRECT = range(len(SEGMENTS))
+CORRECTORS = {"doors": "experiments.recording.door_corrector:DoorCorrector"}
+IDLE = 50  # episodes in a row without a failure after which recording stops
+
+
+class Corrector(Protocol):
+    """Who watches and takes over. Observations are those of one copy, [S]."""
+
+    def failing(self, seen: list[Tensor]) -> bool:
+        """Whether the policy needs help; `seen` since it began to act, the newest last."""
+        ...
+
+    def familiar(self, obs: Tensor) -> bool:
+        """Whether the policy knows states like this one."""
+        ...
+
+    def recover(self, obs: Tensor) -> Tensor:
+        """The action [A] that leads back to a familiar state."""
+        ...
+
+    def correct(self, obs: Tensor) -> Tensor:
+        """The action [A] that leads on in the sub-task."""
+        ...
+
+    def over(self, obs: Tensor, next_obs: Tensor) -> bool:
+        """Whether the step from `obs` to `next_obs` ended a sub-task."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What an intervention is made of."""
+
+    recover: bool = True  # back to a familiar state first
+    correct: bool = True  # on to the end of the sub-task
+    ends: bool = True  # the episode is cut there
+
+    def __post_init__(self) -> None:
+        if not (self.recover or self.correct):
+            raise ConfigError("an intervention must recover or correct; both are False")
+        if self.ends and not self.correct:
+            raise ConfigError("an episode can only end with a correction; set ends to False")
+
+
+RULES = {
+    "rac": Rules(),
+    "rac-goes-on": Rules(ends=False),
+    "correct": Rules(recover=False, ends=False),
+    "recover": Rules(correct=False, ends=False),
+}
+
+
+def named_corrector(name: str, known: Dataset) -> Corrector:
+    """The corrector that a name on the command line stands for, made with the observations of the
+    rows that the policy knows: doors (of DoorChain-v0), or an entry point module:Class."""
+    module, colon, attribute = CORRECTORS.get(name, name).partition(":")
+    if not colon:
+        allowed = ", ".join(CORRECTORS)
+        raise ConfigError(
+            f"corrector is {name!r}; allowed: {allowed}, or mypackage.correctors:Class"
+        )
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as problem:
+        raise ConfigError(f"corrector {name!r} cannot be imported: {problem}") from problem
+    corrector: Corrector = kind(known.transitions.obs)
+    return corrector
+
+
+def intervened(
+    task: Task,
+    policy: Any,
+    corrector: Corrector,
+    frames: int,
+    *,
+    rules: Rules | None = None,
+    seed: int = 0,
+    greedy: bool = True,
+    recipe: str | None = None,
+) -> Dataset:
+    """A dataset of episodes of `policy` (as in `collect`) with interventions of the `corrector`,
+    which makes `frames` of its rows."""
+    act = behaviour(policy, task.spec, greedy=greedy)
+    generator = torch.Generator().manual_seed(seed)
+
+    def policy_of_step(obs: Tensor) -> Tensor:
+        return at_step(act, 0)(obs, generator)
+
+    rows = record_interventions(task, policy_of_step, corrector, frames, generator, rules)
+    return dataset_of_rows(rows, task.spec, recipe)
+
+
+@torch.no_grad()
+def record_interventions(
+    task: Task,
+    policy: Callable[[Tensor], Tensor],
+    corrector: Corrector,
+    frames: int,
+    generator: torch.Generator,
+    rules: Rules | None = None,
+) -> Transitions:
+    """Episodes of the `policy`, observations [1, S] to actions [1, A], with interventions, until
+    the corrector made `frames` rows, exactly; the last episode is cut there. Their column
+    `segment` says who acted. Fewer where the policy did not fail in 50 episodes in a row. Raises
+    `ConfigError` for fewer than one frame."""
+    if frames < 1:
+        raise ConfigError(f"frames is {frames}, it must be at least 1")
+    rules, rows, left, idle = rules or Rules(), list[Transitions](), frames, 0
+    while left > 0 and idle < IDLE:
+        episode = _episode(task, policy, corrector, left, generator, rules)
+        rows += episode
+        made = sum(int(row.segment[0] > POLICY) for row in episode if row.segment is not None)
+        left, idle = left - made, 0 if made else idle + 1
+    return _joined(rows)
+
+
+def _episode(
+    task: Task,
+    policy: Callable[[Tensor], Tensor],
+    corrector: Corrector,
+    left: int,
+    generator: torch.Generator,
+    rules: Rules,
+) -> list[Transitions]:
+    """The rows of one episode, with at most `left` of the corrector."""
+    state = task.reset(1, generator)
+    obs, mode, rows = task.observe(state), POLICY, list[Transitions]()
+    seen: list[Tensor] = []
+    for t in range(step_limit(task.spec)):
+        seen.append(obs[0])
+        if mode == POLICY and corrector.failing(seen):
+            mode = RECOVER if rules.recover else CORRECT
+        if mode == RECOVER and corrector.familiar(obs[0]):
+            mode, seen = (CORRECT, seen) if rules.correct else (POLICY, [obs[0]])
+        if mode == POLICY:
+            action = policy(obs)
+        else:
+            action = (corrector.recover if mode == RECOVER else corrector.correct)(obs[0])[None]
+            left -= 1
+        step = task.step(state, action)
+        over = corrector.over(obs[0], step.obs[0])
+        corrected = mode == CORRECT and over
+        last = t + 1 == step_limit(task.spec) or (mode > POLICY and left == 0)
+        cut = ~step.terminated & (last or (corrected and rules.ends))
+        rows.append(
+            Transitions(
+                obs, action, step.reward, step.obs, step.terminated, cut,
+                segment=torch.tensor([mode]),
+            )
+        )  # fmt: skip
+        if bool(step.terminated | cut):
+            break
+        if corrected:
+            mode = POLICY
+        if over or corrected:
+            seen = []
+        state, obs = step.state, step.obs
+    return rows
+
+
+@torch.no_grad()
+def record_demonstrations(
+    task: Task,
+    corrector: Corrector,
+    frames: int,
+    generator: torch.Generator,
+) -> Transitions:
+    """Whole episodes in which the corrector alone acts, `frames` rows; the last one is cut."""
+    rows: list[Transitions] = []
+    while len(rows) < frames:
+        state = task.reset(1, generator)
+        obs = task.observe(state)
+        for t in range(step_limit(task.spec)):
+            action = corrector.correct(obs[0])[None]
+            step = task.step(state, action)
+            last = t + 1 == step_limit(task.spec) or len(rows) + 1 == frames
+            cut = ~step.terminated & last
+            rows.append(
+                Transitions(
+                    obs, action, step.reward, step.obs, step.terminated, cut,
+                    segment=torch.tensor([DEMONSTRATION]),
+                )
+            )  # fmt: skip
+            if bool(step.terminated | cut) or len(rows) == frames:
+                break
+            state, obs = step.state, step.obs
+    return _joined(rows)
+
+
+def _joined(rows: list[Transitions]) -> Transitions:
+    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "segment")
+    return Transitions(**{name: torch.cat([getattr(row, name) for row in rows]) for name in names})

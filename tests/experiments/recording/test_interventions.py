@@ -1,0 +1,191 @@
+"""Recording with interventions: the two rules, the number of frames, and the scripted corrector."""
+
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from experiments.cli.collect import main as collect_main
+from experiments.recording.door_corrector import DoorCorrector
+from experiments.recording.interventions import (
+    CORRECT,
+    DEMONSTRATION,
+    POLICY,
+    RECOVER,
+    RULES,
+    Rules,
+    record_demonstrations,
+    record_interventions,
+)
+from mbrl.data import from_arrays, load, save_npz
+from mbrl.errors import ConfigError, DataError
+from mbrl.tasks import make
+from mbrl.types import Transitions
+
+TASK = make("DoorChain-v0")
+
+
+def draws(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def known() -> Transitions:
+    corrector = DoorCorrector(torch.zeros(5, 8))
+    return record_demonstrations(TASK, corrector, 300, draws())
+
+
+def ahead(obs: Tensor) -> Tensor:
+    """A policy that walks on, past most doors."""
+    return torch.tensor([[1.0, 0.0]]).expand(len(obs), 2)
+
+
+def recorded(rules: Rules, frames: int = 300) -> tuple[Transitions, DoorCorrector]:
+    corrector = DoorCorrector(known().obs)
+    return record_interventions(TASK, ahead, corrector, frames, draws(1), rules), corrector
+
+
+def parts(rows: Transitions) -> list[list[tuple[int, int, int]]]:
+    """For each episode its parts: segment, first row, row behind the last."""
+    assert rows.segment is not None
+    result = []
+    for a, b in rows.episodes():
+        spans, at = [], a
+        for segment, group in groupby(rows.segment[a:b].tolist()):
+            length = len(list(group))
+            spans.append((segment, at, at + length))
+            at += length
+        result.append(spans)
+    return result
+
+
+def test_demonstrations_are_whole_but_the_last() -> None:
+    rows = known()
+    assert len(rows) == 300 and rows.segment is not None
+    assert (rows.segment == DEMONSTRATION).all()
+    assert rows.terminated[[b - 1 for _, b in rows.episodes()[:-1]]].all()
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules(ends=False), Rules(recover=False, ends=False)])
+def test_frames_of_the_corrector_are_counted_exactly(rules: Rules) -> None:
+    for frames in (1, 17, 150):
+        rows, _ = recorded(rules, frames)
+        assert rows.segment is not None
+        assert int((rows.segment > POLICY).sum()) == frames
+        assert bool(rows.ends[-1])
+
+
+def test_recover_comes_before_correct_and_the_episode_ends_after() -> None:
+    rows, corrector = recorded(Rules())
+    episodes = parts(rows)
+    recovered = 0
+    for number, spans in enumerate(episodes):
+        order = [segment for segment, _, _ in spans]
+        assert order in (
+            [POLICY], [POLICY, RECOVER], [POLICY, CORRECT], [POLICY, RECOVER, CORRECT]
+        )  # fmt: skip
+        if number == len(episodes) - 1:
+            continue  # cut where the frames were made
+        for segment, a, b in spans:
+            if segment == RECOVER and b < spans[-1][2]:
+                assert corrector.familiar(rows.next_obs[b - 1])  # within 0.05 of a known state
+                assert not any(corrector.familiar(obs) for obs in rows.obs[a:b])
+                recovered += 1
+            if segment == CORRECT:
+                over = [corrector.over(rows.obs[i], rows.next_obs[i]) for i in range(a, b)]
+                assert not any(over[:-1])
+                assert over[-1] or len(range(spans[0][1], b)) == 200
+                assert bool(rows.ends[b - 1])
+    assert recovered > 5
+
+
+def test_without_the_second_rule_the_policy_goes_on() -> None:
+    rows, _ = recorded(Rules(ends=False))
+    after = [
+        later
+        for spans in parts(rows)
+        for (segment, _, _), (later, _, _) in pairwise(spans)
+        if segment == CORRECT
+    ]
+    assert len(after) > 3 and set(after) == {POLICY}
+
+
+def test_corrections_alone_and_recoveries_alone() -> None:
+    rows, _ = recorded(Rules(recover=False, ends=False))
+    assert rows.segment is not None and not (rows.segment == RECOVER).any()
+    rows, corrector = recorded(Rules(correct=False, ends=False), 60)
+    assert rows.segment is not None and not (rows.segment == CORRECT).any()
+    for spans in parts(rows)[:-1]:
+        for (segment, _, stop), (later, _, _) in pairwise(spans):
+            if segment == RECOVER:
+                assert later == POLICY and corrector.familiar(rows.next_obs[stop - 1])
+
+
+def test_a_policy_that_does_not_fail_is_left_alone() -> None:
+    corrector = DoorCorrector(known().obs)
+
+    def policy(obs: Tensor) -> Tensor:
+        return corrector.correct(obs[0])[None]
+
+    rows = record_interventions(TASK, policy, corrector, 10, draws(2))
+    assert rows.segment is not None and (rows.segment == POLICY).all()
+    assert len(rows.episodes()) == 50
+
+
+def test_the_corrector_sees_failures() -> None:
+    corrector = DoorCorrector(known().obs)
+    held, free = torch.zeros(8), torch.zeros(8)
+    held[3] = 1.0
+    assert corrector.failing([free, held, held, held])
+    assert not corrector.failing([held, held]) and not corrector.failing([held, free, held, held])
+    assert not corrector.failing([free] * 25) and corrector.failing([free] * 26)
+    closer = [torch.tensor([0.01 * i, 0, 0, 0, 1, 0, 0, 0]) for i in range(60)]
+    assert not corrector.failing(closer)
+    with pytest.raises(DataError, match="record more demonstrations"):
+        DoorCorrector(torch.arange(40.0).view(5, 8) * (torch.arange(8) != 3))
+
+
+def test_what_cannot_be_recorded_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must recover or correct"):
+        Rules(recover=False, correct=False)
+    with pytest.raises(ConfigError, match="only end with a correction"):
+        Rules(correct=False)
+    with pytest.raises(ConfigError, match="frames is 0"):
+        recorded(Rules(), 0)
+
+
+def test_segments_are_a_column_of_files(tmp_path: Path) -> None:
+    rows, _ = recorded(Rules(), 40)
+    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "segment")
+    dataset = from_arrays(**{n: getattr(rows, n) for n in names}, spec=TASK.spec)
+    save_npz(dataset, tmp_path / "rows.npz")
+    again = load(tmp_path / "rows.npz").transitions.segment
+    assert again is not None and torch.equal(again, rows.segment)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="segment is 4 in row 2; it must be 0 to 3"):
+        from_arrays([[0.0]] * 3, [0.0] * 3, [0.0] * 3, next_obs=[[1.0]] * 3,
+                    terminated=[False, False, True], segment=[0, 3, 4])  # fmt: skip
+
+
+def test_the_command_records_with_a_corrector(tmp_path: Path) -> None:
+    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "segment")
+    rows = known()
+    dataset = from_arrays(**{n: getattr(rows, n) for n in names}, spec=TASK.spec)
+    save_npz(dataset, tmp_path / "known.npz")
+    options = ["--corrector", "doors", "--known", str(tmp_path / "known.npz"), "--steps", "25"]
+    for rules in RULES:
+        out = tmp_path / f"{rules}.npz"
+        command = ["DoorChain-v0", *options, "--rules", rules, "--out", str(out)]
+        assert collect_main(command) == 0
+        again = load(out)
+        assert again.transitions.segment is not None
+        assert int((again.transitions.segment > POLICY).sum()) == 25
+        assert f"--rules {rules} --steps 25 --seed 0" in str(again.provenance.recipe)
+    for words, text in (
+        (["DoorChain-v0", "--corrector", "doors"], "needs --known"),
+        (["DoorChain-v0", "--corrector", "me", *options[2:]], "allowed: doors, or mypackage"),
+        (["DoorChain-v0", "--corrector", "no:One", *options[2:]], "cannot be imported"),
+        (["pendulum", "--corrector", "doors"], "are for tasks"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            collect_main(words)
