@@ -33,6 +33,7 @@ from mbrl.config import (
 from mbrl.errors import ConfigError
 from mbrl.networks import (
     MLP,
+    ActionScale,
     Normaliser,
     SquashedGaussianPolicy,
     TanhMeanGaussianPolicy,
@@ -51,9 +52,9 @@ class FamO2OConfig(Settings):
     AntMaze runs have 8 to 14 with an expectile of 0.9."""
 
     lowest: NonNegative = 1.0  # range of beta, the temperature of the advantage weights
-    highest: NonNegative = 5.0
+    highest: NonNegative = 5.0  # its other end
     code: Count = 6  # numbers that beta is coded in, an even count
-    code_base: Positive = 10_000.0
+    code_base: Positive = 10_000.0  # how much slower the last angle of the code is than the first
     target_entropy: Finite = -0.5  # of the balance policy
     alpha: Positive = 1.0  # its first temperature
     expectile: Fraction = 0.7  # tau of the value regression
@@ -97,6 +98,11 @@ class FamilyPolicy(nn.Module):
         self.universal = TanhMeanGaussianPolicy(wide, config.hidden, generator=generator)
         one = replace(spec, action_dim=1, action_low=(-1.0,), action_high=(1.0,))
         self.balance = SquashedGaussianPolicy(one, config.hidden, generator=generator)
+
+    @property
+    def scale(self) -> ActionScale:
+        """Between [-1, 1] and the task's bounds."""
+        return self.universal.scale
 
     def in_range(self, unit: Tensor) -> Tensor:
         """Balances for numbers in [-1, 1]."""

@@ -45,10 +45,10 @@ class WSRLConfig(CollectorConfig, CQLConfig):
             init="torch",
         )
     )
-    calibrated: bool = True
-    frozen: CountOrZero = 5000
-    logged_share: Probability | None = 0.0
-    updates_per_step: Count = 4
+    calibrated: bool = True  # values below the logged return are not pressed further
+    frozen: CountOrZero = 5000  # rows of the unchanged policy before the first update in the task
+    logged_share: Probability | None = 0.0  # of each batch in the task; None: with the experience
+    updates_per_step: Count = 4  # of the critics; `learner.policy_every` of them for one actor's
 
     def __post_init__(self) -> None:
         super().__post_init__()
