@@ -9,13 +9,20 @@ from experiments.__main__ import main
 from experiments.bench import measure
 
 
-def test_quick_measures_every_workload_and_writes_a_record(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(list(measure.WORKLOADS), marks=pytest.mark.long, id="all"),
+        pytest.param(["sac_small", "model_fit", "rollout_single"], id="some"),
+    ],
+)
+def test_quick_measures_workloads_and_writes_a_record(names, tmp_path, capsys):
     out = tmp_path / "a" / "record.json"
     threads = torch.get_num_threads()
-    assert main(["bench", "--quick", "--out", str(out)]) == 0
+    assert main(["bench", "--quick", "--workloads", *names, "--out", str(out)]) == 0
     assert torch.get_num_threads() == threads
     record = json.loads(out.read_text())
-    assert set(record["workloads"]) == set(measure.WORKLOADS)
+    assert set(record["workloads"]) == set(names)
     for result in record["workloads"].values():
         assert result["rate"] > 0 and len(result["windows"]) == measure.WINDOWS
         middle = (

@@ -5,7 +5,7 @@ import pytest
 from algorithms import ALGORITHMS, BC
 from experiments.studies import solve_choice
 
-TINY = {"steps": 3, "updates": 20, "resamples": 2, "episodes": 4, "data": "pendulum/random"}
+TINY = {"steps": 3, "updates": 20, "resamples": 2, "episodes": 4, "data": "reacher/expert"}
 
 
 def test_the_score_chosen_is_that_of_one_of_the_portfolio(tmp_path):
