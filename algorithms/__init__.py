@@ -17,6 +17,8 @@ from algorithms.discrete_iql import DiscreteIQL
 from algorithms.discrete_sac_n import DiscreteSACN, DiscreteSACNConfig
 from algorithms.edac import EDAC, EDACConfig
 from algorithms.f_dvl import FDVL, FDVLConfig
+from algorithms.fql import FQL, FQLConfig
+from algorithms.generative_bc import GenerativeBC, GenerativeBCConfig
 from algorithms.ggd_sac import GGDSAC, GGDSACConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.mbpo import MBPO, MBPOConfig
@@ -52,6 +54,7 @@ __all__ = [
     "CRR",
     "EDAC",
     "FDVL",
+    "FQL",
     "GGDSAC",
     "IQL",
     "MBPO",
@@ -85,7 +88,10 @@ __all__ = [
     "DiscreteSACNConfig",
     "EDACConfig",
     "FDVLConfig",
+    "FQLConfig",
     "GGDSACConfig",
+    "GenerativeBC",
+    "GenerativeBCConfig",
     "IQLConfig",
     "MBPOConfig",
     "MOBILEConfig",
@@ -132,6 +138,8 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "sac_n": (SACN, SACNConfig),
     "edac": (EDAC, EDACConfig),
     "cdsa": (CDSA, CDSAConfig),
+    "generative_bc": (GenerativeBC, GenerativeBCConfig),
+    "fql": (FQL, FQLConfig),
     "mbpo": (MBPO, MBPOConfig),
     "mopo": (MOPO, MOPOConfig),
     "ravl": (RAVL, RAVLConfig),

@@ -49,6 +49,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "sac_n": {"learner": LEARNER},
     "edac": {"learner": LEARNER | {"eta": 1.0}},
     "cdsa": {"hidden": [16], "td3_bc": {"hidden": [16]}},
+    "generative_bc": {"hidden": [16], "flow": {"steps": 3}},
+    "fql": {"hidden": [16], "flow": {"steps": 3}},
     "mopo": MODEL_BASED,
     "morel": MODEL_BASED | {"threshold": 1.0},
     "combo": MODEL_BASED | {"samples": 3},

@@ -198,6 +198,7 @@ LEARNING["recoil"] = {"hidden": [32], "learning_rate": 3e-3, "expert_episodes": 
 LEARNING["a2pr"] = {"hidden": [32], "critic_hidden": [32], "vae_hidden": [32]}
 LEARNING["a2pr"] |= {"learning_rate": 3e-3, "normalise_obs": False}
 LEARNING["cdsa"] = {"hidden": [32], "learning_rate": 3e-3, "td3_bc": LEARNING["td3_bc"]}
+LEARNING["fql"] = {"hidden": [32], "learning_rate": 3e-3, "alpha": 1.0, "gamma": 0.9}
 LEARNING["awac"] = {"hidden": [32], "learning_rate": 3e-3, "temperature": 0.1}
 LEARNING["crr"] = {"hidden": [32], "learning_rate": 3e-3, "filter": "binary", "baseline": "max"}
 FAST = {"hidden": [32], "batch_size": 64, "actor_lr": 3e-3, "critic_lr": 3e-3, "alpha_lr": 3e-3}
