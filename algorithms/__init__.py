@@ -16,10 +16,12 @@ from algorithms.discrete_cql import DiscreteCQL, DiscreteCQLConfig
 from algorithms.discrete_iql import DiscreteIQL
 from algorithms.discrete_sac_n import DiscreteSACN, DiscreteSACNConfig
 from algorithms.edac import EDAC, EDACConfig
+from algorithms.expo import EXPO, EXPOConfig
 from algorithms.f_dvl import FDVL, FDVLConfig
 from algorithms.fql import FQL, FQLConfig
 from algorithms.generative_bc import GenerativeBC, GenerativeBCConfig
 from algorithms.ggd_sac import GGDSAC, GGDSACConfig
+from algorithms.idql import IDQL, IDQLConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.mbpo import MBPO, MBPOConfig
 from algorithms.mobile import MOBILE, MOBILEConfig
@@ -53,9 +55,11 @@ __all__ = [
     "CQL",
     "CRR",
     "EDAC",
+    "EXPO",
     "FDVL",
     "FQL",
     "GGDSAC",
+    "IDQL",
     "IQL",
     "MBPO",
     "MOBILE",
@@ -87,11 +91,13 @@ __all__ = [
     "DiscreteSACN",
     "DiscreteSACNConfig",
     "EDACConfig",
+    "EXPOConfig",
     "FDVLConfig",
     "FQLConfig",
     "GGDSACConfig",
     "GenerativeBC",
     "GenerativeBCConfig",
+    "IDQLConfig",
     "IQLConfig",
     "MBPOConfig",
     "MOBILEConfig",
@@ -140,6 +146,8 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "cdsa": (CDSA, CDSAConfig),
     "generative_bc": (GenerativeBC, GenerativeBCConfig),
     "fql": (FQL, FQLConfig),
+    "idql": (IDQL, IDQLConfig),
+    "expo": (EXPO, EXPOConfig),
     "mbpo": (MBPO, MBPOConfig),
     "mopo": (MOPO, MOPOConfig),
     "ravl": (RAVL, RAVLConfig),
