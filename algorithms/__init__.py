@@ -15,6 +15,7 @@ from algorithms.crr import CRR, CRRConfig
 from algorithms.discrete_cql import DiscreteCQL, DiscreteCQLConfig
 from algorithms.discrete_iql import DiscreteIQL
 from algorithms.discrete_sac_n import DiscreteSACN, DiscreteSACNConfig
+from algorithms.ebt import EBT, EBTConfig
 from algorithms.edac import EDAC, EDACConfig
 from algorithms.expo import EXPO, EXPOConfig
 from algorithms.f_dvl import FDVL, FDVLConfig
@@ -54,6 +55,7 @@ __all__ = [
     "COMBO",
     "CQL",
     "CRR",
+    "EBT",
     "EDAC",
     "EXPO",
     "FDVL",
@@ -90,6 +92,7 @@ __all__ = [
     "DiscreteIQL",
     "DiscreteSACN",
     "DiscreteSACNConfig",
+    "EBTConfig",
     "EDACConfig",
     "EXPOConfig",
     "FDVLConfig",
@@ -144,6 +147,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "sac_n": (SACN, SACNConfig),
     "edac": (EDAC, EDACConfig),
     "cdsa": (CDSA, CDSAConfig),
+    "ebt": (EBT, EBTConfig),
     "generative_bc": (GenerativeBC, GenerativeBCConfig),
     "fql": (FQL, FQLConfig),
     "idql": (IDQL, IDQLConfig),

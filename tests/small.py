@@ -49,6 +49,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "sac_n": {"learner": LEARNER},
     "edac": {"learner": LEARNER | {"eta": 1.0}},
     "cdsa": {"hidden": [16], "td3_bc": {"hidden": [16]}},
+    "ebt": {"hidden": [16], "max_steps": 4},
     "generative_bc": {"hidden": [16], "flow": {"steps": 3}},
     "fql": {"hidden": [16], "flow": {"steps": 3}},
     "idql": {"hidden": [16], "diffusion": {"steps": 3}, "candidates": 4},
