@@ -16,6 +16,7 @@ STUDIES: dict[str, str] = {
     "control_recipes": "a policy gradient of any recipe in a control task",
     "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",
+    "expressive": "scores, modes and cost of policies that can have several modes",
     "few_steps": "quality of generated windows against the number of network evaluations",
     "guided_law": "samples of a guided diffusion against their exact distribution",
     "horizons": "rollout lengths of NEUBAY, and its values against returns in the task",
