@@ -75,7 +75,7 @@ class Recipe:
     where there are any; a search gives the expert too. `sampled` says whether the medium policy is
     sampled or acts by its mode, `noise` is that of the expert and of a search's medium policy
     (share of the action range, or probability of a random action), `narrow` accepts the start
-    observations of that tier, `demonstrator` is a medium policy that needs no training."""
+    observations of that tier, `demonstrator` takes the expert's place."""
 
     training: Training | Search | None = None
     sampled: bool = True
@@ -351,7 +351,7 @@ class FamilyRecorder:
         spec = self.card.spec(tier)
         if tier.name == "random":
             return uniform_actions(spec)
-        if tier.name == "medium" and self.recipe.demonstrator is not None:
+        if tier.name == "expert" and self.recipe.demonstrator is not None:
             return self.recipe.demonstrator
         noise = 0.0 if tier.name == "narrow" else self.recipe.noise
         if isinstance(self.recipe.training, Search):

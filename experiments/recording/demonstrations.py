@@ -5,7 +5,7 @@ from torch import Generator, Tensor
 
 from mbrl.tasks.modes import GOAL, RADIUS
 
-NOISE = 0.1  # deviation of the actions around each way
+NOISE = 0.08  # deviation of the actions around each way
 PASSED = 0.1  # Obstacle-v0: from this far to a side the demonstrator stays on it
 ASIDE = 0.7  # and passes the obstacle there
 

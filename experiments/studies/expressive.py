@@ -17,7 +17,7 @@ from mbrl.records import Evaluations
 from mbrl.tasks.modes import START, WIDTH, Modes, Obstacle
 
 VERSION = 1
-DEFAULTS = prerequisites.DEFAULTS | {"data": "modes/medium", "algorithm": "bc"}
+DEFAULTS = prerequisites.DEFAULTS | {"data": "modes/expert", "algorithm": "bc"}
 ANGLES, DRAWS = 16, 100  # observations at which samples are sorted by mode, and samples at each
 ROWS = 256  # logged observations at which passes of a network are counted
 
