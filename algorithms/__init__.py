@@ -15,10 +15,15 @@ from algorithms.crr import CRR, CRRConfig
 from algorithms.discrete_cql import DiscreteCQL, DiscreteCQLConfig
 from algorithms.discrete_iql import DiscreteIQL
 from algorithms.discrete_sac_n import DiscreteSACN, DiscreteSACNConfig
+from algorithms.ebt import EBT, EBTConfig
 from algorithms.edac import EDAC, EDACConfig
+from algorithms.expo import EXPO, EXPOConfig
 from algorithms.f_dvl import FDVL, FDVLConfig
 from algorithms.famo2o import FamO2O, FamO2OConfig
+from algorithms.fql import FQL, FQLConfig
+from algorithms.generative_bc import GenerativeBC, GenerativeBCConfig
 from algorithms.ggd_sac import GGDSAC, GGDSACConfig
+from algorithms.idql import IDQL, IDQLConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.lift import LIFT, LIFTConfig
 from algorithms.mbpo import MBPO, MBPOConfig
@@ -55,9 +60,13 @@ __all__ = [
     "COMBO",
     "CQL",
     "CRR",
+    "EBT",
     "EDAC",
+    "EXPO",
     "FDVL",
+    "FQL",
     "GGDSAC",
+    "IDQL",
     "IQL",
     "LIFT",
     "MBPO",
@@ -92,11 +101,17 @@ __all__ = [
     "DiscreteIQL",
     "DiscreteSACN",
     "DiscreteSACNConfig",
+    "EBTConfig",
     "EDACConfig",
+    "EXPOConfig",
     "FDVLConfig",
+    "FQLConfig",
     "FamO2O",
     "FamO2OConfig",
     "GGDSACConfig",
+    "GenerativeBC",
+    "GenerativeBCConfig",
+    "IDQLConfig",
     "IQLConfig",
     "LIFTConfig",
     "MBPOConfig",
@@ -151,6 +166,11 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "rlpd": (RLPD, RLPDConfig),
     "ro2o": (RO2O, RO2OConfig),
     "famo2o": (FamO2O, FamO2OConfig),
+    "ebt": (EBT, EBTConfig),
+    "generative_bc": (GenerativeBC, GenerativeBCConfig),
+    "fql": (FQL, FQLConfig),
+    "idql": (IDQL, IDQLConfig),
+    "expo": (EXPO, EXPOConfig),
     "mbpo": (MBPO, MBPOConfig),
     "lift": (LIFT, LIFTConfig),
     "mopo": (MOPO, MOPOConfig),

@@ -60,19 +60,21 @@ class DiffusionConfig(Settings):
         return edm_levels(self.steps, sigma_max=self.sigma_max, sigma_min=self.sigma_min)
 
 
-def precondition(network: nn.Module, x: Tensor, sigma: Tensor) -> Tensor:
+def precondition(network: Callable[..., Tensor], x: Tensor, sigma: Tensor) -> Tensor:
     """D(x; sigma) = c_skip x + c_out F(c_in x; ln(sigma) / 4) for data of deviation 1 (EDM,
-    table 1), x [B, L, F], sigma [B]."""
-    s = sigma[:, None, None]
+    table 1), x [B, ...], sigma [B]."""
+    s = sigma.view(-1, *[1] * (x.ndim - 1))
     norm = (s.square() + 1.0).sqrt()
-    out: Tensor = network(x / norm, sigma.log() / 4.0)
+    out = network(x / norm, sigma.log() / 4.0)
     return x / norm.square() + s / norm * out
 
 
-def denoising_loss(network: nn.Module, x: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
+def denoising_loss(
+    network: Callable[..., Tensor], x: Tensor, sigma: Tensor, noise: Tensor
+) -> Tensor:
     """Mean of (sigma^2 + 1) / sigma^2 (D(x + sigma n; sigma) - x)^2 over all entries (EDM,
-    eq. 8); x, noise [B, L, F], sigma [B]."""
-    s = sigma[:, None, None]
+    eq. 8); x, noise [B, ...], sigma [B]."""
+    s = sigma.view(-1, *[1] * (x.ndim - 1))
     error = precondition(network, x + s * noise, sigma) - x
     return (error.square() * (1.0 + 1.0 / s.square())).mean()
 

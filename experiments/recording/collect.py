@@ -38,6 +38,7 @@ from experiments.recording.behaviour import (
     train,
     uniform_actions,
 )
+from experiments.recording.demonstrations import modes_demonstrator, obstacle_demonstrator
 from experiments.recording.environment import (
     RECORDED,
     STEPS,
@@ -76,12 +77,13 @@ class Recipe:
     where there are any; a search gives the expert too. `sampled` says whether the medium policy is
     sampled or acts by its mode, `noise` is that of the expert and of a search's medium policy
     (share of the action range, or probability of a random action), `narrow` accepts the start
-    observations of that tier."""
+    observations of that tier, `demonstrator` takes the expert's place."""
 
     training: Training | Search | None = None
     sampled: bool = True
     noise: float = 0.05
     narrow: Callable[[Tensor], Tensor] | None = None
+    demonstrator: Behaviour | None = None
 
 
 RECIPES: dict[str, Recipe] = {
@@ -125,6 +127,8 @@ RECIPES: dict[str, Recipe] = {
         Search("ars", 85, 10, 64, 4, noise=0.03, step=0.02, judge=5),
         noise=0.01,  # the expert turns over under more
     ),
+    "modes": Recipe(demonstrator=modes_demonstrator),
+    "obstacle": Recipe(demonstrator=obstacle_demonstrator),
 }
 
 
@@ -391,6 +395,8 @@ class FamilyRecorder:
         spec = self.card.spec(tier)
         if tier.name == "random":
             return uniform_actions(spec)
+        if tier.name == "expert" and self.recipe.demonstrator is not None:
+            return self.recipe.demonstrator
         noise = 0.0 if tier.name == "narrow" else self.recipe.noise
         if isinstance(self.recipe.training, Search):
             trained = self.card.tier("medium" if tier.name == "medium" else "expert")

@@ -17,6 +17,7 @@ STUDIES: dict[str, str] = {
     "design_search": "searches over the design choices of offline model-based learning",
     "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",
+    "expressive": "scores, modes and cost of policies that can have several modes",
     "few_steps": "quality of generated windows against the number of network evaluations",
     "finetuning": "a policy of one task that goes on in another: scores, limits, jitter",
     "guided_law": "samples of a guided diffusion against their exact distribution",

@@ -23,6 +23,7 @@ from mbrl.tasks.door_chain import DoorChain
 from mbrl.tasks.glucose import Simglucose
 from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
 from mbrl.tasks.gym_task import GymTask
+from mbrl.tasks.modes import Modes, Obstacle
 from mbrl.tasks.mujoco import MUJOCO_TASKS, MujocoTask
 from mbrl.tasks.neorl2 import DoubleMassSpring, Pipeline
 from mbrl.tasks.rocket import RocketRecovery
@@ -51,6 +52,8 @@ TASKS: dict[str, Callable[..., Task]] = {
     "Acrobot-v1": Acrobot,
     "CartPoleSwingUp-v0": CartPoleSwingUp,
     "PointMass-v0": PointMass,
+    "Modes-v0": Modes,
+    "Obstacle-v0": Obstacle,
     "DMSD-v0": DoubleMassSpring,
     "Simglucose-v0": Simglucose,
     "Pipeline-v0": Pipeline,
@@ -64,6 +67,8 @@ TASKS: dict[str, Callable[..., Task]] = {
 OWN = {  # those that are not gymnasium's, with their limits
     "CartPoleSwingUp-v0": 500,
     "PointMass-v0": 30,
+    "Modes-v0": 1,
+    "Obstacle-v0": 20,
     "DMSD-v0": 100,
     "SafetyHalfCheetah-v0": 1000,
     "Simglucose-v0": 480,

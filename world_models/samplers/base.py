@@ -72,7 +72,7 @@ def check_levels(sigmas: Sequence[float]) -> None:
 
 def at(x: Tensor, sigma: float) -> Tensor:
     """The level as a denoiser takes it, [B]."""
-    return x.new_full((len(x),), sigma)
+    return x.new_full((x.shape[0],), sigma)
 
 
 class Marching(Settings, ABC):

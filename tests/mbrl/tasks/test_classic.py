@@ -155,7 +155,7 @@ def options(task_id: str) -> list[dict]:
     return [{}]
 
 
-OWN = [*RANGES, "CartPoleSwingUp-v0", "PointMass-v0"]
+OWN = [*RANGES, "CartPoleSwingUp-v0", "PointMass-v0", "Modes-v0", "Obstacle-v0"]
 
 
 @pytest.mark.parametrize(("task_id", "kw"), [(t, kw) for t in OWN for kw in options(t)])
