@@ -93,7 +93,8 @@ def test_columns_that_some_data_have(tmp_path: Path) -> None:
         same(data.transitions, again)
         for name in ("behaviour_prob", "duration", "expert", "segment"):
             assert torch.equal(getattr(data.transitions, name), getattr(again, name))
-    with pytest.raises(DataError, match="has duration, behaviour_prob, expert, segment, which Minari"):
+    names = "duration, behaviour_prob, expert, segment"
+    with pytest.raises(DataError, match=f"has {names}, which Minari"):
         write(data, tmp_path / "minari", "minari")
 
 
