@@ -18,7 +18,8 @@ def with_source(
     of the rows drawn, and each of its rows as much of that as the next; None: every row of both is
     drawn as often. Rows where `keep` [N] bool is False have weight 0, but stay, so that the rows
     around them keep their neighbours. Weights that `dataset` has (of an earlier call) stay in
-    proportion; the end of each part is the end of an episode.
+    proportion; the end of each part is the end of an episode. Columns that one of the two does not
+    have, such as `behaviour_prob`, are left out.
 
     Raises `ConfigError` for a share outside [0, 1], `DataError` where the two are not of the same
     task or nothing is left to draw from.

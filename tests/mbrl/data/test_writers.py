@@ -84,15 +84,17 @@ def test_columns_that_some_data_have(tmp_path: Path) -> None:
                 "behaviour_prob": torch.rand(20),
                 "duration": torch.rand(20),
                 "expert": torch.arange(20) < 7,
+                "segment": torch.arange(20) % 4,
             }
         )
     )
-    for kind in ("csv", "parquet"):
+    for kind in ("csv", "parquet", "npz", "rows"):
         again = load(write(data, tmp_path / f"x.{kind}", kind), spec=data.spec).transitions
         same(data.transitions, again)
-        for name in ("behaviour_prob", "duration", "expert"):
+        for name in ("behaviour_prob", "duration", "expert", "segment"):
             assert torch.equal(getattr(data.transitions, name), getattr(again, name))
-    with pytest.raises(DataError, match="has duration, behaviour_prob, expert, which Minari"):
+    names = "duration, behaviour_prob, expert, segment"
+    with pytest.raises(DataError, match=f"has {names}, which Minari"):
         write(data, tmp_path / "minari", "minari")
 
 
