@@ -241,8 +241,7 @@ class FamilyLearner:
 
 
 class FamO2O(Agent[Batch]):
-    """IQL with a policy for every balance between improvement and cloning, and a second policy that
-    chooses the balance in a state.
+    """IQL for every balance between improving and cloning, and a policy of balances.
 
     Formula:
 

@@ -67,8 +67,10 @@ class LIFTConfig(OnlineModelBasedConfig):
 
 
 class LIFT(Agent[Batch]):
-    """A policy that was trained elsewhere, fine-tuned with greedy actions in the task: what it
-    explores, it explores in a model that is fitted to them. `run lift TASK --after FOLDER`.
+    """A trained policy that acts greedily in a task and explores in a model of it.
+
+    `run lift TASK --after FOLDER`: the policy is that of an earlier run, the model is fitted to what
+    it meets.
 
     Formula:
 

@@ -42,8 +42,9 @@ class RLPDConfig(CollectorConfig, SoftConfig):
 
 
 class RLPD(Agent[Batch]):
-    """Soft actor-critic in a task whose batches are half logged rows: `prepare(dataset)`, then
-    `learn(task, steps)`.
+    """Soft actor-critic in a task, with logged rows in every batch.
+
+    `prepare(dataset)`, then `learn(task, steps)`; on the command line `run rlpd TASK --logged DATA`.
 
     Formula:
 

@@ -165,8 +165,9 @@ def paired_values(learner: SoftActorCritic, obs: Tensor, actions: Tensor) -> Ten
 
 
 class RO2O(Agent[Batch]):
-    """SAC-N with smooth values, a smooth policy and pessimism about unseen actions; it goes on in
-    the task without a change of its losses.
+    """SAC-N with smooth values, a smooth policy and pessimism about unseen actions.
+
+    It goes on in the task without a change of its losses.
 
     Formula:
 

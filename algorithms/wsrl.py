@@ -72,8 +72,10 @@ class CalibratedOffline:
 
 
 class WSRL(Agent[Batch]):
-    """Warm-start reinforcement learning: `fit` is Cal-QL, and `learn` afterwards soft actor-critic
-    on its experience alone, of which the unchanged policy makes the first `frozen` rows.
+    """Warm-start reinforcement learning, from logged data into a task.
+
+    `fit` is Cal-QL, and `learn` afterwards soft actor-critic on its experience alone, of which the
+    unchanged policy makes the first `frozen` rows.
 
     Formula:
 
