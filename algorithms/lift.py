@@ -69,8 +69,8 @@ class LIFTConfig(OnlineModelBasedConfig):
 class LIFT(Agent[Batch]):
     """A trained policy that acts greedily in a task and explores in a model of it.
 
-    `run lift TASK --after FOLDER`: the policy is that of an earlier run, the model is fitted to what
-    it meets.
+    `run lift TASK --after FOLDER`: the policy is that of an earlier run, the model is fitted to
+    what it meets.
 
     Formula:
 

@@ -44,7 +44,7 @@ class RLPDConfig(CollectorConfig, SoftConfig):
 class RLPD(Agent[Batch]):
     """Soft actor-critic in a task, with logged rows in every batch.
 
-    `prepare(dataset)`, then `learn(task, steps)`; on the command line `run rlpd TASK --logged DATA`.
+    `prepare(dataset)`, then `learn(task, steps)`; `run rlpd TASK --logged DATA` does both.
 
     Formula:
 
