@@ -9,6 +9,7 @@ from mbrl.errors import unknown_name
 
 # name -> what it measures; the module of that name in this package has `measure`
 STUDIES: dict[str, str] = {
+    "robust": "robust learning in a small decision process that shifts towards failure",
     "adaptation": "an agent's scores in tasks that differ from the data",
     "bandit": "an arm without data: long rollouts without a penalty, and Bayesian agents",
     "compounding": "how a model's error grows along its own predictions",
