@@ -98,7 +98,7 @@ class ImplicitDiffusionLearner:
         self, spec: Spec, config: IDQLConfig, device: torch.device, generator: Generator
     ) -> None:
         self.config = config
-        self.decaying = True
+        self.offline = True  # whether it learns from logged data alone; the agent sets it
         hidden, rate = config.hidden, config.learning_rate
         self.base = GenerativePolicy(
             spec, config.path, hidden, candidates=config.candidates, generator=generator
@@ -126,7 +126,7 @@ class ImplicitDiffusionLearner:
         """One step of policy, value and critics, in that order, and of the target average."""
         c, rows = self.config, batch.batch
         self.optimisers["base"].param_groups[0]["lr"] = (
-            cosine_rate(c.learning_rate, c.decay_steps, count) if self.decaying else c.learning_rate
+            cosine_rate(c.learning_rate, c.decay_steps, count) if self.offline else c.learning_rate
         )
         clone = self.base.loss(batch)
         descend(self.optimisers["base"], clone)

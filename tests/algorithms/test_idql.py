@@ -91,6 +91,6 @@ def test_the_policys_rate_decays_offline_alone(pendulum: Dataset) -> None:
     made.learner.update(batch, 5)
     rate = made.learner.optimisers["base"].param_groups[0]["lr"]
     assert rate == pytest.approx(3e-4 / 2)
-    made.learner.decaying = False
+    made.learner.offline = False
     made.learner.update(batch, 9)
     assert made.learner.optimisers["base"].param_groups[0]["lr"] == 3e-4

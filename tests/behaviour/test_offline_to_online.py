@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import IQL, ReBRAC
+from algorithms import ReBRAC
 from experiments.runs import jobs
 from experiments.runs import training as runs
 from experiments.settings import CollectionSettings, RunSettings, build_config, merge
@@ -144,11 +144,15 @@ def test_a_run_that_goes_on_in_the_task_resumes_exactly(
     assert steps[0] == steps[1] == [15, 20, 25, 30]
 
 
-def test_decayed_rates_are_whole_again_online(pendulum: Dataset) -> None:
-    """IQL's policy would stand still: its rate has fallen to 0 over the offline updates."""
-    config = build_config("iql", CONFIGS["iql"] | {"decay_steps": 5})
-    agent = IQL(pendulum.spec, config).fit(pendulum, 6, callbacks=[])
-    rate = agent.optimisers["policy"].param_groups[0]
+@pytest.mark.parametrize(
+    ("name", "policy"), [("iql", "policy"), ("idql", "base"), ("f_dvl", "policy")]
+)
+def test_decayed_rates_are_whole_again_online(name: str, policy: str, pendulum: Dataset) -> None:
+    """The policy would stand still: its rate has fallen to 0 over the offline updates."""
+    config = build_config(name, CONFIGS[name] | {"decay_steps": 5})
+    agent = algorithms.ALGORITHMS[name][0](pendulum.spec, config)
+    agent.fit(pendulum, 6, callbacks=[])
+    rate = agent.optimisers[policy].param_groups[0]
     assert rate["lr"] == 0.0
     before = [p.clone() for p in agent.policy.parameters()]
     agent.learn(make("Pendulum-v1"), 2, callbacks=[])
