@@ -30,7 +30,7 @@ SHORT: dict[str, list[str] | None] = {
     "run ravl": FITTED,
     "run mopo": FITTED,
     "run": ["--steps", "20"],
-    "bench": ["--quick", "--peers", "None"],
+    "bench": ["--quick", "--peers", "None", "--workloads", "sac_small"],
     "collect": None,
     "crosscheck": ["--seeds", "1", "--steps", "300"],
     "data fetch": None,
