@@ -1,6 +1,9 @@
 """Settings that make one training step of each algorithm cheap, and which data suits it."""
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
+
+import pytest
 
 from algorithms import ALGORITHMS
 
@@ -127,6 +130,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "discrete_iql": {"hidden": [16]},
     "discrete_sac_n": {"hidden": [16], "critics": 3},
 }
+
+
+# Between them they have every source and kind of policy; the others differ in their losses, which
+# tests of their own and those of saving and of going on cover for each.
+REPRESENTATIVE = (
+    "bc", "td3_bc", "iql", "cql", "sac", "edac", "cdsa", "wsrl", "famo2o", "generative_bc", "expo",
+    "mbpo", "morel", "neubay", "pgd", "pets", "shac", "policy_gradient", "discrete_cql",
+)  # fmt: skip
+
+
+def others_long(names: Iterable[str]) -> list[Any]:
+    """The names as parameters of a test, those outside `REPRESENTATIVE` marked as long."""
+    return [n if n in REPRESENTATIVE else pytest.param(n, marks=pytest.mark.long) for n in names]
 
 
 OFFLINE = [name for name, (cls, _) in ALGORITHMS.items() if cls.learns_offline]

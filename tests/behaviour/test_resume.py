@@ -22,7 +22,7 @@ from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
 from mbrl.data import save_npz
 from mbrl.records import TIME_COLUMNS, MetricsFile
-from tests.small import CONFIGS, OFFLINE, suited
+from tests.small import CONFIGS, OFFLINE, others_long, suited
 from world_models.fitting import Fit
 
 STEPS = 45
@@ -112,7 +112,7 @@ def assert_same_runs(first: Path, second: Path) -> None:
         assert a["steps"].tolist() == [20, 40, STEPS]
 
 
-@pytest.mark.parametrize("algorithm", OFFLINE)
+@pytest.mark.parametrize("algorithm", others_long(OFFLINE))
 def test_killed_at_several_steps(
     algorithm: str, data_file: str, discrete_file: str, tmp_path: Path
 ) -> None:

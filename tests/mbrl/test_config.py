@@ -25,6 +25,7 @@ from mbrl.policy_gradient.axes.credit import GAE
 from mbrl.policy_gradient.axes.gate import Clip
 from mbrl.policy_gradient.axes.option import Option
 from mbrl.policy_gradient.axes.regulariser import KL
+from tests.small import others_long
 from world_models.samplers import DEIS
 
 
@@ -215,7 +216,7 @@ def bad_options(kind: type, prefix: str = "--") -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", others_long(sorted(ALGORITHMS)))
 def test_the_command_refuses_impossible_settings_by_name(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

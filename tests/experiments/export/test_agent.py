@@ -27,10 +27,10 @@ from mbrl.data.out_of_data import OutOfData
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.types import Dataset, Spec, Transitions
 from tests.algorithms.test_algorithms import build
-from tests.small import CONFIGS, takes
+from tests.small import CONFIGS, REPRESENTATIVE, takes
 
 KINDS = [
-    (name, kind)
+    pytest.param(name, kind, marks=[] if name in REPRESENTATIVE else pytest.mark.long)
     for name in ALGORITHMS
     for kind in ("continuous", "discrete")
     if takes(name, kind) and name != "pets"
