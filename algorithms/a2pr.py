@@ -237,4 +237,4 @@ class A2PR(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[AdvantageGuided, LoggedRows]:
         c = self.config
         learner = AdvantageGuided(self.spec, c, self.device, generator)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)

@@ -53,7 +53,7 @@ class AWAC(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[AdvantageWeighted, LoggedRows]:
         c = self.config
         learner = AdvantageWeighted(self.spec, c, self.device, generator, self.weight)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)
 
     def weight(self, advantage: Tensor) -> Tensor:
         return softmax_weight(advantage, self.config.temperature)

@@ -103,4 +103,4 @@ class BC(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[Cloning, LoggedRows]:
         c = self.config
         learner = Cloning(self.spec, c, self.device, generator)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)

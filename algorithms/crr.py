@@ -68,7 +68,7 @@ class CRR(Agent[Batch]):
             baseline=c.baseline,
             samples=c.samples,
         )
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)
 
     def weight(self, advantage: Tensor) -> Tensor:
         """Equations 3 and 4."""

@@ -140,4 +140,4 @@ class DiscreteCQL(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[ConservativeDQN, LoggedRows]:
         c = self.config
         learner = ConservativeDQN(self.spec, c, self.device, generator)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)

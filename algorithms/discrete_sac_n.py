@@ -144,4 +144,4 @@ class DiscreteSACN(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[DiscreteSoftActorCritic, LoggedRows]:
         c = self.config
         learner = DiscreteSoftActorCritic(self.spec, c, self.device, generator)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)

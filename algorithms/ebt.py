@@ -178,4 +178,4 @@ class EBT(Agent[Drawn]):
     def build(self, generator: Generator) -> tuple[EnergyLearner, LoggedRows]:
         c = self.config
         learner = EnergyLearner(self.spec, c, self.device, generator)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)

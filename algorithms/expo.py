@@ -241,4 +241,4 @@ class EXPO(Agent[Drawn]):
     def build(self, generator: Generator) -> tuple[ExpressiveLearner, LoggedRows]:
         c = self.config
         learner = ExpressiveLearner(self.spec, c, self.device, generator)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)

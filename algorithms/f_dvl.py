@@ -98,14 +98,7 @@ class FDVL(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[DualValue, LoggedRows]:
         c = self.config
         learner = DualValue(self.spec, c, self.device, generator, self.value_loss, self.critic_loss)
-        source = LoggedRows(
-            self.spec,
-            c.gamma,
-            c.batch_size,
-            self.device,
-            normalise_rewards=c.normalise_rewards,
-        )
-        return learner, source
+        return learner, LoggedRows.of(self.spec, c, self.device)
 
     def value_loss(self, difference: Tensor) -> Tensor:
         c = self.config

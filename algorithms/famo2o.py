@@ -261,11 +261,4 @@ class FamO2O(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[FamilyLearner, LoggedRows]:
         c = self.config
         learner = FamilyLearner(self.spec, c, self.device, generator)
-        source = LoggedRows(
-            self.spec,
-            c.gamma,
-            c.batch_size,
-            self.device,
-            normalise_rewards=c.normalise_rewards,
-        )
-        return learner, source
+        return learner, LoggedRows.of(self.spec, c, self.device)

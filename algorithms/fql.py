@@ -171,4 +171,4 @@ class FQL(Agent[Drawn]):
     def build(self, generator: Generator) -> tuple[FlowQLearner, LoggedRows]:
         c = self.config
         learner = FlowQLearner(self.spec, c, self.device, generator)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)

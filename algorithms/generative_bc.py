@@ -70,4 +70,4 @@ class GenerativeBC(Agent[Drawn]):
     def build(self, generator: Generator) -> tuple[GenerativeCloning, LoggedRows]:
         c = self.config
         learner = GenerativeCloning(self.spec, c, self.device, generator)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)

@@ -167,4 +167,4 @@ class IDQL(Agent[Drawn]):
     def build(self, generator: Generator) -> tuple[ImplicitDiffusionLearner, LoggedRows]:
         c = self.config
         learner = ImplicitDiffusionLearner(self.spec, c, self.device, generator)
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)

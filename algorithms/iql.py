@@ -184,11 +184,4 @@ class IQL(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[ImplicitQLearner, LoggedRows]:
         c = self.config
         learner = ImplicitQLearner(self.spec, c, self.device, generator)
-        source = LoggedRows(
-            self.spec,
-            c.gamma,
-            c.batch_size,
-            self.device,
-            normalise_rewards=c.normalise_rewards,
-        )
-        return learner, source
+        return learner, LoggedRows.of(self.spec, c, self.device)

@@ -196,11 +196,4 @@ class ODICE(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[OrthogonalDICE, LoggedRows]:
         c = self.config
         learner = OrthogonalDICE(self.spec, c, self.device, generator)
-        source = LoggedRows(
-            self.spec,
-            c.gamma,
-            c.batch_size,
-            self.device,
-            normalise_rewards=c.normalise_rewards,
-        )
-        return learner, source
+        return learner, LoggedRows.of(self.spec, c, self.device)

@@ -62,7 +62,7 @@ class TD3BC(Agent[Batch]):
             self.policy_loss,
             compiled=CompiledLoss(1.0, 1.0 / self.spec.action_dim, c.alpha, normalised=True),
         )
-        return learner, LoggedRows(self.spec, c.gamma, c.batch_size, self.device)
+        return learner, LoggedRows.of(self.spec, c, self.device)
 
     def policy_loss(
         self, learner: TD3, x: Tensor, action: Tensor, logged: Tensor

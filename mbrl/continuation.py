@@ -8,25 +8,24 @@ from mbrl.errors import ConfigError
 def take_over(agent: Any, earlier: Any) -> None:
     """Give `agent` the networks of `earlier`, targets and temperature among them, and the state of
     their optimisers, by name; rates stay those of `agent`. What `agent.fresh` names stays as it is.
-    Networks that it adds keep their first weights where they follow another one (the average of a
-    policy begins at it).
+    An average of the policy that `earlier` lacks begins at its policy.
 
     Raises `ConfigError` where `earlier` lacks a network that `agent` has, or has it in another
     size.
     """
     fresh = set(getattr(agent, "fresh", ()))
     mine = {name: m for name, m in agent.modules.items() if name not in fresh}
-    theirs = earlier.modules
+    theirs = dict(earlier.modules)
+    if "average" in mine and "actor" in theirs:
+        theirs.setdefault("average", theirs["actor"])
     names = [type(a).__name__ for a in (agent, earlier)]
-    missing = sorted(mine.keys() - theirs.keys() - {"average"})
+    missing = sorted(mine.keys() - theirs.keys())
     if missing:
         raise ConfigError(
             f"{names[0]} has networks that {names[1]} does not have ({', '.join(missing)}; it has "
             f"{', '.join(sorted(theirs))}), so it cannot go on with them"
         )
     for name, module in mine.items():
-        if name not in theirs:
-            continue
         values = theirs[name].state_dict()
         sizes = {k: tuple(v.shape) for k, v in values.items()}
         own = {k: tuple(v.shape) for k, v in module.state_dict().items()}

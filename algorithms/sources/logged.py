@@ -52,6 +52,12 @@ class LoggedRows:
         self.reward_scale = 1.0
         self.waiting: Transitions | None = None  # rows whose columns need the step after them
 
+    @classmethod
+    def of(cls, spec: Spec, config: Any, device: torch.device) -> "LoggedRows":
+        """With `gamma`, `batch_size` and, where it has it, `normalise_rewards` of `config`."""
+        scaled = getattr(config, "normalise_rewards", False)
+        return cls(spec, config.gamma, config.batch_size, device, normalise_rewards=scaled)
+
     @property
     def rows(self) -> Rows:
         """What batches are drawn from. Raises `ConfigError` while there is none."""

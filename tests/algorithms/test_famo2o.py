@@ -11,9 +11,9 @@ from algorithms import FamO2O
 from algorithms.famo2o import balance_code
 from algorithms.learners.critics import q_values
 from experiments.settings import build_config
-from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.types import Dataset, Provenance, Spec, Transitions
+from tests.algorithms.batches import double_batch
 
 D = torch.float64
 SPEC = Spec("small", 3, 2, None, (-1.0, -1.0), (1.0, 1.0), 10)
@@ -25,17 +25,6 @@ def learner(**values: Any) -> Any:
     for module in made.modules.values():
         module.double()
     return made
-
-
-def rows(made: Any, count: int = 6) -> Batch:
-    generator = torch.Generator().manual_seed(2)
-    obs, next_obs = torch.randn(2, count, 3, generator=generator, dtype=D)
-    action = 2 * torch.rand(count, 2, generator=generator, dtype=D) - 1
-    reward = torch.randn(count, generator=generator, dtype=D)
-    batch = Batch(obs, action, reward, next_obs, torch.full((count,), 0.9, dtype=D))
-    batch = made.draw(batch, generator)
-    assert batch.noise is not None
-    return batch._replace(noise=batch.noise.double())
 
 
 def weights(module: torch.nn.Module) -> list[torch.Tensor]:
@@ -57,7 +46,7 @@ def test_code_of_a_balance() -> None:
 def test_balances_of_the_policy_step() -> None:
     """Uniform on logged data; in the task the balance policy's."""
     made = learner(lowest=2.0, highest=6.0)
-    batch = rows(made, 4000)
+    batch = double_batch(made, 4000)
     assert batch.noise is not None
     seen: list[torch.Tensor] = []
     original = made.policy.with_balance
@@ -75,7 +64,7 @@ def test_balances_of_the_policy_step() -> None:
 def test_losses_against_their_formulas() -> None:
     """One balance alone: the policy's is IQL's with that temperature."""
     made = learner(lowest=2.5, highest=2.5, max_weight=4.0)
-    batch, advantage = rows(made), torch.randn(6, dtype=D)
+    batch, advantage = double_batch(made, 6), torch.randn(6, dtype=D)
     obs = made.policy.normaliser(batch.obs)
     code = balance_code(torch.full((6, 1), 2.5, dtype=D), 6, 10_000.0)
     mean = torch.tanh(made.policy.universal.net(torch.cat([obs, code], -1)))
@@ -87,7 +76,7 @@ def test_losses_against_their_formulas() -> None:
 
 def test_balance_loss_reaches_the_balance_policy_alone() -> None:
     made = learner(alpha=0.3)
-    batch = rows(made)
+    batch = double_batch(made, 6)
     assert batch.noise is not None
     others = [made.policy.universal, made.critic, made.critic_target, made.value]
     before = [weights(m) for m in (*others, made.policy.balance)]
@@ -110,7 +99,7 @@ def test_temperature_follows_the_entropy_of_the_balances() -> None:
     """It rises while their entropy is below the target, and falls above it."""
     for target, sign in ((50.0, 1), (-50.0, -1)):
         made = learner(target_entropy=target)
-        made.update_balance(rows(made))
+        made.update_balance(double_batch(made, 6))
         assert np.sign(float(made.log_alpha.detach())) == sign  # it began at 0
 
 

@@ -10,9 +10,9 @@ from torch.distributions import Normal, kl_divergence
 from algorithms import RO2O, SACN
 from algorithms.ro2o import SmoothnessConfig, policy_smoothness, unseen_loss, value_smoothness
 from experiments.settings import build_config
-from mbrl.buffer import Batch
 from mbrl.errors import ConfigError
 from mbrl.types import Spec
+from tests.algorithms.batches import double_batch
 
 D = torch.float64
 SPEC = Spec("small", 3, 2, None, (-1.0, -1.0), (1.0, 1.0), 10)
@@ -29,17 +29,6 @@ def learner(in_task: str = "paper", **smooth: Any) -> Any:
         module.normaliser.mean.copy_(torch.tensor([0.5, -1.0, 0.0]))
         module.normaliser.std.copy_(torch.tensor([1.0, 10.0, 0.1]))
     return made
-
-
-def rows(made: Any, count: int = 5) -> Batch:
-    generator = torch.Generator().manual_seed(2)
-    obs, next_obs = torch.randn(2, count, 3, generator=generator, dtype=D)
-    action = 2 * torch.rand(count, 2, generator=generator, dtype=D) - 1
-    reward = torch.randn(count, generator=generator, dtype=D)
-    batch = Batch(obs, action, reward, next_obs, torch.full((count,), 0.9, dtype=D))
-    batch = made.draw(batch, generator)
-    assert batch.noise is not None and batch.shift is not None
-    return batch._replace(noise=batch.noise.double(), shift=batch.shift.double())
 
 
 def test_linear_values_are_worst_in_a_corner() -> None:
@@ -98,7 +87,7 @@ def q(made: Any, n: int, obs: torch.Tensor, action: torch.Tensor) -> float:
 def test_critics_loss_against_a_loop() -> None:
     """State after state, draw after draw and critic after critic, as the paper writes it."""
     made = learner(pessimism=1.5, value_radius=0.3, value_weight=0.7, unseen_radius=0.2)
-    batch, target = rows(made), torch.randn(5, dtype=D)
+    batch, target = double_batch(made, 5), torch.randn(5, dtype=D)
     assert batch.noise is not None and batch.shift is not None
     got, metrics = made.critic_loss(made, batch, target)
     deviation, errors, smooth, unseen = torch.tensor([1.0, 10.0, 0.1]), [], [], []
@@ -124,7 +113,7 @@ def test_critics_loss_against_a_loop() -> None:
 
 def test_actor_moves_along_draws_of_its_own() -> None:
     made = learner(policy_radius=0.3, policy_weight=2.0)
-    batch = rows(made)
+    batch = double_batch(made, 5)
     assert batch.shift is not None
     term, _ = made.actor_term(made, batch)
     deviation = torch.tensor([1.0, 10.0, 0.1], dtype=D)
@@ -142,7 +131,7 @@ def test_without_radius_it_is_sac_n() -> None:
     """Of three terms the one about unseen actions stays; without its weight nothing does."""
     none = {f"{term}_radius": 0.0 for term in ("value", "policy", "unseen")}
     made = learner(**none, unseen_weight=0.0)
-    batch, target = rows(made), torch.randn(5, dtype=D)
+    batch, target = double_batch(made, 5), torch.randn(5, dtype=D)
     plain = SACN(SPEC, build_config("sac_n", {"learner": SMALL})).learner
     for name, module in plain.modules.items():
         module.double().load_state_dict(made.modules[name].state_dict())
@@ -154,7 +143,7 @@ def test_without_radius_it_is_sac_n() -> None:
 @pytest.mark.parametrize("in_task", ["paper", "released"])
 def test_in_a_task_the_terms_stay_or_go(in_task: str) -> None:
     made = learner(in_task, pessimism=3.0, pessimism_least=0.5)
-    batch, target = rows(made), torch.randn(5, dtype=D)
+    batch, target = double_batch(made, 5), torch.randn(5, dtype=D)
     _, before = made.critic_loss(made, batch, target)
     made.offline = False
     loss, after = made.critic_loss(made, batch, target)

@@ -196,6 +196,17 @@ def refused(settings: RunSettings, values: dict[str, Any], message: str, folder:
         runs.start(settings, config, folder / "online", quiet=True)
 
 
+def test_an_average_that_is_new_begins_at_the_policy(pendulum: Dataset) -> None:
+    """It acts before the first update, where its own first weights would be no policy at all."""
+    first, average = (
+        algorithms.SACN(pendulum.spec, build_config("sac_n", {"learner": values}), seed=seed)
+        for seed, values in enumerate([{"hidden": [8]}, {"hidden": [8], "policy_average": 0.1}])
+    )
+    take_over(average, first)
+    obs = pendulum.transitions.obs[:5]
+    assert torch.equal(average.act(obs)[0], first.act(obs)[0])
+
+
 def test_networks_of_another_size_are_refused(pendulum: Dataset) -> None:
     small, large = (
         algorithms.SACN(pendulum.spec, build_config("sac_n", {"learner": {"hidden": sizes}}))
