@@ -8,7 +8,8 @@ from mbrl.errors import ConfigError
 def take_over(agent: Any, earlier: Any) -> None:
     """Give `agent` the networks of `earlier`, targets and temperature among them, and the state of
     their optimisers, by name; rates stay those of `agent`. What `agent.fresh` names stays as it is.
-    An average of the policy that `earlier` lacks begins at its policy.
+    An average of the policy that `earlier` lacks begins at its policy. Both must scale rewards
+    alike, which is not checked here.
 
     Raises `ConfigError` where `earlier` lacks a network that `agent` has, or has it in another
     size.

@@ -73,7 +73,31 @@ def config_after(settings: RunSettings, config: Any, before: Job) -> Any:
     if earlier.algorithm == settings.algorithm:
         return known
     require_shared_learner(settings, config, earlier, known)
+    if hasattr(config, "normalise_rewards"):
+        config = replace(config, normalise_rewards=scaled_rewards(known))
     return replace(config, learner=replace(config.learner, **networks(known)))
+
+
+def scaled_rewards(config: Any) -> bool:
+    """Whether values are in units of the data's returns."""
+    return bool(getattr(config, "normalise_rewards", False))
+
+
+def require_units(config: Any, known: Any, earlier: RunSettings) -> None:
+    """Raise `ConfigError` unless the values that are taken over are in the units of rewards to
+    come."""
+    if scaled_rewards(known) and earlier.online:
+        raise ConfigError(
+            f"{earlier.algorithm} has values in units of the returns of its logged data "
+            "(normalise_rewards), which a run after one in a task does not know; give --after a "
+            "run on logged data"
+        )
+    if scaled_rewards(known) != scaled_rewards(config):
+        raise ConfigError(
+            f"normalise_rewards is {scaled_rewards(known)} in the earlier run of "
+            f"{earlier.algorithm} and {scaled_rewards(config)} here, and its values go on; train "
+            "it with the same, or take an algorithm that has the setting (cql, wsrl)"
+        )
 
 
 def networks(config: Any) -> dict[str, Any]:
@@ -106,6 +130,7 @@ def require_networks(settings: RunSettings, config: Any, before: Job) -> None:
     known = configs.from_dict(kind, before.read()["config"])
     if earlier.algorithm != settings.algorithm:
         require_shared_learner(settings, config, earlier, known)
+    require_units(config, known, earlier)
     if not isinstance(getattr(config, "learner", None), LearnerConfig):
         return  # the same algorithm; sizes are compared when the networks are taken over
     mine, theirs = networks(config), networks(known)

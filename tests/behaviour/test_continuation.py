@@ -190,6 +190,25 @@ def test_what_cannot_go_on_is_refused(
     refused(other, CONFIGS["rlpd"], "differ in", tmp_path)
 
 
+def test_values_go_on_in_the_units_that_they_were_learned_in(
+    pendulum: Dataset, tmp_path: Path
+) -> None:
+    """CQL with rewards scaled by the data's returns: WSRL scales alike, SAC cannot."""
+    save_npz(pendulum, tmp_path / "pendulum.npz")
+    values = merge(CONFIGS["cql"], {"normalise_rewards": True})
+    first = RunSettings("cql", str(tmp_path / "pendulum.npz"), steps=3, **QUICK)
+    runs.start(first, build_config("cql", values), tmp_path / "logged", quiet=True)
+    options = ["--after", str(tmp_path / "logged"), "--steps", "2", "--no-tensorboard"]
+    command = run_command("wsrl", "Pendulum-v1", options)
+    assert command.config.normalise_rewards
+    runs.create(command.settings, command.config, tmp_path / "online")
+    scale = algorithms.load(tmp_path / "logged" / "checkpoint.pt").source.reward_scale
+    assert first_agent(runs.TrainingRun(tmp_path / "online")).source.reward_scale == scale != 1.0
+    command = run_command("sac", "Pendulum-v1", options)
+    with pytest.raises(ConfigError, match="normalise_rewards is True in the earlier run of cql"):
+        runs.start(command.settings, command.config, tmp_path / "sac", quiet=True)
+
+
 def refused(settings: RunSettings, values: dict[str, Any], message: str, folder: Path) -> None:
     config = build_config(settings.algorithm, values)
     with pytest.raises(ConfigError, match=message):
