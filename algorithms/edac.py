@@ -41,11 +41,11 @@ def diversity_loss(dq_da: Tensor) -> Tensor:
 def critic_loss(learner: SoftActorCritic, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics]:
     """The errors of all critics plus eta times the diversity term."""
     eta, huber = learner.config.eta, learner.config.huber
-    x = torch.cat([batch.obs, batch.action], -1)
-    q, dq_da = ensemble_values(learner.critic, x, learner.spec.action_dim if eta > 0 else 0)
-    loss, metrics = soft_actor_critic.critic_loss(q, target, huber)
     if eta == 0:
-        return loss, metrics
+        return soft_actor_critic.regression(learner, batch, target)
+    x = torch.cat([batch.obs, batch.action], -1)
+    q, dq_da = ensemble_values(learner.critic, x, learner.spec.action_dim)
+    loss, metrics = soft_actor_critic.critic_loss(q, target, huber)
     diversity = diversity_loss(dq_da)
     return loss + eta * diversity, metrics | {"critic/diversity": diversity.detach()}
 

@@ -35,8 +35,10 @@ def build(workload: str, arrays: Sequence[np.ndarray]) -> tuple[Callable[[], obj
     return step, updates
 
 
-def network(key: Any, sizes: Sequence[int], members: int | None = None) -> Params:
-    layers = []
+def network(
+    key: Any, sizes: Sequence[int], members: int | None = None, *, norm: bool = False
+) -> Params:
+    layers: list[tuple[Any, ...]] = []
     lead = () if members is None else (members,)
     for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
         key, one, two = jax.random.split(key, 3)
@@ -44,12 +46,18 @@ def network(key: Any, sizes: Sequence[int], members: int | None = None) -> Param
         shape = (*lead, 1, fan_out) if lead else (fan_out,)
         weight = jax.random.uniform(one, (*lead, fan_in, fan_out), minval=-bound, maxval=bound)
         layers.append((weight, jax.random.uniform(two, shape, minval=-bound, maxval=bound)))
+        if norm and len(layers) < len(sizes) - 1:
+            layers[-1] += (jnp.ones(shape), jnp.zeros(shape))
     return layers
 
 
 def apply(params: Params, x: Any, activate: Callable[[Any], Any] = jax.nn.relu) -> Any:
-    for weight, bias in params[:-1]:
-        x = activate(x @ weight + bias)
+    for layer in params[:-1]:
+        x = x @ layer[0] + layer[1]
+        if len(layer) > 2:
+            x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+            x = x * layer[2] + layer[3]
+        x = activate(x)
     weight, bias = params[-1]
     return x @ weight + bias
 
@@ -141,13 +149,17 @@ def soft_actor_critic(
     return state, update
 
 
-def td3_bc(hidden: Sequence[int], data: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
-    """A critic update a step, actor and targets every second."""
+def td3_bc(
+    hidden: Sequence[int], penalties: tuple[float, float] | None, data: tuple[Any, ...]
+) -> tuple[Any, Callable[..., Any]]:
+    """A critic update a step, actor and targets every second; with `penalties` it is ReBRAC, of
+    actor and critics with LayerNorm."""
     obs_dim, action_dim = data[0].shape[1], data[1].shape[1]
+    data = (*data, jnp.roll(data[1], -1, 0))
     one, two = jax.random.split(jax.random.PRNGKey(0))
     nets = {
         "actor": network(one, (obs_dim, *hidden, action_dim)),
-        "critic": network(two, (obs_dim + action_dim, *hidden, 1), 2),
+        "critic": network(two, (obs_dim + action_dim, *hidden, 1), 2, norm=penalties is not None),
     }
     adam = optax.adam(RATE)
     state = {
@@ -160,16 +172,23 @@ def td3_bc(hidden: Sequence[int], data: tuple[Any, ...]) -> tuple[Any, Callable[
     def update(state: Any, key: Any) -> Any:
         nets, targets, moments = dict(state["nets"]), state["targets"], dict(state["moments"])
         draw, noisy = jax.random.split(key)
-        obs, action, reward, next_obs = rows(data, draw)
+        obs, action, reward, next_obs, logged = rows(data, draw)
         noise = jnp.clip(0.2 * jax.random.normal(noisy, action.shape), -0.5, 0.5)
         next_action = jnp.clip(jnp.tanh(apply(targets["actor"], next_obs)) + noise, -1, 1)
-        goal = reward + GAMMA * values(targets["critic"], next_obs, next_action).min(0)
+        value = values(targets["critic"], next_obs, next_action).min(0)
+        if penalties:
+            value = value - penalties[1] * ((next_action - logged) ** 2).sum(-1)
+        goal = reward + GAMMA * value
 
         def critic_loss(critic: Params) -> Any:
             return ((values(critic, obs, action) - goal) ** 2).mean(-1).sum()
 
         def actor_loss(actor: Params) -> Any:
             chosen = jnp.tanh(apply(actor, obs))
+            if penalties:
+                q = values(nets["critic"], obs, chosen).min(0)
+                scale = 1.0 / jax.lax.stop_gradient(jnp.abs(q).mean())
+                return -scale * q.mean() + penalties[0] * ((chosen - action) ** 2).sum(-1).mean()
             q = apply([(w[0], b[0]) for w, b in nets["critic"]], jnp.concatenate([obs, chosen], -1))
             scale = 2.5 / jax.lax.stop_gradient(jnp.abs(q).mean())
             return -scale * q.mean() + ((chosen - action) ** 2).mean()
@@ -226,7 +245,8 @@ WORKLOADS: dict[str, tuple[Callable[..., Any], int]] = {
     "sac": (partial(soft_actor_critic, 2, (256, 256), 0.0), 50),
     "sac_n": (partial(soft_actor_critic, 10, (256, 256, 256), 0.0), 10),
     "edac": (partial(soft_actor_critic, 10, (256, 256, 256), 1.0), 4),
-    "td3_bc_small": (partial(td3_bc, (64, 64)), 100),
-    "td3_bc": (partial(td3_bc, (256, 256)), 50),
+    "td3_bc_small": (partial(td3_bc, (64, 64), None), 100),
+    "td3_bc": (partial(td3_bc, (256, 256), None), 50),
+    "rebrac_small": (partial(td3_bc, (64, 64), (0.01, 0.01)), 100),
     "model_fit": (model_fit, 10),
 }

@@ -68,6 +68,7 @@ PEERS["JAX"] = Peer(
         "sac_small",
         "edac_small",
         "td3_bc_small",
+        "rebrac_small",
         "sac",
         "td3_bc",
         "sac_n",

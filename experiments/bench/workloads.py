@@ -1,13 +1,13 @@
 """The workloads of `bench`: updates, fits, rollouts, windows and text, on synthetic data."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from algorithms import ALGORITHMS, NEUBAYConfig
 from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
@@ -33,6 +33,7 @@ Name = Literal[
     "sac_small",
     "edac_small",
     "td3_bc_small",
+    "rebrac_small",
     "model_fit",
     "ensemble_128",
     "rollout_penalty",
@@ -133,9 +134,12 @@ def ensemble_epoch(members: int, hidden: Sequence[int], rows: int) -> tuple[Step
     return _epoch(EnsembleDynamics(SPEC, config), rows)
 
 
+LARGE_ENSEMBLE = {True: (8, (16, 16)), False: (128, (200,) * 4)}  # members, widths; by `quick`
+
+
 def _large_ensemble(quick: bool, folder: Path) -> tuple[Step, int]:
     """NEUBAY's 128 members with LayerNorm, an epoch of ten batches at a time."""
-    members, hidden = (8, (16, 16)) if quick else (128, (200, 200, 200, 200))
+    members, hidden = LARGE_ENSEMBLE[quick]
     config = dataclasses.replace(
         NEUBAYConfig().model, members=members, elites=members, hidden=hidden, holdout_max=1
     )
@@ -143,11 +147,12 @@ def _large_ensemble(quick: bool, folder: Path) -> tuple[Step, int]:
 
 
 def _large_ensemble_products(quick: bool) -> float:
-    """GFLOP of an update."""
-    step, updates = _large_ensemble(quick, Path())
-    with FlopCounterMode(display=False) as counter:
-        step()
-    return 1e-9 * float(counter.get_total_flops()) / updates
+    """GFLOP of an update: forward, and the gradients of weights and of every layer's input but the
+    first."""
+    members, hidden = LARGE_ENSEMBLE[quick]
+    sizes = (SPEC.obs_dim + SPEC.action_dim, *hidden, 2 * (SPEC.obs_dim + 1))
+    first, *others = (a * b for a, b in itertools.pairwise(sizes))
+    return 2e-9 * members * 256 * (2 * first + 3 * sum(others))
 
 
 def _recurrent(quick: bool, folder: Path) -> tuple[Step, int]:
@@ -249,6 +254,11 @@ WORKLOADS: dict[Name, Workload] = {
         "TD3+BC, 2 critics 2x64, batch 256",
         "updates/s",
         _updates("td3_bc", {"hidden": list(SMALL_NETS)}),
+    ),
+    "rebrac_small": Workload(
+        "ReBRAC, 2 critics 2x64 with LayerNorm, batch 256",
+        "updates/s",
+        _updates("rebrac", {"hidden": list(SMALL_NETS), "batch_size": 256}),
     ),
     "model_fit": Workload(
         "ensemble fit, 7 members 4x200 SiLU, batch 256 a member",

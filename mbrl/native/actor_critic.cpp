@@ -160,7 +160,7 @@ struct CriticStep {
   float* metrics;  // [5]: loss, mean, spread over members, mean less minimum, diversity
 };
 
-// Unit gradients of one member down to the first layer: chain[l] = dq/dz_l [rows, out of l].
+// Without LayerNorm: unit gradients of one member down to the first layer: chain[l] = dq/dz_l [rows, out of l].
 static void unit_chain(const Network& net, Int e, const Pass& pass, std::vector<float*>& chain, float* panel) {
   const Int last = net.depth - 1;
   head_chain(chain[last - 1], nullptr, net.weight(last, e), pass.hidden[last - 1], pass.rows, net.in(last));
@@ -318,6 +318,6 @@ extern "C" void critic_step(const CriticStep* step) {
 }
 
 extern "C" void average_weights(const Network* target, const Network* source, double rate) {
-  for (Int i = 0; i < 2 * target->depth; i++)
+  for (Int i = 0; i < target->tensors(); i++)
     average(target->parameters[i], source->parameters[i], target->count(i), (float)rate);
 }

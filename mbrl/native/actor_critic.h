@@ -45,6 +45,7 @@ static void action_gradient(const Network& net, Int e, const Pass& pass, const I
                             float scale, Int actions, float* out, float* const scratch[3], float* panel) {
   const Int last = net.depth - 1;
   const float* d = nullptr;
+  std::vector<float> inverses(chosen && net.norm ? count : 0);
   for (Int l = last; l > 0; l--) {
     const Int n = net.in(l);
     const float* h = pass.hidden[l - 1];
@@ -59,6 +60,18 @@ static void action_gradient(const Network& net, Int e, const Pass& pass, const I
     else
       product(count, n, net.out(l), View{d, net.out(l), 1}, net.backward_view(l, e),
               Out{next, n, Then::Gate, h}, panel);
+    if (net.norm) {
+      const float *normal = pass.normal[l - 1], *inverse = pass.inverse[l - 1];
+      if (chosen) {
+        for (Int m = 0; m < count; m++) {
+          std::memcpy(scratch[2] + m * n, normal + chosen[m] * n, n * sizeof(float));
+          inverses[m] = inverse[chosen[m]];
+        }
+        normal = scratch[2];
+        inverse = inverses.data();
+      }
+      layer_norm_gradient(next, normal, inverse, net.scale(l - 1, e), nullptr, nullptr, count, n);
+    }
     d = next;
   }
   const Int width = net.out(0), first = net.in(0) - actions;

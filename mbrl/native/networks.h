@@ -1,5 +1,5 @@
-// Ensembles of multi-layer perceptrons with ReLU, one member after the other, so that a member's
-// activations stay in cache; Adam; averages of weights.
+// Ensembles of multi-layer perceptrons, with or without LayerNorm, one member after the other, so that
+// a member's activations stay in cache; Adam; averages of weights.
 #pragma once
 #include <cmath>
 #include <cstdlib>
@@ -39,10 +39,12 @@ class Arena {
 static thread_local Arena arena;
 
 // Parameters as torch holds them. Weights of layer l are [members, in, out], or with `transposed`
-// one member's [out, in]; biases [members, out]. `parameters` holds all weights, then all biases;
-// so do the moments and step counts of its Adam, which are null where it is not trained.
+// one member's [out, in]; biases [members, out]; with `norm` scales and shifts [members, out] of the
+// LayerNorm after every hidden layer's product. `parameters` holds all weights, then all biases, all
+// scales and all shifts; so do the moments and step counts of its Adam, which are null where it is not
+// trained.
 struct Network {
-  Int members, depth, transposed;
+  Int members, depth, transposed, norm;
   const Int* sizes;
   float** parameters;
   float** first_moments;
@@ -54,8 +56,12 @@ struct Network {
   Int weights_size(Int l) const { return in(l) * out(l); }
   const float* weight(Int l, Int e) const { return parameters[l] + e * weights_size(l); }
   const float* bias(Int l, Int e) const { return parameters[depth + l] + e * out(l); }
+  const float* scale(Int l, Int e) const { return parameters[2 * depth + l] + e * out(l); }
+  const float* shift(Int l, Int e) const { return parameters[3 * depth - 1 + l] + e * out(l); }
+  Int tensors() const { return norm ? 4 * depth - 2 : 2 * depth; }
   Int count(Int i) const {
-    return members * (i < depth ? weights_size(i) : out(i - depth));
+    if (i < depth) return members * weights_size(i);
+    return members * out(i < 2 * depth ? i - depth : (i - 2 * depth) % (depth - 1));
   }
   // W of a layer as [in, out], and its transpose.
   View forward_view(Int l, Int e) const {
@@ -75,12 +81,14 @@ struct Network {
 enum Activation : Int { Relu, LeakyRelu, Tanh, Silu };
 
 // What one member's passes over a batch need: an input, and the activations of its hidden layers;
-// with SiLU also what they are activations of.
+// with SiLU also what they are activations of; with LayerNorm the rows that it standardised and one
+// over the deviation of each.
 struct Pass {
   const float* x;
   Int rows, row;  // rows of x and their stride
   std::vector<float*> hidden, before;
   Activation activation = Relu;
+  std::vector<float*> normal = {}, inverse = {};
 };
 
 struct Gradients {
@@ -88,15 +96,22 @@ struct Gradients {
 
   Gradients() = default;
   explicit Gradients(const Network& net) {
-    for (Int i = 0; i < 2 * net.depth; i++) of.push_back(arena.take(net.count(i)));
+    for (Int i = 0; i < net.tensors(); i++) of.push_back(arena.take(net.count(i)));
   }
   float* weight(const Network& net, Int l, Int e) { return of[l] + e * net.weights_size(l); }
   float* bias(const Network& net, Int l, Int e) { return of[net.depth + l] + e * net.out(l); }
+  float* scale(const Network& net, Int l, Int e) { return of[2 * net.depth + l] + e * net.out(l); }
+  float* shift(const Network& net, Int l, Int e) { return of[3 * net.depth - 1 + l] + e * net.out(l); }
 };
 
 static Pass new_pass(const Network& net, const float* x, Int rows, Int row) {
   Pass pass{x, rows, row, {}, {}};
-  for (Int l = 0; l + 1 < net.depth; l++) pass.hidden.push_back(arena.take(rows * net.out(l)));
+  for (Int l = 0; l + 1 < net.depth; l++) {
+    pass.hidden.push_back(arena.take(rows * net.out(l)));
+    if (!net.norm) continue;
+    pass.normal.push_back(arena.take(rows * net.out(l)));
+    pass.inverse.push_back(arena.take(rows));
+  }
   return pass;
 }
 
@@ -156,16 +171,89 @@ static void activation_gradient(Activation kind, float* d, const float* h, Int c
   std::memcpy(d + i, &rest, (count - i) * sizeof(float));
 }
 
+static inline float sum_of_row(const float* z, Int n) {
+  Vec sum{};
+  Int i = 0;
+  for (; i + LANES <= n; i += LANES) sum += load(z + i);
+  float total = sum_of(sum);
+  for (; i < n; i++) total += z[i];
+  return total;
+}
+
+static const float norm_epsilon = 1e-5f;  // torch's, added to the variance
+
+// LayerNorm of the rows of z [rows, n], which becomes the standardised ones: y = z scale + shift.
+static void layer_norm(float* z, float* inverse, float* y, const float* scale, const float* shift, Int rows, Int n) {
+  for (Int m = 0; m < rows; m++, z += n, y += n) {
+    const float mean = sum_of_row(z, n) / n;
+    Vec squares{};
+    Int i = 0;
+    for (; i + LANES <= n; i += LANES) {
+      const Vec v = load(z + i) - mean;
+      squares += v * v;
+    }
+    float variance = sum_of(squares);
+    for (; i < n; i++) variance += (z[i] - mean) * (z[i] - mean);
+    const float one_over = inverse[m] = 1.0f / std::sqrt(variance / n + norm_epsilon);
+    for (i = 0; i + LANES <= n; i += LANES) {
+      const Vec v = (load(z + i) - mean) * one_over;
+      store(z + i, v);
+      store(y + i, v * load(scale + i) + load(shift + i));
+    }
+    for (; i < n; i++) {
+      z[i] = (z[i] - mean) * one_over;
+      y[i] = z[i] * scale[i] + shift[i];
+    }
+  }
+}
+
+// From the cotangent d [rows, n] of y, in place, that of what was normalised; adds the sums over rows of
+// `d` to `d_shift` and of `d` times `normal` to `d_scale`, where they are given.
+static void layer_norm_gradient(float* d, const float* normal, const float* inverse, const float* scale, float* d_scale,
+                                float* d_shift, Int rows, Int n) {
+  for (Int m = 0; m < rows; m++, d += n, normal += n) {
+    Vec sum{}, product{};
+    float total = 0.0f, along = 0.0f;
+    Int i = 0;
+    for (; i + LANES <= n; i += LANES) {
+      const Vec g = load(d + i), v = load(normal + i), s = g * load(scale + i);
+      if (d_scale) {
+        store(d_shift + i, load(d_shift + i) + g);
+        store(d_scale + i, load(d_scale + i) + g * v);
+      }
+      store(d + i, s);
+      sum += s;
+      product += s * v;
+    }
+    for (; i < n; i++) {
+      if (d_scale) {
+        d_shift[i] += d[i];
+        d_scale[i] += d[i] * normal[i];
+      }
+      d[i] *= scale[i];
+      total += d[i];
+      along += d[i] * normal[i];
+    }
+    total = (total + sum_of(sum)) / n;
+    along = (along + sum_of(product)) / n;
+    for (i = 0; i + LANES <= n; i += LANES)
+      store(d + i, (load(d + i) - total - load(normal + i) * along) * inverse[m]);
+    for (; i < n; i++) d[i] = (d[i] - total - normal[i] * along) * inverse[m];
+  }
+}
+
 // Activations of the hidden layers, and outputs [rows, out].
 static void forward(const Network& net, Int e, Pass& pass, float* out, float* panel) {
   View h{pass.x, pass.row, 1};
   const Int last = net.depth - 1;
   for (Int l = 0; l < last; l++) {
     const bool relu = pass.activation == Relu;
-    float* z = pass.before.empty() ? pass.hidden[l] : pass.before[l];
+    float* y = pass.before.empty() ? pass.hidden[l] : pass.before[l];  // whose activation follows
+    float* z = net.norm ? pass.normal[l] : y;
     product(pass.rows, net.out(l), net.in(l), h, net.forward_view(l, e),
-            Out{z, net.out(l), relu ? Then::Relu : Then::Bias, net.bias(l, e)}, panel);
-    if (!relu) activate(pass.activation, z, pass.hidden[l], pass.rows * net.out(l));
+            Out{z, net.out(l), relu && !net.norm ? Then::Relu : Then::Bias, net.bias(l, e)}, panel);
+    if (net.norm) layer_norm(z, pass.inverse[l], y, net.scale(l, e), net.shift(l, e), pass.rows, net.out(l));
+    if (!relu || net.norm) activate(pass.activation, y, pass.hidden[l], pass.rows * net.out(l));
     h = View{pass.hidden[l], net.out(l), 1};
   }
   if (net.out(last) == 1) {  // a product with a vector
@@ -229,7 +317,7 @@ static void weight_gradient(const Network& net, Int l, Int rows, View below, con
 }
 
 // Gradients of one member from the cotangent `g` [rows, out] of its outputs. `scratch` [2] hold
-// [rows, widest] each. Returns d [rows, out of layer 0], the cotangent before the first ReLU.
+// [rows, widest] each. Returns d [rows, out of layer 0], the cotangent of the first product.
 static const float* backward(const Network& net, Int e, const Pass& pass, const float* g,
                              Gradients* gradients, float* const scratch[2], float* panel) {
   const Int last = net.depth - 1, rows = pass.rows;
@@ -258,6 +346,16 @@ static const float* backward(const Network& net, Int e, const Pass& pass, const 
     if (!relu) {
       const float* z = pass.before.empty() ? h : pass.before[l - 1];
       activation_gradient(pass.activation, next, z, rows * net.in(l));
+    }
+    if (net.norm) {
+      const Int n = net.in(l);
+      float* const scale = gradients ? gradients->scale(net, l - 1, e) : nullptr;
+      float* const shift = gradients ? gradients->shift(net, l - 1, e) : nullptr;
+      if (gradients) {
+        std::memset(scale, 0, n * sizeof(float));
+        std::memset(shift, 0, n * sizeof(float));
+      }
+      layer_norm_gradient(next, pass.normal[l - 1], pass.inverse[l - 1], net.scale(l - 1, e), scale, shift, rows, n);
     }
     d = next;
   }
@@ -294,7 +392,7 @@ static void adam_step(float* p, const float* g, float* m, float* v, float* step,
 }
 
 static inline void descend(const Network& net, Gradients& gradients, const Adam& adam) {
-  for (Int i = 0; i < 2 * net.depth; i++)
+  for (Int i = 0; i < net.tensors(); i++)
     adam_step(net.parameters[i], gradients.of[i], net.first_moments[i], net.second_moments[i], net.steps[i],
               net.count(i), adam);
 }

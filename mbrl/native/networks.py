@@ -21,14 +21,16 @@ class Network:
     def __init__(
         self, module: EnsembleMLP | MLP, optimiser: torch.optim.Optimizer | None = None
     ) -> None:
-        weights, biases = parameters(module)
+        weights, tensors = parameters(module)
         transposed = isinstance(module, MLP)
-        tensors = [*weights, *biases]
         shapes = [w.shape[::-1] if transposed else w.shape[1:] for w in weights]
         sizes = [shapes[0][0], *(shape[1] for shape in shapes)]
         self.tensors = tensors
         self.struct = NetworkStruct(
-            1 if transposed else len(weights[0]), len(weights), int(transposed)
+            1 if transposed else len(weights[0]),
+            len(weights),
+            int(transposed),
+            int(len(tensors) > 2 * len(weights)),
         )
         self.optimiser = optimiser
         self._kept: dict[str, Any] = {}
@@ -60,22 +62,26 @@ class Network:
 
 
 def parameters(module: EnsembleMLP | MLP) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights and biases of all layers."""
+    """Weights of all layers; and all parameters: weights, biases, and LayerNorm's scales and
+    shifts."""
     if isinstance(module, EnsembleMLP):
-        return list(module.weights), list(module.biases)
+        weights = list(module.weights)
+        return weights, [*weights, *module.biases, *module.scales, *module.shifts]
     layers = [layer for layer in module.layers if isinstance(layer, nn.Linear)]
-    return [layer.weight for layer in layers], [layer.bias for layer in layers]
+    norms = [norm for norm in module.norms if isinstance(norm, nn.LayerNorm)]
+    weights = [layer.weight for layer in layers]
+    biases = [layer.bias for layer in layers]
+    scales, shifts = [norm.weight for norm in norms], [norm.bias for norm in norms]
+    return weights, [*weights, *biases, *scales, *shifts]
 
 
 def fits(module: EnsembleMLP | MLP) -> bool:
-    """Whether the library computes this module: float32 on a CPU, hidden layers with ReLU alone."""
-    weights, biases = parameters(module)
-    norms = module.layer_norm if isinstance(module, EnsembleMLP) else len(module.norms) > 0
+    """Whether the library computes this module: float32 on a CPU, hidden layers with ReLU."""
+    weights, tensors = parameters(module)
     plain = all(
-        t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
-        for t in (*weights, *biases)
+        t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in tensors
     )
-    return plain and module.activation == "relu" and not norms and len(weights) > 1
+    return plain and module.activation == "relu" and len(weights) > 1
 
 
 def normaliser(module: Normaliser | None) -> NormaliserStruct:

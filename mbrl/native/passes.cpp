@@ -7,6 +7,7 @@ struct ForwardPass {
   Int row, member, rows;  // strides of x [rows, in], or [members, rows, in]
   Int activation;
   float *out, *hidden, *before;  // out [members, rows, out]; the others null: nothing is kept
+  float *normal, *inverse;       // of LayerNorm: of the size of hidden, and a number a row and layer
 };
 
 // Activations of layer l of all members lie behind those of the layers below.
@@ -16,12 +17,15 @@ static float* kept(float* base, const Network& net, Int rows, Int l, Int e) {
   return base + offset + e * rows * net.out(l);
 }
 
-static Pass kept_pass(const Network& net, const float* x, Int row, Int rows, Int e, Int activation, float* hidden,
-                      float* before) {
-  Pass pass{x, rows, row, {}, {}, (Activation)activation};
+static Pass kept_pass(const ForwardPass& f, Int e) {
+  const Network& net = *f.net;
+  Pass pass{f.x + e * f.member, f.rows, f.row, {}, {}, (Activation)f.activation};
   for (Int l = 0; l + 1 < net.depth; l++) {
-    pass.hidden.push_back(kept(hidden, net, rows, l, e));
-    if (before) pass.before.push_back(kept(before, net, rows, l, e));
+    pass.hidden.push_back(kept(f.hidden, net, f.rows, l, e));
+    if (f.before) pass.before.push_back(kept(f.before, net, f.rows, l, e));
+    if (!net.norm) continue;
+    pass.normal.push_back(kept(f.normal, net, f.rows, l, e));
+    pass.inverse.push_back(f.inverse + (l * net.members + e) * f.rows);
   }
   return pass;
 }
@@ -37,15 +41,14 @@ extern "C" void forward_pass(const ForwardPass* call) {
   Pass shared = new_pass(net, call->x, most, call->row);
   shared.activation = (Activation)call->activation;
   for (Int e = 0; e < net.members; e++) {
-    const float* x = call->x + e * call->member;
     float* to = call->out + e * call->rows * out;
     if (call->hidden) {
-      Pass pass = kept_pass(net, x, call->row, call->rows, e, call->activation, call->hidden, call->before);
+      Pass pass = kept_pass(*call, e);
       forward(net, e, pass, to, panel);
       continue;
     }
     for (Int begin = 0; begin < call->rows; begin += chunk) {
-      shared.x = x + begin * call->row;
+      shared.x = call->x + e * call->member + begin * call->row;
       shared.rows = call->rows - begin < chunk ? call->rows - begin : chunk;
       forward(net, e, shared, to + begin * out, panel);
     }
@@ -68,9 +71,9 @@ extern "C" void backward_pass(const BackwardPass* call) {
   float* panel = arena.take((wide > rows ? wide : rows) * TILE_VECTORS * LANES);
   float* const scratch[2] = {arena.take(rows * wide), arena.take(rows * wide)};
   Gradients gradients;
-  if (call->gradients) gradients.of.assign(call->gradients, call->gradients + 2 * net.depth);
+  if (call->gradients) gradients.of.assign(call->gradients, call->gradients + net.tensors());
   for (Int e = 0; e < net.members; e++) {
-    Pass pass = kept_pass(net, f.x + e * f.member, f.row, rows, e, f.activation, f.hidden, f.before);
+    Pass pass = kept_pass(f, e);
     const float* d = backward(net, e, pass, call->cotangent + e * rows * out, call->gradients ? &gradients : nullptr,
                               scratch, panel);
     if (call->input_gradient) {

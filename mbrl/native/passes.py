@@ -26,6 +26,8 @@ class _Forward(ctypes.Structure):
         ("out", _Pointer),
         ("hidden", _Pointer),
         ("before", _Pointer),
+        ("normal", _Pointer),
+        ("inverse", _Pointer),
     )
 
 
@@ -46,13 +48,15 @@ def layer_sizes(weights: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def struct(weights: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[NetworkStruct, Any]:
-    """The network of these parameters (weights, then biases), and what its pointers refer to."""
+    """The network of these parameters (weights, then biases, scales and shifts of LayerNorm), and
+    what its pointers refer to."""
     sizes = layer_sizes(weights)
     transposed = weights[0].ndim == 2
     kept = ((_Int * len(sizes))(*sizes), addresses(parameters))
     members = 1 if transposed else len(weights[0])
+    norm = len(parameters) > 2 * len(weights)
     return NetworkStruct(
-        members, len(weights), transposed, *(ctypes.cast(k, _Pointer) for k in kept)
+        members, len(weights), transposed, norm, *(ctypes.cast(k, _Pointer) for k in kept)
     ), kept
 
 
@@ -71,24 +75,33 @@ def computes(x: Tensor, weights: Iterable[Tensor], activation: str) -> bool:
 
 
 def forward(
-    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activation: str,
+    norms: Sequence[Tensor] = (),
 ) -> Tensor:
     """Outputs [E, B, out] of an ensemble with weights [E, in, out] and biases [E, 1, out] at `x`
-    [B, in], shared by all members, or [E, B, in]; [B, out] of a network with weights [out, in]."""
-    tensors = (*weights, *biases)
+    [B, in], shared by all members, or [E, B, in]; [B, out] of a network with weights [out, in].
+    `norms`: scales and then shifts, like biases, of LayerNorm in all hidden layers."""
+    tensors = (*weights, *biases, *norms)
     if torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors)):
-        result: Tensor = Pass.apply(x, activation, *tensors)
+        result: Tensor = Pass.apply(x, activation, len(weights), *tensors)
         return result
-    return _run(x, tensors, activation)[0]
+    return _run(x, tensors, len(weights), activation)[0]
+
+
+KEPT = ("hidden", "before", "normal", "inverse")  # what a backward pass needs of the forward one
 
 
 def _run(
-    x: Tensor, tensors: Sequence[Tensor], activation: str, *, keep: bool = False
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Outputs, and with `keep` the activations and for SiLU what they are activations of."""
+    x: Tensor, tensors: Sequence[Tensor], depth: int, activation: str, *, keep: bool = False
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Outputs, and with `keep` the tensors `KEPT`: the activations, for SiLU what they are
+    activations of, and LayerNorm's standardised rows and what it multiplied them with."""
     loaded = library()
     assert loaded is not None
-    weights = tensors[: len(tensors) // 2]
+    weights = tensors[:depth]
     if x.stride(-1) != 1:
         x = x.contiguous()
     net, kept = struct(weights, tensors)
@@ -96,17 +109,20 @@ def _run(
     shape: tuple[int, ...] = (call.rows, layer_sizes(weights)[-1])
     out = x.new_empty(shape if weights[0].ndim == 2 else (net.members, *shape))
     call.out = out.data_ptr()
-    hidden = before = None
+    parts: list[Tensor | None] = [None] * len(KEPT)
     if keep:
-        width = sum(layer_sizes(weights)[1:-1])
-        hidden = x.new_empty(net.members * call.rows * width)
-        call.hidden = hidden.data_ptr()
-        if activation == "silu":
-            before = torch.empty_like(hidden)
-            call.before = before.data_ptr()
+        rows, width = net.members * call.rows, sum(layer_sizes(weights)[1:-1])
+        sizes = (width, width * (activation == "silu"), width * net.norm, (depth - 1) * net.norm)
+        parts = [x.new_empty(rows * size) if size else None for size in sizes]
+        _refer(call, parts)
     loaded.forward_pass(ctypes.byref(call))
     del kept
-    return out, hidden, before
+    return out, parts
+
+
+def _refer(call: _Forward, parts: Sequence[Tensor | None]) -> None:
+    for name, part in zip(KEPT, parts, strict=True):
+        setattr(call, name, None if part is None else part.data_ptr())
 
 
 def _call(net: NetworkStruct, x: Tensor, activation: str) -> _Forward:
@@ -124,26 +140,26 @@ class Pass(torch.autograd.Function):
     """`forward` with gradients in inputs and parameters."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, activation: str, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, activation: str, depth: int, *tensors: Tensor) -> Tensor:
         x = x if x.stride(-1) == 1 else x.contiguous()
-        out, hidden, before = _run(x, tensors, activation, keep=True)
-        ctx.save_for_backward(x, hidden, before, *tensors)
-        ctx.activation = activation
+        out, parts = _run(x, tensors, depth, activation, keep=True)
+        ctx.save_for_backward(x, *parts, *tensors)
+        ctx.activation, ctx.depth = activation, depth
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        x, hidden, before, *tensors = ctx.saved_tensors
+        x, *saved = ctx.saved_tensors
+        parts, tensors = saved[: len(KEPT)], saved[len(KEPT) :]
         loaded = library()
         assert loaded is not None
         g = g.contiguous()
-        net, kept = struct(tensors[: len(tensors) // 2], tensors)
+        net, kept = struct(tensors[: ctx.depth], tensors)
         call = _Backward(_call(net, x, ctx.activation), g.data_ptr())
-        call.forward.hidden = hidden.data_ptr()
-        call.forward.before = None if before is None else before.data_ptr()
+        _refer(call.forward, parts)
         gradients: list[Tensor] | list[None] = [None] * len(tensors)
-        if any(ctx.needs_input_grad[2:]):
+        if any(ctx.needs_input_grad[3:]):
             gradients = [torch.empty_like(t) for t in tensors]
             pointers = addresses(gradients)
             call.gradients = ctypes.cast(pointers, _Pointer)
@@ -154,7 +170,7 @@ class Pass(torch.autograd.Function):
             call.input_member = x.shape[1] * x.shape[2] if x.ndim == 3 else 0
         loaded.backward_pass(ctypes.byref(call))
         del kept
-        return dx, None, *gradients
+        return dx, None, None, *gradients
 
 
 def adam_step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> bool:

@@ -16,6 +16,7 @@ class NetworkStruct(ctypes.Structure):
         ("members", _Int),
         ("depth", _Int),
         ("transposed", _Int),
+        ("norm", _Int),
         ("sizes", _Pointer),
         ("parameters", _Pointer),
         ("first_moments", _Pointer),

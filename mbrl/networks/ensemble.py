@@ -84,8 +84,9 @@ class EnsembleMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, in] shared by all members, or [E, B, in], to [E, B, out]."""
         x = self.prepared(x)
-        if not self.layer_norm and passes.computes(x, self.weights, self.activation):
-            return passes.forward(x, list(self.weights), list(self.biases), self.activation)
+        if passes.computes(x, self.weights, self.activation):
+            norms = (*self.scales, *self.shifts)
+            return passes.forward(x, [*self.weights], [*self.biases], self.activation, norms)
         if _fits_kernels(x) and not torch.is_grad_enabled() and not self.layer_norm:
             return ensemble_kernels.infer(x, list(self.weights), list(self.biases), self.activation)
         return self.batched(x)
@@ -118,10 +119,11 @@ class EnsembleMLP(nn.Module):
 
     def member(self, x: Tensor, index: int) -> Tensor:
         """[B, in] through member `index` alone, to [B, out]."""
-        if not self.layer_norm and passes.computes(x, self.weights, self.activation):
+        if passes.computes(x, self.weights, self.activation):
             weights = [w[index, None] for w in self.weights]
             biases = [b[index, None] for b in self.biases]
-            return passes.forward(x, weights, biases, self.activation)[0]
+            norms = [n[index, None] for n in (*self.scales, *self.shifts)]
+            return passes.forward(x, weights, biases, self.activation, norms)[0]
         if _fits_kernels(x) and not torch.is_grad_enabled() and not self.layer_norm:
             weights = [w[index, None] for w in self.weights]
             biases = [b[index, None] for b in self.biases]

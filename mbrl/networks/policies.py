@@ -69,10 +69,12 @@ class MLP(nn.Module):
         """[..., in] to [..., out]."""
         layers = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
         weights = [layer.weight for layer in layers]
-        if not len(self.norms) and passes.computes(x, weights, self.activation):
+        if passes.computes(x, weights, self.activation):
             biases = [layer.bias for layer in layers]
+            norms = [n for n in self.norms if isinstance(n, nn.LayerNorm)]
+            affine = [*(n.weight for n in norms), *(n.bias for n in norms)]
             rows = x if x.ndim == 2 else x.flatten(0, -2) if x.ndim > 2 else x[None]
-            out = passes.forward(rows, weights, biases, self.activation)
+            out = passes.forward(rows, weights, biases, self.activation, affine)
             return out if x.ndim == 2 else out.view(*x.shape[:-1], out.shape[-1])
         activate, last = ACTIVATIONS[self.activation], len(self.layers) - 1
         for index, layer in enumerate(self.layers):

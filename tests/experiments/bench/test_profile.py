@@ -7,6 +7,7 @@ import torch
 
 from experiments.__main__ import main
 from experiments.bench import profile as bench_profile
+from mbrl.native.build import library
 
 
 def test_the_profile_says_where_the_time_goes(tmp_path, capsys):
@@ -15,7 +16,8 @@ def test_the_profile_says_where_the_time_goes(tmp_path, capsys):
     assert main(arguments) == 0
     shares = json.loads(out.read_text())["workloads"]["ensemble_128"]["profile"]
     assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) >= 0
-    assert "native_layer_norm" in capsys.readouterr().out
+    largest = "native_layer_norm" if library() is None else "compiled passes"
+    assert largest in capsys.readouterr().out
     a, small = torch.randn(2, 600, 600), torch.randn(10)
 
     def step() -> None:

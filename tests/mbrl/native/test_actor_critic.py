@@ -30,6 +30,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "hidden": (32, 32),
     },
     "fixed temperature": {"learn_alpha": False, "alpha": 0.2, "policy_average": 0.1},
+    "LayerNorm": {"critics": 3, "hidden": (40, 37), "layer_norm": "critics"},
+    "LayerNorm in all": {
+        "hidden": (32, 32),
+        "layer_norm": "all",
+        "actor_value": "mean",
+        "normalise_obs": True,
+    },
     "wide": {"critics": 3, "eta": 1.0, "hidden": (256, 256, 256)},
 }
 

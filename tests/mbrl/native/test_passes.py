@@ -26,26 +26,47 @@ def plain(net: EnsembleMLP | MLP, x: Tensor) -> Tensor:
         if single
         else list(zip(net.weights, net.biases, strict=True))
     )
+    norms: Any = (
+        [(norm.weight, norm.bias) for norm in net.norms]
+        if single
+        else list(zip(net.scales, net.shifts, strict=True))
+    )
     for index, (w, b) in enumerate(layers):
         h = h @ w.double() + b.double()
         if index < len(layers) - 1:
+            if norms:
+                scale, shift = (part.double() for part in norms[index])
+                h = F.layer_norm(h, h.shape[-1:]) * scale + shift
             h = act[net.activation](h)
     return h
 
 
+def moved(net: EnsembleMLP | MLP, draw: torch.Generator) -> None:
+    """Scales and shifts of LayerNorm away from ones and zeros."""
+    parts = [*net.norms.parameters()] if isinstance(net, MLP) else [*net.scales, *net.shifts]
+    with torch.no_grad():
+        for part in parts:
+            part.add_(0.5 * torch.randn(part.shape, generator=draw))
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "LayerNorm"])
 @pytest.mark.parametrize("activation", passes.ACTIVATIONS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("kind", ["network", "shared inputs", "own inputs", "part of wider rows"])
 def test_outputs_and_gradients_are_those_of_autograd(
-    kind: str, sizes: tuple[int, ...], activation: str
+    kind: str, sizes: tuple[int, ...], activation: str, norm: bool
 ) -> None:
     draw = torch.Generator().manual_seed(0)
     rows, width, (*hidden, out) = 77, 7, sizes
     net: EnsembleMLP | MLP
     if kind == "network":
-        net = MLP(width, hidden, out, activation=activation, generator=draw)
+        net = MLP(width, hidden, out, activation=activation, layer_norm=norm, generator=draw)
     else:
-        net = EnsembleMLP(3, width, hidden, out, activation=activation, generator=draw)
+        net = EnsembleMLP(
+            3, width, hidden, out, activation=activation, layer_norm=norm, generator=draw
+        )
+    if norm:
+        moved(net, draw)
     shape = (3, rows, width) if kind == "own inputs" else (rows, width)
     x = torch.randn(*shape, generator=draw) * 2
     if kind == "part of wider rows":
@@ -75,7 +96,8 @@ def test_more_rows_than_a_chunk_and_leading_dimensions() -> None:
 
 def test_a_member_alone_is_that_of_all() -> None:
     draw = torch.Generator().manual_seed(0)
-    net = EnsembleMLP(4, 3, (20, 20), 5, activation="silu", generator=draw)
+    net = EnsembleMLP(4, 3, (20, 20), 5, activation="silu", layer_norm=True, generator=draw)
+    moved(net, draw)
     x = torch.randn(30, 3, generator=draw)
     torch.testing.assert_close(net.member(x, 2), net(x)[2])
     torch.testing.assert_close(net.member(x, 2), net.batched(x)[2], rtol=1e-4, atol=1e-6)
@@ -84,8 +106,7 @@ def test_a_member_alone_is_that_of_all() -> None:
 def test_other_kinds_keep_to_pytorch() -> None:
     for net in (
         MLP(3, (8,), 2, activation="gelu"),
-        MLP(3, (8,), 2, layer_norm=True),
-        MLP(3, (8,), 2).double(),
+        MLP(3, (8,), 2, layer_norm=True).double(),
     ):
         x = torch.randn(5, 3, dtype=next(net.parameters()).dtype)
         assert "Pass" not in net(x).grad_fn.name()
