@@ -66,6 +66,8 @@ def pair(settings: dict[str, Any]) -> tuple[EDAC, EDAC]:
                 agent.modules[name].normaliser.fit(torch.arange(20.0).view(4, 5) ** 1.5)
     with torch.no_grad():  # deviations beyond their bounds on both sides, actions far from 0
         plain.modules["actor"].net.layers[-1].weight.mul_(3000.0)
+        if config.learner.layer_norm != "none":  # values whose slopes count in the policy's step
+            plain.modules["critic"].weights[-1].mul_(300.0)
     plain.update(batch(32, draw))
     ours.load_state_dict(copy.deepcopy(plain.state_dict()))
     ours.learner.remembered = plain.learner.remembered.clone()
