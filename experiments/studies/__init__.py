@@ -35,6 +35,7 @@ STUDIES: dict[str, str] = {
     "overestimation": "values of a run against the return of its policy in the task",
     "verdicts": "how often a policy said to be better than the logged one is better",
     "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
+    "randomness": "offline learning where actions, time, observations or rewards are random",
     "recovery": "recovery and correction beside demonstrations and corrections alone",
     "recipe_cost": "computing time of every recipe relative to GRPO",
     "schedule_search": "searched schedules of few evaluations beside plain ones",

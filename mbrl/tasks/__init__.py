@@ -1,16 +1,19 @@
 """Tasks by id: `make("Pendulum-v1")` gives a pure, batched simulator (`mbrl.tasks.base.Task`)."""
 
+import dataclasses
 import functools
 import inspect
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import torch
 
 from mbrl.errors import ConfigError
+from mbrl.tasks import randomness
 from mbrl.tasks.base import LiveTask, Step, Task, as_live
 from mbrl.tasks.classic import (
     Acrobot,
@@ -26,6 +29,7 @@ from mbrl.tasks.gym_task import GymTask
 from mbrl.tasks.modes import Modes, Obstacle
 from mbrl.tasks.mujoco import MUJOCO_TASKS, MujocoTask
 from mbrl.tasks.neorl2 import DoubleMassSpring, Pipeline
+from mbrl.tasks.randomness import randomised
 from mbrl.tasks.rocket import RocketRecovery
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
 from mbrl.tasks.winding_road import WindingRoad
@@ -64,6 +68,8 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 
 
+OF_THE_MACHINE = ("threads",)  # options that change no step
+
 OWN = {  # those that are not gymnasium's, with their limits
     "CartPoleSwingUp-v0": 500,
     "PointMass-v0": 30,
@@ -98,23 +104,43 @@ def make(
     """The task called `task`; observations and rewards come in `dtype`, on `device`. Options may
     also stand behind the name: "CliffWalking-v1,max_episode_steps=200".
 
+    Every task takes the options of `mbrl.tasks.randomness.Randomness` beside its own:
+    "Pendulum-v1,sticky_actions=0.25".
+
     Beside the ids of this library it takes whatever `mbrl.tasks.gym_task.GymTask` does: other ids
     of gymnasium, an entry point "module:make_env", an environment, a function that makes one.
     """
     if isinstance(task, str):
         task, named = split_options(task)
         options = named | options
+    own = {k: v for k, v in options.items() if k not in randomness.NAMES}
+    chosen = {k: v for k, v in options.items() if k in randomness.NAMES}
+    return randomised(_plain(task, device, dtype, own), chosen)
+
+
+def _plain(
+    task: Any, device: torch.device | str, dtype: torch.dtype, options: dict[str, Any]
+) -> Task:
     if not isinstance(task, str) or task not in TASKS:
         return _gym_task(task, device=device, dtype=dtype, **options)
     constructor = TASKS[task]
-    allowed = sorted(set(inspect.signature(constructor).parameters) - {"device", "dtype"})
-    unknown = sorted(set(options) - set(allowed))
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(constructor).parameters.items()
+        if name not in ("device", "dtype")
+    }
+    unknown = sorted(set(options) - set(defaults))
     if unknown:
         raise ConfigError(
             f"task {task!r} has no option {', '.join(map(repr, unknown))}; "
-            f"allowed: {', '.join(allowed) or 'none'}"
+            f"allowed: {', '.join(sorted(defaults)) or 'none'}; of every task: "
+            f"{', '.join(sorted(randomness.NAMES))}"
         )
-    return constructor(device=device, dtype=dtype, **options)
+    made: Any = constructor(device=device, dtype=dtype, **options)
+    changed = {k: v for k, v in options.items() if k not in OF_THE_MACHINE and v != defaults[k]}
+    # data that are recorded in the task are evaluated in it and not in the plain one
+    made.spec = dataclasses.replace(made.spec, task_options=made.spec.task_options | changed)
+    return cast(Task, made)
 
 
 def make_for(spec: Spec, *, device: torch.device | str = "cpu") -> Task:
@@ -144,7 +170,7 @@ def is_task(name: str) -> bool:
 
 def split_options(name: str) -> tuple[str, dict[str, Any]]:
     """ "id,option=value,..." as the id and its options, whose values are JSON or else text."""
-    base, *rest = name.split(",")
+    base, *rest = re.split(r",(?![^\[]*\])", name)  # not at commas of a list
     options: dict[str, Any] = {}
     for text in rest:
         option, equals, value = text.partition("=")

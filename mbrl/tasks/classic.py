@@ -33,6 +33,8 @@ class Pendulum:
     The reward is that of the state *before* the step. Never terminates.
     """
 
+    endless = True  # never terminates
+
     max_speed = 8.0
     dt = 0.05
 

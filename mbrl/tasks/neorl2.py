@@ -30,6 +30,8 @@ class DoubleMassSpring:
     there: the sum over masses of -log(|position - target| + 0.01).
     """
 
+    endless = True  # never terminates
+
     def __init__(
         self,
         *,
@@ -103,6 +105,8 @@ class Pipeline:
     the flow at the end, the target, both histories. The reward of the state *reached*, against the
     target shown there: (2 - |flow - target| / 100)^2 - 3.
     """
+
+    endless = True  # never terminates
 
     def __init__(
         self, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32

@@ -24,6 +24,8 @@ class CartPoleSwingUp:
     (1 + cos theta) / 2 - 0.01 a^2 - 0.02 min(x^2, 25).
     """
 
+    endless = True  # never terminates
+
     def __init__(
         self,
         *,
@@ -98,6 +100,8 @@ class PointMass:
     The reward is that of s', the point *reached*: `zero`; `bump`, exp(-|s' - centre|^2 / (2 sd^2));
     `distance`, -|s' - centre| / 10.
     """
+
+    endless = True  # never terminates
 
     def __init__(
         self,
