@@ -71,8 +71,12 @@ def randomised(task: Task, options: dict[str, Any]) -> Task:
     randomness = Randomness(**options | {"hidden_entries": entries})
     if randomness == Randomness():
         return task
-    live = as_live(task)
-    return Randomised(task, randomness) if live is None else LiveRandomised(task, randomness, live)
+    environments = as_live(task)
+    return (
+        Randomised(task, randomness)
+        if environments is None
+        else LiveRandomised(task, randomness, environments)
+    )
 
 
 class Randomised:
@@ -294,28 +298,28 @@ class Randomised:
 class LiveRandomised(Randomised):
     """`Randomised` over environments that only go on from where they are."""
 
-    def __init__(self, task: Task, randomness: Randomness, live: LiveTask) -> None:
+    def __init__(self, task: Task, randomness: Randomness, environments: LiveTask) -> None:
         super().__init__(task, randomness)
-        self.live, self.copies = live, live.copies
+        self.environments, self.copies = environments, environments.copies
 
     def restart(self, state: Tensor, ended: Tensor, generator: torch.Generator) -> Tensor:
         """`state` [B, K] with new starts in the rows that `ended` [B] marks."""
-        inner = self.live.restart(self.plain(state), ended, generator)
+        inner = self.environments.restart(self.plain(state), ended, generator)
         extra = state[:, -self.extra :].clone()
         extra[ended] = self._fresh(int(ended.sum()), generator)
         return torch.cat([inner, extra], 1)
 
     def release(self, state: Tensor) -> None:
         """Give back the environments of states that nobody will step."""
-        self.live.release(self.plain(state))
+        self.environments.release(self.plain(state))
 
     def holds(self, state: Tensor) -> bool:
         """Whether all these states can be stepped."""
-        return self.live.holds(self.plain(state))
+        return self.environments.holds(self.plain(state))
 
     def action_mask(self, state: Tensor) -> Tensor | None:
         """[B, n] bool, the discrete actions allowed in states; None where all always are."""
-        return self.live.action_mask(self.plain(state))
+        return self.environments.action_mask(self.plain(state))
 
 
 def rebuilt(step: Step, state: Tensor, obs: Tensor, reward: Tensor) -> Step:
