@@ -11,12 +11,13 @@ kept as they were drawn, before the squash, so that log-probs are exact at the b
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from algorithms.control.bonuses import Bonus, BonusConfig
 from algorithms.control.critic import Critic, Moments
 from algorithms.control.measures import CriticValues, Episodes, log_probs_and_entropy, needed
 from algorithms.control.recipes import check, in_control, success
@@ -73,6 +74,7 @@ class PolicyGradientConfig(Settings):
     pool: CountOrZero = 0  # start states that come again, for a scheduler; 0: always new ones
     horizon: tuple[Count, ...] = ()  # longest episodes, by stage (ScalingInter); (): the task's
     horizon_every: Count = 50  # rounds of a stage
+    bonus: BonusConfig = field(default_factory=BonusConfig)  # for exploration
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,6 +177,9 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         self.chosen: Tensor | None = None  # those that are trained on; None: all
         self.of_all = False  # whether statistics are of all, chosen or not
         self.rounds: list[Trajectories] = []
+        self.bonus: Bonus | None = None
+        if config.bonus.kind != "none":
+            self.bonus = Bonus(spec, config.bonus, self.device, generator)
         self.seen = Moments(spec.obs_dim, self.device)
         return learner, OnPolicy()
 
@@ -317,6 +322,8 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         )
         if self.reward == "success":
             t = dataclasses.replace(t, reward=success(t))
+        if self.bonus is not None:
+            t = dataclasses.replace(t, reward=t.reward + self.bonus(t))
         if self.chosen is not None:
             if self.of_all:
                 t.signals["trained"] = self.chosen[:, None].expand(-1, steps).to(t.reward.dtype)
@@ -386,6 +393,8 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
             "aims": aims,
             "parts": measures,
         }
+        if self.bonus is not None:
+            kept["bonus"] = self.bonus.state_dict()
         return super().state_dict() | kept | self.trainer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -397,3 +406,5 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         self.aims.load_state_dict(state["aims"])
         for name, measure in self.measures.items():
             measure.load_state_dict(state["parts"].get(name, {}))
+        if self.bonus is not None:
+            self.bonus.load_state_dict(state["bonus"])

@@ -12,6 +12,7 @@ STUDIES: dict[str, str] = {
     "robust": "robust learning in a small decision process that shifts towards failure",
     "adaptation": "an agent's scores in tasks that differ from the data",
     "bandit": "an arm without data: long rollouts without a penalty, and Bayesian agents",
+    "bonuses": "exploration bonuses in mazes that are alike in a share",
     "compounding": "how a model's error grows along its own predictions",
     "contrast": "what batches say of other actions than the policy's, and what critics make of it",
     "control_recipes": "a policy gradient of any recipe in a control task",

@@ -22,6 +22,7 @@ from mbrl.tasks.classic import (
     MountainCarContinuous,
     Pendulum,
 )
+from mbrl.tasks.context_grid import ContextGrid
 from mbrl.tasks.door_chain import DoorChain
 from mbrl.tasks.glucose import Simglucose
 from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
@@ -64,6 +65,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "RocketRecovery-v0": RocketRecovery,
     "WindingRoad-v0": WindingRoad,
     "DoorChain-v0": DoorChain,
+    "ContextGrid-v0": ContextGrid,
     **{robot: functools.partial(MujocoTask, robot) for robot in MUJOCO_TASKS},
 }
 
@@ -83,6 +85,7 @@ OWN = {  # those that are not gymnasium's, with their limits
     "RandomFrictionHopper-v0": 1000,
     "WindingRoad-v0": 250,
     "DoorChain-v0": 200,
+    "ContextGrid-v0": 98,
 }
 
 for own, limit in OWN.items():  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made yet

@@ -1,0 +1,165 @@
+"""Exploration bonuses: visits in literal numbers, the elliptical form against inverses of matrices,
+an agent that is stopped and goes on."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from algorithms import PolicyGradient, PolicyGradientConfig
+from algorithms.control.bonuses import Bonus, BonusConfig, elliptical
+from mbrl.errors import ConfigError
+from mbrl.tasks import make
+from mbrl.types import Spec, Trajectories
+from tests.algorithms.continued import continued
+
+SPEC = Spec("grid", 3, num_actions=2)
+A, B, C = (torch.eye(3)[k] for k in range(3))
+
+
+def episodes(*visits: list[Tensor]) -> Trajectories:
+    """Episodes that reach these states, padded with a state that no step reached."""
+    steps = max(map(len, visits))
+    reached = torch.full((len(visits), steps, 3), 7.0)
+    mask = torch.zeros(len(visits), steps, dtype=torch.bool)
+    for row, states in enumerate(visits):
+        reached[row, : len(states)] = torch.stack(states)
+        mask[row, : len(states)] = True
+    zero = torch.zeros(mask.shape)
+    return Trajectories(
+        reached.roll(1, 1), zero.long(), zero, reached, mask & False, mask & False, mask
+    )
+
+
+def bonus(spec: Spec = SPEC, **settings: Any) -> Bonus:
+    config = BonusConfig(weight=1.0, **settings)
+    return Bonus(spec, config, torch.device("cpu"), torch.Generator().manual_seed(0))
+
+
+ROOT = 1 / math.sqrt(2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        ("episodic", [1, 1, 0], [1, 0, 0]),
+        ("global", [1, 1, ROOT], [1 / math.sqrt(3), 0, 0]),
+        ("product", [1, 1, 0], [1 / math.sqrt(3), 0, 0]),
+        ("sum", [2, 2, ROOT], [1 + 1 / math.sqrt(3), 0, 0]),
+    ],
+)
+def test_visits(kind: Any, first: list[float], second: list[float]) -> None:
+    """A, B, A in the first episode, A in the second, which is of a later round."""
+    counted = bonus(kind=kind)
+    one = counted(episodes([A, B, A]))
+    two = counted(episodes([A]))
+    torch.testing.assert_close(one[0], torch.tensor(first).float(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(two[0], torch.tensor(second[:1]).float(), rtol=1e-6, atol=1e-6)
+
+
+def test_copies_of_a_round_count_together_in_the_order_of_time() -> None:
+    value = bonus(kind="global")(episodes([A, B], [A, A, A]))
+    expected = [[1, 1, 0], [ROOT, 1 / math.sqrt(3), 0.5]]
+    torch.testing.assert_close(value, torch.tensor(expected).float(), rtol=1e-6, atol=1e-6)
+
+
+def test_only_the_chosen_columns_count() -> None:
+    counted = bonus(kind="episodic", columns=(2,))
+    assert counted(episodes([A, B, C, B])).tolist() == [[1, 0, 1, 0]]
+    with pytest.raises(ConfigError, match="0 to 2"):
+        bonus(kind="global", columns=(3,))
+
+
+def test_sherman_and_morrison() -> None:
+    draw = torch.Generator().manual_seed(0)
+    features = torch.randn(50, 2, 4, generator=draw, dtype=torch.float64)
+    inverse = (torch.eye(4, dtype=torch.float64) / 0.1).expand(2, -1, -1)
+    for k, feature in enumerate(features):
+        for row in range(2):
+            past = features[:k, row]
+            direct = np.linalg.inv(0.1 * np.eye(4) + (past.T @ past).numpy())
+            expected = feature[row].numpy() @ direct @ feature[row].numpy()
+            assert elliptical(feature, inverse)[0][row].item() == pytest.approx(expected, rel=1e-9)
+        inverse = elliptical(feature, inverse)[1]
+
+
+def test_elliptical_bonuses_of_one_hot_features_are_counts() -> None:
+    """1 / (lambda + n) after n visits, of the episode and of training; both begin at 1 / lambda."""
+    settings: dict[str, Any] = {"novelty": "elliptical", "ridge": 0.1}
+    visits = [A, A, A, B]
+    for kind, later in (("episodic", 10.0), ("global", 1 / 3.1)):
+        counted = bonus(kind=kind, **settings)
+        value = counted(episodes(visits))[0]
+        expected = torch.tensor([10, 1 / 1.1, 1 / 2.1, 10])
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-6)
+        assert counted(episodes([A]))[0, 0].item() == pytest.approx(later, rel=1e-6)
+    value = bonus(kind="product", **settings)(episodes([A], [A]))
+    torch.testing.assert_close(value[:, 0], torch.tensor([100.0, 10 / 1.1]), rtol=1e-6, atol=1e-6)
+
+
+def test_normalised_bonuses_have_the_deviation_of_all_so_far() -> None:
+    counted, plain = bonus(kind="global", normalised=True), bonus(kind="global")
+    rounds = [episodes([A, B, A], [B]), episodes([A, C])]
+    known: list[float] = []
+    for t in rounds:
+        raw, scaled = plain(t), counted(t)
+        known += raw[t.mask].tolist()
+        torch.testing.assert_close(scaled, raw / float(np.std(known)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_learned_encoder_tells_actions() -> None:
+    """Two moves on a line: features that tell them apart are learned from the rounds."""
+    counted = bonus(kind="episodic", novelty="elliptical", features="inverse", learning_rate=1e-2)
+    encoder, draw = counted.encoder, torch.Generator().manual_seed(0)
+    assert encoder is not None
+    obs = torch.randn(8, 20, 3, generator=draw)
+    action = torch.randint(2, (8, 20), generator=draw)
+    after = obs + torch.stack([2.0 * action - 1, 0 * action, 0 * action], -1)
+    mask = torch.ones(8, 20, dtype=torch.bool)
+    t = Trajectories(obs, action, torch.zeros(8, 20), after, ~mask, ~mask, mask)
+    for _ in range(60):
+        assert torch.isfinite(counted(t)).all()
+    features = torch.cat([encoder.features(obs), encoder.features(after)], -1)
+    predicted = encoder.head(features).argmax(-1)
+    assert (predicted == action).float().mean() > 0.95
+
+
+CASES: list[dict[str, Any]] = [
+    {"kind": "product", "normalised": True},
+    {"kind": "sum", "novelty": "elliptical", "features": "inverse", "hidden": [8]},
+]
+
+
+@pytest.mark.parametrize("settings", CASES, ids=["counts", "encoder"])
+def test_an_agent_that_is_stopped_goes_on_as_if_it_had_not(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    task = make("ContextGrid-v0,size=3,contexts=2")
+    config = PolicyGradientConfig(
+        hidden=(8,), envs=4, group=1, bonus=BonusConfig(**settings | {"hidden": (8,)})
+    )
+    agent: Any = PolicyGradient(task.spec, config, seed=1)
+    again = continued(agent, task, tmp_path / "a.pt", 47, 90)
+    assert again.bonus.counts.table == agent.bonus.counts.table
+    assert torch.equal(again.bonus.inverse, agent.bonus.inverse)
+    assert torch.equal(again.bonus.seen, agent.bonus.seen)
+
+
+def test_a_bonus_adds_to_the_rewards_that_are_learned_from() -> None:
+    task = make("ContextGrid-v0,size=3,contexts=2")
+    plain = PolicyGradientConfig(hidden=(8,), envs=4, group=1)
+    config = PolicyGradientConfig(
+        hidden=(8,), envs=4, group=1, bonus=BonusConfig(kind="episodic", weight=0.25)
+    )
+    rewards = []
+    for chosen in (plain, config):
+        agent = PolicyGradient(task.spec, chosen, seed=1)
+        agent.learn(task, 18, callbacks=[])
+        rewards.append(agent.rounds[0].reward)
+    added = rewards[1] - rewards[0]
+    assert set(added.flatten().tolist()) == {0.0, 0.25}
+    assert (added[:, 0] == 0.25).all()  # whatever is reached first is new

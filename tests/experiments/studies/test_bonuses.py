@@ -1,0 +1,37 @@
+"""The study of exploration bonuses: rounds until a level, a small cell, the figure."""
+
+from pathlib import Path
+
+from experiments.studies import bonuses
+
+
+def test_the_first_round_at_a_level() -> None:
+    assert bonuses.first_at([1, 2, 3], [0, 60, 40], 50.0) == 2
+    assert bonuses.first_at([1, 2, 3], [0, 40, 40], 50.0) == 3
+
+
+def test_a_cell_and_its_figure(tmp_path: Path) -> None:
+    settings = bonuses.DEFAULTS | {
+        "size": 3,
+        "contexts": 2,
+        "rounds": 2,
+        "episodes": 5,
+        "bonus": {"kind": "product"},
+    }
+    outcome = bonuses.measure(settings, 0, tmp_path / "cell")
+    assert outcome.values["spread"] == 0.0  # all mazes are one
+    assert 0 <= outcome.values["success"] <= 100
+    apart = bonuses.measure(settings | {"common": 0.0}, 0, tmp_path / "other")
+    assert apart.values["spread"] > 0
+    record = {"values": outcome.values}
+    rows = {f"{share}, none, counts of positions": [record, record] for share in bonuses.COMMON}
+    (file,) = bonuses.draw(rows, tmp_path, "")
+    assert file.exists()
+    assert bonuses.draw({"1.0, none, counts of positions": [record]}, tmp_path, "") == []
+
+
+def test_every_share_has_the_same_rows() -> None:
+    blocks = [rows() for rows in bonuses.ROWS.values()]
+    assert {len(rows) for rows in blocks} == {11}
+    names = [[row["label"].partition(", ")[2] for row in rows] for rows in blocks]
+    assert all(n == names[0] for n in names)
