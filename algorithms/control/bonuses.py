@@ -168,8 +168,8 @@ class Bonus:
 
 
 class Encoder:
-    """phi(s), learned by predicting the action between two states: a step of Adam a round, on all of
-    its steps."""
+    """phi(s), learned by predicting the action between two states: a step of Adam a round, on all
+    of its steps."""
 
     def __init__(
         self, spec: Spec, config: BonusConfig, width: int, device: torch.device, draw: Generator
