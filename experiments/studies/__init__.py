@@ -16,6 +16,7 @@ STUDIES: dict[str, str] = {
     "compounding": "how a model's error grows along its own predictions",
     "contrast": "what batches say of other actions than the policy's, and what critics make of it",
     "control_recipes": "a policy gradient of any recipe in a control task",
+    "curricula": "teachers of students that differ: learning progress, and past students",
     "design_search": "searches over the design choices of offline model-based learning",
     "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",

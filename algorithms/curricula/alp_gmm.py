@@ -1,0 +1,139 @@
+"""ALP-GMM: tasks from where a learner's rewards change most. "Teacher algorithms for curriculum
+learning of Deep RL in continuously parameterized environments" (Portelas, Colas, Hofmann, Oudeyer,
+arXiv 1910.07224). Formulas and defaults read in the authors' code (flowersteam/meta-acl).
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mbrl.config import Probability, Settings, Several
+from mbrl.errors import ConfigError, optional_packages
+
+NEIGHBOURS = 5  # tasks that must be known before progress is measured
+
+
+@dataclass(frozen=True)
+class ALPGMMConfig(Settings):
+    """Settings of ALP-GMM."""
+
+    fit_every: Several = 250  # tasks between two fits, and as many uniform ones at first
+    components: tuple[Several, ...] = tuple(range(2, 11))  # numbers of Gaussians that are tried
+    random_share: Probability = 0.2  # of tasks that are uniform
+
+
+class Mixture(NamedTuple):
+    """Gaussians over task and progress: `means` [K, D + 1], `covariances` [K, D + 1, D + 1]; the
+    last component is the absolute learning progress."""
+
+    means: np.ndarray
+    covariances: np.ndarray
+
+    def sample(
+        self, low: np.ndarray, high: np.ndarray, draws: np.random.Generator
+    ) -> tuple[np.ndarray, int]:
+        """A task [D] of a Gaussian drawn in proportion to its mean progress, clipped to the bounds,
+        and the number of the Gaussian; drawn uniformly where there is no progress at all."""
+        progress = self.means[:, -1].clip(0.0)
+        total = progress.sum()
+        share = progress / total if total > 0 else None
+        index = int(draws.choice(len(progress), p=share))
+        draw = draws.multivariate_normal(self.means[index], self.covariances[index])
+        return np.clip(draw[:-1], low, high), index
+
+
+class ALPGMM:
+    """A teacher of tasks in the box from `low` [D] to `high` [D].
+
+    The absolute learning progress of a task is |r - r'|, r' the reward of the nearest earlier task.
+    Every `fit_every` tasks mixtures are fitted to the last `fit_every` tasks with their progress,
+    and the one with the least AIC is taken. A task is a draw of a Gaussian that is chosen in
+    proportion to its mean progress, or a uniform one. Rewards should lie in [0, 1]. Needs the extra
+    `curricula` (scikit-learn).
+    """
+
+    def __init__(self, low: Any, high: Any, config: ALPGMMConfig | None = None, seed: int = 0):
+        with optional_packages("curricula", "fits of Gaussian mixtures"):
+            import sklearn.mixture  # noqa: F401
+        self.low, self.high = box(low, high)
+        self.config, self.seed = config or ALPGMMConfig(), seed
+        self.draws = np.random.default_rng(seed)
+        self.tasks: list[np.ndarray] = []
+        self.rewards: list[float] = []
+        self.progress: list[float] = []
+        self.origins: list[int] = []  # Gaussian of every task; -1: uniform
+        self.mixtures: list[Mixture] = []
+        self.fitted_at: list[int] = []  # tasks before each of them
+        self._known = np.zeros((1024, len(self.low)))  # the tasks, with room for more
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """The last one fitted."""
+        return self.mixtures[-1] if self.mixtures else None
+
+    def sample(self) -> np.ndarray:
+        """The next task [D]."""
+        if self.mixture is None or self.draws.random() < self.config.random_share:
+            task, origin = self.draws.uniform(self.low, self.high), -1
+        else:
+            task, origin = self.mixture.sample(self.low, self.high, self.draws)
+        self.origins.append(origin)
+        return task
+
+    def update(self, task: np.ndarray, reward: float) -> bool:
+        """Take in what `task` [D] earned; whether a new mixture was fitted."""
+        count = len(self.tasks)
+        progress = 0.0
+        if count > NEIGHBOURS:
+            nearest = np.square(self._known[:count] - task).sum(1).argmin()
+            progress = abs(reward - self.rewards[nearest])
+        if count == len(self._known):
+            self._known = np.concatenate([self._known, np.zeros_like(self._known)])
+        self._known[count] = task
+        self.tasks.append(np.asarray(task, float))
+        self.rewards.append(float(reward))
+        self.progress.append(progress)
+        if len(self.tasks) % self.config.fit_every:
+            return False
+        self.mixtures.append(self._fitted())
+        self.fitted_at.append(len(self.tasks))
+        return True
+
+    def _fitted(self) -> Mixture:
+        """The best mixture of the last tasks and their progress by AIC."""
+        from sklearn.mixture import GaussianMixture
+
+        last = self.config.fit_every
+        rows = np.column_stack([np.stack(self.tasks[-last:]), self.progress[-last:]])
+        seed = self.seed + len(self.mixtures)
+        fits = [GaussianMixture(k, random_state=seed).fit(rows) for k in self.config.components]
+        best = min(fits, key=lambda fit: fit.aic(rows))
+        return Mixture(best.means_.copy(), best.covariances_.copy())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a teacher needs to go on exactly."""
+        names = ("tasks", "rewards", "progress", "origins", "mixtures", "fitted_at")
+        return {name: list(getattr(self, name)) for name in names} | {
+            "draws": self.draws.bit_generator.state
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("tasks", "rewards", "progress", "origins", "mixtures", "fitted_at"):
+            setattr(self, name, list(state[name]))
+        self.draws.bit_generator.state = state["draws"]
+        size = max(1024, 2 * len(self.tasks))
+        self._known = np.zeros((size, len(self.low)))
+        if self.tasks:
+            self._known[: len(self.tasks)] = np.stack(self.tasks)
+
+
+def box(low: Any, high: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds of tasks as arrays [D]; `ConfigError` where they are none."""
+    lower, upper = np.asarray(low, float), np.asarray(high, float)
+    if lower.ndim != 1 or lower.shape != upper.shape or not (lower < upper).all():
+        raise ConfigError(
+            f"tasks lie between low {low} and high {high}; both must be lists of equal length, "
+            "and every low below its high"
+        )
+    return lower, upper
