@@ -31,6 +31,7 @@ STUDIES: dict[str, str] = {
     "language_recipes": "language models trained by every recipe from the same warm starts",
     "language_schedulers": "schedulers of rollouts over prompts, at the same number of tokens",
     "language_tasks": "language models trained on rewards or further demonstrations",
+    "objectives": "searches of settings for several objectives, by hypervolume",
     "offline_to_online": "scores when a run leaves logged data for the task: switch, dip, end",
     "online": "scores against steps of algorithms that learn in a task from nothing",
     "open_bandit": "off-policy estimators on a logged recommendation experiment",

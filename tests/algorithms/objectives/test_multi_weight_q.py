@@ -1,0 +1,80 @@
+"""Multi-weight Q-learning: values against a dynamic programme, the front of a known problem."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from algorithms.objectives.indicators import non_dominated
+from algorithms.objectives.multi_weight_q import MultiWeightQ, MultiWeightQConfig
+from mbrl.errors import ConfigError
+from tests.algorithms.objectives.vector_rewards import Shore
+
+GAMMA = 0.9
+
+
+def learned(envelope: bool, seed: int = 0, steps: int = 3000) -> MultiWeightQ:
+    config = MultiWeightQConfig(
+        divisions=8, envelope=envelope, learning_rate=0.5, gamma=GAMMA, last_epsilon=0.5
+    )
+    return MultiWeightQ(Shore(), config, seed).learn(steps)
+
+
+@pytest.mark.parametrize("envelope", [True, False])
+def test_values_are_those_of_a_dynamic_programme(envelope: bool) -> None:
+    agent = learned(envelope)
+    for index, weight in enumerate(agent.weights):
+        ahead = np.zeros(2)
+        for place in (3, 2, 1, 0):
+            dig = np.array([Shore.treasures[place], -1.0])
+            go = dig if place == 3 else np.array([0.0, -1.0]) + GAMMA * ahead
+            known = agent.values[agent.place([place]), index]
+            assert known[0] @ weight == pytest.approx(dig @ weight, abs=1e-6)
+            assert known[1] @ weight == pytest.approx(go @ weight, abs=1e-6)
+            ahead = max((dig, go), key=lambda value: float(value @ weight))
+
+
+def test_returns_are_the_convex_part_of_the_front() -> None:
+    """In the order of the steps taken: 1, 4, 6, 7 discounted, at costs 1, 1.9, 2.71, 3.439."""
+    returns = learned(True).returns(episodes=1, seed=0)
+    every = np.array(
+        [
+            [GAMMA**k * t, -(1 - GAMMA ** (k + 1)) / (1 - GAMMA)]
+            for k, t in enumerate(Shore.treasures)
+        ]
+    )
+    best = {tuple(every[(every @ w).argmax()].round(6)) for w in learned(True).weights}
+    assert {tuple(row) for row in non_dominated(returns).round(6)} == best and len(best) >= 3
+
+
+def test_the_envelope_takes_the_best_of_all_tables() -> None:
+    agent = MultiWeightQ(Shore(), MultiWeightQConfig(divisions=1, learning_rate=1.0, gamma=0.5))
+    first, after = agent.place([0]), agent.place([1])
+    agent.values[after, 0] = [[2.0, 0.0], [0.0, 0.0]]  # of the weight (0, 1)
+    agent.values[after, 1] = [[1.0, 0.0], [0.0, 4.0]]  # of the weight (1, 0)
+    agent._update(first, 1, np.array([0.0, -1.0]), after)
+    # (0, 1) climbs the second objective: 4, from the other table; (1, 0) the first: 2, likewise
+    assert agent.values[first, :, 1].tolist() == [[0.0, 1.0], [1.0, -1.0]]
+    plain = MultiWeightQ(
+        Shore(), MultiWeightQConfig(divisions=1, learning_rate=1.0, gamma=0.5, envelope=False)
+    )
+    first, after = plain.place([0]), plain.place([1])
+    plain.values[after] = agent.values[after]
+    plain._update(first, 1, np.array([0.0, -1.0]), after)
+    assert plain.values[first, :, 1].tolist() == [[1.0, -1.0], [0.5, -1.0]]
+    plain._update(first, 0, np.array([3.0, -1.0]), None)
+    assert plain.values[first, :, 0].tolist() == [[3.0, -1.0]] * 2
+
+
+def test_the_same_seed_learns_the_same() -> None:
+    one, same, other = (learned(True, seed, steps=15) for seed in (0, 0, 1))
+    assert np.array_equal(one.values, same.values)
+    assert not np.array_equal(one.values, other.values)
+
+
+def test_other_environments() -> None:
+    with pytest.raises(ConfigError, match="vector rewards"):
+        MultiWeightQ(gymnasium.make("CliffWalking-v1"))
+    env = Shore()
+    env.action_space = gymnasium.spaces.Box(0, 1, (1,))
+    with pytest.raises(ConfigError, match="must be discrete"):
+        MultiWeightQ(env)
