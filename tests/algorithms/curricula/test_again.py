@@ -79,7 +79,7 @@ def test_time_replays_the_mixtures_in_their_times() -> None:
 def test_reward_goes_on_when_the_student_earns_what_the_expert_did() -> None:
     ours = teacher("reward", [student(0, 1)], rewards=3)
     ours.test(np.array([0.0]))
-    for reward, stage in ((0.9, 0), (0.1, 0), (0.4, 0), (0.9, 0), (0.3, 1), (1.0, 1), (1.0, 1)):
+    for reward, stage in ((0.75, 0), (0.0, 0), (0.5, 0), (0.75, 0), (0.25, 1), (1.0, 1), (1.0, 1)):
         task = ours.sample()
         assert task[0] == pytest.approx(0.1 * (ours.stage + 1))
         ours.update(task, reward)

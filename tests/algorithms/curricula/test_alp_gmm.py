@@ -59,6 +59,22 @@ def test_tasks_come_from_where_rewards_change() -> None:
     assert np.mean(chosen[400:]) > 0.7
 
 
+def test_the_mixture_has_the_least_aic() -> None:
+    from sklearn.mixture import GaussianMixture
+
+    teacher, draws = ALPGMM([0], [1], ALPGMMConfig(fit_every=100, components=(2, 3, 8))), []
+    for task in np.random.default_rng(0).choice([0.1, 0.5, 0.9], 100)[:, None]:
+        task = task + 0.01 * np.random.default_rng(len(draws)).normal(size=1)
+        draws.append(task)
+        teacher.update(task, float(task[0]))
+    rows = np.column_stack([np.stack(draws), teacher.progress])
+    fits = [GaussianMixture(k, random_state=0).fit(rows) for k in (2, 3, 8)]
+    best = min(fits, key=lambda fit: fit.aic(rows))
+    assert teacher.mixture is not None
+    assert np.array_equal(teacher.mixture.means, best.means_)
+    assert len(best.means_) != len(max(fits, key=lambda fit: fit.aic(rows)).means_)
+
+
 def test_a_teacher_goes_on_exactly() -> None:
     whole, first = (ALPGMM([0], [1], SMALL, seed=4) for _ in range(2))
 

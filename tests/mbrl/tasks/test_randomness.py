@@ -1,5 +1,6 @@
 """Randomness of tasks: against the plain task's own steps, and frequencies against their laws."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError
 from mbrl.tasks import as_live, make, make_for
-from mbrl.tasks.randomness import LiveRandomised, Randomised
+from mbrl.tasks.randomness import LiveRandomised, Randomised, Randomness
 from tests.mbrl.own_environments import Rover
 
 DT, MANY = 0.05, 4000
@@ -77,6 +78,16 @@ def test_drift_is_the_task_with_other_actions(every: bool, gains: list[float]) -
         assert torch.equal(task.plain(step.state), expected.state)
         assert torch.equal(step.reward, expected.reward)
         state, plain = step.state, expected.state
+
+
+def test_drift_is_about_the_middle_of_the_range() -> None:
+    plain = make("Pendulum-v1", dtype=torch.float64)
+    plain.spec = dataclasses.replace(plain.spec, action_low=(0.0,))  # type: ignore[misc]
+    task = Randomised(plain, Randomness(drift_at=1, drift_gain=0.5))
+    state = task.step(starts(task, 5), torch.ones(5, 1, dtype=torch.float64)).state
+    step = task.step(state, torch.full((5, 1), 2.0, dtype=torch.float64))
+    expected = plain.step(task.plain(state), torch.full((5, 1), 1.5, dtype=torch.float64))
+    assert torch.equal(task.plain(step.state), expected.state)
 
 
 def test_drift_reverses_discrete_actions() -> None:
