@@ -54,13 +54,19 @@ class Spec:
         categories: Literal["one-hot", "number"] = "one-hot",
         **fields: Any,
     ) -> "Spec":
-        """The spec of gymnasium's spaces, as `mbrl.spaces` flattens them; `fields` are others of
-        this class. Raises `ConfigError` for spaces that the algorithms do not take."""
-        from mbrl.spaces import Flattener, action_sizes  # gymnasium is not needed by all
+        """The spec of gymnasium's spaces, as `mbrl.spaces` flattens them, with a goal where they
+        are those of a `GoalEnv` of gymnasium-robotics; `fields` are others of this class. Raises
+        `ConfigError` for spaces that the algorithms do not take."""
+        from mbrl.spaces import (
+            Flattener,
+            action_sizes,
+            goal_entries,
+        )  # gymnasium is not needed by all
 
         seen = Flattener(observation_space, task, categories)
         sizes = action_sizes(action_space, task)
-        return Spec(task=task, obs_dim=seen.dim, **{"obs_names": seen.names, **sizes, **fields})
+        known = {"obs_names": seen.names, **goal_entries(seen.names), **sizes}
+        return Spec(task=task, obs_dim=seen.dim, **{**known, **fields})
 
     def __post_init__(self) -> None:
         self._check_numbers()

@@ -173,13 +173,13 @@ class Search:
         rows, columns = torch.cat(start).numpy(), torch.cat(end).numpy()
         count = len(self.places)
         edges = csr_array((np.ones(len(rows)), (columns, rows)), shape=(count, count))
-        found = []
+        least = []
         for goal in self.task.free:
             near = ((self.places - goal).norm(dim=1) <= REACHED) & self.known
             ends = torch.nonzero(near).flatten().numpy()
             steps = dijkstra(edges, indices=ends, unweighted=True, min_only=True)
-            found.append(torch.from_numpy(steps).view(self.size))
-        return torch.stack(found)
+            least.append(torch.from_numpy(steps).view(self.size))
+        return torch.stack(least)
 
     def index(self, place: Tensor) -> Tensor:
         """[B] of places [B, 2]: the nearest that is whole moves apart."""
@@ -210,14 +210,14 @@ def search(maze: str) -> Search:
 def maze_expert(maze: str, obs: Tensor) -> Tensor:
     """Actions [B, 2] at observations [B, 4]: of nine moves the one from whose end fewest steps are
     left; of equal ones that which leads nearest to the goal."""
-    found = search(maze)
-    place = obs.double()[:, :2] + found.task.middle
-    goal = obs.double()[:, 2:] + found.task.middle
-    which = found.goal_index(goal)
+    known = search(maze)
+    place = obs.double()[:, :2] + known.task.middle
+    goal = obs.double()[:, 2:] + known.task.middle
+    which = known.goal_index(goal)
     costs = []
     for move in MOVES:
-        reached = found.task.moved(place, move.expand(len(place), 2))
-        left = found.to_goal.flatten(1)[which, found.index(reached)]
+        reached = known.task.moved(place, move.expand(len(place), 2))
+        left = known.to_goal.flatten(1)[which, known.index(reached)]
         costs.append(left.clamp_max(1e6) + 1e-3 * (reached - goal).norm(dim=1))
     best = torch.stack(costs).argmin(0)
     return (MOVES[best] / SPEED).to(obs.dtype)

@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
+import longreach as lr
 from algorithms import GCBC
+from experiments.settings import build_config
 from mbrl import data
 from mbrl.data import save_npz
 from mbrl.errors import ConfigError
@@ -68,3 +72,17 @@ def test_tasks_without_goals_are_refused(pendulum: Any) -> None:
         GCBC(pendulum.spec)
     with pytest.raises(ConfigError, match="has no goal"):
         GoalEntries(pendulum.spec)
+
+
+def test_environments_of_gymnasium_robotics_have_goals() -> None:
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    keys = {"achieved_goal": box, "desired_goal": box, "observation": spaces.Box(-1, 1, (4,))}
+    made = Spec.from_spaces(spaces.Dict(keys), box, task="t")
+    assert (made.goal, made.achieved, made.obs_dim) == ((2, 3), (0, 1), 8)
+    assert not Spec.from_spaces(spaces.Dict({"desired_goal": box}), box, task="t").goal
+    pytest.importorskip("gymnasium_robotics", reason="gymnasium-robotics is not installed")
+    task = make("gymnasium_robotics:PointMaze_UMaze-v3", max_episode_steps=5)
+    assert (task.spec.goal, task.spec.achieved) == ((2, 3), (0, 1))
+    agent = GCBC(task.spec, build_config("gcbc", {"hidden": [8], "batch_size": 8}))
+    agent.fit(lr.collect(task, "random", steps=20), 2, callbacks=[])
+    assert len(lr.evaluate(agent, task, episodes=2)) == 2

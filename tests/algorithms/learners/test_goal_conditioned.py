@@ -132,8 +132,8 @@ def test_values_their_goals_and_their_representation(size: int) -> None:
     config = GoalValueConfig(hidden=(8,))
     value = GoalValues(SPEC, config, torch.Generator().manual_seed(0), size).double()
     generator = torch.Generator().manual_seed(2)
-    obs, next_obs = torch.randn(2, 6, 4, generator=generator, dtype=D)
-    goal = torch.randn(6, 1, generator=generator, dtype=D)
+    obs, next_obs = torch.randn(2, 60, 4, generator=generator, dtype=D)
+    goal = torch.randn(60, 1, generator=generator, dtype=D)
     with torch.no_grad():  # targets of their own
         for p in value.targets.parameters():
             p.add_(0.3 * torch.randn(p.shape, generator=generator, dtype=D))
@@ -153,7 +153,7 @@ def test_values_their_goals_and_their_representation(size: int) -> None:
     later[:, 3] = goal[:, 0]
     gain = nets(value.values, later).mean(0) - nets(value.values, placed).mean(0)
     assert torch.allclose(value.advantage(next_obs, obs, goal), gain)
-    reward, discount = torch.tensor([-1.0] * 5 + [0.0]), torch.tensor([0.9] * 5 + [0.0])
+    reward, discount = torch.tensor([-1.0] * 50 + [0.0] * 10), torch.tensor([0.9] * 50 + [0.0] * 10)
     batch = Batch(obs, obs, reward.double(), next_obs, discount.double())
     loss, _ = value.loss(batch, 0.8)
     arrays = [nets(m, x).detach().numpy() for m, x in
