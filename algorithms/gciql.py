@@ -41,6 +41,8 @@ class GCIQLConfig(GoalValueConfig):
 class ImplicitGoalQ:
     """Values by expectiles of target critics, critics on the values, and a policy."""
 
+    in_rewards = False  # values count steps to a goal, not the task's rewards
+
     def __init__(
         self, spec: Spec, config: GCIQLConfig, device: torch.device, generator: Generator
     ) -> None:

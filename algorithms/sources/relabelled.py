@@ -152,7 +152,7 @@ class RelabelledRows:
                 goal = entries.achieved_of(self.next_obs(index, low))
                 batch = batch._replace(waypoint=later, low_goal=goal)
         if self.entering:
-            batch = _joined(batch, self.entries_of_goals(generator))
+            batch = _joined(batch, self.entering_rows(generator))
         return batch
 
     def draw(self, draws: GoalDraws, index: Tensor, batch: Batch, generator: Generator) -> Drawn:
@@ -180,7 +180,7 @@ class RelabelledRows:
         at = (index + steps.clamp_min(1) - 1) % len(rows)
         return rows.batch(rows.gather(at)).next_obs
 
-    def entries_of_goals(self, generator: Generator) -> Batch:
+    def entering_rows(self, generator: Generator) -> Batch:
         """Rows whose next state is their goal."""
         assert self.values is not None
         rows, entries = self.rows, self.entries

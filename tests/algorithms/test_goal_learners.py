@@ -10,6 +10,7 @@ import torch
 
 from algorithms import GCBC, GCIQL, GCIVL, HIQL, SAW, ContrastiveRL
 from algorithms.contrastive_rl import contrastive_loss
+from algorithms.evaluation.critic_values import critic_values
 from algorithms.saw import waypoint_loss
 from experiments.settings import build_config
 from mbrl.buffer import Batch
@@ -136,6 +137,12 @@ def test_gciql(form: str) -> None:
     assert got["value/loss"] == pytest.approx(value_loss, rel=1e-6)  # 0.8 is a float32
     assert got["critic/loss"] == pytest.approx(critic_loss, rel=1e-9)
     assert got["actor/loss"] == pytest.approx(actor, rel=1e-9)
+
+
+def test_values_of_goals_are_not_taken_for_returns() -> None:
+    for cls, name in ((GCIQL, "gciql"), (ContrastiveRL, "contrastive_rl"), (SAW, "saw")):
+        agent = cls(SPEC, build_config(name, {"hidden": [8], "batch_size": 4}), seed=0)
+        assert critic_values(agent, batch().obs) is None
 
 
 def test_contrastive_rl() -> None:
