@@ -9,6 +9,7 @@ from algorithms.awac import AWAC, AWACConfig
 from algorithms.bc import BC, BCConfig
 from algorithms.cdsa import CDSA, CDSAConfig
 from algorithms.combo import COMBO, COMBOConfig
+from algorithms.contrastive_rl import ContrastiveRL, ContrastiveRLConfig
 from algorithms.coplanner import COPlanner, COPlannerConfig
 from algorithms.cql import CQL, CQLConfig
 from algorithms.crr import CRR, CRRConfig
@@ -21,8 +22,12 @@ from algorithms.expo import EXPO, EXPOConfig
 from algorithms.f_dvl import FDVL, FDVLConfig
 from algorithms.famo2o import FamO2O, FamO2OConfig
 from algorithms.fql import FQL, FQLConfig
+from algorithms.gcbc import GCBC, GCBCConfig
+from algorithms.gciql import GCIQL, GCIQLConfig
+from algorithms.gcivl import GCIVL, GCIVLConfig
 from algorithms.generative_bc import GenerativeBC, GenerativeBCConfig
 from algorithms.ggd_sac import GGDSAC, GGDSACConfig
+from algorithms.hiql import HIQL, HIQLConfig
 from algorithms.idql import IDQL, IDQLConfig
 from algorithms.iql import IQL, IQLConfig
 from algorithms.lift import LIFT, LIFTConfig
@@ -44,7 +49,9 @@ from algorithms.rlpd import RLPD, RLPDConfig
 from algorithms.ro2o import RO2O, RO2OConfig
 from algorithms.sac import SAC, SACConfig
 from algorithms.sac_n import SACN, SACNConfig
+from algorithms.saw import SAW, SAWConfig
 from algorithms.shac import SHAC, SHACConfig
+from algorithms.smore import SMORe, SMOReConfig
 from algorithms.stac import STAC, STACConfig
 from algorithms.td3_bc import TD3BC, TD3BCConfig
 from algorithms.wsrl import WSRL, WSRLConfig
@@ -65,7 +72,11 @@ __all__ = [
     "EXPO",
     "FDVL",
     "FQL",
+    "GCBC",
+    "GCIQL",
+    "GCIVL",
     "GGDSAC",
+    "HIQL",
     "IDQL",
     "IQL",
     "LIFT",
@@ -83,6 +94,7 @@ __all__ = [
     "RO2O",
     "SAC",
     "SACN",
+    "SAW",
     "SHAC",
     "STAC",
     "TD3BC",
@@ -96,6 +108,8 @@ __all__ = [
     "COPlannerConfig",
     "CQLConfig",
     "CRRConfig",
+    "ContrastiveRL",
+    "ContrastiveRLConfig",
     "DiscreteCQL",
     "DiscreteCQLConfig",
     "DiscreteIQL",
@@ -108,9 +122,13 @@ __all__ = [
     "FQLConfig",
     "FamO2O",
     "FamO2OConfig",
+    "GCBCConfig",
+    "GCIQLConfig",
+    "GCIVLConfig",
     "GGDSACConfig",
     "GenerativeBC",
     "GenerativeBCConfig",
+    "HIQLConfig",
     "IDQLConfig",
     "IQLConfig",
     "LIFTConfig",
@@ -136,7 +154,10 @@ __all__ = [
     "ReCOILConfig",
     "SACConfig",
     "SACNConfig",
+    "SAWConfig",
     "SHACConfig",
+    "SMORe",
+    "SMOReConfig",
     "STACConfig",
     "TD3BCConfig",
     "WSRLConfig",
@@ -171,6 +192,13 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "fql": (FQL, FQLConfig),
     "idql": (IDQL, IDQLConfig),
     "expo": (EXPO, EXPOConfig),
+    "gcbc": (GCBC, GCBCConfig),
+    "gcivl": (GCIVL, GCIVLConfig),
+    "gciql": (GCIQL, GCIQLConfig),
+    "contrastive_rl": (ContrastiveRL, ContrastiveRLConfig),
+    "hiql": (HIQL, HIQLConfig),
+    "smore": (SMORe, SMOReConfig),
+    "saw": (SAW, SAWConfig),
     "mbpo": (MBPO, MBPOConfig),
     "lift": (LIFT, LIFTConfig),
     "mopo": (MOPO, MOPOConfig),

@@ -97,7 +97,15 @@ class FDVL(Agent[Batch]):
 
     def build(self, generator: Generator) -> tuple[DualValue, LoggedRows]:
         c = self.config
-        learner = DualValue(self.spec, c, self.device, generator, self.value_loss, self.critic_loss)
+        learner = DualValue(
+            self.spec,
+            c,
+            self.device,
+            generator,
+            self.value_loss,
+            self.critic_loss,
+            uniform_actions=c.uniform_actions,
+        )
         return learner, LoggedRows.of(self.spec, c, self.device)
 
     def value_loss(self, difference: Tensor) -> Tensor:

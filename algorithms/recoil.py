@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Generator, Tensor
 
-from algorithms.learners.dual_value import DualValue, DualValueConfig, gumbel_loss
+from algorithms.learners.dual_value import DualValue, DualValueConfig, gumbel_loss, part_of
 from algorithms.sources.expert_rows import ExpertRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
@@ -47,10 +47,7 @@ def critic_loss(
 
 def later_half(batch: Batch) -> Batch:
     """The rows that were drawn from all data."""
-    half = len(batch.obs) // 2
-    return batch._replace(
-        obs=batch.obs[half:], action=batch.action[half:], next_obs=batch.next_obs[half:]
-    )
+    return part_of(batch, slice(len(batch.obs) // 2, None))
 
 
 class ReCOIL(Agent[Batch]):
@@ -85,6 +82,7 @@ class ReCOIL(Agent[Batch]):
             self.critic_loss,
             later_half,
             in_rewards=False,
+            uniform_actions=c.uniform_actions,
         )
         source = ExpertRows(self.spec, c.gamma, c.batch_size, self.device, c.expert_episodes)
         return learner, source

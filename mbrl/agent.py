@@ -111,6 +111,7 @@ class Agent(ABC, Generic[B]):
     action_kinds: tuple[str, ...] = ("continuous",)  # what it takes; the other is "discrete"
     takes_masks = False  # whether it keeps to the actions that a task allows in a state
     learns_offline = True  # whether it learns from logged data
+    needs_goals = False  # whether it learns to reach goals, which the task's spec must have
     config: Any
 
     def __init__(
@@ -123,6 +124,7 @@ class Agent(ABC, Generic[B]):
         **parts: Any,
     ) -> None:
         require_actions(spec, type(self))
+        require_goals(spec, type(self))
         require_single_precision()
         self.spec, self.seed = spec, seed
         self.step, self.updates = 0, 0  # of the loop; of the learner
@@ -395,6 +397,17 @@ def require_actions(spec: Spec, algorithm: type[Agent[Any]]) -> None:
         f"{algorithm.__name__} needs {algorithm.action_kinds[0]} actions and those of task "
         f"{spec.task!r} are {kind}; algorithms that take them: {', '.join(able)}"
     )
+
+
+def require_goals(spec: Spec, algorithm: type[Agent[Any]]) -> None:
+    """Raise `ConfigError` where `algorithm` learns to reach goals and the task has none."""
+    if algorithm.needs_goals and not spec.goal:
+        raise ConfigError(
+            f"{algorithm.__name__} learns to reach goals, and the spec of task {spec.task!r} has "
+            "none; name the entries of an observation that hold the goal and those that it is "
+            "compared with: Spec(goal=(2, 3), achieved=(0, 1)). Algorithms for rewards (iql, "
+            "td3_bc, ...) need none"
+        )
 
 
 def subclasses(cls: type) -> set[type[Agent[Any]]]:

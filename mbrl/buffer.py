@@ -23,9 +23,14 @@ class Batch(NamedTuple):
     Columns that some algorithms add: `next_action` [B, A], the logged action at `next_obs`, and
     `has_next` [B], 1 where there is one, else 0; `halted` [B], 1 where a pessimistic model ended
     the episode; `penalty` [B], what a target is lowered by; `expert` [B], 1 where the row is an
-    expert's, else 0; `to_go` [B], the discounted return from the row on; `real`, how many rows were
+    expert's, else 0; `to_go` [B], the discounted return from the row on; `ahead` [B], how many rows
+    its episode has from the row on; `real`, how many rows were
     recorded (they come first) rather than imagined. `action_mask`, `next_action_mask` [B, n] bool
     say which discrete actions are allowed at `obs` and `next_obs`, in tasks that tell.
+
+    Goals of relabelled rows (`algorithms.sources.relabelled`): `policy_goal` [B, G] what the policy
+    is to reach; `waypoint` [B, S] the observation some steps on the way there, and `low_goal`
+    [B, G] what is achieved after as many steps of the episode.
 
     Drawing the noise with the batch makes an update a pure function of state and batch.
     """
@@ -43,6 +48,10 @@ class Batch(NamedTuple):
     penalty: Tensor | None = None
     expert: Tensor | None = None
     to_go: Tensor | None = None
+    ahead: Tensor | None = None
+    policy_goal: Tensor | None = None
+    waypoint: Tensor | None = None
+    low_goal: Tensor | None = None
     shift: Tensor | None = None
     action_mask: Tensor | None = None
     next_action_mask: Tensor | None = None
@@ -107,8 +116,8 @@ class Rows(ABC):
             )
         self._cumulative = total / total[-1]
 
-    def sample_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """`count` rows with replacement, uniformly or by their weights."""
+    def sample_index(self, count: int, generator: torch.Generator) -> Tensor:
+        """Where `count` rows stand [count], with replacement, uniformly or by their weights."""
         if len(self) == 0:
             raise ConfigError("the buffer is empty; append transitions before sampling")
         if self._cumulative is not None:
@@ -116,10 +125,12 @@ class Rows(ABC):
                 count, generator=generator, device=self.device, dtype=self._cumulative.dtype
             )
             # The first row whose cumulative weight lies above: one of weight 0 never does.
-            return self.gather(torch.searchsorted(self._cumulative, draw, right=True))
-        return self.gather(
-            torch.randint(len(self), (count,), generator=generator, device=self.device)
-        )
+            return torch.searchsorted(self._cumulative, draw, right=True)
+        return torch.randint(len(self), (count,), generator=generator, device=self.device)
+
+    def sample_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """`count` raw rows of `sample_index`."""
+        return self.gather(self.sample_index(count, generator))
 
     def batch(self, rows: Tensor) -> Batch:
         """Split raw rows into the fields of a `Batch`."""

@@ -119,6 +119,18 @@ class Flattener:
                 )
 
 
+def goal_entries(names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """`goal` and `achieved` of a `Spec` whose observations have entries of these names: those of
+    the keys desired_goal and achieved_goal, where there are as many of both; else none."""
+    goal, achieved = (
+        tuple(i for i, name in enumerate(names) if name.split("[")[0] == key)
+        for key in ("desired_goal", "achieved_goal")
+    )
+    if not goal or len(goal) != len(achieved):
+        return {}
+    return {"goal": goal, "achieved": achieved}
+
+
 def action_sizes(space: Any, task: str) -> dict[str, Any]:
     """`action_dim`, `num_actions` and the bounds of a `Spec`. Raises `ConfigError` for spaces that
     the algorithms do not take."""

@@ -25,7 +25,9 @@ class Spec:
     `task_options` are the keyword arguments that make the task match its data. `obs_names` name the
     entries of an observation and `action_names` those of an action (or, where actions are
     discrete, the actions); empty where nobody named them. `action_mask` says that the task tells at
-    every step which of its discrete actions are allowed.
+    every step which of its discrete actions are allowed. `goal` are the entries of an observation
+    that hold the goal of the episode, and `achieved` the entries that they are compared with, one
+    for one; both empty in a task without goals.
     """
 
     task: str
@@ -40,6 +42,8 @@ class Spec:
     obs_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
     action_mask: bool = False
+    goal: tuple[int, ...] = ()
+    achieved: tuple[int, ...] = ()
 
     @staticmethod
     def from_spaces(
@@ -50,13 +54,19 @@ class Spec:
         categories: Literal["one-hot", "number"] = "one-hot",
         **fields: Any,
     ) -> "Spec":
-        """The spec of gymnasium's spaces, as `mbrl.spaces` flattens them; `fields` are others of
-        this class. Raises `ConfigError` for spaces that the algorithms do not take."""
-        from mbrl.spaces import Flattener, action_sizes  # gymnasium is not needed by all
+        """The spec of gymnasium's spaces, as `mbrl.spaces` flattens them, with a goal where they
+        are those of a `GoalEnv` of gymnasium-robotics; `fields` are others of this class. Raises
+        `ConfigError` for spaces that the algorithms do not take."""
+        from mbrl.spaces import (
+            Flattener,
+            action_sizes,
+            goal_entries,
+        )  # gymnasium is not needed by all
 
         seen = Flattener(observation_space, task, categories)
         sizes = action_sizes(action_space, task)
-        return Spec(task=task, obs_dim=seen.dim, **{"obs_names": seen.names, **sizes, **fields})
+        known = {"obs_names": seen.names, **goal_entries(seen.names), **sizes}
+        return Spec(task=task, obs_dim=seen.dim, **{**known, **fields})
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -65,6 +75,7 @@ class Spec:
                 f"spec of {self.task!r}: obs_dim={self.obs_dim}, action_dim={self.action_dim}; "
                 "both must be at least 1"
             )
+        self._check_goals()
         self._check_names("obs_names", self.obs_dim)
         self._check_names("action_names", self.num_actions or self.action_dim)
         if self.action_mask and not self.discrete:
@@ -119,6 +130,25 @@ class Spec:
                 "finite numbers, (random, expert)"
             )
 
+    def _check_goals(self) -> None:
+        named = (*self.goal, *self.achieved)
+        wrong = [k for k in named if not isinstance(k, Integral) or not 0 <= k < self.obs_dim]
+        if wrong:
+            raise ConfigError(
+                f"spec of {self.task!r}: goal and achieved name the entries {wrong}; they must be "
+                f"whole numbers from 0 to {self.obs_dim - 1}"
+            )
+        if len(self.goal) != len(self.achieved):
+            raise ConfigError(
+                f"spec of {self.task!r}: goal has {len(self.goal)} entries and achieved "
+                f"{len(self.achieved)}; each entry of a goal is compared with one"
+            )
+        if len({*self.goal}) < len(self.goal) or {*self.goal} & {*self.achieved}:
+            raise ConfigError(
+                f"spec of {self.task!r}: goal is {self.goal} and achieved {self.achieved}; an "
+                "entry can be in goal once, and not in achieved as well"
+            )
+
     def _check_names(self, field_name: str, count: int) -> None:
         names: tuple[str, ...] = getattr(self, field_name)
         if not names:
@@ -150,9 +180,9 @@ class Spec:
         return 100.0 * (returns - low) / (high - low)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, tuples as lists; names and masks only where there are any, so that files and
-        keys of what has none are those of releases that did not know them."""
-        later = ("obs_names", "action_names", "action_mask")
+        """All fields, tuples as lists; names, masks and goals only where there are any, so that
+        files and keys of what has none are those of releases that did not know them."""
+        later = ("obs_names", "action_names", "action_mask", "goal", "achieved")
         values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         return {k: v for k, v in values.items() if v or k not in later}
 
@@ -162,7 +192,8 @@ class Spec:
             k: tuple(values[k]) if values.get(k) is not None else None
             for k in ("action_low", "action_high", "reference_returns")
         }
-        names = {k: tuple(values.get(k) or ()) for k in ("obs_names", "action_names")}
+        named = ("obs_names", "action_names", "goal", "achieved")
+        names = {k: tuple(values.get(k) or ()) for k in named}
         return Spec(**{**values, **tuples, **names})
 
 

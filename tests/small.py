@@ -1,11 +1,13 @@
 """Settings that make one training step of each algorithm cheap, and which data suits it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
 from algorithms import ALGORITHMS
+from mbrl.types import Dataset, Spec
 
 T = TypeVar("T")
 
@@ -68,6 +70,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "critics": 3,
         "batch_size": 16,
     },
+    "gcbc": {"hidden": [16], "batch_size": 32},
+    "gcivl": {"hidden": [16], "batch_size": 32},
+    "gciql": {"hidden": [16], "batch_size": 32},
+    "contrastive_rl": {"hidden": [16], "batch_size": 32, "latent": 8},
+    "hiql": {"hidden": [16], "batch_size": 32, "subgoal_steps": 5},
+    "smore": {"hidden": [16], "batch_size": 32},
+    "saw": {"hidden": [16], "batch_size": 32, "subgoal_steps": 5},
     "mopo": MODEL_BASED,
     "morel": MODEL_BASED | {"threshold": 1.0},
     "combo": MODEL_BASED | {"samples": 3},
@@ -136,7 +145,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 # tests of their own and those of saving and of going on cover for each.
 REPRESENTATIVE = (
     "bc", "td3_bc", "iql", "cql", "sac", "edac", "cdsa", "wsrl", "famo2o", "generative_bc", "expo",
-    "mbpo", "morel", "neubay", "pgd", "pets", "shac", "policy_gradient", "discrete_cql",
+    "gcbc", "hiql", "smore", "mbpo", "morel", "neubay", "pgd", "pets", "shac", "policy_gradient",
+    "discrete_cql",
 )  # fmt: skip
 
 
@@ -154,5 +164,18 @@ def takes(algorithm: str, kind: str) -> bool:
 
 
 def suited(algorithm: str, continuous: T, discrete: T) -> T:
-    """The one of two things that suits the algorithm; `continuous` where both do."""
-    return continuous if takes(algorithm, "continuous") else discrete
+    """The one of two things that suits the algorithm; `continuous` where both do. A dataset, or the
+    spec of one, has goals where the algorithm needs them."""
+    if not takes(algorithm, "continuous"):
+        return discrete
+    return with_goals(continuous) if ALGORITHMS[algorithm][0].needs_goals else continuous
+
+
+def with_goals(thing: T) -> T:
+    """A dataset or a spec whose last entry of an observation stands for a goal of the first; other
+    things as they are."""
+    if isinstance(thing, Dataset):
+        return replace(thing, spec=with_goals(thing.spec))
+    if isinstance(thing, Spec):
+        return replace(thing, goal=(thing.obs_dim - 1,), achieved=(0,))
+    return thing

@@ -1,6 +1,6 @@
-"""The learner that f-DVL and ReCOIL share: a state value fitted to target critics by a loss of the
-difference, weighted cloning of the logged actions, and critics on the value of the next state. The
-two losses are what a paper adds."""
+"""The learner that f-DVL, ReCOIL and SMORe share: a state value fitted to target critics by a loss
+of the difference, weighted cloning of the logged actions, and critics on the value of the next
+state. The two losses are what a paper adds."""
 
 import math
 from collections.abc import Callable
@@ -23,12 +23,9 @@ from mbrl.types import Spec
 
 
 @dataclass(frozen=True)
-class DualValueConfig(Settings):
-    """The settings that f-DVL and ReCOIL share."""
+class DualConfig(Settings):
+    """The settings that all three share."""
 
-    beta: Positive = 1.0  # temperature of the Gumbel loss of the value
-    max_exponent: Positive | None = 7.0  # upper bound of its exponent; None: no bound
-    uniform_actions: bool = False  # the value is fitted at as many uniform actions, too
     temperature: NonNegative = 3.0  # of the advantage weights
     max_weight: Positive = 100.0  # their upper bound
     hidden: Widths = (256, 256)  # widths of all networks
@@ -39,6 +36,21 @@ class DualValueConfig(Settings):
     tau: Rate = 0.005  # rate of the target average
     batch_size: Count = 256  # rows an update
     normalise_obs: bool = False  # standardise observations with the data's statistics
+
+
+@dataclass(frozen=True)
+class DualValueConfig(DualConfig):
+    """The settings that f-DVL and ReCOIL share."""
+
+    beta: Positive = 1.0  # temperature of the Gumbel loss of the value
+    max_exponent: Positive | None = 7.0  # upper bound of its exponent; None: no bound
+    uniform_actions: bool = False  # the value is fitted at as many uniform actions, too
+
+
+def part_of(batch: Batch, rows: slice) -> Batch:
+    """Observations and actions of these rows of a batch."""
+    obs, action, next_obs = batch.obs[rows], batch.action[rows], batch.next_obs[rows]
+    return batch._replace(obs=obs, action=action, next_obs=next_obs)
 
 
 def gumbel_loss(difference: Tensor, beta: float, max_exponent: float | None) -> Tensor:
@@ -62,13 +74,13 @@ class DualValue:
     `value_loss` is a scalar of the differences [B] of target critics and value; `critic_loss` is
     one of the critics' values [2, B] at the batch, the batch and V(s') [B]. `learned_from` are the
     rows of a batch that value and policy are fitted to; `in_rewards` says whether values are sums
-    of the task's rewards.
+    of the task's rewards; with `uniform_actions` the value is fitted at as many of these, too.
     """
 
     def __init__(
         self,
         spec: Spec,
-        config: DualValueConfig,
+        config: DualConfig,
         device: torch.device,
         generator: Generator,
         value_loss: Callable[[Tensor], Tensor],
@@ -76,8 +88,10 @@ class DualValue:
         learned_from: Callable[[Batch], Batch] = lambda batch: batch,
         *,
         in_rewards: bool = True,
+        uniform_actions: bool = False,
     ) -> None:
         self.config, self.device = config, device
+        self.uniform_actions = uniform_actions
         self.value_loss, self.critic_loss = value_loss, critic_loss
         self.learned_from, self.in_rewards = learned_from, in_rewards
         self.offline = True  # online the policy's rate is constant
@@ -97,7 +111,7 @@ class DualValue:
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch with the draws that become uniform actions, where there are to be any."""
-        if not self.config.uniform_actions:
+        if not self.uniform_actions:
             return batch
         shape = self.learned_from(batch).action.shape
         noise = torch.randn((1, *shape), generator=generator, device=self.device)

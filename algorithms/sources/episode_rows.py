@@ -1,13 +1,14 @@
-"""Logged rows with the discounted return from each on, and experience that joins them by whole
-episodes, since a row's return is known when its episode is over."""
+"""Logged rows with columns that look ahead to the end of the episode, such as the discounted return
+from each row on, and experience that joins them by whole episodes, when these are over."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from algorithms.sources.logged import LoggedRows
+from algorithms.sources.logged import Columns, LoggedRows
 from mbrl.data.loading import joined_rows
 from mbrl.errors import ConfigError
 from mbrl.returns import returns_to_go
@@ -15,14 +16,22 @@ from mbrl.types import Transitions
 
 
 class EpisodeRows(LoggedRows):
-    """`LoggedRows` with the column `to_go`, in the units of a batch's rewards. Steps of experience
-    whose episodes are not over yet wait, each with a row for every copy of the task. With
-    `logged_alone` experience joins at once and its column is 0, for learners that do not read it
-    in the task."""
+    """`LoggedRows` with the column `to_go`, in the units of a batch's rewards, or with other
+    `columns` of whole episodes, of the `widths` given. Steps of experience whose episodes are not
+    over yet wait, each with a row for every copy of the task. With `logged_alone` experience joins
+    at once and its column is 0, for learners that do not read it in the task."""
 
-    def __init__(self, *args: Any, logged_alone: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        logged_alone: bool = False,
+        widths: Mapping[str, int] | None = None,
+        columns: Columns | None = None,
+        **options: Any,
+    ) -> None:
         self.logged_alone = logged_alone
-        super().__init__(*args, widths={"to_go": 0}, columns=self.to_go, **options)
+        own = {"to_go": 0} if widths is None else widths
+        super().__init__(*args, widths=own, columns=columns or self.to_go, **options)
         self.unfinished: list[Transitions] = []
 
     def to_go(self, data: Transitions) -> dict[str, Tensor]:
@@ -37,8 +46,8 @@ class EpisodeRows(LoggedRows):
         before the first episode is over."""
         if self.buffer is None and not self.logged and not self.logged_alone:
             raise ConfigError(
-                "returns of episodes are known when they are over, so there must be logged rows "
-                "first: fit or prepare the agent with a dataset, or set calibrated to False"
+                "what an episode leads to is known when it is over, so there must be logged rows "
+                "first: fit or prepare the agent with a dataset (WSRL: or set calibrated to False)"
             )
         super().begin_experience()
 

@@ -46,6 +46,7 @@ from experiments.recording.environment import (
     named_policy,
     record_dataset,
 )
+from experiments.recording.goal_data import Kind, maze_kind
 from experiments.recording.linear_search import Search, record_candidates, search
 from experiments.recording.mixtures import MixtureRecorder, Stage
 from mbrl.config import Count, CountOrZero, Settings, Share
@@ -77,13 +78,16 @@ class Recipe:
     where there are any; a search gives the expert too. `sampled` says whether the medium policy is
     sampled or acts by its mode, `noise` is that of the expert and of a search's medium policy
     (share of the action range, or probability of a random action), `narrow` accepts the start
-    observations of that tier, `demonstrator` takes the expert's place."""
+    observations of that tier, `demonstrator` takes the expert's place. `kinds` gives, where tiers
+    are kinds of data instead, the behaviour of each by its name, and which start observations are
+    kept (None: all)."""
 
     training: Training | Search | None = None
     sampled: bool = True
     noise: float = 0.05
     narrow: Callable[[Tensor], Tensor] | None = None
     demonstrator: Behaviour | None = None
+    kinds: Callable[[str], Kind] | None = None
 
 
 RECIPES: dict[str, Recipe] = {
@@ -129,6 +133,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "modes": Recipe(demonstrator=modes_demonstrator),
     "obstacle": Recipe(demonstrator=obstacle_demonstrator),
+    "pointmaze": Recipe(kinds=maze_kind),
 }
 
 
@@ -379,7 +384,11 @@ class FamilyRecorder:
                 return outcome.replay
             options["report"] = stage(name, steps)
             return record_candidates(task, outcome.candidates, steps, generator, **options)
-        behaviour = self.behaviour(tier, stage)
+        if self.recipe.kinds is not None:
+            kind = self.recipe.kinds(tier.name)
+            behaviour, options["start"] = kind.behaviour, kind.start
+        else:
+            behaviour = self.behaviour(tier, stage)
         if tier.name == "narrow":
             options["start"] = self.recipe.narrow
         return record(task, behaviour, steps, generator, report=stage(name, steps), **options)

@@ -120,6 +120,8 @@ def _facts(name: str) -> Iterator[str]:
 def _example(name: str) -> str:
     cls, _ = ALGORITHMS[name]
     family = "pendulum" if "continuous" in cls.action_kinds else "cartpole"
+    if cls.needs_goals:
+        return "pointmaze/medium-navigate"
     if cls.learns_offline:
         return f"{family}/medium"
     return "Pendulum-v1"
@@ -185,7 +187,8 @@ def logged_metrics(name: str, values: dict[str, Any], steps: int = 21) -> list[s
     """The names of what `steps` updates log, in alphabetical order."""
     cls, kind = ALGORITHMS[name]
     discrete = "continuous" not in cls.action_kinds or not cls.learns_offline
-    dataset = data.load("cartpole/random" if discrete else "pendulum/random")
+    plain = "cartpole/random" if discrete else "pendulum/random"
+    dataset = data.load(_example(name) if cls.needs_goals else plain)
     dataset = dataset.with_transitions(dataset.transitions.select(slice(0, 400)))
     config = configs.from_dict(kind, merge(configs.to_dict(kind()), values))
     agent = cls(dataset.spec, config, seed=0)

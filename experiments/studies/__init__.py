@@ -23,6 +23,7 @@ STUDIES: dict[str, str] = {
     "expressive": "scores, modes and cost of policies that can have several modes",
     "few_steps": "quality of generated windows against the number of network evaluations",
     "finetuning": "a policy of one task that goes on in another: scores, limits, jitter",
+    "goals": "learners of goals on data of three kinds in mazes, beside the shortest paths",
     "guided_law": "samples of a guided diffusion against their exact distribution",
     "horizons": "rollout lengths of NEUBAY, and its values against returns in the task",
     "imagined": "imagined rows that may be wrong beside real ones, with filters",

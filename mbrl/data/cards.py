@@ -52,6 +52,8 @@ class Environment:
     reference_returns: tuple[float, float] | None = None
     reference_origin: str = ""
     terminates: bool | None = None
+    goal: tuple[int, ...] = ()
+    achieved: tuple[int, ...] = ()
 
     def spec(self, reference: tuple[float, float] | None = None) -> Spec:
         return Spec(
@@ -64,6 +66,8 @@ class Environment:
             max_episode_steps=self.horizon,
             reference_returns=reference or self.reference_returns,
             task_options=self.task_options,
+            goal=self.goal,
+            achieved=self.achieved,
         )
 
 
@@ -199,6 +203,8 @@ def _environment(name: str, values: dict[str, Any]) -> Environment:
     for key in ("action_low", "action_high"):
         bound = values.pop(key, ())
         values[key] = (float(bound),) * size if isinstance(bound, int | float) else tuple(bound)
+    for key in ("goal", "achieved"):
+        values[key] = tuple(values.pop(key, ()))
     if "reference_returns" in values:
         values["reference_returns"] = _pair(values["reference_returns"])
     environment = Environment(name=name, **values)

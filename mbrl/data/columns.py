@@ -132,7 +132,7 @@ class Options(Settings):
     action_low: tuple[float, ...] | float | None = None  # bounds, where no card or spec gives them
     action_high: tuple[float, ...] | float | None = None
     trajectories: Count | None = None  # NeoRL and NeoRL-2: how many trajectories to take
-    split: Literal["train", "val"] = "train"  # NeoRL and NeoRL-2
+    split: Literal["train", "val"] = "train"  # NeoRL, NeoRL-2, OGBench
     download: bool = True  # fetch a file that is not here
     verify: bool = True  # compare the published checksum
     progress: Callable[[int, int | None], None] | None = field(default=None, compare=False)

@@ -24,13 +24,20 @@ from mbrl.data.readers.layouts import read_layout
 from mbrl.data.readers.mapped import parts_of, read_rows
 from mbrl.data.readers.minari import read_minari, read_minari_folder
 from mbrl.data.readers.named import Source, checksum_findings
+from mbrl.data.readers.ogbench import goal_spec, is_goal_file, read_ogbench
 from mbrl.data.readers.published import read_d4rl, read_neorl, read_neorl2
 from mbrl.data.task_spec import given_spec
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Provenance, Spec, Transitions
 
 LISTS = ("obs", "action", "next_obs", "categorical", "units")
-READERS = {"d4rl": read_d4rl, "recorded": read_d4rl, "neorl": read_neorl, "neorl2": read_neorl2}
+READERS = {
+    "d4rl": read_d4rl,
+    "recorded": read_d4rl,
+    "neorl": read_neorl,
+    "neorl2": read_neorl2,
+    "ogbench": read_ogbench,
+}
 
 
 def load(name: str | Path, **options: Any) -> Dataset:
@@ -196,6 +203,8 @@ def _file_source(path: Path, options: Options) -> Source:
         origin = replace(origin, sha256=provenance.sha256)
         return Source(columns, spec or stored, origin, options)
     columns = read_layout(path, arrays) or _named(arrays, path)
+    if spec is None and is_goal_file(arrays):
+        spec = goal_spec(path.stem.removesuffix("-val"), columns)
     return Source(columns, spec, provenance, options)
 
 

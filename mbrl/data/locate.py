@@ -10,6 +10,7 @@ from mbrl.errors import MissingDataError
 HOMES = {  # environment variables and default folders of the projects the files come from
     "d4rl": (("D4RL_DATASET_DIR",), "~/.d4rl/datasets"),
     "neorl2": ((), "~/.neorl2/datasets"),
+    "ogbench": ((), "~/.ogbench/data"),
     "minari": (("MINARI_DATASETS_PATH",), "~/.minari/datasets"),
 }
 

@@ -30,6 +30,7 @@ from mbrl.tasks.gym_task import GymTask
 from mbrl.tasks.modes import Modes, Obstacle
 from mbrl.tasks.mujoco import MUJOCO_TASKS, MujocoTask
 from mbrl.tasks.neorl2 import DoubleMassSpring, Pipeline
+from mbrl.tasks.point_maze import LAYOUTS, STEPS, PointMaze
 from mbrl.tasks.randomness import randomised
 from mbrl.tasks.rocket import RocketRecovery
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
@@ -66,6 +67,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "WindingRoad-v0": WindingRoad,
     "DoorChain-v0": DoorChain,
     "ContextGrid-v0": ContextGrid,
+    **{f"PointMaze-{maze}-v0": functools.partial(PointMaze, maze) for maze in LAYOUTS},
     **{robot: functools.partial(MujocoTask, robot) for robot in MUJOCO_TASKS},
 }
 
@@ -86,6 +88,7 @@ OWN = {  # those that are not gymnasium's, with their limits
     "WindingRoad-v0": 250,
     "DoorChain-v0": 200,
     "ContextGrid-v0": 98,
+    **{f"PointMaze-{maze}-v0": STEPS[maze] for maze in LAYOUTS},
 }
 
 for own, limit in OWN.items():  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made yet

@@ -3,6 +3,7 @@ actions. `expert("Pendulum-v1")` is one; its mean return is the task's expert re
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from mbrl.tasks.classic import Pendulum
 from mbrl.tasks.common import wrap_angle
 from mbrl.tasks.door_chain import door_chain_expert
 from mbrl.tasks.mujoco import MujocoTask
+from mbrl.tasks.point_maze import LAYOUTS, maze_expert
 from mbrl.tasks.synthetic import CartPoleSwingUp
 
 Policy = Callable[[Tensor], Tensor]
@@ -249,6 +251,7 @@ EXPERTS: dict[str, Callable[[], Policy]] = {
     "Reacher-v5": reacher_expert,
     "WindingRoad-v0": winding_road_expert,
     "DoorChain-v0": lambda: door_chain_expert,
+    **{f"PointMaze-{maze}-v0": partial(partial, maze_expert, maze) for maze in LAYOUTS},
 }
 
 

@@ -26,7 +26,7 @@ def build(name: str, spec: Spec, seed: int = 0) -> Any:
         values["imagination"] = values["imagination"] | {"termination": "never"}
     if "rollouts" in values:
         values["rollouts"] = values["rollouts"] | {"termination": "never"}
-    return ALGORITHMS[name][0](spec, build_config(name, values), seed=seed)
+    return ALGORITHMS[name][0](suited(name, spec, spec), build_config(name, values), seed=seed)
 
 
 @pytest.mark.parametrize("name", OFFLINE)

@@ -22,7 +22,7 @@ from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
 from mbrl.data import save_npz
 from mbrl.records import TIME_COLUMNS, MetricsFile
-from tests.small import CONFIGS, OFFLINE, others_long, suited
+from tests.small import CONFIGS, OFFLINE, others_long, suited, with_goals
 from world_models.fitting import Fit
 
 STEPS = 45
@@ -36,6 +36,13 @@ def test_every_algorithm_is_covered() -> None:
 def data_file(pendulum, tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("data") / "pendulum.npz"
     save_npz(pendulum, path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def goal_file(pendulum, tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("data") / "goals.npz"
+    save_npz(with_goals(pendulum), path)
     return str(path)
 
 
@@ -114,10 +121,11 @@ def assert_same_runs(first: Path, second: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", others_long(OFFLINE))
 def test_killed_at_several_steps(
-    algorithm: str, data_file: str, discrete_file: str, tmp_path: Path
+    algorithm: str, data_file: str, discrete_file: str, goal_file: str, tmp_path: Path
 ) -> None:
     config = build_config(algorithm, CONFIGS[algorithm])
-    chosen = settings(algorithm, suited(algorithm, data_file, discrete_file))
+    continuous = goal_file if ALGORITHMS[algorithm][0].needs_goals else data_file
+    chosen = settings(algorithm, suited(algorithm, continuous, discrete_file))
     runs.start(chosen, config, tmp_path / "whole", quiet=True)
     folder, cls = tmp_path / "killed", ALGORITHMS[algorithm][0]
     draw = random.Random(algorithm)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mbrl.data.columns import Columns, from_named
+from mbrl.data.readers.ogbench import goal_columns, is_goal_file
 from mbrl.errors import DataError
 
 D3RLPY = ("create_mask", "mask_size", "discrete_action", "episode_terminals")
@@ -16,14 +17,8 @@ def read_layout(path: Path, arrays: dict[str, np.ndarray]) -> Columns | None:
         return _d3rlpy(path, arrays)
     if "terminals" in arrays and "masks" in arrays:
         return _ogbench(arrays)
-    if {"observations", "actions", "terminals", "qpos"} <= arrays.keys() and not (
-        {"rewards", "reward"} & arrays.keys()
-    ):
-        raise DataError(
-            f"{path}: OGBench's files for goals have no rewards; save the view of one task, which "
-            "OGBench makes for its singletask names, with observations, actions, rewards, masks, "
-            "terminals and next_observations"
-        )
+    if is_goal_file(arrays):
+        return goal_columns(path, arrays)
     return None
 
 

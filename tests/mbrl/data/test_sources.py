@@ -99,6 +99,7 @@ def test_every_learner_of_logged_rows_draws_by_the_weights(name: str) -> None:
     other = with_columns(other, reward=other.transitions.reward + shift)
     reward = other.transitions.reward
     joined = with_source(real, other, 0.25, keep=reward > reward.median())
+    joined = suited(name, joined, joined)
     agent = ALGORITHMS[name][0](joined.spec, build_config(name, CONFIGS[name]), seed=0)
     if agent.model is not None:
         with pytest.raises(ConfigError, match=r"have weights .*would be fitted to all alike"):
@@ -106,7 +107,8 @@ def test_every_learner_of_logged_rows_draws_by_the_weights(name: str) -> None:
         return
     agent.fit(joined, 2, callbacks=[])
     obs = [agent.source.sample(torch.Generator().manual_seed(s)).obs for s in range(100)]
-    marks = (torch.cat(obs)[:, None] == other.transitions.obs[None]).all(-1)
+    own = slice(0, joined.spec.obs_dim - len(joined.spec.goal))  # goals are new ones
+    marks = (torch.cat(obs)[:, None, own] == other.transitions.obs[None, :, own]).all(-1)
     assert not marks[:, reward <= reward.median()].any()
     share, count = float(marks.any(1).float().mean()), len(marks)
     # ReCOIL draws half of its rows from the best episodes, uniformly.

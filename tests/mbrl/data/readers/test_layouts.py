@@ -75,12 +75,3 @@ def test_ogbenchs_masks_decide_the_bootstrap_and_terminals_the_trajectory(tmp_pa
     assert rows.truncated.tolist() == [*[False] * 3, True, *[False] * 4]
     assert torch.equal(rows.discounts(0.9) == 0, rows.terminated)
     assert "2 rows with mask 0 terminated" in " ".join(data.provenance.notes)
-
-
-def test_ogbenchs_files_without_rewards_say_what_to_save(tmp_path):
-    arrays = ogbench(qpos=np.zeros((8, 4)))
-    for name in ("rewards", "masks"):
-        arrays.pop(name)
-    np.savez(tmp_path / "raw.npz", **arrays)
-    with pytest.raises(DataError, match="have no rewards; save the view of one task"):
-        load(tmp_path / "raw.npz")

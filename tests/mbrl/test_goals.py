@@ -1,0 +1,88 @@
+"""Observations with goals: their entries, what specs refuse, and files that keep them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import longreach as lr
+from algorithms import GCBC
+from experiments.settings import build_config
+from mbrl import data
+from mbrl.data import save_npz
+from mbrl.errors import ConfigError
+from mbrl.goals import GoalEntries, goal_fields
+from mbrl.tasks import make
+from mbrl.types import Spec
+from tests.small import with_goals
+
+
+def spec(**fields: Any) -> Spec:
+    return Spec(
+        **({"task": "t", "obs_dim": 5, "action_low": (-1.0,), "action_high": (1.0,)} | fields)
+    )
+
+
+def test_entries_apart_and_together() -> None:
+    entries = GoalEntries(spec(goal=(1, 4), achieved=(0, 2)))
+    obs = torch.arange(10.0).view(2, 5)
+    assert entries.own_of(obs).tolist() == [[0, 2, 3], [5, 7, 8]]
+    assert entries.goal_of(obs).tolist() == [[1, 4], [6, 9]]
+    assert entries.achieved_of(obs).tolist() == [[0, 2], [5, 7]]
+    goal = torch.tensor([[-1.0, -2.0], [-3.0, -4.0]])
+    placed = entries.with_goal(obs, goal)
+    assert placed.tolist() == [[0, -1, 2, 3, -2], [5, -3, 7, 8, -4]]
+    assert obs[0, 1] == 1  # the observation itself is as it was
+    assert torch.equal(entries.own_of(placed), entries.own_of(obs))
+    assert goal_fields(3, (1, 2)) == {"obs_dim": 5, "goal": (3, 4), "achieved": (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("goal", "achieved", "message"),
+    [
+        ((5,), (0,), r"name the entries \[5\]; they must be whole numbers from 0 to 4"),
+        ((4,), (-1,), r"name the entries \[-1\]"),
+        ((3, 4), (0,), "goal has 2 entries and achieved 1"),
+        ((4,), (4,), "can be in goal once"),
+        ((4, 4), (0, 1), "can be in goal once"),
+    ],
+)
+def test_impossible_goals_are_refused(goal: Any, achieved: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        spec(goal=goal, achieved=achieved)
+
+
+def test_goals_last_in_dictionaries_and_files(tmp_path: Path, pendulum: Any) -> None:
+    one = spec(goal=(3, 4), achieved=(0, 1))
+    assert Spec.from_dict(one.to_dict()) == one
+    assert "goal" not in spec().to_dict() and Spec.from_dict(spec().to_dict()) == spec()
+    save_npz(with_goals(pendulum), tmp_path / "goals.npz")
+    kept = data.load(tmp_path / "goals.npz").spec
+    assert (kept.goal, kept.achieved) == ((2,), (0,))
+    assert data.load("pointmaze/medium-navigate").spec == make(
+        "PointMaze-medium-v0"
+    ).spec.__class__(**{**vars(make("PointMaze-medium-v0").spec), "obs_names": ()})
+
+
+def test_tasks_without_goals_are_refused(pendulum: Any) -> None:
+    with pytest.raises(ConfigError, match=r"GCBC learns to reach goals, .*Spec\(goal=\(2, 3\)"):
+        GCBC(pendulum.spec)
+    with pytest.raises(ConfigError, match="has no goal"):
+        GoalEntries(pendulum.spec)
+
+
+def test_environments_of_gymnasium_robotics_have_goals() -> None:
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    keys = {"achieved_goal": box, "desired_goal": box, "observation": spaces.Box(-1, 1, (4,))}
+    made = Spec.from_spaces(spaces.Dict(keys), box, task="t")
+    assert (made.goal, made.achieved, made.obs_dim) == ((2, 3), (0, 1), 8)
+    assert not Spec.from_spaces(spaces.Dict({"desired_goal": box}), box, task="t").goal
+    pytest.importorskip("gymnasium_robotics", reason="gymnasium-robotics is not installed")
+    task = make("gymnasium_robotics:PointMaze_UMaze-v3", max_episode_steps=5)
+    assert (task.spec.goal, task.spec.achieved) == ((2, 3), (0, 1))
+    agent = GCBC(task.spec, build_config("gcbc", {"hidden": [8], "batch_size": 8}))
+    agent.fit(lr.collect(task, "random", steps=20), 2, callbacks=[])
+    assert len(lr.evaluate(agent, task, episodes=2)) == 2
