@@ -31,8 +31,8 @@ class EpsilonGreedy(BanditLearner):
 
         probabilities  p_a = (1 - epsilon) [a = argmax f] + epsilon / K
 
-    When not to use it: over many rounds its regret grows in proportion to them, since epsilon stays;
-    and most of its exploration goes to actions that are known to be bad.
+    When not to use it: over many rounds its regret grows in proportion to them, since epsilon
+    stays; and most of its exploration goes to actions that are known to be bad.
     """
 
     config: EpsilonGreedyConfig

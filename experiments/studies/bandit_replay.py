@@ -97,3 +97,29 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
         panels.setdefault(panel, {})[line] = interval
     figures.intervals(panels, path, "clicks of a thousand rounds")
     return [path]
+
+
+def campaign_rows() -> list[dict[str, Any]]:
+    """Learners with linear log-loss oracles on the uniform logs of two campaigns."""
+    log = {"oracle": {"loss": "log"}}
+    learners: dict[str, tuple[str, dict[str, Any]]] = {
+        "uniform": ("uniform", log),
+        "SquareCB": ("squarecb", log),
+        "FastCB (small losses)": ("fastcb", log),
+        "FastCB (small rewards)": ("fastcb", log | {"small": "reward"}),
+        "epsilon-greedy": ("epsilon_greedy", log),
+        "bagging": ("bagging", log),
+    }
+    return [
+        {
+            "label": f"{campaign}, {name}",
+            "campaign": campaign,
+            "algorithm": algorithm,
+            "config": config,
+        }
+        for campaign in ("men", "women")
+        for name, (algorithm, config) in learners.items()
+    ]
+
+
+ROWS = {"campaigns": campaign_rows}

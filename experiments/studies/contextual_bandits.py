@@ -194,3 +194,84 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
 
 def _generation(record: dict[str, Any]) -> list[float]:
     return list(range(1, len(record["curves"]["generation"]) + 1))
+
+
+LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "SquareCB": ("squarecb", {}),
+    "FastCB": ("fastcb", {}),
+    "epsilon-greedy": ("epsilon_greedy", {}),
+    "greedy": ("epsilon_greedy", {"epsilon": 0.0}),
+    "bagging": ("bagging", {}),
+}
+
+
+def _row(panel: str, name: str, oracle: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """A row of a learner with this oracle; one of squared loss is named."""
+    algorithm, values = LEARNERS[name]
+    line = f"{name} (squared loss)" if oracle.get("loss") == "squared" else name
+    config = values | {"oracle": oracle}
+    return {"label": f"{panel}, {line}", "algorithm": algorithm, "config": config, **settings}
+
+
+def _compared(panel: str, oracle: dict[str, Any], **settings: Any) -> list[dict[str, Any]]:
+    """All learners with a log-loss oracle, then two with squared loss."""
+    losses = [(name, "log") for name in LEARNERS]
+    losses += [("SquareCB", "squared"), ("epsilon-greedy", "squared")]
+    return [_row(panel, name, {"loss": loss, **oracle}, **settings) for name, loss in losses]
+
+
+def label_rows() -> list[dict[str, Any]]:
+    """Every learner on every set of labels, with linear oracles."""
+    return [row for name in label_sets.SETS for row in _compared(name, {}, problem=name)]
+
+
+def payment_rows() -> list[dict[str, Any]]:
+    """Every learner on payments, whose outcomes come at once, late, or in batches."""
+    panels: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("at once", {}), ("200 late", {"delay": 200}), ("batches of 500", {"batch": 500}),
+    )  # fmt: skip
+    common = {"problem": "payments", "rounds": 3000}
+    return [r for name, late in panels for r in _compared(name, {"hidden": [32]}, **common, **late)]
+
+
+def retraining_rows() -> list[dict[str, Any]]:
+    """Learning from all batches of payments so far, and anew from the last one alone."""
+    return [
+        _row(
+            f"{memory} of 500",
+            name,
+            {"loss": "log", "hidden": [32], "memory": memory},
+            problem="payments",
+            rounds=8000,
+            batch=500,
+        )
+        for memory in ("all", "last")
+        for name in ("SquareCB", "FastCB", "epsilon-greedy", "greedy")
+    ]
+
+
+def horizon_rows() -> list[dict[str, Any]]:
+    """SquareCB with the theorem's gamma over horizons, and others at the longest one."""
+    ridge = {"kind": "ridge"}
+    rows = [
+        {
+            "label": f"theorem, {rounds} rounds",
+            "problem": "linear",
+            "rounds": rounds,
+            "config": {"oracle": ridge},
+            "theorem_gamma": True,
+        }
+        for rounds in (1000, 4000, 16_000)
+    ]
+    names = ("SquareCB", "epsilon-greedy", "greedy", "bagging")
+    return rows + [
+        _row("16000 rounds", name, ridge, problem="linear", rounds=16_000) for name in names
+    ]
+
+
+ROWS = {
+    "labels": label_rows,
+    "payments": payment_rows,
+    "retraining": retraining_rows,
+    "horizons": horizon_rows,
+}
