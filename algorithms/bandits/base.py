@@ -55,9 +55,17 @@ class BanditLearner:
     def act(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """A drawn action [B] for each context, and the probability [B] that it had; both belong in
         the log."""
-        p = self.probabilities(context)
+        action, p, _ = self.decide(context)
+        return action, p
+
+    def decide(self, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What `act` returns, and the reward [B] that the oracle expects of it."""
+        self._require(context)
+        reward = self.oracle.predict(context)
+        p = self.explore(reward)
         action = torch.multinomial(p, 1, generator=self.generator)
-        return action[:, 0], p.gather(1, action)[:, 0]
+        expected = reward.mean(0).gather(1, action)[:, 0]
+        return action[:, 0], p.gather(1, action)[:, 0], expected
 
     def update(self, rows: Rows) -> None:
         """Learn from rows, whoever decided. Raises `DataError` for rows that cannot be."""

@@ -1,6 +1,7 @@
 """FastCB: "Efficient First-Order Contextual Bandits: Prediction, Allocation, and Triangular
-Discrimination" (arXiv 2107.02237). No code of its authors was at hand; the form for rewards is that
-of the published code of Pearl (facebookresearch/Pearl), the form for losses follows the paper.
+Discrimination" (arXiv 2107.02237). No code of its authors was at hand: the form for losses is
+reconstructed and checked against the inequality of the paper's regret bound, the form for rewards
+is that of the published code of Pearl (facebookresearch/Pearl).
 
 Differences: gamma grows with the rows learned, as SquareCB's does here.
 """

@@ -9,6 +9,8 @@ from algorithms.bandits.base import BanditLearner, Rows
 from algorithms.evaluation.bandit import LoggedDecisions
 from mbrl.errors import DataError
 
+AHEAD = 32  # rows whose probabilities are computed together
+
 
 def progressive(learner: BanditLearner, log: Rows, batch: int = 1) -> LoggedDecisions:
     """Go through the log in its order: before each `batch` of rows the learner says what it would
@@ -43,12 +45,19 @@ def rejection(learner: BanditLearner, log: Rows, generator: torch.Generator) -> 
     require_probabilities(log.probability)
     least = log.probability.min()
     draws = torch.rand(len(log.action), generator=generator)
-    taken = []
-    for i, rows in enumerate(_batches(log, 1)):
-        p = learner.probabilities(rows.context)[0, rows.action[0]]
-        if draws[i] < p * least / rows.probability[0]:
-            learner.update(rows)
-            taken.append(i)
+    taken: list[int] = []
+    first = 0
+    while first < len(draws):  # the learner stays as it is until a row is taken
+        rows = Rows(*(column[first : first + AHEAD] for column in log))
+        p = learner.probabilities(rows.context).gather(1, rows.action[:, None])[:, 0]
+        hits = draws[first : first + AHEAD] < p * least / rows.probability
+        if not hits.any():
+            first += AHEAD
+            continue
+        at = first + int(hits.int().argmax())
+        learner.update(Rows(*(column[at : at + 1] for column in log)))
+        taken.append(at)
+        first = at + 1
     return Rows(*(column[taken] for column in log))
 
 

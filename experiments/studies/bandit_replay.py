@@ -100,7 +100,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
 
 
 def campaign_rows() -> list[dict[str, Any]]:
-    """Learners with linear log-loss oracles on the uniform logs of two campaigns."""
+    """Learners with linear log-loss oracles on the uniform log of a campaign."""
     log = {"oracle": {"loss": "log"}}
     learners: dict[str, tuple[str, dict[str, Any]]] = {
         "uniform": ("uniform", log),
@@ -117,7 +117,7 @@ def campaign_rows() -> list[dict[str, Any]]:
             "algorithm": algorithm,
             "config": config,
         }
-        for campaign in ("men", "women")
+        for campaign in ("men",)
         for name, (algorithm, config) in learners.items()
     ]
 

@@ -8,30 +8,30 @@ from experiments.tables.records import Record
 from experiments.tables.summary import BlockSummary, Summary, records_of
 from mbrl import statistics
 
-REFERENCES = ("uniform", "epsilon-greedy", "likeliest label")  # the first of these that is there
+REFERENCES = ("uniform", "epsilon-greedy", "likeliest label", "SquareCB (squared loss)")
 
 
 def bandits(summary: Summary) -> list[str]:
     """For each block whose rows are "problem, learner": the first metric of every learner less that
-    of the reference, meaned over problems, with its 95 % interval over seeds (Student's t of paired
+    of each reference, meaned over problems, with its 95 % interval over seeds (t of paired
     differences); and for rows "theorem, N rounds" the slope of log regret on log N."""
     lines = []
     for block in summary.blocks:
         known = records_of(block)
-        lines += _against(block, known)
+        for reference in REFERENCES:
+            lines += _against(block, known, reference)
         lines += _growth(known)
     return lines
 
 
-def _against(block: BlockSummary, known: dict[str, list[Record]]) -> list[str]:
+def _against(block: BlockSummary, known: dict[str, list[Record]], reference: str) -> list[str]:
     metric = block.block.columns[0].label
     by_line: dict[str, dict[str, dict[int, float]]] = {}
     for label, records in known.items():
         panel, _, line = label.partition(", ")
         values = {r["key"]["seed"]: float(r["values"][metric]) for r in records}
         by_line.setdefault(line, {})[panel] = values
-    reference = next((name for name in REFERENCES if name in by_line), None)
-    if reference is None:
+    if reference not in by_line:
         return []
     parts = []
     for line, panels in by_line.items():
