@@ -34,7 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "config": {},  # of the learned policy, over the authors' values
     "most_rows": 4000,  # of the set
     "train": 0.1,  # share of the rows for the classifier; the rest is split evenly in four
-    "splits": 2000,  # of calibration and test rows, for the guarantee
+    "splits": 200,  # of calibration and test rows, for the guarantee
 }
 METHODS = ("argmax", "conformal", "grid", "learned", "leaking")
 GRID = 21  # thresholds on each axis, of the least scores on the validation rows
