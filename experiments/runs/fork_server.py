@@ -14,7 +14,12 @@ from pathlib import Path
 
 from experiments.runs.environment import child_environment
 
-PRELOADED = ("experiments.cli.resume", "experiments.runs.training", "experiments.runs.study")
+PRELOADED = (
+    "experiments.cli.resume",
+    "experiments.runs.training",
+    "experiments.runs.study",
+    "torch._dynamo",  # which the first optimiser imports, for a second
+)
 
 
 class ForkServer:

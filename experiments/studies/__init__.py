@@ -11,9 +11,13 @@ from mbrl.errors import unknown_name
 STUDIES: dict[str, str] = {
     "robust": "robust learning in a small decision process that shifts towards failure",
     "adaptation": "an agent's scores in tasks that differ from the data",
+    "abstention": "when a classifier names one label, several or none: conformal and learned",
     "bandit": "an arm without data: long rollouts without a penalty, and Bayesian agents",
     "bonuses": "exploration bonuses in mazes that are alike in a share",
+    "bandit_replay": "contextual bandit learners on the log of a recommendation experiment",
+    "cascading": "lists of items in a session whose clicks move the user's state",
     "compounding": "how a model's error grows along its own predictions",
+    "contextual_bandits": "contextual bandit learners where regret is exact, with late feedback",
     "contrast": "what batches say of other actions than the policy's, and what critics make of it",
     "control_recipes": "a policy gradient of any recipe in a control task",
     "curricula": "teachers of students that differ: learning progress, and past students",

@@ -8,7 +8,7 @@ from scipy import stats
 
 from experiments.studies import few_steps as few
 from experiments.studies import window_quality as quality
-from experiments.tables import budget_conclusions
+from experiments.tables import bandit_conclusions, budget_conclusions
 from experiments.tables import language_conclusions as language
 from experiments.tables.records import Record
 from experiments.tables.summary import Summary, records_of
@@ -221,6 +221,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "against_grpo": language.against_grpo,
     "pretrained": language.pretrained,
     "alike": language.alike,
+    "bandits": bandit_conclusions.bandits,
     "beaten": beaten,
     "budgets": budget_conclusions.budgets,
     "by_gate": language.by_gate,

@@ -1,0 +1,110 @@
+"""What contextual bandit learners have in common: an oracle, and a rule from its predictions to
+probabilities of actions."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from algorithms.bandits.oracle import OracleConfig, make_oracle
+from mbrl.errors import ConfigError, DataError
+
+
+class Rows(NamedTuple):
+    """Decisions with their outcomes: `context` [B, D] float, `action` [B] int64, `reward` [B] in
+    [0, 1], and `probability` [B] with which the action was taken, above 0."""
+
+    context: Tensor
+    action: Tensor
+    reward: Tensor
+    probability: Tensor
+
+
+class BanditLearner:
+    """A learner for contexts of `context_size` numbers and `actions` actions. A paper gives
+    `explore`. Raises `ConfigError` for sizes that allow no choice."""
+
+    members = 1  # of the oracle
+    config: Any
+
+    def __init__(self, context_size: int, actions: int, config: Any, seed: int = 0) -> None:
+        if context_size < 1 or actions < 2:
+            raise ConfigError(
+                f"context_size is {context_size} and actions is {actions}; there must be at least "
+                "1 number in a context (a constant, if nothing is known) and 2 actions"
+            )
+        self.context_size, self.actions, self.config = context_size, actions, config
+        self.generator = torch.Generator().manual_seed(seed)
+        oracle: OracleConfig = config.oracle
+        self.oracle = make_oracle(context_size, actions, self.members, oracle, self.generator)
+        self.learned = 0  # rows
+
+    def explore(self, reward: Tensor) -> Tensor:
+        """Probabilities [B, K] from the members' expected rewards [E, B, K]."""
+        raise NotImplementedError
+
+    def row_weights(self, count: int) -> Tensor:
+        """The weight of each of `count` new rows for each member of the oracle, [E, B]."""
+        return torch.ones(self.members, count)
+
+    def probabilities(self, context: Tensor) -> Tensor:
+        """Probability of each action [B, K] at `context` [B, D]."""
+        self._require(context)
+        return self.explore(self.oracle.predict(context))
+
+    def act(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """A drawn action [B] for each context, and the probability [B] that it had; both belong in
+        the log."""
+        action, p, _ = self.decide(context)
+        return action, p
+
+    def decide(self, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What `act` returns, and the reward [B] that the oracle expects of it."""
+        self._require(context)
+        reward = self.oracle.predict(context)
+        p = self.explore(reward)
+        action = torch.multinomial(p, 1, generator=self.generator)
+        expected = reward.mean(0).gather(1, action)[:, 0]
+        return action[:, 0], p.gather(1, action)[:, 0], expected
+
+    def update(self, rows: Rows) -> None:
+        """Learn from rows, whoever decided. Raises `DataError` for rows that cannot be."""
+        self._require(rows.context)
+        count = len(rows.context)
+        if any(column.shape != (count,) for column in rows[1:]) or count == 0:
+            raise DataError(
+                f"rows have shapes {[tuple(column.shape) for column in rows]}; give a context "
+                "[B, D] and action, reward and probability [B], with a row at least"
+            )
+        if not ((rows.reward >= 0) & (rows.reward <= 1)).all():
+            raise DataError(
+                f"rewards lie in [{rows.reward.min():g}, {rows.reward.max():g}], they must lie in "
+                "[0, 1]; scale them by their range"
+            )
+        if not ((rows.action >= 0) & (rows.action < self.actions)).all():
+            raise DataError(
+                f"actions lie in {int(rows.action.min())}..{int(rows.action.max())}, they must lie "
+                f"in 0..{self.actions - 1}"
+            )
+        weight = self.row_weights(count)
+        self.oracle.update(rows.context, rows.action, rows.reward, weight)
+        self.learned += count
+
+    def _require(self, context: Tensor) -> None:
+        if context.ndim != 2 or context.shape[1] != self.context_size:
+            raise DataError(
+                f"context has shape {tuple(context.shape)}; it must be [B, {self.context_size}]"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides what comes next."""
+        return {
+            "oracle": self.oracle.state_dict(),
+            "learned": self.learned,
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.oracle.load_state_dict(state["oracle"])
+        self.learned = state["learned"]
+        self.generator.set_state(state["generator"])
