@@ -63,7 +63,8 @@ def _growth(known: dict[str, list[Record]]) -> list[str]:
             at = (np.log(float(rounds[1])), np.log(r["values"]["regret"])) if rounds else (0.0, 0.0)
             by_seed.setdefault(r["key"]["seed"], []).append((float(at[0]), float(at[1])))
             bounded.append(r["values"]["regret"] <= r["values"]["bound"])
-    slopes = [np.polyfit(*zip(*at, strict=True), 1)[0] for at in by_seed.values() if len(at) > 2]
+    points = [np.array(at).T for at in by_seed.values() if len(at) > 2]
+    slopes = [float(np.polyfit(x, y, 1)[0]) for x, y in points]
     if len(slopes) < 2:
         return []
     mean, low, high = statistics.confidence_interval(np.array(slopes), statistics.mean)
