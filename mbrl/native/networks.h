@@ -194,7 +194,8 @@ static void layer_norm(float* z, float* inverse, float* y, const float* scale, c
     }
     float variance = sum_of(squares);
     for (; i < n; i++) variance += (z[i] - mean) * (z[i] - mean);
-    const float one_over = inverse[m] = 1.0f / std::sqrt(variance / n + norm_epsilon);
+    // A variance beyond float32 is no number in PyTorch: not 0, which nobody would notice.
+    const float one_over = inverse[m] = variance < INFINITY ? 1.0f / std::sqrt(variance / n + norm_epsilon) : NAN;
     for (i = 0; i + LANES <= n; i += LANES) {
       const Vec v = (load(z + i) - mean) * one_over;
       store(z + i, v);

@@ -103,6 +103,15 @@ def test_a_member_alone_is_that_of_all() -> None:
     torch.testing.assert_close(net.member(x, 2), net.batched(x)[2], rtol=1e-4, atol=1e-6)
 
 
+def test_rows_that_are_too_large_for_layer_norm_are_no_numbers() -> None:
+    net = EnsembleMLP(2, 3, (8,), 1, layer_norm=True)
+    x = torch.tensor([[1.0, 2.0, 3.0], [1e30, -1e30, 2e30], [float("nan"), 0.0, 1.0]])
+    with torch.no_grad():
+        ours, theirs = net(x), net.batched(x)
+    assert torch.equal(torch.isfinite(ours), torch.isfinite(theirs))
+    assert torch.isfinite(ours).all(-1).all(0).tolist() == [True, False, False]
+
+
 def test_other_kinds_keep_to_pytorch() -> None:
     for net in (
         MLP(3, (8,), 2, activation="gelu"),
