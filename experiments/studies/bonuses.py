@@ -4,11 +4,14 @@ Global and Episodic Bonuses for Exploration in Contextual MDPs" (arXiv 2306.0323
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.reports import figures
 from experiments.studies import Outcome, prerequisites
 from mbrl import tasks
 from mbrl.evaluation import evaluate
 from mbrl.records import Evaluations
+from mbrl.statistics import Interval, confidence_interval, mean
 from mbrl.tasks.context_grid import ContextGrid
 
 VERSION = 1
@@ -68,20 +71,18 @@ def first_at(rounds: list[float], values: list[float], level: float) -> float:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Success against what mazes have in common, a line a bonus, a panel for what it sees."""
-    panels: dict[str, dict[str, dict[float, list[float]]]] = {}
+    """Success by bonus, a panel for what mazes have in common."""
+    panels: dict[str, dict[str, Interval]] = {}
     for label, records in rows.items():
-        share, kind, seen = label.split(", ")
-        lines = panels.setdefault(seen, {}).setdefault(kind, {})
-        lines[float(share)] = [record["values"]["success"] for record in records]
-    whole = {
-        panel: {kind: figures.pointwise(at) for kind, at in lines.items() if len(at) > 1}
-        for panel, lines in panels.items()
-    }
-    if not all(whole.values()):
+        share, bonus = label.split(", ", 1)
+        scores = np.array([record["values"]["success"] for record in records])
+        if len(scores):
+            panel = panels.setdefault(f"{float(share):.0%} in common", {})
+            panel[bonus] = confidence_interval(scores, mean)
+    if not panels:
         return []
     path = folder / f"bonuses{suffix}.png"
-    figures.curves(whole, "share that mazes have in common", "success, %", path, top=100)
+    figures.intervals(panels, path, "episodes that reach the goal, %")
     return [path]
 
 

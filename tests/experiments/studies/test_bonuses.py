@@ -24,10 +24,10 @@ def test_a_cell_and_its_figure(tmp_path: Path) -> None:
     apart = bonuses.measure(settings | {"common": 0.0}, 0, tmp_path / "other")
     assert apart.values["spread"] > 0
     record = {"values": outcome.values}
-    rows = {f"{share}, none, counts of positions": [record, record] for share in bonuses.COMMON}
-    (file,) = bonuses.draw(rows, tmp_path, "")
-    assert file.exists()
-    assert bonuses.draw({"1.0, none, counts of positions": [record]}, tmp_path, "") == []
+    rows = {f"1.0, {kind}, counts of positions": [record, record] for kind in bonuses.COUNTED}
+    (file,) = bonuses.draw(rows, tmp_path, "-2")
+    assert file.exists() and file.name == "bonuses-2.png"
+    assert bonuses.draw({"1.0, none, counts of positions": []}, tmp_path, "") == []
 
 
 def test_every_share_has_the_same_rows() -> None:
