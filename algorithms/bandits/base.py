@@ -1,6 +1,7 @@
 """What contextual bandit learners have in common: an oracle, and a rule from its predictions to
 probabilities of actions."""
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ class Rows(NamedTuple):
     probability: Tensor
 
 
-class BanditLearner:
+class BanditLearner(ABC):
     """A learner for contexts of `context_size` numbers and `actions` actions. A paper gives
     `explore`. Raises `ConfigError` for sizes that allow no choice."""
 
@@ -39,9 +40,9 @@ class BanditLearner:
         self.oracle = make_oracle(context_size, actions, self.members, oracle, self.generator)
         self.learned = 0  # rows
 
+    @abstractmethod
     def explore(self, reward: Tensor) -> Tensor:
         """Probabilities [B, K] from the members' expected rewards [E, B, K]."""
-        raise NotImplementedError
 
     def row_weights(self, count: int) -> Tensor:
         """The weight of each of `count` new rows for each member of the oracle, [E, B]."""
