@@ -17,14 +17,15 @@ from algorithms.learners.goal_conditioned import (
     GoalPolicy,
     climbing_policy_loss,
     descend_together,
-    learned_parameters,
+    goal_rows,
+    optimisers_of,
 )
 from algorithms.sources.relabelled import GoalDraws, RelabelledRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import Count, NonNegative
 from mbrl.goals import GoalEntries
-from mbrl.networks import EnsembleMLP, adam
+from mbrl.networks import EnsembleMLP
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
@@ -90,10 +91,7 @@ class Contrast:
         self.policy = GoalPolicy(spec, config.hidden, generator=generator).to(device)
         self.critic = BilinearCritics(spec, config, generator).to(device)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "critic": self.critic}
-        self.optimisers = {
-            name: adam(learned_parameters(module), config.learning_rate)
-            for name, module in self.modules.items()
-        }
+        self.optimisers = optimisers_of(self.modules, config.learning_rate)
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing."""
@@ -137,12 +135,5 @@ class ContrastiveRL(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[Contrast, RelabelledRows]:
         c = self.config
         learner = Contrast(self.spec, c, self.device, generator)
-        source = RelabelledRows(
-            self.spec,
-            c.gamma,
-            c.batch_size,
-            self.device,
-            values=c.value_goals,
-            policy=c.policy_goals,
-        )
+        source = goal_rows(self.spec, c, self.device, c.value_goals)
         return learner, source

@@ -11,12 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, nn
 
-from algorithms.learners.goal_conditioned import GoalConfig, GoalPolicy, learned_parameters
+from algorithms.learners.goal_conditioned import (
+    GoalConfig,
+    GoalPolicy,
+    goal_rows,
+    optimisers_of,
+)
 from algorithms.sources.relabelled import RelabelledRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.goals import GoalEntries
-from mbrl.networks import adam, descend
+from mbrl.networks import descend
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -36,8 +41,7 @@ class GoalCloning:
         self.entries = GoalEntries(spec).to(device)
         self.policy = GoalPolicy(spec, config.hidden, generator=generator).to(device)
         self.modules: dict[str, nn.Module] = {"policy": self.policy}
-        rate = config.learning_rate
-        self.optimisers = {"policy": adam(learned_parameters(self.policy), rate)}
+        self.optimisers = optimisers_of(self.modules, config.learning_rate)
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing."""
@@ -70,7 +74,5 @@ class GCBC(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[GoalCloning, RelabelledRows]:
         c = self.config
         learner = GoalCloning(self.spec, c, self.device, generator)
-        source = RelabelledRows(
-            self.spec, c.gamma, c.batch_size, self.device, policy=c.policy_goals
-        )
+        source = goal_rows(self.spec, c, self.device)
         return learner, source

@@ -17,7 +17,8 @@ from algorithms.learners.goal_conditioned import (
     GoalValueConfig,
     climbing_policy_loss,
     descend_together,
-    learned_parameters,
+    goal_rows,
+    optimisers_of,
     weighted_policy_loss,
 )
 from algorithms.sources.relabelled import RelabelledRows
@@ -25,7 +26,7 @@ from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import NonNegative
 from mbrl.goals import GoalEntries
-from mbrl.networks import EnsembleMLP, adam, polyak_update, target_copy
+from mbrl.networks import EnsembleMLP, polyak_update, target_copy
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -65,8 +66,7 @@ class ImplicitGoalQ:
             "value": self.value,
         }
         self.modules = learned | {"critic_target": self.critic_target}
-        rate = config.learning_rate
-        self.optimisers = {n: adam(learned_parameters(m), rate) for n, m in learned.items()}
+        self.optimisers = optimisers_of(learned, config.learning_rate)
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing."""
@@ -133,12 +133,5 @@ class GCIQL(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[ImplicitGoalQ, RelabelledRows]:
         c = self.config
         learner = ImplicitGoalQ(self.spec, c, self.device, generator)
-        source = RelabelledRows(
-            self.spec,
-            c.gamma,
-            c.batch_size,
-            self.device,
-            values=c.value_goals,
-            policy=c.policy_goals,
-        )
+        source = goal_rows(self.spec, c, self.device, c.value_goals)
         return learner, source

@@ -15,14 +15,15 @@ from algorithms.learners.goal_conditioned import (
     GoalValueConfig,
     GoalValues,
     descend_together,
-    learned_parameters,
+    goal_rows,
+    optimisers_of,
     weighted_policy_loss,
 )
 from algorithms.sources.relabelled import RelabelledRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import NonNegative
-from mbrl.networks import adam, polyak_update
+from mbrl.networks import polyak_update
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -44,10 +45,7 @@ class ImplicitGoalValues:
         self.policy = GoalPolicy(spec, config.hidden, generator=generator).to(device)
         self.value = GoalValues(spec, config, generator).to(device)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "value": self.value}
-        self.optimisers = {
-            name: adam(learned_parameters(module), config.learning_rate)
-            for name, module in self.modules.items()
-        }
+        self.optimisers = optimisers_of(self.modules, config.learning_rate)
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing."""
@@ -90,12 +88,5 @@ class GCIVL(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[ImplicitGoalValues, RelabelledRows]:
         c = self.config
         learner = ImplicitGoalValues(self.spec, c, self.device, generator)
-        source = RelabelledRows(
-            self.spec,
-            c.gamma,
-            c.batch_size,
-            self.device,
-            values=c.value_goals,
-            policy=c.policy_goals,
-        )
+        source = goal_rows(self.spec, c, self.device, c.value_goals)
         return learner, source

@@ -15,8 +15,9 @@ from algorithms.learners.goal_conditioned import (
     GoalValueConfig,
     GoalValues,
     descend_together,
-    learned_parameters,
+    goal_rows,
     normalised,
+    optimisers_of,
     weighted_policy_loss,
 )
 from algorithms.sources.relabelled import RelabelledRows
@@ -24,7 +25,7 @@ from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import Count, Fraction, NonNegative
 from mbrl.goals import GoalEntries
-from mbrl.networks import MLP, ActionScale, adam, polyak_update
+from mbrl.networks import MLP, ActionScale, polyak_update
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -87,10 +88,7 @@ class Hierarchy:
         self.policy = policy.to(device)
         self.value = GoalValues(spec, config, generator, size).to(device)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "value": self.value}
-        self.optimisers = {
-            name: adam(learned_parameters(module), config.learning_rate)
-            for name, module in self.modules.items()
-        }
+        self.optimisers = optimisers_of(self.modules, config.learning_rate)
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing."""
@@ -154,13 +152,5 @@ class HIQL(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[Hierarchy, RelabelledRows]:
         c = self.config
         learner = Hierarchy(self.spec, c, self.device, generator)
-        source = RelabelledRows(
-            self.spec,
-            c.gamma,
-            c.batch_size,
-            self.device,
-            values=c.value_goals,
-            policy=c.policy_goals,
-            steps=c.subgoal_steps,
-        )
+        source = goal_rows(self.spec, c, self.device, c.value_goals, c.subgoal_steps)
         return learner, source

@@ -18,7 +18,8 @@ from algorithms.learners.goal_conditioned import (
     GoalValues,
     LengthNormalised,
     descend_together,
-    learned_parameters,
+    goal_rows,
+    optimisers_of,
     weighted_policy_loss,
 )
 from algorithms.sources.relabelled import RelabelledRows
@@ -26,7 +27,7 @@ from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import Count, Fraction, NonNegative
 from mbrl.goals import GoalEntries
-from mbrl.networks import MLP, ActionScale, adam, polyak_update
+from mbrl.networks import MLP, ActionScale, polyak_update
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
@@ -102,10 +103,7 @@ class Bootstrapped:
             "near": self.near,
             "value": self.value,
         }
-        self.optimisers = {
-            name: adam(learned_parameters(module), config.learning_rate)
-            for name, module in self.modules.items()
-        }
+        self.optimisers = optimisers_of(self.modules, config.learning_rate)
 
     def draw(self, batch: Batch, generator: Generator) -> Batch:
         """The batch as it is: updates draw nothing."""
@@ -170,13 +168,5 @@ class SAW(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[Bootstrapped, RelabelledRows]:
         c = self.config
         learner = Bootstrapped(self.spec, c, self.device, generator)
-        source = RelabelledRows(
-            self.spec,
-            c.gamma,
-            c.batch_size,
-            self.device,
-            values=c.value_goals,
-            policy=c.policy_goals,
-            steps=c.subgoal_steps,
-        )
+        source = goal_rows(self.spec, c, self.device, c.value_goals, c.subgoal_steps)
         return learner, source

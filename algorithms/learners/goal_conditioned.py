@@ -10,11 +10,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from algorithms.learners.advantage_weighted import exponential_weight, weighted_cloning
-from algorithms.sources.relabelled import FUTURE, GoalDraws
+from algorithms.sources.relabelled import FUTURE, GoalDraws, RelabelledRows
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, Fraction, Positive, Rate, Settings, Widths
 from mbrl.goals import GoalEntries
-from mbrl.networks import MLP, EnsembleMLP, TanhMeanGaussianPolicy, step, target_copy
+from mbrl.networks import MLP, EnsembleMLP, TanhMeanGaussianPolicy, adam, step, target_copy
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
@@ -54,6 +54,32 @@ class GoalPolicy(TanhMeanGaussianPolicy):
 def learned_parameters(*modules: nn.Module) -> list[nn.Parameter]:
     """Those that take a gradient."""
     return [p for m in modules for p in m.parameters() if p.requires_grad]
+
+
+def optimisers_of(
+    modules: Mapping[str, nn.Module], learning_rate: float
+) -> dict[str, torch.optim.Optimizer]:
+    """Adam for what each module learns, by its name."""
+    return {name: adam(learned_parameters(m), learning_rate) for name, m in modules.items()}
+
+
+def goal_rows(
+    spec: Spec,
+    config: GoalConfig,
+    device: torch.device,
+    values: GoalDraws | None = None,
+    steps: int = 0,
+) -> RelabelledRows:
+    """The rows of a learner with these settings: goals of its policy, and of its `values`."""
+    return RelabelledRows(
+        spec,
+        config.gamma,
+        config.batch_size,
+        device,
+        values=values,
+        policy=config.policy_goals,
+        steps=steps,
+    )
 
 
 def descend_together(
