@@ -25,6 +25,7 @@ from mbrl.config import (
 from mbrl.data.cards import all_cards
 from mbrl.data.readers.files import SUFFIXES
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.precision import MatmulPrecision
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -89,6 +90,8 @@ class RunSettings(Settings):
     holdout: Share = 0.0
     seed: CountOrZero = 0  # seed of weights, batches and model
     threads: Count = 1  # CPU threads; part of what a result depends on
+    # as torch.set_float32_matmul_precision; medium: products of bfloat16 where they are faster
+    matmul_precision: MatmulPrecision = "highest"
     device: str = "cpu"  # cpu or cuda
     # updates between evaluations; None: a tenth of the run; 0: none
     eval_every: CountOrZero | None = None

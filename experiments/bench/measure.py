@@ -21,6 +21,7 @@ from experiments.bench.peers import PEERS, PeerError, PeerName, Running
 from experiments.bench.workloads import WORKLOADS, Name
 from experiments.runs.manifest import processor, version
 from mbrl.config import Positive, Settings
+from mbrl.precision import matmul_precision
 
 WINDOWS = 5
 
@@ -34,6 +35,8 @@ class Bench(Settings):
     peers: tuple[PeerName, ...] | None = None
     """Measure other libraries in turn with this one (none named: all), in environments of their own
     that are made at first use; without it recorded figures are shown."""
+    medium: bool = False
+    """Measure this library also with products of medium precision (bfloat16), in turn."""
     seconds: Positive = 2.0
     """Length of each of the five windows whose median counts."""
     profile: bool = False
@@ -81,9 +84,13 @@ def _measure_one(name: Name, command: Bench, folder: Path) -> dict[str, Any]:
     running, reasons = ({}, {}) if command.peers is None else _start_peers(name, command)
     before, load = ceiling(command.quick), os.getloadavg()[0]
     ours: list[float] = []
+    medium: list[float] = []
     theirs: dict[str, list[float]] = {peer: [] for peer in running}
     for _ in range(WINDOWS):
         ours.append(window(step, count, seconds))
+        if command.medium:
+            with matmul_precision("medium"):
+                medium.append(window(step, count, seconds))
         for peer in list(running):
             try:
                 theirs[peer].append(running[peer].rate(seconds))
@@ -121,7 +128,13 @@ def _measure_one(name: Name, command: Bench, folder: Path) -> dict[str, Any]:
             for peer, process in running.items()
         },
         "not_run": reasons,
-    }
+    } | ({"medium": _medium(ours, medium)} if medium else {})
+
+
+def _medium(ours: list[float], medium: list[float]) -> dict[str, Any]:
+    """The rate with products of medium precision, beside the windows before them."""
+    times = statistics.median(b / a for a, b in zip(ours, medium, strict=True))
+    return {"rate": statistics.median(medium), "windows": medium, "times_faster": times}
 
 
 def _start_peers(name: Name, command: Bench) -> tuple[dict[str, Running], dict[str, str]]:

@@ -64,6 +64,10 @@ def show(record: dict[str, Any], console: Console) -> None:
         part = "" if whole is None else f"{whole:.0%}"
         share = _digits(measured["share"])
         table.add_row(name, "", "", "longreach", rate, _megabytes(peak), products, share, part, aim)
+        if "medium" in measured:
+            times = f"{measured['medium']['times_faster']:.2f} times as fast"
+            rate = f"{_digits(measured['medium']['rate'])} {workload.unit}"
+            table.add_row("", times, "", "longreach, medium precision", rate)
         if workload.against in record["workloads"]:
             base = record["workloads"][workload.against]["share"]
             times = f"{measured['share'] / base:.2f} times as fast"

@@ -17,6 +17,7 @@ from mbrl import checkpoint, data
 from mbrl import config as configs
 from mbrl.config import Count, CountOrZero, Fraction, Settings
 from mbrl.errors import CheckpointError, ConfigError, unknown_name
+from mbrl.precision import MatmulPrecision
 from mbrl.types import Spec, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models import diagnostics as measures
@@ -42,13 +43,17 @@ class Fit(Settings):
     out: Path = Path("model")  # folder for model.pt and its description
     seed: CountOrZero = 0  # seed of weights, holdout and batches
     threads: Count = 1  # CPU threads
+    # as torch.set_float32_matmul_precision; medium: products of bfloat16 where they are faster
+    matmul_precision: MatmulPrecision = "highest"
     test_share: Fraction = 0.1  # share of the rows, in whole episodes, that the fit never sees
     config: Annotated[EnsembleConfig, tyro.conf.arg(name="")] = field(
         default_factory=EnsembleConfig
     )
 
     def main(self) -> int:
-        settings = FitSettings(self.data, self.seed, self.threads, self.test_share)
+        settings = FitSettings(
+            self.data, self.seed, self.threads, self.matmul_precision, self.test_share
+        )
         job = ModelFit(self.out)
         if job.described and job.read() != description(settings, self.config):
             raise CheckpointError(

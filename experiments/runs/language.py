@@ -27,6 +27,7 @@ from mbrl import config as configs
 from mbrl.callbacks import Checkpointer, Recorder, StopOnSignal
 from mbrl.config import Count, CountOrZero, Positive, Rate, Settings
 from mbrl.errors import CheckpointError, ConfigError, unknown_name
+from mbrl.precision import MatmulPrecision, set_matmul_precision
 from mbrl.progress import Progress
 from mbrl.records import MetricsFile
 from mbrl.training import Callback, Metrics, train
@@ -45,6 +46,8 @@ class LanguageSettings(Settings):
     steps: Count = 300  # rounds of a policy gradient, updates of imitation
     seed: CountOrZero = 0  # seed of weights, problems and sampling
     threads: Count = 1  # CPU threads; part of what a result depends on
+    # as torch.set_float32_matmul_precision; medium: products of bfloat16 where they are faster
+    matmul_precision: MatmulPrecision = "highest"
     device: str = "cpu"  # cpu or cuda
     start: str | None = None  # folder of a run whose model this one starts from
     until: Rate | None = None  # stop at this accuracy on new problems of the trained levels
@@ -141,6 +144,7 @@ class LanguageRun(Job):
     def work(self, quiet: bool, clock: Clock) -> dict[str, Any]:
         settings, config = read_settings(self.folder)
         torch.set_num_threads(settings.threads)
+        set_matmul_precision(settings.matmul_precision)
         path, content = self.folder / "checkpoint.pt", {}
         if path.exists():
             content = checkpoint.load(path)
@@ -153,6 +157,7 @@ class LanguageRun(Job):
             "spec": agent.spec.to_dict(),
             "seed": settings.seed,
             "threads": settings.threads,
+            "matmul_precision": settings.matmul_precision,
         }
         self.manifest(facts, settings.device)
         _train(agent, settings, self.folder, content, quiet, clock)

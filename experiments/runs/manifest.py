@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrl.native.build import library
+from mbrl.precision import has_tiles
 
 PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "mujoco", "h5py", "stable-baselines3")
 
@@ -23,6 +24,7 @@ def environment(device: str) -> dict[str, Any]:
             "processor": processor(),
             "device": device,
             "compiled": library() is not None,  # whether updates run in compiled code
+            "tiles": has_tiles(),  # whether they multiply bfloat16 at medium precision
         },
     }
 

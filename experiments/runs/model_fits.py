@@ -18,6 +18,7 @@ from mbrl.callbacks import read
 from mbrl.config import Count, CountOrZero, Settings, Share
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError
+from mbrl.precision import MatmulPrecision, set_matmul_precision
 from mbrl.progress import Progress
 from mbrl.training import Metrics
 from world_models import DiffusionConfig, EnsembleConfig, EnsembleDynamics, TrajectoryDiffusion
@@ -33,6 +34,8 @@ class FitSettings(Settings):
     data: str  # a dataset or a file
     seed: CountOrZero = 0  # of weights, holdout and batches
     threads: Count = 1  # CPU threads
+    # as torch.set_float32_matmul_precision; medium: products of bfloat16 where they are faster
+    matmul_precision: MatmulPrecision = "highest"
     test_share: Share = 0.0  # share of the rows, in whole episodes, that the fit never sees
 
 
@@ -44,11 +47,13 @@ MODELS: dict[str, tuple[Any, Any]] = {  # kind of model: class, config class
 
 
 def description(settings: FitSettings, config: ModelConfig) -> dict[str, Any]:
-    """The content of config.json, without `kind` for an ensemble and without `test_share` for a fit
-    to all rows."""
+    """The content of config.json, without `kind` for an ensemble, without `test_share` for a fit
+    to all rows and without `matmul_precision` for the highest."""
     values = {"fit": asdict(settings), "config": configs.to_dict(config)}
     if settings.test_share == 0:
         del values["fit"]["test_share"]
+    if settings.matmul_precision == "highest":
+        del values["fit"]["matmul_precision"]
     return values if isinstance(config, EnsembleConfig) else values | {"kind": "diffusion"}
 
 
@@ -90,6 +95,7 @@ class ModelFit(Job):
         values = self.read()
         settings = configs.from_dict(FitSettings, values["fit"])
         torch.set_num_threads(settings.threads)
+        set_matmul_precision(settings.matmul_precision)
         dataset = data.load(settings.data)
         cls, config_class = MODELS[values.get("kind", "ensemble")]
         config = configs.from_dict(config_class, values["config"])
@@ -150,9 +156,10 @@ def load(folder: Path) -> dict[str, Any]:
 def require_match(folder: Path, settings: RunSettings, config: Any) -> None:
     """Raise `CheckpointError` unless the fit in `folder` is the one that the run would make."""
     values = ModelFit(folder).read()
-    wanted = description(FitSettings(settings.data, settings.seed, settings.threads), config.model)
+    fit = FitSettings(settings.data, settings.seed, settings.threads, settings.matmul_precision)
+    wanted = description(fit, config.model)
     if values != wanted:
         raise CheckpointError(
-            f"the world model in {folder} is of other data, seed, threads or config; the run needs "
-            f"{wanted}, the folder has {values}"
+            f"the world model in {folder} is of other data, seed, threads, precision or config; "
+            f"the run needs {wanted}, the folder has {values}"
         )

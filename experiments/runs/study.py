@@ -10,6 +10,7 @@ from experiments.runs import folders
 from experiments.runs.job import Clock, Job
 from mbrl import data
 from mbrl.data.fingerprint import fingerprint
+from mbrl.precision import set_matmul_precision
 
 
 def create(
@@ -47,6 +48,7 @@ class StudyCell(Job):
     def work(self, quiet: bool, clock: Clock) -> dict[str, Any]:
         values = self.read()
         torch.set_num_threads(values["threads"])
+        set_matmul_precision("highest")
         study, settings = studies.module(values["study"]), values["settings"]
         facts = {
             "study": {"name": values["study"], "version": study.VERSION},

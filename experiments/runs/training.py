@@ -38,6 +38,7 @@ from mbrl.collector import Collector
 from mbrl.data.cards import all_cards, find_tier
 from mbrl.errors import CheckpointError, ConfigError, TaskError
 from mbrl.logged_rules import require_match
+from mbrl.precision import set_matmul_precision
 from mbrl.progress import Progress
 from mbrl.records import MetricsFile
 from mbrl.training import Callback, Metrics, train
@@ -169,6 +170,7 @@ class TrainingRun(Job):
         settings, source = self.settings, open_source(self.settings)
         cls, config_class = ALGORITHMS[settings.algorithm]
         torch.set_num_threads(settings.threads)
+        set_matmul_precision(settings.matmul_precision)
         path, content = self.folder / "checkpoint.pt", {}
         if path.exists():
             content = checkpoint.load(path)
@@ -195,6 +197,7 @@ class TrainingRun(Job):
             "spec": configs.plain(source.spec.to_dict()),
             "seed": settings.seed,
             "threads": settings.threads,
+            "matmul_precision": settings.matmul_precision,
         }
         known = self.manifest(facts, settings.device)["data"]
         if known != data_now:

@@ -95,6 +95,39 @@ def guided(summary: Summary) -> list[str]:
     return lines
 
 
+def precisions(summary: Summary) -> list[str]:
+    """For rows of one dataset at two precisions: differences of the last scores, seed by seed, of a
+    column and of all columns, and how long the runs took."""
+    rows = {(r.data, r.matmul_precision): (b, r) for b in summary.blocks for r in b.block.rows}
+    lines: list[str] = []
+    every: list[float] = []
+    for (data, precision), (block, row) in rows.items():
+        if precision == "highest" or (data, "highest") not in rows:
+            continue
+        other, base = rows[data, "highest"]
+        for column in block.block.columns:
+            a, b = block.entry(row, column), other.entry(base, column)
+            shared = [s for s in a.seeds if s in b.seeds]
+            if len(shared) < 2:
+                continue
+            pairs = [(a.seeds.index(s), b.seeds.index(s)) for s in shared]
+            difference = np.array([a.last[i] - b.last[j] for i, j in pairs])
+            times = np.median([b.seconds[j] / a.seconds[i] for i, j in pairs])
+            at = statistics.confidence_interval(difference, statistics.mean)
+            every += list(difference)
+            lines.append(
+                f"{column.label}, {data}: {precision} less highest {at.estimate:.1f} "
+                f"[{at.low:.1f}, {at.high:.1f}] ({len(shared)} seeds), {times:.2f} times as fast."
+            )
+    if every:
+        at = statistics.confidence_interval(np.array(every), statistics.mean)
+        lines.append(
+            f"All {len(every)} pairs: {at.estimate:.1f} [{at.low:.1f}, {at.high:.1f}]; a difference of "
+            f"{at.high - at.estimate:.1f} would have shown."
+        )
+    return lines
+
+
 def few_steps(summary: Summary) -> list[str]:
     """For the first block, once all its cells are finished: the least number of evaluations at
     which each sampler has equal quality in all seeds, and the sampler with the least over all
@@ -230,6 +263,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "detector": detector,
     "few_steps": few_steps,
     "guided": guided,
+    "precisions": precisions,
     "rewards": language.rewards,
     "schedulers": language.schedulers,
     "trends": trends,

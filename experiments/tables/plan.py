@@ -23,12 +23,14 @@ from mbrl import config as configs
 from mbrl.data.loading import recipe_version, require
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
+from mbrl.precision import PRECISIONS, MatmulPrecision
 
 TABLES = Path(__file__).parent / "definitions"
 FINAL_EPISODES = 100  # of the last evaluation, unless a table says otherwise
 KEYS = {"title", "note", "datasets", "algorithms", "columns", "seeds", "steps", "fqe_steps"}
 KEYS |= {"blocks", "sweep", "study", "rows", "settings", "metrics", "published", "reference"}
 KEYS |= {"conclusions", "cell_seconds", "final_episodes", "holdout", "until_flat"}
+KEYS |= {"matmul_precision"}
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Row:
     final_episodes: int = FINAL_EPISODES  # starts of the last evaluation
     holdout: float = 0.0  # share of the episodes that nothing is learned from
     until_flat: UntilFlatSettings = field(default_factory=UntilFlatSettings)
+    matmul_precision: MatmulPrecision = "highest"  # as torch.set_float32_matmul_precision
 
     @property
     def trained_on(self) -> str:
@@ -152,6 +155,8 @@ class Plan:
             key["holdout"] = row.holdout
         if row.until_flat.every > 0:
             key["until_flat"] = configs.to_dict(row.until_flat)
+        if row.matmul_precision != "highest":
+            key["matmul_precision"] = row.matmul_precision
         key |= objective_version(key["config"])
         name = file_name(column.label.replace("/", "-").replace(" ", "-"))
         return Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
@@ -274,7 +279,7 @@ def _study_block(values: dict[str, Any]) -> Block:
 
 def _run_blocks(values: dict[str, Any]) -> list[Block]:
     columns = _columns(values)
-    steps = values.get("steps")
+    steps, precision = values.get("steps"), values.get("matmul_precision", "highest")
     seeds = tuple(values["seeds"])
     blocks = [Block("", _rows(values, ""), columns, seeds)]
     for block in values.get("blocks", []):
@@ -282,6 +287,8 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
         if not block.get("datasets"):
             raise ConfigError(f"block {block.get('title')!r} needs datasets")
         suffix = "" if block.get("steps", steps) == steps else f"@{block['steps']}"
+        if block.get("matmul_precision", precision) != precision:
+            suffix += f"@{block['matmul_precision']}"
         shared = {k: v for k, v in values.items() if k != "datasets"}
         rows = _rows(shared | block, suffix)
         blocks.append(Block(block["title"], rows, own, tuple(block.get("seeds", seeds))))
@@ -299,7 +306,10 @@ def _rows(values: dict[str, Any], suffix: str) -> tuple[Row, ...]:
         "final_episodes": values.get("final_episodes", FINAL_EPISODES),
         "holdout": values.get("holdout", 0.0),
         "until_flat": configs.from_dict(UntilFlatSettings, values.get("until_flat", {})),
+        "matmul_precision": values.get("matmul_precision", "highest"),
     }
+    if common["matmul_precision"] not in PRECISIONS:
+        raise unknown_name("matmul_precision", common["matmul_precision"], PRECISIONS)
     return tuple(Row(f"{data}{suffix}", data, **common) for data in values.get("datasets", []))
 
 

@@ -144,7 +144,7 @@ static void pack(Int depth, View b, Int n, Int width, Int padded, float* panel) 
 }
 
 // out [rows, columns] = A [rows, depth] B [depth, columns]; `panel` holds depth * 2 vectors.
-static void product(Int rows, Int columns, Int depth, View a, View b, Out out, float* panel) {
+static void product_of_floats(Int rows, Int columns, Int depth, View a, View b, Out out, float* panel) {
   const Int wide = TILE_VECTORS * LANES;
   for (Int n = 0; n < columns; n += wide) {
     const Int width = columns - n < wide ? columns - n : wide;

@@ -1,6 +1,6 @@
 // Exponentials of arrays, to two units in the last place; what is not a number stays so.
 #pragma once
-#include "products.h"
+#include "tiles.h"
 
 #if defined(__AVX__)
 #include <immintrin.h>
