@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from experiments.runs import jobs, pool, study
@@ -16,7 +17,7 @@ from experiments.runs.launchers import Launcher
 from experiments.settings import RunSettings
 from experiments.tables import cost, page, plan, records, render, summary, table_figures
 from experiments.tables.plan import Cell, Plan
-from mbrl import data
+from mbrl import data, statistics
 from mbrl.data.cards import find_tier
 from mbrl.data.fingerprint import fingerprint
 from mbrl.data.split import hold_out
@@ -126,13 +127,14 @@ def check(
     launcher: Launcher,
     console: Console,
 ) -> int:
-    """Repeat `count` recorded cells from scratch and compare the records; 0 if all agree."""
+    """Repeat `count` recorded cells from scratch and compare the records; 0 if all agree. Of runs
+    that differ, how their scores do, beside how far seeds of a cell lie apart."""
     fingerprint_of, _ = fingerprints(cells)
     recorded = [c for c in cells if records.read(home / c.path, c.key) is not None]
     if not recorded:
         raise ConfigError(f"table {table.name!r} has no records to check yet")
     chosen = random.sample(recorded, min(count, len(recorded)))
-    equal = 0
+    equal, changes = 0, []
     with tempfile.TemporaryDirectory() as place:
         cell_of = describe_all(table, chosen, fingerprint_of, Path(place) / table.name)
         failed = pool.run_all(jobs.in_order(cell_of), launcher, "check")
@@ -146,11 +148,37 @@ def check(
                 before, now = (r.get("processor") for r in (old, new))
                 if verdict == "DIFFERENT" and before != now:
                     verdict += f" (recorded on {before}, repeated on {now}: rounding may differ)"
+                if "study" not in cell.key:
+                    was, is_now = records.last_score(old), records.last_score(new)
+                    changes.append(is_now - was)
+                    verdict += f"; score {was:.1f}, now {is_now:.1f}"
             equal += verdict == "identical"
             name = f"{cell.column.label}, {cell.row.label}, seed {cell.seed}"
             console.print(f"{name}: {verdict}", markup=False)
     console.print(f"{equal} of {len(cell_of)} cells identical")
+    if equal < len(changes) > 1:
+        console.print(_change(table, home, chosen, np.array(changes)))
     return 0 if equal == len(cell_of) else 1
+
+
+def _change(table: Plan, home: Path, chosen: Sequence[Cell], changes: np.ndarray) -> str:
+    """Mean and spread of the changes of scores, beside the spread over seeds of the same cells: runs
+    that only rounding tells apart differ like two seeds, by the square root of two of it."""
+    spreads = []
+    for cell in chosen:
+        seeds = {c.path: c for b in table.blocks for c in table.cells(b)}
+        same = [c for c in seeds.values() if c.path.parent == cell.path.parent]
+        known = [records.read(home / c.path, c.key) for c in same]
+        last = [records.last_score(r) for r in known if r is not None]
+        if len(last) > 1:
+            spreads.append(float(np.var(last, ddof=1)))
+    at = statistics.confidence_interval(changes, statistics.mean)
+    beside = f"; two seeds of them {np.sqrt(2 * np.mean(spreads)):.1f}" if spreads else ""
+    return (
+        f"scores now less recorded: {at.estimate:.2f} [{at.low:.2f}, {at.high:.2f}] over "
+        f"{len(changes)} cells; they differ by {np.sqrt(np.mean(changes**2)):.1f} (root mean square)"
+        f"{beside}"
+    )
 
 
 def fingerprints(cells: Sequence[Cell]) -> tuple[dict[str, str], dict[str, str]]:

@@ -44,15 +44,21 @@ def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path
     record["last_returns"] = [float(f"{r:.4g}") for r in record["last_returns"]]
     lost.write_text(json.dumps(record))
     assert table.check(small, records_at, cells, 1, Here(), Console(quiet=True)) == 0
-    record["means"][-1] += 1.0
-    record["processor"] = "Another One"
-    lost.write_text(json.dumps(record))
-    for other in files[1:]:
+    low, high = record["reference_returns"]
+    two = [f for f in files if f.parent == lost.parent]
+    for changed, more in zip(two, (1.0, 2.0), strict=True):
+        record = json.loads(changed.read_text())
+        record["means"][-1] += more * (high - low) / 100.0
+        record["processor"] = "Another One"
+        changed.write_text(json.dumps(record))
+    for other in set(files) - set(two):
         other.unlink()
     printed = io.StringIO()
     console = Console(file=printed, width=200)
-    assert table.check(small, records_at, cells, 1, Here(), console) == 1
-    assert "DIFFERENT (recorded on Another One, repeated on" in printed.getvalue()
+    assert table.check(small, records_at, cells, 2, Here(), console) == 1
+    assert printed.getvalue().count("DIFFERENT (recorded on Another One, repeated on") == 2
+    assert "now less recorded: -1.50 [-7.85, 4.85] over 2 cells" in printed.getvalue()
+    assert "differ by 1.6 (root mean square); two seeds of them" in printed.getvalue()
 
 
 def test_data_that_changed_are_marked_and_done_again_when_strict(small, tmp_path: Path) -> None:
