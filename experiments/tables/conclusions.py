@@ -122,8 +122,8 @@ def precisions(summary: Summary) -> list[str]:
     if every:
         at = statistics.confidence_interval(np.array(every), statistics.mean)
         lines.append(
-            f"All {len(every)} pairs: {at.estimate:.1f} [{at.low:.1f}, {at.high:.1f}]; a difference of "
-            f"{at.high - at.estimate:.1f} would have shown."
+            f"All {len(every)} pairs: {at.estimate:.1f} [{at.low:.1f}, {at.high:.1f}]; a "
+            f"difference of {at.high - at.estimate:.1f} would have shown."
         )
     return lines
 

@@ -151,7 +151,7 @@ def check(
                 if "study" not in cell.key:
                     was, is_now = records.last_score(old), records.last_score(new)
                     changes.append(is_now - was)
-                    verdict += f"; score {was:.1f}, now {is_now:.1f}"
+                    verdict += f"; score {was:.1f}, now {is_now:.1f}" if was != is_now else ""
             equal += verdict == "identical"
             name = f"{cell.column.label}, {cell.row.label}, seed {cell.seed}"
             console.print(f"{name}: {verdict}", markup=False)
@@ -162,8 +162,8 @@ def check(
 
 
 def _change(table: Plan, home: Path, chosen: Sequence[Cell], changes: np.ndarray) -> str:
-    """Mean and spread of the changes of scores, beside the spread over seeds of the same cells: runs
-    that only rounding tells apart differ like two seeds, by the square root of two of it."""
+    """Mean and size of the changes of scores, beside how far two seeds of the same cells lie apart:
+    runs that rounding alone tells apart may come to that."""
     spreads = []
     for cell in chosen:
         seeds = {c.path: c for b in table.blocks for c in table.cells(b)}
@@ -174,10 +174,10 @@ def _change(table: Plan, home: Path, chosen: Sequence[Cell], changes: np.ndarray
             spreads.append(float(np.var(last, ddof=1)))
     at = statistics.confidence_interval(changes, statistics.mean)
     beside = f"; two seeds of them {np.sqrt(2 * np.mean(spreads)):.1f}" if spreads else ""
+    size = np.sqrt(np.mean(changes**2))
     return (
         f"scores now less recorded: {at.estimate:.2f} [{at.low:.2f}, {at.high:.2f}] over "
-        f"{len(changes)} cells; they differ by {np.sqrt(np.mean(changes**2)):.1f} (root mean square)"
-        f"{beside}"
+        f"{len(changes)} cells; they differ by {size:.1f} (root mean square){beside}"
     )
 
 

@@ -47,9 +47,10 @@ def test_a_shared_fit_gives_the_run_that_an_own_fit_gives(tmp_path: Path) -> Non
     assert pool.run_all([tmp_path / "shared", fit], Here()) == {}
     first, second = (checkpoint.load(tmp_path / n / "checkpoint.pt") for n in ("own", "shared"))
     assert_same(first["state"], second["state"])
-    wrong = RunSettings("ravl", "pendulum/expert", model=str(fit), **values | {"seed": 1})
-    with pytest.raises(CheckpointError, match="of other data, seed"):
-        runs.create(wrong, config, tmp_path / "wrong")
+    for other in ({"seed": 1}, {"matmul_precision": "medium"}):
+        wrong = RunSettings("ravl", "pendulum/expert", model=str(fit), **values | other)
+        with pytest.raises(CheckpointError, match="of other data, seed, threads, precision"):
+            runs.create(wrong, config, tmp_path / "wrong")
 
 
 def test_the_task_as_the_model_needs_no_fit(tmp_path: Path) -> None:

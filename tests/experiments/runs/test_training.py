@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs import training
+from experiments.runs import jobs, training
 from experiments.settings import RunSettings, build_config, preset_config
 from mbrl.errors import ConfigError, DataError
 from tests.small import CONFIGS
@@ -32,6 +32,23 @@ def test_a_run_is_described_without_its_data(tmp_path: Path, monkeypatch) -> Non
         with pytest.raises(ConfigError, match=text):
             training.create(settings("edac", data), build_config("edac", {}), tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_the_precision_of_products_is_set_by_every_job(tmp_path: Path, monkeypatch) -> None:
+    """Also by one that goes on, and by one that comes after another in a process."""
+    seen = []
+    monkeypatch.setattr(training, "set_matmul_precision", seen.append)
+    values = {"steps": 5, "tensorboard": False, "final_episodes": 2}
+    medium = RunSettings("bc", "pendulum/expert", matmul_precision="medium", **values)
+    config = build_config("bc", CONFIGS["bc"])
+    training.start(medium, config, tmp_path / "a", quiet=True)
+    training.start(settings("bc", "pendulum/expert"), config, tmp_path / "b", quiet=True)
+    (tmp_path / "a" / "result.json").unlink()
+    jobs.resume(tmp_path / "a", quiet=True)
+    assert seen == ["medium", "highest", "medium"]
+    assert '"matmul_precision": "medium"' in (tmp_path / "a" / "manifest.json").read_text()
+    with pytest.raises(ConfigError, match="matmul_precision"):
+        RunSettings("bc", "pendulum/expert", matmul_precision="low", **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,19 @@ def test_an_unusual_number_of_last_episodes_is_in_the_key(
     assert {c.row.final_episodes for c in cells} == {500}
 
 
+def test_a_precision_is_in_the_key_and_the_name_unless_it_is_the_highest(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    block = '\n[[blocks]]\ntitle = "medium"\ndatasets = ["pendulum/expert"]\n'
+    file.write_text(SMALL + block + 'matmul_precision = "medium"\n')
+    cells = table.all_cells(plan.load(str(file)))
+    medium = [c for c in cells if c.key.get("matmul_precision") == "medium"]
+    assert {c.row.label for c in medium} == {"pendulum/expert@medium"} and len(medium) == 4
+    assert all("matmul_precision" not in c.key for c in cells if c not in medium)
+    file.write_text(SMALL + block + 'matmul_precision = "low"\n')
+    with pytest.raises(ConfigError, match="'low'"):
+        plan.load(str(file))
+
+
 def test_a_sweep_over_one_knob_has_a_column_a_value(tmp_path: Path) -> None:
     file = tmp_path / "knob.toml"
     file.write_text(
