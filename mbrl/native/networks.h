@@ -78,10 +78,10 @@ struct Network {
   }
 };
 
-enum Activation : Int { Relu, LeakyRelu, Tanh, Silu };
+enum Activation : Int { Relu, LeakyRelu, Tanh, Silu, Gelu };
 
 // What one member's passes over a batch need: an input, and the activations of its hidden layers;
-// with SiLU also what they are activations of; with LayerNorm the rows that it standardised and one
+// with SiLU and GELU also what they are activations of; with LayerNorm the rows that it standardised and one
 // over the deviation of each.
 struct Pass {
   const float* x;
@@ -130,11 +130,12 @@ static inline Vec activation(Activation kind, Vec z) {
     case LeakyRelu: return z < 0.0f ? z * 0.01f : z;
     case Tanh: return tanh_of(z, exp_of(absolute(z) * -2.0f));
     case Silu: return z / (1.0f + exp_of(-z));
+    case Gelu: return z * normal_cdf(z, exp_of(z * z * -0.5f));
   }
   return z;
 }
 
-// The derivative at z, from h = activation(z), or with SiLU from z itself.
+// The derivative at z, from h = activation(z), or with SiLU and GELU from z itself.
 static inline Vec slope(Activation kind, Vec h) {
   switch (kind) {
     case Relu: return h > 0.0f ? all(1.0f) : Vec{};
@@ -143,6 +144,10 @@ static inline Vec slope(Activation kind, Vec h) {
     case Silu: {
       const Vec s = 1.0f / (1.0f + exp_of(-h));
       return s * (1.0f + h * (1.0f - s));
+    }
+    case Gelu: {
+      const Vec e = exp_of(h * h * -0.5f);
+      return normal_cdf(h, e) + h * e * 0.39894228f;
     }
   }
   return h;

@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 from mbrl.native.build import library
 from mbrl.native.structs import NetworkStruct, adam_struct, addresses
 
-ACTIVATIONS = ("relu", "leaky_relu", "tanh", "silu")  # by their number in networks.h
+ACTIVATIONS = ("relu", "leaky_relu", "tanh", "silu", "gelu")  # by their number in networks.h
+OF_INPUTS = ("silu", "gelu")  # whose derivative is not a function of their value
 _Pointer, _Int = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -97,7 +98,7 @@ KEPT = ("hidden", "before", "normal", "inverse")  # what a backward pass needs o
 def _run(
     x: Tensor, tensors: Sequence[Tensor], depth: int, activation: str, *, keep: bool = False
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Outputs, and with `keep` the tensors `KEPT`: the activations, for SiLU what they are
+    """Outputs, and with `keep` the tensors `KEPT`: the activations, for SiLU and GELU what they are
     activations of, and LayerNorm's standardised rows and what it multiplied them with."""
     loaded = library()
     assert loaded is not None
@@ -112,7 +113,7 @@ def _run(
     parts: list[Tensor | None] = [None] * len(KEPT)
     if keep:
         rows, width = net.members * call.rows, sum(layer_sizes(weights)[1:-1])
-        sizes = (width, width * (activation == "silu"), width * net.norm, (depth - 1) * net.norm)
+        sizes = (width, width * (activation in OF_INPUTS), width * net.norm, (depth - 1) * net.norm)
         parts = [x.new_empty(rows * size) if size else None for size in sizes]
         _refer(call, parts)
     loaded.forward_pass(ctypes.byref(call))
