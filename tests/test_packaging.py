@@ -95,7 +95,7 @@ def test_checkout(with_datasets: bool, tmp_path: Path) -> None:
     if with_datasets:
         (path / "datasets").mkdir(parents=True)
         (path / "datasets" / "__init__.py").write_text("__version__ = '4.0.0'\n")
-    code = f"import sys; sys.path.append({str(path)!r})\n{CHECK}"
+    code = f"import sys; sys.path.insert(1, {str(path)!r})\n{CHECK}"
     code += HUGGING_FACE if with_datasets else ""
     assert call(sys.executable, "-c", code, cwd=ROOT).strip().endswith("datasets")
 

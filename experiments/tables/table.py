@@ -165,8 +165,8 @@ def _change(table: Plan, home: Path, chosen: Sequence[Cell], changes: np.ndarray
     """Mean and size of the changes of scores, beside how far two seeds of the same cells lie apart:
     runs that rounding alone tells apart may come to that."""
     spreads = []
+    seeds = {c.path: c for b in table.blocks for c in table.cells(b)}
     for cell in chosen:
-        seeds = {c.path: c for b in table.blocks for c in table.cells(b)}
         same = [c for c in seeds.values() if c.path.parent == cell.path.parent]
         known = [records.read(home / c.path, c.key) for c in same]
         last = [records.last_score(r) for r in known if r is not None]

@@ -1,0 +1,188 @@
+"""A recipe's advantages and loss as functions of plain tensors: what every hook is made of."""
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import Estimate, Recipe, estimate
+from mbrl.policy_gradient import loss as objective
+from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY, Option, check_shapes
+from mbrl.policy_gradient.axes.option import missing as missing_in
+from mbrl.training import Metrics
+from mbrl.types import Trajectories
+
+Fields = Mapping[str, Tensor]  # names of fields of `Trajectories`, as `Recipe.needs` has them
+PARTS = ("log_probs", "groups", "segments", "signals")
+SINGLE = ("entropy", "sum_prob_squared", "policy_version", "disagreement", "action_mask")
+
+
+def advantages(
+    recipe: Recipe,
+    reward: Tensor,
+    mask: Tensor,
+    prompt: Sequence[Hashable] | Tensor | None = None,
+    *,
+    truncated: Tensor | None = None,
+    fields: Fields | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Advantages [B, T] of the tokens of B answers, and their weights [B, T]: 0 where the recipe
+    does not train. Advantages are 0 there and outside the mask.
+
+    `reward` [B] of answers, or [B, T] of tokens; `mask` [B, T]: 1 where the policy chose the token;
+    `prompt` [B]: which answers share a prompt (any ids; None: each answer has its own);
+    `truncated` [B]: whether an answer was cut off; `fields`: what else the recipe reads, each
+    [B, T], by the names in `recipe.needs`, such as `log_probs.old` or `segments.turn`.
+
+    Raises `ConfigError` that names what the recipe needs and is not there, or has another shape.
+    """
+    t = trajectories(mask, reward, prompt, truncated, fields)
+    require(recipe, of_advantages(recipe), t)
+    for name in needs(of_loss(recipe)) - needs(of_advantages(recipe)):
+        t = put(t, name, torch.zeros_like(t.reward))  # read by the loss alone, which has its own
+    made = estimate(recipe, t)
+    return made.advantage * (made.weight != 0), made.weight
+
+
+def loss(
+    recipe: Recipe,
+    log_prob: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    *,
+    old: Tensor | None = None,
+    weight: Tensor | None = None,
+    reference: Tensor | None = None,
+    entropy: Tensor | None = None,
+    reward: Tensor | None = None,
+    prompt: Sequence[Hashable] | Tensor | None = None,
+    fields: Fields | None = None,
+) -> tuple[Tensor, Metrics]:
+    """The loss, a scalar with gradients in `log_prob` [B, T], and what it measured.
+
+    `advantage` and `weight` [B, T] are those of `advantages` (no weight: all of the mask; an
+    advantage [B] counts for all tokens); `old` are log-probs [B, T] of the policy that sampled
+    (None: the current one), `reference` those of the reference policy, `entropy` [B, T] that of the
+    current policy. The others are as for `advantages`.
+
+    Raises `ConfigError` that names what the recipe needs and is not there, or has another shape.
+    """
+    given = dict(fields or {}) | {"log_probs.old": log_prob.detach() if old is None else old}
+    if reference is not None:
+        given["log_probs.reference"] = reference
+    if reward is None and any(option.verdict for option in of_loss(recipe)):
+        raise ConfigError(f"the loss of recipe {recipe.name} reads rewards; give `reward`")
+    known = torch.zeros_like(log_prob) if reward is None else reward
+    t = trajectories(mask, known, prompt, None, given)
+    if recipe.needs_entropy and entropy is None:
+        raise ConfigError(
+            f"recipe {recipe.name} needs the current policy's entropy; give `entropy`"
+        )
+    require(recipe, of_loss(recipe), t)
+    if advantage.ndim == 1:
+        advantage = advantage[:, None].expand(t.mask.shape)
+    kept = t.mask.to(log_prob.dtype) if weight is None else weight * t.mask
+    advantage = torch.where(t.mask, advantage, torch.zeros_like(advantage))
+    return objective(recipe, log_prob, t, Estimate(advantage, kept), entropy)
+
+
+def trajectories(
+    mask: Tensor,
+    reward: Tensor,
+    prompt: Sequence[Hashable] | Tensor | None,
+    truncated: Tensor | None,
+    fields: Fields | None,
+) -> Trajectories:
+    """Answers in this library's words; a reward [B] is that of an answer's last token."""
+    if mask.ndim != 2:
+        raise ConfigError(f"mask is {tuple(mask.shape)}; give one number for every token, [B, T]")
+    mask = mask.bool()
+    rows, steps = mask.shape
+    last = last_steps(mask)
+    if reward.shape == (rows,):
+        reward = torch.where(last, reward[:, None], torch.zeros_like(reward)[:, None])
+    if prompt is not None and len(prompt) != rows:
+        raise ConfigError(f"{len(prompt)} prompts are given for {rows} answers")
+    cut = mask.new_zeros(rows) if truncated is None else truncated.bool()
+    empty = reward.new_zeros(rows, steps, 0)
+    group = numbered(range(rows) if prompt is None else prompt).to(mask.device)
+    t = Trajectories(
+        obs=empty,
+        action=torch.zeros_like(mask, dtype=torch.int64),
+        reward=reward,
+        next_obs=empty,
+        terminated=last & ~cut[:, None],
+        truncated=last & cut[:, None],
+        mask=mask,
+        groups={"prompt": group[:, None].expand(rows, steps)},
+    )
+    for name, value in (fields or {}).items():
+        t = put(t, name, value)
+    check_shapes(t)
+    return t
+
+
+def last_steps(mask: Tensor) -> Tensor:
+    """The last step of every row [B, T] that has one."""
+    after = mask.flip(1).cumsum(1).flip(1)
+    return mask & (after == 1)
+
+
+def numbered(ids: Iterable[Hashable] | Tensor) -> Tensor:
+    """Ids of any kind [B] as integers from 0 in the order in which they first come."""
+    known: dict[Hashable, int] = {}
+    values = ids.tolist() if isinstance(ids, Tensor) else ids
+    return torch.tensor([known.setdefault(i, len(known)) for i in values], dtype=torch.int64)
+
+
+def put(t: Trajectories, name: str, value: Tensor) -> Trajectories:
+    """`t` with a field by the name that `Recipe.needs` has for it."""
+    part, _, key = name.partition(".")
+    if part in PARTS and key:
+        changed = {part: getattr(t, part) | {key: value}}
+    elif name in SINGLE:
+        changed = {name: value}
+    else:
+        raise ConfigError(
+            f"there is no field {name!r}; names are {', '.join(SINGLE)} and such as "
+            + ", ".join(f"{p}.NAME" for p in PARTS)
+        )
+    return dataclasses.replace(t, **changed)
+
+
+def of_advantages(recipe: Recipe) -> list[Option]:
+    """The options that advantages are made by."""
+    terms = [option for term in recipe.terms for option in term.options()]
+    return [*terms, *recipe.sampling, *recipe.modulation, *recipe.selection]
+
+
+def of_loss(recipe: Recipe) -> list[Option]:
+    """The options that the loss is made by."""
+    options = [
+        recipe.ratio,
+        *recipe.rejection,
+        recipe.gate,
+        recipe.aggregation,
+        *recipe.regularisers,
+    ]
+    return options if recipe.step_size is None else [*options, recipe.step_size]
+
+
+def needs(options: Iterable[Option]) -> set[str]:
+    return {name for option in options for name in option.needs()} - {CURRENT_ENTROPY}
+
+
+def require(recipe: Recipe, options: Iterable[Option], t: Trajectories) -> None:
+    """Raises `ConfigError` that names what the options need and `t` lacks."""
+    lacking = {name for option in options for name in missing_in(option, t)}
+    for term in recipe.terms:
+        keys = [k for k in term.key if k not in t.groups and k not in t.segments]
+        lacking |= {f"groups.{key}" for key in keys}
+    if lacking:
+        suited = ", ".join(map(str, recipe.requirements)) or "data with these fields"
+        raise ConfigError(
+            f"recipe {recipe.name} needs {', '.join(sorted(lacking))}, which are not given; it is "
+            f"for: {suited}. Put them into `fields`"
+        )

@@ -1,0 +1,105 @@
+"""Recipes as functions of plain tensors."""
+
+import math
+
+import pytest
+import torch
+
+from algorithms.language.adapters import advantages, loss
+from algorithms.language.adapters.tensors import needs, of_advantages, of_loss
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import RECIPES, estimate, recipe
+from mbrl.policy_gradient import loss as objective
+from tests.mbrl.policy_gradient import cases
+
+READ_REWARDS = ("calibrl",)  # in the loss
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_they_are_the_recipe_itself(name: str) -> None:
+    """On a batch with gaps, turns and groups that are all right, all wrong or of one."""
+    chosen = recipe(name)
+    t, log_prob, entropy = cases.batch(0)
+    known = estimate(chosen, t)
+    value, _ = objective(chosen, log_prob, t, known, entropy)
+    (right,) = torch.autograd.grad(value, log_prob)
+    everything = {
+        f"{part}.{key}": tensor
+        for part in ("log_probs", "groups", "segments", "signals")
+        for key, tensor in getattr(t, part).items()
+    } | {"entropy": t.entropy, "sum_prob_squared": t.sum_prob_squared}
+    fields = {k: everything[k] for k in needs(of_advantages(chosen)) if k in everything}
+    keys = {k for term in chosen.terms for k in term.key}
+    fields |= {k: v for k, v in everything.items() if k.partition(".")[2] in keys}
+    own = {"truncated": t.truncated.any(1), "fields": fields}
+    found, weight = advantages(chosen, t.reward, t.mask, t.groups["prompt"][:, 0], **own)
+    torch.testing.assert_close(found * weight, known.advantage * known.weight)
+    fields = {k: everything[k] for k in needs(of_loss(chosen)) if k in everything}
+    fields |= {k: v for k, v in everything.items() if k.partition(".")[2] in keys}
+    mine, _ = loss(
+        chosen,
+        log_prob,
+        found,
+        t.mask,
+        old=t.log_probs["old"],
+        weight=weight,
+        reference=t.log_probs["reference"],
+        entropy=entropy,
+        reward=t.reward if name in READ_REWARDS else None,
+        prompt=t.groups["prompt"][:, 0],
+        fields=fields,
+    )
+    torch.testing.assert_close(mine, value)
+    torch.testing.assert_close(torch.autograd.grad(mine, log_prob)[0], right)
+
+
+def test_four_answers_by_hand() -> None:
+    """Two prompts under names of any kind; rewards of answers; the first answer has one token."""
+    reward = torch.tensor([1.0, 0.0, 3.0, 1.0])
+    mask = torch.tensor([[1, 0], [1, 1], [1, 1], [1, 1]])
+    found, weight = advantages(recipe("dr_grpo"), reward, mask, ["a", "a", "b", "b"])
+    assert torch.equal(found, torch.tensor([[0.5, 0], [-0.5, -0.5], [1, 1], [-1, -1]]))
+    assert torch.equal(weight, mask.float())
+    log_prob = torch.full((4, 2), -1.0, requires_grad=True)
+    value, metrics = loss(recipe("reinforce"), log_prob, reward, mask)
+    value.backward()
+    # Mean over answers of minus reward times the sum of log-probs, at a ratio of 1.
+    assert log_prob.grad is not None
+    assert torch.equal(log_prob.grad, -reward[:, None] * mask / 4)
+    assert metrics["policy/ratio_max"] == 1
+
+
+def test_a_truncated_answer_is_left_out_where_a_recipe_says_so() -> None:
+    reward, mask = torch.tensor([1.0, 0.0, 0.0]), torch.ones(3, 2)
+    cut = torch.tensor([False, False, True])
+    _, weight = advantages(recipe("dapo"), reward, mask, [0, 0, 0], truncated=cut)
+    assert weight[:2].all() and not weight[2].any()
+
+
+def test_what_is_missing_is_named() -> None:
+    reward, mask = torch.zeros(2), torch.ones(2, 3)
+    with pytest.raises(ConfigError, match=r"ppo needs signals.value.*a critic"):
+        advantages(recipe("ppo"), reward, mask)
+    with pytest.raises(ConfigError, match=r"gigpo needs groups.state"):
+        advantages(
+            recipe("gigpo"), reward, mask, fields={"segments.turn": torch.zeros(2, 3).long()}
+        )
+    with pytest.raises(ConfigError, match=r"grpo needs log_probs.reference"):
+        loss(recipe("grpo"), torch.zeros(2, 3), reward, mask)
+    with pytest.raises(ConfigError, match="current policy's entropy"):
+        loss(recipe("skywork_or1"), torch.zeros(2, 3), reward, mask)
+    with pytest.raises(ConfigError, match="calibrl reads rewards"):
+        loss(recipe("calibrl"), torch.zeros(2, 3), reward, mask)
+    with pytest.raises(ConfigError, match=r"3 prompts are given for 2 answers"):
+        advantages(recipe("rloo"), reward, mask, [0, 1, 2])
+    with pytest.raises(ConfigError, match=r"mask is \(2,\)"):
+        advantages(recipe("rloo"), reward, torch.ones(2))
+    with pytest.raises(ConfigError, match=r"no field 'value'"):
+        advantages(recipe("ppo"), reward, mask, fields={"value": torch.zeros(2, 3)})
+    with pytest.raises(ConfigError, match=r"signals.value is \(2,\)"):
+        advantages(recipe("ppo"), reward, mask, fields={"signals.value": torch.zeros(2)})
+
+
+def test_the_mean_of_an_empty_batch_is_no_nan() -> None:
+    value, _ = loss(recipe("gspo"), torch.zeros(2, 3), torch.zeros(2), torch.zeros(2, 3))
+    assert math.isfinite(value)
