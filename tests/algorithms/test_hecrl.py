@@ -62,6 +62,11 @@ def test_the_choice_of_a_subgoal_from_tables_of_values() -> None:
     assert index.tolist()[:2] == [0, 0] and not goal.any()
 
 
+def test_where_no_candidate_is_near_the_goal_is_taken_whatever_its_value() -> None:
+    far, worst = torch.full((3, 1), -9.0), torch.tensor([-torch.inf])
+    assert chosen(far, torch.zeros(3, 1), worst, -5.0)[1].tolist() == [True]
+
+
 def test_a_value_that_is_as_large_as_the_best_keeps_the_subgoal() -> None:
     index, goal = chosen(torch.zeros(1, 1), torch.full((1, 1), -2.0), torch.tensor([-2.0]), -5.0)
     assert index.tolist() == [0] and goal.tolist() == [False]
