@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from algorithms.temporal import internal_rl
 from algorithms.temporal.internal_rl import (
     CodePolicy,
     InternalConfig,
@@ -241,6 +242,24 @@ def test_log_probabilities_are_those_of_codes_at_switches(opened: bool) -> None:
     normal = torch.distributions.Normal(mean, policy.log_std.detach().exp())
     exact = normal.log_prob(seen.code).sum(-1) + 1.5 * math.log(2 * math.pi)
     assert torch.allclose(seen.log_prob[seen.switch], exact[seen.switch], atol=1e-4)
+
+
+def test_the_loss_has_as_many_terms_as_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, controller = model(), perturbed(Metacontroller(16, SMALL, generator()))
+    with torch.no_grad():
+        controller.gate.out[-1].bias.fill_(-1e9)
+    base.requires_grad_(False)
+    controller.requires_grad_(False)
+    terms: list[int] = []
+
+    def counted(log_prob, before, mask, advantage, clip):  # type: ignore[no-untyped-def]
+        terms.append(int(mask.sum()))
+        return clipped_loss(log_prob, before, mask, advantage, clip)
+
+    monkeypatch.setattr(internal_rl, "clipped_loss", counted)
+    config = InternalConfig(iterations=4, episodes=100, steps=6, epochs=1)
+    learn_codes(base, controller, Line(), config, generator(1), lambda r: None)
+    assert terms and set(terms) == {100}  # a shut gate: the first step of each episode
 
 
 def test_rollouts_are_paid_once_and_end() -> None:
