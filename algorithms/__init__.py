@@ -27,6 +27,7 @@ from algorithms.gciql import GCIQL, GCIQLConfig
 from algorithms.gcivl import GCIVL, GCIVLConfig
 from algorithms.generative_bc import GenerativeBC, GenerativeBCConfig
 from algorithms.ggd_sac import GGDSAC, GGDSACConfig
+from algorithms.hecrl import HECRL, HECRLConfig
 from algorithms.hiql import HIQL, HIQLConfig
 from algorithms.idql import IDQL, IDQLConfig
 from algorithms.iql import IQL, IQLConfig
@@ -76,6 +77,7 @@ __all__ = [
     "GCIQL",
     "GCIVL",
     "GGDSAC",
+    "HECRL",
     "HIQL",
     "IDQL",
     "IQL",
@@ -128,6 +130,7 @@ __all__ = [
     "GGDSACConfig",
     "GenerativeBC",
     "GenerativeBCConfig",
+    "HECRLConfig",
     "HIQLConfig",
     "IDQLConfig",
     "IQLConfig",
@@ -197,6 +200,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "gciql": (GCIQL, GCIQLConfig),
     "contrastive_rl": (ContrastiveRL, ContrastiveRLConfig),
     "hiql": (HIQL, HIQLConfig),
+    "hecrl": (HECRL, HECRLConfig),
     "smore": (SMORe, SMOReConfig),
     "saw": (SAW, SAWConfig),
     "mbpo": (MBPO, MBPOConfig),

@@ -6,7 +6,7 @@ before the values' GELU, theirs behind it.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -47,32 +47,42 @@ class ImplicitGoalQ:
     def __init__(
         self, spec: Spec, config: GCIQLConfig, device: torch.device, generator: Generator
     ) -> None:
-        self.config = config
+        self.spec, self.config = spec, config
         self.entries = GoalEntries(spec).to(device)
-        self.policy = GoalPolicy(spec, config.hidden, generator=generator).to(device)
-        size, norm = spec.obs_dim, config.layer_norm
-
-        def network(members: int, inputs: int) -> EnsembleMLP:
-            return EnsembleMLP(
-                members, inputs, config.hidden, 1,
-                activation="gelu", layer_norm=norm, generator=generator,
-            ).to(device)  # fmt: skip
-
-        self.critic, self.value = network(2, size + spec.action_dim), network(1, size)
+        self.flat = self.flat_policy(generator).to(device)
+        self.critic = self.values(2, spec.action_dim, generator).to(device)
+        self.value = self.values(1, 0, generator).to(device)
         self.critic_target = target_copy(self.critic)
         learned: dict[str, nn.Module] = {
-            "policy": self.policy,
+            "policy": self.flat,
             "critic": self.critic,
             "value": self.value,
         }
         self.modules = learned | {"critic_target": self.critic_target}
         self.optimisers = optimisers_of(learned, config.learning_rate)
 
-    def draw(self, batch: Batch, generator: Generator) -> Batch:
+    def flat_policy(self, generator: Generator) -> GoalPolicy:
+        """The policy of actions for a goal."""
+        return GoalPolicy(self.spec, self.config.hidden, generator=generator)
+
+    def values(self, members: int, actions: int, generator: Generator) -> nn.Module:
+        """Networks from [B, S + actions] to [members, B, 1]."""
+        c = self.config
+        return EnsembleMLP(
+            members, self.spec.obs_dim + actions, c.hidden, 1,
+            activation="gelu", layer_norm=c.layer_norm, generator=generator,
+        )  # fmt: skip
+
+    @property
+    def policy(self) -> Any:
+        """What acts."""
+        return self.flat
+
+    def draw(self, batch: Batch, generator: Generator) -> Any:
         """The batch as it is: updates draw nothing."""
         return batch
 
-    def update(self, batch: Batch, count: int = 0) -> Metrics:
+    def update(self, batch: Any, count: int = 0) -> Metrics:
         """One step of value, critics and policy, each from what was there before it."""
         c = self.config
         with torch.no_grad():
@@ -96,9 +106,9 @@ class ImplicitGoalQ:
         c, goal = self.config, batch.policy_goal
         assert goal is not None
         obs = self.entries.with_goal(batch.obs, goal)
-        log_prob = self.policy.log_prob(obs, batch.action)
+        log_prob = self.flat.log_prob(obs, batch.action)
         if c.policy_loss == "climb":
-            q = pairs(self.critic, obs, self.policy.unit(obs)).min(0).values
+            q = pairs(self.critic, obs, self.flat.unit(obs)).min(0).values
             return climbing_policy_loss(q, log_prob, c.alpha)
         with torch.no_grad():
             q = pairs(self.critic, obs, batch.action).min(0).values
@@ -106,9 +116,10 @@ class ImplicitGoalQ:
         return weighted_policy_loss(log_prob, advantage, c.alpha)
 
 
-def pairs(critic: EnsembleMLP, obs: Tensor, action: Tensor) -> Tensor:
+def pairs(critic: nn.Module, obs: Tensor, action: Tensor) -> Tensor:
     """Q_n(s, a, g) [N, B]."""
-    return critic(torch.cat([obs, action], -1))[..., 0]
+    values: Tensor = critic(torch.cat([obs, action], -1))
+    return values[..., 0]
 
 
 class GCIQL(Agent[Batch]):

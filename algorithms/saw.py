@@ -7,6 +7,7 @@ stands before the values' GELU, theirs behind it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -43,6 +44,7 @@ class SAWConfig(GoalValueConfig):
     low_temperature: NonNegative = 3.0  # of the near policy's advantage weights
     temperature: NonNegative = 3.0  # of the flat policy's
     waypoint_temperature: NonNegative = 3.0  # of the waypoints' weights
+    waypoints: Literal["weighted", "unweighted", "none"] = "weighted"  # their loss in the policy's
 
 
 def waypoint_loss(
@@ -136,11 +138,14 @@ class Bootstrapped:
         log_prob = -0.5 * (batch.action - mean).square().sum(-1)
         advantage = value.advantage(batch.next_obs, batch.obs, goal)
         cloning, metrics = weighted_policy_loss(log_prob, advantage, c.temperature)
+        if c.waypoints == "none":
+            return cloning, metrics
         with torch.no_grad():
             way = entries.achieved_of(waypoint)
             near_mean = self.near.unit(entries.with_goal(batch.obs, way))
         advantage = value.advantage(waypoint, batch.obs, goal)
-        bootstrap, more = waypoint_loss(mean, near_mean, advantage, c.waypoint_temperature)
+        temperature = c.waypoint_temperature if c.waypoints == "weighted" else 0.0
+        bootstrap, more = waypoint_loss(mean, near_mean, advantage, temperature)
         return cloning + bootstrap, metrics | more
 
 
@@ -154,7 +159,8 @@ class SAW(Agent[Batch]):
                      (w k steps ahead, at most the episode's end)
         policy       L = -mean min(exp(b (V(s', g) - V(s, g))), 100) log pi(a|s, g)
                      + mean min(exp(kappa (V(w, g) - V(s, g))), 100) |mu(s, g) - mu_l(s, w)|^2
-                     (w k steps ahead, at most the policy's goal; no gradient into mu_l)
+                     (w k steps ahead, at most the policy's goal; no gradient into mu_l;
+                     unweighted: kappa = 0; none: without this term)
         acting       the policy alone
 
     When not to use it: where a waypoint of the data's own way is no better than the state it

@@ -154,7 +154,8 @@ class Block(nn.Module):
 
 
 class WindowTransformer(nn.Module):
-    """A transformer over the tokens of a window, with a learned place for each position."""
+    """A transformer over the tokens of a window, with a learned place for each position; without
+    one where `length` is 0, so that tokens are a set: what comes out is in their order."""
 
     def __init__(
         self,
@@ -176,10 +177,13 @@ class WindowTransformer(nn.Module):
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, features)
         initialise(self, generator)
         # Of the size of what it is added to, or attention tells no position from another at first.
-        self.place = nn.Parameter(0.5 * torch.randn(length, width, generator=generator))
+        place = 0.5 * torch.randn(length, width, generator=generator)
+        self.place = nn.Parameter(place) if length > 0 else None
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
-        embedded, h = self.embedding(c), self.into(x) + self.place
+        embedded, h = self.embedding(c), self.into(x)
+        if self.place is not None:
+            h = h + self.place
         for block in self.blocks:
             h = block(h, embedded)
         result: Tensor = self.out(self.norm(h))

@@ -44,11 +44,23 @@ class GoalValueConfig(GoalConfig):
 
 
 class GoalPolicy(TanhMeanGaussianPolicy):
-    """N(tanh(f(s, g)), 1): cloning is by squared error, and the greedy action is the mean."""
+    """N(tanh(f(s, g)), 1): cloning is by squared error, and the greedy action is the mean. `net`
+    takes the place of the plain network f."""
 
-    def __init__(self, spec: Spec, hidden: Sequence[int], *, generator: Generator) -> None:
+    net: nn.Module  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        spec: Spec,
+        hidden: Sequence[int],
+        *,
+        generator: Generator,
+        net: nn.Module | None = None,
+    ) -> None:
         super().__init__(spec, hidden, generator=generator)
         self.log_std.requires_grad_(False)
+        if net is not None:
+            self.net = net
 
 
 def learned_parameters(*modules: nn.Module) -> list[nn.Parameter]:

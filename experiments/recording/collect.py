@@ -46,7 +46,7 @@ from experiments.recording.environment import (
     named_policy,
     record_dataset,
 )
-from experiments.recording.goal_data import Kind, maze_kind
+from experiments.recording.goal_data import Kind, blocks_kind, maze_kind
 from experiments.recording.linear_search import Search, record_candidates, search
 from experiments.recording.mixtures import MixtureRecorder, Stage
 from mbrl.config import Count, CountOrZero, Settings, Share
@@ -134,6 +134,7 @@ RECIPES: dict[str, Recipe] = {
     "modes": Recipe(demonstrator=modes_demonstrator),
     "obstacle": Recipe(demonstrator=obstacle_demonstrator),
     "pointmaze": Recipe(kinds=maze_kind),
+    "pushblocks": Recipe(kinds=blocks_kind),
 }
 
 

@@ -1,5 +1,5 @@
-"""Learners of goals on logged data of three kinds in point mazes: which goals their policies reach,
-beside the shortest paths."""
+"""Learners of goals on logged data in point mazes, and with blocks to push: which goals their
+policies reach, beside the scripted ways."""
 
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from mbrl import data, tasks
 from mbrl.evaluation import START_SEED
 from mbrl.tasks.experts import expert
 from mbrl.tasks.point_maze import PointMaze, search
+from mbrl.tasks.push_blocks import SPEED, PushBlocks
+from mbrl.training import is_stateful
 
 VERSION = 1
 SHORTEST = "shortest_path"  # in the place of an algorithm: the scripted way, without noise
@@ -29,11 +31,12 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
     Per cent of fixed starts and goals: `success`, whose goal is reached within the limit; `far`,
     the same of the fifth with the longest shortest paths; `path`, each success weighted by the
-    length of the shortest path over that taken. The curve is success against the least number of
-    steps, a fifth of the pairs a point.
+    length of the shortest path over that taken. For blocks, whose shortest ways nobody knows, the
+    steps that pushing alone takes stand for the path: ways to the blocks are not counted. The curve
+    is success against the least number of steps, a fifth of the pairs a point.
     """
     task = tasks.make_for(data.load(settings["data"]).spec)
-    assert isinstance(task, PointMaze)
+    assert isinstance(task, PointMaze | PushBlocks)
     if settings["algorithm"] == SHORTEST:
         policy: Any = expert(task.spec.task)
     else:
@@ -52,14 +55,24 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 
 @torch.no_grad()
-def attempts(task: PointMaze, policy: Any, pairs: int) -> tuple[Tensor, Tensor]:
+def attempts(task: PointMaze | PushBlocks, policy: Any, pairs: int) -> tuple[Tensor, Tensor]:
     """Least numbers of steps [pairs] from fixed starts to their goals, and those that `policy`
     takes, infinite where it does not arrive."""
     state = task.reset(pairs, torch.Generator().manual_seed(START_SEED))
-    least = search(task.maze).steps(state)
+    if isinstance(task, PointMaze):
+        least = search(task.maze).steps(state)
+    else:
+        _, blocks, goals = task.parts(state)
+        least = (goals - blocks).abs().sum((1, 2)) / SPEED
     taken = torch.full_like(least, torch.inf)
+    carried: Tensor | None = None
     for t in range(1, (task.spec.max_episode_steps or 0) + 1):
-        step = task.step(state, policy(task.observe(state)))
+        obs = task.observe(state)
+        if is_stateful(policy):
+            action, carried = policy.step(obs, carried, None)
+        else:
+            action = policy(obs)
+        step = task.step(state, action)
         taken = torch.where(step.terminated & torch.isinf(taken), t, taken)
         state = step.state
     return least, taken

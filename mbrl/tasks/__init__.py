@@ -31,6 +31,7 @@ from mbrl.tasks.modes import Modes, Obstacle
 from mbrl.tasks.mujoco import MUJOCO_TASKS, MujocoTask
 from mbrl.tasks.neorl2 import DoubleMassSpring, Pipeline
 from mbrl.tasks.point_maze import LAYOUTS, STEPS, PointMaze
+from mbrl.tasks.push_blocks import LIMIT, MOST, PushBlocks
 from mbrl.tasks.randomness import randomised
 from mbrl.tasks.rocket import RocketRecovery
 from mbrl.tasks.synthetic import CartPoleSwingUp, PointMass
@@ -68,6 +69,10 @@ TASKS: dict[str, Callable[..., Task]] = {
     "DoorChain-v0": DoorChain,
     "ContextGrid-v0": ContextGrid,
     **{f"PointMaze-{maze}-v0": functools.partial(PointMaze, maze) for maze in LAYOUTS},
+    **{
+        f"PushBlocks-{blocks}-v0": functools.partial(PushBlocks, blocks)
+        for blocks in range(1, MOST + 1)
+    },
     **{robot: functools.partial(MujocoTask, robot) for robot in MUJOCO_TASKS},
 }
 
@@ -89,6 +94,7 @@ OWN = {  # those that are not gymnasium's, with their limits
     "DoorChain-v0": 200,
     "ContextGrid-v0": 98,
     **{f"PointMaze-{maze}-v0": STEPS[maze] for maze in LAYOUTS},
+    **{f"PushBlocks-{blocks}-v0": LIMIT * blocks for blocks in range(1, MOST + 1)},
 }
 
 for own, limit in OWN.items():  # `gymnasium.make("longreach/PointMass-v0")`; nothing is made yet

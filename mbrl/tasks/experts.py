@@ -17,6 +17,8 @@ from mbrl.tasks.common import wrap_angle
 from mbrl.tasks.door_chain import door_chain_expert
 from mbrl.tasks.mujoco import MujocoTask
 from mbrl.tasks.point_maze import LAYOUTS, maze_expert
+from mbrl.tasks.push_blocks import MOST
+from mbrl.tasks.push_planner import push_expert
 from mbrl.tasks.synthetic import CartPoleSwingUp
 
 Policy = Callable[[Tensor], Tensor]
@@ -252,6 +254,7 @@ EXPERTS: dict[str, Callable[[], Policy]] = {
     "WindingRoad-v0": winding_road_expert,
     "DoorChain-v0": lambda: door_chain_expert,
     **{f"PointMaze-{maze}-v0": partial(partial, maze_expert, maze) for maze in LAYOUTS},
+    **{f"PushBlocks-{blocks}-v0": lambda: push_expert for blocks in range(1, MOST + 1)},
 }
 
 

@@ -62,7 +62,7 @@ def test_act_shapes_kinds_and_bounds(name: str) -> None:
     agent = build(name, spec)
     one, state = agent.act(np.zeros(3))
     assert isinstance(one, np.ndarray) and one.shape == (2,)
-    assert (state is None) == (name != "neubay")
+    assert (state is None) == (name not in ("neubay", "hecrl"))
     batch, _ = agent.act(torch.randn(50, 3) * 100)
     assert isinstance(batch, torch.Tensor) and batch.shape == (50, 2)
     low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)

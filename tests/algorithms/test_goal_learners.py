@@ -276,6 +276,20 @@ def test_saw() -> None:
     assert got["waypoint/loss"] == pytest.approx(waypoint, rel=1e-9)
 
 
+@pytest.mark.parametrize("form", ["unweighted", "none"])
+def test_saw_without_weights_and_without_waypoints(form: str) -> None:
+    learner, given = made(SAW, "saw", waypoints=form, waypoint_temperature=1.5), batch()
+    with torch.no_grad():
+        mean = learner.policy.unit(at(given.obs, given.policy_goal))
+        near = learner.near.unit(at(given.obs, given.waypoint[:, :1]))
+        flat = -0.5 * ((given.action - mean) ** 2).sum(-1)
+        gain = learner.value.advantage(given.next_obs, given.obs, given.policy_goal)
+        plain = float(((mean - near) ** 2).sum(-1).mean()) if form == "unweighted" else 0.0
+        loss, metrics = learner.flat_loss(given)
+    assert float(loss) == pytest.approx(weighted(flat, gain, 3.0) + plain, rel=1e-9)
+    assert ("waypoint/loss" in metrics) == (form == "unweighted")
+
+
 def test_waypoints_of_a_chain() -> None:
     """n steps from the goal, w k steps nearer: A = ((1 - gamma^n) - (1 - gamma^(n - k))) / (1 -
     gamma); with kappa 0 plain distillation; nothing into the near policy."""
@@ -293,7 +307,7 @@ def test_waypoints_of_a_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gcbc", "gcivl", "gciql", "contrastive_rl", "hiql", "saw", "smore"]
+    "name", ["gcbc", "gcivl", "gciql", "contrastive_rl", "hiql", "saw", "smore", "hecrl"]
 )
 def test_the_way_to_a_goal_on_a_line(name: str) -> None:
     """A point on a line moves by 0.2 a and has wandered at random; all learners but GCBC, whose
@@ -318,7 +332,8 @@ def test_the_way_to_a_goal_on_a_line(name: str) -> None:
     data = Dataset(Transitions(obs, action, zero, following, end & False, end), spec)
     values = {"hidden": [32, 32], "batch_size": 128, "learning_rate": 3e-3, "gamma": 0.9}
     values |= {"tau": 0.05} if name not in ("gcbc", "contrastive_rl") else {}
-    values |= {"subgoal_steps": 4} if name in ("hiql", "saw") else {}
+    values |= {"subgoal_steps": 4} if name in ("hiql", "saw", "hecrl") else {}
+    values |= {"width": 16, "levels": 1, "candidates": 8} if name == "hecrl" else {}
     values |= {"latent": 16} if name == "contrastive_rl" else {}
     agent = ALGORITHMS[name][0](spec, build_config(name, values), seed=0)
     agent.fit(data, 600, callbacks=[])

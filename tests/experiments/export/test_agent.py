@@ -65,7 +65,7 @@ def test_every_algorithm_acts_the_same(
     assert sorted(f.name for f in (tmp_path / "out").iterdir()) == sorted(FILES)
     assert card["parity"]["rows"] == 1000
     assert card["parity"]["action"] <= (1e-6 if kind == "continuous" else 0)
-    if name == "neubay":
+    if name in ("neubay", "hecrl"):  # they have a state, whose inputs the next test gives
         return
     obs = torch.randn(37, data.spec.obs_dim, generator=torch.Generator().manual_seed(3))
     action = run(tmp_path / "out", obs=obs.numpy())["action"]

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from experiments.recording.goal_data import HELD, PIECE, Wandering, maze_kind
+from experiments.recording.goal_data import (
+    HELD,
+    PIECE,
+    TURN,
+    Player,
+    Wandering,
+    blocks_kind,
+    maze_kind,
+)
 from mbrl import data
 from mbrl.errors import ConfigError
 from mbrl.tasks import make
@@ -40,3 +48,39 @@ def test_wandering_holds_directions_of_its_own() -> None:
 def test_other_kinds_are_refused() -> None:
     with pytest.raises(ConfigError, match="kind of goal data"):
         maze_kind("medium-play")
+    with pytest.raises(ConfigError, match="kind of goal data"):
+        blocks_kind("2-stitch")
+
+
+def test_a_player_moves_a_block_a_turn_to_many_places() -> None:
+    rows = data.load("pushblocks/2-play").transitions
+    changed = (rows.next_obs - rows.obs)[:, 2:6].view(-1, 2, 2).abs().amax(-1) > 0
+    moved, places = [], []
+    for begin, end in rows.episodes():
+        for turn in range(begin, end - TURN + 1, TURN):
+            pushes = changed[turn : turn + TURN].sum(0)
+            moved.append(int((pushes > 0).sum()))
+            places.append(rows.next_obs[turn + TURN - 1, 2:4])
+    # each push has one block in mind, and sometimes meets the other; a short one moves none
+    share = torch.tensor(moved).bincount(minlength=3) / len(moved)
+    assert share[1] > 0.55 and share[2] < 0.45
+    assert (torch.stack(places).std(0) > 0.9).all()
+
+
+def test_blocks_are_pushed_to_the_goals_and_rows_are_whole_numbers() -> None:
+    dataset = data.load("pushblocks/2-navigate")
+    rows = dataset.transitions
+    assert rows.terminated[rows.ends].double().mean() > 0.4
+    assert torch.equal((rows.action * 64).round() / 64, rows.action)
+    assert torch.equal((rows.obs * 128).round() / 128, rows.obs)
+    step = make("PushBlocks-2-v0").step(rows.obs.double(), rows.action)
+    assert torch.equal(step.obs, rows.next_obs) and torch.equal(step.terminated, rows.terminated)
+
+
+def test_players_side_by_side_differ() -> None:
+    task, act = make("PushBlocks-2-v0"), Player()
+    generator = torch.Generator().manual_seed(0)
+    state = task.reset(1, generator).repeat(8, 1)
+    state[:, 6:] += torch.arange(8)[:, None] / 64  # the goals alone differ
+    actions = act(task.observe(state), generator, 0)
+    assert len((2 * actions).round().unique(dim=0)) > 3

@@ -1,0 +1,1 @@
+"""Temporal abstraction inside a sequence model: codes that steer it, and learning on the codes."""
