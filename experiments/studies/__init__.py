@@ -22,6 +22,7 @@ STUDIES: dict[str, str] = {
     "control_recipes": "a policy gradient of any recipe in a control task",
     "curricula": "teachers of students that differ: learning progress, and past students",
     "design_search": "searches over the design choices of offline model-based learning",
+    "diffusion_rl": "a generator of windows trained by the task's own rewards",
     "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",
     "expressive": "scores, modes and cost of policies that can have several modes",

@@ -69,7 +69,9 @@ def nearly_equal(ours: Tensor, right: Tensor) -> None:
 # depth; sums over a batch are the depth of a weight's gradient.
 @pytest.mark.parametrize("rows", [1, 15, 16, 33, 61, 512, 530, 1_030, 2_100])
 @pytest.mark.parametrize(
-    "sizes", [(16, 16, 16), (17, 40, 33), (31, 64, 47, 18), (4, 50, 1)], ids=str
+    "sizes",
+    [(16, 16, 16), (17, 40, 33), (31, 64, 47, 18), (4, 50, 1), (1_100, 40, 18)],
+    ids=str,
 )
 @pytest.mark.parametrize("transposed", [False, True], ids=["ensemble", "network"])
 def test_passes_are_those_of_rounded_operands(

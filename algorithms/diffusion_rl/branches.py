@@ -1,0 +1,56 @@
+"""BranchGRPO: chains that share what they begin with, and advantages of every step from the samples
+below it: "BranchGRPO: Stable and Efficient GRPO with Structured Branching in Diffusion Models"
+(arXiv 2509.06040), as in the authors' code (Fredreic1849/BranchGRPO,
+fastvideo/train_branchgrpo_flux.py)."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from algorithms.diffusion_rl.chains import Fixed, Moves, move, pinned
+from world_models.samplers.base import Denoiser, check_levels
+
+Draw = Callable[[Tensor], Tensor]  # standard normal draws like the argument
+
+
+def grow(
+    denoise: Denoiser,
+    noise: Tensor,
+    sigmas: Sequence[float],
+    eta: float,
+    splits: Sequence[int],
+    draw: Draw,
+    fixed: Fixed | None = None,
+) -> tuple[Tensor, list[Moves]]:
+    """Trees from `noise` [P, ...], one a prompt: before every step in `splits` each node becomes
+    two, which differ by the noise of that step. Returns the leaves [P 2^n, ...], those of a prompt
+    together, and the moves of every depth that draws noise, [P 2^k] each."""
+    check_levels(sigmas)
+    x = pinned(sigmas[0] * noise, fixed)
+    depths: list[Moves] = []
+    for step, (now, then) in enumerate(pairwise(sigmas)):
+        if step in splits:
+            twice = torch.arange(len(x), device=x.device).repeat_interleave(2)
+            x, fixed = x[twice], fixed and fixed.rows(twice)
+        x, made = move(denoise, x, draw(x), now, then, eta, fixed)
+        if made is not None:
+            depths.append(made)
+    return x, depths
+
+
+def node_advantages(reward: Tensor, widths: Sequence[int]) -> list[Tensor]:
+    """Advantages [P, w] of the nodes of every depth from the rewards [P, leaves] of the trees'
+    leaves: a node is worth the mean of the leaves below it, less the mean of its depth, over its
+    sample deviation + 1e-8; 0 where the depth has one node, or a deviation below 1e-6."""
+    advantages = []
+    for width in widths:
+        value = reward.unflatten(1, (width, -1)).mean(-1)
+        if width == 1:
+            advantages.append(torch.zeros_like(value))
+            continue
+        spread = value.std(1, keepdim=True)
+        z = (value - value.mean(1, keepdim=True)) / (spread + 1e-8)
+        advantages.append(torch.where(spread < 1e-6, torch.zeros_like(z), z))
+    return advantages

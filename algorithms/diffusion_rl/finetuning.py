@@ -1,0 +1,342 @@
+"""The training of a generator of windows by reward, in rounds: samples, advantages, updates."""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from algorithms.diffusion_rl import preferences
+from algorithms.diffusion_rl.branches import grow, node_advantages
+from algorithms.diffusion_rl.chains import (
+    Fixed,
+    Moves,
+    density,
+    distribution,
+    divergence,
+    joined,
+    like,
+    sample,
+)
+from algorithms.diffusion_rl.quantised import extremes, quantised
+from algorithms.diffusion_rl.singular import anchor, finished, group_scores, spread_from
+from algorithms.language.adapters import advantages, loss
+from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Range, Settings
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.axes.gate import Clip
+from mbrl.policy_gradient.axes.ratio import GeometricRatio
+from mbrl.training import Metrics
+from world_models.samplers.base import Denoiser, edm_levels
+from world_models.trajectory_diffusion import precondition
+
+Method = Literal["chains", "branches", "singular", "explore", "preferences", "weighted"]
+Reward = Callable[[Tensor], Tensor]  # samples [B, ...] to [B]
+Prompts = Callable[[int, torch.Generator], Fixed | None]  # given entries of so many samples
+
+
+@dataclass(frozen=True)
+class FinetuningConfig(Settings):
+    """Settings of a fine-tuning. A round has `prompts` groups; the samples of a group have the same
+    fixed entries and the same first noise."""
+
+    # chains: DDPO, and DPOK with `kl`; branches: BranchGRPO; singular: G2RPO; explore: Sol-RL;
+    # preferences: GDRO; weighted: the fit to stored samples weighted by reward
+    method: Method = "chains"
+    prompts: Count = 8
+    group: Count = 8  # samples of a prompt; of branches: leaves, by the number of `splits`
+    steps: Count = 10  # of denoising
+    sigma_max: Positive = 80.0  # first noise level
+    sigma_min: Positive = 0.02  # last before 0
+    eta: Probability = 0.7  # share of fresh noise in every step
+    # range of ratios of mean densities, which are geometric means over a sample's entries
+    clip: Annotated[float, Range(float, "(0, 0.05]")] = 1e-3
+    clamp: Positive = 5.0  # of advantages
+    kl: NonNegative = 0.0  # weight of the divergence of steps from the first network's
+    minibatches: Count = 4  # updates a round
+    learning_rate: Positive = 1e-4  # Adam
+    splits: tuple[CountOrZero, ...] = (0, 3, 6)  # of branches: steps before which nodes become two
+    trained: Count = 4  # of singular: steps from the first on, one after the other
+    granularities: tuple[Count, ...] = (1, 2)  # of singular: every how many levels to finish by
+    candidates: Count = 32  # of explore: samples of a prompt in low precision
+    bits: Count = 4  # of its weights
+    stored: Count = 64  # of preferences and weighted: prompts with samples of the first network
+    beta: Positive = 100.0  # of preferences: from errors to log-ratios
+    tau: Positive = 0.5  # of preferences and weighted: deviations of reward in a factor e
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method == "branches" and any(step >= self.steps - 1 for step in self.splits):
+            raise ConfigError(
+                f"splits are {self.splits}, of {self.steps} steps; each is below {self.steps - 1}, "
+                "as the last step draws nothing"
+            )
+        if self.method == "singular" and self.trained >= self.steps:
+            raise ConfigError(
+                f"trained is {self.trained} of {self.steps} steps; the last draws nothing, so at "
+                f"most {self.steps - 1}"
+            )
+        if self.group < 2 or (self.method == "explore" and self.candidates < self.group):
+            raise ConfigError(
+                f"group is {self.group} and candidates {self.candidates}; a group has 2 samples or "
+                "more, and explore chooses them among as many candidates or more"
+            )
+
+    @property
+    def recipe(self) -> Recipe:
+        """Advantages and the clipped loss of a step, in the words of every policy gradient."""
+        title = "Training Diffusion Models with Reinforcement Learning"
+        gate = Clip(self.clip, self.clip)
+        return Recipe("denoising", title, "2305.13301", ratio=GeometricRatio(), gate=gate)
+
+
+class DiffusionFinetuning:
+    """Fine-tunes `network`, a denoiser of standardised samples with EDM's preconditioning, by
+    `reward`. `shape` [...] is that of one sample; `prompts` gives the fixed entries of some.
+
+    Formula: the mean over steps of -min(A rho, A clip(rho, 1 - clip, 1 + clip)), rho the quotient
+    of mean densities of a denoising step, plus `kl` times the divergence from the first network's
+    step ("Training Diffusion Models with Reinforcement Learning", arXiv 2305.13301; "DPOK:
+    Reinforcement Learning for Fine-tuning Text-to-Image Diffusion Models", arXiv 2305.16381).
+
+    `update` is a round; `evaluations` counts the samples that went through the network, once
+    sampled and once learned from.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        shape: tuple[int, ...],
+        reward: Reward,
+        prompts: Prompts | None = None,
+        config: FinetuningConfig | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.config = config or FinetuningConfig()
+        self.first = copy.deepcopy(network).requires_grad_(False)
+        self.network = copy.deepcopy(network).requires_grad_(True)
+        self.shape, self.reward, self.prompts = shape, reward, prompts
+        self.device = next(self.network.parameters()).device
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate)
+        self.generator = torch.Generator(self.device).manual_seed(seed + 83)
+        c = self.config
+        self.sigmas = edm_levels(c.steps, sigma_max=c.sigma_max, sigma_min=c.sigma_min)
+        self.sampled = {
+            "chains": self.by_chains,
+            "branches": self.by_branches,
+            "singular": self.by_singular,
+            "explore": self.by_explore,
+        }
+        self.rounds = self.evaluations = 0
+        self.stored: tuple[Tensor, Tensor] | None = None  # samples [P, G, ...], rewards [P, G]
+
+    # Sampling.
+
+    def denoiser(self, network: nn.Module) -> Denoiser:
+        def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+            self.evaluations += len(x)
+            return precondition(network, x, sigma)
+
+        return denoise
+
+    def draw(self, x: Tensor) -> Tensor:
+        return torch.randn(x.shape, generator=self.generator, device=self.device, dtype=x.dtype)
+
+    def begin(self, count: int, group: int) -> tuple[Tensor, Fixed | None]:
+        """The first noise [count group, ...] and the fixed entries of so many prompts."""
+        fixed = None if self.prompts is None else self.prompts(count, self.generator)
+        noise = torch.randn((count, *self.shape), generator=self.generator, device=self.device)
+        index = torch.arange(count, device=self.device).repeat_interleave(group)
+        return noise[index], fixed and fixed.rows(index)
+
+    def fresh(self, count: int) -> Tensor:
+        """The draws [T, count, ...] of all steps."""
+        return self.draw(torch.empty(self.config.steps, count, *self.shape, device=self.device))
+
+    @torch.no_grad()
+    def samples(self, count: int, generator: torch.Generator, fixed: Fixed | None = None) -> Tensor:
+        """`count` samples of the network as it is, without fresh noise in the steps."""
+        noise = torch.randn((count, *self.shape), generator=generator, device=self.device)
+        nothing = torch.zeros_like(noise).expand(self.config.steps, *noise.shape)
+        denoise = self.denoiser(self.network)
+        return sample(denoise, noise, nothing, self.sigmas, 0.0, fixed)[0]
+
+    # A round.
+
+    def update(self) -> Metrics:
+        """A round: new samples (or stored ones), and `minibatches` updates on them."""
+        c = self.config
+        if c.method in ("preferences", "weighted"):
+            metrics = self.fit_to_stored()
+        else:
+            with torch.no_grad():
+                moves, reward = self.sampled[c.method]()
+            moves = moves._replace(advantage=moves.advantage.clamp(-c.clamp, c.clamp))
+            metrics = self.learn(moves) | {"reward/mean": reward.mean()}
+            metrics["advantage/largest"] = moves.advantage.abs().max()
+        self.rounds += 1
+        return metrics
+
+    def by_chains(self) -> tuple[Moves, Tensor]:
+        c = self.config
+        noise, fixed = self.begin(c.prompts, c.group)
+        denoise = self.denoiser(self.network)
+        x, steps = sample(denoise, noise, self.fresh(len(noise)), self.sigmas, c.eta, fixed)
+        reward = self.reward(x)
+        return self.scored(steps, reward, c.group), reward
+
+    def scored(self, steps: list[Moves], reward: Tensor, group: int) -> Moves:
+        """The moves of all steps, each with the advantage of its sample in its group."""
+        ones = torch.ones(len(reward), 1, device=reward.device)
+        prompt = torch.arange(len(reward)) // group
+        advantage = advantages(self.config.recipe, reward, ones, prompt)[0][:, 0]
+        return joined([step._replace(advantage=advantage) for step in steps])
+
+    def by_branches(self) -> tuple[Moves, Tensor]:
+        c = self.config
+        noise, fixed = self.begin(c.prompts, 1)
+        denoise = self.denoiser(self.network)
+        x, depths = grow(denoise, noise, self.sigmas, c.eta, c.splits, self.draw, fixed)
+        reward = self.reward(x)
+        widths = [len(d.x) // c.prompts for d in depths]
+        each = node_advantages(reward.view(c.prompts, -1), widths)
+        scored = [d._replace(advantage=a.flatten()) for d, a in zip(depths, each, strict=True)]
+        return joined([d for d, width in zip(scored, widths, strict=True) if width > 1]), reward
+
+    def by_singular(self) -> tuple[Moves, Tensor]:
+        c = self.config
+        step = self.rounds % c.trained
+        noise, fixed = self.begin(c.prompts, 1)
+        denoise = self.denoiser(self.network)
+        state = anchor(denoise, noise, self.sigmas[: step + 1] if step else self.sigmas[:2], fixed)
+        index = torch.arange(c.prompts, device=self.device).repeat_interleave(c.group)
+        own, levels = fixed and fixed.rows(index), (self.sigmas[step], self.sigmas[step + 1])
+        x, moves = spread_from(denoise, state[step][index], *levels, c.eta, self.draw, own)
+        total, rewards = torch.zeros_like(moves.log_prob), []
+        for granularity in c.granularities:
+            end = finished(denoise, x, self.sigmas[step + 1 :], granularity, own)
+            rewards.append(self.reward(end))
+            total += group_scores(rewards[-1].view(c.prompts, -1)).flatten()
+        return moves._replace(advantage=total), torch.stack(rewards).mean(0)
+
+    def by_explore(self) -> tuple[Moves, Tensor]:
+        """Candidates in low precision choose whose noise is worth full precision; their rewards
+        are not trained on."""
+        c = self.config
+        noise, fixed = self.begin(c.prompts, c.candidates)
+        fresh = self.fresh(len(noise))
+        cheap = self.denoiser(quantised(self.network, c.bits))
+        rough = self.reward(sample(cheap, noise, fresh, self.sigmas, c.eta, fixed)[0])
+        best = (c.group + 1) // 2
+        places = extremes(rough.view(c.prompts, -1), best, c.group - best)
+        begin = torch.arange(c.prompts, device=self.device)[:, None] * c.candidates
+        kept = (begin + places).flatten()
+        chosen = fixed and fixed.rows(kept)
+        denoise = self.denoiser(self.network)
+        x, steps = sample(denoise, noise[kept], fresh[:, kept], self.sigmas, c.eta, chosen)
+        reward = self.reward(x)
+        return self.scored(steps, reward, c.group), reward
+
+    # Updates.
+
+    def learn(self, moves: Moves) -> Metrics:
+        c = self.config
+        metrics: Metrics = {}
+        order = torch.randperm(len(moves.x), generator=self.generator, device=self.device)
+        for rows in order.tensor_split(min(c.minibatches, len(order))):
+            value, metrics = self.loss(moves.select(rows))
+            self.descend(value)
+        return metrics
+
+    def loss(self, moves: Moves) -> tuple[Tensor, Metrics]:
+        """The loss, with gradients in the network."""
+        c = self.config
+        mean, spread = distribution(self.denoiser(self.network), moves, c.eta)
+        now = density(moves.reached, mean, spread, moves.free)[:, None]
+        ones, old = torch.ones_like(now), moves.log_prob[:, None]
+        value, metrics = loss(c.recipe, now, moves.advantage[:, None], ones, old=old)
+        if c.kl > 0:
+            with torch.no_grad():
+                other, _ = distribution(self.denoiser(self.first), moves, c.eta)
+            apart = divergence(mean, other, spread, moves.free).mean()
+            value, metrics = value + c.kl * apart, metrics | {"policy/kl": apart.detach()}
+        return value, metrics
+
+    def descend(self, value: Tensor) -> None:
+        self.optimiser.zero_grad()
+        value.backward()
+        nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        self.optimiser.step()
+
+    def fit_to_stored(self) -> Metrics:
+        """Updates on samples of the first network, whose rewards were asked for once."""
+        c = self.config
+        if self.stored is None:
+            self.stored = self.store()
+        samples, reward = self.stored
+        value = torch.zeros(())
+        for _ in range(c.minibatches):
+            rows = torch.randint(
+                len(samples), (c.prompts,), generator=self.generator, device=self.device
+            )
+            clean = samples[rows].flatten(0, 1)
+            level = torch.randn(c.prompts, generator=self.generator, device=self.device)
+            sigma = (-1.2 + 1.2 * level).exp().repeat_interleave(c.group)  # EDM's levels of a fit
+            noise = self.draw(clean[:: c.group]).repeat_interleave(c.group, 0)
+            own = self.errors(self.network, clean, noise, sigma)
+            if c.method == "weighted":
+                value = preferences.weighted_error(own, reward[rows], c.tau)
+            else:
+                with torch.no_grad():
+                    reference = self.errors(self.first, clean, noise, sigma)
+                value = preferences.group_loss(own, reference, reward[rows], c.beta, c.tau)
+            self.descend(value)
+        return {"policy/loss": value.detach(), "reward/mean": reward.mean()}
+
+    def errors(self, network: nn.Module, clean: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
+        """[P, G]: EDM's weighted denoising errors of samples, the mean over their entries."""
+        denoised = self.denoiser(network)(clean + like(sigma, clean) * noise, sigma)
+        each = (denoised - clean).square() * like(1.0 + 1.0 / sigma.square(), clean)
+        return each.flatten(1).mean(1).view(-1, self.config.group)
+
+    @torch.no_grad()
+    def store(self) -> tuple[Tensor, Tensor]:
+        c = self.config
+        noise, fixed = self.begin(c.stored, c.group)
+        fresh, denoise = self.fresh(len(noise)), self.denoiser(self.first)
+        x = sample(denoise, noise, fresh, self.sigmas, c.eta, fixed)[0]
+        return x.unflatten(0, (c.stored, c.group)), self.reward(x).view(c.stored, c.group)
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "config": dataclasses.asdict(self.config),
+            "network": self.network.state_dict(),
+            "first": self.first.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "generator": self.generator.get_state(),
+            "stored": self.stored,
+            "rounds": self.rounds,
+            "evaluations": self.evaluations,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`. Raises `ConfigError` for one of other settings."""
+        own = dataclasses.asdict(self.config)
+        changed = sorted(k for k in own if state["config"].get(k) != own[k])
+        if changed:
+            raise ConfigError(
+                f"the state has other settings: {', '.join(changed)}; give the config that it was "
+                "made by"
+            )
+        self.network.load_state_dict(state["network"])
+        self.first.load_state_dict(state["first"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.generator.set_state(state["generator"].cpu())
+        self.stored = state["stored"]
+        self.rounds, self.evaluations = state["rounds"], state["evaluations"]
