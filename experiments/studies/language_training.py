@@ -52,7 +52,8 @@ def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
 def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
     """The folder under `home` of the warm start that cells of a task, model and seed share. It is
     described there if it is missing."""
-    config = ImitationConfig(task=settings["task"], **_model(settings))
+    shown = settings.get("shown", {})  # further settings of the demonstrations
+    config = ImitationConfig(task=settings["task"], **_model(settings), **shown)
     warm = LanguageSettings(
         "imitation",
         steps=MOST,
