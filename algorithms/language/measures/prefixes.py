@@ -170,8 +170,9 @@ class HintedPrefixes(LanguageMeasure):
         trace = demonstration(agent.codec, agent.task, problem, random.Random(drawn(agent, 2**31)))
         said = len(places(trace))
         count = min(math.ceil(MOST_HINT * (1 - known) * said - 1e-9), said - 1)
-        if count < 1:
-            return None
+        limit = agent.collector.limits().limit(agent.task)
+        if count < 1 or max(stop - start for start, stop in trace.spans) > limit:
+            return None  # a demonstration that turns have no room for is none
         row = begun(trace, count, 0)
         row.versions = [agent.updates] * len(row.versions)
         row.origins = [(start, stop, TEACHER) for start, stop, _ in row.origins]
@@ -179,10 +180,10 @@ class HintedPrefixes(LanguageMeasure):
 
 
 class Interventions(LanguageMeasure):
-    """In the first eight rounds what is learned is not answers but interventions, by heart: a failed
-    answer up to its first wrong step and that step as the task's program corrects it, with nothing
-    after it. Kept are those that do not end the answer and after which one of four ends by the
-    policy is right, one for each failed answer. `signals.demonstration`: 1 for them. A round
+    """In the first eight rounds what is learned is not answers but interventions, by heart: a
+    failed answer up to its first wrong step and that step as the task's program corrects it, with
+    nothing after it. Kept are those that do not end the answer and after which one of four ends by
+    the policy is right, one for each failed answer. `signals.demonstration`: 1 for them. A round
     without any, and all later ones, are answers to rewards.
 
     `acts`: kept interventions for each answer of the round. InT: "Self-Proposed Interventions
