@@ -17,12 +17,13 @@ from mbrl.statistics import Interval, confidence_interval, mean
 VERSION = 1
 DEFAULTS = language_training.DEFAULTS | {
     "config": {"prompts": 16},
-    "shown": {"hinted": 0.5},
-    "steps": 5000,
+    "shown": {"hinted": 0.5},  # of the demonstrations of the warm start that a hint precedes
+    "steps": 5000,  # more than any run has: the tokens end it
 }
 needs = language_training.needs
 
-TOKENS = {"chain": 300_000, "calculator": 300_000, "grid_world": 300_000}  # sampled by a run
+TOKENS = {"chain": 200_000, "calculator": 200_000, "grid_world": 100_000}  # sampled by a run
+LEVELS: dict[str, list[int]] = {"calculator": [2], "grid_world": [3]}  # where not the task's own
 ROWS_OF = {
     "chain": (
         "grpo",
@@ -31,17 +32,15 @@ ROWS_OF = {
         "adhint",
         "int_rl",
         "policy_rollout",
-        "policy_rollout_weighted",
         "agent_rlvr",
         "cog_rethinker",
         "rltf_sd",
-        "rltf_fm",
         "tt_opd",
         "openclaw_rl",
         "latr",
     ),
     "calculator": ("grpo", "fission_grpo", "cleaner"),
-    "grid_world": ("grpo", "on_policy_distillation", "tcod", "tcod_backward"),
+    "grid_world": ("grpo", "on_policy_distillation", "tcod"),
 }
 EXPERT = 200  # updates of demonstrations by which a warm start becomes an expert
 MARK = " (reconstructed)"
@@ -75,8 +74,12 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
 
 def _row(task: str, name: str) -> dict[str, Any]:
     note = MARK if RECIPES[name].mark == "reconstructed" else ""
+    levels = LEVELS.get(task, [])
     row = {"label": f"{task}, {name}{note}", "task": task, "recipe": name, "tokens": TOKENS[task]}
-    return row | ({"expert": EXPERT} if task == "grid_world" and name != "grpo" else {})
+    row["config"] = DEFAULTS["config"] | {"levels": levels}
+    row["shown"] = DEFAULTS["shown"] | {"levels": levels}
+    distils = task == "grid_world" and name != "grpo"
+    return row | ({"expert": EXPERT} if distils else {})
 
 
 def _rows(task: str) -> list[dict[str, Any]]:

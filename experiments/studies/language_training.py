@@ -53,7 +53,8 @@ def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
     """The folder under `home` of the warm start that cells of a task, model and seed share. It is
     described there if it is missing."""
     shown = settings.get("shown", {})  # further settings of the demonstrations
-    config = ImitationConfig(task=settings["task"], **_model(settings), **shown)
+    given = {"task": settings["task"], "model": settings["model"]}
+    config = configs.from_dict(ImitationConfig, given | shown)
     warm = LanguageSettings(
         "imitation",
         steps=MOST,
@@ -72,10 +73,6 @@ def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
     if not LanguageRun(folder).described:
         language_run.create(warm, config, folder)
     return folder
-
-
-def _model(settings: dict[str, Any]) -> dict[str, Any]:
-    return {"model": configs.from_dict(ImitationConfig, {"model": settings["model"]}).model}
 
 
 def _finished_warm_start(settings: dict[str, Any], seed: int, folder: Path) -> Path:
