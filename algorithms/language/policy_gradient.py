@@ -208,7 +208,7 @@ class LanguagePolicyGradient(LanguageLearner):
             "rollout/entropy": torch.where(t.mask, entropy, 0.0).sum() / steps,
             "rollout/age": age.sum().to(like.dtype) / steps,
             "tokens/sampled": like.new_tensor(self.tokens["sampled"], dtype=torch.float64),
-        } | ({"rollout/acts": like.new_tensor(max(acts))} if acts else {})
+        } | ({"rollout/acts": like.new_tensor(min(acts))} if acts else {})
 
     def next_batch(self) -> Minibatch[Rollouts]:
         """Conversations of the round, each once a pass. Raises `ConfigError` before a round is

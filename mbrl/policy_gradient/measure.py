@@ -28,7 +28,7 @@ class Measure(Generic[R]):
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.tracker: Any = None  # what is kept from round to round, with a state
         # How much the measure's mechanism did in the latest round, 0 for nothing; None: it has none
-        # that could fail to act.
+        # that could fail to act. A recipe's number is the least of its measures'.
         self.acts: float | None = None
 
     @classmethod

@@ -116,7 +116,7 @@ class Trainer(Generic[R]):
         """Note which of the advantages and the recipe's signals have varied so far, and whether a
         mechanism has done anything."""
         acts = [measure.acts for measure in self.measures if measure.acts is not None]
-        if acts and self.constants.setdefault("mechanism", 0.0) is not None and any(acts):
+        if acts and self.constants.setdefault("mechanism", 0.0) is not None and min(acts):
             self.constants["mechanism"] = None
         for name in (*(n for n in ("advantage",) if n in self.constants), *self.signals):
             value = advantage if name == "advantage" else t.signals.get(name)

@@ -58,10 +58,18 @@ def beside(
     return log_q, {"reverse_kl": reverse_kl(log_p, log_q), "forward_kl": forward_kl(log_p, log_q)}
 
 
+def clear(divergence: Tensor, where: Tensor) -> float:
+    """The mean divergence `where` there is one, 0 where the teacher says nothing."""
+    mean = float(divergence[where].mean()) if bool(where.any()) else 0.0
+    return mean if mean > CLEAR else 0.0
+
+
 class ExpertDistribution(LanguageMeasure):
     """`signals.reverse_kl` and `signals.forward_kl` of every step: divergences from the expert that
     the setting `expert` names. In an update they are the current policy's, with gradients. Costs
-    two passes over the round and holds the distributions."""
+    two passes over the round and holds the distributions.
+
+    `acts`: the mean reverse divergence, 0 below 0.001."""
 
     provides = ("signals.reverse_kl", "signals.forward_kl")
     fulfils = (Requirement.EXPERT_DISTRIBUTION,)
@@ -80,6 +88,7 @@ class ExpertDistribution(LanguageMeasure):
     def measure(self, rollouts: Rollouts) -> Rollouts:
         texts = [opening(self.agent.codec, p) for p in rollouts.problems]
         self.teacher, signals = beside(self.agent, self.model, rollouts, texts)
+        self.acts = clear(signals["reverse_kl"], rollouts.data.mask)
         return with_fields(rollouts, "signals", **signals)
 
     def targets(self, rollouts: Rollouts) -> dict[str, Tensor]:
@@ -119,8 +128,7 @@ class InformedTeacher(LanguageMeasure):
         self.teacher, signals = beside(agent, self.model, rollouts, texts)
         first = max(1, agent.collector.limits().limit(agent.task) // 2)
         near = (places_in_turns(rollouts) < first) & t.mask
-        mean = float(signals["reverse_kl"][near].mean()) if bool(near.any()) else 0.0
-        self.acts = mean if mean > CLEAR else 0.0
+        self.acts = clear(signals["reverse_kl"], near)
         return with_fields(rollouts, "signals", near=near.to(t.reward), **signals)
 
     def targets(self, rollouts: Rollouts) -> dict[str, Tensor]:
