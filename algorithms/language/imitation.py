@@ -10,8 +10,10 @@ from torch.nn import functional as F
 
 from algorithms.language.learner import LanguageLearner, LanguageLearnerConfig, state_at, trainable
 from algorithms.language.models.passes import passes
+from algorithms.language.sampling.contexts import opening
 from algorithms.language.sampling.rollouts import Rollouts, demonstrated
-from mbrl.config import Count
+from algorithms.language.tasks.base import Problem
+from mbrl.config import Count, Probability
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
 
@@ -21,6 +23,7 @@ class ImitationConfig(LanguageLearnerConfig):
     """Settings of supervised learning."""
 
     rows: Count = 64  # demonstrations in an update
+    hinted: Probability = 0.0  # of demonstrations that a hint of the task precedes
 
 
 class Imitation(LanguageLearner):
@@ -62,7 +65,23 @@ class Imitation(LanguageLearner):
         """Demonstrations of the next problems."""
         numbers = self.new_numbers(self.config.rows)
         rngs = [random.Random(f"demonstration {self.seed} {n}") for n in numbers]
-        return demonstrated(self.codec, self.task, [self.problem(n) for n in numbers], rngs)
+        problems = [self.problem(n) for n in numbers]
+        if not self.config.hinted:
+            return demonstrated(self.codec, self.task, problems, rngs)
+        hints = [random.Random(f"hint {self.seed} {n}") for n in numbers]
+        openings = [self.opening(p, rng) for p, rng in zip(problems, hints, strict=True)]
+        return demonstrated(self.codec, self.task, problems, rngs, openings)
+
+    def opening(self, problem: Problem, rng: random.Random) -> list[int]:
+        """The problem, in a share `hinted` of cases with a hint, at random one for the beginning or
+        for one who has said a part of a demonstrated turn."""
+        if rng.random() >= self.config.hinted:
+            return opening(self.codec, problem)
+        shown = self.task.demonstration(problem, [], rng)
+        turns = [shown[: rng.randrange(len(shown))]] if rng.random() < 0.5 else []
+        if self.task.max_turns > 1:
+            turns = []
+        return opening(self.codec, problem, self.task.hint(problem, turns))
 
     def update(self, batch: Rollouts) -> Metrics:
         """One step on the mean negative log-likelihood of the turns' tokens."""

@@ -24,6 +24,7 @@ from mbrl import config as configs
 from mbrl.config import Count, CountOrZero, Positive, Settings
 from mbrl.errors import ConfigError
 from mbrl.networks import adam
+from mbrl.policy_gradient.distillation import forward_kl, reverse_kl
 from mbrl.training import Metrics
 from mbrl.types import Spec
 
@@ -267,14 +268,22 @@ def log_probs_and_entropy_at(
     temperature: float,
     kept: Tensor | None,
     one: Pass,
+    teacher: Tensor | None = None,
 ) -> Tensor:
     """[b, steps, 3]: `log_probs_and_entropy` of the rows of `one`, at their steps in the mask; 0
-    elsewhere. Logits are made of those steps alone: prompts, observations and padding have none."""
+    elsewhere. Logits are made of those steps alone: prompts, observations and padding have none.
+    With the log-probs [B, T, V] of a `teacher` [b, steps, 5]: also the reverse and the forward
+    divergence from it."""
     rows, steps = one
     here = mask[rows, :steps]
     logits = model.logits_at(tokens[rows, :steps], here)
     sets = None if kept is None else kept[rows, :steps][here]
-    values = log_probs_and_entropy(logits, tokens[rows, 1 : steps + 1][here], temperature, sets)
+    values: tuple[Tensor, ...] = log_probs_and_entropy(
+        logits, tokens[rows, 1 : steps + 1][here], temperature, sets
+    )
+    if teacher is not None:
+        log_p, log_q = (logits / temperature).log_softmax(-1), teacher[rows, :steps][here]
+        values = (*values, reverse_kl(log_p, log_q), forward_kl(log_p, log_q))
     values_at = logits.new_zeros(*here.shape, len(values))
     values_at[here] = torch.stack(values, -1)
     return values_at

@@ -123,10 +123,12 @@ class LanguagePolicyGradient(LanguageLearner):
         """Conversations of a round, with the `old` log-probs of the policy that had them: those
         that come again have the sampler's own."""
         rollouts = self.with_old(self.collector.collect())
-        again = rollouts.data.signals.get("replayed")
+        known, signals = rollouts.data.log_probs, rollouts.data.signals
+        if (taught := signals.get("teacher")) is not None:  # nobody's log-probs: as if sampled
+            known["behaviour"] = torch.where(taught > 0.5, known["old"], known["behaviour"])
+        again = signals.get("replayed")
         if again is None or self.old == "start":
             return rollouts
-        known = rollouts.data.log_probs
         known["old"] = torch.where(again > 0, known["behaviour"], known["old"])
         return rollouts
 
@@ -186,6 +188,8 @@ class LanguagePolicyGradient(LanguageLearner):
         """What a round was like."""
         rollouts, t, like = batch.rollouts, batch.data, batch.estimate.advantage
         success = rollouts.success.to(like)
+        own = t.signals["aided"][:, 0] < 0.5 if "aided" in t.signals else success >= 0
+        acts = [part.acts for part in self.measures if part.acts is not None]
         prompt = t.groups["prompt"][:, 0]
         sizes = like.new_zeros(int(prompt.max()) + 1).index_add(0, prompt, torch.ones_like(success))
         right = torch.zeros_like(sizes).index_add(0, prompt, success)
@@ -194,7 +198,8 @@ class LanguagePolicyGradient(LanguageLearner):
         assert t.policy_version is not None
         age = torch.where(t.mask, self.updates - t.policy_version, 0)
         return {
-            "rollout/success": success.mean(),
+            # Of what the policy did by itself: no hint, prefix or correction counts as its answer.
+            "rollout/success": success[own].sum() / own.sum().clamp_min(1),
             "rollout/reward": torch.where(t.mask, t.reward, 0.0).sum() / len(rollouts),
             "rollout/mixed_groups": ((right > 0) & (right < sizes)).to(like).mean(),
             "rollout/length": t.lengths.to(like).mean(),
@@ -203,7 +208,7 @@ class LanguagePolicyGradient(LanguageLearner):
             "rollout/entropy": torch.where(t.mask, entropy, 0.0).sum() / steps,
             "rollout/age": age.sum().to(like.dtype) / steps,
             "tokens/sampled": like.new_tensor(self.tokens["sampled"], dtype=torch.float64),
-        }
+        } | ({"rollout/acts": like.new_tensor(min(acts))} if acts else {})
 
     def next_batch(self) -> Minibatch[Rollouts]:
         """Conversations of the round, each once a pass. Raises `ConfigError` before a round is
@@ -229,20 +234,22 @@ class LanguagePolicyGradient(LanguageLearner):
         the weights part by measure."""
         c, t, optimiser = self.config, batch.rollouts.data, self.optimisers["model"]
         optimiser.zero_grad()
-        todo = passes(t.mask, c.rows_at_once)
+        todo, teacher = passes(t.mask, c.rows_at_once), batch.targets.get("teacher")
         if len(t.mask) <= c.rows_at_once:
-            log_prob, entropy = self.current(batch.rollouts, todo)
-            value, metrics = loss(self.recipe, log_prob, t, batch.estimate, entropy)
+            values = self.current(batch.rollouts, todo, teacher)
+            value, metrics = self.loss_of(batch, values)
             if value.requires_grad:
                 value.backward()
         else:
             with torch.no_grad():
-                whole = self.current(batch.rollouts, todo)
-            log_prob, entropy = (v.requires_grad_() for v in whole)
-            value, metrics = loss(self.recipe, log_prob, t, batch.estimate, entropy)
+                whole = self.current(batch.rollouts, todo, teacher)
+            values = tuple(v.requires_grad_() for v in whole)
+            value, metrics = self.loss_of(batch, values)
             if value.requires_grad:
                 value.backward()
-                self.backpropagate(batch.rollouts, todo, log_prob.grad, entropy.grad)
+                gradients = [v.grad for v in values]
+                self.backpropagate(batch.rollouts, todo, gradients, teacher)
+        log_prob, entropy = values[:2]
         norm = torch.nn.utils.clip_grad_norm_(trainable(self.model), c.clip_norm)
         waits = any(measure.skip_update() for measure in self.measures)
         if not waits and bool(torch.isfinite(norm)):
@@ -253,12 +260,27 @@ class LanguagePolicyGradient(LanguageLearner):
         metrics["policy/gradient_norm"] = norm.detach()
         return metrics | distance(log_prob.detach(), t)
 
+    def loss_of(
+        self, batch: Minibatch[Rollouts], values: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Metrics]:
+        """The recipe's loss of what `current` gives, with its divergences from a teacher among the
+        signals."""
+        rollouts, (log_prob, entropy, *divergences) = batch.rollouts, values
+        if divergences:
+            both = dict(zip(("reverse_kl", "forward_kl"), divergences, strict=True))
+            rollouts = with_fields(rollouts, "signals", **both)
+        return loss(self.recipe, log_prob, rollouts.data, batch.estimate, entropy)
+
     def backpropagate(
-        self, rollouts: Rollouts, todo: Sequence[Pass], *gradients: Tensor | None
+        self,
+        rollouts: Rollouts,
+        todo: Sequence[Pass],
+        gradients: Sequence[Tensor | None],
+        teacher: Tensor | None = None,
     ) -> None:
-        """Carry gradients at the log-probs and entropies into the weights."""
+        """Carry gradients at what `current` gives into the weights."""
         for one in todo:
-            values = self.one_pass(rollouts, one).unbind(-1)
+            values = self.one_pass(rollouts, one, teacher).unbind(-1)
             pairs = [
                 (v, g[one.rows, : one.steps])
                 for v, g in zip(values, gradients, strict=True)
@@ -266,23 +288,26 @@ class LanguagePolicyGradient(LanguageLearner):
             ]
             torch.autograd.backward([v for v, _ in pairs], [g for _, g in pairs])
 
-    def current(self, rollouts: Rollouts, todo: Sequence[Pass]) -> tuple[Tensor, Tensor]:
+    def current(
+        self, rollouts: Rollouts, todo: Sequence[Pass], teacher: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """Log-probs and entropies [B, T] of the model as it is, or as measures change it for an
-        update, with gradients."""
-        pieces = [self.one_pass(rollouts, one) for one in todo]
-        log_prob, entropy = together(pieces, todo, rollouts.data.mask.shape[1]).unbind(-1)
-        return log_prob, entropy
+        update, with gradients; with the log-probs [B, T, V] of a `teacher` also its reverse and its
+        forward divergence from it."""
+        pieces = [self.one_pass(rollouts, one, teacher) for one in todo]
+        return together(pieces, todo, rollouts.data.mask.shape[1]).unbind(-1)
 
-    def one_pass(self, rollouts: Rollouts, one: Pass) -> Tensor:
-        """The two of one pass, [b, steps, 2]."""
+    def one_pass(self, rollouts: Rollouts, one: Pass, teacher: Tensor | None = None) -> Tensor:
+        """The two of one pass, [b, steps, 2], or with a teacher the four."""
         model: Any = self.model
         for measure in self.measures:
             model = measure.training_model(model, one.rows)
         temperature = self.config.sampling.temperature
         mask = rollouts.data.mask
-        return log_probs_and_entropy_at(
-            model, rollouts.tokens, mask, temperature, rollouts.kept, one
-        )[..., :2]
+        values = log_probs_and_entropy_at(
+            model, rollouts.tokens, mask, temperature, rollouts.kept, one, teacher
+        )
+        return values[..., [0, 1, *range(3, values.shape[-1])]]
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {

@@ -15,6 +15,7 @@ HEADS = {
     "selections": "Which answers are trained on, and masks",
     "off_policy": "Ratios and data of other policies",
     "clipping": "Gates, entropy, aggregation, selection",
+    "hints": "What a policy cannot sample: hints, prefixes, repairs, teachers",
 }
 MARKS = {
     "verified": "its formula was read in the authors' code or page",

@@ -30,6 +30,7 @@ STUDIES: dict[str, str] = {
     "finetuning": "a policy of one task that goes on in another: scores, limits, jitter",
     "goals": "learners of goals in mazes and with blocks to push, beside the scripted ways",
     "guided_law": "samples of a guided diffusion against their exact distribution",
+    "hints": "recipes for what a model cannot sample: hints, prefixes, repairs, teachers",
     "horizons": "rollout lengths of NEUBAY, and its values against returns in the task",
     "imagined": "imagined rows that may be wrong beside real ones, with filters",
     "known_behaviour": "off-policy estimators on policies that recorded NeoRL-2, with known noise",

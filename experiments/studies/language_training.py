@@ -52,7 +52,9 @@ def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
 def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
     """The folder under `home` of the warm start that cells of a task, model and seed share. It is
     described there if it is missing."""
-    config = ImitationConfig(task=settings["task"], **_model(settings))
+    shown = settings.get("shown", {})  # further settings of the demonstrations
+    given = {"task": settings["task"], "model": settings["model"]}
+    config = configs.from_dict(ImitationConfig, given | shown)
     warm = LanguageSettings(
         "imitation",
         steps=MOST,
@@ -71,10 +73,6 @@ def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
     if not LanguageRun(folder).described:
         language_run.create(warm, config, folder)
     return folder
-
-
-def _model(settings: dict[str, Any]) -> dict[str, Any]:
-    return {"model": configs.from_dict(ImitationConfig, {"model": settings["model"]}).model}
 
 
 def _finished_warm_start(settings: dict[str, Any], seed: int, folder: Path) -> Path:

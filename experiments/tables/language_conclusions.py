@@ -98,6 +98,33 @@ def against_grpo(summary: Summary) -> list[str]:
     return against(GRPO, summary)
 
 
+def detectable(summary: Summary) -> list[str]:
+    """How small a difference to GRPO the intervals of a task could tell from 0: half their width,
+    of rows with as many seeds as GRPO; rows that had no signal, or diverged, are left out."""
+    lines = []
+    for block in summary.blocks:
+        tasks: dict[str, dict[str, list[np.ndarray]]] = {}
+        for label, records in records_of(block).items():
+            task, name = label.split(", ", 1)
+            scores = np.array([r["values"]["score"] for r in records])
+            if len(scores) > 1 and not silent(records) and np.isfinite(scores).all():
+                tasks.setdefault(task, {})[name] = [scores]
+        for task, table in tasks.items():
+            if GRPO not in table:
+                continue
+            seeds = len(table[GRPO][0])
+            alike = {name: s for name, s in table.items() if len(s[0]) == seeds}
+            if len(alike) < 2:
+                continue
+            compared = statistics.paired_comparison(alike, GRPO).values()
+            half = sorted((c.difference.high - c.difference.low) / 2 for c in compared)
+            lines.append(
+                f"{task}: with {seeds} seeds a difference to GRPO shows from {half[0]:.1f} to "
+                f"{half[-1]:.1f} points on, row by row (median {np.median(half):.1f})."
+            )
+    return lines
+
+
 def by_gate(summary: Summary) -> list[str]:
     """For tasks with several kinds of gates (how a recipe lets steps of the policy through): how
     many recipes have each, what they gain on average, and how many runs lost everything. Recipes

@@ -27,6 +27,9 @@ class Measure(Generic[R]):
         self.modules: dict[str, nn.Module] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.tracker: Any = None  # what is kept from round to round, with a state
+        # How much the measure's mechanism did in the latest round, 0 for nothing; None: it has none
+        # that could fail to act. A recipe's number is the least of its measures'.
+        self.acts: float | None = None
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:

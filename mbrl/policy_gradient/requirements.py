@@ -59,6 +59,23 @@ class Requirement(Enum):
     BOTH_KINDS = "rounds of sampling until both kinds of answers are there"
     DIVERGENCE_BRANCHES = "rollouts that branch where answers diverge"
     TEACHER_TOKENS = "tokens sampled at every position of a teacher's text"
+    SOLVED_PREFIXES = "answers that go on from parts of right ones"
+    CORRECTED_STEPS = "failed answers whose first wrong step was corrected"
+    HINTED_PREFIXES = "answers that go on from a part of a demonstration, by difficulty"
+    INTERVENTIONS = "corrected steps after which the policy succeeds"
+    ERROR_CONTEXTS = "answers that go on from a failed turn and its diagnosis"
+    PURIFIED_TURNS = "conversations without the failures that they corrected"
+    SHOWN_DOCUMENTS = "answers with a helping text, scored without it"
+    GUIDED_ATTEMPTS = "second attempts with guidance, scored without it"
+    RESCUED_PROMPTS = "right answers with help to prompts that had none, to learn by heart"
+    TEXT_FEEDBACK = "second attempts after feedback, scored as first ones"
+    FEEDBACK_TOKENS = "the feedback's own tokens, to be predicted"
+    INFORMED_TEACHER = "an averaged copy of the policy that is told more"
+    HINDSIGHT_TEACHER = "log-probs of the policy itself after a hint"
+    EXPERT_DISTRIBUTION = "an expert's whole distribution at every step"
+    GROWING_DEPTH = "conversations whose depth grows"
+    TEACHER_FIRST = "conversations that an expert begins, ever shorter"
+    LOOKAHEAD_TREES = "answers that branch at likely tokens, pruned where branches stay alike"
 
     def __str__(self) -> str:
         return self.value

@@ -87,7 +87,9 @@ class Trainer(Generic[R]):
         self.order = torch.empty(0, dtype=torch.int64)
         signals = [n.removeprefix("signals.") for n in recipe.needs if n.startswith("signals.")]
         # What the run learns from, with the one value it has had so far; None: it has varied.
-        self.constants: dict[str, float | None] = {"advantage": 0.0}
+        # A recipe that only imitates a teacher has no advantages.
+        advantages = any(term.weight for term in recipe.terms) or bool(recipe.modulation)
+        self.constants: dict[str, float | None] = {"advantage": 0.0} if advantages else {}
         self.signals = [name for name in signals if name != "uniform"]
 
     @torch.no_grad()
@@ -111,8 +113,12 @@ class Trainer(Generic[R]):
         return Minibatch(rollouts, estimates, targets)
 
     def watch(self, t: Trajectories, advantage: Tensor) -> None:
-        """Note which of the advantages and the recipe's signals have varied so far."""
-        for name in ("advantage", *self.signals):
+        """Note which of the advantages and the recipe's signals have varied so far, and whether a
+        mechanism has done anything."""
+        acts = [measure.acts for measure in self.measures if measure.acts is not None]
+        if acts and self.constants.setdefault("mechanism", 0.0) is not None and min(acts):
+            self.constants["mechanism"] = None
+        for name in (*(n for n in ("advantage",) if n in self.constants), *self.signals):
             value = advantage if name == "advantage" else t.signals.get(name)
             if value is None or not bool(t.mask.any()):
                 continue
@@ -123,8 +129,8 @@ class Trainer(Generic[R]):
 
     @property
     def silent(self) -> list[str]:
-        """What has never varied: advantages that were all 0, signals with one value. A run with
-        any of them says nothing about its recipe."""
+        """What has never varied: advantages that were all 0, signals with one value, a mechanism
+        that did nothing in any round. A run with any of them says nothing about its recipe."""
         return sorted(name for name, first in self.constants.items() if first is not None)
 
     def begin_round(self, batch: Minibatch[R]) -> int:

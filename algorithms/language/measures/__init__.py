@@ -15,6 +15,13 @@ from algorithms.language.measures.critics import Critic, Progress, Utterances
 from algorithms.language.measures.flaws import Flawed
 from algorithms.language.measures.gains import AnswerGain, ObservationGain, Probes
 from algorithms.language.measures.groups import Bundles, Histories, Pairs
+from algorithms.language.measures.guided import (
+    FeedbackTokens,
+    GuidedAttempts,
+    RescuedPrompts,
+    ShownDocuments,
+    TextFeedback,
+)
 from algorithms.language.measures.judged import (
     Matched,
     MatchScore,
@@ -30,8 +37,23 @@ from algorithms.language.measures.likelihoods import (
     GradientNorms,
     PromptConfidence,
 )
+from algorithms.language.measures.lookahead import LookaheadTrees
 from algorithms.language.measures.policies import Masked, Perturbed
+from algorithms.language.measures.prefixes import (
+    CorrectedSteps,
+    HintedPrefixes,
+    Interventions,
+    SolvedPrefixes,
+)
+from algorithms.language.measures.recoveries import ErrorContexts, PurifiedTurns
 from algorithms.language.measures.subgoals import Subgoals
+from algorithms.language.measures.teachers import (
+    ExpertDistribution,
+    GrowingDepth,
+    HindsightTeacher,
+    InformedTeacher,
+    TeacherFirst,
+)
 from algorithms.language.measures.trees import DivergentTrees, Sets
 from algorithms.language.measures.turns import Backwards, OneToken
 from algorithms.language.measures.values import (
@@ -85,6 +107,23 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     Backwards,
     OneToken,
     Subgoals,
+    SolvedPrefixes,
+    CorrectedSteps,
+    HintedPrefixes,
+    Interventions,
+    ErrorContexts,
+    PurifiedTurns,
+    ShownDocuments,
+    GuidedAttempts,
+    RescuedPrompts,
+    TextFeedback,
+    FeedbackTokens,
+    ExpertDistribution,
+    InformedTeacher,
+    HindsightTeacher,
+    GrowingDepth,
+    TeacherFirst,
+    LookaheadTrees,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

@@ -1,21 +1,18 @@
 """Further likelihoods: of prompts, of answers to spoiled prompts, of an expert; their gradients,
 and how open turns have been."""
 
-import copy
 import dataclasses
 from typing import Any
 
 import torch
 
-from algorithms.language.learner import put, trainable
+from algorithms.language.learner import trainable
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.gains import likelihoods
 from algorithms.language.measures.locate import firsts, lines, of_turns, prompts, spans, whole
+from algorithms.language.measures.teachers import check_expert, expert_model
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.sampling.tokens import log_probs_and_entropy
-from mbrl import checkpoint
-from mbrl.errors import ConfigError
-from mbrl.networks import target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.measures import trackers
 from mbrl.policy_gradient.requirements import Requirement
@@ -92,17 +89,11 @@ class Expert(LanguageMeasure):
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        if config.expert is None:
-            raise ConfigError(
-                f"recipe {objective.name} needs an expert; give `expert`, the checkpoint of a "
-                "learner with a model of the same shape, such as one of `imitation`"
-            )
+        check_expert(objective, config)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
-        taught = copy.deepcopy(agent.model)
-        put(taught, checkpoint.load(agent.config.expert)["state"]["modules"]["model"])
-        self.model = target_copy(taught)
+        self.model = expert_model(agent)
         self.modules = {"expert": self.model}
 
     def measure(self, rollouts: Rollouts) -> Rollouts:

@@ -10,6 +10,7 @@ from torch import Tensor
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.locate import whole
 from algorithms.language.sampling.conversation import Conversation, padded
+from algorithms.language.sampling.prefixes import cut
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
@@ -132,28 +133,6 @@ def origin(tree: Sequence[Twig], i: int, at: int) -> int:
     while at < tree[i].start:
         i = tree[i].parent
     return i
-
-
-def cut(row: Conversation, at: int, seed: int) -> Conversation:
-    """A conversation that stands where `row`, none of whose turns was given, had not yet said its
-    token at `at`."""
-    turn = next(k for k, (start, stop) in enumerate(row.spans) if start <= at < stop)
-    start = row.spans[turn][0]
-    said = sum(stop - begin for begin, stop in row.spans[:turn]) + at - start
-    spans = [*row.spans[:turn], *([(start, at)] if at > start else [])]
-    parts: dict[str, Any] = {
-        name: list(getattr(row, name)[:said]) for name in ("behaviour", "model", "versions")
-    }
-    return Conversation(
-        row.problem,
-        row.tokens[:at],
-        seed,
-        spans,
-        row.turns[:turn],
-        row.replies[:turn],
-        kept=[list(ids) for ids in row.kept[:said]],
-        **parts,
-    )
 
 
 class Sets(LanguageMeasure):

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from algorithms.language import schedule
 from algorithms.language.measures.locate import whole
-from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
+from algorithms.language.sampling.conversation import (
+    Conversation,
+    GenerationLimits,
+    advance,
+    earned,
+)
 from algorithms.language.sampling.rollouts import Rollouts, grouped, to_rollouts
 from algorithms.language.tasks.base import Problem
 from mbrl.policy_gradient.schedulers import Outcome, Request, gather, scheduler
@@ -251,7 +256,3 @@ def outcome_of(rows: Sequence[Conversation], prompts: Tensor) -> Outcome:
         values = [[reply.signals["penalty"] for reply in row.replies] for row in rows]
         signals["penalty"] = torch.tensor([sum(row) / len(row) for row in values])
     return Outcome(prompts, torch.tensor([earned(row) for row in rows]), signals)
-
-
-def earned(row: Conversation) -> float:
-    return sum(reply.reward for reply in row.replies)

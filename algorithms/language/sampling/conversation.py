@@ -24,7 +24,8 @@ class Conversation:
     policy's `versions`, and with `top_p` below 1 the set that it was drawn from (`kept`). `turns`
     and `replies` are those that are over. `seed` draws its tokens, number k token k, so that a
     text depends on the policies alone. The first `given` turns were there when it began: nothing is
-    known of how they were drawn."""
+    known of how they were drawn. `origins` are places in `tokens`, from and up to, in the turns
+    after those that somebody else said: a teacher, or a stored trace (`prefix`), see `prefixes`."""
 
     problem: Problem
     tokens: list[int]
@@ -39,6 +40,7 @@ class Conversation:
     cut: bool = False  # its last turn ran out of tokens
     done: bool = False
     given: int = 0
+    origins: list[tuple[int, int, str]] = field(default_factory=list)
 
     @property
     def turn_length_so_far(self) -> int:
@@ -98,10 +100,18 @@ class Conversation:
     def from_plain(cls, values: dict[str, Any]) -> Self:
         """What `plain` was made of; shares nothing with `values`."""
         values = copy.deepcopy(values)
-        spans = [(a, b) for a, b in values["spans"]]
-        replies = [Reply(**r) for r in values["replies"]]
-        changed = {"problem": Problem(**values["problem"]), "spans": spans, "replies": replies}
+        changed = {
+            "problem": Problem(**values["problem"]),
+            "spans": [(a, b) for a, b in values["spans"]],
+            "replies": [Reply(**r) for r in values["replies"]],
+            "origins": [(a, b, who) for a, b, who in values.get("origins", [])],
+        }
         return cls(**(values | changed))
+
+
+def earned(row: Conversation) -> float:
+    """The whole reward so far."""
+    return sum(reply.reward for reply in row.replies)
 
 
 @dataclass(frozen=True)
@@ -222,10 +232,15 @@ def padded(parts: Sequence[Sequence[int]], pad: int, device: Any) -> Tensor:
 
 
 def demonstration(
-    codec: Codec, task: TextTask, problem: Problem, rng: random.Random
+    codec: Codec,
+    task: TextTask,
+    problem: Problem,
+    rng: random.Random,
+    opening: Sequence[int] | None = None,
 ) -> Conversation:
-    """A conversation by one who can do it. The log-probs are zeros: nobody's."""
-    row = Conversation(problem, codec.opening(problem.prompt))
+    """A conversation by one who can do it, after the `opening` (None: the bare prompt). The
+    log-probs are zeros: nobody's."""
+    row = Conversation(problem, list(opening or codec.opening(problem.prompt)))
     while not row.done:
         tokens = codec.turn(task.demonstration(problem, row.turns, rng))
         row.extend_turn(tokens)

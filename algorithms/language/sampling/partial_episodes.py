@@ -12,9 +12,13 @@ from algorithms.language.sampling.collectors import (
     ConversationCollector,
     MixedCollector,
     ScheduledCollector,
+)
+from algorithms.language.sampling.conversation import (
+    Conversation,
+    GenerationLimits,
+    demonstration,
     earned,
 )
-from algorithms.language.sampling.conversation import Conversation, GenerationLimits, demonstration
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Reply
 from mbrl.errors import ConfigError

@@ -18,6 +18,7 @@ from algorithms.language.sampling.conversation import (
     advance,
     demonstration,
 )
+from algorithms.language.sampling.prefixes import PREFIX
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from mbrl.errors import ConfigError
@@ -121,18 +122,24 @@ def roll_out(
 
 
 def demonstrated(
-    codec: Codec, task: TextTask, problems: Sequence[Problem], rngs: Sequence[random.Random]
+    codec: Codec,
+    task: TextTask,
+    problems: Sequence[Problem],
+    rngs: Sequence[random.Random],
+    openings: Sequence[Sequence[int]] | None = None,
 ) -> Rollouts:
-    """One conversation about each of `problems` by one who can do it, drawn with its `rngs`. The
-    log-probs are zeros: nobody's."""
-    pairs = zip(problems, rngs, strict=True)
-    rows = [demonstration(codec, task, problem, rng) for problem, rng in pairs]
+    """One conversation about each of `problems` by one who can do it, drawn with its `rngs`, after
+    `openings` (None: the bare prompts). The log-probs are zeros: nobody's."""
+    texts = openings or [codec.opening(problem.prompt) for problem in problems]
+    triples = zip(problems, rngs, texts, strict=True)
+    rows = [demonstration(codec, task, problem, rng, text) for problem, rng, text in triples]
     return grouped(to_rollouts(rows, codec.pad, torch.empty(0)), range(len(rows)))
 
 
 def to_rollouts(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollouts:
     """Conversations that are over, as padded tensors on the device and in the precision of
-    `like`. Turns that were given to them are no choices: like a prompt, and without reward."""
+    `like`. Turns that were given to them are no choices: like a prompt, and without reward. Tokens
+    of a stored trace are none either."""
     b, length = len(rows), max(len(r.tokens) for r in rows)
     # Written as arrays: to write into a tensor row by row takes several times as long.
     tokens, steps = np.full((b, length), pad), (b, length - 1)
@@ -146,6 +153,8 @@ def to_rollouts(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollout
         at = [j - 1 for start, stop in row.spans[row.given :] for j in range(start, stop)]
         mask[i, at], version[i, at] = True, row.versions
         behaviour[i, at], plain[i, at] = row.behaviour, row.model
+        for start, stop, who in row.origins:
+            mask[i, start - 1 : stop - 1] &= who != PREFIX
         for j, ids in zip(at, row.kept, strict=bool(widest)):
             kept[i, j, : len(ids)] = ids
         for k, ((start, stop), reply) in enumerate(zip(row.spans, row.replies, strict=True)):

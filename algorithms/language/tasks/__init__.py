@@ -1,7 +1,7 @@
 """Text tasks by name."""
 
 from algorithms.language.tasks.arithmetic import Addition, Modular, Multiplication, Subtraction
-from algorithms.language.tasks.base import Plan, Problem, Reply, Step, TextTask
+from algorithms.language.tasks.base import Correction, Plan, Problem, Reply, Step, TextTask
 from algorithms.language.tasks.brackets import Brackets
 from algorithms.language.tasks.calculator import Calculator
 from algorithms.language.tasks.chain import Chain
@@ -48,4 +48,13 @@ def text_task(name: str) -> TextTask:
     return TASKS[name]
 
 
-__all__ = ["TASKS", "Plan", "Problem", "Reply", "Step", "TextTask", "text_task"]
+__all__ = [
+    "TASKS",
+    "Correction",
+    "Plan",
+    "Problem",
+    "Reply",
+    "Step",
+    "TextTask",
+    "text_task",
+]

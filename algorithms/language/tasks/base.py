@@ -60,6 +60,17 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Correction:
+    """The first wrong step of a conversation: it begins at character `start` of turn number `turn`,
+    and `text` in its place is right. `ends`: the turn is over with it, else it goes on."""
+
+    turn: int
+    start: int
+    text: str
+    ends: bool = True
+
+
+@dataclass(frozen=True)
 class Plan:
     """Whether a turn sets out for a `new` subgoal, and which of its characters, from and up to,
     say whether it does (`switch`) and which subgoal it is."""
@@ -123,6 +134,20 @@ class TextTask(ABC):
     def steps(self, problem: Problem, turns: Sequence[str]) -> list[Step]:
         """The steps written in the last of `turns`, where the task can tell them apart."""
         return []
+
+    def first_error(self, problem: Problem, turns: Sequence[str]) -> Correction | None:
+        """The first step of `turns` that is wrong, or where one is lacking, and what is right
+        there; None where there is none, or the task does not know."""
+        return None
+
+    def hint(self, problem: Problem, turns: Sequence[str]) -> str:
+        """What helps one who has said `turns` and does not hold the answer; "" for none."""
+        return ""
+
+    def diagnosis(self, problem: Problem, turns: Sequence[str]) -> str:
+        """What somebody who understands the error in the last of `turns`, which did not end the
+        problem, would show in place of the observation; "" where there is no error."""
+        return ""
 
     def plan(self, turns: Sequence[str]) -> Plan:
         """What the last of `turns` says of its subgoal, where turns have subgoals; the first of a

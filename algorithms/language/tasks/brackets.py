@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
-from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.base import Correction, Problem, Reply, TextTask
 from algorithms.language.tasks.grading import last
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -41,6 +41,28 @@ def repaired(text: str) -> str:
     return best
 
 
+@lru_cache(maxsize=65_536)
+def completed(opened: str, rest: str, left: int) -> str | None:
+    """`left` characters that close the brackets `opened` and hold those of `rest` in their order,
+    the first such text in the order of "([{)]}"; None if there is none."""
+    if left < max(len(opened), len(rest)):
+        return None
+    if left == 0:
+        return ""
+    for c in "([{)]}":
+        if c in _CLOSING:
+            inside = opened + c
+        elif opened.endswith(_OPENING[c]):
+            inside = opened[:-1]
+        else:
+            continue
+        # It is never worse to take the next of `rest` as soon as it is said.
+        tail = completed(inside, rest[1:] if rest.startswith(c) else rest, left - 1)
+        if tail is not None:
+            return c + tail
+    return None
+
+
 class Brackets(TextTask):
     """`level` brackets from which some are missing. An answer is right if it is balanced, has the
     given brackets in their order (others may stand between them), and none is shorter."""
@@ -73,6 +95,39 @@ class Brackets(TextTask):
 
     def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:
         return repaired(problem.facts["broken"])
+
+    def first_error(self, problem: Problem, turns: Sequence[str]) -> Correction | None:
+        """The first character after which no right answer is left, or the end if it comes too
+        early; what follows in the right answer that comes first in the order of "([{)]}" is the
+        correction."""
+        turn, length = turns[-1], problem.facts["length"]
+        opened, rest = "", problem.facts["broken"]
+        for i in range(length + 1):
+            tail = completed(opened, rest, length - i)
+            assert tail is not None
+            after = _said(opened, rest, turn[i : i + 1])
+            if not tail:
+                return None if len(turn) == length else Correction(len(turns) - 1, i, "")
+            if after is None or completed(*after, length - i - 1) is None:
+                return Correction(len(turns) - 1, i, tail[0], ends=i + 1 == length)
+            opened, rest = after
+        return None
+
+    def hint(self, problem: Problem, turns: Sequence[str]) -> str:
+        """The first half of an answer, rounded down."""
+        shown = repaired(problem.facts["broken"])
+        return shown[: len(shown) // 2]
+
+
+def _said(opened: str, rest: str, c: str) -> tuple[str, str] | None:
+    """What is open and what is to come after the character `c`; None where it cannot stand."""
+    if c in _CLOSING:
+        opened += c
+    elif c and opened and _OPENING.get(c) == opened[-1]:
+        opened = opened[:-1]
+    else:
+        return None
+    return opened, rest[1:] if rest.startswith(c) else rest
 
 
 def _balanced(pairs: int, rng: random.Random) -> str:

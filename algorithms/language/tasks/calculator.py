@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import ClassVar
 
-from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.base import Correction, Problem, Reply, TextTask
 from algorithms.language.tasks.expressions import (
     Tree,
     operations,
@@ -66,6 +66,31 @@ class Calculator(TextTask):
         if isinstance(left, int):
             return f"answer {left}"
         return f"calc({written(_next(left))})"
+
+    def first_error(self, problem: Problem, turns: Sequence[str]) -> Correction | None:
+        """A wrong answer, or a turn after which as much is left as before: an error, a void turn, a
+        call of what does not stand in the expression."""
+        for k, turn in enumerate(turns):
+            if match := _ANSWER.fullmatch(turn):
+                if integer(match[1]) == problem.facts["answer"]:
+                    return None
+            elif _left(problem, turns[: k + 1]) != _left(problem, turns[:k]):
+                continue
+            return Correction(k, 0, self.demonstration(problem, turns[:k], random.Random(0)))
+        return None
+
+    def hint(self, problem: Problem, turns: Sequence[str]) -> str:
+        """The part to work out next."""
+        left = _left(problem, turns)
+        return "" if isinstance(left, int) else written(_next(left))
+
+    def diagnosis(self, problem: Problem, turns: Sequence[str]) -> str:
+        """The error with what is left of the expression."""
+        called = _called(turns[-1])
+        if called is not None and not called.startswith("error"):
+            return ""
+        left = _left(problem, turns)
+        return "" if isinstance(left, int) else f"{called or '?'}#{written(left)}"
 
 
 def _called(turn: str) -> str | None:

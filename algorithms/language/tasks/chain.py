@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from algorithms.language.tasks.base import Problem, Reply, Step, TextTask
+from algorithms.language.tasks.base import Correction, Problem, Reply, Step, TextTask
 from algorithms.language.tasks.grading import integer, last
 
 _STEP = re.compile(r"([0-9]{1,9})([+*])([0-9]{1,9})=([0-9]{1,9})")
@@ -30,6 +30,12 @@ class _Expression:
     def replace(self, i: int, value: int) -> None:
         self.numbers[i : i + 2] = [value]
         del self.signs[i]
+
+    def step(self) -> tuple[int, str, int]:
+        """The place, the text "4*2" and the result of what to work out next."""
+        i = self.signs.index("*") if "*" in self.signs else 0
+        a, sign, b = self.numbers[i], self.signs[i], self.numbers[i + 1]
+        return i, f"{a}{sign}{b}", a * b if sign == "*" else a + b
 
     def value(self) -> int:
         total, product = 0, self.numbers[0]
@@ -73,10 +79,8 @@ class Chain(TextTask):
     def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:
         left, turn = _Expression(problem.facts["expression"]), ""
         while left.signs:
-            i = left.signs.index("*") if "*" in left.signs else 0
-            a, sign, b = left.numbers[i], left.signs[i], left.numbers[i + 1]
-            value = a * b if sign == "*" else a + b
-            turn += f"{a}{sign}{b}={value};"
+            i, text, value = left.step()
+            turn += f"{text}={value};"
             left.replace(i, value)
         return turn + str(left.numbers[0])
 
@@ -98,3 +102,38 @@ class Chain(TextTask):
             end += len(piece) + (not final)
             steps.append(Step(end, right))
         return steps
+
+    def first_error(self, problem: Problem, turns: Sequence[str]) -> Correction | None:
+        """A right step that nothing follows lacks the next one."""
+        left, start, parting = self._left(problem, turns)
+        if start is None:
+            return None
+        if not left.signs:
+            return Correction(len(turns) - 1, start, f"{parting}{left.numbers[0]}")
+        _, text, value = left.step()
+        return Correction(len(turns) - 1, start, f"{parting}{text}={value};", ends=False)
+
+    def hint(self, problem: Problem, turns: Sequence[str]) -> str:
+        """The step that comes after the right ones, without its result where that is the answer."""
+        left, start, _ = self._left(problem, turns or [""])
+        if start is None or not left.signs:
+            return ""
+        _, text, value = left.step()
+        return text if value == problem.facts["answer"] else f"{text}={value}"
+
+    def _left(self, problem: Problem, turns: Sequence[str]) -> tuple[_Expression, int | None, str]:
+        """What the right steps of the last turn leave of the expression, the character after them
+        (None: all is right and there), and the ";" that is lacking there."""
+        left, start, parting = _Expression(problem.facts["expression"]), 0, ""
+        pieces = turns[-1].split(";")
+        for step, piece in zip(self.steps(problem, turns), pieces, strict=False):
+            if not step.right:
+                return left, start, parting
+            match = _STEP.fullmatch(piece)
+            if match is None:
+                return left, None, ""  # the answer
+            i = left.place(int(match[1]), match[2], int(match[3]))
+            assert i is not None
+            left.replace(i, int(match[4]))
+            start = step.end
+        return left, start, ";" if turns[-1] and not turns[-1].endswith(";") else ""

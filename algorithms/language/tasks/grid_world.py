@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.base import Correction, Problem, Reply, TextTask
 
 Facts: TypeAlias = Mapping[str, Any]
 
@@ -56,6 +56,19 @@ class GridWorld(TextTask):
     def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:
         """The first move of a shortest way."""
         return _way(problem, _walked(problem, turns))[0]
+
+    def first_error(self, problem: Problem, turns: Sequence[str]) -> Correction | None:
+        """The first move after which the shortest way is no shorter."""
+        for k in range(len(turns)):
+            before, after = (_walked(problem, turns[:n]) for n in (k, k + 1))
+            if len(_way(problem, after)) >= len(_way(problem, before)):
+                return Correction(k, 0, self.demonstration(problem, turns[:k], random.Random(0)))
+        return None
+
+    def hint(self, problem: Problem, turns: Sequence[str]) -> str:
+        """The first half of a shortest way, rounded up."""
+        way = _way(problem, _walked(problem, turns))
+        return way[: (len(way) + 1) // 2]
 
 
 def _walked(problem: Problem, turns: Sequence[str]) -> str:

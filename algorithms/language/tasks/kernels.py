@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import ClassVar
 
-from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.base import Correction, Problem, Reply, TextTask
 
 _FASTEST = 3.0  # times the reference's speed that count
 _SHARE = 0.5  # of a reward for doing the work oneself
@@ -65,6 +65,23 @@ class Kernels(TextTask):
     def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:
         """n by its binary digits."""
         return "".join("da" if digit == "1" else "d" for digit in f"{problem.facts['n']:b}"[1:])
+
+    def first_error(self, problem: Problem, turns: Sequence[str]) -> Correction | None:
+        """The first program that is not right and faster than the reference, where none is."""
+        if not turns or any(faster(turn, problem.facts["n"]) for turn in turns):
+            return None
+        return Correction(0, 0, self.demonstration(problem, [], random.Random(0)))
+
+    def hint(self, problem: Problem, turns: Sequence[str]) -> str:
+        """n in binary."""
+        return f"{problem.facts['n']:b}"
+
+    def diagnosis(self, problem: Problem, turns: Sequence[str]) -> str:
+        """What the program made, and what it is to make, in binary."""
+        result, n = run(turns[-1]), problem.facts["n"]
+        if result is not None and result[0] == n:
+            return ""
+        return f"{'?' if result is None else f'got {result[0]:b}'}#want {n:b}"
 
 
 def run(program: str) -> tuple[int, int, int] | None:

@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from algorithms.language.tasks.base import Plan, Problem, Reply
+from algorithms.language.tasks.base import Correction, Plan, Problem, Reply
 from algorithms.language.tasks.grid_world import GridWorld
 
 _NEW = re.compile(r"\+([0-9]{2})([nesw])")
@@ -36,6 +36,17 @@ class Planned(GridWorld):
         wanted = facts["goal"] if not facts["key"] or state.endswith("k") else facts["key"]
         named = [match[1] for match in map(_NEW.fullmatch, turns) if match]
         return f"={move}" if named and named[-1] == wanted else f"+{wanted}{move}"
+
+    def first_error(self, problem: Problem, turns: Sequence[str]) -> Correction | None:
+        """That of the moves."""
+        error = super().first_error(problem, moves(turns))
+        if error is None:
+            return None
+        shown = self.demonstration(problem, turns[: error.turn], random.Random(0))
+        return Correction(error.turn, 0, shown)
+
+    def hint(self, problem: Problem, turns: Sequence[str]) -> str:
+        return super().hint(problem, moves(turns))
 
     def plan(self, turns: Sequence[str]) -> Plan:
         if _NEW.fullmatch(turns[-1]):

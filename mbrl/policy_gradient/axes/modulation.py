@@ -12,6 +12,7 @@ from mbrl.config import Finite, NonNegative, Probability
 from mbrl.config import Positive as AboveZero
 from mbrl.policy_gradient.axes.credit import Credit
 from mbrl.policy_gradient.axes.option import Option, shown
+from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.axes.reward import outcome, potential
 from mbrl.policy_gradient.groups import (
     BATCH,
@@ -397,3 +398,51 @@ class ResponseEntropy(Modulation):
         rows = group(t, ("prompt",), first_steps(sequence(t)))
         relative = mean / rows.max(mean).clamp_min(1e-8)
         return advantage * (1 - by_sign(advantage, self.positive, self.negative) * relative)
+
+
+@dataclass(frozen=True)
+class TeacherAdvantage(Modulation):
+    """`own` times the advantage plus `weight` times log pi_teacher - log pi_old of the step that
+    was taken, held in [-`limit`, `limit`]: on-policy distillation from samples."""
+
+    text: ClassVar[str] = "{own} A + {weight} clip(log pi_teacher - log pi_old, -{limit}, {limit})"
+
+    weight: Finite = 1.0
+    own: Finite = 1.0
+    limit: AboveZero = 5.0
+
+    def needs(self) -> tuple[str, ...]:
+        return ("log_probs.teacher", "log_probs.old")
+
+    def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
+        d = log_difference(t.log_probs["teacher"], t.log_probs["old"], t.mask)
+        return self.own * advantage + self.weight * d.clamp(-self.limit, self.limit)
+
+
+@dataclass(frozen=True)
+class SignalWeight(Modulation):
+    """Advantages times `signals.<name>`."""
+
+    text: ClassVar[str] = "{name} A"
+
+    name: str = "hint_weight"
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.name}",)
+
+    def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
+        return advantage * t.signals[self.name]
+
+
+@dataclass(frozen=True)
+class Assigned(Modulation):
+    """`signals.worth` in place of the advantage where `signals.apart` is above 1/2: sequences that
+    are compared with something that is not in the batch."""
+
+    text: ClassVar[str] = "worth if apart > 1/2 else A"
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.apart", "signals.worth")
+
+    def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
+        return torch.where(t.signals["apart"] > 0.5, t.signals["worth"], advantage)

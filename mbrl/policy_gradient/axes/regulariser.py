@@ -281,3 +281,35 @@ class Contrast(Regulariser):
         d = log_difference(log_prob, t.log_probs[self.anchor], t.mask).clamp(-20, 20)
         apart = ESTIMATORS["k3"](d).clamp_max(self.most).sum() / t.mask.sum().clamp_min(1)
         return (-self.weight * apart).expand_as(log_prob)
+
+
+@dataclass(frozen=True)
+class Divergence(Regulariser):
+    """`weight` times the divergence of the current policy's whole distribution from its teacher's:
+    "reverse" KL(pi || teacher), "forward" KL(teacher || pi), where `signals.<where>` is above 1/2
+    ("": everywhere). The trainer puts the current one, with gradients, into `signals.reverse_kl`
+    and `signals.forward_kl` before every loss. "On-Policy Distillation of Language Models", arXiv
+    2306.13649."""
+
+    weight: Finite = 1.0
+    kind: str = "reverse"
+    where: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self.kind, ("reverse", "forward"), "kind")
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.kind}_kl", *((f"signals.{self.where}",) if self.where else ()))
+
+    def __call__(
+        self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        here = t.mask & (t.signals[self.where] > 0.5) if self.where else t.mask
+        value = t.signals[f"{self.kind}_kl"]
+        return self.weight * torch.where(here, value, torch.zeros_like(value))
+
+    def formula(self) -> str:
+        pair = {"reverse": "pi || pi_teacher", "forward": "pi_teacher || pi"}[self.kind]
+        where = f" where {self.where} > 1/2" if self.where else ""
+        return f"{shown(self.weight)} KL({pair}){where}"

@@ -5,6 +5,7 @@ from mbrl.policy_gradient.recipe import Recipe
 from mbrl.policy_gradient.recipes.advantages import ADVANTAGES
 from mbrl.policy_gradient.recipes.clipping import CLIPPING
 from mbrl.policy_gradient.recipes.foundations import BASE
+from mbrl.policy_gradient.recipes.hints import HINTS
 from mbrl.policy_gradient.recipes.multi_turn import TURNS
 from mbrl.policy_gradient.recipes.off_policy import OFF_POLICY
 from mbrl.policy_gradient.recipes.selections import SELECTIONS
@@ -16,6 +17,7 @@ TABLES = {
     "selections": SELECTIONS,
     "off_policy": OFF_POLICY,
     "clipping": CLIPPING,
+    "hints": HINTS,
 }
 RECIPES: dict[str, Recipe] = {r.name: r for table in TABLES.values() for r in table}
 

@@ -157,3 +157,41 @@ def continued(
     assert [p.state_dict() for p in agent.measures] == [p.state_dict() for p in again.measures]
     assert agent.tokens == again.tokens
     return again
+
+
+def scripted(
+    agent: LanguagePolicyGradient, speak: Callable[[Conversation], str]
+) -> list[Conversation]:
+    """Have every conversation that the agent's collector takes to its end say what `speak` makes of
+    it, turn by turn (the rest of a turn that was begun), each token with log-prob -1. Returns the
+    list in which the conversations that were taken on are kept, as they were before."""
+    known: list[Conversation] = []
+
+    def advance(rows: Sequence[Conversation], limits: Any, **options: Any) -> None:
+        most = limits.rounds(agent.task)
+        for row in rows:
+            known.append(row.again(row.seed))
+            while not row.done:
+                tokens = agent.codec.turn(speak(row))
+                row.extend_turn(tokens)
+                for values in (row.behaviour, row.model):
+                    values += [-1.0] * len(tokens)
+                row.versions += [agent.updates] * len(tokens)
+                agent.tokens["sampled"] += len(tokens)
+                row.finish(agent.task, agent.codec, most)
+
+    agent.collector.advance = advance  # type: ignore[method-assign]
+    return known
+
+
+def kept_rows(agent: LanguagePolicyGradient) -> list[Conversation]:
+    """The list that the conversations of the next rounds are kept in when they become tensors."""
+    known: list[Conversation] = []
+    usual = agent.collector.to_rollouts
+
+    def to_rollouts_(rows: Sequence[Conversation], owner: Sequence[int]) -> Rollouts:
+        known[:] = rows
+        return usual(rows, owner)
+
+    agent.collector.to_rollouts = to_rollouts_  # type: ignore[method-assign]
+    return known

@@ -178,3 +178,27 @@ def test_pretrained_models_are_described_seed_by_seed() -> None:
     assert len(lines) == 2 and "Wilson" in lines[1]
     none = {"small, GSPO": records({}, [])}
     assert conclusions.CONCLUSIONS["pretrained"](summary_of("language_real", none)) == []
+
+
+def test_what_differences_could_have_been_seen() -> None:
+    """Half of Welch's intervals, from the formula; a row with fewer seeds or without signal has
+    none."""
+    scores = {"grpo": [50.0, 52.0, 55.0], "a": [60.0, 61.0, 65.0], "b": [40.0, 40.0, 49.0]}
+    rows = {
+        f"chain, {name}": records({"settings": {"task": "chain"}}, [{"score": x} for x in values])
+        for name, values in scores.items()
+    }
+    rows["chain, few"] = records({"settings": {"task": "chain"}}, [{"score": 1.0}, {"score": 9.0}])
+    silent = [{"score": 1.0 + i, "no_signal": 1.0} for i in range(3)]
+    rows["chain, silent"] = records({"settings": {"task": "chain"}}, silent)
+    (line,) = conclusions.CONCLUSIONS["detectable"](summary_of("hints", rows))
+    half = []
+    for name in ("a", "b"):
+        va, vb = (np.var(scores[n], ddof=1) / 3 for n in ("grpo", name))
+        degrees = (va + vb) ** 2 / (va**2 / 2 + vb**2 / 2)
+        half.append(stats.t.ppf(0.975, degrees) * np.sqrt(va + vb))
+    assert line.startswith("chain: with 3 seeds a difference to GRPO shows from")
+    assert f"from {min(half):.1f} to {max(half):.1f} points" in line
+    assert f"median {np.mean(half):.1f}" in line
+    alone = {n: r[:1] for n, r in rows.items()}
+    assert conclusions.CONCLUSIONS["detectable"](summary_of("hints", alone)) == []

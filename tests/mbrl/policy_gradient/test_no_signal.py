@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mbrl.policy_gradient import recipe
+from mbrl.policy_gradient.measure import Measure
 from mbrl.policy_gradient.trainer import Trainer
 from mbrl.types import Trajectories
 
@@ -79,3 +80,25 @@ def test_a_signal_that_never_varies_is_none(later: float) -> None:
     assert made.silent == (["advantage", "consistency_reward"] if later == 0.5 else ["advantage"])
     made.estimated(round_of([1.0, 0.0, 0.0, 1.0], consistency_reward=[0.5, 1.0, 0.0, 0.0]))
     assert made.silent == []
+
+
+def test_a_mechanism_that_does_nothing_is_no_signal() -> None:
+    """Until each of a recipe's measures has done something in one and the same round."""
+    made = trainer("grpo")
+    made.measures = [Measure(None), Measure(None), Measure(None)]
+    varied = round_of([1.0, 0.0, 0.0, 1.0])
+    made.estimated(varied)
+    assert made.silent == []  # none of them could fail to act
+    made.measures[0].acts, made.measures[1].acts = 0.0, 0.5
+    made.estimated(varied)
+    assert made.silent == ["mechanism"]
+    assert float(made.updated()["rollout/no_signal"]) == 1.0
+    again = trainer("grpo")
+    again.load_state_dict(made.state_dict())
+    assert again.silent == ["mechanism"]
+    made.measures[0].acts = 0.25
+    made.estimated(varied)
+    assert made.silent == []
+    made.measures[0].acts = 0.0
+    made.estimated(varied)
+    assert made.silent == []  # it has acted once

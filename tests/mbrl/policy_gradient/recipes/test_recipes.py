@@ -13,6 +13,7 @@ from tests.mbrl.policy_gradient.recipes import (
     reference_advantages,
     reference_clipping,
     reference_foundations,
+    reference_hints,
     reference_multi_turn,
     reference_off_policy,
     reference_selections,
@@ -25,6 +26,7 @@ PARTS = (
     reference_selections,
     reference_off_policy,
     reference_clipping,
+    reference_hints,
 )
 BINARY = {"bnpo", "gdpo_conditioned", "ngrpo"}  # whose slow form is for rewards of 0 and 1
 SLOW = {name: slow for part in PARTS for name, slow in part.SLOW.items()}

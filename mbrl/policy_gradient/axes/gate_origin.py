@@ -1,0 +1,83 @@
+"""Gates that tell by whom a step was taken: by the policy, or by a teacher whose probabilities
+nobody knows."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mbrl.config import Positive
+from mbrl.policy_gradient.axes.gate import Clip, Gate
+from mbrl.policy_gradient.groups import sequence
+from mbrl.types import Trajectories
+
+
+@dataclass(frozen=True)
+class ShapedTeacher(Gate):
+    """PPO's clip at the policy's own steps; pi / (pi + `gamma`) A at a teacher's (`signals.teacher`
+    above 1/2), never clipped: unlikely steps have the largest slope. The shaping is that of
+    "Learning to Reason under Off-Policy Guidance", arXiv 2504.14945."""
+
+    text: ClassVar[str] = "{clip}; A pi / (pi + {gamma}) where teacher > 1/2"
+
+    clip: Clip = Clip()
+    gamma: Positive = 0.1
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.teacher",)
+
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        p = log_prob.exp()
+        shaped = advantage * p / (p + self.gamma)
+        own = self.clip(log_ratio, log_prob, advantage, t)
+        return torch.where(t.signals["teacher"] > 0.5, shaped, own)
+
+
+@dataclass(frozen=True)
+class ConsistentHint(Gate):
+    """PPO's clip at the policy's own steps; c max(A, 0) log pi at those of a hint
+    (`signals.teacher` above 1/2), c = exp(-|log pi - m|) without gradient, m the mean log pi of the
+    sequence's own steps: a hint that the policy would have written counts most, and a wrong end is
+    not the hint's fault. The weights of ADHint, reconstructed from its abstract."""
+
+    text: ClassVar[str] = (
+        "{clip}; max(A, 0) sg(e^-|log pi - mean log pi of own steps|) log pi where teacher > 1/2"
+    )
+
+    clip: Clip = Clip()
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.teacher",)
+
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        shown = t.mask & (t.signals["teacher"] > 0.5)
+        still, rows = log_prob.detach(), sequence(t)
+        own = (t.mask & ~shown).to(still.dtype)
+        mean = rows.sum(own * still) / rows.sum(own).clamp_min(1)
+        weight = (-(still - mean).abs()).exp() * advantage.clamp_min(0)
+        clipped = self.clip(log_ratio, log_prob, advantage, t)
+        return torch.where(shown, weight * log_prob, clipped)
+
+
+@dataclass(frozen=True)
+class UnweightedApart(Gate):
+    """PPO's clip; A log pi where `signals.apart` is above 1/2: no ratio for answers that were
+    sampled in another context, whose weights would have no bounded variance."""
+
+    text: ClassVar[str] = "{clip}; A log pi where apart > 1/2"
+
+    clip: Clip = Clip()
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.apart",)
+
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        own = self.clip(log_ratio, log_prob, advantage, t)
+        return torch.where(t.signals["apart"] > 0.5, advantage * log_prob, own)

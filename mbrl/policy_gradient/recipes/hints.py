@@ -1,0 +1,292 @@
+"""Recipes for what a policy cannot sample by itself: prefixes of right answers, corrected steps,
+hints, teachers. Where a paper does not say otherwise they are GRPO's objective on other rounds."""
+
+from mbrl.policy_gradient.axes.aggregation import SequenceMean
+from mbrl.policy_gradient.axes.baseline import Zero
+from mbrl.policy_gradient.axes.gate import Clip
+from mbrl.policy_gradient.axes.gate_origin import ConsistentHint, ShapedTeacher, UnweightedApart
+from mbrl.policy_gradient.axes.modulation import Assigned, SignalWeight, TeacherAdvantage
+from mbrl.policy_gradient.axes.regulariser import KL, Divergence, Imitation
+from mbrl.policy_gradient.axes.rejection import TruncatedRatio
+from mbrl.policy_gradient.axes.reward import Affine
+from mbrl.policy_gradient.axes.scale import One
+from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
+
+MEAN = SequenceMean()
+PROGRAM = "the task's program stands for the model that finds and corrects the step"
+OURS = "the objective around it is GRPO's, as is its penalty"
+TCOD = (
+    "TCOD: Exploring Temporal Curriculum in On-Policy Distillation for Multi-turn Autonomous Agents"
+)
+TCOD_ASSUMED = (
+    "the divergence is the reverse one of whole distributions, averaged over the turns that are "
+    "there, without rewards",
+    "the depth grows by one turn every five rounds",
+)
+INTERNALISED = "Multimodal Policy Internalization for Conversational Agents"
+FEEDBACK = "Expanding the Capabilities of Reinforcement Learning via Text Feedback"
+FEEDBACK_ASSUMED = (
+    "an attempt is worth what it earned less the mean of the first attempts, without a ratio",
+    OURS,
+)
+FEEDBACK_DIFFERENT = (
+    "feedback is the next right step, of the task's program, and the second attempt does not see "
+    "the first; right first attempts have none",
+)
+
+HINTS = (
+    Recipe(
+        "prefix_rl",
+        "Reuse your FLOPs: Scaling RL on Hard Problems by Conditioning on Very Off-Policy Prefixes",
+        mark="reconstructed",
+        aggregation=MEAN,
+        regularisers=(KL(),),
+        requirements=(Requirement.SOLVED_PREFIXES,),
+        assumptions=(
+            "prefixes are 0.4 to 0.8 of a trace, half of the groups have one",
+            "hard problems are those of which the first policy solves half or less",
+            OURS,
+        ),
+    ),
+    Recipe(
+        "scope",
+        "Recycling Failures: Salvaging Exploration in RLVR via Fine-Grained Off-Policy Guidance",
+        mark="reconstructed",
+        gate=ShapedTeacher(),
+        aggregation=MEAN,
+        regularisers=(KL(),),
+        requirements=(Requirement.CORRECTED_STEPS,),
+        assumptions=(
+            "the end after the corrected step is the policy's",
+            "corrected answers replace at most a quarter of a group, where less than half is right",
+            "the teacher's steps count by pi / (pi + 0.1), those of LUFFY",
+            OURS,
+        ),
+        differences=(PROGRAM,),
+    ),
+    Recipe(
+        "adhint",
+        "ADHint: Adaptive Hints with Difficulty Priors for Reinforcement Learning",
+        mark="reconstructed",
+        modulation=(SignalWeight(),),
+        gate=ConsistentHint(),
+        aggregation=MEAN,
+        regularisers=(KL(),),
+        requirements=(Requirement.HINTED_PREFIXES,),
+        assumptions=(
+            "a hint is 0.8 of the share of wrong answers of a demonstration",
+            "answers without and with a hint are compared apart, and weigh 1 + d and 1 - d, d how "
+            "much more often those with a hint are right",
+            "a hint's steps weigh e^-|log pi - mean log pi of own steps|, and nothing where A < 0",
+            OURS,
+        ),
+    ),
+    Recipe(
+        "int_rl",
+        "InT: Self-Proposed Interventions Enable Credit Assignment in LLM Reasoning",
+        mark="secondary",
+        aggregation=MEAN,
+        regularisers=(KL(), Imitation(1.0)),
+        requirements=(Requirement.INTERVENTIONS,),
+        assumptions=(
+            "departs from the authors' code, so that it was not compared with it",
+            "eight rounds of interventions come before those of rewards",
+        ),
+        differences=(
+            f"{PROGRAM}; there the model itself does, with the reference solution",
+            "four ends judge an intervention, not 32, at the temperature of training",
+            "a turn that the correction completes ends, as the conversation goes on",
+        ),
+    ),
+    Recipe(
+        "fission_grpo",
+        "Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors",
+        "2601.15625",
+        mark="reconstructed",
+        aggregation=MEAN,
+        regularisers=(KL(),),
+        requirements=(Requirement.ERROR_CONTEXTS,),
+        assumptions=(
+            "half as many contexts as a round has problems are gone on from at once, the newest "
+            "first, of at most four times as many that wait",
+            OURS,
+        ),
+        differences=(
+            "the task's program makes the diagnoses",
+            "recovered groups are in the updates of the round, not in further ones",
+        ),
+    ),
+    Recipe(
+        "cleaner",
+        "CLEANER: Self-Purified Trajectories Boost Agentic Reinforcement Learning",
+        mark="reconstructed",
+        aggregation=MEAN,
+        regularisers=(KL(),),
+        requirements=(Requirement.PURIFIED_TURNS,),
+        assumptions=(
+            "old log-probs are those of the purified text, under the policy that sampled",
+            OURS,
+        ),
+        differences=("a turn is a call alone, so that there is one granularity of repairs",),
+    ),
+    Recipe(
+        "policy_rollout",
+        INTERNALISED,
+        mark="reconstructed",
+        aggregation=MEAN,
+        regularisers=(KL(),),
+        requirements=(Requirement.SHOWN_DOCUMENTS,),
+        assumptions=(
+            "half of a group sees the document, and advantages are of the whole group",
+            "its answers count as if they had been sampled without it",
+            OURS,
+        ),
+        differences=("the document is the task's hint", "without the stages before it"),
+    ),
+    Recipe(
+        "policy_rollout_weighted",
+        INTERNALISED,
+        mark="reconstructed",
+        rejection=(TruncatedRatio("sequence", cap=2.0),),
+        aggregation=MEAN,
+        regularisers=(KL(),),
+        requirements=(Requirement.SHOWN_DOCUMENTS, Requirement.ENGINE_LOG_PROBS),
+        assumptions=(
+            "as policy_rollout, but answers weigh what they are likely without the document over "
+            "what they were with it, at most 2",
+        ),
+    ),
+    Recipe(
+        "agent_rlvr",
+        "Agent-RLVR: Training Software Engineering Agents via Guidance and Environment Rewards",
+        mark="reconstructed",
+        aggregation=MEAN,
+        regularisers=(KL(),),
+        requirements=(Requirement.GUIDED_ATTEMPTS,),
+        assumptions=(
+            "guidance comes where the whole group failed, and its answers are a group that counts "
+            "as if it had been sampled without",
+            OURS,
+        ),
+        differences=(
+            "rewards and ratios in place of preferences between right and wrong attempts",
+            "guidance is the task's hint, the same after every failure",
+        ),
+    ),
+    Recipe(
+        "cog_rethinker",
+        "Cog-Rethinker: Hierarchical Metacognitive Reinforcement Learning for LLM Reasoning",
+        mark="reconstructed",
+        aggregation=MEAN,
+        regularisers=(KL(), Imitation(0.5)),
+        requirements=(Requirement.RESCUED_PROMPTS,),
+        assumptions=("what was rescued weighs half in the loss", OURS),
+        differences=(
+            "the part to begin with, after the prompt, stands for decomposition; a wrong answer "
+            "there for reflection",
+        ),
+    ),
+    Recipe(
+        "rltf_sd",
+        FEEDBACK,
+        mark="reconstructed",
+        modulation=(Assigned(),),
+        gate=UnweightedApart(),
+        aggregation=MEAN,
+        regularisers=(KL(),),
+        requirements=(Requirement.TEXT_FEEDBACK,),
+        assumptions=FEEDBACK_ASSUMED,
+        differences=FEEDBACK_DIFFERENT,
+    ),
+    Recipe(
+        "rltf_fm",
+        FEEDBACK,
+        mark="reconstructed",
+        modulation=(Assigned(),),
+        gate=UnweightedApart(),
+        aggregation=MEAN,
+        regularisers=(KL(), Imitation(0.1)),
+        requirements=(Requirement.FEEDBACK_TOKENS,),
+        assumptions=(*FEEDBACK_ASSUMED, "predicting the feedback weighs 0.1"),
+        differences=FEEDBACK_DIFFERENT,
+    ),
+    Recipe(
+        "tt_opd",
+        "Healthcare AI GYM for Medical Agents",
+        mark="reconstructed",
+        aggregation=MEAN,
+        regularisers=(KL(), Divergence(0.1, where="near")),
+        requirements=(Requirement.INFORMED_TEACHER,),
+        assumptions=(
+            "0.1 times the reverse divergence, over the first half of the tokens that a turn may "
+            "have; the teacher keeps 0.99 of its weights",
+            "the teacher is told the task's hint, not the outcome",
+            OURS,
+        ),
+        differences=("the divergence is averaged over all steps of an answer",),
+    ),
+    Recipe(
+        "openclaw_rl",
+        "OpenClaw-RL: Train Any Agent Simply by Talking",
+        "2603.10165",
+        mark="secondary",
+        terms=(Term(Affine(), baseline=Zero(), scale=One()),),
+        modulation=(TeacherAdvantage(),),
+        gate=Clip(0.2, 0.28),
+        requirements=(Requirement.HINDSIGHT_TEACHER,),
+        assumptions=("departs from the authors' code, so that it was not compared with it",),
+        differences=(
+            "the task's verdict and hint stand for those of a judge",
+            "a failed conversation has both signals in one row; there each is a row of its own",
+            "differences of log-probs are held in [-5, 5]",
+        ),
+    ),
+    Recipe(
+        "on_policy_distillation",
+        "On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes",
+        "2306.13649",
+        mark="secondary",
+        terms=(Term(weight=0.0),),
+        aggregation=MEAN,
+        regularisers=(Divergence(),),
+        requirements=(Requirement.EXPERT_DISTRIBUTION,),
+        assumptions=("the authors' code was not read",),
+        differences=("its own answers alone, the reverse divergence",),
+    ),
+    Recipe(
+        "tcod",
+        TCOD,
+        mark="reconstructed",
+        terms=(Term(weight=0.0),),
+        aggregation=MEAN,
+        regularisers=(Divergence(),),
+        requirements=(Requirement.EXPERT_DISTRIBUTION, Requirement.GROWING_DEPTH),
+        assumptions=(*TCOD_ASSUMED, "conversations break off at the depth"),
+    ),
+    Recipe(
+        "tcod_backward",
+        TCOD,
+        mark="reconstructed",
+        terms=(Term(weight=0.0),),
+        aggregation=MEAN,
+        regularisers=(Divergence(),),
+        requirements=(Requirement.EXPERT_DISTRIBUTION, Requirement.TEACHER_FIRST),
+        assumptions=(*TCOD_ASSUMED, "the expert begins, and leaves so many of its turns"),
+    ),
+    Recipe(
+        "latr",
+        "Lookahead Tree-Based Rollouts for Enhanced Trajectory-Level Exploration in Reinforcement "
+        "Learning with Verifiable Rewards",
+        mark="secondary",
+        aggregation=MEAN,
+        regularisers=(KL(0.01),),
+        requirements=(Requirement.LOOKAHEAD_TREES,),
+        assumptions=("departs from the authors' code, so that it was not compared with it",),
+        differences=(
+            "branches are compared after 4 and 8 tokens, not 20, 30 and 50: answers are short",
+            "what a tree does not fill is sampled as ever",
+            "trees end together, when those of all prompts have 98 % of their places",
+        ),
+    ),
+)

@@ -1,0 +1,159 @@
+"""Slow implementations of the recipes for what a policy cannot sample."""
+
+import math
+import statistics
+
+import torch
+from torch import Tensor
+
+from tests.mbrl.policy_gradient.cases import Sequence, Step
+from tests.mbrl.policy_gradient.recipes.reference_pieces import (
+    Slow,
+    alike,
+    clipped,
+    gains,
+    give,
+    k3,
+    product,
+    recorded,
+    sequence_mean,
+    token_mean,
+    weigh,
+    z_scores,
+)
+
+
+def kl(batch: list[Sequence], weight: float = 0.04) -> Tensor:
+    return weight * sequence_mean([[k3(x) for x in s.steps] for s in batch])
+
+
+def grpo(batch: list[Sequence]) -> Tensor:
+    z_scores(batch)
+    rows = gains(batch, lambda r, a, x: clipped(r, a))
+    return kl(batch) - sequence_mean(rows)
+
+
+def latr(batch: list[Sequence]) -> Tensor:
+    z_scores(batch)
+    rows = gains(batch, lambda r, a, x: clipped(r, a))
+    return kl(batch, 0.01) - sequence_mean(rows)
+
+
+def imitating(weight: float) -> Slow:
+    def run(batch: list[Sequence]) -> Tensor:
+        rows = [
+            [
+                -weight * x.log_prob if x.signals["demonstration"] == 1 else 0 * x.log_prob
+                for x in s.steps
+            ]
+            for s in batch
+        ]
+        return grpo(batch) + sequence_mean(rows)
+
+    return run
+
+
+def scope(batch: list[Sequence]) -> Tensor:
+    z_scores(batch)
+
+    def gain(r: Tensor, a: float, x: Step) -> Tensor:
+        if x.signals["teacher"] == 1:
+            p = torch.exp(x.log_prob)
+            return a * p / (p + 0.1)
+        return clipped(r, a)
+
+    return kl(batch) - sequence_mean(gains(batch, gain))
+
+
+def adhint(batch: list[Sequence]) -> Tensor:
+    z_scores(batch)
+    rows = []
+    for s in batch:
+        s.advantage = [
+            a * x.signals["hint_weight"] for a, x in zip(s.advantage, s.steps, strict=True)
+        ]
+        own = [float(x.log_prob.detach()) for x in s.steps if x.signals["teacher"] == 0]
+        mean, row = statistics.fmean(own) if own else 0.0, []
+        for x, a in zip(s.steps, s.advantage, strict=True):
+            if x.signals["teacher"] == 0:
+                row.append(clipped(torch.exp(x.log_prob - x.log_probs["old"]), a))
+            elif a > 0:
+                row.append(math.exp(-abs(float(x.log_prob.detach()) - mean)) * a * x.log_prob)
+            else:
+                row.append(0 * x.log_prob)
+        rows.append(row)
+    return kl(batch) - sequence_mean(rows)
+
+
+def weighted(batch: list[Sequence]) -> Tensor:
+    """By what sequences are likely without the document over with it."""
+    z_scores(batch)
+    weights = [min(math.exp(sum(recorded(s))), 2.0) for s in batch]
+    rows = weigh(gains(batch, lambda r, a, x: clipped(r, a)), alike(batch, weights))
+    assert product(batch[0]) > 0
+    return kl(batch) - sequence_mean(rows)
+
+
+def rltf(weight: float) -> Slow:
+    def run(batch: list[Sequence]) -> Tensor:
+        z_scores(batch)
+
+        def gain(r: Tensor, a: float, x: Step) -> Tensor:
+            if x.signals["apart"] == 1:
+                return x.signals["worth"] * x.log_prob
+            return clipped(r, a)
+
+        total = kl(batch) - sequence_mean(gains(batch, gain))
+        if weight:
+            shown = [[x.signals["demonstration"] * x.log_prob for x in s.steps] for s in batch]
+            total = total - weight * sequence_mean(shown)
+        return total
+
+    return run
+
+
+def tt_opd(batch: list[Sequence]) -> Tensor:
+    near = [
+        [0 * x.log_prob + 0.1 * x.signals["reverse_kl"] * x.signals["near"] for x in s.steps]
+        for s in batch
+    ]
+    return grpo(batch) + sequence_mean(near)
+
+
+def openclaw_rl(batch: list[Sequence]) -> Tensor:
+    for s in batch:
+        s.advantage = [
+            2 * s.total - 1 + max(-5.0, min(5.0, x.log_probs["teacher"] - x.log_probs["old"]))
+            for x in s.steps
+        ]
+    return -token_mean(gains(batch, lambda r, a, x: clipped(r, a, 0.2, 0.28)))
+
+
+def distilled(batch: list[Sequence]) -> Tensor:
+    for s in batch:
+        give(s, 0.0)
+    return sequence_mean(
+        [[x.signals["reverse_kl"] + 0 * x.log_prob for x in s.steps] for s in batch]
+    )
+
+
+SLOW: dict[str, Slow] = {
+    "prefix_rl": grpo,
+    "scope": scope,
+    "adhint": adhint,
+    "int_rl": imitating(1.0),
+    "fission_grpo": grpo,
+    "cleaner": grpo,
+    "policy_rollout": grpo,
+    "policy_rollout_weighted": weighted,
+    "agent_rlvr": grpo,
+    "cog_rethinker": imitating(0.5),
+    "rltf_sd": rltf(0.0),
+    "rltf_fm": rltf(0.1),
+    "tt_opd": tt_opd,
+    "openclaw_rl": openclaw_rl,
+    "on_policy_distillation": distilled,
+    "tcod": distilled,
+    "tcod_backward": distilled,
+    "latr": latr,
+}
