@@ -219,13 +219,28 @@ def test_at_full_depth_it_is_plain_distillation(expert: str) -> None:
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_the_expert_begins_and_is_not_trained_on(expert: str) -> None:
+def test_the_expert_begins_and_is_not_trained_on(
+    expert: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = made("tcod_backward", expert, group=2, prompts=6)
+    shown: list[Any] = []
+    usual = teachers.advance
+
+    def advance(model: Any, codec: Any, task: Any, rows: Any, limits: Any) -> None:
+        assert model is part_of(agent, ExpertDistribution).model
+        usual(model, codec, task, rows, limits)
+        shown.extend(rows)
+
+    monkeypatch.setattr(teachers, "advance", advance)
     rows = kept_rows(agent)
     before = agent.tokens["sampled"]
     found = agent.sample_round()
     t, part = found.data, part_of(agent, TeacherFirst)
     given = [row.given for row in rows]
+    assert given[::2] == [len(row.turns) - 1 for row in shown]  # one turn is left at first
+    assert any(given)
+    for row, start in zip(rows[::2], shown, strict=True):
+        assert row.turns[: row.given] == start.turns[: row.given]
     assert part.acts == sum(g > 0 for g in given[::2]) / 6 > 0
     assert given[::2] == given[1::2]  # a group goes on from one place
     own = sum(len(row.behaviour) for row in rows)
