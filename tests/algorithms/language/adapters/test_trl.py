@@ -140,3 +140,12 @@ def test_settings_that_would_not_count_are_refused(tmp_path: Path) -> None:
             trainer(tmp_path, recipe="gspo", **{name: value})
     with pytest.raises(ConfigError, match=r"ppo needs signals.value.*those it serves: .*gspo"):
         trainer(tmp_path, recipe="ppo")
+
+
+def test_answers_that_were_cut_off_are_left_out_by_dapo(tmp_path: Path) -> None:
+    """They are as long as can be, so that their share of tokens is at least that of answers."""
+    ours = trainer(tmp_path, recipe="dapo", max_steps=1)
+    ours.train()
+    first = ours.state.log_history[0]
+    cut = first["completions/clipped_ratio"]
+    assert 0 < cut < 1 and 0 < first["policy/kept"] <= 1 - cut + 1e-6
