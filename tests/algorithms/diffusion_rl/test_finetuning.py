@@ -89,6 +89,14 @@ def test_the_first_update_is_reinforce() -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
 
 
+def test_scores_of_all_granularities_are_added() -> None:
+    once, twice = (
+        tuning(method="singular", trained=3, granularities=g).by_singular()[0].advantage
+        for g in ((1,), (1, 1))
+    )
+    torch.testing.assert_close(twice, 2.0 * once)
+
+
 def test_a_divergence_holds_the_network_back() -> None:
     free, held = tuning(), tuning(kl=10.0)
     for _ in range(15):

@@ -49,6 +49,8 @@ def test_nodes_are_worth_their_leaves() -> None:
     torch.testing.assert_close(inner[0], torch.tensor([0.5, -0.5]) / 0.125**0.5 * 0.5)
     torch.testing.assert_close(leaves[0], torch.tensor([1.5, -0.5, -0.5, -0.5]))
     assert not inner[1].any() and not leaves[1].any()
+    _, inner, _ = branches.node_advantages(torch.tensor([[1.0, 0.0, 0.6, 0.4]]), [1, 2, 4])
+    assert not inner.any()  # both nodes are worth a half: a mean, not the best leaf
 
 
 def test_one_noise_decides_where_one_step_draws() -> None:

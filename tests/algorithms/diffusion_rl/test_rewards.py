@@ -1,6 +1,9 @@
 """Rewards of windows against gymnasium's pendulum and the data's own windows; denoisers to which
 entries are given."""
 
+import dataclasses
+from typing import Any
+
 import gymnasium
 import pytest
 import torch
@@ -13,6 +16,7 @@ from algorithms.diffusion_rl import (
 )
 from mbrl import tasks
 from mbrl.data import load
+from mbrl.tasks.base import Step
 from tests.algorithms.diffusion_rl.linear import Constant, normal
 from world_models.trajectory_diffusion import denoising_loss
 from world_models.windows import Tokens, window_starts
@@ -62,6 +66,29 @@ def test_an_observation_off_its_circle_is_taken_for_the_nearest_angle(windows) -
     task = tasks.make("Pendulum-v1")
     bent = simulated_return(tokens, tokens.normaliser(raw), task)
     torch.testing.assert_close(bent, simulated_return(tokens, x, task), rtol=1e-4, atol=1e-2)
+
+
+class Counter:
+    """A task whose state is a number of steps, which pays 1 each and ends at three."""
+
+    def state_from_obs(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return obs[:, 0], obs[:, 0] >= 0
+
+    def observe(self, state: torch.Tensor) -> torch.Tensor:
+        return state[:, None]
+
+    def step(self, state: torch.Tensor, action: torch.Tensor) -> Step:
+        after = state + 1
+        return Step(after, after[:, None], torch.ones_like(after), after >= 3)
+
+
+def test_nothing_is_paid_after_the_end_or_from_nowhere() -> None:
+    spec = dataclasses.replace(load("pendulum/medium-replay").spec, obs_dim=1)
+    tokens = Tokens(spec)
+    windows = torch.zeros(3, 9, tokens.size)
+    windows[:, 0, 0] = torch.tensor([0.0, 2.0, -1.0])
+    task: Any = Counter()
+    assert simulated_return(tokens, windows, task).tolist() == [3.0, 1.0, 0.0]
 
 
 def test_a_conditional_loss_is_edms_where_nothing_is_given() -> None:
