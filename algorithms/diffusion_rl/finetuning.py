@@ -19,6 +19,7 @@ from algorithms.diffusion_rl.chains import (
     divergence,
     joined,
     like,
+    mean_of,
     sample,
 )
 from algorithms.diffusion_rl.quantised import extremes, quantised
@@ -132,7 +133,8 @@ class DiffusionFinetuning:
             "explore": self.by_explore,
         }
         self.rounds = self.evaluations = 0
-        self.stored: tuple[Tensor, Tensor] | None = None  # samples [P, G, ...], rewards [P, G]
+        # Samples [P, G, ...], rewards [P, G], and which entries [...] are free (1) or given (0).
+        self.stored: tuple[Tensor, Tensor, Tensor] | None = None
 
     # Sampling.
 
@@ -277,7 +279,7 @@ class DiffusionFinetuning:
         c = self.config
         if self.stored is None:
             self.stored = self.store()
-        samples, reward = self.stored
+        samples, reward, free = self.stored
         value = torch.zeros(())
         for _ in range(c.minibatches):
             rows = torch.randint(
@@ -287,29 +289,33 @@ class DiffusionFinetuning:
             level = torch.randn(c.prompts, generator=self.generator, device=self.device)
             sigma = (-1.2 + 1.2 * level).exp().repeat_interleave(c.group)  # EDM's levels of a fit
             noise = self.draw(clean[:: c.group]).repeat_interleave(c.group, 0)
-            own = self.errors(self.network, clean, noise, sigma)
+            own = self.errors(self.network, clean, noise * free, sigma, free)
             if c.method == "weighted":
                 value = preferences.weighted_error(own, reward[rows], c.tau)
             else:
                 with torch.no_grad():
-                    reference = self.errors(self.first, clean, noise, sigma)
+                    reference = self.errors(self.first, clean, noise * free, sigma, free)
                 value = preferences.group_loss(own, reference, reward[rows], c.beta, c.tau)
             self.descend(value)
         return {"policy/loss": value.detach(), "reward/mean": reward.mean()}
 
-    def errors(self, network: nn.Module, clean: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
-        """[P, G]: EDM's weighted denoising errors of samples, the mean over their entries."""
+    def errors(
+        self, network: nn.Module, clean: Tensor, noise: Tensor, sigma: Tensor, free: Tensor
+    ) -> Tensor:
+        """[P, G]: EDM's weighted denoising errors of samples, the mean over their free entries."""
         denoised = self.denoiser(network)(clean + like(sigma, clean) * noise, sigma)
         each = (denoised - clean).square() * like(1.0 + 1.0 / sigma.square(), clean)
-        return each.flatten(1).mean(1).view(-1, self.config.group)
+        return mean_of(each, free).view(-1, self.config.group)
 
     @torch.no_grad()
-    def store(self) -> tuple[Tensor, Tensor]:
+    def store(self) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
         noise, fixed = self.begin(c.stored, c.group)
         fresh, denoise = self.fresh(len(noise)), self.denoiser(self.first)
         x = sample(denoise, noise, fresh, self.sigmas, c.eta, fixed)[0]
-        return x.unflatten(0, (c.stored, c.group)), self.reward(x).view(c.stored, c.group)
+        free = torch.ones_like(x[0]) if fixed is None else (~fixed.mask).to(x)
+        reward = self.reward(x).view(c.stored, c.group)
+        return x.unflatten(0, (c.stored, c.group)), reward, free
 
     # State.
 

@@ -132,6 +132,24 @@ def test_prompts_are_the_same_in_a_group_and_stay() -> None:
     assert len(reward) == own.config.prompts * 8
 
 
+@pytest.mark.parametrize("method", ["preferences", "weighted"])
+def test_given_entries_of_stored_samples_are_neither_noised_nor_asked_for(method: str) -> None:
+    def prompts(count: int, generator: torch.Generator) -> Fixed:
+        return Fixed(torch.tensor([True, False]), torch.full((count, 2), 3.0))
+
+    own, seen = tuning(given=prompts, method=method, group=4), []
+    usual = own.network.forward
+    own.network.forward = lambda x, c: seen.append((x, c)) or usual(x, c)  # type: ignore[func-returns-value]
+    own.update()
+    for x, c in seen:  # scaled by 1 / sqrt(sigma^2 + 1), of the level ln(sigma) / 4
+        norm = ((4 * c).exp().square() + 1).sqrt()
+        torch.testing.assert_close(x[:, 0] * norm, torch.full_like(c, 3.0))
+    clean, noise, sigma = torch.zeros(4, 2), torch.zeros(4, 2), torch.ones(4)
+    own.network.forward = lambda x, c: torch.tensor([[5.0, 0.0]]).expand_as(x)
+    free = torch.tensor([0.0, 1.0])
+    assert not own.errors(own.network, clean, noise, sigma, free).any()
+
+
 def test_evaluations_are_counted() -> None:
     """64 samples of five steps, and their four random steps once more in the updates."""
     own = tuning(prompts=8, group=8)
