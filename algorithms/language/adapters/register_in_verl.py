@@ -1,8 +1,11 @@
 """Importing this makes the recipes known to verl: it belongs into VERL_USE_EXTERNAL_MODULES, which
-verl reads in each of its processes."""
+verl reads in each of its processes. Without verl nothing happens."""
 
-from verl.trainer.ppo import core_algos
+import importlib.util
 
 from algorithms.language.adapters import verl
 
-verl.register(core_algos)
+if importlib.util.find_spec("verl") is not None:
+    from verl.trainer.ppo import core_algos
+
+    verl.register(core_algos)

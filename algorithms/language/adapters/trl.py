@@ -135,6 +135,8 @@ def _reason(chosen: Recipe) -> str | None:
     lacking |= {f"groups.{k}" for term in chosen.terms for k in term.key if k != "prompt"}
     if lacking:
         return f"needs {', '.join(sorted(lacking))}, which TRL does not have"
+    if chosen.requirements:
+        return f"is for {', '.join(map(str, chosen.requirements))}, which TRL does not make"
     if chosen.step_size is not None:
         return "changes the learning rate, which TRL's trainer does not"
     if chosen.whole_prompts:

@@ -80,6 +80,8 @@ def _reason(chosen: Recipe) -> str | None:
     lacking |= {f"groups.{k}" for term in chosen.terms for k in term.key if k != "prompt"}
     if lacking:
         return f"needs {', '.join(sorted(lacking))}, which verl does not give to its hooks"
+    if chosen.requirements:
+        return f"is for {', '.join(map(str, chosen.requirements))}, which verl does not make"
     if not isinstance(chosen.aggregation, TokenMean | SequenceMean | SequenceSum):
         return f"takes the {chosen.aggregation.formula()}, which verl's micro-batches do not keep"
     if bare.removes:

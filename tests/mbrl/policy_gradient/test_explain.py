@@ -88,6 +88,7 @@ FORMULAS = {
 WORDS: dict[str, tuple[str, ...]] = {
     "alone": ("drop", "keep", "one", "zero"),
     "estimator": tuple(ESTIMATORS),
+    "kind": ("reverse", "forward"),
     "level": LEVELS,
     "shape": ("one", "two", "ring"),
     "which": ("all", "right", "wrong"),
@@ -119,7 +120,7 @@ CONCRETE = [
 ]
 
 
-def made(kind: type, **settings: Any) -> Any:
+def made(kind: type, /, **settings: Any) -> Any:
     needed = {
         f.name: REQUIRED[f.name]
         for f in dataclasses.fields(kind)

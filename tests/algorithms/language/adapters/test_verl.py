@@ -132,8 +132,9 @@ def test_weights_of_the_engine_multiply_the_loss(core: Core) -> None:
     [
         ("ppo", "needs signals.value"),
         ("gigpo", "needs groups.state"),
+        ("prefix_rl", "is for answers that go on from parts of right ones"),
         ("balanced_aggregation", "micro-batches do not keep"),
-        ("calibrl", "log_probs.expert|adds ExpertMargin"),
+        ("calibrl", "is for log-probs of an expert"),
     ],
 )
 def test_what_the_hooks_cannot_serve_is_refused(name: str, reason: str) -> None:
