@@ -34,7 +34,8 @@ def estimator(name: str) -> Callable[..., tuple[Groups, Groups]]:
         flat = torch.from_numpy(np.concatenate(rewards).astype(np.float64))
         mask = _mask(traj_groups, len(flat))
         prompt = [i for i, size in enumerate(sizes) for _ in range(size)]
-        values, _ = advantages(chosen, flat, mask, prompt)
+        values, weight = advantages(chosen, flat, mask, prompt)
+        values = values * weight
         one = values[:, 0]
         if not torch.allclose(values, torch.where(mask, one[:, None], 0.0)):
             raise ConfigError(

@@ -114,7 +114,8 @@ def estimator(chosen: Recipe) -> Callable[..., tuple[Tensor, Tensor]]:
         token_level_rewards: Tensor, response_mask: Tensor, index: Any = None, **others: Any
     ) -> tuple[Tensor, Tensor]:
         prompt = None if index is None else list(index)
-        values, _ = advantages(chosen, token_level_rewards, response_mask, prompt)
+        values, weight = advantages(chosen, token_level_rewards, response_mask, prompt)
+        values = values * weight  # the loss is not given weights, and no gate turns on their size
         return values, values
 
     return advantage

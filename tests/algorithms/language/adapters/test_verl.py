@@ -1,5 +1,6 @@
 """verl's hooks: called as verl 0.9.1 calls them, against what verl's own functions gave."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from algorithms.language.adapters import verl
 from mbrl.errors import ConfigError
+from mbrl.policy_gradient import estimate, loss, recipe
 from tests.mbrl.policy_gradient.references.batches import arrays
 
 RECORDED = json.loads(
@@ -93,6 +95,20 @@ def test_what_verl_adds_itself_is_left_to_it(seed: int, core: Core) -> None:
     value = called(core, "grpo", b, {}) + actor["kl_loss_coef"] * mean
     right = RECORDED["recipes"]["grpo"][RECORDED["seeds"].index(seed)]["loss"]
     assert value.item() == pytest.approx(right, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", verl.all_served())
+def test_every_recipe_comes_through_the_hooks_whole(name: str, core: Core) -> None:
+    """But for what verl adds to the loss itself."""
+    b = arrays("all", 1)
+    bare = dataclasses.replace(recipe(name), regularisers=())
+    t = dataclasses.replace(b["t"], terminated=b["t"].terminated | b["t"].truncated)
+    t = dataclasses.replace(t, truncated=torch.zeros_like(t.truncated))  # verl does not say
+    right, _ = loss(bare, b["log_prob"], t, estimate(bare, t))
+    value = called(core, name, b, {})
+    assert value.item() == pytest.approx(right.item(), rel=1e-6, abs=1e-9)
+    pair = (torch.autograd.grad(x, b["log_prob"])[0] for x in (value, right))
+    torch.testing.assert_close(*pair)
 
 
 @pytest.mark.parametrize("name", ["cispo", "gspo", "dr_grpo"])
