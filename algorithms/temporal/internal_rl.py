@@ -14,9 +14,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Generator, Tensor, nn
 
+from algorithms.language.adapters import loss
 from algorithms.temporal.metacontroller import Metacontroller
 from algorithms.temporal.sequence_model import SequenceModel, States, drawn, previous_actions
 from mbrl.config import Count, Fraction, Positive, Settings
+from mbrl.policy_gradient import Recipe
+from mbrl.policy_gradient.axes.gate import Clip
 
 
 class World(Protocol):
@@ -149,11 +152,8 @@ def clipped_loss(
 ) -> Tensor:
     """-mean over the terms of `mask` [B, T] of min(rho A, clipped rho A), rho the ratio of the
     probabilities of a term; `log_prob` and `before` [B, T], `advantage` [B]."""
-    ratio = (log_prob - before).exp()
-    a = advantage[:, None]
-    gain = torch.minimum(ratio * a, ratio.clamp(1 - clip, 1 + clip) * a)
-    weight = mask.to(gain)
-    return -(gain * weight).sum() / weight.sum()
+    recipe = Recipe("clipped", "GRPO without a divergence", "2402.03300", gate=Clip(clip, clip))
+    return loss(recipe, log_prob, advantage, mask, old=before)[0]
 
 
 def learn_codes(
@@ -179,8 +179,8 @@ def learn_codes(
             e, _ = base.stream(seen.obs, previous_actions(seen.action))
         for _ in range(config.epochs):
             log_prob = policy.log_prob(policy(e)[0], seen.code)
-            loss = clipped_loss(log_prob, seen.log_prob, seen.switch, advantage, config.clip)
-            _descend(optimiser, policy, loss)
+            value = clipped_loss(log_prob, seen.log_prob, seen.switch, advantage, config.clip)
+            _descend(optimiser, policy, value)
     return policy
 
 
@@ -203,8 +203,8 @@ def learn_actions(
         for _ in range(config.epochs):
             e, _ = base.stream(seen.obs, previous_actions(seen.action))
             chosen = base.logits(e)[0].log_softmax(-1).gather(2, seen.action[..., None])[..., 0]
-            loss = clipped_loss(chosen, seen.log_prob, seen.made, advantage, config.clip)
-            _descend(optimiser, base, loss)
+            value = clipped_loss(chosen, seen.log_prob, seen.made, advantage, config.clip)
+            _descend(optimiser, base, value)
     return base
 
 
