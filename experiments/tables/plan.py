@@ -40,6 +40,7 @@ class Column:
     label: str
     algorithm: str = ""
     config: dict[str, Any] = field(default_factory=dict)
+    matmul_precision: MatmulPrecision | None = None  # None: the row's
 
 
 def file_name(text: str) -> str:
@@ -93,6 +94,10 @@ class Cell:
     seed: int
     key: dict[str, Any]
     path: Path
+
+    @property
+    def matmul_precision(self) -> MatmulPrecision:
+        return self.column.matmul_precision or self.row.matmul_precision
 
     def folder(self, data_fingerprint: str | None) -> Path:
         """Job folder relative to the table's, unique to the key and the data."""
@@ -155,11 +160,12 @@ class Plan:
             key["holdout"] = row.holdout
         if row.until_flat.every > 0:
             key["until_flat"] = configs.to_dict(row.until_flat)
-        if row.matmul_precision != "highest":
-            key["matmul_precision"] = row.matmul_precision
         key |= objective_version(key["config"])
         name = file_name(column.label.replace("/", "-").replace(" ", "-"))
-        return Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
+        cell = Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
+        if cell.matmul_precision != "highest":
+            key["matmul_precision"] = cell.matmul_precision
+        return cell
 
     def _measurement(self, study: str, row: Row, seed: int) -> Cell:
         key = {
@@ -306,11 +312,18 @@ def _rows(values: dict[str, Any], suffix: str) -> tuple[Row, ...]:
         "final_episodes": values.get("final_episodes", FINAL_EPISODES),
         "holdout": values.get("holdout", 0.0),
         "until_flat": configs.from_dict(UntilFlatSettings, values.get("until_flat", {})),
-        "matmul_precision": values.get("matmul_precision", "highest"),
+        "matmul_precision": _precision(values, "highest"),
     }
-    if common["matmul_precision"] not in PRECISIONS:
-        raise unknown_name("matmul_precision", common["matmul_precision"], PRECISIONS)
     return tuple(Row(f"{data}{suffix}", data, **common) for data in values.get("datasets", []))
+
+
+def _precision(values: dict[str, Any], default: MatmulPrecision | None) -> Any:
+    """The precision of products that a table, block or column asks for. Raises `ConfigError` for
+    one that torch does not have."""
+    precision = values.get("matmul_precision", default)
+    if precision is not None and precision not in PRECISIONS:
+        raise unknown_name("matmul_precision", precision, PRECISIONS)
+    return precision
 
 
 def _columns(values: dict[str, Any]) -> tuple[Column, ...]:
@@ -318,7 +331,12 @@ def _columns(values: dict[str, Any]) -> tuple[Column, ...]:
     values)."""
     columns = [Column(a, a) for a in values.get("algorithms", [])]
     columns += [
-        Column(c.get("label", c["algorithm"]), c["algorithm"], c.get("config", {}))
+        Column(
+            c.get("label", c["algorithm"]),
+            c["algorithm"],
+            c.get("config", {}),
+            _precision(c, None),
+        )
         for c in values.get("columns", [])
     ]
     if "sweep" in values:

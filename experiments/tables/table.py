@@ -249,7 +249,7 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
     config = plan.config_of(cell.column, cell.row.data, cell.key["steps"])
     fit = None
     if cell.row.holdout == 0:  # a shared fit is one to all episodes
-        precision = cell.row.matmul_precision
+        precision = cell.matmul_precision
         which = fits.FitSettings(cell.row.data, cell.seed, matmul_precision=precision)
         fit = fits.for_run(which, config, data_fingerprint, home.parent / "fits")
     run_settings = RunSettings(
@@ -262,7 +262,7 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
         fqe_steps=table.fqe_steps,
         holdout=cell.row.holdout,
         until_flat=cell.row.until_flat,
-        matmul_precision=cell.row.matmul_precision,
+        matmul_precision=cell.matmul_precision,
         model=None if fit is None else str(fit),
     )
     runs.create(run_settings, config, folder)

@@ -57,6 +57,13 @@ def test_a_precision_is_in_the_key_and_the_name_unless_it_is_the_highest(tmp_pat
     medium = [c for c in cells if c.key.get("matmul_precision") == "medium"]
     assert {c.row.label for c in medium} == {"pendulum/expert@medium"} and len(medium) == 4
     assert all("matmul_precision" not in c.key for c in cells if c not in medium)
+    column = 'label = "bc wide"'
+    assert SMALL.count(column) == 1
+    file.write_text(SMALL.replace(column, column + ', matmul_precision = "medium"'))
+    cells = table.all_cells(plan.load(str(file)))
+    medium = [c for c in cells if c.key.get("matmul_precision") == "medium"]
+    assert {c.column.label for c in medium} == {"bc wide"}
+    assert {c.matmul_precision for c in cells if c not in medium} == {"highest"}
     file.write_text(SMALL + block + 'matmul_precision = "low"\n')
     with pytest.raises(ConfigError, match="'low'"):
         plan.load(str(file))
