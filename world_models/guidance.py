@@ -75,6 +75,23 @@ def weight_for(level: Callable[[float], float], goal: float, start: float) -> fl
     return math.sqrt(low * high)
 
 
+def reward_guided(denoise: Denoiser, reward: Callable[[Tensor], Tensor], weight: float) -> Denoiser:
+    """A denoiser of windows [B, ...] that leans towards p(x) exp(weight r(x)): D + sigma^2 /
+    (1 + sigma^2) weight grad r(D), which reads the reward [B] at the denoised window, where
+    1 / (1 + sigma^2) is the slope of D for data of deviation 1. Not exact; `samplers.FeynmanKac`
+    is."""
+
+    def guided(x: Tensor, sigma: Tensor) -> Tensor:
+        denoised = denoise(x, sigma)
+        with torch.enable_grad():
+            leaf = denoised.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(reward(leaf).sum(), leaf)
+        variance = sigma.square().view(-1, *[1] * (x.ndim - 1))
+        return denoised + weight * variance / (1.0 + variance) * slope
+
+    return guided
+
+
 Mode = Literal["paper", "score"]
 
 

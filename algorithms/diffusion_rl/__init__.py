@@ -5,7 +5,7 @@ from algorithms.diffusion_rl.chains import Fixed, Moves, log_prob, sample
 from algorithms.diffusion_rl.conditioning import conditional_loss, fit_conditional
 from algorithms.diffusion_rl.finetuning import DiffusionFinetuning, FinetuningConfig
 from algorithms.diffusion_rl.preferences import group_loss
-from algorithms.diffusion_rl.rewards import simulated_return, window_error
+from algorithms.diffusion_rl.rewards import reward_at_states, simulated_return, window_error
 
 __all__ = [
     "DiffusionFinetuning",
@@ -16,6 +16,7 @@ __all__ = [
     "fit_conditional",
     "group_loss",
     "log_prob",
+    "reward_at_states",
     "sample",
     "simulated_return",
     "window_error",

@@ -33,6 +33,18 @@ def simulated_return(tokens: Tokens, windows: Tensor, task: Task) -> Tensor:
     return total
 
 
+def reward_at_states(tokens: Tokens, windows: Tensor, task: Task) -> Tensor:
+    """[B]: the sum of the task's rewards for every action but the last of standardised `windows`
+    [B, L, F], each taken from the window's own observation before it, differentiable where the
+    task is. Windows whose observations do not follow from each other are not found out. Nothing is
+    paid at observations that the task does not have."""
+    obs = tokens.observations(windows)[:, :-1]
+    action = tokens.scale.to_task(tokens.unit_actions(windows))[:, :-1]
+    state, possible = nearest_state(task, obs.flatten(0, 1))
+    reward = task.step(state, action.flatten(0, 1)).reward.to(obs)
+    return torch.where(possible, reward, torch.zeros_like(reward)).view(len(obs), -1).sum(1)
+
+
 @torch.no_grad()
 def window_error(tokens: Tokens, windows: Tensor, task: Task) -> Tensor:
     """[B]: the mean square error of the next observations in standardised `windows` [B, L, F], in

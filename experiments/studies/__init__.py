@@ -22,6 +22,8 @@ STUDIES: dict[str, str] = {
     "control_recipes": "a policy gradient of any recipe in a control task",
     "curricula": "teachers of students that differ: learning progress, and past students",
     "design_search": "searches over the design choices of offline model-based learning",
+    "masked_diffusion": "a masked diffusion model of text, decoded in several ways and trained",
+    "steered_windows": "search at sampling time for windows that earn much",
     "diffusion_rl": "a generator of windows trained by the task's own rewards",
     "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",
     "evaluation_coverage": "intervals of off-policy evaluation against exact values",

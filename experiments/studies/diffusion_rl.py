@@ -5,39 +5,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from algorithms.diffusion_rl import (
     DiffusionFinetuning,
     FinetuningConfig,
     Fixed,
-    fit_conditional,
     simulated_return,
     window_error,
 )
 from experiments.reports import figures
 from experiments.runs.study import place
-from experiments.studies import Outcome, prerequisites
-from mbrl import checkpoint, data, tasks
+from experiments.studies import Outcome, conditional_windows, prerequisites
+from experiments.studies.conditional_windows import ConditionalWindows
+from mbrl import checkpoint
 from mbrl import config as configs
-from mbrl.config import Count, Several
-from mbrl.tasks.base import Task
-from mbrl.types import Transitions
-from world_models.trajectory_diffusion import TrajectoryDiffusion
-from world_models.windows import window_starts
+from mbrl.config import Count
 
 VERSION = 1
-DEFAULTS: dict[str, Any] = {
-    "data": "pendulum/medium-replay",
-    "length": 16,  # observations of a window
-    "model": {"width": 32, "levels": 2, "updates": 5000},  # over those of PGD's preset
-    "conditional": 6000,  # updates more, with the first observation given
+DEFAULTS: dict[str, Any] = conditional_windows.DEFAULTS | {
     "tuning": {},  # settings of `FinetuningConfig`
     "evaluations": 200_000,  # samples that go through the network, sampled and learned from
-    "windows": 512,  # of an evaluation
+    "windows": 2048,  # of an evaluation
 }
 EVALUATIONS = 10  # along the way, evenly
-JUDGED = 0.2  # share of the episodes in which only evaluations begin
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
@@ -52,16 +43,12 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     generator before.
     """
     check(settings)
-    generator = prerequisites.generator_of_windows(settings, seed, place(folder, "model"))
-    rows = data.load(settings["data"])
-    task = tasks.make_for(rows.spec)
-    learn, judge = starts(generator, rows.transitions, seed, settings["windows"])
+    windows = conditional_windows.conditional_windows(
+        settings, seed, place(folder, "model"), settings["windows"]
+    )
+    tokens, task, judge = windows.generator.tokens, windows.task, windows.judge
+    tuning = finetuning(windows, settings, seed)
     path = folder / "tuning.pt"
-    network = generator.average
-    if not path.exists():
-        draw = torch.Generator().manual_seed(seed + 5)
-        network = fit_conditional(network, learn, judge.mask, settings["conditional"], draw)
-    tuning = finetuning(generator, network, task, learn, settings, seed)
     curves: dict[str, list[float]] = {k: [] for k in ("evaluations", "return", "error")}
     if path.exists():
         content = checkpoint.load(path)
@@ -71,11 +58,11 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     def evaluate() -> None:
         count = tuning.evaluations
         noise = torch.Generator().manual_seed(seed + 11)
-        windows = tuning.samples(len(judge.values), noise, judge)
+        made = tuning.samples(len(judge.values), noise, judge)
         tuning.evaluations = count  # evaluations are not part of the budget
         curves["evaluations"].append(float(count))
-        curves["return"].append(float(simulated_return(generator.tokens, windows, task).mean()))
-        curves["error"].append(float(window_error(generator.tokens, windows, task).nanmean()))
+        curves["return"].append(float(simulated_return(tokens, made, task).mean()))
+        curves["error"].append(float(window_error(tokens, made, task).nanmean()))
         checkpoint.save(path, {"tuning": tuning.state_dict(), "curves": curves})
 
     if not curves["return"]:
@@ -88,7 +75,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     values = {"return": curves["return"][-1], "error": curves["error"][-1]}
     values |= {"gain": curves["return"][-1] - curves["return"][0]}
     values |= {"error_before": curves["error"][0]}
-    values |= {"logged": float(simulated_return(generator.tokens, judge.values, task).mean())}
+    values |= {"logged": float(simulated_return(tokens, judge.values, task).mean())}
     return Outcome(values, {k: [float(f"{v:.5g}") for v in c] for k, c in curves.items()})
 
 
@@ -100,51 +87,25 @@ def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
 
 def check(settings: dict[str, Any]) -> None:
     """Raise `ConfigError` for impossible settings."""
-    counts = dict.fromkeys(("evaluations", "windows", "conditional"), Count)
-    configs.check(settings, {"length": Several} | counts)
+    ranges = conditional_windows.RANGES | {"evaluations": Count, "windows": Count}
+    configs.check(settings, ranges)
     configs.from_dict(FinetuningConfig, settings["tuning"])
 
 
-def starts(
-    generator: TrajectoryDiffusion, rows: Transitions, seed: int, count: int
-) -> tuple[Tensor, Fixed]:
-    """Standardised windows [N, L, F] from every row of four in five episodes, in whose first
-    observations rounds begin; and `count` windows of the others, with these observations fixed."""
-    tokens: Tensor = generator.tokens.normaliser(generator.tokens.raw(rows))
-    first = window_starts(rows, generator.config.length, 1)
-    ends = torch.tensor([end for _, end in rows.episodes()])
-    draw = torch.Generator().manual_seed(seed + 7)
-    held = torch.randperm(len(ends), generator=draw)[: max(1, int(JUDGED * len(ends)))]
-    out = torch.isin(torch.searchsorted(ends, first, right=True), held)
-    learn, others = generator.gather(tokens, first[~out]), first[out]
-    order = torch.randperm(len(others), generator=draw)
-    judge = generator.gather(tokens, others[order[:count]])
-    mask = torch.zeros_like(learn[0], dtype=torch.bool)
-    mask[0, : generator.spec.obs_dim] = True
-    return learn, Fixed(mask, judge)
-
-
 def finetuning(
-    generator: TrajectoryDiffusion,
-    network: nn.Module,
-    task: Task,
-    learn: Tensor,
-    settings: dict[str, Any],
-    seed: int,
+    windows: ConditionalWindows, settings: dict[str, Any], seed: int
 ) -> DiffusionFinetuning:
-    mask = torch.zeros_like(learn[0], dtype=torch.bool)
-    mask[0, : generator.spec.obs_dim] = True
+    learn, mask = windows.learn, windows.judge.mask
 
     def prompts(count: int, draw: torch.Generator) -> Fixed:
         return Fixed(mask, learn[torch.randint(len(learn), (count,), generator=draw)])
 
+    def reward(made: Tensor) -> Tensor:
+        return simulated_return(windows.generator.tokens, made, windows.task)
+
+    tuning = configs.from_dict(FinetuningConfig, settings["tuning"])
     return DiffusionFinetuning(
-        network,
-        tuple(learn.shape[1:]),
-        lambda windows: simulated_return(generator.tokens, windows, task),
-        prompts,
-        configs.from_dict(FinetuningConfig, settings["tuning"]),
-        seed=seed,
+        windows.network, tuple(learn.shape[1:]), reward, prompts, tuning, seed=seed
     )
 
 

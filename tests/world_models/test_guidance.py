@@ -16,7 +16,7 @@ from mbrl.errors import ConfigError
 from mbrl.networks import DeterministicPolicy, SquashedGaussianPolicy, TanhMeanGaussianPolicy
 from mbrl.types import Spec
 from world_models import PolicyGuidance
-from world_models.guidance import log_prob, weight_for, window_log_prob
+from world_models.guidance import log_prob, reward_guided, weight_for, window_log_prob
 from world_models.samplers import Churn, DPMSolverPP, FeynmanKac, edm_levels
 from world_models.windows import Tokens
 
@@ -181,6 +181,20 @@ def test_no_weight_is_no_guidance() -> None:
         return x
 
     assert PolicyGuidance(Slope(1.0), weight=0.0).attach(tokens, denoise) == (denoise, None)
+
+
+def test_a_guided_denoiser_is_that_of_the_tilted_normal() -> None:
+    """Of N(0, 1) times exp(w a.x), which is N(w a, 1): exact for data of deviation 1."""
+    direction = torch.tensor([0.5, -1.0, 2.0]).double()
+
+    def plain(x: Tensor, sigma: Tensor) -> Tensor:
+        return x / (1.0 + sigma.square())[:, None]
+
+    guided = reward_guided(plain, lambda x: x @ direction, 0.7)
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    sigma = torch.tensor([0.1, 0.3, 1.0, 2.0, 5.0, 20.0]).double()
+    mean, share = 0.7 * direction, (1.0 / (1.0 + sigma.square()))[:, None]
+    assert torch.allclose(guided(x, sigma), mean + share * (x - mean), atol=1e-12)
 
 
 def test_policies_without_a_density_are_refused() -> None:

@@ -18,6 +18,7 @@ from world_models.samplers.minority import LevelConfig, MinorityGuidance, fit_le
 from world_models.samplers.mmd import finetune_by_mmd, mmd_squared, radial_kernel
 from world_models.samplers.one_step import DDIM, Churn, Euler, Heun
 from world_models.samplers.plan import Choice, Plan, Schedule, SearchConfig, search, uniform_plan
+from world_models.samplers.score_distillation import ScoreDistillation
 from world_models.samplers.time_shift import TimeShift
 from world_models.samplers.tree import DiffusionTree
 
@@ -58,6 +59,7 @@ __all__ = [
     "Process",
     "Sampler",
     "Schedule",
+    "ScoreDistillation",
     "SearchConfig",
     "TauLeaping",
     "TimeShift",

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from mbrl.config import Count, Fraction, NonNegative, Positive, Rate, Settings
+from mbrl.config import Count, CountOrZero, Fraction, NonNegative, Positive, Rate, Settings
 from mbrl.errors import ConfigError
 from world_models.samplers.base import Before, Denoiser, at, check_levels, normal
 from world_models.samplers.feynman_kac import Reward
@@ -51,10 +51,12 @@ class DiffusionTree(Settings):
     eta: Rate = 1.0  # share of fresh noise in a step, above 0
     search: bool = False  # look for the highest reward
     exploration: NonNegative = 1.0  # weight of the confidence bound (search alone)
+    budget: CountOrZero = 0  # calls of the denoiser after which no path is begun; 0: no limit
 
     def evaluations(self, steps: int) -> int:
         """At most: every path makes new nodes at all levels."""
-        return self.iterations * steps
+        most = self.iterations * steps
+        return min(most, self.budget + steps - 1) if self.budget > 0 else most
 
     @torch.no_grad()
     def __call__(
@@ -69,9 +71,17 @@ class DiffusionTree(Settings):
         if before is not None:
             raise ConfigError("a diffusion tree takes its guidance from the reward alone")
         check_levels(sigmas)
-        root = Node(None)
+        root, calls = Node(None), 0
+
+        def counted(x: Tensor, sigma: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return denoise(x, sigma)
+
         for _ in range(self.iterations):
-            self._grow(root, denoise, x, sigmas, generator)
+            if 0 < self.budget <= calls:
+                break
+            self._grow(root, counted, x, sigmas, generator)
         if self.search:
             ends = sorted(_leaves(root), key=lambda leaf: -leaf.value)[: len(x)]
             best = torch.stack([leaf.x for leaf in ends if leaf.x is not None])

@@ -131,9 +131,8 @@ WHY = {  # what no measure can honestly give here
     ),
     "segments.decode": (
         "models here write from left to right, and which step of a masked decoder revealed a token "
-        "has no meaning for them; where you have such a decoder, record its states, put the steps "
-        "into segments.decode and call estimate and loss of mbrl.policy_gradient on them, or train "
-        "grpo, which is the same objective for texts from left to right"
+        "has no meaning for them; algorithms.masked_diffusion has such a decoder and trains it by "
+        "this recipe; for texts from left to right train grpo"
     ),
 }
 

@@ -98,15 +98,21 @@ class Cache:
 
 
 class Transformer(nn.Module):
-    """Logits of the next token. `size` tokens; weights drawn with `generator`."""
+    """Logits of the next token. `size` tokens; weights drawn with `generator`. Not `causal`, every
+    place sees all others, and `forward` alone can be used."""
 
     def __init__(
-        self, size: int, config: TransformerConfig, generator: torch.Generator | None = None
+        self,
+        size: int,
+        config: TransformerConfig,
+        generator: torch.Generator | None = None,
+        *,
+        causal: bool = True,
     ) -> None:
         super().__init__()
         self.size, self.config = size, config
         self.embedding = nn.Embedding(size, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, causal) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, config.eps)
         self.head = nn.Linear(config.width, size, bias=False)
         with torch.no_grad():
@@ -195,10 +201,10 @@ class Transformer(nn.Module):
 class Block(nn.Module):
     """Attention, then gated units, each added to what came in."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, causal: bool = True) -> None:
         super().__init__()
         w, h = config.width, config.hidden
-        self.heads = config.heads
+        self.heads, self.causal = config.heads, causal
         self.attention_norm = nn.RMSNorm(w, config.eps)
         self.qkv = nn.Linear(w, 3 * w, bias=False)
         self.out = nn.Linear(w, w, bias=False)
@@ -210,7 +216,7 @@ class Block(nn.Module):
         """[B, T, width] of `x`, or [n, width] of the n places that `here` [B, T] marks."""
         if here is None:
             q, k, v = self.projected(x, turn)
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
             return self.finish(x, mixed.transpose(1, 2))
         # Queries of the marked places, first in their rows and filled up to the longest row.
         most = int(here.sum(1).max())

@@ -292,12 +292,11 @@ OFF_POLICY = (
         "Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning "
         "with Fewer Decoding Step",
         "2509.23924",
-        mark="reconstructed",
-        ratio=ratio.ProductRatio(segment="decode"),
+        version=2,
+        terms=(CENTRED,),
+        gate=gate.Clip(0.5, 0.5),
+        aggregation=aggregation.SegmentMean("decode"),
+        regularisers=(regulariser.KL(0.04),),
         requirements=(Requirement.DECODER_STATES,),
-        assumptions=(
-            "the ratio of a decoding step is the product over the tokens that it revealed",
-            "range 0.2 for it",
-        ),
     ),
 )

@@ -11,6 +11,7 @@ import torch
 from algorithms.diffusion_rl import (
     conditional_loss,
     fit_conditional,
+    reward_at_states,
     simulated_return,
     window_error,
 )
@@ -57,6 +58,24 @@ def test_actions_count_and_what_a_window_says_does_not(windows) -> None:
         total = sum(float(env.step(actions[row, t].numpy())[1]) for t in range(8))
         assert float(found[row]) == pytest.approx(total, rel=1e-3, abs=0.02)
     assert float(window_error(tokens, moved, task).min()) > 0.01
+
+
+def test_rewards_at_the_states_of_a_window_are_the_tasks_own(windows) -> None:
+    """Those of possible windows are what the task pays; with a slope by central differences."""
+    tokens, x, reward = windows
+    task = tasks.make("Pendulum-v1")
+    assert torch.allclose(
+        reward_at_states(tokens, x, task), reward[:, :-1].sum(1), rtol=1e-3, atol=0.05
+    )
+    leaf = x[:2].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(reward_at_states(tokens, leaf, task).sum(), leaf)
+    for entry in (0, 1, 2, 3):
+        step = torch.zeros_like(x[:2])
+        step[:, 4, entry] = 0.01
+        ends = [reward_at_states(tokens, x[:2] + sign * step, task) for sign in (1.0, -1.0)]
+        measured = (ends[0] - ends[1]) / 0.02
+        assert torch.allclose(slope[:, 4, entry], measured, rtol=0.05, atol=0.02)
+    assert (slope[:, -1] == 0).all()  # nothing is paid for the last token
 
 
 def test_an_observation_off_its_circle_is_taken_for_the_nearest_angle(windows) -> None:

@@ -35,18 +35,6 @@ def test_a_cell_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert all(f.exists() for f in files)
 
 
-def test_rounds_and_evaluations_begin_in_other_episodes(tmp_path: Path) -> None:
-    from experiments.studies import prerequisites
-    from mbrl import data
-
-    generator = prerequisites.generator_of_windows(TINY, 0, tmp_path / "model")
-    learn, judge = study.starts(generator, data.load(TINY["data"]).transitions, 0, 50)
-    assert len(judge.values) == 50 and len(learn) > 1000
-    assert judge.mask.sum() == 3 and judge.mask[0, :3].all()
-    apart = (judge.values[:, None, 0, :3] - learn[None, :, 0, :3]).abs().amax(-1)
-    assert float(apart.min(1).values.min()) > 0
-
-
 def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match="evaluations"):
         study.check(TINY | {"evaluations": 0})

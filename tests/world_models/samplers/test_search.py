@@ -82,6 +82,21 @@ def test_a_searching_tree_finds_the_reward() -> None:
     assert len(few) == 5 and torch.equal(few[0], few[len(few.unique(dim=0))])
 
 
+def test_a_tree_ends_with_its_budget() -> None:
+    calls = 0
+
+    def counted(x: Tensor, sigma: Tensor) -> Tensor:
+        nonlocal calls
+        calls += len(x)
+        return mixture.denoise(x, sigma)
+
+    steps = len(LEVELS) - 1
+    tree = DiffusionTree(mixture.on_the_right, iterations=10_000, budget=100)
+    tree(counted, noise(5), LEVELS, torch.Generator().manual_seed(0))
+    assert 100 <= calls <= tree.evaluations(steps) == 100 + steps - 1
+    assert DiffusionTree(mixture.on_the_right, iterations=3).evaluations(steps) == 3 * steps
+
+
 def test_values_are_backed_up_softly() -> None:
     tree = DiffusionTree(mixture.on_the_right, tilt=2.0)
     node = Node(None, children=[Node(None, value=v) for v in (0.0, 0.5, 2.0)])

@@ -286,7 +286,17 @@ def seeupo(batch: list[Sequence]) -> Tensor:
 
 
 def cj_grpo(batch: list[Sequence]) -> Tensor:
-    return by_segment(batch, "decode", later=False)
+    """As the authors' code: a mean over the tokens of each decoding step, and over the steps."""
+    centred(batch)
+    means = []
+    for s in batch:
+        by_step: dict[int, list[Tensor]] = {}
+        for x, a in zip(s.steps, s.advantage, strict=True):
+            gap = x.log_probs["reference"] - x.log_prob
+            value = -clipped(ratio(x), a, 0.5, 0.5) + 0.04 * (torch.exp(gap) - gap - 1)
+            by_step.setdefault(x.segments["decode"], []).append(value)
+        means += [torch.stack(values).mean() for values in by_step.values()]
+    return torch.stack(means).mean()
 
 
 def calibrl(batch: list[Sequence]) -> Tensor:

@@ -21,6 +21,7 @@ Batch = dict[str, Any]
 
 def cases(s: Sources) -> Iterator[Case]:
     yield mc_grpo(s)
+    yield cj_grpo(s)
     yield reinforce(s)
     yield dapo(s)
     yield simple_tir(s)
@@ -65,6 +66,38 @@ def mc_grpo(s: Sources) -> Case:
         return value
 
     return Case("mc_grpo", "lotusroot-kim/MC-GRPO@da07745", loss, "distinct")
+
+
+def cj_grpo(s: Sources) -> Case:
+    """One answer after the other, as their sum over a step's tokens is that of a whole batch, whose
+    answers have equally many there; ours may not."""
+    path = "yjyddq/EOSER-ASS-RL/cj-grpo/cj_grpo_trainer_eoser_ass.py"
+    trainer = SimpleNamespace(beta=0.04, epsilon=0.5, num_iterations=2, num_generations=EVEN)
+
+    def loss(b: Batch) -> Tensor:
+        given: Batch = {"self": trainer, "rewards": b["reward"].sum(1)}
+        first = "mean_grouped_rewards = rewards.view(-1"
+        advantages = s.run(path, first, "rewards - mean_grouped_rewards", given)["advantages"]
+        segments, total, count = b["t"].segments["decode"], torch.zeros(()), 0
+        for row, mask in enumerate(b["mask"].bool()):
+            parts = [mask & (segments[row] == k) for k in segments[row][mask].unique()]
+            names = {"old": "old", "ref": "reference"}
+            inputs = {
+                f"reversed_traj_{k}_per_token_logps": [b[v][row : row + 1]] * len(parts)
+                for k, v in names.items()
+            } | {"advantages": advantages[row : row + 1]}
+            given = {
+                "self": trainer,
+                "inputs": inputs,
+                "steps": len(parts),
+                "reversed_traj_per_token_logps": [b["log_prob"][row : row + 1]] * len(parts),
+                "reversed_traj_unmask_positions": [part[None].double() for part in parts],
+            } | inputs
+            found = s.run(path, "loss = torch.tensor(0.0", "per_token_loss, is_clipped", given)
+            total, count = total + found["loss"] * len(parts), count + len(parts)
+        return total / count
+
+    return Case("cj_grpo", "yjyddq/EOSER-ASS-RL@5affb4e", loss, "even")
 
 
 def reinforce(s: Sources) -> Case:
