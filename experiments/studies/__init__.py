@@ -23,6 +23,7 @@ STUDIES: dict[str, str] = {
     "curricula": "teachers of students that differ: learning progress, and past students",
     "design_search": "searches over the design choices of offline model-based learning",
     "masked_diffusion": "a masked diffusion model of text, decoded in several ways and trained",
+    "rare_windows": "windows that are rare in the data, by minority guidance",
     "steered_windows": "search at sampling time for windows that earn much",
     "diffusion_rl": "a generator of windows trained by the task's own rewards",
     "edge_of_reach": "overestimated values in a plane with an exact model, and remedies",

@@ -99,12 +99,13 @@ def check(settings: dict[str, Any]) -> None:
 
 def given(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of the training by reward, which samples at temperature 1."""
+    own: dict[str, Any] = settings["tuning"]
     decoding = settings["decoding"] | {"temperature": 1.0}
-    return {"decoding": decoding, "levels": [settings["level"]]} | settings["tuning"]
+    return {"decoding": decoding, "levels": [settings["level"]]} | own
 
 
 def shown(layout: Layout, settings: dict[str, Any], seed: int, fitted: bool) -> MaskedModel:
-    """The model after its demonstrations; not `fitted`, its first weights, for a state to replace."""
+    """The model after its demonstrations; not `fitted`, its first weights, for a state to go in."""
     config = MaskedModelConfig(configs.from_dict(TransformerConfig, settings["model"]))
     model = MaskedModel(layout, config, torch.Generator().manual_seed(seed))
     if fitted:
