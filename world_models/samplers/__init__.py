@@ -11,7 +11,7 @@ from world_models.samplers.consistency import (
     consistency_function,
     distil,
 )
-from world_models.samplers.discrete import Process, TauLeaping, learn_few_steps
+from world_models.samplers.discrete import Process, TauLeaping, learn_few_steps, learn_on_own_path
 from world_models.samplers.exponential import DEIS, DPMSolverPP
 from world_models.samplers.feynman_kac import FeynmanKac, Particles, systematic
 from world_models.samplers.minority import LevelConfig, MinorityGuidance, fit_levels, minority_score
@@ -71,6 +71,7 @@ __all__ = [
     "finetune_by_mmd",
     "fit_levels",
     "learn_few_steps",
+    "learn_on_own_path",
     "minority_score",
     "mmd_squared",
     "radial_kernel",

@@ -189,6 +189,36 @@ def learn_few_steps(
     return best
 
 
+def learn_on_own_path(
+    process: Process,
+    scores: Scores,
+    x: Tensor,
+    levels: Sequence[float],
+    steps: int,
+    generator: torch.Generator,
+) -> Learned:
+    """Learnable sampler distillation along the student's own path, as the authors have it: the
+    states that a step of the student begins in are where its earlier steps, learned already, led
+    from `x` [B, L], and the teacher goes on from there through all `levels` of that interval. The
+    coefficient is the one under which the student's step is nearest to the teacher's transition
+    (by the KL divergence, up to the draws), where the authors align scores by gradients."""
+    last = len(levels) - 1
+    if not 1 <= steps <= last:
+        raise ConfigError(f"steps is {steps}, it must lie in 1..{last} (of the teacher)")
+    nodes = [round(k * last / steps) for k in range(steps + 1)]
+    chosen = []
+    for a, b in pairwise(nodes):
+        own = levels[a : b + 1]
+        paths = TauLeaping(process).path(scores, x, own, generator)
+        chosen.append(best_coefficient(step_loss(process, scores, paths, own, 0, b - a)))
+        score = scores(x, levels[a])
+        x = drawn(
+            jump_probabilities(process, x, score, levels[a], levels[b], chosen[-1][0]), generator
+        )
+    sampler = TauLeaping(process, tuple(coefficient for coefficient, _ in chosen))
+    return Learned(sampler, tuple(levels[n] for n in nodes), tuple(c for _, c in chosen))
+
+
 def best_coefficient(loss: Callable[[float], float]) -> tuple[float, float]:
     """The coefficient between e^-2 and e^2 of least loss, and this loss."""
     from scipy import optimize  # here, as it takes long to import

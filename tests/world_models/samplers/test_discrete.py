@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError
-from world_models.samplers import Process, TauLeaping, learn_few_steps
-from world_models.samplers.discrete import jump_probabilities
+from world_models.samplers import Process, TauLeaping, learn_few_steps, learn_on_own_path
+from world_models.samplers.discrete import Learned, jump_probabilities
 
 LETTERS, LENGTH = 3, 3
 
@@ -182,6 +182,47 @@ def test_learned_steps_are_nearer_to_the_data(steps: int) -> None:
     learned = learn_few_steps(MASKED.process, MASKED, paths, levels, steps)
     plain = MASKED.divergence(MASKED.sampled(TauLeaping(MASKED.process), learned.levels))
     assert MASKED.divergence(MASKED.sampled(learned.sampler, learned.levels)) < 0.7 * plain
+
+
+def on_own_path(world: Exact, steps: int, rows: int = 3000) -> Learned:
+    generator = torch.Generator().manual_seed(0)
+    x = world.process.start((rows, LENGTH), generator)
+    return learn_on_own_path(world.process, world, x, even(24), steps, generator)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_steps_learned_on_their_own_path_are_nearer_to_the_data(steps: int) -> None:
+    learned = on_own_path(MASKED, steps)
+    plain = MASKED.divergence(MASKED.sampled(TauLeaping(MASKED.process), learned.levels))
+    assert MASKED.divergence(MASKED.sampled(learned.sampler, learned.levels)) < 0.7 * plain
+    with pytest.raises(ConfigError, match="steps is 25"):
+        on_own_path(MASKED, 25)
+
+
+def test_the_first_of_them_is_nearest_to_the_teachers_own_law() -> None:
+    """Enumerated: from the word of masks, the KL divergence of one step from eight of the
+    teacher's."""
+    levels = even(24)
+    exact = MASKED.sampled(TauLeaping(MASKED.process), levels[:9])
+    start = MASKED.states[-1:]
+    scores = MASKED(start, levels[0])
+
+    def divergence(factor: float) -> float:
+        step = jump_probabilities(MASKED.process, start, scores, levels[0], levels[8], factor)[0]
+        law = torch.einsum("a,b,c->abc", *step).flatten()
+        seen = exact > 0
+        return float((exact[seen] * (exact[seen] / law[seen]).log()).sum())
+
+    best = min((0.05 * k for k in range(10, 150)), key=divergence)
+    learned = on_own_path(MASKED, 3, 20_000)
+    assert learned.sampler.coefficients is not None
+    assert learned.sampler.coefficients[0] == pytest.approx(best, rel=0.05)
+
+
+def test_a_teacher_of_as_many_steps_is_left_as_it_is() -> None:
+    learned = on_own_path(MASKED, 24, 20_000)
+    assert learned.sampler.coefficients is not None
+    assert learned.sampler.coefficients[5:20] == pytest.approx([1.0] * 15, rel=0.25)
 
 
 def test_where_only_independence_is_wrong_little_is_learned() -> None:
