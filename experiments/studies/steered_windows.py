@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from algorithms.diffusion_rl import reward_at_states, simulated_return, window_error
+from algorithms.diffusion_rl import Fixed, reward_at_states, simulated_return, window_error
 from algorithms.diffusion_rl.chains import pinned
 from algorithms.diffusion_rl.rewards import nearest_state
 from algorithms.pets import CrossEntropyPlanner, PlannerConfig
@@ -23,6 +23,7 @@ from world_models import PolicyGuidance
 from world_models.guidance import reward_guided
 from world_models.samplers import (
     DDIM,
+    Before,
     BudgetForcing,
     Denoiser,
     DiffusionTree,
@@ -162,60 +163,58 @@ def searched(
     seed: int,
 ) -> tuple[Tensor, float]:
     """A window [L, F] for every start, stacked, and the mean of the evaluations that one took."""
-    reward, judge = rewards(windows, settings), windows.judge
+    reward, generator = rewards(windows, settings), torch.Generator().manual_seed(seed)
     sigmas = edm_levels(settings["denoising"], sigma_max=settings["sigma_max"], sigma_min=0.02)
     plans, taken = [], 0
-    for index, window in enumerate(judge.values):
-        generator = torch.Generator().manual_seed(1000 * seed + index)
+    # Samples of the methods that know no other sample are made for all starts at once.
+    apart = settings["method"] in ("feynman_kac", "forcing", "tree")
+    for judge in windows.judge.values.split(1 if apart else len(windows.judge.values)):
 
-        def denoise(x: Tensor, sigma: Tensor, window: Tensor = window) -> Tensor:
+        def denoise(x: Tensor, sigma: Tensor, judge: Tensor = judge) -> Tensor:
             nonlocal taken
             taken += len(x)
-            own = judge._replace(values=window.expand_as(x))
+            own = Fixed(windows.judge.mask, judge.repeat_interleave(len(x) // len(judge), 0))
             return pinned(precondition(windows.network, pinned(x, own), sigma), own)
 
         search = Search(denoise, reward, sigmas, settings, budget)
-        if settings["method"] == "policy":
-            guidance = PolicyGuidance(policy, settings["weight"])
-            guided, before = guidance.attach(windows.generator.tokens, denoise)
-            noise = first_noise(window, search.chains, sigmas, generator)
-            made = DDIM(eta=1.0)(guided, noise, sigmas, generator, before=before)
-        else:
-            sampler, count, own = SEARCHES[settings["method"]](search)
-            noise = first_noise(window, count, sigmas, generator)
-            made = sampler(own, noise, sigmas, generator)
-        made = pinned(made, judge._replace(values=window.expand_as(made)))
-        plans.append(made[reward(made).argmax()])
-    return torch.stack(plans), taken / len(plans)
+        sampler, count, guided, before = SEARCHES[settings["method"]](search, windows, policy)
+        own = judge.repeat_interleave(count, 0)
+        noise = sigmas[0] * torch.randn(own.shape, generator=generator)
+        made = sampler(guided, noise, sigmas, generator, before=before)
+        made = pinned(made, Fixed(windows.judge.mask, own))
+        best = reward(made).view(len(judge), count).argmax(1)
+        plans.append(made.unflatten(0, (len(judge), count))[torch.arange(len(judge)), best])
+    return torch.cat(plans), taken / len(windows.judge.values)
 
 
-def first_noise(
-    window: Tensor, count: int, sigmas: list[float], generator: torch.Generator
-) -> Tensor:
-    return sigmas[0] * torch.randn((count, *window.shape), generator=generator)
+# The methods: a sampler, how many samples of a start are asked of it, the denoiser it is given, and
+# what moves samples before its steps.
+Steering = tuple[Sampler, int, Denoiser, Before | None]
 
 
-# The methods: a sampler, how many samples are asked of it at once, and the denoiser it is given.
+def best_of(s: Search, windows: ConditionalWindows, policy: Any) -> Steering:
+    return DDIM(eta=1.0), s.chains, s.denoise, None
 
 
-def best_of(s: Search) -> tuple[Sampler, int, Denoiser]:
-    return DDIM(eta=1.0), s.chains, s.denoise
+def by_policy(s: Search, windows: ConditionalWindows, policy: Any) -> Steering:
+    guidance = PolicyGuidance(policy, s.settings["weight"])
+    return DDIM(eta=1.0), s.chains, *guidance.attach(windows.generator.tokens, s.denoise)
 
 
-def guided(s: Search) -> tuple[Sampler, int, Denoiser]:
-    return DDIM(eta=1.0), s.chains, reward_guided(s.denoise, s.reward, s.settings["tilt"])
+def guided(s: Search, windows: ConditionalWindows, policy: Any) -> Steering:
+    return DDIM(eta=1.0), s.chains, reward_guided(s.denoise, s.reward, s.settings["tilt"]), None
 
 
-def feynman_kac(s: Search) -> tuple[Sampler, int, Denoiser]:
-    return FeynmanKac(reward=s.reward, tilt=s.settings["tilt"]), s.chains, s.denoise
+def feynman_kac(s: Search, windows: ConditionalWindows, policy: Any) -> Steering:
+    return FeynmanKac(reward=s.reward, tilt=s.settings["tilt"]), s.chains, s.denoise, None
 
 
-def forcing(s: Search) -> tuple[Sampler, int, Denoiser]:
-    steps = len(s.sigmas) - 1
-    return BudgetForcing(s.reward, quota=max(1, (s.budget - 1) // (steps - 1))), 1, s.denoise
+def forcing(s: Search, windows: ConditionalWindows, policy: Any) -> Steering:
+    quota = max(1, (s.budget - 1) // (len(s.sigmas) - 2))
+    return BudgetForcing(s.reward, quota), 1, s.denoise, None
 
 
-def tree(s: Search) -> tuple[Sampler, int, Denoiser]:
+def tree(s: Search, windows: ConditionalWindows, policy: Any) -> Steering:
     grown = DiffusionTree(
         s.reward,
         tilt=s.settings["tilt"],
@@ -224,21 +223,22 @@ def tree(s: Search) -> tuple[Sampler, int, Denoiser]:
         exploration=s.settings["exploration"] / s.settings["tilt"],
         budget=s.budget,
     )
-    return grown, 1, s.denoise
+    return grown, 1, s.denoise, None
 
 
-def distillation(s: Search) -> tuple[Sampler, int, Denoiser]:
+def distillation(s: Search, windows: ConditionalWindows, policy: Any) -> Steering:
     own = reward_guided(s.denoise, s.reward, s.settings["tilt"])
-    return ScoreDistillation(consistent=False, updates=s.budget), 1, own
+    return ScoreDistillation(consistent=False, updates=s.budget), 1, own, None
 
 
-def consistency(s: Search) -> tuple[Sampler, int, Denoiser]:
+def consistency(s: Search, windows: ConditionalWindows, policy: Any) -> Steering:
     own = reward_guided(s.denoise, s.reward, s.settings["tilt"])
-    return ScoreDistillation(updates=max(1, s.budget // 2)), 1, own
+    return ScoreDistillation(updates=max(1, s.budget // 2)), 1, own, None
 
 
 SEARCHES = {
     "best_of": best_of,
+    "policy": by_policy,
     "guided": guided,
     "feynman_kac": feynman_kac,
     "forcing": forcing,
