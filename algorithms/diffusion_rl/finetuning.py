@@ -311,6 +311,7 @@ class DiffusionFinetuning:
     def store(self) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
         noise, fixed = self.begin(c.stored, c.group)
+        noise = self.draw(noise)  # each its own: what is compared is samples, not steps
         fresh, denoise = self.fresh(len(noise)), self.denoiser(self.first)
         x = sample(denoise, noise, fresh, self.sigmas, c.eta, fixed)[0]
         free = torch.ones_like(x[0]) if fixed is None else (~fixed.mask).to(x)
