@@ -51,6 +51,8 @@ class LanguageConfig(LanguageLearnerConfig):
     old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first
     # Who says which steps are flawed to a recipe that asks.
     flaws: Literal["program", "learned"] = "program"  # the task, or a head that learns it
+    ramp_rounds: Count = 100  # over which a recipe's schedule runs (D3S, Q-Hawkeye)
+    logged: Count = 500  # problems that a recipe of recorded answers (A-LoL) has answers to
     expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
     # Rounds. Schedulers other than uniform choose among the `pool` problems.
     scheduler: str = "uniform"  # which problems get how many conversations

@@ -9,6 +9,7 @@ from algorithms.language.measures.answers import (
     Paraphrases,
     PredictedScore,
 )
+from algorithms.language.measures.attempts import Attempts, RightLengths
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.branches import BalancedBranches, ToolBranches
 from algorithms.language.measures.critics import Critic, Progress, Utterances
@@ -37,8 +38,9 @@ from algorithms.language.measures.likelihoods import (
     GradientNorms,
     PromptConfidence,
 )
+from algorithms.language.measures.logged import LoggedAnswers
 from algorithms.language.measures.lookahead import LookaheadTrees
-from algorithms.language.measures.policies import Masked, Perturbed
+from algorithms.language.measures.policies import EntropyTemperature, Masked, Perturbed
 from algorithms.language.measures.prefixes import (
     CorrectedSteps,
     HintedPrefixes,
@@ -46,6 +48,7 @@ from algorithms.language.measures.prefixes import (
     SolvedPrefixes,
 )
 from algorithms.language.measures.recoveries import ErrorContexts, PurifiedTurns
+from algorithms.language.measures.schedules import EntropyPhase, FadingContrast, GrowingShare
 from algorithms.language.measures.subgoals import Subgoals
 from algorithms.language.measures.teachers import (
     ExpertDistribution,
@@ -59,7 +62,6 @@ from algorithms.language.measures.turns import Backwards, OneToken
 from algorithms.language.measures.values import (
     GreedyReturn,
     PriorValue,
-    ReferenceValue,
     TrackedValue,
 )
 from mbrl.errors import ConfigError
@@ -83,7 +85,7 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     Paraphrases,
     PredictedScore,
     GreedyReturn,
-    ReferenceValue,
+    LoggedAnswers,
     PriorValue,
     TrackedValue,
     AnswerGain,
@@ -94,11 +96,17 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     Expert,
     GradientNorms,
     EntropyHistory,
+    EntropyPhase,
     EntropyControl,
+    GrowingShare,
+    FadingContrast,
+    Attempts,
+    RightLengths,
     Critic,
     Progress,
     Utterances,
     Masked,
+    EntropyTemperature,
     Perturbed,
     ToolBranches,
     BalancedBranches,

@@ -8,10 +8,12 @@ from algorithms.language.tasks.chain import Chain
 from algorithms.language.tasks.formatted import Formatted
 from algorithms.language.tasks.grid_world import GridWorld
 from algorithms.language.tasks.guessing import Guessing
+from algorithms.language.tasks.intervals import Intervals
 from algorithms.language.tasks.kernels import Kernels
 from algorithms.language.tasks.larger import Larger
 from algorithms.language.tasks.planned import Planned
 from algorithms.language.tasks.puzzles import Puzzles
+from algorithms.language.tasks.rating import Rating
 from algorithms.language.tasks.retrieval import Retrieval
 from algorithms.language.tasks.sorting import Sorting
 from algorithms.language.tasks.story import Story
@@ -37,6 +39,8 @@ TASKS: dict[str, TextTask] = {
         Formatted(),
         Larger(),
         Story(),
+        Rating(),
+        Intervals(),
     )
 }
 

@@ -98,6 +98,7 @@ class TextTask(ABC):
     turn_length: ClassVar[int]  # characters that a turn may have
     prompt_length: ClassVar[int]  # characters that prompt or observation have at most
     signals: ClassVar[tuple[str, ...]] = ()  # names that `signals` of every reply has
+    scores: ClassVar[tuple[float, float] | None] = None  # least and largest, where answers are such
     splits: ClassVar[bool] = True  # False: too few problems to hold any out
     # Texts of any characters with many right answers, for models with a tokenizer of their own.
     open_text: ClassVar[bool] = False
@@ -148,6 +149,11 @@ class TextTask(ABC):
         """What somebody who understands the error in the last of `turns`, which did not end the
         problem, would show in place of the observation; "" where there is no error."""
         return ""
+
+    def interval(self, problem: Problem, turn: str) -> tuple[float, float] | None:
+        """The part of what is asked about that `turn` names, from and up to in [0, 1], where
+        answers are such parts; None: it names none."""
+        return None
 
     def plan(self, turns: Sequence[str]) -> Plan:
         """What the last of `turns` says of its subgoal, where turns have subgoals; the first of a

@@ -19,9 +19,11 @@ from mbrl.policy_gradient.measure import wanted
 from mbrl.policy_gradient.recipes import RECIPES
 from tests.algorithms.language.cases import MODEL, continued, learner, lenient
 
-ONE_TURN = ("addition", "formatted", "chain", "retrieval")
+ONE_TURN = ("addition", "formatted", "chain", "retrieval", "rating", "intervals")
 MORE_TURNS = ("guessing", "calculator", "grid_world", "planned", "kernels")
-TINY: dict[str, Any] = {"prompts": 2, "group": 3, "minibatches": 1, "turn_tokens": 3, "pool": 4}
+TINY: dict[str, Any] = {
+    "prompts": 2, "group": 3, "minibatches": 1, "turn_tokens": 3, "pool": 4, "logged": 8,
+}  # fmt: skip
 
 
 def accepted(name: str) -> bool:

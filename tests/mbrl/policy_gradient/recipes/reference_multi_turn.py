@@ -417,7 +417,7 @@ def spae(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, plain))
 
 
-def attempts(s: Sequence, weight: float, first: int) -> None:
+def attempts(s: Sequence, weight: float, first: int) -> list[float]:
     """Rewards of every turn from number `first` on, with the bonus."""
     by_number = {turn[0].turn: earned(turn) for turn in turns(s)}
     rewards = []
@@ -426,19 +426,23 @@ def attempts(s: Sequence, weight: float, first: int) -> None:
         before = by_number.get(number - 1, 0.0)
         bonus = weight * (by_number[number] - before) if number else 0.0
         rewards.append(by_number[number] + bonus if number >= first else 0.0)
-    give_turns(s, rewards)
+    return rewards
+
+
+def less_turn_mean(batch: list[Sequence], values: Callable[[Sequence], list[float]]) -> None:
+    for s in batch:
+        give(s, 0.0)
+    add(batch, turn_advantages(batch, values, lambda s, turn: (s.prompt, turn[0].turn), None))
 
 
 def score(batch: list[Sequence]) -> Tensor:
-    for s in batch:
-        attempts(s, 10.0, 0)
+    less_turn_mean(batch, lambda s: attempts(s, 10.0, 0))
     rows = gains(batch, lambda r, a, step: k3(step))
     return -sequence_sum(log_likelihood(batch)) + 0.01 * sequence_sum(rows)
 
 
 def score_first_stage(batch: list[Sequence]) -> Tensor:
-    for s in batch:
-        attempts(s, 0.0, 1)
+    less_turn_mean(batch, lambda s: discounted(attempts(s, 0.0, 1), 1.0))
     rows = gains(batch, lambda r, a, x: k3(x) * (0.1 if x.turn == 0 else 0.0))
     return -sequence_sum(log_likelihood(batch)) + sequence_sum(rows)
 
