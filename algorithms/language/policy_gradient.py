@@ -189,7 +189,9 @@ class LanguagePolicyGradient(LanguageLearner):
         rollouts, t, like = batch.rollouts, batch.data, batch.estimate.advantage
         success = rollouts.success.to(like)
         own = t.signals["aided"][:, 0] < 0.5 if "aided" in t.signals else success >= 0
-        acts = [part.acts for part in self.measures if part.acts is not None]
+        parts: list[Any] = [*self.measures, self.collector]
+        acts = [part.acts for part in parts if part.acts is not None]
+        by_itself = [part.success for part in self.measures if part.success is not None]
         prompt = t.groups["prompt"][:, 0]
         sizes = like.new_zeros(int(prompt.max()) + 1).index_add(0, prompt, torch.ones_like(success))
         right = torch.zeros_like(sizes).index_add(0, prompt, success)
@@ -199,7 +201,9 @@ class LanguagePolicyGradient(LanguageLearner):
         age = torch.where(t.mask, self.updates - t.policy_version, 0)
         return {
             # Of what the policy did by itself: no hint, prefix or correction counts as its answer.
-            "rollout/success": success[own].sum() / own.sum().clamp_min(1),
+            "rollout/success": like.new_tensor(by_itself[0])
+            if by_itself
+            else success[own].sum() / own.sum().clamp_min(1),
             "rollout/reward": torch.where(t.mask, t.reward, 0.0).sum() / len(rollouts),
             "rollout/mixed_groups": ((right > 0) & (right < sizes)).to(like).mean(),
             "rollout/length": t.lengths.to(like).mean(),

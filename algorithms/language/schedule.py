@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from algorithms.language import measures
 from algorithms.language.measures.base import LanguageMeasure
-from algorithms.language.models.vocabulary import ALPHABET
+from algorithms.language.prompts import prompt_features
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
@@ -34,7 +33,6 @@ TEMPLATES = (  # around a prompt; the first one is the prompt alone
     "{} go",
     "what comes after {}",
 )
-BIGRAMS = 64  # places that pairs of characters share
 
 
 def settings(config: Any) -> Any:
@@ -96,6 +94,7 @@ def check(config: Any, objective: Recipe) -> None:
         )
     if config.horizon:
         Horizon(config.horizon, config.horizon_every)
+    check_starts(config)
     task, kinds = text_task(config.task), measures.kinds(objective)
     own = any(kind.roll_out is not LanguageMeasure.roll_out for kind in kinds)
     if config.group == 1 and config.scheduler == "uniform" and objective.compares and not own:
@@ -139,6 +138,14 @@ def check(config: Any, objective: Recipe) -> None:
         )
 
 
+def check_starts(config: Any) -> None:
+    if config.starts_steps > 1 or (config.starts_steps and not config.starts_share):
+        raise ConfigError(
+            f"starts_steps is {config.starts_steps} and starts_share {config.starts_share}; "
+            "starts_steps is 0 or 1, and 1 is for starts_share above 0"
+        )
+
+
 def check_scheduler(config: Any, objective: Recipe) -> None:
     if config.pool < 1:
         raise ConfigError(
@@ -168,15 +175,3 @@ def pool_of(problems: Sequence[Problem]) -> Pool:
     features = torch.stack([prompt_features(p.prompt) for p in problems])
     features = torch.cat([features, torch.eye(len(ranks))[levels]], 1)
     return Pool(len(problems), features, levels, torch.zeros_like(levels))
-
-
-def prompt_features(prompt: str) -> Tensor:
-    """[len(ALPHABET) + BIGRAMS]: the characters and the pairs of them."""
-    ids = [i for i in (ALPHABET.find(c) for c in prompt) if i >= 0]
-    single = torch.zeros(len(ALPHABET))
-    double = torch.zeros(BIGRAMS)
-    for i in ids:
-        single[i] += 1
-    for a, b in zip(ids, ids[1:], strict=False):
-        double[(31 * a + b) % BIGRAMS] += 1
-    return torch.cat([torch.nn.functional.normalize(v, dim=0) for v in (single, double)])

@@ -64,6 +64,7 @@ class LanguageConfig(LanguageLearnerConfig):
     horizon: tuple[Count, ...] = ()  # most turns, stage by stage; none: the task's
     horizon_every: Count = 50  # rounds of a stage
     starts_share: Probability = 0.0  # of groups that go on from partial conversations (ExIt)
+    starts_steps: CountOrZero = 0  # 1: one turn more and no longer; 0: to the end
     starts_kept: Count = 512  # partial conversations that are kept
     prune_at: CountOrZero = 0  # tokens after which conversations are pruned (ARRoL); 0: never
     prune_to: Rate = 0.5  # share of a group's unfinished conversations that goes on

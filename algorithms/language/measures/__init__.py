@@ -12,8 +12,9 @@ from algorithms.language.measures.answers import (
 from algorithms.language.measures.attempts import Attempts, RightLengths
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.branches import BalancedBranches, ToolBranches
-from algorithms.language.measures.critics import Critic, Progress, Utterances
+from algorithms.language.measures.critics import Critic, Progress
 from algorithms.language.measures.flaws import Flawed
+from algorithms.language.measures.forks import ForkedVotes
 from algorithms.language.measures.gains import AnswerGain, ObservationGain, Probes
 from algorithms.language.measures.groups import Bundles, Histories, Pairs
 from algorithms.language.measures.guided import (
@@ -24,7 +25,6 @@ from algorithms.language.measures.guided import (
     TextFeedback,
 )
 from algorithms.language.measures.judged import (
-    Matched,
     MatchScore,
     ProcessReward,
     ReasoningConsistency,
@@ -49,6 +49,7 @@ from algorithms.language.measures.prefixes import (
 )
 from algorithms.language.measures.recoveries import ErrorContexts, PurifiedTurns
 from algorithms.language.measures.schedules import EntropyPhase, FadingContrast, GrowingShare
+from algorithms.language.measures.seeds import SeededAttempts
 from algorithms.language.measures.subgoals import Subgoals
 from algorithms.language.measures.teachers import (
     ExpertDistribution,
@@ -57,8 +58,10 @@ from algorithms.language.measures.teachers import (
     InformedTeacher,
     TeacherFirst,
 )
+from algorithms.language.measures.traces import PatchedTraces
 from algorithms.language.measures.trees import DivergentTrees, Sets
 from algorithms.language.measures.turns import Backwards, OneToken
+from algorithms.language.measures.utterances import Utterances
 from algorithms.language.measures.values import (
     GreedyReturn,
     PriorValue,
@@ -74,7 +77,7 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     Flawed,
     ReasoningConsistency,
     ProcessReward,
-    Matched,
+    PatchedTraces,
     MatchScore,
     Histories,
     Bundles,
@@ -132,6 +135,8 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     GrowingDepth,
     TeacherFirst,
     LookaheadTrees,
+    ForkedVotes,
+    SeededAttempts,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

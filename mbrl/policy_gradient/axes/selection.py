@@ -67,6 +67,28 @@ class ZeroVariance(Selection):
 
 
 @dataclass(frozen=True)
+class LeastSpread(Selection):
+    """Leaves out groups in which the deviation (over n) of `signals.<name>` is below `least`."""
+
+    text: ClassVar[str] = (
+        "0 for sequences that share {key} if the deviation of {name} among them is below {least}, "
+        "else 1"
+    )
+
+    name: str
+    least: NonNegative = 0.3
+    key: tuple[str, ...] = ("prompt",)
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.name}", *(f"groups.{name}" for name in self.key))
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        rows = group(t, self.key, first_steps(sequence(t)))
+        spread = rows.std(t.signals[self.name], correction=0)
+        return (spread >= self.least).to(advantage.dtype)
+
+
+@dataclass(frozen=True)
 class Finished(Selection):
     """Leaves out sequences that were cut off (`truncated` at any step). Those of `limit` steps are
     whole, where the task itself ends there."""

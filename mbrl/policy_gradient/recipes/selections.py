@@ -128,6 +128,21 @@ SELECTIONS = (
         mark="secondary",
         modulation=(Novelty(),),
         assumptions=("rate 1 and limit A", "likelihoods are those of the old policy"),
+        differences=("shows no solved examples; xrpo_seeded does",),
+    ),
+    Recipe(
+        "xrpo_seeded",
+        "XRPO: Pushing the limits of GRPO with Targeted Exploration and Exploitation",
+        "2510.06672",
+        mark="reconstructed",
+        modulation=(Novelty(),),
+        requirements=(Requirement.SEEDED_ATTEMPTS,),
+        assumptions=(
+            "rate 1 and limit A; likelihoods are those of the old policy",
+            "one solved example, of the policy's own, the most alike by characters; it stands "
+            "before the prompt in sampling and in learning",
+            "half of a group is sampled before it is known to fail",
+        ),
     ),
     Recipe(
         "arm_progrpo",
@@ -150,11 +165,14 @@ SELECTIONS = (
         mark="reconstructed",
         terms=(Term(SequenceSignal("majority_reward")),),
         modulation=(ResponseEntropy(),),
-        requirements=(Requirement.MAJORITY_AGREEMENT,),
+        requirements=(Requirement.MAJORITY_AGREEMENT, Requirement.VOTE_FORKS),
         assumptions=(
+            "a quarter of the votes are whole answers, each of which forks at its three most "
+            "uncertain tokens; of forks only what was said anew is trained on",
             "advantages are multiplied by 1 - 0.5 H, whatever their sign",
             "H is an answer's mean entropy over the largest of its prompt",
         ),
+        version=2,
     ),
     Recipe(
         "dart",

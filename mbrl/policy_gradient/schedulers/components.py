@@ -34,6 +34,11 @@ COMPONENTS: dict[str, Entry] = {
         assumptions=(
             "starts are drawn in proportion to the variance of their group's returns",
             "a full buffer drops the start of lowest variance, the oldest of equal ones",
+            "one turn more is worth its own reward, not what it is better than the best so far",
+        ),
+        differences=(
+            "without prompts for another answer and the factor for novelty; in training on text "
+            "tasks one turn alone is `--starts-steps 1`",
         ),
     ),
     "pivot_rl": Entry(

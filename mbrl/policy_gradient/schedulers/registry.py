@@ -116,7 +116,8 @@ SCHEDULERS: dict[str, Entry] = {
         ),
         differences=(
             SHARE,
-            "training on text tasks shows no worked examples for prompts that are unsolved",
+            "worked examples for prompts that are unsolved are those of the recipe xrpo_seeded, "
+            "without this scheduler",
         ),
     ),
     "v0": Entry(
@@ -222,11 +223,10 @@ SCHEDULERS: dict[str, Entry] = {
         "reconstructed",
         assumptions=(
             "rollouts fall linearly from a group at a success rate of 0.6 to 2 at 1",
-            "episodes may last 1.5 times the task's longest success",
+            "episodes may last 1.5 times the turns of the task's longest success",
+            "the latest success of a task stands in for one rollout of a round that failed",
         ),
-        differences=(
-            "training on text tasks leaves lengths of episodes and failed ones as they are",
-        ),
+        differences=("in control lengths of episodes and failed ones stay as they are",),
     ),
 }
 

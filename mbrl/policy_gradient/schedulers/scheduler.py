@@ -154,6 +154,16 @@ class Scheduler(ABC):
         latest groups; None: it is not."""
         return None
 
+    def longest_episodes(self, prompts: Tensor, limit: int) -> Tensor | None:
+        """int64 [P]: how long an episode of each of `prompts` [P] may be in this round, at most
+        `limit`; None: as long as ever."""
+        return None
+
+    def failed(self, outcome: Outcome) -> Tensor:
+        """int64 [P]: the prompts for which the trainer is to put an earlier success in the place of
+        a rollout, where it has one."""
+        return torch.zeros(0, dtype=torch.int64)
+
     @abstractmethod
     def request(self, generator: torch.Generator) -> Request:
         """The first rollouts of a round."""

@@ -8,7 +8,7 @@ import torch
 
 from algorithms.language import measures
 from algorithms.language.imitation import Imitation, ImitationConfig
-from algorithms.language.measures import critics
+from algorithms.language.measures import utterances
 from algorithms.language.policy_gradient import (
     LanguageConfig,
     LanguagePolicyGradient,
@@ -66,7 +66,8 @@ def trained(agent: LanguagePolicyGradient, rounds: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if accepted(name)])
 def test_recipes_learn(name: str, expert: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(critics, "UTTERANCE_WARM_UP", 0)
+    monkeypatch.setattr(utterances, "WARM_UP", 0)
+    monkeypatch.setattr(utterances, "STEPS", 2)
     agents = [tiny(name, tasks, expert) for tasks in (ONE_TURN, MORE_TURNS)]
     assert any(agents)
     for agent in filter(None, agents):

@@ -278,3 +278,50 @@ def test_workers_have_no_scheduler() -> None:
     agent = learner("vade")
     with pytest.raises(ConfigError, match="leave workers at 0"):
         AsyncCollector(agent, Inline(worker_config(agent, None, 1)))
+
+
+def test_one_earlier_success_stands_in_for_a_group_that_failed() -> None:
+    config = LanguageConfig(
+        task="parity", model=MODEL, recipe="dart", scheduler="dart_scheduler", pool=4, prompts=4,
+        group=4, levels=(1,), turn_tokens=1,
+    )  # fmt: skip
+    agent = LanguagePolicyGradient(config=config)
+    collector = agent.collector
+    assert isinstance(collector, ScheduledCollector)
+    found = agent.sample_round()
+    assert collector.acts == 0.0 and not found.data.signals["aided"].any()
+    known = {n: dict(values) for n, values in collector.successes.items()}
+    assert known
+    agent.task.reply = lambda problem, turns: Reply(signals={"penalty": 0.0})  # type: ignore
+    found = agent.sample_round()
+    prompts = found.data.groups["prompt"][:, 0].tolist()
+    aided = found.data.signals["aided"][:, 0].tolist()
+    by_prompt = {p: [a for q, a in zip(prompts, aided, strict=True) if q == p] for p in prompts}
+    assert sorted(map(sum, by_prompt.values())) == [0.0] * (4 - len(known)) + [1.0] * len(known)
+    assert collector.acts == len(known) / 4
+    for i, old in enumerate(aided):
+        if old:
+            stored = next(
+                v for v in known.values() if v["problem"]["prompt"] == found.problems[i].prompt
+            )
+            own = found.data.mask[i]
+            said = found.data.log_probs["behaviour"][i, own].tolist()
+            assert said == pytest.approx(stored["behaviour"])  # as it was sampled
+    assert found.success.tolist() == [bool(a) for a in aided]
+
+
+def test_episodes_are_no_longer_than_the_scheduler_lets_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = LanguageConfig(
+        task="guessing", model=MODEL, recipe="dart", scheduler="dart_scheduler", pool=4,
+        prompts=4, group=2, levels=(64,), scheduler_settings=("slack=1",), turn_tokens=2,
+    )  # fmt: skip
+    agent = LanguagePolicyGradient(config=config)
+    collector = agent.collector
+    assert isinstance(collector, ScheduledCollector)
+    collector.scheduler.longest[:2] = torch.tensor([2.0, 3.0])  # type: ignore[attr-defined]
+    asked = {agent.problem(i).prompt: most for i, most in enumerate((2, 3, 8, 8))}
+    found = agent.sample_round()
+    for problem, turns in zip(found.problems, found.turns, strict=True):
+        assert len(turns) == asked[problem.prompt]

@@ -311,29 +311,21 @@ def kinds(x: Step, opening: bool) -> list[str]:
 
 def ui_s1(batch: list[Sequence]) -> Tensor:
     episodes(batch, 1e-6)
-
-    def values(s: Sequence) -> list[float]:
-        rows = turns(s)
-        found = []
-        for i in range(len(rows)):
-            total, discount = 0.0, 1.0
-            for turn in rows[i:]:
-                total += discount * paid(turn, "process_reward")
-                if turn[0].signals["matched"] <= 0.5:
-                    break
-                discount *= 0.5
-            found.append(total)
-        return found
-
-    found = turn_advantages(
-        batch, values, lambda s, turn: (s.prompt, turn[0].turn), keep_alone=True
-    )
-    add(batch, found)
-    weights = []
-    for s in batch:
-        same = len({o.total for o in batch if o.prompt == s.prompt}) == 1
-        weights.append([0.0 if same else 1.0] * len(s))
-    return -token_mean(weigh(gains(batch, plain), weights))
+    worth = {id(s): s.steps[0].signals["step_return"] for s in batch}
+    own = [(s.prompt, s.steps[0].groups["step"]) for s in batch]
+    weights, changed = [], []
+    for s, key in zip(batch, own, strict=True):
+        others = [worth[id(o)] for o, k in zip(batch, own, strict=True) if k == key]
+        add = 0.0
+        if len(others) > 1:
+            add = (worth[id(s)] - statistics.fmean(others)) / (statistics.stdev(others) + 1e-6)
+        changed.append([a + add for a in s.advantage])
+        group = [worth[id(o)] for o in batch if o.prompt == s.prompt]
+        weights.append([float(statistics.pstdev(group) >= 0.3)] * len(s))
+    for s, row in zip(batch, changed, strict=True):
+        s.advantage = row
+    rows = gains(batch, lambda r, a, step: k3(step))
+    return -token_mean(weigh(gains(batch, plain), weights)) + 1e-4 * token_mean(rows)
 
 
 def empg(batch: list[Sequence]) -> Tensor:

@@ -143,6 +143,10 @@ def xrpo(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, plain))
 
 
+def xrpo_seeded(batch: list[Sequence]) -> Tensor:
+    return xrpo(batch)
+
+
 def arm_progrpo(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     for group in prompts(batch):
@@ -195,6 +199,7 @@ SLOW: dict[str, Slow] = {
         seed_grpo,
         ace,
         xrpo,
+        xrpo_seeded,
         arm_progrpo,
         ettrl,
         dart,
