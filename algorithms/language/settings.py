@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from algorithms.language import measures, schedule
+from algorithms.language import domains, measures, schedule
 from algorithms.language.learner import LanguageLearnerConfig
 from algorithms.language.sampling.tokens import Sampling
+from algorithms.language.tasks import text_task
 from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Rate
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe
@@ -54,6 +55,12 @@ class LanguageConfig(LanguageLearnerConfig):
     ramp_rounds: Count = 100  # over which a recipe's schedule runs (D3S, Q-Hawkeye)
     logged: Count = 500  # problems that a recipe of recorded answers (A-LoL) has answers to
     expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
+    # Parts of a joint task: whether shares are of problems drawn or of groups learned from; or one
+    # part after the other, as "sorting" or "sorting:levels=3/4,learning_rate=1e-4,tokens=5000".
+    shares_of: Literal["drawn", "learned"] = "drawn"
+    stages: tuple[str, ...] = ()
+    stage_tokens: Count = 100_000  # sampled in a stage that does not say
+    stage_reset: bool = False  # a stage begins with a new state of the optimiser
     # Rounds. Schedulers other than uniform choose among the `pool` problems.
     scheduler: str = "uniform"  # which problems get how many conversations
     scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
@@ -87,6 +94,7 @@ class LanguageConfig(LanguageLearnerConfig):
                 f"staleness is {self.staleness} updates, it must be a multiple of the {each} "
                 "updates of a round (epochs times minibatches), 0 for none"
             )
+        domains.check_rounds(self, text_task(self.task))
         objective = recipe(self.recipe)
         measures.check(objective, FIELDS, (*FULFILS, *schedule.fulfilled(self)))
         measures.check_settings(objective, self)

@@ -10,6 +10,7 @@ import torch
 import tyro
 from rich.console import Console
 
+from algorithms.language.domains import forgetting
 from algorithms.language.evaluation import Score, answers, score, solved
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.models import huggingface, smollm2
@@ -17,7 +18,7 @@ from algorithms.language.policy_gradient import LanguageConfig
 from algorithms.language.sampling import async_collector
 from algorithms.language.sampling.rollouts import roll_out
 from algorithms.language.sampling.tokens import Sampling
-from algorithms.language.tasks import TASKS, text_task
+from algorithms.language.tasks import TASKS, level_name, parts_of, text_task
 from experiments.reports.grid import grid
 from experiments.runs import folders
 from experiments.runs import language as language_run
@@ -171,16 +172,33 @@ def show(folder: Path) -> None:
     result = folders.read_json(folder / "result.json")
     scores = [Score(**{**s, "passes": {}, "agrees": {}}) for s in result["levels"]]
     settings, config = language_run.read_settings(folder)
-    trained = config.levels or text_task(config.task).trained
+    task = text_task(config.task)
+    trained = config.levels or task.trained
     table = grid("level", "accuracy", "tokens", title=f"{config.task} after {result['step']} steps")
     for s in scores:
         note = "" if s.level in trained else " (held out)"
-        table.add_row(f"{s.level}{note}", f"{s.accuracy:.3f} ± {s.error:.3f}", f"{s.length:.1f}")
+        name = level_name(task, s.level)
+        table.add_row(f"{name}{note}", f"{s.accuracy:.3f} ± {s.error:.3f}", f"{s.length:.1f}")
     Console().print(table)
+    if config_stages := getattr(config, "stages", ()):
+        Console().print(stage_table(folder, config_stages))
     print(
         f"accuracy {result['accuracy']:.3f} on new problems of the trained levels, "
         f"{settings.final_problems} of each (± standard error); run folder {folder}"
     )
+
+
+def stage_table(folder: Path, stages: tuple[str, ...]) -> Any:
+    """Accuracy on every part after every stage of the run in `folder`, and how much of the best was
+    forgotten."""
+    _, config = language_run.read_settings(folder)
+    parts = [part.name for part in parts_of(text_task(config.task))]
+    scores = language_run.after_stages(folder)
+    table = grid("after", *parts, title="stages")
+    for text, row in zip(stages, scores.tolist(), strict=False):
+        table.add_row(text, *(f"{x:.3f}" for x in row))
+    table.add_row("forgotten", *(f"{x:+.3f}" for x in forgetting(scores).tolist()))
+    return table
 
 
 @dataclass(frozen=True)
@@ -211,7 +229,8 @@ class Evaluate(Settings):
             note = "" if s.level in agent.levels else " (held out)"
             cells = [f"{s.passes[k]:.3f}" for k in counts] + [f"{s.agrees[k]:.3f}" for k in votes]
             shown = f"{s.accuracy:.3f} ± {s.error:.3f}"
-            table.add_row(f"{s.level}{note}", shown, *cells, f"{s.length:.1f}")
+            name = level_name(agent.task, s.level)
+            table.add_row(f"{name}{note}", shown, *cells, f"{s.length:.1f}")
         Console().print(table)
         return 0
 

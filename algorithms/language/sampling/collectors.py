@@ -71,7 +71,7 @@ class ConversationCollector:
     def limits(self) -> GenerationLimits:
         """How the conversations of this round are held."""
         turns = None if self.horizon is None else self.horizon(self.agent.step)
-        return GenerationLimits(self.agent.config.sampling, self.agent.config.turn_tokens, turns)
+        return GenerationLimits(self.agent.config.sampling, self.agent.turn_tokens, turns)
 
     def finish(
         self, rows: list[Conversation], owner: list[int]

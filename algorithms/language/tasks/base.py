@@ -18,13 +18,15 @@ TRIES = 10_000  # draws after which a level counts as without such problems
 class Problem:
     """One problem. `prompt` is the text that is shown first, `level` its difficulty, `facts` what
     the grading needs, in values that JSON has. Problems of one `family` (if it is named) are
-    paraphrases of each other. `state` names the state in which the first turn acts."""
+    paraphrases of each other. `state` names the state in which the first turn acts, `task` the part
+    of a joint task that the problem is of ("": there is one task)."""
 
     prompt: str
     level: int
     facts: Mapping[str, Any] = field(default_factory=dict)
     family: str = ""
     state: str = ""
+    task: str = ""
 
     @property
     def held_out(self) -> bool:
