@@ -12,6 +12,8 @@ from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.prompts import prompt_features
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
+from algorithms.language.tasks.joint import APART
+from algorithms.language.value_model import PolicyValue
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe, recipe
 from mbrl.policy_gradient.axes.credit import Bootstrapped, Credit
@@ -38,6 +40,20 @@ TEMPLATES = (  # around a prompt; the first one is the prompt alone
 def settings(config: Any) -> Any:
     """The settings of the run's scheduler."""
     return written(config.scheduler, config.scheduler_settings)
+
+
+def value_of(config: Any) -> PolicyValue | None:
+    """The value model of the run's scheduler. Raises `ConfigError` where its file is of another
+    task."""
+    if config.value is None:
+        return None
+    value = PolicyValue.load(config.value)
+    if value.config.task != config.task:
+        raise ConfigError(
+            f"value is {config.value}, which is of the task {value.config.task}, and the run is of "
+            f"{config.task}; make one by `language fit-value --task {config.task}`"
+        )
+    return value
 
 
 def fulfilled(config: Any) -> tuple[Requirement, ...]:
@@ -95,6 +111,11 @@ def check(config: Any, objective: Recipe) -> None:
     if config.horizon:
         Horizon(config.horizon, config.horizon_every)
     check_starts(config)
+    if config.value is not None and config.scheduler not in ("v0", "v_half_scheduler"):
+        raise ConfigError(
+            f"value is {config.value} and the scheduler {config.scheduler}; a value model is for "
+            "v0 and v_half_scheduler"
+        )
     task, kinds = text_task(config.task), measures.kinds(objective)
     own = any(kind.roll_out is not LanguageMeasure.roll_out for kind in kinds)
     if config.group == 1 and config.scheduler == "uniform" and objective.compares and not own:
@@ -152,6 +173,11 @@ def check_scheduler(config: Any, objective: Recipe) -> None:
             f"the scheduler {config.scheduler} chooses among problems that come again; give pool "
             "the number of problems, or take the scheduler uniform"
         )
+    if config.scheduler == "v0" and config.value is None:
+        raise ConfigError(
+            "the scheduler v0 reads a value model, and value is None; make one by `python -m "
+            f"experiments language fit-value --task {config.task} --out FILE`, and give its file"
+        )
     lacking = set(SCHEDULERS[config.scheduler].make.reads) - set(text_task(config.task).signals)
     if lacking:
         raise ConfigError(
@@ -167,11 +193,16 @@ def check_scheduler(config: Any, objective: Recipe) -> None:
 
 def pool_of(problems: Sequence[Problem]) -> Pool:
     """What a scheduler may know of `problems`. Features are the shares of characters, of pairs of
-    characters (hashed) and the level, each of length 1. Levels are ranks of those that occur. All
-    are one family: a text task is one generator of problems at all its levels, so SCALER has one
-    environment, whose difficulty it follows."""
-    ranks = {level: i for i, level in enumerate(sorted({p.level for p in problems}))}
+    characters (hashed) and the level, each of length 1. Each task of a joint one is a family, of
+    those that occur: one generator of problems, an environment of SCALER, whose difficulty it
+    follows. Levels are ranks of those that occur in a family."""
+    known = sorted({p.level for p in problems})
+    parts = sorted({level // APART for level in known})
+    ranks = {level: sum(x // APART == level // APART and x < level for x in known)
+             for level in known}  # fmt: skip
     levels = torch.tensor([ranks[p.level] for p in problems])
+    families = torch.tensor([parts.index(p.level // APART) for p in problems])
+    places = torch.tensor([known.index(p.level) for p in problems])
     features = torch.stack([prompt_features(p.prompt) for p in problems])
-    features = torch.cat([features, torch.eye(len(ranks))[levels]], 1)
-    return Pool(len(problems), features, levels, torch.zeros_like(levels))
+    features = torch.cat([features, torch.eye(len(known))[places]], 1)
+    return Pool(len(problems), features, levels, families)

@@ -64,6 +64,7 @@ class LanguageConfig(LanguageLearnerConfig):
     # Rounds. Schedulers other than uniform choose among the `pool` problems.
     scheduler: str = "uniform"  # which problems get how many conversations
     scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
+    value: str | None = None  # file of `language fit-value`, for v0 and v_half_scheduler
     replay: Count = 64  # latest groups kept, for a scheduler or recipe that mixes them in
     mixed_share: Probability = 0.5  # of groups from earlier policies, where a recipe takes them
     mixed_rounds: CountOrZero = 100  # with them; after that all are new

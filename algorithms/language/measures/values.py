@@ -77,9 +77,10 @@ class TrackedValue(LanguageMeasure):
 
 
 class PriorValue(LanguageMeasure):
-    """`signals.prior_value` of the whole conversation: the success rate of its level before the
-    round, as in `Rates`. It stands for the value model of "V_0.5: Generalist Value Model as a Prior
-    for Sparse RL Rollouts", arXiv 2603.10848, which knows more of a prompt than its level."""
+    """`signals.prior_value` of the whole conversation: what the scheduler thought of its prompt
+    (v_half_scheduler, with V_0's value model where it has one), or else the success rate of its
+    level before the round, as in `Rates`, which stands for it. "V_0.5: Generalist Value Model as a
+    Prior for Sparse RL Rollouts", arXiv 2603.10848."""
 
     provides = ("signals.prior_value",)
     fulfils = (Requirement.PRIOR_VALUE,)
@@ -89,6 +90,8 @@ class PriorValue(LanguageMeasure):
         self.tracker = Rates(by_prompt=False)
 
     def measure(self, rollouts: Rollouts) -> Rollouts:
+        if "prior_value" in rollouts.data.signals:
+            return rollouts
         return with_fields(rollouts, "signals", prior_value=before(self.tracker, rollouts))
 
 

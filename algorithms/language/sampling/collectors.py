@@ -1,6 +1,7 @@
 """Where a round's conversations come from: the task's next problems, or what a scheduler asks for.
 Both with a wording drawn around each prompt and a horizon that grows, where the settings say so."""
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from algorithms.language.tasks.base import Problem
 from mbrl.policy_gradient.schedulers import Outcome, Request, Scheduler, gather, scheduler
 from mbrl.policy_gradient.schedulers.curricula import Horizon
 from mbrl.policy_gradient.schedulers.uniform import templates
+from mbrl.policy_gradient.schedulers.values import V0, V05
 from mbrl.policy_gradient.trainer import with_fields
 
 
@@ -191,13 +193,19 @@ class ScheduledCollector(ConversationCollector):
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
         c = agent.config
+        problems = [agent.problem(i) for i in range(c.pool)]
+        pool, value = schedule.pool_of(problems), schedule.value_of(c)
+        if value is not None:
+            pool = dataclasses.replace(pool, features=value.features(problems))
         self.scheduler = scheduler(
             c.scheduler,
-            schedule.pool_of([agent.problem(i) for i in range(c.pool)]),
+            pool,
             budget=c.prompts * c.group,
             group=c.group,
             config=schedule.settings(c),
         )
+        if isinstance(self.scheduler, (V0, V05)) and value is not None:
+            self.scheduler.value = value.value
         self.recent = Recent(c.replay)
         self.successes: dict[int, dict[str, Any]] = {}  # the latest of every problem, if asked for
         self.keeps = type(self.scheduler).failed is not Scheduler.failed
@@ -228,7 +236,9 @@ class ScheduledCollector(ConversationCollector):
         outcome = gather(self.scheduler, roll, self.generator)
         share = self.scheduler.fresh_share
         kept = self.scheduler.keep(outcome, self.generator)
+        priors = self.scheduler.priors()
         self.scheduler.observe(outcome, self.generator)
+        self.acts = self.scheduler.acts
         if not bool(kept.any()):
             raise RuntimeError(f"{a.config.scheduler} kept none of {len(kept)} conversations")
         old = self.replaced(conversations, outcome) if self.keeps else set[int]()
@@ -246,6 +256,10 @@ class ScheduledCollector(ConversationCollector):
             rollouts = self.to_rollouts(rows, owner)
             aided = torch.tensor([float(i in old) for i in in_order.tolist()])
             return with_fields(rollouts, "signals", aided=whole(rollouts, aided))
+        if priors is not None:
+            worth = priors[torch.tensor(owner)]
+            rollouts = self.to_rollouts(rows, owner)
+            return with_fields(rollouts, "signals", prior_value=whole(rollouts, worth))
         return self.to_rollouts(rows, owner) if share is None else self.filled(rows, owner, share)
 
     def finish_within(self, rows: list[Conversation], prompts: Tensor) -> None:

@@ -271,6 +271,9 @@ ADVANTAGES = (
             "the prior is rejected beyond 1.96 deviations",
             "no division by a deviation",
         ),
+        differences=(
+            "the prior is that of v_half_scheduler; without it, the success rate of the level",
+        ),
     ),
     Recipe(
         "weighted_grpo",

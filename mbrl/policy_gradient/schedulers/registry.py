@@ -128,12 +128,13 @@ SCHEDULERS: dict[str, Entry] = {
         "reconstructed",
         assumptions=(
             "rollouts go with sqrt(p (1 - p)), from 2 to 32, for prompts that are drawn evenly",
-            "a kernel regression stands for the authors' TabPFN head on language embeddings",
+            "a kernel regression on the mean features of a prompt's tokens stands for the authors' "
+            "TabPFN head on language embeddings",
             "the 256 prompts that were answered last are the context",
         ),
         differences=(
-            "chosen by name its embedding is random, and not trained over many policies' results "
-            "as `fit_value` does for one that is given in Python",
+            "the value model is that of `language fit-value`, pretrained on snapshots of warm "
+            "starts of one task; in control its embedding of a task's parameters is random",
         ),
     ),
     "v_half_scheduler": Entry(
@@ -148,8 +149,8 @@ SCHEDULERS: dict[str, Entry] = {
             SHARE,
         ),
         differences=(
-            "chosen by name the prior is each prompt's own discounted success rate, as there is no "
-            "value model to `believe`, and the recipe's baseline is not replaced by `baseline`",
+            "the prior is that of V_0's value model where `value` names a file, else each prompt's "
+            "own discounted success rate; the recipe v_half takes its baseline from it",
         ),
     ),
     "difficulty_targeted": Entry(
@@ -183,7 +184,8 @@ SCHEDULERS: dict[str, Entry] = {
         "2601.04809",
         differences=(
             "an environment is replaced by one that is not in the active set",
-            "a text task is one environment, of which the difficulty alone is followed",
+            "an environment is a text task, its levels the difficulties: those of a joint task, "
+            "such as addition+sorting, where authors have 2,739",
         ),
     ),
     "mpts": Entry(

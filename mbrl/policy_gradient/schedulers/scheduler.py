@@ -127,6 +127,7 @@ class Scheduler(ABC):
     of_all: ClassVar[bool] = False  # whether statistics are of all rollouts, kept or not
     reads: ClassVar[tuple[str, ...]] = ()  # signals of outcomes beside "length"
     fulfils: ClassVar[tuple[Requirement, ...]] = ()  # of recipes
+    acts: float | None = None  # how much its mechanism did in the latest round; None: not told
     rate_scale: float = 1.0  # factor of the trainer's learning rate
 
     def __init__(self, pool: Pool, budget: int, group: int) -> None:
@@ -163,6 +164,11 @@ class Scheduler(ABC):
         """int64 [P]: the prompts for which the trainer is to put an earlier success in the place of
         a rollout, where it has one."""
         return torch.zeros(0, dtype=torch.int64)
+
+    def priors(self) -> Tensor | None:
+        """float64 [N]: what prompts were thought to be worth before the round, where a recipe's
+        baseline is to use that; None: it is not told."""
+        return None
 
     @abstractmethod
     def request(self, generator: torch.Generator) -> Request:
