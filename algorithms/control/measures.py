@@ -19,7 +19,7 @@ from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.measure import Measure, chosen
 from mbrl.policy_gradient.measures.group_ids import bundled
 from mbrl.policy_gradient.measures.schedules import grown
-from mbrl.policy_gradient.measures.trackers import EntropyHistory, QuantileTracker, Rounds
+from mbrl.policy_gradient.measures.trackers import EntropyHistory, QuantileTracker, RoundCounter
 from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.trainer import with_fields
 from mbrl.training import Metrics
@@ -177,7 +177,7 @@ class GrowingShare(ControlMeasure):
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
-        self.tracker = Rounds()
+        self.tracker = RoundCounter()
 
     def measure(self, episodes: Episodes) -> Episodes:
         growth = grown(self.tracker.next(), self.agent.config.ramp_rounds)

@@ -253,6 +253,8 @@ class LanguagePolicyGradient(LanguageLearner):
         """One step of the model on the recipe's loss, and of what is learned beside it."""
         self.set_rate()
         t = batch.rollouts.data
+        for measure in self.measures:
+            measure.before_update(batch.rollouts)
         metrics = self.descend(batch)
         for measure in self.measures:
             metrics |= measure.learn(batch.rollouts, batch.targets)

@@ -53,6 +53,8 @@ class LanguageConfig(LanguageLearnerConfig):
     # Who says which steps are flawed to a recipe that asks.
     flaws: Literal["program", "learned"] = "program"  # the task, or a head that learns it
     ramp_rounds: Count = 100  # over which a recipe's schedule runs (D3S, Q-Hawkeye)
+    # Of mantissa in the sampler's weights, where a recipe replays experts; 0: all.
+    sampler_bits: CountOrZero = 0
     logged: Count = 500  # problems that a recipe of recorded answers (A-LoL) has answers to
     expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
     # Parts of a joint task: whether shares are of problems drawn or of groups learned from; or one

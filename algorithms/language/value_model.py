@@ -117,15 +117,15 @@ class PolicyValue:
 @torch.no_grad()
 def embedded(model: LanguageModel, codec: Codec, problems: Sequence[Problem]) -> Tensor:
     """[N, width]: the mean feature of the tokens of each prompt."""
-    found = []
+    pieces = []
     for i in range(0, len(problems), 256):
         texts = [codec.opening(problem.prompt) for problem in problems[i : i + 256]]
         tokens = padded(texts, codec.pad, "cpu")
         counts = torch.tensor([len(text) for text in texts])
         real = (torch.arange(tokens.shape[1]) < counts[:, None])[..., None]
         features = model.features(tokens)
-        found.append(torch.where(real, features, 0.0).sum(1) / counts[:, None])
-    return torch.cat(found)
+        pieces.append(torch.where(real, features, 0.0).sum(1) / counts[:, None])
+    return torch.cat(pieces)
 
 
 def policies(config: ValueConfig) -> Iterator[tuple[int, Imitation]]:

@@ -369,7 +369,7 @@ COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "list": List,
     "warm-start": warm_start_main,
     "run": run_main,
-    "sequence": language_sequence.main,
+    "sequence": lambda arguments: language_sequence.main(arguments, run_main),
     "fit-value": FitValue,
     "evaluate": Evaluate,
     "replay": Replay,

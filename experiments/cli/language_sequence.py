@@ -1,6 +1,7 @@
 """The verb `language sequence`: recipes one after the other, each from the model before."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,8 @@ writes to runs/language/kernels/score_first_stage-score/seed-0/1-score_first_sta
 prints what attempts earn after each stage."""
 
 
-def main(arguments: list[str]) -> int:
-    from experiments.cli.language import run_main  # which has this verb in its table
-
+def main(arguments: list[str], run: Callable[[list[str]], int]) -> int:
+    """The verb with its arguments; `run` is the verb `run`."""
     stages = [a for a in arguments if STAGE.fullmatch(a)]
     if not stages or arguments[: len(stages)] != stages:
         print(USAGE)
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
         folder, rounds = base / f"{number}-{name}", stage.split(":")[1]
         if not (folder / "config.json").exists():
             begin = [] if start is None else ["--start", str(start)]
-            run_main([name, *options, "--steps", rounds, *begin, "--out", str(folder)])
+            run([name, *options, "--steps", rounds, *begin, "--out", str(folder)])
         elif not (folder / "result.json").exists():
             language_run.LanguageRun(folder).finish(quiet=False)
         show_attempts(folder)

@@ -82,6 +82,8 @@ class Requirement(Enum):
     GROWING_SHARE = "how far a schedule has come that ends with all data"
     FADING_CONTRAST = "the weight of a contrast that fades with training"
     RIGHT_LENGTHS = "right answers of one prompt that differ in length"
+    ROUTING_REPLAY = "updates in which tokens take the experts of the policy before them"
+    ROLLOUT_ROUTING_REPLAY = "updates in which tokens take the experts of the sampler"
     VOTE_FORKS = "answers that fork where the policy is uncertain, for votes"
     SEEDED_ATTEMPTS = "answers after solved examples, where none is right without"
     LOOKAHEAD_TREES = "answers that branch at likely tokens, pruned where branches stay alike"

@@ -48,6 +48,7 @@ from algorithms.language.measures.prefixes import (
     SolvedPrefixes,
 )
 from algorithms.language.measures.recoveries import ErrorContexts, PurifiedTurns
+from algorithms.language.measures.routing import RoutedSampler, RoutedUpdates
 from algorithms.language.measures.schedules import EntropyPhase, FadingContrast, GrowingShare
 from algorithms.language.measures.seeds import SeededAttempts
 from algorithms.language.measures.subgoals import Subgoals
@@ -110,6 +111,8 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     Utterances,
     Masked,
     EntropyTemperature,
+    RoutedUpdates,
+    RoutedSampler,
     Perturbed,
     ToolBranches,
     BalancedBranches,

@@ -27,15 +27,19 @@ WORDINGS = 4  # of one problem in a round, at most
 
 
 class Kinds(LanguageMeasure):
-    """`groups.cluster`: conversations of one prompt whose last turns have one `meaning`."""
+    """`groups.cluster`: conversations of one prompt whose last turns have one `meaning`. `acts`:
+    the share of prompts whose answers differ in it."""
 
     provides = ("groups.cluster",)
     fulfils = (Requirement.ANSWER_CLUSTERS, Requirement.SEQUENCE_KINDS)
 
     def measure(self, rollouts: Rollouts) -> Rollouts:
-        at: dict[Hashable, int] = {}
+        at: dict[tuple[int, int | str], int] = {}
         keys = zip(prompts(rollouts), meanings(rollouts), strict=True)
         ids = [at.setdefault(key, len(at)) for key in keys]
+        kinds = [prompt for prompt, _ in at]
+        own = set(kinds)
+        self.acts = sum(kinds.count(prompt) > 1 for prompt in own) / len(own)
         return with_fields(rollouts, "groups", cluster=whole(rollouts, ids))
 
 
@@ -76,8 +80,8 @@ class ConsistencyReward(LanguageMeasure):
     def measure(self, rollouts: Rollouts) -> Rollouts:
         task = self.agent.task
         pairs = zip(rollouts.problems, rollouts.turns, strict=True)
-        found = [task.interval(problem, turns[-1]) for problem, turns in pairs]
-        points = np.array([(math.nan, math.nan) if x is None else x for x in found])
+        given = [task.interval(problem, turns[-1]) for problem, turns in pairs]
+        points = np.array([(math.nan, math.nan) if x is None else x for x in given])
         reward, confidence = consistency_reward(points, np.array(prompts(rollouts)))
         self.acts = float(1 - confidence[confidence > 0].mean()) if (confidence > 0).any() else 0.0
         return with_fields(rollouts, "signals", consistency_reward=whole(rollouts, reward))

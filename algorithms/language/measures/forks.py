@@ -69,9 +69,9 @@ class ForkedVotes(LanguageMeasure):
         agent = self.agent
         rollouts = agent.collector.to_rollouts(rows, range(len(rows)))
         entropy = agent.measured(agent.model, rollouts)[1].tolist()
-        found = []
+        ordered = []
         for row, values in zip(rows, entropy, strict=True):
             at = places(row)
             order = sorted(range(len(at)), key=lambda n: (-values[at[n] - 1], n))
-            found.append(order[:FORKS])
-        return found
+            ordered.append(order[:FORKS])
+        return ordered

@@ -101,11 +101,11 @@ class LoggedAnswers(LanguageMeasure):
 
     def groups(self, problems: Sequence[Problem]) -> list[list[Conversation]]:
         """The policy's answers, as many problems at once as go through the model together."""
-        config, found = self.agent.config, list[list[Conversation]]()
+        config, groups = self.agent.config, list[list[Conversation]]()
         at_once = max(1, config.rows_at_once // config.group)
         for i in range(0, len(problems), at_once):
-            found += own_groups(self.agent, problems[i : i + at_once])
-        return found
+            groups += own_groups(self.agent, problems[i : i + at_once])
+        return groups
 
     @torch.no_grad()
     def features(self, problems: Sequence[Problem]) -> tuple[Tensor, Tensor]:
@@ -142,10 +142,10 @@ class LoggedAnswers(LanguageMeasure):
 
     @torch.no_grad()
     def priced(self, value: PromptValue, problems: Sequence[Problem]) -> list[float]:
-        at_once, found = self.agent.config.rows_at_once, list[float]()
+        at_once, prices = self.agent.config.rows_at_once, list[float]()
         for i in range(0, len(problems), at_once):
-            found += value(*self.features(problems[i : i + at_once])).tolist()
-        return found
+            prices += value(*self.features(problems[i : i + at_once])).tolist()
+        return prices
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -124,8 +124,8 @@ class PatchedTraces(LanguageMeasure):
         walk.spans.append((start, start + len(tokens)))
         walk.turns.append(text)
         walk.replies.append(shown[1])
-        heard = [] if shown[1].done else codec.between(shown[1].observation)
-        walk.tokens = [*row.tokens[:start], *tokens, *heard]
+        after = [] if shown[1].done else codec.between(shown[1].observation)
+        walk.tokens = [*row.tokens[:start], *tokens, *after]
 
 
 def judged(

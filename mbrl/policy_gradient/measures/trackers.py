@@ -104,7 +104,7 @@ class EntropyWeight:
         self.weight = float(state["weight"])
 
 
-class Rounds:
+class RoundCounter:
     """Counts rounds."""
 
     def __init__(self) -> None:

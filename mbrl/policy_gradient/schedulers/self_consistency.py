@@ -143,7 +143,7 @@ class OnlineSelfConsistencyAllocation:
         self.shares = [float(s) / sum(shares) for s in shares]
         self.budgets = self.solve()
 
-    def chance(self, kind: int, k: int) -> float:
+    def accuracy(self, kind: int, k: int) -> float:
         a, b = self.curves[kind]
         return normal(a * math.sqrt(k) + b)
 
@@ -161,7 +161,7 @@ class OnlineSelfConsistencyAllocation:
                 and spent + self.shares[kind] <= config.budget + 1e-9
             ]
             # What an answer brings is its kind's share times the rise, and so is what it costs.
-            rises = [self.chance(k, counts[k] + 1) - self.chance(k, counts[k]) for k in able]
+            rises = [self.accuracy(k, counts[k] + 1) - self.accuracy(k, counts[k]) for k in able]
             if not able or max(rises) <= 0:
                 return counts
             counts[able[rises.index(max(rises))]] += 1

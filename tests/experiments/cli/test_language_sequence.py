@@ -7,6 +7,7 @@ import pytest
 
 from experiments.__main__ import main
 from experiments.cli import language_sequence
+from experiments.cli.language import run_main
 from experiments.cli.language_sequence import attempts, value_of, without
 from experiments.runs import folders
 from mbrl import checkpoint
@@ -43,11 +44,11 @@ def test_each_recipe_goes_on_from_the_one_before(
     assert (second / "result.json").exists()
     assert checkpoint.load(first / "checkpoint.pt")["step"] == before
     with pytest.raises(ConfigError, match="--steps is given by the stages"):
-        language_sequence.main(["grpo:2", "--steps", "3"])
+        language_sequence.main(["grpo:2", "--steps", "3"], run_main)
     with pytest.raises(ConfigError, match="unknown recipe"):
-        language_sequence.main(["grppo:2"])
-    assert language_sequence.main([]) == 2
-    assert language_sequence.main(["--help"]) == 0
+        language_sequence.main(["grppo:2"], run_main)
+    assert language_sequence.main([], run_main) == 2
+    assert language_sequence.main(["--help"], run_main) == 0
 
 
 def test_options_are_read_in_both_forms() -> None:

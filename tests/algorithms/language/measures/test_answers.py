@@ -44,7 +44,9 @@ def test_meanings(turn: str, value: int | str) -> None:
 def test_answers_of_one_meaning() -> None:
     agent = learner("addition", "seed_grpo")
     said = [(FIRST, ["5"]), (SECOND, ["5"]), (FIRST, ["05"]), (FIRST, ["6"]), (FIRST, ["x"])]
-    found = part_of(agent, Kinds).measure(told(agent, said))
+    part = part_of(agent, Kinds)
+    found = part.measure(told(agent, said))
+    assert part.acts == 1 / 2  # the second prompt has one answer
     a, b, c, d, e = whole(found, found.data.groups["cluster"])
     assert a == c and len({a, b, d, e}) == 4
 

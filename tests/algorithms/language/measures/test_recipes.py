@@ -1,5 +1,6 @@
 """Every recipe that can be trained on text tasks learns, resumes exactly, or is refused by name."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from algorithms.language import measures
 from algorithms.language.imitation import Imitation, ImitationConfig
+from algorithms.language.learner import ModelConfig
 from algorithms.language.measures import utterances
 from algorithms.language.policy_gradient import (
     LanguageConfig,
@@ -47,6 +49,9 @@ def tiny(name: str, tasks: tuple[str, ...], expert: str) -> LanguagePolicyGradie
     for task in tasks:
         levels = {"guessing": (8,), "grid_world": (3,), "planned": (3,)}.get(task, ())
         settings = TINY | ({"group": 4} if name == "polychromic" else {})
+        if name in ("mini_rl_r2", "mini_rl_r3"):
+            sizes = dataclasses.replace(MODEL.transformer, experts=3)
+            settings |= {"model": ModelConfig(transformer=sizes)}
         try:
             agent = learner(task, name, expert=expert, levels=levels, **settings)
         except ConfigError:

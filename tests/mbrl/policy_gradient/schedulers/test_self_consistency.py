@@ -131,7 +131,7 @@ def test_curves_are_those_of_their_kinds() -> None:
     easy = (0.5 * 0.98**4 + 0.5 * (0.55**4 + 0.45**4), 0.0)
     assert shares[0] == pytest.approx(easy[0], abs=0.06) and sum(shares) == pytest.approx(1)
     one = OnlineSelfConsistencyAllocation(curves, shares)
-    assert one.chance(0, 8) > 0.9 > one.chance(1, 8) > 0.5
+    assert one.accuracy(0, 8) > 0.9 > one.accuracy(1, 8) > 0.5
     assert one.budgets[1] > one.budgets[0]
     with pytest.raises(ConfigError, match="3 answers to a question; give at least 5"):
         fitted_curves([["a"] * 3], [[True] * 3], 4, rng)
