@@ -42,8 +42,8 @@ class PatchedTraces(LanguageMeasure):
     `signals.step_return`: the discounted scores from it on, up to the first that does not match,
     which is worth its own score alone: no credit flows across a patch.
 
-    `acts`: patches for each walk. "UI-S1: Advancing GUI Automation via Semi-online Reinforcement
-    Learning", arXiv 2509.11543, and the authors' code (X-PLUG/MobileAgent, UI-S1)."""
+    `acts`: patches for each walk. Success is that of walks without any. "UI-S1: Advancing GUI
+    Automation via Semi-online Reinforcement Learning", arXiv 2509.11543, and the authors' code (X-PLUG/MobileAgent, UI-S1)."""
 
     provides = ("signals.step_return", "groups.step")
     fulfils = (Requirement.REPLAYED_TRACES,)
@@ -76,6 +76,9 @@ class PatchedTraces(LanguageMeasure):
                 returns += cut_returns([s for _, s, _ in walk], [m for _, _, m in walk])
         every = [walk for group in walks for walk in group]
         self.acts = sum(walk.patches for walk in every) / len(every)
+        ends = [walk[-1][0].replies[-1].success for group in said for walk in group]
+        alone = [not walk.patches for walk in every]
+        self.success = sum(a and b for a, b in zip(ends, alone, strict=True)) / len(every)
         rollouts = round_.rollouts()
         rollouts = with_fields(rollouts, "groups", step=whole(rollouts, steps))
         return with_fields(rollouts, "signals", step_return=whole(rollouts, returns))

@@ -81,6 +81,9 @@ def test_patches_stand_in_the_text_and_own_turns_are_learned_from() -> None:
     assert t.groups["step"][:, 0].tolist() == [0, 1, 2, 3]
     assert t.signals["step_return"][:, 0].tolist() == pytest.approx([1.0, 0.19, 1.5, 1.0])
     assert found.success.tolist() == [False, False, False, True]
+    assert part.success == 0.0  # a walk with a patch
+    part, rows, _ = walked([TRACE, ["8", "12", "10", "1"]])
+    assert part.success == 0.5 and part.acts == 0.5 and len(rows) == 8
 
 
 def test_a_third_mismatch_ends_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
