@@ -294,6 +294,7 @@ class LanguagePolicyGradient(LanguageLearner):
         steps = t.mask.sum().clamp_min(1)
         metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
         metrics["policy/gradient_norm"] = norm.detach()
+        metrics["policy/gradient_clipped"] = (norm.detach() > c.clip_norm).to(norm.dtype)
         return metrics | distance(log_prob.detach(), t)
 
     def loss_of(

@@ -43,7 +43,8 @@ class PatchedTraces(LanguageMeasure):
     which is worth its own score alone: no credit flows across a patch.
 
     `acts`: patches for each walk. Success is that of walks without any. "UI-S1: Advancing GUI
-    Automation via Semi-online Reinforcement Learning", arXiv 2509.11543, and the authors' code (X-PLUG/MobileAgent, UI-S1)."""
+    Automation via Semi-online Reinforcement Learning", arXiv 2509.11543, and the authors' code
+    (X-PLUG/MobileAgent, UI-S1)."""
 
     provides = ("signals.step_return", "groups.step")
     fulfils = (Requirement.REPLAYED_TRACES,)

@@ -46,7 +46,12 @@ ADVANTAGES = (
         selection=(selection.DropMedian(),),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.04),),
-        differences=("of equal median answers the first in the batch is left out",),
+        differences=(
+            "of equal median answers the first in the batch is left out",
+            "where more than half of a prompt's answers earn the same, the others' advantages are "
+            "1,000 times their distance and the gradient is clipped, as in the authors' code; "
+            "`policy/gradient_clipped` says how often",
+        ),
         version=2,
     ),
     Recipe(
