@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mbrl.policy_gradient import RECIPES
-from mbrl.policy_gradient.axes.modulation_lengths import LongerRight
+from mbrl.policy_gradient.axes.modulation_lengths import LongerRight, common
 from mbrl.policy_gradient.axes.regulariser import EntropyBand, EntropyBonus
 from mbrl.policy_gradient.measures.schedules import faded, grown, phase_weight
 from tests.mbrl.policy_gradient import cases
@@ -65,3 +65,10 @@ def test_what_a_longer_right_answer_loses() -> None:
             assert torch.equal(changed[[0, 2]], advantage[[0, 2]])
             assert torch.equal(changed[1, :4], advantage[1, :4])
             assert changed[1, 4:].tolist() == pytest.approx([sign - f] * 16, abs=1e-6)
+
+
+def test_what_is_common_ends_where_sequences_part() -> None:
+    node = torch.tensor([[0, 1, 5, 5], [0, 2, 5, 5], [0, 1, 5, 5]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 1, 1]]).bool()
+    shared = common(node, mask, torch.tensor([0, 0, 0]))
+    assert shared.int().tolist() == [[1, 1, 1, 1], [1, 0, 0, 0], [1, 0, 0, 0]]
