@@ -1,7 +1,7 @@
 """Parts that change the policy: which tokens it may say, and what an update sees of it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -122,8 +122,12 @@ class Tempered:
     ) -> None:
         self.model, self.temperature, self.statistics = model, temperature, statistics
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
+    def parameters(self) -> Iterator[nn.Parameter]:
+        parameters: Iterator[nn.Parameter] = self.model.parameters()
+        return parameters
+
+    def cache(self, rows: int, capacity: int) -> Any:
+        return self.model.cache(rows, capacity)
 
     def extend(self, tokens: Tensor, real: Tensor, cache: Any) -> Tensor:
         return self.changed(self.model.extend(tokens, real, cache))
