@@ -18,15 +18,16 @@ from mbrl.policy_gradient.schedulers.self_consistency import (
     majority_right,
 )
 
+SURE = 0.75  # of a pool that is one answer, from which a question counts as sure
 ALLOCATIONS = ("uniform", "pets", "pets-online")
 
 
 @dataclass(frozen=True)
 class Votes:
     """Of votes with `budget` answers a question on average: how many there were (`used`), those of
-    questions whose whole pool is of one answer (`sure`, NaN without one) and of the others
-    (`torn`), the share of questions whose vote is that of their whole pool (`agrees`), and that of
-    right votes (`accuracy`)."""
+    questions of whose whole pool one answer has three quarters or more (`sure`, NaN without one)
+    and of the others (`torn`), the share of questions whose vote is that of their whole pool
+    (`agrees`), and that of right votes (`accuracy`)."""
 
     allocation: str
     budget: int
@@ -89,7 +90,7 @@ def voted(pool: VotePool, allocation: str, budget: int, *, draws: int = 20, seed
             )
         )
         accuracy += float(np.mean([majority_right(own) for own in shown]))
-    sure = np.array([len(set(own)) == 1 for own in pool.answers[half:]])
+    sure = np.array([leads(own) >= SURE for own in pool.answers[half:]])
     means = used.mean(0)
     return Votes(
         allocation,
@@ -136,6 +137,11 @@ def lead(votes: Sequence[tuple[Hashable, bool]]) -> Hashable:
     for answer, _ in votes:
         counts[answer] = counts.get(answer, 0) + 1
     return max(counts, key=lambda answer: counts[answer])
+
+
+def leads(answers: Sequence[Hashable]) -> float:
+    """The share of the commonest answer."""
+    return max(map(list(answers).count, set(answers))) / len(answers)
 
 
 def pool_votes(pool: VotePool) -> list[list[tuple[Hashable, bool]]]:

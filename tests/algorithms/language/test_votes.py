@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from algorithms.language.evaluation import answers
-from algorithms.language.votes import VotePool, allocated, lead, voted
+from algorithms.language.votes import VotePool, allocated, lead, leads, voted
 from mbrl.errors import ConfigError
 from tests.algorithms.language.cases import learner, lenient
 
@@ -64,6 +64,7 @@ def test_uniform_votes_by_hand() -> None:
     assert found.agrees == pytest.approx(np.mean(agrees))
     assert found.accuracy == pytest.approx(np.mean(right))
     assert lead([("b", True), ("a", False)]) == "b"
+    assert leads(["a", "b", "a", "a"]) == 0.75
 
 
 def test_answers_are_known_by_what_they_mean() -> None:
