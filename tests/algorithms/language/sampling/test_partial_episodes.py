@@ -16,6 +16,7 @@ from algorithms.language.sampling.partial_episodes import (
     PivotCollector,
     PruningCollector,
     ResumedCollector,
+    earned_since,
 )
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
@@ -214,3 +215,9 @@ def test_one_turn_more_from_every_start(warm: Path) -> None:
         LanguageConfig(task="digits", starts_share=0.5, starts_steps=2)
     with pytest.raises(ConfigError, match="1 is for starts_share above 0"):
         LanguageConfig(task="digits", starts_steps=1)
+
+
+def test_turns_that_were_given_earn_nothing_more() -> None:
+    replies = [Reply(0.5, False), Reply(0.25, False), Reply(0.125, True)]
+    row = Conversation(Problem("x", 1), [], replies=replies, given=2)
+    assert earned_since(row) == 0.125
