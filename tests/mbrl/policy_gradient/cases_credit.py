@@ -8,7 +8,8 @@ from mbrl.types import Trajectories
 
 # In [0, 1]: at every step; of every turn; of every sequence; of every prompt.
 STEPS = ("match_score", "progress", "grounding", "subgoal", "switch", "value_high", "value_switch")
-TURNS = ("accuracy", "confidence", "coverage", "utterance_q", "utterance_v", "void")
+# (Nothing reads `matched`; with it the others are those that other code was recorded on.)
+TURNS = ("accuracy", "confidence", "matched", "coverage", "utterance_q", "utterance_v", "void")
 SEQUENCES = (
     "consistency",
     "format_reward",
