@@ -69,6 +69,7 @@ class PolicyGradientConfig(Settings):
     minibatches: Count = 4  # updates a pass
     clip_norm: Positive = 0.5  # largest norm of a gradient
     normalise_obs: bool = False  # standardise observations with all that was seen
+    ramp_rounds: Count = 100  # over which a recipe's schedule runs (D3S)
     scheduler: str = "uniform"  # which start states get how many copies
     scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
     pool: CountOrZero = 0  # start states that come again, for a scheduler; 0: always new ones

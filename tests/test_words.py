@@ -46,7 +46,6 @@ RETIRED = {
 }
 # Names in checkpoints and recorded settings.
 KEPT = {
-    ("self_consistency.py", "law"),
     ("risk.py", "law"),
     ("values.py", "told"),
 }

@@ -18,7 +18,8 @@ from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import numbered
 from mbrl.policy_gradient.measure import Measure, chosen
 from mbrl.policy_gradient.measures.group_ids import bundled
-from mbrl.policy_gradient.measures.trackers import EntropyHistory, QuantileTracker
+from mbrl.policy_gradient.measures.schedules import grown
+from mbrl.policy_gradient.measures.trackers import EntropyHistory, QuantileTracker, RoundCounter
 from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.trainer import with_fields
 from mbrl.training import Metrics
@@ -168,6 +169,22 @@ class EntropyControl(ControlMeasure):
         return with_fields(episodes, "signals", entropy_weight=torch.full_like(t.reward, weight))
 
 
+class GrowingShare(ControlMeasure):
+    """`signals.schedule`: min(1, round / `ramp_rounds`), rounds from 0. D3S, arXiv 2509.22115."""
+
+    provides = ("signals.schedule",)
+    fulfils = (Requirement.GROWING_SHARE,)
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.tracker = RoundCounter()
+
+    def measure(self, episodes: Episodes) -> Episodes:
+        growth = grown(self.tracker.next(), self.agent.config.ramp_rounds)
+        value = torch.full_like(episodes.data.reward, growth)
+        return with_fields(episodes, "signals", schedule=value)
+
+
 class CriticValues(ControlMeasure):
     """`signals.value` and `signals.next_value` of a critic that is learned beside the policy, on
     squared errors to the targets of the recipe's credit, or on their likelihood under a generalised
@@ -226,6 +243,7 @@ MEASURES: tuple[type[ControlMeasure], ...] = (
     GradientNorms,
     EntropyOfTurns,
     EntropyControl,
+    GrowingShare,
 )
 
 

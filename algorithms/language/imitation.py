@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from algorithms.language.learner import LanguageLearner, LanguageLearnerConfig, state_at, trainable
 from algorithms.language.models.passes import passes
-from algorithms.language.sampling.contexts import opening
+from algorithms.language.sampling.contexts import after_example, opening
 from algorithms.language.sampling.rollouts import Rollouts, demonstrated
+from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
 from mbrl.config import Count, Probability
 from mbrl.errors import ConfigError
@@ -24,6 +25,15 @@ class ImitationConfig(LanguageLearnerConfig):
 
     rows: Count = 64  # demonstrations in an update
     hinted: Probability = 0.0  # of demonstrations that a hint of the task precedes
+    shots: Probability = 0.0  # of demonstrations that a solved example precedes; not with hinted
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shots and (self.hinted or text_task(self.task).max_turns > 1):
+            raise ConfigError(
+                f"shots is {self.shots}, hinted {self.hinted} and the task {self.task}: examples "
+                "are for tasks of one turn, and not beside hints"
+            )
 
 
 class Imitation(LanguageLearner):
@@ -66,7 +76,7 @@ class Imitation(LanguageLearner):
         numbers = self.new_numbers(self.config.rows)
         rngs = [random.Random(f"demonstration {self.seed} {n}") for n in numbers]
         problems = [self.problem(n) for n in numbers]
-        if not self.config.hinted:
+        if not self.config.hinted and not self.config.shots:
             return demonstrated(self.codec, self.task, problems, rngs)
         hints = [random.Random(f"hint {self.seed} {n}") for n in numbers]
         openings = [self.opening(p, rng) for p, rng in zip(problems, hints, strict=True)]
@@ -75,6 +85,8 @@ class Imitation(LanguageLearner):
     def opening(self, problem: Problem, rng: random.Random) -> list[int]:
         """The problem, in a share `hinted` of cases with a hint, at random one for the beginning or
         for one who has said a part of a demonstrated turn."""
+        if self.config.shots:
+            return self.after_shot(problem, rng)
         if rng.random() >= self.config.hinted:
             return opening(self.codec, problem)
         shown = self.task.demonstration(problem, [], rng)
@@ -82,6 +94,14 @@ class Imitation(LanguageLearner):
         if self.task.max_turns > 1:
             turns = []
         return opening(self.codec, problem, self.task.hint(problem, turns))
+
+    def after_shot(self, problem: Problem, rng: random.Random) -> list[int]:
+        """The problem, in a share `shots` of cases after a solved one of its level."""
+        if rng.random() >= self.config.shots:
+            return opening(self.codec, problem)
+        other = self.task.problem(problem.level, rng, held_out=False)
+        shown = self.task.demonstration(other, [], rng)
+        return after_example(self.codec, problem, (other.prompt, shown))
 
     def update(self, batch: Rollouts) -> Metrics:
         """One step on the mean negative log-likelihood of the turns' tokens."""

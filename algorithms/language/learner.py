@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from algorithms.language import domains
+from algorithms.language.domains import Domains
 from algorithms.language.models import huggingface
 from algorithms.language.models.passes import Pass, passes, together
 from algorithms.language.models.protocol import LanguageModel
@@ -65,9 +67,10 @@ class ModelConfig(Settings):
 class LanguageLearnerConfig(Settings):
     """What every learner of a text task is set with."""
 
-    task: str = "addition"  # a name of `language list`
+    task: str = "addition"  # a name of `language list`, or several: addition+sorting
     levels: tuple[CountOrZero, ...] = ()  # difficulties trained on; none: the task's own
     pool: CountOrZero = 0  # how many problems there are to train on; 0: without end
+    shares: tuple[Positive, ...] = ()  # of problems, by the parts of the task; none: by levels
     turn_tokens: Count | None = None  # longest turn; None: the task's
     model: ModelConfig = field(default_factory=ModelConfig)
     learning_rate: Positive = 1e-3  # Adam
@@ -83,6 +86,7 @@ class LanguageLearnerConfig(Settings):
                 raise ConfigError(
                     f"levels is {self.levels}, {self.task} has {', '.join(map(str, task.levels))}"
                 )
+        domains.check(self, task)
 
 
 class LanguageLearner(ABC):
@@ -114,6 +118,7 @@ class LanguageLearner(ABC):
         self.modules: dict[str, nn.Module] = {"model": self.model}
         self.optimisers = {"model": adam(trainable(self.model), self.config.learning_rate)}
         self.drawn = 0  # problems so far
+        self.domains = Domains(self.task, self.levels, self.config.shares)
 
     @classmethod
     @abstractmethod
@@ -133,7 +138,7 @@ class LanguageLearner(ABC):
         one seed, other problems are demonstrated than rewards are given for."""
         at = number % self.config.pool if self.config.pool else number
         rng = random.Random(f"{self.series}{self.seed} {at}")
-        return self.task.problem(rng.choice(self.levels), rng, held_out=False)
+        return self.task.problem(self.domains.draw(rng), rng, held_out=False)
 
     def new_numbers(self, count: int) -> list[int]:
         """The next `count` problems' numbers."""

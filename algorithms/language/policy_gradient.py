@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.language import measures, schedule
+from algorithms.language.domains import domains_of, learned_groups
 from algorithms.language.learner import (
     LanguageLearner,
     log_probs_and_entropy_at,
@@ -49,6 +50,7 @@ class LanguagePolicyGradient(LanguageLearner):
         seed: int = 0,
     ) -> None:
         super().__init__(spec, config, device=device, seed=seed)
+        self.domains = domains_of(self.config, self.task, self.levels)
         self.recipe: Recipe = schedule.fitted(recipe(self.config.recipe), self.config)
         self.trainer: Trainer[Rollouts] = Trainer(
             self.recipe,
@@ -116,12 +118,17 @@ class LanguagePolicyGradient(LanguageLearner):
         """Make a round of these conversations, which have `old` log-probs; returns how many updates
         follow."""
         batch = self.estimated(rollouts)
+        worth = (batch.estimate.advantage * batch.estimate.weight).abs().sum(1)
+        levels = [problem.level for problem in rollouts.problems]
+        self.domains.count(learned_groups(rollouts.data.groups["prompt"][:, 0], worth, levels))
         self.of_round = self.round_metrics(batch)
         return self.trainer.begin_round(batch)
 
     def sample_round(self) -> Rollouts:
         """Conversations of a round, with the `old` log-probs of the policy that had them: those
         that come again have the sampler's own."""
+        if self.domains.advance(self.tokens["sampled"]):
+            self.begin_stage()
         rollouts = self.with_old(self.collector.collect())
         known, signals = rollouts.data.log_probs, rollouts.data.signals
         if (taught := signals.get("teacher")) is not None:  # nobody's log-probs: as if sampled
@@ -131,6 +138,29 @@ class LanguagePolicyGradient(LanguageLearner):
             return rollouts
         known["old"] = torch.where(again > 0, known["behaviour"], known["old"])
         return rollouts
+
+    def begin_stage(self) -> None:
+        """A stage of one part of the task begins: with its learning rate, and a new state of the
+        optimiser where the settings say so."""
+        c, stage, optimiser = self.config, self.domains.stage, self.optimisers["model"]
+        if c.stage_reset:
+            optimiser.state.clear()
+        rate = c.learning_rate if stage is None else stage.learning_rate or c.learning_rate
+        for group in optimiser.param_groups:
+            group["lr"] = group["full"] = rate
+
+    @property
+    def stage_over(self) -> bool:
+        """Whether the next round is of another stage."""
+        return self.domains.over(self.tokens["sampled"])
+
+    @property
+    def turn_tokens(self) -> int | None:
+        """The longest turn of the round."""
+        stage = self.domains.stage
+        own = None if stage is None else stage.turn_tokens
+        limit: int | None = own or self.config.turn_tokens
+        return limit
 
     def sampling_model(self) -> Any:
         """What conversations are sampled with: the model, as measures change it."""
@@ -189,7 +219,9 @@ class LanguagePolicyGradient(LanguageLearner):
         rollouts, t, like = batch.rollouts, batch.data, batch.estimate.advantage
         success = rollouts.success.to(like)
         own = t.signals["aided"][:, 0] < 0.5 if "aided" in t.signals else success >= 0
-        acts = [part.acts for part in self.measures if part.acts is not None]
+        parts: list[Any] = [*self.measures, self.collector]
+        acts = [part.acts for part in parts if part.acts is not None]
+        by_itself = [part.success for part in self.measures if part.success is not None]
         prompt = t.groups["prompt"][:, 0]
         sizes = like.new_zeros(int(prompt.max()) + 1).index_add(0, prompt, torch.ones_like(success))
         right = torch.zeros_like(sizes).index_add(0, prompt, success)
@@ -199,7 +231,9 @@ class LanguagePolicyGradient(LanguageLearner):
         age = torch.where(t.mask, self.updates - t.policy_version, 0)
         return {
             # Of what the policy did by itself: no hint, prefix or correction counts as its answer.
-            "rollout/success": success[own].sum() / own.sum().clamp_min(1),
+            "rollout/success": like.new_tensor(by_itself[0])
+            if by_itself
+            else success[own].sum() / own.sum().clamp_min(1),
             "rollout/reward": torch.where(t.mask, t.reward, 0.0).sum() / len(rollouts),
             "rollout/mixed_groups": ((right > 0) & (right < sizes)).to(like).mean(),
             "rollout/length": t.lengths.to(like).mean(),
@@ -219,6 +253,8 @@ class LanguagePolicyGradient(LanguageLearner):
         """One step of the model on the recipe's loss, and of what is learned beside it."""
         self.set_rate()
         t = batch.rollouts.data
+        for measure in self.measures:
+            measure.before_update(batch.rollouts)
         metrics = self.descend(batch)
         for measure in self.measures:
             metrics |= measure.learn(batch.rollouts, batch.targets)
@@ -258,6 +294,7 @@ class LanguagePolicyGradient(LanguageLearner):
         steps = t.mask.sum().clamp_min(1)
         metrics["policy/entropy"] = torch.where(t.mask, entropy.detach(), 0.0).sum() / steps
         metrics["policy/gradient_norm"] = norm.detach()
+        metrics["policy/gradient_clipped"] = (norm.detach() > c.clip_norm).to(norm.dtype)
         return metrics | distance(log_prob.detach(), t)
 
     def loss_of(
@@ -313,6 +350,7 @@ class LanguagePolicyGradient(LanguageLearner):
         return super().state_dict() | {
             "queue": [plain(rollouts) for rollouts in self.queue],
             "tokens": dict(self.tokens),
+            "domains": self.domains.state_dict(),
             "parts": [measure.state_dict() for measure in self.measures],
             "rounds": self.collector.state_dict(),
             **self.trainer.state_dict(),
@@ -323,6 +361,8 @@ class LanguagePolicyGradient(LanguageLearner):
         super().load_state_dict(state)
         self.queue = [from_plain(values) for values in state["queue"]]
         self.tokens = dict(state["tokens"])
+        if "domains" in state:  # not in checkpoints of before there were parts
+            self.domains.load_state_dict(state["domains"])
         for measure, values in zip(self.measures, state["parts"], strict=True):
             measure.load_state_dict(values)
         self.collector.load_state_dict(state["rounds"])

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from algorithms.language import measures
 from algorithms.language.measures.base import LanguageMeasure
-from algorithms.language.models.vocabulary import ALPHABET
+from algorithms.language.prompts import prompt_features
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
+from algorithms.language.tasks.joint import APART
+from algorithms.language.value_model import PolicyValue
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe, recipe
 from mbrl.policy_gradient.axes.credit import Bootstrapped, Credit
@@ -34,12 +35,25 @@ TEMPLATES = (  # around a prompt; the first one is the prompt alone
     "{} go",
     "what comes after {}",
 )
-BIGRAMS = 64  # places that pairs of characters share
 
 
 def settings(config: Any) -> Any:
     """The settings of the run's scheduler."""
     return written(config.scheduler, config.scheduler_settings)
+
+
+def value_of(config: Any) -> PolicyValue | None:
+    """The value model of the run's scheduler. Raises `ConfigError` where its file is of another
+    task."""
+    if config.value is None:
+        return None
+    value = PolicyValue.load(config.value)
+    if value.config.task != config.task:
+        raise ConfigError(
+            f"value is {config.value}, which is of the task {value.config.task}, and the run is of "
+            f"{config.task}; make one by `language fit-value --task {config.task}`"
+        )
+    return value
 
 
 def fulfilled(config: Any) -> tuple[Requirement, ...]:
@@ -96,6 +110,12 @@ def check(config: Any, objective: Recipe) -> None:
         )
     if config.horizon:
         Horizon(config.horizon, config.horizon_every)
+    check_starts(config)
+    if config.value is not None and config.scheduler not in ("v0", "v_half_scheduler"):
+        raise ConfigError(
+            f"value is {config.value} and the scheduler {config.scheduler}; a value model is for "
+            "v0 and v_half_scheduler"
+        )
     task, kinds = text_task(config.task), measures.kinds(objective)
     own = any(kind.roll_out is not LanguageMeasure.roll_out for kind in kinds)
     if config.group == 1 and config.scheduler == "uniform" and objective.compares and not own:
@@ -139,11 +159,24 @@ def check(config: Any, objective: Recipe) -> None:
         )
 
 
+def check_starts(config: Any) -> None:
+    if config.starts_steps > 1 or (config.starts_steps and not config.starts_share):
+        raise ConfigError(
+            f"starts_steps is {config.starts_steps} and starts_share {config.starts_share}; "
+            "starts_steps is 0 or 1, and 1 is for starts_share above 0"
+        )
+
+
 def check_scheduler(config: Any, objective: Recipe) -> None:
     if config.pool < 1:
         raise ConfigError(
             f"the scheduler {config.scheduler} chooses among problems that come again; give pool "
             "the number of problems, or take the scheduler uniform"
+        )
+    if config.scheduler == "v0" and config.value is None:
+        raise ConfigError(
+            "the scheduler v0 reads a value model, and value is None; make one by `python -m "
+            f"experiments language fit-value --task {config.task} --out FILE`, and give its file"
         )
     lacking = set(SCHEDULERS[config.scheduler].make.reads) - set(text_task(config.task).signals)
     if lacking:
@@ -160,23 +193,16 @@ def check_scheduler(config: Any, objective: Recipe) -> None:
 
 def pool_of(problems: Sequence[Problem]) -> Pool:
     """What a scheduler may know of `problems`. Features are the shares of characters, of pairs of
-    characters (hashed) and the level, each of length 1. Levels are ranks of those that occur. All
-    are one family: a text task is one generator of problems at all its levels, so SCALER has one
-    environment, whose difficulty it follows."""
-    ranks = {level: i for i, level in enumerate(sorted({p.level for p in problems}))}
+    characters (hashed) and the level, each of length 1. Each task of a joint one is a family, of
+    those that occur: one generator of problems, an environment of SCALER, whose difficulty it
+    follows. Levels are ranks of those that occur in a family."""
+    known = sorted({p.level for p in problems})
+    parts = sorted({level // APART for level in known})
+    ranks = {level: sum(x // APART == level // APART and x < level for x in known)
+             for level in known}  # fmt: skip
     levels = torch.tensor([ranks[p.level] for p in problems])
+    families = torch.tensor([parts.index(p.level // APART) for p in problems])
+    places = torch.tensor([known.index(p.level) for p in problems])
     features = torch.stack([prompt_features(p.prompt) for p in problems])
-    features = torch.cat([features, torch.eye(len(ranks))[levels]], 1)
-    return Pool(len(problems), features, levels, torch.zeros_like(levels))
-
-
-def prompt_features(prompt: str) -> Tensor:
-    """[len(ALPHABET) + BIGRAMS]: the characters and the pairs of them."""
-    ids = [i for i in (ALPHABET.find(c) for c in prompt) if i >= 0]
-    single = torch.zeros(len(ALPHABET))
-    double = torch.zeros(BIGRAMS)
-    for i in ids:
-        single[i] += 1
-    for a, b in zip(ids, ids[1:], strict=False):
-        double[(31 * a + b) % BIGRAMS] += 1
-    return torch.cat([torch.nn.functional.normalize(v, dim=0) for v in (single, double)])
+    features = torch.cat([features, torch.eye(len(known))[places]], 1)
+    return Pool(len(problems), features, levels, families)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from algorithms.language import measures, schedule
+from algorithms.language import domains, measures, schedule
 from algorithms.language.learner import LanguageLearnerConfig
 from algorithms.language.sampling.tokens import Sampling
+from algorithms.language.tasks import text_task
 from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Rate
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe
@@ -51,10 +52,21 @@ class LanguageConfig(LanguageLearnerConfig):
     old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first
     # Who says which steps are flawed to a recipe that asks.
     flaws: Literal["program", "learned"] = "program"  # the task, or a head that learns it
+    ramp_rounds: Count = 100  # over which a recipe's schedule runs (D3S, Q-Hawkeye)
+    # Of mantissa in the sampler's weights, where a recipe replays experts; 0: all.
+    sampler_bits: CountOrZero = 0
+    logged: Count = 500  # problems that a recipe of recorded answers (A-LoL) has answers to
     expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
+    # Parts of a joint task: whether shares are of problems drawn or of groups learned from; or one
+    # part after the other, as "sorting" or "sorting:levels=3/4,learning_rate=1e-4,tokens=5000".
+    shares_of: Literal["drawn", "learned"] = "drawn"
+    stages: tuple[str, ...] = ()
+    stage_tokens: Count = 100_000  # sampled in a stage that does not say
+    stage_reset: bool = False  # a stage begins with a new state of the optimiser
     # Rounds. Schedulers other than uniform choose among the `pool` problems.
     scheduler: str = "uniform"  # which problems get how many conversations
     scheduler_settings: tuple[str, ...] = ()  # its own ones, as name=value
+    value: str | None = None  # file of `language fit-value`, for v0 and v_half_scheduler
     replay: Count = 64  # latest groups kept, for a scheduler or recipe that mixes them in
     mixed_share: Probability = 0.5  # of groups from earlier policies, where a recipe takes them
     mixed_rounds: CountOrZero = 100  # with them; after that all are new
@@ -62,6 +74,7 @@ class LanguageConfig(LanguageLearnerConfig):
     horizon: tuple[Count, ...] = ()  # most turns, stage by stage; none: the task's
     horizon_every: Count = 50  # rounds of a stage
     starts_share: Probability = 0.0  # of groups that go on from partial conversations (ExIt)
+    starts_steps: CountOrZero = 0  # 1: one turn more and no longer; 0: to the end
     starts_kept: Count = 512  # partial conversations that are kept
     prune_at: CountOrZero = 0  # tokens after which conversations are pruned (ARRoL); 0: never
     prune_to: Rate = 0.5  # share of a group's unfinished conversations that goes on
@@ -84,6 +97,7 @@ class LanguageConfig(LanguageLearnerConfig):
                 f"staleness is {self.staleness} updates, it must be a multiple of the {each} "
                 "updates of a round (epochs times minibatches), 0 for none"
             )
+        domains.check_rounds(self, text_task(self.task))
         objective = recipe(self.recipe)
         measures.check(objective, FIELDS, (*FULFILS, *schedule.fulfilled(self)))
         measures.check_settings(objective, self)

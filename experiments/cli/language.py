@@ -10,6 +10,7 @@ import torch
 import tyro
 from rich.console import Console
 
+from algorithms.language.domains import forgetting
 from algorithms.language.evaluation import Score, answers, score, solved
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.models import huggingface, smollm2
@@ -17,7 +18,10 @@ from algorithms.language.policy_gradient import LanguageConfig
 from algorithms.language.sampling import async_collector
 from algorithms.language.sampling.rollouts import roll_out
 from algorithms.language.sampling.tokens import Sampling
-from algorithms.language.tasks import TASKS, text_task
+from algorithms.language.tasks import TASKS, level_name, parts_of, text_task
+from algorithms.language.votes import ALLOCATIONS, VotePool, voted
+from experiments.cli import language_sequence
+from experiments.cli.language_value import FitValue
 from experiments.reports.grid import grid
 from experiments.runs import folders
 from experiments.runs import language as language_run
@@ -34,7 +38,9 @@ HELP = """usage: python -m experiments language COMMAND [options]
   list        the text tasks, with an example of each
   warm-start  train a new model on demonstrations until it solves some problems
   run RECIPE  train it on rewards by a recipe (see `list recipes`)
-  evaluate    accuracy by difficulty, pass@k and cons@k of a run's model
+  sequence    recipes one after the other, such as both stages of SCoRe
+  fit-value   pretrain a value model on many policies, for the schedulers v0 and v_half_scheduler
+  evaluate    accuracy by difficulty, pass@k and cons@k of a run's model, votes
   replay      repeat a run with workers from its schedule, and compare the model
   converse    print conversations of a run's model with its task
   rates       what a model from a folder solves before any training, task by task
@@ -171,16 +177,33 @@ def show(folder: Path) -> None:
     result = folders.read_json(folder / "result.json")
     scores = [Score(**{**s, "passes": {}, "agrees": {}}) for s in result["levels"]]
     settings, config = language_run.read_settings(folder)
-    trained = config.levels or text_task(config.task).trained
+    task = text_task(config.task)
+    trained = config.levels or task.trained
     table = grid("level", "accuracy", "tokens", title=f"{config.task} after {result['step']} steps")
     for s in scores:
         note = "" if s.level in trained else " (held out)"
-        table.add_row(f"{s.level}{note}", f"{s.accuracy:.3f} ± {s.error:.3f}", f"{s.length:.1f}")
+        name = level_name(task, s.level)
+        table.add_row(f"{name}{note}", f"{s.accuracy:.3f} ± {s.error:.3f}", f"{s.length:.1f}")
     Console().print(table)
+    if config_stages := getattr(config, "stages", ()):
+        Console().print(stage_table(folder, config_stages))
     print(
         f"accuracy {result['accuracy']:.3f} on new problems of the trained levels, "
         f"{settings.final_problems} of each (± standard error); run folder {folder}"
     )
+
+
+def stage_table(folder: Path, stages: tuple[str, ...]) -> Any:
+    """Accuracy on every part after every stage of the run in `folder`, and how much of the best was
+    forgotten."""
+    _, config = language_run.read_settings(folder)
+    parts = [part.name for part in parts_of(text_task(config.task))]
+    scores = language_run.after_stages(folder)
+    table = grid("after", *parts, title="stages")
+    for text, row in zip(stages, scores.tolist(), strict=False):
+        table.add_row(text, *(f"{x:.3f}" for x in row))
+    table.add_row("forgotten", *(f"{x:+.3f}" for x in forgetting(scores).tolist()))
+    return table
 
 
 @dataclass(frozen=True)
@@ -194,6 +217,9 @@ class Evaluate(Settings):
     temperature: NonNegative = 1.0  # 0: the likeliest token
     top_p: Rate = 1.0  # draw from the likeliest tokens with this much probability
     seed: CountOrZero | None = None  # of the problems; None: those of every run
+    votes: CountOrZero = 0  # answers to each problem that votes are drawn from; 0: no votes
+    allocate: tuple[str, ...] = ALLOCATIONS  # of votes: uniform, pets, pets-online
+    budgets: tuple[Count, ...] = (4, 8, 16)  # answers a problem on average that a vote has
     threads: Count = 1  # CPU threads
 
     def main(self) -> int:
@@ -202,6 +228,8 @@ class Evaluate(Settings):
         options: dict[str, Any] = {"sampling": Sampling(self.temperature, self.top_p)}
         if self.seed is not None:
             options["seed"] = self.seed
+        if self.votes:
+            return show_votes(self, agent, options)
         scores = language_run.measure(agent, self.problems, self.samples, **options)
         counts = [k for k in scores[0].passes if k > 1]
         votes = [k for k in counts if scores[0].agrees]
@@ -211,9 +239,37 @@ class Evaluate(Settings):
             note = "" if s.level in agent.levels else " (held out)"
             cells = [f"{s.passes[k]:.3f}" for k in counts] + [f"{s.agrees[k]:.3f}" for k in votes]
             shown = f"{s.accuracy:.3f} ± {s.error:.3f}"
-            table.add_row(f"{s.level}{note}", shown, *cells, f"{s.length:.1f}")
+            name = level_name(agent.task, s.level)
+            table.add_row(f"{name}{note}", shown, *cells, f"{s.length:.1f}")
         Console().print(table)
         return 0
+
+
+def show_votes(chosen: Evaluate, agent: Any, options: dict[str, Any]) -> int:
+    """Print how good votes are by the number of answers, and by who gets them."""
+    if agent.task.max_turns > 1:
+        raise ConfigError(
+            f"votes is {chosen.votes}: answers are voted on, and {agent.task.name} has several "
+            "turns; leave votes at 0"
+        )
+    options = options | {"turn_tokens": agent.config.turn_tokens}
+    counts: dict[str, Any] = {"problems": chosen.problems, "samples": chosen.votes}
+    parts = [
+        part
+        for level in agent.levels
+        for part in answers(agent.model, agent.codec, agent.task, level, **counts, **options)
+    ]
+    pool = VotePool(parts, chosen.votes)
+    heads = ("answers", "of sure ones", "of others", "agrees", "accuracy")
+    table = grid("votes", *heads, title=f"{chosen.folder}, second half of {len(pool)} problems")
+    for budget in chosen.budgets:
+        for allocation in chosen.allocate:
+            v = voted(pool, allocation, budget)
+            numbers = (f"{v.used:.2f}", f"{v.sure:.2f}", f"{v.torn:.2f}")
+            shares = (f"{v.agrees:.3f}", f"{v.accuracy:.3f}")
+            table.add_row(f"{allocation}, {budget}", *numbers, *shares)
+    Console().print(table)
+    return 0
 
 
 @dataclass(frozen=True)
@@ -313,6 +369,8 @@ COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "list": List,
     "warm-start": warm_start_main,
     "run": run_main,
+    "sequence": lambda arguments: language_sequence.main(arguments, run_main),
+    "fit-value": FitValue,
     "evaluate": Evaluate,
     "replay": Replay,
     "converse": Converse,

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 import torch
 import tyro
+from torch import Tensor
 
+from algorithms.language.domains import by_part
 from algorithms.language.evaluation import Score, evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.learner import LanguageLearner
@@ -19,6 +21,7 @@ from algorithms.language.sampling.async_collector import (
     worker_config,
 )
 from algorithms.language.sampling.workers import KINDS, Inline
+from algorithms.language.tasks import parts_of, text_task
 from experiments.runs import folders
 from experiments.runs.job import Clock, Job
 from mbrl import agent as shared
@@ -262,7 +265,8 @@ class TextEvaluator:
         every = self.settings.interval
         first = event == "start" and agent.step == 0 and not self.file.rows()
         due = event == "step" and every > 0 and agent.step % every == 0
-        if every > 0 and (first or due):
+        due |= event == "step" and getattr(agent, "stage_over", False)
+        if (every > 0 and first) or due:
             scores = measure(agent, self.settings.eval_problems, 1)
             self.write(agent, scores)
             mean = accuracy(scores, agent.levels)
@@ -271,6 +275,7 @@ class TextEvaluator:
                 raise GoalReached
 
     def write(self, agent: Any, scores: list[Score]) -> None:
+        over = getattr(agent, "stage_over", False)
         for score in scores:
             self.file.append(
                 {
@@ -282,6 +287,7 @@ class TextEvaluator:
                     "error": score.error,
                     "length": score.length,
                 }
+                | ({"stage": agent.domains.at, "over": int(over)} if agent.domains.stages else {})
             )
 
     def truncate(self, step: int) -> None:
@@ -317,8 +323,28 @@ def accuracy(scores: list[Score], levels: tuple[int, ...]) -> float:
 def summary(agent: Any, scores: list[Score]) -> dict[str, Any]:
     """The result of a finished run."""
     others = tuple(level for level in agent.task.levels if level not in agent.levels)
+    parts = {
+        part.name: accuracy(scores, tuple(own))
+        for part, own in zip(parts_of(agent.task), by_part(agent.task, agent.levels), strict=True)
+    }
     return {
         "accuracy": accuracy(scores, agent.levels),
         "accuracy_other_levels": accuracy(scores, others) if others else None,
         "levels": [asdict(s) for s in scores],
-    }
+    } | ({"parts": parts} if len(parts) > 1 else {})
+
+
+def after_stages(folder: Path) -> Tensor:
+    """[N, D]: the accuracy on each part's trained levels at the end of every stage of the run in
+    `folder`, the last row after the whole run: that of its final problems."""
+    _, config = read_settings(folder)
+    task = text_task(config.task)
+    levels = by_part(task, config.levels or task.trained)
+    rows = MetricsFile(folder / "evaluations.csv").rows()
+    ends: dict[str, dict[int, float]] = {}
+    for r in rows:
+        if r.get("over") == "1":
+            ends.setdefault(r["stage"], {})[int(r["level"])] = float(r["accuracy"])
+    matrix = [[sum(own[x] for x in part) / len(part) for part in levels] for own in ends.values()]
+    result = folders.read_json(folder / "result.json")
+    return torch.tensor([*matrix, list(result["parts"].values())], dtype=torch.float64)

@@ -30,6 +30,8 @@ class Measure(Generic[R]):
         # How much the measure's mechanism did in the latest round, 0 for nothing; None: it has none
         # that could fail to act. A recipe's number is the least of its measures'.
         self.acts: float | None = None
+        # Of what the policy did by itself, where a round's sequences do not tell it; None: they do.
+        self.success: float | None = None
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:

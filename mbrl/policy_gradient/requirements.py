@@ -75,6 +75,17 @@ class Requirement(Enum):
     EXPERT_DISTRIBUTION = "an expert's whole distribution at every step"
     GROWING_DEPTH = "conversations whose depth grows"
     TEACHER_FIRST = "conversations that an expert begins, ever shorter"
+    ENTROPY_TEMPERATURE = "answers sampled hotter where the policy is uncertain"
+    LOGGED_ANSWERS = "recorded answers, drawn by their advantage under the first policy"
+    ATTEMPTS = "several attempts at one answer"
+    ENTROPY_PHASE = "the phase of training that weighs an entropy term"
+    GROWING_SHARE = "how far a schedule has come that ends with all data"
+    FADING_CONTRAST = "the weight of a contrast that fades with training"
+    RIGHT_LENGTHS = "right answers of one prompt that differ in length"
+    ROUTING_REPLAY = "updates in which tokens take the experts of the policy before them"
+    ROLLOUT_ROUTING_REPLAY = "updates in which tokens take the experts of the sampler"
+    VOTE_FORKS = "answers that fork where the policy is uncertain, for votes"
+    SEEDED_ATTEMPTS = "answers after solved examples, where none is right without"
     LOOKAHEAD_TREES = "answers that branch at likely tokens, pruned where branches stay alike"
 
     def __str__(self) -> str:

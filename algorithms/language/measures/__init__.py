@@ -9,10 +9,12 @@ from algorithms.language.measures.answers import (
     Paraphrases,
     PredictedScore,
 )
+from algorithms.language.measures.attempts import Attempts, RightLengths
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.branches import BalancedBranches, ToolBranches
-from algorithms.language.measures.critics import Critic, Progress, Utterances
+from algorithms.language.measures.critics import Critic, Progress
 from algorithms.language.measures.flaws import Flawed
+from algorithms.language.measures.forks import ForkedVotes
 from algorithms.language.measures.gains import AnswerGain, ObservationGain, Probes
 from algorithms.language.measures.groups import Bundles, Histories, Pairs
 from algorithms.language.measures.guided import (
@@ -23,7 +25,6 @@ from algorithms.language.measures.guided import (
     TextFeedback,
 )
 from algorithms.language.measures.judged import (
-    Matched,
     MatchScore,
     ProcessReward,
     ReasoningConsistency,
@@ -37,8 +38,9 @@ from algorithms.language.measures.likelihoods import (
     GradientNorms,
     PromptConfidence,
 )
+from algorithms.language.measures.logged import LoggedAnswers
 from algorithms.language.measures.lookahead import LookaheadTrees
-from algorithms.language.measures.policies import Masked, Perturbed
+from algorithms.language.measures.policies import EntropyTemperature, Masked, Perturbed
 from algorithms.language.measures.prefixes import (
     CorrectedSteps,
     HintedPrefixes,
@@ -46,6 +48,9 @@ from algorithms.language.measures.prefixes import (
     SolvedPrefixes,
 )
 from algorithms.language.measures.recoveries import ErrorContexts, PurifiedTurns
+from algorithms.language.measures.routing import RoutedSampler, RoutedUpdates
+from algorithms.language.measures.schedules import EntropyPhase, FadingContrast, GrowingShare
+from algorithms.language.measures.seeds import SeededAttempts
 from algorithms.language.measures.subgoals import Subgoals
 from algorithms.language.measures.teachers import (
     ExpertDistribution,
@@ -54,12 +59,13 @@ from algorithms.language.measures.teachers import (
     InformedTeacher,
     TeacherFirst,
 )
+from algorithms.language.measures.traces import PatchedTraces
 from algorithms.language.measures.trees import DivergentTrees, Sets
 from algorithms.language.measures.turns import Backwards, OneToken
+from algorithms.language.measures.utterances import Utterances
 from algorithms.language.measures.values import (
     GreedyReturn,
     PriorValue,
-    ReferenceValue,
     TrackedValue,
 )
 from mbrl.errors import ConfigError
@@ -72,7 +78,7 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     Flawed,
     ReasoningConsistency,
     ProcessReward,
-    Matched,
+    PatchedTraces,
     MatchScore,
     Histories,
     Bundles,
@@ -83,7 +89,7 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     Paraphrases,
     PredictedScore,
     GreedyReturn,
-    ReferenceValue,
+    LoggedAnswers,
     PriorValue,
     TrackedValue,
     AnswerGain,
@@ -94,11 +100,19 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     Expert,
     GradientNorms,
     EntropyHistory,
+    EntropyPhase,
     EntropyControl,
+    GrowingShare,
+    FadingContrast,
+    Attempts,
+    RightLengths,
     Critic,
     Progress,
     Utterances,
     Masked,
+    EntropyTemperature,
+    RoutedUpdates,
+    RoutedSampler,
     Perturbed,
     ToolBranches,
     BalancedBranches,
@@ -124,6 +138,8 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     GrowingDepth,
     TeacherFirst,
     LookaheadTrees,
+    ForkedVotes,
+    SeededAttempts,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

@@ -27,15 +27,19 @@ WORDINGS = 4  # of one problem in a round, at most
 
 
 class Kinds(LanguageMeasure):
-    """`groups.cluster`: conversations of one prompt whose last turns have one `meaning`."""
+    """`groups.cluster`: conversations of one prompt whose last turns have one `meaning`. `acts`:
+    the share of prompts whose answers differ in it."""
 
     provides = ("groups.cluster",)
     fulfils = (Requirement.ANSWER_CLUSTERS, Requirement.SEQUENCE_KINDS)
 
     def measure(self, rollouts: Rollouts) -> Rollouts:
-        at: dict[Hashable, int] = {}
+        at: dict[tuple[int, int | str], int] = {}
         keys = zip(prompts(rollouts), meanings(rollouts), strict=True)
         ids = [at.setdefault(key, len(at)) for key in keys]
+        kinds = [prompt for prompt, _ in at]
+        own = set(kinds)
+        self.acts = sum(kinds.count(prompt) > 1 for prompt in own) / len(own)
         return with_fields(rollouts, "groups", cluster=whole(rollouts, ids))
 
 
@@ -54,19 +58,32 @@ class Majority(LanguageMeasure):
 
 
 class ConsistencyReward(LanguageMeasure):
-    """`signals.consistency_reward` in [0, 1] of the whole conversation, by `consistency_reward` of
-    mbrl/policy_gradient/measures/agreement.py. A prediction is two numbers in [0, 1]: where the
-    answer lies between the smallest (0) and the largest (1) number of its prompt's answers, 1/2 if
-    they are one or the answer is no number; and 1 if it is a number, else 0. For tasks with numbers
-    as answers: other texts are all alike."""
+    """`signals.consistency_reward` in [0, 2] of the whole conversation, by `consistency_reward` of
+    mbrl/policy_gradient/measures/agreement.py, for tasks whose answers are intervals
+    (`TextTask.interval`). No right answer is looked at.
+
+    `acts`: 1 less the mean confidence of the prompts with two intervals or more. URPA, arXiv
+    2508.06317."""
 
     provides = ("signals.consistency_reward",)
     fulfils = (Requirement.MEAN_AGREEMENT,)
 
+    @classmethod
+    def check(cls, objective: Recipe, config: Any) -> None:
+        require_task(
+            config,
+            lambda task: type(task).interval is not TextTask.interval,
+            f"recipe {objective.name} averages answers that are intervals, which those of "
+            f"{config.task} are not; a task of intervals",
+        )
+
     def measure(self, rollouts: Rollouts) -> Rollouts:
-        places = relative(rollouts)
-        points = [[0.5, 0.0] if math.isnan(x) else [x, 1.0] for x in places]
-        reward = consistency_reward(np.array(points), np.array(prompts(rollouts)))
+        task = self.agent.task
+        pairs = zip(rollouts.problems, rollouts.turns, strict=True)
+        given = [task.interval(problem, turns[-1]) for problem, turns in pairs]
+        points = np.array([(math.nan, math.nan) if x is None else x for x in given])
+        reward, confidence = consistency_reward(points, np.array(prompts(rollouts)))
+        self.acts = float(1 - confidence[confidence > 0].mean()) if (confidence > 0).any() else 0.0
         return with_fields(rollouts, "signals", consistency_reward=whole(rollouts, reward))
 
 
@@ -123,14 +140,32 @@ class Paraphrases(LanguageMeasure):
 
 class PredictedScore(LanguageMeasure):
     """`signals.predicted_score` in [1, 5] of the whole conversation, the answer as a score of
-    "Q-Hawkeye", arXiv 2601.22920: 1 for the smallest and 5 for the largest number of its prompt's
-    answers, 3 if they are one, 1 for what is no number."""
+    "Q-Hawkeye", arXiv 2601.22920: 1 for the smallest and 5 for the largest number of the task's
+    range (`TextTask.scores`), numbers outside held in it, NaN for what is no number.
+
+    `acts`: the variance of a prompt's scores over the largest that can be, mean over prompts."""
 
     provides = ("signals.predicted_score",)
     fulfils = (Requirement.PREDICTED_SCORES,)
 
+    @classmethod
+    def check(cls, objective: Recipe, config: Any) -> None:
+        require_task(
+            config,
+            lambda task: task.scores is not None,
+            f"recipe {objective.name} reads answers as scores of a fixed range, which "
+            f"{config.task} does not have; a task that has one",
+        )
+
     def measure(self, rollouts: Rollouts) -> Rollouts:
-        scores = [1.0 if math.isnan(x) else 1 + 4 * x for x in relative(rollouts)]
+        low, high = self.agent.task.scores
+        given = [x if isinstance(x, int) else math.nan for x in meanings(rollouts)]
+        scores = [1 + 4 * (min(max(x, low), high) - low) / (high - low) for x in given]
+        by: dict[int, list[float]] = {}
+        for prompt, x, score in zip(prompts(rollouts), given, scores, strict=True):
+            by.setdefault(prompt, []).extend([] if math.isnan(x) else [score])
+        self.acts = float(np.mean([np.var(own) / 4 if own else 0.0 for own in by.values()]))
+        scores = [math.nan if math.isnan(x) else s for x, s in zip(given, scores, strict=True)]
         return with_fields(rollouts, "signals", predicted_score=whole(rollouts, scores))
 
 
@@ -157,21 +192,3 @@ def meaning(turn: str) -> int | str:
 
 def meanings(rollouts: Rollouts) -> list[int | str]:
     return [meaning(turns[-1]) for turns in rollouts.turns]
-
-
-def relative(rollouts: Rollouts) -> list[float]:
-    """Where every answer lies between the smallest (0) and the largest (1) number of its prompt's
-    answers, 1/2 if they are one, NaN for what is no number."""
-    values = [x if isinstance(x, int) else None for x in meanings(rollouts)]
-    by: dict[int, list[int]] = {}
-    for prompt, value in zip(prompts(rollouts), values, strict=True):
-        if value is not None:
-            by.setdefault(prompt, []).append(value)
-    places = []
-    for prompt, value in zip(prompts(rollouts), values, strict=True):
-        if value is None:
-            places.append(math.nan)
-            continue
-        low, high = min(by[prompt]), max(by[prompt])
-        places.append((value - low) / (high - low) if high > low else 0.5)
-    return places

@@ -27,6 +27,9 @@ class LanguageMeasure(Measure[Rollouts]):
         """Conversations about `problems`, a group of each; None: as ever."""
         return None
 
+    def before_update(self, rollouts: Rollouts) -> None:
+        """The minibatch `rollouts` is learned from next."""
+
     def training_model(self, model: Any, rows: Tensor) -> Any:
         """What the log-probs of an update are of, for `rows` [b] of its minibatch, in place of
         `model`."""

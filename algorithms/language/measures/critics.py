@@ -6,22 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.measures.base import LanguageMeasure, has_signal, require_task
+from algorithms.language.measures.base import has_signal, require_task
 from algorithms.language.measures.heads import (
     Heads,
     Learned,
-    fit,
-    optimiser_of,
-    over_turns,
     read,
     turn_ends,
-    turn_starts,
 )
 from algorithms.language.measures.locate import at_ends, lines, spans
 from algorithms.language.models.vocabulary import Codec
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Reply
-from mbrl.networks import polyak_update, target_copy
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.credit import Bootstrapped
 from mbrl.policy_gradient.axes.modulation import Elsewhere
@@ -30,10 +25,6 @@ from mbrl.policy_gradient.scans import following
 from mbrl.policy_gradient.trainer import with_fields
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
-
-UTTERANCE_DISCOUNT = 0.95  # of ArCHer from turn to turn; the authors' scripts
-UTTERANCE_RATE = 0.1  # of its soft updates of the targets; the authors' scripts
-UTTERANCE_WARM_UP = 20  # rounds in which only the critics learn; the authors' scripts
 
 
 class Critic(Learned):
@@ -96,75 +87,6 @@ def bootstrapped(objective: Recipe, t: Trajectories) -> Tensor:
         if isinstance(changed, Elsewhere) and isinstance(changed.credit, Bootstrapped):
             return changed.credit.targets(t.reward, t)
     raise AssertionError(f"recipe {objective.name} has no credit with a critic")
-
-
-class Utterances(LanguageMeasure):
-    """`signals.utterance_q`, what a turn is worth after all before it, and `signals.utterance_v`,
-    what the state before it is worth, alike at all steps of the turn: the smaller of two critics
-    each, all four linear heads on one copy of the model. Q_i is fitted to the turn's reward plus
-    the discounted target of V_i before the next turn (0 after the last: the task has ended it),
-    V_i to the target of Q_i at the turn that was taken; targets follow by soft updates. ArCHer,
-    arXiv 2402.19446, without its replay of earlier rounds; discount 0.95, rate 0.1 and 20 rounds
-    in which the policy waits for its critics are those of the authors' scripts
-    (github.com/YifeiZhou02/ArCHer), whose V is fitted at a new sample of the turn, and whose
-    critics have several updates for one of the policy."""
-
-    provides = ("signals.utterance_q", "signals.utterance_v")
-    fulfils = (Requirement.UTTERANCE_CRITICS,)
-
-    def __init__(self, agent: Any) -> None:
-        super().__init__(agent)
-        self.heads = Heads(agent.model, 4, agent.generator)  # Q, Q, V, V
-        self.slow = target_copy(self.heads)
-        self.modules = {"utterances": self.heads, "slow_utterances": self.slow}
-        self.optimisers = {"utterances": optimiser_of(self.heads, agent.config)}
-
-    def begin(self) -> None:
-        self.heads.begin(self.agent.model)
-        self.slow.load_state_dict(self.heads.state_dict())
-
-    def skip_update(self) -> bool:
-        return bool(self.agent.step < UTTERANCE_WARM_UP)
-
-    def measure(self, rollouts: Rollouts) -> Rollouts:
-        values, t = read(self.heads, rollouts, self.agent.config), rollouts.data
-        q, v = values[:, 1:, :2].amin(-1), values[:, :-1, 2:].amin(-1)
-        return with_fields(
-            rollouts,
-            "signals",
-            utterance_q=over_turns(q, turn_ends(t), t),
-            utterance_v=over_turns(v, turn_starts(t), t),
-        )
-
-    def learn(self, rollouts: Rollouts, targets: dict[str, Tensor]) -> Metrics:
-        t = rollouts.data
-        starts, ends = turn_starts(t), turn_ends(t)
-        turns = ends.sum().clamp_min(1)
-        wanted_q, wanted_v = self.wanted(rollouts)
-
-        def squared(values: Tensor, rows: Tensor) -> Tensor:
-            error_q = (values[:, 1:, :2] - wanted_q[rows])[ends[rows]]
-            error_v = (values[:, :-1, 2:] - wanted_v[rows])[starts[rows]]
-            return (error_q.square().sum() + error_v.square().sum()) / turns
-
-        config = self.agent.config
-        loss = fit(self.heads, self.optimisers["utterances"], rollouts, config, squared)
-        with torch.no_grad():
-            polyak_update(self.slow, self.heads, UTTERANCE_RATE)
-        return {"utterances/loss": loss}
-
-    def wanted(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-        """[B, T, 2] each: what the two Q are to be at the turns' last steps, and the two V at their
-        first. Nothing follows the last turn of a conversation that the task ended."""
-        t, slow = rollouts.data, read(self.slow, rollouts, self.agent.config)
-        starts, ends = turn_starts(t), turn_ends(t)
-        q, v = slow[:, 1:, :2], slow[:, :-1, 2:]
-        after = torch.stack([following(v[..., i], starts) for i in range(2)])
-        for row, step, values in stopped(self.slow, rollouts, self.agent.codec):
-            after[:, row, step] = values[2:]
-        wanted_q = [over_turns(t.reward, t.mask, t) + UTTERANCE_DISCOUNT * a for a in after]
-        wanted_v = [over_turns(q[..., i], ends, t) for i in range(2)]
-        return torch.stack(wanted_q, -1), torch.stack(wanted_v, -1)
 
 
 class Progress(Learned):

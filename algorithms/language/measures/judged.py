@@ -94,19 +94,6 @@ class ProcessReward(LanguageMeasure):
         return with_fields(rollouts, "signals", process_reward=at_ends(rollouts, rows))
 
 
-class Matched(LanguageMeasure):
-    """`signals.matched` of the turn: 1 if it does `as_shown`, else 0. "UI-S1" replays recorded
-    traces with own actions and mends them where these differ; here the task answers whatever is
-    done, so that nothing is recorded and no trace has to be mended."""
-
-    provides = ("signals.matched",)
-    fulfils = (Requirement.REPLAYED_TRACES,)
-
-    def measure(self, rollouts: Rollouts) -> Rollouts:
-        rows = good_turns(self.agent.task, rollouts)
-        return with_fields(rollouts, "signals", matched=of_turns(rollouts, rows))
-
-
 class MatchScore(LanguageMeasure):
     """`signals.match_score` in [0, 1], at the last step of every turn: its `call_score` with the
     call of a demonstration of the problem that the best assignment gives it, 0 for turns that are

@@ -1,7 +1,7 @@
 """Parts that change the policy: which tokens it may say, and what an update sees of it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from mbrl.training import Metrics
 
 MASK_SHARE = 0.9  # probability of the tokens that the earlier copy leaves; the authors' scripts
 MASK_ROUNDS = 20  # after as many the earlier copy becomes the policy; most of the authors' scripts
+PIVOT = 0.8  # quantile of log-entropies about which HAPO's temperature turns
+TEMPERATURE_SHARE = 0.05  # by which it changes at most; the authors' code
 PERTURBATION = 0.01  # standard deviation at first, of every layer; the authors' example of a model
 
 
@@ -58,6 +60,82 @@ class Masked(LanguageMeasure):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rounds = state["rounds"]
+
+
+class EntropyTemperature(LanguageMeasure):
+    """Tokens are drawn at the temperature T (1 + 0.05 h), with h in [-1, 1] how far the log-entropy
+    of what the policy would say (at T) is above or below the pivot of the round before, over the
+    farthest on that side there: the 0.8 quantile, as in `EntropyClip`. In the first round at T.
+    Log-probs of sampling are those under that law, ratios are taken to the policy at T.
+
+    `acts`: the standard deviation of the factors of T in a round. "From Uniform to Heterogeneous:
+    Tailoring Policy Optimization to Every Token's Nature", arXiv 2509.16591, as in the authors'
+    code but for the sign below the pivot. (Their h is over a deviation first, which cancels.)"""
+
+    provides = ()
+    fulfils = (Requirement.ENTROPY_TEMPERATURE,)
+    changes_sampling = True
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.statistics: tuple[float, float, float] | None = None  # pivot, farthest up, down
+
+    def sampling_model(self, model: Any) -> Any:
+        if self.statistics is None:
+            return model
+        return Tempered(model, self.agent.config.sampling.temperature, self.statistics)
+
+    def measure(self, rollouts: Rollouts) -> Rollouts:
+        t = rollouts.data
+        assert t.entropy is not None
+        entropy = t.entropy[t.mask].double()
+        self.acts = 0.0
+        if self.statistics is not None and len(entropy) > 1:
+            self.acts = float(temperature_factor(entropy, self.statistics).std())
+        logs = entropy.clamp_min(1e-8).log().sort().values
+        pivot = float(logs[round(PIVOT * (len(logs) - 1))])
+        self.statistics = (pivot, float(logs[-1]) - pivot, pivot - float(logs[0]))
+        return rollouts
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"statistics": self.statistics}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        known = state["statistics"]
+        self.statistics = None if known is None else tuple(known)
+
+
+def temperature_factor(entropy: Tensor, statistics: tuple[float, float, float]) -> Tensor:
+    """1 + 0.05 h of entropies of any shape."""
+    pivot, up, down = statistics
+    apart = entropy.clamp_min(1e-8).log() - pivot
+    h = torch.where(apart > 0, apart / max(up, 1e-8), apart / max(down, 1e-8)).clamp(-1, 1)
+    return 1 + TEMPERATURE_SHARE * h
+
+
+class Tempered:
+    """`model` for sampling, whose logits are over `temperature_factor` of the entropy that they
+    have at `temperature`."""
+
+    def __init__(
+        self, model: Any, temperature: float, statistics: tuple[float, float, float]
+    ) -> None:
+        self.model, self.temperature, self.statistics = model, temperature, statistics
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        parameters: Iterator[nn.Parameter] = self.model.parameters()
+        return parameters
+
+    def cache(self, rows: int, capacity: int) -> Any:
+        return self.model.cache(rows, capacity)
+
+    def extend(self, tokens: Tensor, real: Tensor, cache: Any) -> Tensor:
+        return self.changed(self.model.extend(tokens, real, cache))
+
+    def changed(self, logits: Tensor) -> Tensor:
+        log_p = (logits / self.temperature).log_softmax(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
+        return logits / temperature_factor(entropy, self.statistics)
 
 
 class Perturbed(LanguageMeasure):

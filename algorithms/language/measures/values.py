@@ -9,12 +9,10 @@ from algorithms.language.measures.locate import firsts, outcomes, prompts, whole
 from algorithms.language.sampling.rollouts import Rollouts, roll_out
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks.base import Problem
-from mbrl.networks import target_copy
 from mbrl.policy_gradient.measures.trackers import SuccessTracker
 from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.trainer import with_fields
 
-SAMPLES = 4  # answers that the value of a prompt is the mean of
 OF_PROMPTS, OF_LEVELS = 0.9, 0.99  # how much of a success rate is left after one more answer
 
 
@@ -30,31 +28,6 @@ class GreedyReturn(LanguageMeasure):
         greedy = Sampling(temperature=0.0)
         values = mean_returns(self.agent, self.agent.model, rollouts, greedy, 1)
         return with_fields(rollouts, "signals", greedy_return=values)
-
-
-class ReferenceValue(LanguageMeasure):
-    """`signals.reference_value` of the whole conversation: the mean whole reward of 4 that the
-    first policy has about its prompt. A-LoL, arXiv 2305.14718, which learns that value from such
-    samples. Costs four more conversations a prompt."""
-
-    provides = ("signals.reference_value",)
-    fulfils = (Requirement.REFERENCE_VALUE,)
-
-    def __init__(self, agent: Any) -> None:
-        super().__init__(agent)
-        self.model = agent.anchors.get("reference")
-        if self.model is None:
-            self.model = target_copy(agent.model)
-            self.modules = {"value_reference": self.model}
-
-    def begin(self) -> None:
-        if self.modules:
-            self.model.load_state_dict(self.agent.model.state_dict())
-
-    def measure(self, rollouts: Rollouts) -> Rollouts:
-        sampling = self.agent.config.sampling
-        values = mean_returns(self.agent, self.model, rollouts, sampling, SAMPLES)
-        return with_fields(rollouts, "signals", reference_value=values)
 
 
 class Rates:
@@ -104,9 +77,10 @@ class TrackedValue(LanguageMeasure):
 
 
 class PriorValue(LanguageMeasure):
-    """`signals.prior_value` of the whole conversation: the success rate of its level before the
-    round, as in `Rates`. It stands for the value model of "V_0.5: Generalist Value Model as a Prior
-    for Sparse RL Rollouts", arXiv 2603.10848, which knows more of a prompt than its level."""
+    """`signals.prior_value` of the whole conversation: what the scheduler thought of its prompt
+    (v_half_scheduler, with V_0's value model where it has one), or else the success rate of its
+    level before the round, as in `Rates`, which stands for it. "V_0.5: Generalist Value Model as a
+    Prior for Sparse RL Rollouts", arXiv 2603.10848."""
 
     provides = ("signals.prior_value",)
     fulfils = (Requirement.PRIOR_VALUE,)
@@ -116,6 +90,8 @@ class PriorValue(LanguageMeasure):
         self.tracker = Rates(by_prompt=False)
 
     def measure(self, rollouts: Rollouts) -> Rollouts:
+        if "prior_value" in rollouts.data.signals:
+            return rollouts
         return with_fields(rollouts, "signals", prior_value=before(self.tracker, rollouts))
 
 

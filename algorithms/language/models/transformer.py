@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mbrl.config import Count, NonNegative, Positive, Settings
+from algorithms.language.models.experts import Experts
+from mbrl.config import Count, CountOrZero, NonNegative, Positive, Settings
 from mbrl.errors import ConfigError
 
 LEAST_ROOM = 32  # columns that a cache has memory for beyond those it holds, at least
@@ -27,6 +28,8 @@ class TransformerConfig(Settings):
     layers: Count = 4
     heads: Count = 4
     hidden: Count = 344  # of the gated units, about 8/3 of the width
+    experts: CountOrZero = 0  # gated units of each layer, of which a token takes some; 0: one
+    active: Count = 1  # experts that a token takes
     tied: bool = True  # one matrix embeds tokens and reads them out
     base: Positive = 10_000.0  # of the rotary frequencies
     eps: NonNegative = 1e-6  # of the norms
@@ -36,6 +39,11 @@ class TransformerConfig(Settings):
         if self.width % (2 * self.heads):
             raise ConfigError(
                 f"width is {self.width}, it must be a multiple of twice the {self.heads} heads"
+            )
+        if self.experts == 1 or self.active > max(1, self.experts):
+            raise ConfigError(
+                f"experts is {self.experts} and active {self.active}; give 0 experts, or 2 or more "
+                "of which no more are active"
             )
 
 
@@ -117,8 +125,8 @@ class Transformer(nn.Module):
         self.head = nn.Linear(config.width, size, bias=False)
         with torch.no_grad():
             for name, weight in self.named_parameters():
-                if weight.ndim == 2:
-                    deep = name.endswith(("out.weight", "down.weight"))
+                if weight.ndim >= 2:
+                    deep = name.endswith(("out.weight", "down.weight", "units.down"))
                     std = 0.02 / math.sqrt(2 * config.layers) if deep else 0.02
                     weight.normal_(0.0, std, generator=generator)
         if config.tied:
@@ -209,8 +217,12 @@ class Block(nn.Module):
         self.qkv = nn.Linear(w, 3 * w, bias=False)
         self.out = nn.Linear(w, w, bias=False)
         self.unit_norm = nn.RMSNorm(w, config.eps)
-        self.gate_up = nn.Linear(w, 2 * h, bias=False)
-        self.down = nn.Linear(h, w, bias=False)
+        self.units: Experts | None = None
+        if config.experts:
+            self.units = Experts(w, h, config.experts, config.active)
+        else:
+            self.gate_up = nn.Linear(w, 2 * h, bias=False)
+            self.down = nn.Linear(h, w, bias=False)
 
     def forward(self, x: Tensor, turn: Tensor, here: Tensor | None = None) -> Tensor:
         """[B, T, width] of `x`, or [n, width] of the n places that `here` [B, T] marks."""
@@ -267,7 +279,11 @@ class Block(nn.Module):
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """[..., width] of the places' `x` [..., width] and what they attended to [..., H, D]."""
         x = x + self.out(mixed.flatten(-2))
-        gate, up = self.gate_up(self.unit_norm(x)).chunk(2, -1)
+        normed = self.unit_norm(x)
+        if self.units is not None:
+            routed: Tensor = x + self.units(normed)
+            return routed
+        gate, up = self.gate_up(normed).chunk(2, -1)
         added: Tensor = x + self.down(F.silu(gate) * up)
         return added
 

@@ -239,11 +239,11 @@ class ReplayCollector:
 
 def check(config: LanguageConfig) -> None:
     """Raises `ConfigError` for rounds that workers cannot have."""
-    if not schedule.simple(config):
+    if not schedule.simple(config) or config.stages:
         raise ConfigError(
             "workers have whole conversations about the next problems; for another scheduler than "
-            "uniform, templates, horizon, starts_share, prune_at, pivots or a recipe that mixes in "
-            "earlier ones leave workers at 0"
+            "uniform, templates, horizon, starts_share, prune_at, pivots, stages or a recipe that "
+            "mixes in earlier ones leave workers at 0"
         )
     for kind in measures.kinds(RECIPES[config.recipe]):
         if kind.changes_sampling or kind.problems is not LanguageMeasure.problems:

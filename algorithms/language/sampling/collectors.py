@@ -1,6 +1,7 @@
 """Where a round's conversations come from: the task's next problems, or what a scheduler asks for.
 Both with a wording drawn around each prompt and a horizon that grows, where the settings say so."""
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +19,10 @@ from algorithms.language.sampling.conversation import (
 )
 from algorithms.language.sampling.rollouts import Rollouts, grouped, to_rollouts
 from algorithms.language.tasks.base import Problem
-from mbrl.policy_gradient.schedulers import Outcome, Request, gather, scheduler
+from mbrl.policy_gradient.schedulers import Outcome, Request, Scheduler, gather, scheduler
 from mbrl.policy_gradient.schedulers.curricula import Horizon
 from mbrl.policy_gradient.schedulers.uniform import templates
+from mbrl.policy_gradient.schedulers.values import V0, V05
 from mbrl.policy_gradient.trainer import with_fields
 
 
@@ -34,6 +36,7 @@ class ConversationCollector:
         self.generator = torch.Generator().manual_seed(seed)
         c = agent.config
         self.horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
+        self.acts: float | None = None  # as of a measure
 
     def collect(self) -> Rollouts:
         """The conversations of a round."""
@@ -70,7 +73,7 @@ class ConversationCollector:
     def limits(self) -> GenerationLimits:
         """How the conversations of this round are held."""
         turns = None if self.horizon is None else self.horizon(self.agent.step)
-        return GenerationLimits(self.agent.config.sampling, self.agent.config.turn_tokens, turns)
+        return GenerationLimits(self.agent.config.sampling, self.agent.turn_tokens, turns)
 
     def finish(
         self, rows: list[Conversation], owner: list[int]
@@ -86,6 +89,14 @@ class ConversationCollector:
         before = sum(len(row.behaviour) for row in rows)
         advance(a.sampling_model(), a.codec, a.task, rows, limits, version=a.updates, **options)
         a.tokens["sampled"] += sum(len(row.behaviour) for row in rows) - before
+
+    def one_turn(self, rows: list[Conversation]) -> list[Conversation]:
+        """The same conversations after one turn more each, where they all end."""
+        limits = self.limits()
+        for given in sorted({len(row.turns) for row in rows}):
+            mine = [row for row in rows if len(row.turns) == given and not row.done]
+            self.advance(mine, GenerationLimits(limits.sampling, limits.turn_tokens, given + 1))
+        return rows
 
     def to_rollouts(self, rows: Sequence[Conversation], owner: Sequence[int]) -> Rollouts:
         """The conversations as tensors; equal numbers in `owner` are a group."""
@@ -182,14 +193,22 @@ class ScheduledCollector(ConversationCollector):
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
         c = agent.config
+        problems = [agent.problem(i) for i in range(c.pool)]
+        pool, value = schedule.pool_of(problems), schedule.value_of(c)
+        if value is not None:
+            pool = dataclasses.replace(pool, features=value.features(problems))
         self.scheduler = scheduler(
             c.scheduler,
-            schedule.pool_of([agent.problem(i) for i in range(c.pool)]),
+            pool,
             budget=c.prompts * c.group,
             group=c.group,
             config=schedule.settings(c),
         )
+        if isinstance(self.scheduler, (V0, V05)) and value is not None:
+            self.scheduler.value = value.value
         self.recent = Recent(c.replay)
+        self.successes: dict[int, dict[str, Any]] = {}  # the latest of every problem, if asked for
+        self.keeps = type(self.scheduler).failed is not Scheduler.failed
         for group in agent.optimisers["model"].param_groups:
             group["lr"] *= self.scheduler.rate_scale
 
@@ -210,16 +229,19 @@ class ScheduledCollector(ConversationCollector):
             new = [n for n in dict.fromkeys(numbers) if n not in starts]
             starts.update(zip(new, self.open(a.problems(new)), strict=True))
             rows = self.copies([starts[n] for n in numbers], counts)
-            rows, _ = self.finish(rows, request.each().tolist())
+            self.finish_within(rows, request.each())
             conversations.extend(rows)
             return outcome_of(rows, request.each())
 
         outcome = gather(self.scheduler, roll, self.generator)
         share = self.scheduler.fresh_share
         kept = self.scheduler.keep(outcome, self.generator)
+        priors = self.scheduler.priors()
         self.scheduler.observe(outcome, self.generator)
+        self.acts = self.scheduler.acts
         if not bool(kept.any()):
             raise RuntimeError(f"{a.config.scheduler} kept none of {len(kept)} conversations")
+        old = self.replaced(conversations, outcome) if self.keeps else set[int]()
         in_order = outcome.prompts.argsort(stable=True)
         if self.scheduler.of_all:
             rows = [conversations[i] for i in in_order.tolist()]
@@ -230,7 +252,44 @@ class ScheduledCollector(ConversationCollector):
             [conversations[i] for i in in_order.tolist()],
             outcome.prompts[in_order].tolist(),
         )
+        if self.keeps:
+            rollouts = self.to_rollouts(rows, owner)
+            aided = torch.tensor([float(i in old) for i in in_order.tolist()])
+            return with_fields(rollouts, "signals", aided=whole(rollouts, aided))
+        if priors is not None:
+            worth = priors[torch.tensor(owner)]
+            rollouts = self.to_rollouts(rows, owner)
+            return with_fields(rollouts, "signals", prior_value=whole(rollouts, worth))
         return self.to_rollouts(rows, owner) if share is None else self.filled(rows, owner, share)
+
+    def finish_within(self, rows: list[Conversation], prompts: Tensor) -> None:
+        """Take conversations about the pool's `prompts` to their end, within the scheduler's
+        limits."""
+        usual = self.limits()
+        limits = self.scheduler.longest_episodes(prompts, usual.rounds(self.agent.task))
+        if limits is None:
+            self.advance(rows, usual)
+            return
+        turns = limits.tolist()
+        for most in sorted(set(turns)):
+            mine = [row for row, own in zip(rows, turns, strict=True) if own == most]
+            self.advance(mine, GenerationLimits(usual.sampling, usual.turn_tokens, most))
+
+    def replaced(self, rows: list[Conversation], outcome: Outcome) -> set[int]:
+        """Put an earlier success in the place of the first of `rows` about each problem that the
+        scheduler says has failed, and keep the new successes; the places of the old ones. `acts`:
+        their share of the problems."""
+        places = set[int]()
+        for prompt in self.scheduler.failed(outcome).tolist():
+            if prompt in self.successes:
+                place = outcome.prompts.tolist().index(prompt)
+                rows[place] = Conversation.from_plain(self.successes[prompt])
+                places.add(place)
+        for i, prompt in enumerate(outcome.prompts.tolist()):
+            if i not in places and rows[i].replies[-1].success:
+                self.successes[prompt] = rows[i].plain()
+        self.acts = len(places) / len(outcome.prompts.unique())
+        return places
 
     def filled(self, rows: list[Conversation], owner: list[int], share: float) -> Rollouts:
         """A round of which these are `share`."""
@@ -240,18 +299,26 @@ class ScheduledCollector(ConversationCollector):
         return self.mixed(rows, owner, old)
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"scheduler": self.scheduler.state_dict(), "recent": list(self.recent.groups)}
+        own = {
+            "scheduler": self.scheduler.state_dict(),
+            "recent": list(self.recent.groups),
+            "successes": dict(self.successes),
+        }
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.scheduler.load_state_dict(state["scheduler"])
         self.recent.groups = list(state["recent"])
+        self.successes = dict(state.get("successes", {}))
 
 
 def outcome_of(rows: Sequence[Conversation], prompts: Tensor) -> Outcome:
     """What a scheduler hears of conversations about the pool's `prompts` [R]."""
-    signals = {"length": torch.tensor([float(len(row.behaviour)) for row in rows])}
+    signals = {
+        "length": torch.tensor([float(len(row.behaviour)) for row in rows]),
+        "turns": torch.tensor([float(len(row.turns)) for row in rows]),
+    }
     if all("penalty" in reply.signals for row in rows for reply in row.replies):
         values = [[reply.signals["penalty"] for reply in row.replies] for row in rows]
         signals["penalty"] = torch.tensor([sum(row) / len(row) for row in values])

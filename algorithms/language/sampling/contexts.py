@@ -22,6 +22,12 @@ def opening(codec: Codec, problem: Problem, help_: str = "") -> list[int]:
     return codec.opening(f"{problem.prompt}{MARK}{help_}" if help_ else problem.prompt)
 
 
+def after_example(codec: Codec, problem: Problem, example: tuple[str, str]) -> list[int]:
+    """The tokens before the first turn, with a solved `example`, prompt and answer, before the
+    prompt."""
+    return codec.opening(f"{example[0]}{example[1]}{MARK}{problem.prompt}")
+
+
 def contexts(row: Conversation) -> list[list[int]]:
     """The tokens before each turn of a conversation that is over: its opening, then what follows
     each turn up to the next."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algorithms.language.models.vocabulary import Codec
 from algorithms.language.sampling.collectors import (
     ConversationCollector,
     MixedCollector,
@@ -15,7 +16,6 @@ from algorithms.language.sampling.collectors import (
 )
 from algorithms.language.sampling.conversation import (
     Conversation,
-    GenerationLimits,
     demonstration,
     earned,
 )
@@ -33,8 +33,13 @@ class ResumedCollector(ConversationCollector):
     after a turn, else it is about the next problem. Of every group one conversation, cut after a
     turn, both drawn evenly, goes into the buffer with the variance of the group's rewards.
 
-    What stands before the start is not trained on. "Bootstrapping Task Spaces for
-    Self-Improvement", arXiv 2509.04575, without its divergence prompts and novelty bonus."""
+    What stands before the start is not trained on. With `starts_steps` 1 every conversation, also
+    of a new problem, is one turn more and no longer, which earns what that turn earns; what goes
+    into the buffer is then the conversation after it.
+
+    `acts`: the share of the groups from the buffer whose conversations earned different rewards.
+    "Bootstrapping Task Spaces for Self-Improvement", arXiv 2509.04575, without its divergence
+    prompts and novelty bonus."""
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -47,16 +52,30 @@ class ResumedCollector(ConversationCollector):
         fresh = iter(self.open(new))
         starts = [next(fresh) if d is None else Conversation.from_plain(d[1]) for d in drawn]
         rows = self.copies(starts, [group] * len(starts))
-        rows, owner = self.finish(rows, [i for i in range(len(starts)) for _ in range(group)])
+        owner = [i for i in range(len(starts)) for _ in range(group)]
+        single = a.config.starts_steps == 1
+        if single:
+            self.one_turn(rows)
+        else:
+            rows, owner = self.finish(rows, owner)
+        mixed = []
         for i, known in enumerate(drawn):
             mine = rows[i * group : (i + 1) * group]
-            returns = torch.tensor([earned(row) for row in mine])
+            returns = torch.tensor([earned_since(row) if single else earned(row) for row in mine])
             if known is not None:
                 self.buffer.update(known[0], returns)
+                mixed.append(float(returns.max() > returns.min()))
             self.remember(mine, returns)
+        self.acts = sum(mixed) / max(1, len(mixed))
         return self.to_rollouts(rows, owner)
 
     def remember(self, rows: list[Conversation], returns: Tensor) -> None:
+        if self.agent.config.starts_steps == 1:
+            going = [row for row in rows if not row.replies[-1].done]
+            if going:
+                row = going[int(torch.randint(len(going), (), generator=self.generator))]
+                self.buffer.add(after_all(row, self.agent.codec).plain(), returns)
+            return
         longer = [row for row in rows if len(row.turns) > row.given + 1]
         if not longer:
             return
@@ -70,6 +89,25 @@ class ResumedCollector(ConversationCollector):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.buffer.load_state_dict(state["buffer"])
+
+
+def earned_since(row: Conversation) -> float:
+    """The reward of the turns that were not given."""
+    return sum(reply.reward for reply in row.replies[row.given :])
+
+
+def after_all(row: Conversation, codec: Codec) -> Conversation:
+    """A conversation that begins after all turns of `row`, which the task has not ended, with what
+    it said to the last one."""
+    tokens = row.tokens[: row.spans[-1][1]]
+    return Conversation(
+        row.problem,
+        [*tokens, *codec.between(row.replies[-1].observation)],
+        spans=row.spans,
+        turns=row.turns,
+        replies=row.replies,
+        given=len(row.turns),
+    )
 
 
 class PivotCollector(ConversationCollector):
@@ -115,10 +153,7 @@ class PivotCollector(ConversationCollector):
         group = self.agent.config.group
         rows = self.copies([starts[i] for i in chosen], [group] * len(chosen))
         owner = [place for place in range(len(chosen)) for _ in range(group)]
-        limits = self.limits()
-        for given in sorted({row.given for row in rows}):
-            mine = [row for row in rows if row.given == given]
-            self.advance(mine, GenerationLimits(limits.sampling, limits.turn_tokens, given + 1))
+        self.one_turn(rows)
         for row, place in zip(rows, owner, strict=True):
             reply = row.replies[-1]
             right = reply.success or brings(reply) == goals[chosen[place]]

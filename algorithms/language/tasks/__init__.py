@@ -1,5 +1,7 @@
 """Text tasks by name."""
 
+from functools import cache
+
 from algorithms.language.tasks.arithmetic import Addition, Modular, Multiplication, Subtraction
 from algorithms.language.tasks.base import Correction, Plan, Problem, Reply, Step, TextTask
 from algorithms.language.tasks.brackets import Brackets
@@ -8,10 +10,13 @@ from algorithms.language.tasks.chain import Chain
 from algorithms.language.tasks.formatted import Formatted
 from algorithms.language.tasks.grid_world import GridWorld
 from algorithms.language.tasks.guessing import Guessing
+from algorithms.language.tasks.intervals import Intervals
+from algorithms.language.tasks.joint import SIGN, JointTask, joint, level_name, parts_of
 from algorithms.language.tasks.kernels import Kernels
 from algorithms.language.tasks.larger import Larger
 from algorithms.language.tasks.planned import Planned
 from algorithms.language.tasks.puzzles import Puzzles
+from algorithms.language.tasks.rating import Rating
 from algorithms.language.tasks.retrieval import Retrieval
 from algorithms.language.tasks.sorting import Sorting
 from algorithms.language.tasks.story import Story
@@ -37,24 +42,37 @@ TASKS: dict[str, TextTask] = {
         Formatted(),
         Larger(),
         Story(),
+        Rating(),
+        Intervals(),
     )
 }
 
 
 def text_task(name: str) -> TextTask:
-    """The task of that name. Raises `ConfigError` with the nearest names if there is none."""
+    """The task of that name, or the joint one of several names with a + between them. Raises
+    `ConfigError` with the nearest names if there is none."""
+    if SIGN in name:
+        return _joint(tuple(text_task(part) for part in name.split(SIGN)))
     if name not in TASKS:
         raise unknown_name("text task", name, TASKS)
     return TASKS[name]
 
 
+@cache
+def _joint(parts: tuple[TextTask, ...]) -> JointTask:
+    return joint(parts)
+
+
 __all__ = [
     "TASKS",
     "Correction",
+    "JointTask",
     "Plan",
     "Problem",
     "Reply",
     "Step",
     "TextTask",
+    "level_name",
+    "parts_of",
     "text_task",
 ]

@@ -18,13 +18,15 @@ TRIES = 10_000  # draws after which a level counts as without such problems
 class Problem:
     """One problem. `prompt` is the text that is shown first, `level` its difficulty, `facts` what
     the grading needs, in values that JSON has. Problems of one `family` (if it is named) are
-    paraphrases of each other. `state` names the state in which the first turn acts."""
+    paraphrases of each other. `state` names the state in which the first turn acts, `task` the part
+    of a joint task that the problem is of ("": there is one task)."""
 
     prompt: str
     level: int
     facts: Mapping[str, Any] = field(default_factory=dict)
     family: str = ""
     state: str = ""
+    task: str = ""
 
     @property
     def held_out(self) -> bool:
@@ -98,6 +100,7 @@ class TextTask(ABC):
     turn_length: ClassVar[int]  # characters that a turn may have
     prompt_length: ClassVar[int]  # characters that prompt or observation have at most
     signals: ClassVar[tuple[str, ...]] = ()  # names that `signals` of every reply has
+    scores: ClassVar[tuple[float, float] | None] = None  # least and largest, where answers are such
     splits: ClassVar[bool] = True  # False: too few problems to hold any out
     # Texts of any characters with many right answers, for models with a tokenizer of their own.
     open_text: ClassVar[bool] = False
@@ -148,6 +151,11 @@ class TextTask(ABC):
         """What somebody who understands the error in the last of `turns`, which did not end the
         problem, would show in place of the observation; "" where there is no error."""
         return ""
+
+    def interval(self, problem: Problem, turn: str) -> tuple[float, float] | None:
+        """The part of what is asked about that `turn` names, from and up to in [0, 1], where
+        answers are such parts; None: it names none."""
+        return None
 
     def plan(self, turns: Sequence[str]) -> Plan:
         """What the last of `turns` says of its subgoal, where turns have subgoals; the first of a

@@ -223,31 +223,6 @@ class RescaledReturn(Credit):
 
 
 @dataclass(frozen=True)
-class CutReturn(Credit):
-    """Discounted rewards from a segment on, up to and with the first one that did not match what
-    was recorded (`signals.<name>` 1/2 or less at its first step)."""
-
-    text: ClassVar[str] = (
-        "sum_k {gamma}^k r of the k-th {segment} from this one on, up to the first that is not "
-        "{name}"
-    )
-
-    gamma: Probability = 0.5
-    segment: str = "turn"
-    name: str = "matched"
-
-    def needs(self) -> tuple[str, ...]:
-        return (f"signals.{self.name}", f"segments.{self.segment}")
-
-    def unit(self) -> str:
-        return self.segment
-
-    def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
-        goes_on = (t.signals[self.name] > 0.5).to(reward.dtype)
-        return segment_return(reward, self.gamma * goes_on, t, self.segment)
-
-
-@dataclass(frozen=True)
 class TreeDifference(Credit):
     """Of every node of a tree of sequences its value, the mean reward of the sequences through it,
     less that of the node before it (of the first node: of all sequences of the prompt). Nodes are

@@ -355,7 +355,8 @@ class EntropyShaping(Modulation):
 @dataclass(frozen=True)
 class ScoreVariance(Modulation):
     """Advantages times exp(-`rate` u), u the variance (over n) of `signals.<name>` over the
-    prompt's answers, scores from `low` to `high`, over the largest that can be. "Q-Hawkeye:
+    prompt's answers that have one (others: NaN), scores from `low` to `high`, over the largest
+    that can be. "Q-Hawkeye:
     Reliable Visual Policy Optimization for Image Quality Assessment", arXiv 2601.22920."""
 
     text: ClassVar[str] = (
@@ -371,7 +372,8 @@ class ScoreVariance(Modulation):
         return ("groups.prompt", f"signals.{self.name}")
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
-        rows = group(t, ("prompt",), first_steps(sequence(t)))
+        given = ~t.signals[self.name].isnan()
+        rows = group(t, ("prompt",), first_steps(sequence(t)) & given)
         score = t.signals[self.name].clamp(self.low, self.high)
         largest = (self.high - self.low) ** 2 / 4
         return advantage * (-self.rate * rows.variance(score, correction=0) / largest).exp()

@@ -186,31 +186,52 @@ class ExpertMargin(Regulariser):
 @dataclass(frozen=True)
 class EntropyBand(Regulariser):
     """Less `weight` (H - beta P), where P is `kappa` for steps whose entropy lies outside `low` to
-    `high` times the mean entropy of earlier updates at that turn, `signals.entropy_history`.
-    "EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning"."""
-
-    text: ClassVar[str] = (
-        "-{weight} (H(pi) - {beta} P), P = {kappa} if H(pi) is outside {low} to {high} times "
-        "its history at that turn, else 0"
-    )
+    `high` times the mean entropy of earlier updates at that turn, `signals.entropy_history`
+    (`form` "count", which has no gradient), or how far outside it is ("hinge"). With `phase` P
+    counts `signals.<phase>` times. "EPO: Entropy-regularized Policy Optimization for LLM Agents
+    Reinforcement Learning"."""
 
     weight: Finite = 0.001
     beta: Finite = 1.0
     kappa: NonNegative = 0.1
     low: NonNegative = 0.8
     high: NonNegative = 1.2
+    form: str = "count"
+    phase: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self.form, ("count", "hinge"), "form")
 
     def needs(self) -> tuple[str, ...]:
-        return (CURRENT_ENTROPY, "signals.entropy_history")
+        phase = (f"signals.{self.phase}",) if self.phase else ()
+        return (CURRENT_ENTROPY, "signals.entropy_history", *phase)
+
+    def formula(self) -> str:
+        band = f"{shown(self.low)} H' to {shown(self.high)} H'"
+        amount = f"{shown(self.kappa)} if H(pi) is outside {band}, else 0"
+        if self.form == "hinge":
+            amount = f"how far H(pi) is outside {band}"
+        phase = f" {self.phase}" if self.phase else ""
+        return (
+            f"-{shown(self.weight)} (H(pi) - {shown(self.beta)}{phase} P), P = {amount}, H' its "
+            "history at that turn"
+        )
 
     def __call__(
         self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
     ) -> Tensor:
         assert entropy is not None
-        past = t.signals["entropy_history"]
-        outside = (entropy < self.low * past) | (entropy > self.high * past)
-        penalty = self.kappa * (outside & t.mask).to(entropy.dtype)
+        past = torch.where(t.mask, t.signals["entropy_history"], torch.zeros_like(entropy))
         held = torch.where(t.mask, entropy, torch.zeros_like(entropy))
+        if self.form == "hinge":
+            penalty = (self.low * past - held).clamp_min(0) + (held - self.high * past).clamp_min(0)
+        else:
+            outside = (held < self.low * past) | (held > self.high * past)
+            penalty = self.kappa * outside.to(entropy.dtype)
+        if self.phase:
+            phase = t.signals[self.phase]
+            penalty = penalty * torch.where(t.mask, phase, torch.zeros_like(phase))
         return -self.weight * (held - self.beta * penalty)
 
 
@@ -262,25 +283,28 @@ class SegmentKL(KL):
 
 @dataclass(frozen=True)
 class Contrast(Regulariser):
-    """Less `weight` times the mean over all steps of the k3 estimate of KL(pi || `anchor`), at most
+    """Less `weight` times `signals.<fading>` times the k3 estimate of KL(pi || `anchor`), at most
     `most` a step (log-ratios at most 20): `anchor` is what the policy thinks of the same answer
-    with its picture spoiled, and is to differ. Alike at all steps. Q-Hawkeye, arXiv 2601.22920."""
+    with its picture spoiled, and is to differ. Q-Hawkeye, arXiv 2601.22920."""
 
-    text: ClassVar[str] = "-{weight} mean min(e^-d + d - 1, {most}), d = log pi - log pi_{anchor}"
+    text: ClassVar[str] = (
+        "-{weight} {fading} min(e^-d + d - 1, {most}), d = log pi - log pi_{anchor}"
+    )
 
     weight: Finite = 1e-4
     anchor: str = "degraded"
     most: NonNegative = 10.0
+    fading: str = "contrast_weight"
 
     def needs(self) -> tuple[str, ...]:
-        return (f"log_probs.{self.anchor}",)
+        return (f"log_probs.{self.anchor}", f"signals.{self.fading}")
 
     def __call__(
         self, log_prob: Tensor, entropy: Tensor | None, advantage: Tensor, t: Trajectories
     ) -> Tensor:
         d = log_difference(log_prob, t.log_probs[self.anchor], t.mask).clamp(-20, 20)
-        apart = ESTIMATORS["k3"](d).clamp_max(self.most).sum() / t.mask.sum().clamp_min(1)
-        return (-self.weight * apart).expand_as(log_prob)
+        apart = ESTIMATORS["k3"](d).clamp_max(self.most)
+        return -self.weight * torch.where(t.mask, t.signals[self.fading] * apart, 0.0)
 
 
 @dataclass(frozen=True)

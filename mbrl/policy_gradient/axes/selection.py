@@ -67,6 +67,28 @@ class ZeroVariance(Selection):
 
 
 @dataclass(frozen=True)
+class LeastSpread(Selection):
+    """Leaves out groups in which the deviation (over n) of `signals.<name>` is below `least`."""
+
+    text: ClassVar[str] = (
+        "0 for sequences that share {key} if the deviation of {name} among them is below {least}, "
+        "else 1"
+    )
+
+    name: str
+    least: NonNegative = 0.3
+    key: tuple[str, ...] = ("prompt",)
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"signals.{self.name}", *(f"groups.{name}" for name in self.key))
+
+    def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
+        rows = group(t, self.key, first_steps(sequence(t)))
+        spread = rows.std(t.signals[self.name], correction=0)
+        return (spread >= self.least).to(advantage.dtype)
+
+
+@dataclass(frozen=True)
 class Finished(Selection):
     """Leaves out sequences that were cut off (`truncated` at any step). Those of `limit` steps are
     whole, where the task itself ends there."""
@@ -144,7 +166,7 @@ class TopEntropy(Selection):
         return top(t.entropy, t.mask, self.share)
 
 
-def top(value: Tensor, mask: Tensor, share: float) -> Tensor:
+def top(value: Tensor, mask: Tensor, share: float | Tensor) -> Tensor:
     """[B, T]: 1 for the ceil(share n) largest of the n values in `mask`, 0 elsewhere; of equal
     ones the first."""
     flat = torch.where(mask, value, torch.full_like(value, -torch.inf)).flatten()
@@ -156,25 +178,29 @@ def top(value: Tensor, mask: Tensor, share: float) -> Tensor:
 @dataclass(frozen=True)
 class LargestVariance(Selection):
     """Keeps ceil(`share` n) of a group's n sequences: that many of the best and of the worst whose
-    rewards vary most. "Learning More with Less: A Dynamic Dual-Level Down-Sampling Framework for
-    Efficient Policy Optimization"."""
-
-    text: ClassVar[str] = (
-        "1 for the {share} of sequences that share {key} whose rewards vary most, else 0"
-    )
+    rewards vary most. With `grown` the share grows to 1 with `signals.<grown>`. "Learning More with
+    Less: A Dynamic Dual-Level Down-Sampling Framework for Efficient Policy Optimization"."""
 
     share: Probability = 0.5
     key: tuple[str, ...] = ("prompt",)
+    grown: str = ""
 
     def needs(self) -> tuple[str, ...]:
-        return tuple(f"groups.{name}" for name in self.key)
+        return (*(f"groups.{name}" for name in self.key), *growth_needs(self.grown))
+
+    def formula(self) -> str:
+        part = share_formula(self.share, self.grown)
+        return (
+            f"1 for {part} of sequences that share {shown(self.key)} whose rewards vary most, "
+            "else 0"
+        )
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
         rows = group(t, self.key, first_steps(sequence(t)))
         value = outcome(t)
         value = value - rows.mean(value)  # sums of squares lose nothing to a large mean
         rank, size = rows.rank(value), rows.size().long()
-        keep = torch.ceil(self.share * size - 1e-9).long()
+        keep = torch.ceil(grown_share(self.share, self.grown, t) * size - 1e-9).long()
         # The unit of rank i stands for the choice of the i best and the keep - i worst.
         at = torch.where(rows.units, rank, 0)
         low, high = (keep - at).clamp_min(0), size - at
@@ -192,18 +218,41 @@ class LargestVariance(Selection):
 
 @dataclass(frozen=True)
 class TopGain(Selection):
-    """Keeps the `share` of all steps with the largest |A| times entropy."""
-
-    text: ClassVar[str] = "1 for the {share} of steps of largest |A| H, else 0"
+    """Keeps the `share` of all steps with the largest |A| times entropy. With `grown` the share
+    grows to 1 with `signals.<grown>`."""
 
     share: Probability = 0.5
+    grown: str = ""
 
     def needs(self) -> tuple[str, ...]:
-        return ("entropy",)
+        return ("entropy", *growth_needs(self.grown))
+
+    def formula(self) -> str:
+        return f"1 for {share_formula(self.share, self.grown)} of steps of largest |A| H, else 0"
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
         assert t.entropy is not None
-        return top(advantage.abs() * t.entropy, t.mask, self.share)
+        share = grown_share(self.share, self.grown, t)
+        return top(advantage.abs() * t.entropy, t.mask, share)
+
+
+def grown_share(share: float, grown: str, t: Trajectories) -> Tensor:
+    """A scalar: `share` + (1 - `share`) g, g in [0, 1] what `signals.<grown>` is at all steps of
+    the batch; without a name the share itself."""
+    if not grown:
+        return torch.as_tensor(share, dtype=torch.float64, device=t.mask.device)
+    growth = torch.where(t.mask, t.signals[grown], torch.zeros_like(t.reward)).max().double()
+    return share + (1 - share) * growth
+
+
+def growth_needs(grown: str) -> tuple[str, ...]:
+    return (f"signals.{grown}",) if grown else ()
+
+
+def share_formula(share: float, grown: str) -> str:
+    return (
+        f"the share {shown(share)} + {shown(1 - share)} {grown}" if grown else f"the {shown(share)}"
+    )
 
 
 @dataclass(frozen=True)

@@ -19,22 +19,34 @@ def majority_reward(answer: np.ndarray, prompt: np.ndarray) -> np.ndarray:
     return reward
 
 
-def consistency_reward(prediction: np.ndarray, prompt: np.ndarray) -> np.ndarray:
-    """[n]: c (1 - mean |y - mean y|) of predictions [n, D] in [0, 1] against their prompt's mean,
-    with confidence c = 1 - u / max u, u the prompt's variance and its largest over the prompts (1
-    if none varies). After URPA."""
-    prediction, prompt = aligned(prediction, prompt)
-    if prediction.ndim != 2:
-        raise ConfigError(f"predictions are of shape {prediction.shape}; give [answers, numbers]")
-    groups = members(prompt)
-    variances = np.array([prediction[rows].var(0).mean() for rows in groups])
-    largest = variances.max(initial=0.0)
-    reward = np.zeros(len(prediction))
-    for rows, variance in zip(groups, variances, strict=True):
-        apart = np.abs(prediction[rows] - prediction[rows].mean(0)).mean(1)
-        confidence = 1 - variance / largest if largest > 0 else 1.0
-        reward[rows] = confidence * (1 - apart)
-    return reward
+def consistency_reward(interval: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[n] c IoU(y, mean y) + 1 of predictions `interval` [n, 2], from and up to in [0, 1], against
+    the mean of their prompt's, 0 for those that are NaN, which count in no mean; and of every
+    prompt its confidence c = 1 - 4 u, u the mean variance of both ends, at most 1/4 (0 where no
+    answer is an interval). After URPA, arXiv 2508.06317."""
+    interval, prompt = aligned(interval, prompt)
+    if interval.ndim != 2 or interval.shape[1] != 2:
+        raise ConfigError(f"intervals are of shape {interval.shape}; give [answers, 2]")
+    reward, confidences = np.zeros(len(interval)), []
+    for rows in members(prompt):
+        given = rows[~np.isnan(interval[rows]).any(1)]
+        if not len(given):
+            confidences.append(0.0)
+            continue
+        confidences.append(1 - 4 * float(interval[given].var(0).mean()))
+        overlap = interval_overlap(interval[given], interval[given].mean(0))
+        reward[given] = confidences[-1] * overlap + 1
+    return reward, np.array(confidences)
+
+
+def interval_overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """[...]: the common part of intervals `a` [..., 2] and `b` [..., 2] over what they cover
+    together; 0 where that is nothing."""
+    low, high = np.maximum(a[..., 0], b[..., 0]), np.minimum(a[..., 1], b[..., 1])
+    common = np.maximum(high - low, 0.0)
+    whole = (a[..., 1] - a[..., 0]) + (b[..., 1] - b[..., 0]) - common
+    overlap: np.ndarray = np.where(whole > 0, common / np.where(whole > 0, whole, 1.0), 0.0)
+    return overlap
 
 
 def similarity_reward(

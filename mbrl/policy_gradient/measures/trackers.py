@@ -104,6 +104,24 @@ class EntropyWeight:
         self.weight = float(state["weight"])
 
 
+class RoundCounter:
+    """Counts rounds."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def next(self) -> int:
+        """The number of this round, from 0."""
+        self.count += 1
+        return self.count - 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = int(state["count"])
+
+
 class EntropyHistory:
     """For every turn's number the mean over earlier batches of the mean entropy of all steps of
     such turns; in the first batch that has one, that batch's. EPO, arXiv 2509.22576, with batches

@@ -31,7 +31,10 @@ CENTRED = Term(scale=scale.One())
 NEGATIVE = "The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning"
 OFFLINE = "Improving Language Models with Advantage-based Offline Policy Gradients"
 REFERENCE = Term(baseline=baseline.SignalBaseline("reference_value"), scale=scale.One())
-PRIORITY = ("sequences are drawn alike; the paper draws them by their advantage",)
+PRIORITY = (
+    "rewards of programs are in [0, 1] as they are; the authors put theirs through a sigmoid",
+    "the number of updates is the run's; there it shrinks with the share of answers that are kept",
+)
 
 ADVANTAGES = (
     Recipe(
@@ -43,7 +46,12 @@ ADVANTAGES = (
         selection=(selection.DropMedian(),),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.04),),
-        differences=("of equal median answers the first in the batch is left out",),
+        differences=(
+            "of equal median answers the first in the batch is left out",
+            "where more than half of a prompt's answers earn the same, the others' advantages are "
+            "1,000 times their distance and the gradient is clipped, as in the authors' code; "
+            "`policy/gradient_clipped` says how often",
+        ),
         version=2,
     ),
     Recipe(
@@ -165,8 +173,9 @@ ADVANTAGES = (
         ratio=ratio.ProductRatio(denominator="reference"),
         gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
-        requirements=(Requirement.REFERENCE_VALUE,),
+        requirements=(Requirement.REFERENCE_VALUE, Requirement.LOGGED_ANSWERS),
         differences=PRIORITY,
+        version=2,
     ),
     Recipe(
         "a_lol_ref_free",
@@ -176,8 +185,9 @@ ADVANTAGES = (
         modulation=(modulation.Positive(),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        requirements=(Requirement.REFERENCE_VALUE,),
+        requirements=(Requirement.REFERENCE_VALUE, Requirement.LOGGED_ANSWERS),
         differences=PRIORITY,
+        version=2,
     ),
     Recipe(
         "a_lol_seq",
@@ -188,8 +198,9 @@ ADVANTAGES = (
         ratio=ratio.TokenRatio(denominator="reference"),
         gate=gate.DetachedClip(low=0.9, high=0.9),
         aggregation=aggregation.SequenceSum(),
-        requirements=(Requirement.REFERENCE_VALUE,),
+        requirements=(Requirement.REFERENCE_VALUE, Requirement.LOGGED_ANSWERS),
         differences=PRIORITY,
+        version=2,
     ),
     Recipe(
         "a_lol_kl",
@@ -200,8 +211,9 @@ ADVANTAGES = (
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
         regularisers=(regulariser.KL(0.1, "k1"),),
-        requirements=(Requirement.REFERENCE_VALUE,),
+        requirements=(Requirement.REFERENCE_VALUE, Requirement.LOGGED_ANSWERS),
         differences=(*PRIORITY, "the weight of the penalty is not the authors', who give none"),
+        version=2,
     ),
     Recipe(
         "q_hawkeye",
@@ -212,13 +224,19 @@ ADVANTAGES = (
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.04), Contrast()),
-        requirements=(Requirement.DEGRADED_LOG_PROBS, Requirement.PREDICTED_SCORES),
+        requirements=(
+            Requirement.DEGRADED_LOG_PROBS,
+            Requirement.PREDICTED_SCORES,
+            Requirement.FADING_CONTRAST,
+        ),
         assumptions=("read in the authors' code, which was not run beside it",),
         differences=(
-            "the weight of the contrast stays 1e-4; the authors anneal it to 0",
+            "the contrast fades by a half cosine over as many rounds as `ramp_rounds` says; the "
+            "authors' by five epochs",
             "the value is A log pi; the authors' code has its gradient with the value A",
             "without the two entropy terms, which the authors' script does not switch on",
         ),
+        version=2,
     ),
     Recipe(
         "mssr",
@@ -258,6 +276,9 @@ ADVANTAGES = (
             "the prior is rejected beyond 1.96 deviations",
             "no division by a deviation",
         ),
+        differences=(
+            "the prior is that of v_half_scheduler; without it, the success rate of the level",
+        ),
     ),
     Recipe(
         "weighted_grpo",
@@ -282,10 +303,11 @@ ADVANTAGES = (
         regularisers=(regulariser.KL(0.04),),
         requirements=(Requirement.MEAN_AGREEMENT,),
         assumptions=(
-            "confidence is 1 - variance over the largest in the batch",
-            "similarity is 1 - mean absolute distance to the mean prediction",
+            "confidence is 1 - the mean variance of both ends over the largest that can be, 1/4",
+            "similarity is the overlap with the interval of mean ends; form counts 1",
             "GRPO's penalty 0.04",
         ),
+        version=2,
     ),
     Recipe(
         "ps_grpo",

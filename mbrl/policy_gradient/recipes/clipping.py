@@ -11,6 +11,7 @@ from mbrl.policy_gradient.axes import (
     selection,
 )
 from mbrl.policy_gradient.axes.credit import TreeDifference
+from mbrl.policy_gradient.axes.modulation_lengths import LongerRight
 from mbrl.policy_gradient.recipe import Recipe, Term
 from mbrl.policy_gradient.requirements import Requirement
 
@@ -25,7 +26,28 @@ CLIPPING = (
         "2509.22576",
         regularisers=(regulariser.EntropyBand(),),
         requirements=(Requirement.ENTROPY_HISTORY,),
-        differences=("the weight does not grow with training",),
+        differences=(
+            "as in the authors' code the term of the band has no gradient: it moves the value of "
+            "the loss alone; epo_hinge has one",
+            "its weight does not fall with training, which the authors' code has switched off",
+        ),
+    ),
+    Recipe(
+        "epo_hinge",
+        "EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning",
+        "2509.22576",
+        mark="secondary",
+        regularisers=(regulariser.EntropyBand(form="hinge", phase="entropy_phase"),),
+        requirements=(Requirement.ENTROPY_HISTORY, Requirement.ENTROPY_PHASE),
+        assumptions=(
+            "the penalty is how far the entropy is outside the band: with a gradient, which that "
+            "of the authors' code does not have",
+            "a phase lasts 150 rounds, for the authors' 150 epochs",
+        ),
+        differences=(
+            "it begins with the second round, and is there in rounds in which a conversation has "
+            "half of the task's turns; the authors' has half of 50",
+        ),
     ),
     Recipe(
         "aepo",
@@ -64,11 +86,17 @@ CLIPPING = (
         "Policy Optimization",
         "2509.22115",
         mark="reconstructed",
-        selection=(selection.LargestVariance(0.5), selection.TopGain(0.5)),
+        selection=(
+            selection.LargestVariance(0.5, grown="schedule"),
+            selection.TopGain(0.5, "schedule"),
+        ),
+        requirements=(Requirement.GROWING_SHARE,),
         assumptions=(
-            "half of the sequences and half of all steps, without the schedule",
+            "half of the sequences and half of all steps at first; both shares grow linearly to "
+            "all of them, over as many rounds as `ramp_rounds` says",
             "denominators are those of all samples",
         ),
+        version=2,
     ),
     Recipe(
         "reinforce_ada",
@@ -86,7 +114,27 @@ CLIPPING = (
         terms=(Term(credit=TreeDifference(), baseline=baseline.Zero(), scale=scale.One()),),
         aggregation=aggregation.SequenceSum(length=1024.0),
         requirements=(Requirement.DIVERGENCE_BRANCHES,),
-        assumptions=("no term for length",),
+        assumptions=(
+            "no term for length, as in the authors' script, whose power of it is 0; "
+            "rose_length_aware has one",
+        ),
+        differences=("groups whose answers all earned the same stay in the denominator",),
+    ),
+    Recipe(
+        "rose_length_aware",
+        "Reinforced Efficient Reasoning via Semantically Diverse Exploration",
+        "2601.05053",
+        mark="reconstructed",
+        terms=(Term(credit=TreeDifference(), baseline=baseline.Zero(), scale=scale.One()),),
+        modulation=(LongerRight(),),
+        aggregation=aggregation.SequenceSum(length=1024.0),
+        requirements=(Requirement.DIVERGENCE_BRANCHES, Requirement.RIGHT_LENGTHS),
+        assumptions=("the term's power is 1; the formula is that of the authors' code",),
+        differences=(
+            "groups whose answers all earned the same stay in the denominator",
+            "where two answers part is known by node; the authors' code knows it by its position, "
+            "so that other branches at the same position count as common",
+        ),
     ),
     Recipe(
         "otr",

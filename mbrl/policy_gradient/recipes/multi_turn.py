@@ -13,7 +13,6 @@ from mbrl.policy_gradient.axes import (
 )
 from mbrl.policy_gradient.axes.credit import (
     GAE,
-    CutReturn,
     NestedGroups,
     RescaledReturn,
     ReturnToGo,
@@ -28,6 +27,7 @@ from mbrl.policy_gradient.axes.reward import (
     Mixture,
     PotentialGain,
     ProgressBonus,
+    SequenceSignal,
     Standardised,
     StepSignal,
     TaskReward,
@@ -200,13 +200,21 @@ TURNS = (
         mark="secondary",
         terms=(
             Term(baseline=KEEP, scale=UNIT),
-            Term(StepSignal("process_reward"), CutReturn(), KEEP, UNIT, TURN_KEY),
+            Term(SequenceSignal("step_return"), scale=UNIT, key=("prompt", "step")),
         ),
-        selection=(selection.ZeroVariance(),),
+        selection=(selection.LeastSpread("step_return", 0.3),),
+        regularisers=(regulariser.KL(1e-4),),
         requirements=(Requirement.REPLAYED_TRACES,),
         assumptions=(
-            "as in the paper; the authors' repository fuses answers and steps in another way",
+            "read in the authors' code, which was not run beside it",
+            "a step is as right as its text or its effect is the trace's: 1, half for a call of "
+            "the same tool, a tenth for a turn that is not void",
         ),
+        differences=(
+            "patches are the trace's turns; there are no thoughts to patch",
+            "groups without spread stay in the denominator",
+        ),
+        version=2,
     ),
     Recipe(
         "empg",
@@ -232,6 +240,11 @@ TURNS = (
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SegmentSum(),
         requirements=(Requirement.UTTERANCE_CRITICS,),
+        differences=(
+            "the critics have 20 steps of 64 turns in a round; the authors' have 50 of 256, and "
+            "three of the policy; there are no returns by which a baseline of tokens is fitted",
+        ),
+        version=2,
     ),
     Recipe(
         "mapo_mixed",
@@ -300,29 +313,37 @@ TURNS = (
         CORRECT,
         "2409.12917",
         mark="secondary",
-        terms=(Term(ProgressBonus(10.0), SegmentReward(), ZERO, ONE, TURN_KEY),),
+        terms=(Term(ProgressBonus(10.0), SegmentReward(), scale=ONE, key=TURN_KEY),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
         regularisers=(regulariser.KL(0.01),),
+        requirements=(Requirement.ATTEMPTS,),
         assumptions=(
-            "the second stage, as in another's code; attempts are turns",
-            "an attempt is held responsible for its own reward and bonus alone; no baseline",
-            "a log-likelihood is a sum over steps, there a mean",
+            "the second stage: another's code and recollection, as the authors have given none",
+            "attempts are turns; each is held responsible for its own reward and bonus alone, less "
+            "the mean of the prompt's attempts of its number",
+            "a log-likelihood is a sum over steps",
         ),
+        version=2,
     ),
     Recipe(
         "score_first_stage",
         CORRECT,
         "2409.12917",
         mark="secondary",
-        terms=(Term(ProgressBonus(0.0, first=1), SegmentReward(), ZERO, ONE, TURN_KEY),),
+        terms=(
+            Term(ProgressBonus(0.0, first=1), ReturnToGo(segment="turn"), scale=ONE, key=TURN_KEY),
+        ),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
         regularisers=(SegmentKL(0.1),),
+        requirements=(Requirement.ATTEMPTS,),
         assumptions=(
-            "the first stage, as in another's code; attempts are turns",
-            "the first attempt has no reward, only the penalty; no baseline",
-            "a log-likelihood is a sum over steps, there a mean",
+            "the first stage: another's code and recollection, as the authors have given none",
+            "attempts are turns; the first one's reward does not count, its steps are worth what "
+            "the later ones earn, less the mean of the prompt, and the penalty holds them",
+            "a log-likelihood is a sum over steps",
         ),
+        version=2,
     ),
 )

@@ -239,7 +239,30 @@ OFF_POLICY = (
         gate=gate.MaskedWeight(0.2, 0.27),
         aggregation=aggregation.SequenceSum(),
         requirements=(Requirement.ENGINE_LOG_PROBS,),
-        assumptions=("the truncation at 5 is of each step", "no routing replay: no experts here"),
+        assumptions=("the truncation at 5 is of each step",),
+        differences=("without routing replay; mini_rl_r2 and mini_rl_r3 have it",),
+    ),
+    *(
+        Recipe(
+            name,
+            "Stabilizing Reinforcement Learning with LLMs: Formulation and Practices",
+            "2512.01374",
+            mark="reconstructed",
+            terms=(CENTRED,),
+            rejection=(rejection.TruncatedRatio(cap=5.0),),
+            gate=gate.MaskedWeight(0.2, 0.27),
+            aggregation=aggregation.SequenceSum(),
+            requirements=(Requirement.ENGINE_LOG_PROBS, replay),
+            assumptions=("the truncation at 5 is of each step", *more),
+        )
+        for name, replay, more in (
+            ("mini_rl_r2", Requirement.ROUTING_REPLAY, ()),
+            (
+                "mini_rl_r3",
+                Requirement.ROLLOUT_ROUTING_REPLAY,
+                ("the sampler's experts are read off a whole pass over what it said",),
+            ),
+        )
     ),
     Recipe(
         "areal",

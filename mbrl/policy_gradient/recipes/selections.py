@@ -45,7 +45,24 @@ SELECTIONS = (
             "entropies below the pivot are scaled to [-1, 0]; the authors' code divides them by a "
             "negative number, which makes them positive",
             "entropies are those of the old policy",
-            "the temperature of sampling does not follow the entropy",
+            "the temperature of sampling does not follow the entropy; hapo is this with it",
+        ),
+    ),
+    Recipe(
+        "hapo",
+        "From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature",
+        "2509.16591",
+        mark="secondary",
+        terms=(Term(credit=TokenWeighted(), baseline=baseline.Zero(), scale=scale.One()),),
+        gate=EntropyClip(),
+        requirements=(Requirement.ENTROPY_TEMPERATURE,),
+        assumptions=("departs from the authors' code, so that it was not compared with it",),
+        differences=(
+            "entropies below the pivot are scaled to [-1, 0], so that these tokens are sampled "
+            "colder; the authors' code divides by a negative number, which makes all hotter",
+            "entropies are taken at the temperature of sampling, which is 1 there; of the gate "
+            "those of the old policy",
+            "statistics are those of the round before; there of the update before",
         ),
     ),
     Recipe(
@@ -111,6 +128,21 @@ SELECTIONS = (
         mark="secondary",
         modulation=(Novelty(),),
         assumptions=("rate 1 and limit A", "likelihoods are those of the old policy"),
+        differences=("shows no solved examples; xrpo_seeded does",),
+    ),
+    Recipe(
+        "xrpo_seeded",
+        "XRPO: Pushing the limits of GRPO with Targeted Exploration and Exploitation",
+        "2510.06672",
+        mark="reconstructed",
+        modulation=(Novelty(),),
+        requirements=(Requirement.SEEDED_ATTEMPTS,),
+        assumptions=(
+            "rate 1 and limit A; likelihoods are those of the old policy",
+            "one solved example, of the policy's own, the most alike by characters; it stands "
+            "before the prompt in sampling and in learning",
+            "half of a group is sampled before it is known to fail",
+        ),
     ),
     Recipe(
         "arm_progrpo",
@@ -133,11 +165,14 @@ SELECTIONS = (
         mark="reconstructed",
         terms=(Term(SequenceSignal("majority_reward")),),
         modulation=(ResponseEntropy(),),
-        requirements=(Requirement.MAJORITY_AGREEMENT,),
+        requirements=(Requirement.MAJORITY_AGREEMENT, Requirement.VOTE_FORKS),
         assumptions=(
+            "a quarter of the votes are whole answers, each of which forks at its three most "
+            "uncertain tokens; of forks only what was said anew is trained on",
             "advantages are multiplied by 1 - 0.5 H, whatever their sign",
             "H is an answer's mean entropy over the largest of its prompt",
         ),
+        version=2,
     ),
     Recipe(
         "dart",
@@ -147,7 +182,7 @@ SELECTIONS = (
         terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         selection=(selection.TopEntropyTurns(0.8),),
         rejection=(rejection.TruncatedRatio(cap=1.0),),
-        gate=gate.Clip(0.1, 0.28, dual=3.0),
+        gate=gate.Clip(0.1, 0.28, dual=10.0),
         aggregation=aggregation.SequenceMean(),
         regularisers=(regulariser.KL(0.1),),
         requirements=(Requirement.ENGINE_LOG_PROBS,),
@@ -156,5 +191,10 @@ SELECTIONS = (
             "the truncated weight, clip and penalty are those of the authors' code, in which the "
             "choice by entropy is commented out",
         ),
+        differences=(
+            "numbers of rollouts, lengths of episodes and the pool of successes are those of "
+            "dart_scheduler",
+        ),
+        version=2,
     ),
 )

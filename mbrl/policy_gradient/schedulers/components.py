@@ -34,6 +34,11 @@ COMPONENTS: dict[str, Entry] = {
         assumptions=(
             "starts are drawn in proportion to the variance of their group's returns",
             "a full buffer drops the start of lowest variance, the oldest of equal ones",
+            "one turn more is worth its own reward, not what it is better than the best so far",
+        ),
+        differences=(
+            "without prompts for another answer and the factor for novelty; in training on text "
+            "tasks one turn alone is `--starts-steps 1`",
         ),
     ),
     "pivot_rl": Entry(
@@ -58,22 +63,18 @@ COMPONENTS: dict[str, Entry] = {
         SelfConsistencyAllocation,
         SelfConsistencyConfig(),
         PETS_TITLE,
-        mark="reconstructed",
-        assumptions=(
-            "agreement is judged by the two most frequent answers alone",
-            "the prior counts every answer once",
+        differences=(
+            "the probability that an answer's share is the largest is an integral; there it is the "
+            "mean of 500 draws",
+            "the answers that can be are those in the pool of samples",
         ),
     ),
     "pets_allocation_online": Entry(
         OnlineSelfConsistencyAllocation,
         OnlineSelfConsistencyConfig(),
         PETS_TITLE,
-        mark="reconstructed",
-        assumptions=(
-            "difficulty is the leading answer's share among the two most frequent ones",
-            "a question stops where backward induction says so, at a price per answer",
-            "the distribution of difficulties and the price follow the stream at a rate of 0.05",
-        ),
+        mark="secondary",
+        assumptions=("a kind's curve weighs a question by how often it is of that kind",),
     ),
     "prompt_augmentation": Entry(
         templates,

@@ -137,9 +137,9 @@ class DARTConfig(Settings):
 
 class DART(Scheduler):
     """Whole groups for tasks that succeed seldom, and linearly fewer rollouts above `threshold`;
-    what is saved goes to further tasks. `length` limits a task's episodes by its successes (needs
-    the signal "length"); `failed` are the tasks for which the trainer looks into its pool of
-    earlier successes.
+    what is saved goes to further tasks. A task's episodes may last `slack` times its longest
+    success (by the signal "turns", else "length"); where all of a task's rollouts fail, one is to
+    be replaced by an earlier success.
 
     "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation",
     arXiv 2509.23866.
@@ -177,21 +177,21 @@ class DART(Scheduler):
         self.epochs.order = torch.cat([ids[taken:], self.epochs.order])  # next round's first
         return Request.of(ids[:taken], counts[ids[:taken]])
 
-    def length(self, prompts: Tensor, limit: int) -> Tensor:
-        """int64 [P]: the longest episode of each task, at most `limit`."""
+    def longest_episodes(self, prompts: Tensor, limit: int) -> Tensor:
         known = self.longest[prompts]
         longest = (known * self.config.slack).ceil().clamp_max(limit)
         return torch.where(known > 0, longest, float(limit)).long()
 
     def failed(self, outcome: Outcome) -> Tensor:
-        """int64 [P]: the tasks none of whose rollouts earned anything."""
+        """Those none of whose rollouts earned anything."""
         counted = tally(outcome, self.pool.size)
         return ((counted.count > 0) & (counted.total <= 0)).nonzero().flatten()
 
     def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
         remember(self.tracker, successes(outcome))
-        if "length" in outcome.signals:
+        name = "turns" if "turns" in outcome.signals else "length"
+        if name in outcome.signals:
             good = outcome.rewards > 0
-            lengths = outcome.signal("length")[good].double()
+            lengths = outcome.signal(name)[good].double()
             self.longest = self.longest.scatter_reduce(0, outcome.prompts[good], lengths, "amax")
         super().observe(outcome, generator)

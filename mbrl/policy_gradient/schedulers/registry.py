@@ -116,7 +116,8 @@ SCHEDULERS: dict[str, Entry] = {
         ),
         differences=(
             SHARE,
-            "training on text tasks shows no worked examples for prompts that are unsolved",
+            "worked examples for prompts that are unsolved are those of the recipe xrpo_seeded, "
+            "without this scheduler",
         ),
     ),
     "v0": Entry(
@@ -127,12 +128,13 @@ SCHEDULERS: dict[str, Entry] = {
         "reconstructed",
         assumptions=(
             "rollouts go with sqrt(p (1 - p)), from 2 to 32, for prompts that are drawn evenly",
-            "a kernel regression stands for the authors' TabPFN head on language embeddings",
+            "a kernel regression on the mean features of a prompt's tokens stands for the authors' "
+            "TabPFN head on language embeddings",
             "the 256 prompts that were answered last are the context",
         ),
         differences=(
-            "chosen by name its embedding is random, and not trained over many policies' results "
-            "as `fit_value` does for one that is given in Python",
+            "the value model is that of `language fit-value`, pretrained on snapshots of warm "
+            "starts of one task; in control its embedding of a task's parameters is random",
         ),
     ),
     "v_half_scheduler": Entry(
@@ -147,8 +149,8 @@ SCHEDULERS: dict[str, Entry] = {
             SHARE,
         ),
         differences=(
-            "chosen by name the prior is each prompt's own discounted success rate, as there is no "
-            "value model to `believe`, and the recipe's baseline is not replaced by `baseline`",
+            "the prior is that of V_0's value model where `value` names a file, else each prompt's "
+            "own discounted success rate; the recipe v_half takes its baseline from it",
         ),
     ),
     "difficulty_targeted": Entry(
@@ -182,7 +184,8 @@ SCHEDULERS: dict[str, Entry] = {
         "2601.04809",
         differences=(
             "an environment is replaced by one that is not in the active set",
-            "a text task is one environment, of which the difficulty alone is followed",
+            "an environment is a text task, its levels the difficulties: those of a joint task, "
+            "such as addition+sorting, where authors have 2,739",
         ),
     ),
     "mpts": Entry(
@@ -222,11 +225,10 @@ SCHEDULERS: dict[str, Entry] = {
         "reconstructed",
         assumptions=(
             "rollouts fall linearly from a group at a success rate of 0.6 to 2 at 1",
-            "episodes may last 1.5 times the task's longest success",
+            "episodes may last 1.5 times the turns of the task's longest success",
+            "the latest success of a task stands in for one rollout of a round that failed",
         ),
-        differences=(
-            "training on text tasks leaves lengths of episodes and failed ones as they are",
-        ),
+        differences=("in control lengths of episodes and failed ones stay as they are",),
     ),
 }
 

@@ -30,6 +30,8 @@ class SCALER(Scheduler):
     interpolated between the levels. In the active set, one without success, one at its highest
     level, or one whose difficulty stopped rising over `history` rounds makes place for another.
 
+    `acts`: by how much difficulties moved, mean over environments.
+
     The pool needs `levels` and `families`, and a prompt of every level from 0 to the highest of its
     family. "SCALER: Synthetic Scalable Adaptive Learning Environment for Reasoning", arXiv
     2601.04809, as in the authors' code.
@@ -86,10 +88,11 @@ class SCALER(Scheduler):
         return Request.of(torch.cat(chosen), self.group)
 
     def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
-        family = self.families[successes(outcome).prompts]
+        family, before = self.families[successes(outcome).prompts], self.difficulty.clone()
         for f in family.unique().tolist():
             mine = family == f
             self.learn(f, self.levels[outcome.prompts[mine]], outcome.rewards[mine].double())
+        self.acts = float((self.difficulty - before).abs().mean())
         self.replace(generator)
         super().observe(outcome, generator)
 

@@ -127,6 +127,7 @@ class Scheduler(ABC):
     of_all: ClassVar[bool] = False  # whether statistics are of all rollouts, kept or not
     reads: ClassVar[tuple[str, ...]] = ()  # signals of outcomes beside "length"
     fulfils: ClassVar[tuple[Requirement, ...]] = ()  # of recipes
+    acts: float | None = None  # how much its mechanism did in the latest round; None: not told
     rate_scale: float = 1.0  # factor of the trainer's learning rate
 
     def __init__(self, pool: Pool, budget: int, group: int) -> None:
@@ -152,6 +153,21 @@ class Scheduler(ABC):
     def fresh_share(self) -> float | None:
         """The share of a round that is rolled out anew, where the trainer is to fill it up from its
         latest groups; None: it is not."""
+        return None
+
+    def longest_episodes(self, prompts: Tensor, limit: int) -> Tensor | None:
+        """int64 [P]: how long an episode of each of `prompts` [P] may be in this round, at most
+        `limit`; None: as long as ever."""
+        return None
+
+    def failed(self, outcome: Outcome) -> Tensor:
+        """int64 [P]: the prompts for which the trainer is to put an earlier success in the place of
+        a rollout, where it has one."""
+        return torch.zeros(0, dtype=torch.int64)
+
+    def priors(self) -> Tensor | None:
+        """float64 [N]: what prompts were thought to be worth before the round, where a recipe's
+        baseline is to use that; None: it is not told."""
         return None
 
     @abstractmethod

@@ -2,24 +2,44 @@
 Inference alone; no rewards, no gradient."""
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Settings
+from mbrl.config import Count, NonNegative, Positive, Settings
 from mbrl.errors import CheckpointError, ConfigError
+
+POINTS = 200  # at which the distribution of the largest share is summed up
+FEWEST = 3  # answers from which a curve of agreement is fitted; the authors' code
 
 
 def agreement(counts: Tensor, prior: float = 1.0) -> Tensor:
     """float64 [Q]: how sure it is that the leading answer is the one that most answers would be,
-    after `counts` [Q, A] of each answer: P(x > 1/2) for x of Beta(first + prior, second +
-    prior), the two most frequent answers under a Dirichlet prior."""
-    top = counts.double().topk(2, 1).values + prior
-    from scipy.special import betainc  # here, as it takes long to import
+    after `counts` [Q, A] of each answer: the probability that its share is the largest under the
+    Dirichlet posterior of all A shares. It is that of the largest of gamma variables, P(x_1 > all
+    others), of which the authors' code draws 500."""
+    alpha = counts.double() + prior
+    return torch.tensor([_largest(row) for row in alpha.tolist()], dtype=torch.float64)
 
-    return torch.from_numpy(betainc(top[:, 1].numpy(), top[:, 0].numpy(), 0.5))
+
+def _largest(alpha: Sequence[float]) -> float:
+    """P that the variable of the largest of `alpha` is above all others."""
+    from scipy.special import gammainc, gammaincinv  # here, as it takes long to import
+
+    kinds = Counter(alpha)
+    lead = max(kinds)
+    kinds[lead] -= 1
+    nodes, weights = np.polynomial.legendre.leggauss(POINTS)
+    at = gammaincinv(lead, (nodes + 1) / 2)  # quantiles of the leading one
+    below = np.ones(POINTS)
+    for value, count in kinds.items():
+        below *= gammainc(value, at) ** count
+    return float((below * weights).sum() / 2)
 
 
 @dataclass(frozen=True)
@@ -29,11 +49,11 @@ class SelfConsistencyConfig(Settings):
 
 class SelfConsistencyAllocation:
     """Offline allocation: one answer after the other to the question whose agreement an answer can
-    raise most (optimistic knowledge gradient: the better of one more vote for the first and one
-    more for the second answer). `questions` with up to `answers` different answers each.
+    raise most (optimistic knowledge gradient: the best of one more vote for any of its answers).
+    `questions` with up to `answers` different answers each.
 
     "PETS: A Principled Framework Towards Optimal Trajectory Allocation for Efficient Test-Time
-    Self-Consistency".
+    Self-Consistency", as in the authors' code (github.com/ZDCSlab/PETS).
     """
 
     def __init__(
@@ -46,17 +66,21 @@ class SelfConsistencyAllocation:
             )
         self.config = config
         self.counts = torch.zeros(questions, answers, dtype=torch.float64)
+        self.known: dict[tuple[float, ...], float] = {}  # gains by sorted counts
 
     def gain(self) -> Tensor:
         """float64 [Q]: the largest rise of agreement by one more answer."""
-        top = self.counts.topk(2, 1).values
-        now = agreement(top, self.config.prior)
-        better = []
-        for vote in range(2):
-            voted = top.clone()
-            voted[:, vote] += 1
-            better.append(agreement(voted, self.config.prior) - now)
-        return torch.maximum(*better)
+        ordered = self.counts.sort(1, descending=True).values
+        gains = [self._gain(tuple(row)) for row in ordered.tolist()]
+        return torch.tensor(gains, dtype=torch.float64)
+
+    def _gain(self, counts: tuple[float, ...]) -> float:
+        if counts not in self.known:
+            alpha = [c + self.config.prior for c in counts]
+            places = {value: i for i, value in enumerate(alpha)}.values()  # one of equal ones
+            better = [_largest([a + (i == k) for i, a in enumerate(alpha)]) for k in places]
+            self.known[counts] = max(better) - _largest(alpha)
+        return self.known[counts]
 
     def next(self, count: int = 1) -> Tensor:
         """int64 [min(count, Q)]: the questions that come next, each for one answer; those without
@@ -88,117 +112,117 @@ class SelfConsistencyAllocation:
 @dataclass(frozen=True)
 class OnlineSelfConsistencyConfig(Settings):
     budget: Positive = 8.0  # answers per question, on average over the stream
+    warm_up: Count = 4  # answers to every question, by which it is easy or hard
     most: Count = 64  # answers to one question
-    fewest: CountOrZero = 2
-    grid: Count = 32  # difficulties that are told apart
-    law: tuple[Positive, Positive] = (
-        1.0,
-        1.0,
-    )  # Beta law of difficulty, 0 a tie and 1 sure
-    observed: Probability = 0.05  # rate at which distribution and price follow it; 0: they stay
-    renew: Count = 10  # questions between two tables of where to stop
 
 
 class OnlineSelfConsistencyAllocation:
-    """Questions come one after the other, and each answer costs `price` in units of the chance that
-    the majority is right. A question is answered `enough` when stopping is worth at least as much
-    as the best way to go on, under the posterior of its difficulty: the share s of the leading
-    answer among the two most frequent ones. The price is the one at which a question costs `budget`
-    on average, first by the distribution of difficulties, then by dual steps on the stream's costs.
+    """Questions come one after the other. Each gets `warm_up` answers; it is easy if these are all
+    the same, else hard, and gets as many answers as its kind has (`budgets`, easy and hard), which
+    are read off `curves`: the chance that k answers agree with the right one, Phi(a sqrt(k) + b),
+    for either kind, of which `shares` are the shares of questions. One more answer goes to the kind
+    where the chance rises most for what it costs, as long as the mean is within the budget.
 
     The online case of "PETS: A Principled Framework Towards Optimal Trajectory Allocation for
-    Efficient Test-Time Self-Consistency".
+    Efficient Test-Time Self-Consistency", as in the authors' code.
     """
 
-    def __init__(self, config: OnlineSelfConsistencyConfig = OnlineSelfConsistencyConfig()) -> None:
-        if not 1 <= config.fewest <= config.budget < config.most or config.grid < 2:
+    def __init__(
+        self,
+        curves: Sequence[tuple[float, float]],
+        shares: Sequence[float],
+        config: OnlineSelfConsistencyConfig = OnlineSelfConsistencyConfig(),
+    ) -> None:
+        if not config.warm_up <= config.budget < config.most:
+            raise ConfigError(f"{config}; give warm_up <= budget < most")
+        if len(curves) != 2 or len(shares) != 2 or min(shares) < 0 or not sum(shares) > 0:
             raise ConfigError(
-                f"{config}; give 1 <= fewest <= budget < most and a grid of at least 2"
+                f"{len(curves)} curves and shares {tuple(shares)}; give two of each, easy and hard"
             )
-        if not 0 <= config.observed <= 1 or min(*config.law, config.renew) <= 0:
-            raise ConfigError(
-                f"{config}; give observed from 0 to 1, a prior above 0 and renew of at least 1"
-            )
-        self.config = config
-        middle = (torch.arange(config.grid, dtype=torch.float64) + 0.5) / config.grid
-        self.shares = 0.5 + 0.5 * middle
-        a, b = config.law
-        weight = middle ** (a - 1) * (1 - middle) ** (b - 1)
-        self.law = weight / weight.sum()
-        low, high = 1e-6, 1.0
-        for _ in range(20):
-            self.price = math.sqrt(low * high)
-            self.stops, cost = self.solve(self.price)
-            low, high = (self.price, high) if cost > config.budget else (low, self.price)
-        self.price = high
-        self.stops, _ = self.solve(high)
-        self.finished = 0
+        self.config, self.curves = config, [(float(a), float(b)) for a, b in curves]
+        self.shares = [float(s) / sum(shares) for s in shares]
+        self.budgets = self.solve()
 
-    def evidence(self) -> Tensor:
-        """float64 [most + 1, most + 1]: the chance of one order of a votes for the answer that
-        leads in truth and b for the other."""
-        votes = torch.arange(self.config.most + 1, dtype=torch.float64)[:, None]
-        return (self.shares**votes * self.law) @ ((1 - self.shares) ** votes).T
+    def accuracy(self, kind: int, k: int) -> float:
+        a, b = self.curves[kind]
+        return normal(a * math.sqrt(k) + b)
 
-    def solve(self, price: float) -> tuple[Tensor, float]:
-        """(bool [most + 1, most + 1] whether to stop at (a, b) votes, answers to a question on
-        average) when each answer costs `price`: backward induction over the number of votes."""
-        config, e = self.config, self.evidence()
-        both = e + e.T  # either answer may be the one that leads in truth
-        right = torch.maximum(e, e.T) / both
-        value, stops = right.clone(), torch.ones_like(right, dtype=torch.bool)
-        for n in range(config.most - 1, -1, -1):
-            a = torch.arange(n + 1)
-            b = n - a
-            up = both[a + 1, b] / both[a, b]
-            go = up * value[a + 1, b] + (1 - up) * value[a, b + 1] - price
-            stops[a, b] = (right[a, b] >= go) & (n >= config.fewest)
-            value[a, b] = torch.where(stops[a, b], right[a, b], go)
-        reach, cost = torch.zeros_like(right), 0.0
-        reach[0, 0] = 1.0
-        for n in range(config.most):
-            a = torch.arange(n + 1)
-            b = n - a
-            going = torch.where(stops[a, b], 0.0, reach[a, b])
-            cost += float(going.sum())
-            up = both[a + 1, b] / both[a, b]
-            reach[a + 1, b] += going * up
-            reach[a, b + 1] += going * (1 - up)
-        return stops, cost
+    def solve(self) -> list[int]:
+        """Answers to an easy and to a hard question."""
+        config = self.config
+        counts = [config.warm_up, config.warm_up]
+        while True:
+            spent = sum(s * n for s, n in zip(self.shares, counts, strict=True))
+            able = [
+                kind
+                for kind in (0, 1)
+                if self.shares[kind] > 0
+                and counts[kind] < config.most
+                and spent + self.shares[kind] <= config.budget + 1e-9
+            ]
+            # What an answer brings is its kind's share times the rise, and so is what it costs.
+            rises = [self.accuracy(k, counts[k] + 1) - self.accuracy(k, counts[k]) for k in able]
+            if not able or max(rises) <= 0:
+                return counts
+            counts[able[rises.index(max(rises))]] += 1
 
-    def enough(self, counts: Tensor) -> bool:
-        """Whether the question with `counts` [A] of its answers is answered often enough."""
-        first, second = (int(x) for x in counts.topk(2).values)
-        return int(counts.sum()) >= self.config.most or bool(self.stops[first, second])
+    def wanted(self, answers: Sequence[Any]) -> int:
+        """How many answers the question gets that has had these, `warm_up` or more."""
+        first = list(answers[: self.config.warm_up])
+        if len(first) < self.config.warm_up:
+            return self.config.warm_up
+        return self.budgets[0 if len(set(first)) == 1 else 1]
 
-    def finish(self, counts: Tensor) -> None:
-        """A question is done: the distribution of difficulties and the price follow."""
-        first, second = (float(x) for x in counts.topk(2).values)
-        rate, over = self.config.observed, float(counts.sum()) / self.config.budget - 1
-        if rate == 0:
-            return
-        like = self.law * (
-            self.shares**first * (1 - self.shares) ** second
-            + self.shares**second * (1 - self.shares) ** first
+
+def fitted_curves(
+    answers: Sequence[Sequence[Any]],
+    right: Sequence[Sequence[bool]],
+    warm_up: int,
+    rng: np.random.Generator,
+    draws: int = 64,
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """Curves and shares of easy and hard questions for `OnlineSelfConsistencyAllocation`, from many
+    `answers` to each question of a training set and whether they are `right`. Of every question the
+    share of right majorities of k answers, k from 3, over `draws` draws without replacement; its
+    (a, b) by least squares of the inverse normal distribution on sqrt(k); a kind's curve is their
+    mean, each weighted by how often the question's first answers make it one of the kind. Raises
+    `ConfigError` with fewer answers than 5."""
+    if min(map(len, answers), default=0) < max(FEWEST + 2, warm_up):
+        raise ConfigError(
+            f"{min(map(len, answers), default=0)} answers to a question; give at least "
+            f"{max(FEWEST + 2, warm_up)}"
         )
-        self.law = (1 - rate) * self.law + rate * like / like.sum()
-        self.price = min(1.0, max(1e-6, self.price * math.exp(rate * over)))
-        self.finished += 1
-        if self.finished % self.config.renew == 0:
-            self.stops, _ = self.solve(self.price)
+    pairs, easy = [], []
+    for own, good in zip(answers, right, strict=True):
+        sizes = np.arange(FEWEST, len(own) + 1)
+        wins, same = np.zeros(len(sizes)), 0
+        for _ in range(draws):
+            order = rng.permutation(len(own))
+            same += len({own[i] for i in order[:warm_up]}) == 1
+            wins += [majority_right([(own[i], good[i]) for i in order[:k]]) for k in sizes]
+        # Half a draw on either side, so that no chance is 0 or 1.
+        score = [inverse_normal((w + 0.5) / (draws + 1)) for w in wins]
+        slope, height = np.polyfit(np.sqrt(sizes), score, 1)
+        pairs.append((float(slope), float(height)))
+        easy.append(same / draws)
+    weight = np.array([easy, [1 - e for e in easy]])
+    means = []
+    for kind in weight:
+        whole = max(kind.sum(), 1e-12)
+        means.append(tuple(float((kind * [p[i] for p in pairs]).sum() / whole) for i in (0, 1)))
+    return [(a, b) for a, b in means], [float(kind.mean()) for kind in weight]
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "law": self.law.clone(),
-            "price": self.price,
-            "stops": self.stops.clone(),
-            "finished": self.finished,
-        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["law"].shape != self.law.shape:
-            raise CheckpointError(
-                "the state is of another grid; load it with the same configuration"
-            )
-        self.law, self.stops = state["law"].clone(), state["stops"].clone()
-        self.price, self.finished = float(state["price"]), int(state["finished"])
+def majority_right(votes: Sequence[tuple[Any, bool]]) -> bool:
+    """Whether the commonest answer is right, of equally common ones the first."""
+    counts = Counter(answer for answer, _ in votes)
+    first = dict(reversed(list(votes)))
+    return bool(first[counts.most_common(1)[0][0]])
+
+
+def normal(x: float) -> float:
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+
+
+def inverse_normal(p: float) -> float:
+    return float(torch.special.ndtri(torch.tensor(p, dtype=torch.float64)))

@@ -89,6 +89,38 @@ def fit_value(
     return loss.detach()
 
 
+class Context:
+    """The latest `size` prompts that a policy answered, with their mean scores."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.known, self.scores = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    @torch.no_grad()
+    def predict(self, value: InContextValue, features: Tensor, prompts: Tensor) -> Tensor:
+        """[P]: the success probability of `prompts` [P]."""
+        guess: Tensor = value(features[self.known], self.scores, features[prompts])
+        return guess
+
+    def add(self, outcome: Outcome, size: int) -> None:
+        """Of a pool of `size` prompts."""
+        counted = tally(successes(outcome), size)
+        ids = counted.prompts
+        stale = torch.isin(self.known, ids)
+        known = torch.cat([self.known[~stale], ids])
+        scores = torch.cat([self.scores[~stale], counted.mean[ids].float()])
+        self.known, self.scores = known[-self.size :], scores[-self.size :]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"known": self.known.clone(), "scores": self.scores.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.known, self.scores = state["known"].clone(), state["scores"].clone()
+
+
 @dataclass(frozen=True)
 class V0Config(Settings):
     context: Count = 256  # prompts that are remembered with their scores
@@ -102,12 +134,12 @@ class V0Config(Settings):
 class V0(Scheduler):
     """Rollouts in proportion to sqrt(p (1 - p)) with p predicted by `value` from the policy's
     latest results; without any, all alike. Pass a `value` that was trained with `fit_value`, else
-    its embedding is a random one.
+    its embedding is a random one. `acts`: the deviation of a round's rollouts over their mean.
 
     "V_0: A Generalist Value Model for Any Policy at State Zero", arXiv 2602.03584.
     """
 
-    beliefs = ("value", "known", "scores")
+    beliefs = ("value", "context")
 
     def __init__(
         self,
@@ -132,8 +164,7 @@ class V0(Scheduler):
             width=config.width,
             generator=torch.Generator().manual_seed(config.seed),
         )
-        self.known = torch.zeros(0, dtype=torch.int64)
-        self.scores = torch.zeros(0)
+        self.context = Context(config.context)
 
     def request(self, generator: torch.Generator) -> Request:
         places = min(self.places, self.pool.size)
@@ -141,21 +172,15 @@ class V0(Scheduler):
         p = self.predict(ids).double().clamp(1e-3, 1 - 1e-3)
         total = places * self.group
         shares = share_out((p * (1 - p)).sqrt(), total, self.config.fewest, self.config.most)
+        self.acts = float(shares.double().std(correction=0) / shares.double().mean())
         return Request.of(ids, shares)
 
-    @torch.no_grad()
     def predict(self, prompts: Tensor) -> Tensor:
         """[P]: the success probability of each."""
-        result: Tensor = self.value(self.features[self.known], self.scores, self.features[prompts])
-        return result
+        return self.context.predict(self.value, self.features, prompts)
 
     def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
-        counted = tally(successes(outcome), self.pool.size)
-        ids = counted.prompts
-        stale = torch.isin(self.known, ids)
-        known = torch.cat([self.known[~stale], ids])
-        scores = torch.cat([self.scores[~stale], counted.mean[ids].float()])
-        self.known, self.scores = known[-self.config.context :], scores[-self.config.context :]
+        self.context.add(outcome, self.pool.size)
         super().observe(outcome, generator)
 
 
@@ -165,20 +190,28 @@ class V05Config(Settings):
     most: Count = 16  # rollouts of a prompt
     first: Probability = 0.5  # share of the budget for the first pass
     discount: Probability = 0.9  # of an answer by the next, where the prior is what was seen
+    context: Count = 256  # prompts that are remembered with their scores, for a value model
 
 
 class V05(Scheduler):
     """`group` rollouts of each prompt, and as many again, up to `most`, while their mean is more
-    than `z` deviations from the prior. The prior is what `believe` was given, else the running
-    success rate. `baseline` mixes both, and drops a rejected prior.
+    than `z` deviations from the prior. The prior is what `believe` was given, else that of `value`
+    (of V_0, trained with `fit_value`; the pool then needs features) from the policy's latest
+    results, else the running success rate. `baseline` mixes both, and drops a rejected prior;
+    `acts`: the share of prompts for which rollouts were bought.
 
     "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts", arXiv 2603.10848.
     """
 
-    beliefs = ("tracker", "told")
+    beliefs = ("tracker", "told", "context")
 
     def __init__(
-        self, pool: Pool, budget: int, group: int, config: V05Config = V05Config()
+        self,
+        pool: Pool,
+        budget: int,
+        group: int,
+        config: V05Config = V05Config(),
+        value: InContextValue | None = None,
     ) -> None:
         super().__init__(pool, budget, group)
         if config.z <= 0 or config.most < group:
@@ -189,6 +222,7 @@ class V05(Scheduler):
         self.config = config
         self.tracker = SuccessTracker(config.discount)
         self.told = torch.full((pool.size,), torch.nan, dtype=torch.float64)
+        self.value, self.context = value, Context(config.context)
 
     def believe(self, values: Tensor) -> None:
         """Success probabilities [N] from a value model; NaN where it has none."""
@@ -198,7 +232,16 @@ class V05(Scheduler):
 
     def prior(self) -> Tensor:
         """float64 [N]"""
-        return torch.where(self.told.isnan(), rates(self.tracker, self.pool.size), self.told)
+        guess = rates(self.tracker, self.pool.size)
+        if self.value is not None and len(self.context):
+            self.pool.needs("features")
+            assert self.pool.features is not None
+            every = torch.arange(self.pool.size)
+            guess = self.context.predict(self.value, self.pool.features.float(), every).double()
+        return torch.where(self.told.isnan(), guess, self.told)
+
+    def priors(self) -> Tensor:
+        return self.prior()
 
     def request(self, generator: torch.Generator) -> Request:
         places = first_places(self.budget, self.config.first, self.group)
@@ -226,4 +269,7 @@ class V05(Scheduler):
 
     def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
         remember(self.tracker, outcome)
+        self.context.add(outcome, self.pool.size)
+        asked = torch.bincount(outcome.prompts)
+        self.acts = float((asked > self.group).sum() / (asked > 0).sum())
         super().observe(outcome, generator)

@@ -156,13 +156,21 @@ def test_the_history_of_entropies_is_the_mean_of_the_rounds_before() -> None:
             agent.policy.net.layers[-1].bias += torch.tensor([0.5, -0.5])
 
 
+def test_shares_grow_from_round_to_round() -> None:
+    agent, shares = agent_of("d3s", ramp_rounds=4), []
+    for _ in range(6):
+        (share,) = estimated(agent).signals["schedule"].unique().tolist()
+        shares.append(share)
+    assert shares == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+
+
 def test_bands_of_entropy_are_for_discrete_actions() -> None:
     spec = Signs(discrete=False).spec
     with pytest.raises(ConfigError, match="epo compares entropies of discrete actions"):
         PolicyGradient(spec, PolicyGradientConfig(recipe="epo"))
 
 
-@pytest.mark.parametrize("name", ["remax", "riskpo", "vcpo", "epo", "skywork_or1"])
+@pytest.mark.parametrize("name", ["remax", "riskpo", "vcpo", "epo", "skywork_or1", "d3s"])
 def test_parts_continue_bit_for_bit(name: str, tmp_path: Path) -> None:
     agent = agent_of(name)
     again = continued(agent, Signs(discrete=True), tmp_path / "agent.pt", 22, 61)

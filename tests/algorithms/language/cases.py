@@ -21,7 +21,7 @@ MODEL = ModelConfig(transformer=TransformerConfig(width=16, layers=1, heads=2, h
 
 def learner(task: str, recipe: str, seed: int = 0, **settings: Any) -> LanguagePolicyGradient:
     config = LanguageConfig(
-        task=task, recipe=recipe, model=MODEL, **{"prompts": 2, "group": 3} | settings
+        task=task, recipe=recipe, **{"model": MODEL, "prompts": 2, "group": 3} | settings
     )
     agent = LanguagePolicyGradient(None, config, seed=seed)
     with torch.no_grad():  # far from uniform, so that numbers differ

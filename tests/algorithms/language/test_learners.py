@@ -115,6 +115,8 @@ def test_the_first_update_of_a_round_has_ratios_of_1() -> None:
     metrics = agent.update(agent.next_batch())
     assert float(metrics["policy/ratio_max"]) == pytest.approx(1.0, abs=1e-5)
     assert float(metrics["rollout/age"]) == 0
+    norm, limit = float(metrics["policy/gradient_norm"]), agent.config.clip_norm
+    assert float(metrics["policy/gradient_clipped"]) == float(norm > limit)
 
 
 def test_the_distance_from_the_sampler_is_that_of_a_slow_loop(warm: Path) -> None:

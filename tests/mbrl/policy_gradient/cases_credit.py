@@ -8,6 +8,7 @@ from mbrl.types import Trajectories
 
 # In [0, 1]: at every step; of every turn; of every sequence; of every prompt.
 STEPS = ("match_score", "progress", "grounding", "subgoal", "switch", "value_high", "value_switch")
+# (Nothing reads `matched`; with it the others are those that other code was recorded on.)
 TURNS = ("accuracy", "confidence", "matched", "coverage", "utterance_q", "utterance_v", "void")
 SEQUENCES = (
     "consistency",
@@ -42,7 +43,6 @@ def add(t: Trajectories, g: torch.Generator) -> None:
         name: torch.full((batch, steps), value, dtype=torch.float64)
         for name, value in (("quantile_low", 0.6), ("quantile_high", 1.4))
     }
-    signals["matched"] = (signals["matched"] > 0.3).double() + junk
     signals["predicted_score"] = 6 * signals["predicted_score"]
     signals["accuracy"] = signals["accuracy"] ** 0.2
     signals["confidence"] = signals["confidence"] ** 0.2

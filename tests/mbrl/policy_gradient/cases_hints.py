@@ -25,4 +25,8 @@ def add(t: Trajectories, g: torch.Generator) -> None:
     signals["hint_weight"] = (2 * uniform(batch, 1)).expand(batch, steps) + junk
     for name in ("reverse_kl", "forward_kl"):
         signals[name] = uniform(batch, steps) + junk
+    for name in ("schedule", "contrast_weight", "entropy_phase"):  # of the batch
+        signals[name] = uniform(1, 1).expand(batch, steps)
+    signals["step_return"] = (2 * uniform(batch, 1)).expand(batch, steps)
+    t.groups["step"] = torch.randint(0, 2, (batch, 1), generator=g).expand(batch, steps)
     t.log_probs["teacher"] = -8 * uniform(batch, steps) - 0.1 + junk

@@ -88,6 +88,7 @@ FORMULAS = {
 WORDS: dict[str, tuple[str, ...]] = {
     "alone": ("drop", "keep", "one", "zero"),
     "estimator": tuple(ESTIMATORS),
+    "form": ("count", "hinge"),
     "kind": ("reverse", "forward"),
     "level": LEVELS,
     "shape": ("one", "two", "ring"),

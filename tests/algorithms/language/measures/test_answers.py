@@ -44,7 +44,9 @@ def test_meanings(turn: str, value: int | str) -> None:
 def test_answers_of_one_meaning() -> None:
     agent = learner("addition", "seed_grpo")
     said = [(FIRST, ["5"]), (SECOND, ["5"]), (FIRST, ["05"]), (FIRST, ["6"]), (FIRST, ["x"])]
-    found = part_of(agent, Kinds).measure(told(agent, said))
+    part = part_of(agent, Kinds)
+    found = part.measure(told(agent, said))
+    assert part.acts == 1 / 2  # the second prompt has one answer
     a, b, c, d, e = whole(found, found.data.groups["cluster"])
     assert a == c and len({a, b, d, e}) == 4
 
@@ -56,36 +58,39 @@ def test_the_majority() -> None:
     assert whole(found, found.data.signals["majority_reward"]) == [0.0, 1.0, 1.0, 1.0, 0.0]
 
 
-def test_agreement_with_the_mean_prediction() -> None:
-    agent = learner("addition", "urpa")
-    said = [(FIRST, [x]) for x in ("10", "20", "10", "?")] + [(SECOND, ["7"]), (SECOND, ["07"])]
-    found = part_of(agent, ConsistencyReward).measure(told(agent, said))
-    # Points (0, 1), (1, 1), (0, 1), (1/2, 0) with mean (3/8, 3/4); the second prompt's are one.
-    points, mean = [(0, 1), (1, 1), (0, 1), (0.5, 0)], (0.375, 0.75)
-    apart = [(abs(a - mean[0]) + abs(b - mean[1])) / 2 for a, b in points]
-    variance = [
-        sum((p[i] - mean[i]) ** 2 for p in points) / 4 for i in range(2)
-    ]  # of the two numbers
-    assert max(variance) > 0  # the largest, so that this prompt's confidence is 0
+def test_agreement_with_the_mean_interval() -> None:
+    agent = learner("intervals", "urpa")
+    first = Problem("raised 0128760123:", 8, {"start": 3, "stop": 6})
+    other = Problem("raised 0128760124:", 8, {"start": 3, "stop": 6})
+    turns = ["0-3", "0-3", "4-7", "x", "3-1", "0-8"]  # the last: there are 8 places
+    said = [(first, [x]) for x in turns] + [(other, ["3-5"]), (other, ["03-05"])]
+    part = part_of(agent, ConsistencyReward)
+    found = part.measure(told(agent, said))
     rewards = whole(found, found.data.signals["consistency_reward"])
-    assert rewards == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
-    said += [(Problem("1+1=", 1, {"answer": 2}), [x]) for x in ("1", "2", "3")]
-    found = part_of(agent, ConsistencyReward).measure(told(agent, said))
-    rewards = whole(found, found.data.signals["consistency_reward"])
-    largest = sum(variance) / 2
-    confidence = 1 - (1 / 6 / 2) / largest  # of (0, 1), (1/2, 1), (1, 1)
-    assert rewards[6:] == pytest.approx(
-        [confidence * (1 - 0.25), confidence * 1.0, confidence * (1 - 0.25)]
+    # Ends (0, 0, 1/2) and (1/2, 1/2, 1): means 1/6, 2/3, variances 1/18 each.
+    c = 1 - 4 / 18
+    overlap = (1 / 2 - 1 / 6) / (2 / 3), (2 / 3 - 1 / 2) / (1 - 1 / 6)
+    assert rewards == pytest.approx(
+        [c * overlap[0] + 1, c * overlap[0] + 1, c * overlap[1] + 1, 0, 0, 0, 2, 2]
     )
-    assert rewards[:4] == pytest.approx([0 * (1 - x) for x in apart])
+    assert part.acts == pytest.approx(1 - (c + 1) / 2)
+    with pytest.raises(ConfigError, match="are intervals, which those of addition are not"):
+        LanguageConfig(task="addition", recipe="urpa")
 
 
 def test_predicted_scores() -> None:
-    agent = learner("addition", "q_hawkeye")
-    said = [(FIRST, [x]) for x in ("10", "20", "13", "x")] + [(SECOND, ["8"])]
-    found = part_of(agent, PredictedScore).measure(told(agent, said))
-    scores = whole(found, found.data.signals["predicted_score"])
-    assert scores == pytest.approx([1.0, 5.0, 2.2, 1.0, 3.0])
+    agent = learner("rating", "q_hawkeye")
+    a, b = (Problem(f"rate {x}:", 4, {"score": 1}) for x in ("0120", "0121"))
+    said = [(a, [x]) for x in ("1", "5", "2", "x", "9")] + [(b, ["4"]), (b, [""])]
+    part = part_of(agent, PredictedScore)
+    found = part.measure(told(agent, said))
+    scores = whole(found, found.data.signals["predicted_score"].nan_to_num(-1.0))
+    assert scores == pytest.approx([1.0, 5.0, 2.0, -1.0, 5.0, 4.0, -1.0])
+    mean = (1 + 5 + 2 + 5) / 4
+    variance = sum((x - mean) ** 2 for x in (1, 5, 2, 5)) / 4
+    assert part.acts == pytest.approx(variance / 4 / 2)
+    with pytest.raises(ConfigError, match="scores of a fixed range, which addition does not"):
+        LanguageConfig(task="addition", recipe="q_hawkeye")
 
 
 def test_likeness_of_answers_to_paraphrases() -> None:

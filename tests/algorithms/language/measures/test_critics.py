@@ -10,14 +10,12 @@ import torch
 
 from algorithms.language import tasks
 from algorithms.language.learner import ModelConfig
-from algorithms.language.measures import critics
-from algorithms.language.measures.critics import UTTERANCE_DISCOUNT, Critic, Utterances
+from algorithms.language.measures.critics import Critic
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.conversation import Conversation
 from algorithms.language.sampling.rollouts import Rollouts, grouped, to_rollouts
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from mbrl.policy_gradient.axes.credit import GAE
-from mbrl.training import train
 from tests.algorithms.language.cases import (
     MODEL,
     features,
@@ -170,64 +168,6 @@ def test_a_step_of_the_critic_is_one_on_squared_errors_in_any_parts() -> None:
         assert float(metrics["critic/loss"]) == pytest.approx(float(wanted), rel=1e-4)
     for x, y in zip(*gradients, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-6)
-
-
-def test_what_critics_of_utterances_learn() -> None:
-    agent, found = turns_of("archer")
-    part = part_of(agent, Utterances)
-    shake(part.heads, 4)
-    shake(part.slow, 5)
-    signals = part.measure(found).data.signals
-    wanted_q, wanted_v = part.wanted(found)
-    for i in range(len(found)):
-        row, places = found.tokens[i].tolist(), starts(found, i)
-        for k, (start, stop) in enumerate(places):
-            own = [features(part.heads, row[:n]).tolist() for n in (start, stop)]
-            slow = [features(part.slow, row[:n]).tolist() for n in (start, stop)]
-            after = [0.0, 0.0]
-            if k + 1 < len(places):
-                after = features(part.slow, row[: places[k + 1][0]]).tolist()[2:]
-            elif not found.replies[i][k].done:
-                heard = agent.codec.between(found.replies[i][k].observation)
-                after = features(part.slow, [*row[:stop], *heard]).tolist()[2:]
-            for step in range(start - 1, stop - 1):
-                assert float(signals["utterance_q"][i, step]) == pytest.approx(
-                    min(own[1][:2]), abs=1e-4
-                )
-                assert float(signals["utterance_v"][i, step]) == pytest.approx(
-                    min(own[0][2:]), abs=1e-4
-                )
-            reward = found.replies[i][k].reward
-            q = [reward + UTTERANCE_DISCOUNT * v for v in after]
-            assert wanted_q[i, stop - 2].tolist() == pytest.approx(q, abs=1e-4)
-            assert wanted_v[i, start - 1].tolist() == pytest.approx(slow[1][:2], abs=1e-4)
-
-
-def test_targets_of_utterances_follow_slowly() -> None:
-    agent, found = turns_of("archer")
-    part = part_of(agent, Utterances)
-    first = [p.clone() for p in part.slow.parameters()]
-    q = part.heads.head.weight[:2]
-    assert not torch.equal(q[0], q[1])  # two critics differ from the beginning
-    part.learn(found, {})
-    now = zip(first, part.slow.parameters(), part.heads.parameters(), strict=True)
-    for old, slow, fast in now:
-        torch.testing.assert_close(slow, old + 0.1 * (fast.detach() - old))
-
-
-def test_a_policy_waits_for_critics_of_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(critics, "UTTERANCE_WARM_UP", 2)
-    agent = learner("guessing", "archer", levels=(8,), turn_tokens=2)
-    agent.task = lenient(agent.task)
-    policy, critic = agent.model, part_of(agent, Utterances).heads
-    for round_ in range(4):
-        before = [[p.detach().clone() for p in net.parameters()] for net in (policy, critic)]
-        train(agent, round_ + 1, collector=agent)
-        moved = [
-            any(not torch.equal(a, b) for a, b in zip(old, net.parameters(), strict=True))
-            for old, net in zip(before, (policy, critic), strict=True)
-        ]
-        assert moved == [round_ >= 2, True]
 
 
 def test_models_from_a_folder_have_critics(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from algorithms.language.measures.flaws import Flawed
 from algorithms.language.measures.judged import (
-    Matched,
     MatchScore,
     ProcessReward,
     ReasoningConsistency,
     TaskSignals,
+    as_shown,
     call_score,
 )
 from algorithms.language.policy_gradient import LanguageConfig
@@ -94,30 +94,25 @@ def test_process_rewards_of_steps() -> None:
 
 
 def test_turns_that_do_what_a_demonstration_does() -> None:
-    agent = learner("guessing", "ui_s1")
+    agent = learner("guessing", "mapo_mixed")
     # Halving 1-8 is 4, 5-8 is 6; 5 after 4 leaves another range, "?" leaves the range as it is.
     found = told(agent, [(RANGE, ["4", "6"]), (RANGE, ["4", "5", "x", "7", "6"]), (RANGE, ["6"])])
-    found = part_of(agent, Matched).measure(found)
     found = part_of(agent, ProcessReward).measure(found)
     good = [[1.0, 1.0], [1.0, 0.0, 0.0, 1.0, 1.0], [1.0]]
     assert ends(found, found.data.signals["process_reward"]) == good
-    matched = at_turns(found, found.data.signals["matched"])
-    assert [[set(turn) for turn in row] for row in matched] == [[{x} for x in row] for row in good]
 
 
 def test_a_turn_that_leads_to_the_same_state_matches() -> None:
     task, rng = text_task("grid_world"), random.Random(3)
-    agent = learner("grid_world", "ui_s1")
     problem = task.problem(3, rng)
     way: list[str] = []
     while not way or not task.reply(problem, way).done:
         way.append(task.demonstration(problem, way, rng))
     back = {"n": "s", "s": "n", "e": "w", "w": "e"}[way[0]]
-    found = told(agent, [(problem, way), (problem, [way[0], back, *way])])
-    found = part_of(agent, Matched).measure(found)
-    rows = [[turn[0] for turn in row] for row in at_turns(found, found.data.signals["matched"])]
-    assert rows[0] == [1.0] * len(way)
-    assert rows[1] == [1.0, 0.0, *[1.0] * len(way)]
+    turns = [way[0], back, *way]
+    replies = [task.reply(problem, turns[: k + 1]) for k in range(len(turns))]
+    found = [as_shown(task, problem, turns, replies, k) for k in range(len(turns))]
+    assert found == [True, False, *[True] * len(way)]
 
 
 def test_calls_matched_with_those_of_a_demonstration() -> None:

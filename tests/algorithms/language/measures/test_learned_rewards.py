@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from algorithms.language.measures import critics
+from algorithms.language.measures import utterances
 from algorithms.language.measures.critics import Progress
 from algorithms.language.measures.flaws import Flawed
 from algorithms.language.tasks.base import Problem
@@ -75,7 +75,8 @@ def test_a_detector_learns_flaws_from_the_program() -> None:
 
 @pytest.mark.parametrize("case", ["ppo", "vtrace", "archer", "nlpo", "alp", "spa_rl", "fapo"])
 def test_they_resume_exactly(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(critics, "UTTERANCE_WARM_UP", 0)
+    monkeypatch.setattr(utterances, "WARM_UP", 0)
+    monkeypatch.setattr(utterances, "STEPS", 2)
     if case == "fapo":
         agent = learner("chain", case, flaws="learned", turn_tokens=3)
     else:

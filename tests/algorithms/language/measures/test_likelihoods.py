@@ -43,7 +43,7 @@ def test_confidence_in_the_prompt() -> None:
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 def test_answers_to_spoiled_prompts(top_p: float) -> None:
-    agent = learner("retrieval", "q_hawkeye", prompts=3, sampling=Sampling(top_p=top_p))
+    agent = learner("rating", "q_hawkeye", prompts=3, sampling=Sampling(top_p=top_p))
     found = agent.sample_round()
     generator = torch.Generator()
     generator.set_state(agent.generator.get_state())

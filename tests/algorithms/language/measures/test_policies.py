@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from algorithms.language.measures.policies import MASK_ROUNDS, Masked, Perturbed
+from algorithms.language.measures.policies import (
+    MASK_ROUNDS,
+    EntropyTemperature,
+    Masked,
+    Perturbed,
+    Tempered,
+)
 from algorithms.language.models.passes import passes
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.async_collector import check
@@ -155,3 +161,41 @@ def test_every_update_has_its_own_noise() -> None:
         seeds.add(part.seed)
         agent.update(agent.next_batch())
     assert len(seeds) == 3
+
+
+def slow_factor(log_p: list[float], statistics: tuple[float, float, float]) -> float:
+    entropy = -sum(math.exp(x) * x for x in log_p)
+    apart = math.log(entropy) - statistics[0]
+    h = apart / statistics[1] if apart > 0 else apart / statistics[2]
+    return 1 + 0.05 * min(max(h, -1.0), 1.0)
+
+
+def test_temperatures_follow_the_entropy_of_the_round_before() -> None:
+    agent = learner("addition", "hapo", prompts=8, turn_tokens=4, sampling=Sampling(0.8))
+    part = part_of(agent, EntropyTemperature)
+    assert agent.sampling_model() is agent.model
+    first = part.measure(agent.sample_round())
+    assert part.acts == 0.0 and part.statistics is not None
+    logs = sorted(math.log(max(float(h), 1e-8)) for h in first.data.entropy[first.data.mask])
+    pivot = logs[round(0.8 * (len(logs) - 1))]
+    statistics = (pivot, logs[-1] - pivot, pivot - logs[0])
+    assert part.statistics == pytest.approx(statistics, rel=1e-5)
+    assert isinstance(agent.sampling_model(), Tempered)
+    found = agent.sample_round()
+    t, factors = found.data, []
+    with torch.no_grad():
+        logits = agent.model(found.tokens[:, :-1]).double()
+    for i, step in t.mask.nonzero().tolist():
+        token = int(found.tokens[i, step + 1])
+        plain = (logits[i, step] / 0.8).log_softmax(-1)
+        factors.append(slow_factor(plain.tolist(), statistics))
+        hot = (logits[i, step] / (0.8 * factors[-1])).log_softmax(-1)
+        assert float(t.log_probs["behaviour"][i, step]) == pytest.approx(
+            float(hot[token]), abs=1e-4
+        )
+        assert float(t.log_probs["old"][i, step]) == pytest.approx(float(plain[token]), abs=1e-4)
+    assert min(factors) < 1 < max(factors)  # colder where it is sure, hotter where it is not
+    part.measure(found)
+    mean = sum(factors) / len(factors)
+    spread = (sum((f - mean) ** 2 for f in factors) / (len(factors) - 1)) ** 0.5
+    assert part.acts == pytest.approx(spread, rel=1e-3)

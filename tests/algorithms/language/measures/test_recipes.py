@@ -1,5 +1,6 @@
 """Every recipe that can be trained on text tasks learns, resumes exactly, or is refused by name."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import torch
 
 from algorithms.language import measures
 from algorithms.language.imitation import Imitation, ImitationConfig
-from algorithms.language.measures import critics
+from algorithms.language.learner import ModelConfig
+from algorithms.language.measures import utterances
 from algorithms.language.policy_gradient import (
     LanguageConfig,
     LanguagePolicyGradient,
@@ -19,9 +21,11 @@ from mbrl.policy_gradient.measure import wanted
 from mbrl.policy_gradient.recipes import RECIPES
 from tests.algorithms.language.cases import MODEL, continued, learner, lenient
 
-ONE_TURN = ("addition", "formatted", "chain", "retrieval")
+ONE_TURN = ("addition", "formatted", "chain", "retrieval", "rating", "intervals")
 MORE_TURNS = ("guessing", "calculator", "grid_world", "planned", "kernels")
-TINY: dict[str, Any] = {"prompts": 2, "group": 3, "minibatches": 1, "turn_tokens": 3, "pool": 4}
+TINY: dict[str, Any] = {
+    "prompts": 2, "group": 3, "minibatches": 1, "turn_tokens": 3, "pool": 4, "logged": 8,
+}  # fmt: skip
 
 
 def accepted(name: str) -> bool:
@@ -45,6 +49,9 @@ def tiny(name: str, tasks: tuple[str, ...], expert: str) -> LanguagePolicyGradie
     for task in tasks:
         levels = {"guessing": (8,), "grid_world": (3,), "planned": (3,)}.get(task, ())
         settings = TINY | ({"group": 4} if name == "polychromic" else {})
+        if name in ("mini_rl_r2", "mini_rl_r3"):
+            sizes = dataclasses.replace(MODEL.transformer, experts=3)
+            settings |= {"model": ModelConfig(transformer=sizes)}
         try:
             agent = learner(task, name, expert=expert, levels=levels, **settings)
         except ConfigError:
@@ -64,7 +71,8 @@ def trained(agent: LanguagePolicyGradient, rounds: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if accepted(name)])
 def test_recipes_learn(name: str, expert: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(critics, "UTTERANCE_WARM_UP", 0)
+    monkeypatch.setattr(utterances, "WARM_UP", 0)
+    monkeypatch.setattr(utterances, "STEPS", 2)
     agents = [tiny(name, tasks, expert) for tasks in (ONE_TURN, MORE_TURNS)]
     assert any(agents)
     for agent in filter(None, agents):

@@ -1,17 +1,13 @@
 """What prompts are worth, against stepping by hand."""
 
-import dataclasses
-
 import pytest
 import torch
 
 from algorithms.language.measures.values import (
     GreedyReturn,
     PriorValue,
-    ReferenceValue,
     TrackedValue,
 )
-from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks import Problem
 from tests.algorithms.language.cases import learner, lenient, part_of, told, whole
 
@@ -75,30 +71,6 @@ def test_greedy_returns_are_of_the_same_words_and_turns() -> None:
             tokens = tokens + said + agent.codec.between(reply.observation)
         assert value == earned
     assert heard == said_here and len(heard) > 4
-
-
-@pytest.mark.parametrize("recipe", ["a_lol", "a_lol_ref_free"])
-def test_values_under_the_first_policy(recipe: str) -> None:
-    agent = learner("addition", recipe, prompts=6, group=2, turn_tokens=4)
-    agent.task = lenient(agent.task)
-    first = {k: v.clone() for k, v in agent.model.state_dict().items()}
-    other = learner("addition", "grpo", seed=1).model
-    agent.model.load_state_dict(other.state_dict())  # what it has learned since
-    other.load_state_dict(first)
-    # So few likely tokens are left that the samples are greedy ones.
-    agent.config = dataclasses.replace(agent.config, sampling=Sampling(top_p=1e-6))
-    found = part_of(agent, ReferenceValue).measure(agent.sample_round())
-    wanted = [greedily(agent, other, problem) for problem in found.problems]
-    assert whole(found, found.data.signals["reference_value"]) == wanted
-
-
-def test_values_under_the_first_policy_are_means() -> None:
-    agent = learner("addition", "a_lol", prompts=60, group=1)
-    agent.task = lenient(agent.task)
-    found = part_of(agent, ReferenceValue).measure(agent.sample_round())
-    values = whole(found, found.data.signals["reference_value"])
-    assert {4 * value for value in values} <= {0.0, 1.0, 2.0, 3.0, 4.0}
-    assert any(0 < value < 1 for value in values)
 
 
 def test_tracked_success_rates() -> None:

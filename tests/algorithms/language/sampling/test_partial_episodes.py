@@ -16,6 +16,7 @@ from algorithms.language.sampling.partial_episodes import (
     PivotCollector,
     PruningCollector,
     ResumedCollector,
+    earned_since,
 )
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
@@ -26,6 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "templates": {"templates": 8, "scheduler": "vade", "pool": 8},
     "horizon": {"horizon": (1, 3), "horizon_every": 2},
     "starts": {"starts_share": 0.7, "starts_kept": 3},
+    "steps": {"starts_share": 0.7, "starts_kept": 3, "starts_steps": 1},
     "pruned": {"prune_at": 2, "prune_to": 0.5},
     "pivots": {"pivots": 4},
 }
@@ -185,3 +187,37 @@ def test_no_turn_to_practise(warm: Path) -> None:
     agent = learner(warm, recipe="rloo", pivots=1, group=1)
     with pytest.raises(ConfigError, match="give more pivots, a larger group"):
         agent.collect()
+
+
+def test_one_turn_more_from_every_start(warm: Path) -> None:
+    agent = learner(warm, starts_share=0.6, starts_steps=1, levels=(9,))
+    collector, given = agent.collector, set()
+    assert isinstance(collector, ResumedCollector)
+    for _ in range(12):
+        found = agent.sample_round()
+        turns = [len(row) for row in found.turns]
+        given |= {n - 1 for n in turns}
+        for i in range(len(found)):
+            assert found.data.segments["turn"][i, found.data.mask[i]].unique().tolist() == [
+                turns[i] - 1
+            ]
+            # It earns what this turn earns.
+            assert float(found.data.reward[i].sum()) == found.replies[i][-1].reward
+    assert given == {0, 1, 2}
+    for values in collector.buffer.starts.values():
+        start = Conversation.from_plain(values)
+        assert start.given == len(start.turns) == len(start.replies) > 0
+        assert not start.done and not start.replies[-1].done
+        heard = agent.codec.between(start.replies[-1].observation)
+        assert start.tokens == [*start.tokens[: start.spans[-1][1]], *heard]
+    assert collector.acts is not None and 0 <= collector.acts <= 1
+    with pytest.raises(ConfigError, match="starts_steps is 0 or 1"):
+        LanguageConfig(task="digits", starts_share=0.5, starts_steps=2)
+    with pytest.raises(ConfigError, match="1 is for starts_share above 0"):
+        LanguageConfig(task="digits", starts_steps=1)
+
+
+def test_turns_that_were_given_earn_nothing_more() -> None:
+    replies = [Reply(0.5, False), Reply(0.25, False), Reply(0.125, True)]
+    row = Conversation(Problem("x", 1), [], replies=replies, given=2)
+    assert earned_since(row) == 0.125

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from algorithms.language import schedule, tasks
-from algorithms.language.learner import ModelConfig
+from algorithms.language.learner import ModelConfig, build_model
 from algorithms.language.models.transformer import TransformerConfig
 from algorithms.language.models.vocabulary import ALPHABET
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
@@ -18,9 +18,11 @@ from algorithms.language.sampling.collectors import ScheduledCollector
 from algorithms.language.sampling.rollouts import roll_out
 from algorithms.language.sampling.workers import Inline
 from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.value_model import PolicyValue, ValueConfig
 from mbrl import config as configs
-from mbrl.errors import ConfigError
-from mbrl.policy_gradient.schedulers import SCHEDULERS
+from mbrl.errors import CheckpointError, ConfigError
+from mbrl.policy_gradient.schedulers import SCHEDULERS, Outcome
+from mbrl.policy_gradient.schedulers.values import V0, V05, InContextValue
 from mbrl.training import train
 
 MODEL = ModelConfig(transformer=TransformerConfig(width=16, layers=1, heads=2, hidden=24))
@@ -78,6 +80,15 @@ def learner(scheduler: str = "uniform", seed: int = 0, **changes: Any) -> Langua
     return LanguagePolicyGradient(config=LanguageConfig(**(values | changes)), seed=seed)
 
 
+def value_file(path: Path) -> Path:
+    """A value model as it begins."""
+    config = ValueConfig(task="parity", model=MODEL, context=4, prompts=8)
+    model, codec = build_model(MODEL, torch.Generator().manual_seed(0), torch.device("cpu"))
+    value = InContextValue(16, generator=torch.Generator().manual_seed(1))
+    PolicyValue(config, model, codec, value, torch.zeros(16), torch.ones(16), {}).save(path)
+    return path
+
+
 def weights(agent: Any) -> list[torch.Tensor]:
     return [p.detach().clone() for p in agent.model.parameters()]
 
@@ -93,6 +104,8 @@ def test_schedulers_train_within_their_budget_and_continue(name: str, tmp_path: 
     )
     if name == "scaler":  # it begins with the lowest level
         stale = {"levels": (1, 2)}
+    if name == "v0":
+        stale = {"value": str(value_file(tmp_path / "value.pt"))}
     whole, broken = learner(name, **stale), learner(name, **stale)
     rounds = 4
     for _ in range(rounds):
@@ -278,3 +291,127 @@ def test_workers_have_no_scheduler() -> None:
     agent = learner("vade")
     with pytest.raises(ConfigError, match="leave workers at 0"):
         AsyncCollector(agent, Inline(worker_config(agent, None, 1)))
+
+
+def test_one_earlier_success_stands_in_for_a_group_that_failed() -> None:
+    config = LanguageConfig(
+        task="parity", model=MODEL, recipe="dart", scheduler="dart_scheduler", pool=4, prompts=4,
+        group=4, levels=(1,), turn_tokens=1,
+    )  # fmt: skip
+    agent = LanguagePolicyGradient(config=config)
+    collector = agent.collector
+    assert isinstance(collector, ScheduledCollector)
+    found = agent.sample_round()
+    assert collector.acts == 0.0 and not found.data.signals["aided"].any()
+    known = {n: dict(values) for n, values in collector.successes.items()}
+    assert known
+    agent.task.reply = lambda problem, turns: Reply(signals={"penalty": 0.0})  # type: ignore
+    found = agent.sample_round()
+    prompts = found.data.groups["prompt"][:, 0].tolist()
+    aided = found.data.signals["aided"][:, 0].tolist()
+    by_prompt = {p: [a for q, a in zip(prompts, aided, strict=True) if q == p] for p in prompts}
+    assert sorted(map(sum, by_prompt.values())) == [0.0] * (4 - len(known)) + [1.0] * len(known)
+    assert collector.acts == len(known) / 4
+    for i, old in enumerate(aided):
+        if old:
+            stored = next(
+                v for v in known.values() if v["problem"]["prompt"] == found.problems[i].prompt
+            )
+            own = found.data.mask[i]
+            said = found.data.log_probs["behaviour"][i, own].tolist()
+            assert said == pytest.approx(stored["behaviour"])  # as it was sampled
+    assert found.success.tolist() == [bool(a) for a in aided]
+
+
+def test_episodes_are_no_longer_than_the_scheduler_lets_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = LanguageConfig(
+        task="guessing", model=MODEL, recipe="dart", scheduler="dart_scheduler", pool=4,
+        prompts=4, group=2, levels=(64,), scheduler_settings=("slack=1",), turn_tokens=2,
+    )  # fmt: skip
+    agent = LanguagePolicyGradient(config=config)
+    collector = agent.collector
+    assert isinstance(collector, ScheduledCollector)
+    collector.scheduler.longest[:2] = torch.tensor([2.0, 3.0])  # type: ignore[attr-defined]
+    asked = {agent.problem(i).prompt: most for i, most in enumerate((2, 3, 8, 8))}
+    found = agent.sample_round()
+    for problem, turns in zip(found.problems, found.turns, strict=True):
+        assert len(turns) == asked[problem.prompt]
+
+
+def test_the_scheduler_s_prior_is_the_recipe_s(tmp_path: Path) -> None:
+    """One object says what a prompt is worth: the fused baseline of the recipe is that of the
+    scheduler, over all rollouts, those that were bought too."""
+    path = str(value_file(tmp_path / "value.pt"))
+    agent = learner("v_half_scheduler", recipe="v_half", value=path, prompts=6)
+    collector = agent.collector
+    assert isinstance(collector, ScheduledCollector)
+    one = collector.scheduler
+    assert isinstance(one, V05) and isinstance(one.value, InContextValue)
+    for _ in range(3):
+        told = one.priors()
+        found = agent.sample_round()
+        numbers = {agent.problem(i).prompt: i for i in range(24)}
+        ids = torch.tensor([numbers[p.prompt] for p in found.problems])
+        prior = found.data.signals["prior_value"][:, 0]
+        torch.testing.assert_close(prior.double(), told[ids], atol=1e-6, rtol=0)
+        outcome = Outcome(ids, found.data.reward.sum(1).double())
+        now, one.told = one.told, told  # the baseline under what was thought then
+        baseline = one.baseline(outcome)
+        one.told = now
+        batch = agent.estimated(found)
+        advantage = outcome.rewards - baseline
+        first = found.data.mask.int().argmax(1)
+        rows = torch.arange(len(found))
+        torch.testing.assert_close(
+            batch.estimate.advantage[rows, first].double(), advantage, atol=1e-5, rtol=0
+        )
+    assert len(one.context) > 0 and collector.acts is not None
+
+
+def test_a_value_model_has_to_fit(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="fit-value --task parity --out FILE"):
+        learner("v0")
+    with pytest.raises(ConfigError, match="a value model is for v0"):
+        learner("vade", value="x.pt")
+    with pytest.raises(CheckpointError, match="which is no file; make one by"):
+        learner("v0", value=str(tmp_path / "none.pt"))
+    path = str(value_file(tmp_path / "value.pt"))
+    with pytest.raises(ConfigError, match="of the task parity, and the run is of addition"):
+        learner("v0", value=path, task="addition")
+    agent = learner("v0", value=path)
+    one = agent.collector.scheduler  # type: ignore[attr-defined]
+    assert isinstance(one, V0)
+    value = PolicyValue.load(path)
+    torch.testing.assert_close(one.features, value.features([agent.problem(i) for i in range(24)]))
+
+
+def test_environments_are_the_tasks_of_a_joint_one() -> None:
+    agent = LanguagePolicyGradient(
+        config=LanguageConfig(
+            task="addition+sorting+chain", model=MODEL, pool=60, prompts=6, group=2,
+            scheduler="scaler", scheduler_settings=("active=2",), turn_tokens=2,
+        )
+    )  # fmt: skip
+    problems = [agent.problem(i) for i in range(60)]
+    pool = schedule.pool_of(problems)
+    assert pool.families is not None and pool.levels is not None and pool.features is not None
+    names = ("addition", "sorting", "chain")
+    for problem, family, level in zip(
+        problems, pool.families.tolist(), pool.levels.tolist(), strict=True
+    ):
+        assert names[family] == problem.task
+        trained = tasks.TASKS[problem.task].trained
+        assert trained[level] == problem.level % 1000
+    assert len(pool.features.unique(dim=0)) > 50
+    collector = agent.collector
+    assert isinstance(collector, ScheduledCollector)
+    seen = set()
+    for _ in range(3):
+        train(agent, agent.step + 1, collector=agent)
+        window = collector.scheduler.window.tolist()  # type: ignore[attr-defined]
+        assert len(window) == 2
+        seen |= set(window)
+    assert collector.acts is not None and collector.acts >= 0
+    assert collector.scheduler.difficulty.shape == (3,)  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """Right answers of text tasks of one turn, against another way to find them."""
 
 import itertools
+import math
 import random
 import re
 
@@ -266,6 +267,38 @@ def test_retrieval_and_its_paraphrases() -> None:
             assert task.paraphrases(other) == same
         families.setdefault(problem.family, set()).add(answer)
     assert all(len(answers) == 1 for answers in families.values())
+
+
+def test_ratings_count_large_digits() -> None:
+    task = text_task("rating")
+    for problem in problems(task, 60):
+        digits = problem.prompt.removeprefix("rate ").removesuffix(":")
+        share = sum(d in "56789" for d in digits) / len(digits)
+        score = min(range(1, 6), key=lambda k: (abs(k - 1 - 4 * share), k % 2))
+        for answer in range(7):
+            reply = task.reply(problem, [str(answer)])
+            assert reply.reward == pytest.approx(math.e ** (-abs(answer - score) / 0.3))
+            assert reply.success == (answer == score)
+        assert not task.reply(problem, [f"{score}.0"]).reward
+
+
+def test_raised_parts_of_series() -> None:
+    task = text_task("intervals")
+    for problem in problems(task, 60):
+        digits = [int(d) for d in problem.prompt.removeprefix("raised ").removesuffix(":")]
+        start, stop = problem.facts["start"], problem.facts["stop"]
+        if problem.level < 16:
+            assert [i for i, d in enumerate(digits) if d >= 5] == list(range(start, stop))
+        places = set(range(start, stop))
+        for a in range(problem.level):
+            for b in range(a, problem.level):
+                own = set(range(a, b + 1))
+                overlap = len(own & places) / len(own | places)
+                reply = task.reply(problem, [f"{a}-{b}"])
+                assert reply.reward == pytest.approx(overlap)
+                assert reply.success == (overlap >= 0.5 - 1e-12)
+        for junk in (f"0-{problem.level}", "2-1", "1", "0-", "00-001"):
+            assert task.reply(problem, [junk]).reward == 0
 
 
 def test_formatted_rewards() -> None:

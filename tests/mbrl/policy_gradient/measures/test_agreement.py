@@ -21,23 +21,35 @@ def test_the_majority_is_the_commonest_and_of_equals_the_first() -> None:
     ]  # fmt: skip
 
 
-def test_consistency_is_confidence_times_likeness_to_the_mean() -> None:
-    prediction = np.random.default_rng(0).uniform(size=(7, 2))
-    variances = {}
-    for p in set(PROMPT):
-        rows = [i for i in range(7) if PROMPT[i] == p]
-        mean = [sum(prediction[i][d] for i in rows) / len(rows) for d in (0, 1)]
-        variances[p] = (
-            sum((prediction[i][d] - mean[d]) ** 2 for i in rows for d in (0, 1)) / len(rows) / 2
-        )
-    reward = consistency_reward(prediction, PROMPT)
+def slow_overlap(a: list[float], b: list[float], cells: int = 1000) -> float:
+    """By counting cells."""
+    inside = [[x[0] <= (i + 0.5) / cells < x[1] for i in range(cells)] for x in (a, b)]
+    both = sum(p and q for p, q in zip(*inside, strict=True))
+    return both / sum(p or q for p, q in zip(*inside, strict=True))
+
+
+def test_consistency_is_confidence_times_overlap_with_the_mean() -> None:
+    ends = np.random.default_rng(0).integers(0, 1001, size=(7, 2)) / 1000
+    interval = np.sort(ends, axis=1)
+    interval[:, 1] = np.maximum(interval[:, 1], interval[:, 0] + 0.02)
+    interval[1] = np.nan
+    reward, confidence = consistency_reward(interval, PROMPT)
     for i in range(7):
-        rows = [j for j in range(7) if PROMPT[j] == PROMPT[i]]
-        mean = prediction[rows].mean(0)
-        likeness = 1 - (abs(prediction[i][0] - mean[0]) + abs(prediction[i][1] - mean[1])) / 2
-        confidence = 1 - variances[PROMPT[i]] / max(variances.values())
-        assert reward[i] == pytest.approx(confidence * likeness)
-    assert consistency_reward(np.full((7, 2), 0.5), PROMPT).tolist() == [1.0] * 7
+        rows = [j for j in range(7) if PROMPT[j] == PROMPT[i] and j != 1]
+        mean = [sum(interval[j][d] for j in rows) / len(rows) for d in (0, 1)]
+        u = sum((interval[j][d] - mean[d]) ** 2 for j in rows for d in (0, 1)) / len(rows) / 2
+        c = 1 - u / 0.25
+        wanted = 0.0 if i == 1 else c * slow_overlap(list(interval[i]), mean) + 1
+        assert reward[i] == pytest.approx(wanted, abs=5e-3)
+        assert confidence[sorted(set(PROMPT)).index(PROMPT[i])] == pytest.approx(c)
+    same, sure = consistency_reward(np.full((7, 2), [0.2, 0.6]), PROMPT)
+    assert same.tolist() == [2.0] * 7 and sure.tolist() == [1.0] * 3
+    _, torn = consistency_reward(
+        np.array([[0.0, 0.1], [0.9, 1.0]] * 2 + [[0, 1]] * 3, dtype=float), PROMPT
+    )
+    assert torn[2] == pytest.approx(1 - 4 * 0.45**2)  # two clusters: 0.19
+    nothing, none = consistency_reward(np.full((7, 2), np.nan), PROMPT)
+    assert nothing.tolist() == [0.0] * 7 and none.tolist() == [0.0] * 3
 
 
 def test_similarity_is_over_other_paraphrases_of_the_prompt() -> None:
@@ -56,7 +68,7 @@ def test_similarity_is_over_other_paraphrases_of_the_prompt() -> None:
 def test_shapes_must_agree() -> None:
     with pytest.raises(ConfigError, match="one prompt for every answer"):
         majority_reward(np.zeros(3), PROMPT)
-    with pytest.raises(ConfigError, match="answers, numbers"):
+    with pytest.raises(ConfigError, match=r"answers, 2"):
         consistency_reward(np.zeros(7), PROMPT)
     with pytest.raises(ConfigError, match="give \\[n, n\\]"):
         similarity_reward(np.zeros((7, 6)), np.zeros(7), PROMPT)

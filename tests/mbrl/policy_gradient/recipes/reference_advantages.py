@@ -335,9 +335,11 @@ def q_hawkeye(batch: list[Sequence]) -> Tensor:
         z(group, [s.total for s in group])
         for s in group:
             give(s, s.advantage[0] * math.exp(-0.2 * statistics.pvariance(scores) / 4))
-    apart = gains(batch, lambda r, a, x: torch.clamp(k3(x, "degraded"), max=10.0))
+    apart = gains(
+        batch, lambda r, a, x: x.signals["contrast_weight"] * k3(x, "degraded").clamp(max=10.0)
+    )
     kept = -sequence_mean(log_likelihood(batch)) + 0.04 * sequence_mean(penalty(batch))
-    return kept - 1e-4 * token_mean(apart)
+    return kept - 1e-4 * sequence_mean(apart)
 
 
 SLOW: dict[str, Slow] = {

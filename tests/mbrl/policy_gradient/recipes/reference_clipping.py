@@ -72,6 +72,21 @@ def epo(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, plain)) + token_mean(gains(batch, penalty))
 
 
+def epo_hinge(batch: list[Sequence]) -> Tensor:
+    z_scores(batch)
+
+    def penalty(r: Tensor, a: float, x: Step) -> Tensor:
+        past, h = x.signals["entropy_history"], x.entropy_now
+        outside = h * 0
+        if float(h) < 0.8 * past:
+            outside = 0.8 * past - h
+        elif float(h) > 1.2 * past:
+            outside = h - 1.2 * past
+        return -0.001 * (h - x.signals["entropy_phase"] * outside)
+
+    return -token_mean(gains(batch, plain)) + token_mean(gains(batch, penalty))
+
+
 def aepo(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     entropies = [x.entropy for s in batch for x in s.steps]
@@ -116,8 +131,9 @@ def balanced_aggregation(batch: list[Sequence]) -> Tensor:
 def d3s(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     kept: set[int] = set()
+    share = 0.5 + 0.5 * batch[0].steps[0].signals["schedule"]
     for group in prompts(batch):
-        size = share_of(len(group), 0.5)
+        size = share_of(len(group), share)
         ordered = sorted(group, key=lambda s: s.total)
         choices = []
         for tops in range(size + 1):
@@ -129,7 +145,7 @@ def d3s(batch: list[Sequence]) -> Tensor:
         (abs(a) * x.entropy for s in batch for x, a in zip(s.steps, s.advantage, strict=True)),
         reverse=True,
     )
-    count = share_of(len(worth), 0.5)
+    count = share_of(len(worth), share)
     order = sorted(
         (
             (-abs(a) * x.entropy, i, x.at)
@@ -158,7 +174,7 @@ def reinforce_ada(batch: list[Sequence]) -> Tensor:
     return -token_mean(weigh(gains(batch, plain), weights))
 
 
-def rose(batch: list[Sequence]) -> Tensor:
+def tree(batch: list[Sequence]) -> None:
     leaves: dict[int, list[float]] = {}
     for s in batch:
         for node in {x.groups["node"] for x in s.steps}:
@@ -173,6 +189,30 @@ def rose(batch: list[Sequence]) -> Tensor:
                     parent = statistics.fmean(leaves[before])
                 before = node
                 s.advantage.append(statistics.fmean(leaves[node]) - parent)
+
+
+def rose(batch: list[Sequence]) -> Tensor:
+    tree(batch)
+    return -sequence_sum(gains(batch, plain)) / 1024
+
+
+def rose_length_aware(batch: list[Sequence]) -> Tensor:
+    tree(batch)
+    for group in prompts(batch):
+        right = [s for s in group if s.total > 0]
+        if not right:
+            continue
+        shortest = min(right, key=len)
+        for s in right:
+            k = 0
+            for mine, other in zip(s.steps, shortest.steps, strict=False):
+                if (mine.at, mine.groups["node"]) != (other.at, other.groups["node"]):
+                    break
+                k += 1
+            if s is shortest or k == len(s):
+                continue
+            f = 1 - (len(shortest) - k) / (len(s) - k)
+            s.advantage[k:] = [a - abs(a) * f for a in s.advantage[k:]]
     return -sequence_sum(gains(batch, plain)) / 1024
 
 
@@ -188,12 +228,14 @@ SLOW: dict[str, Slow] = {
         clip_cov,
         kl_cov,
         epo,
+        epo_hinge,
         aepo,
         arpo,
         balanced_aggregation,
         d3s,
         reinforce_ada,
         rose,
+        rose_length_aware,
         otr,
     )
 }

@@ -311,29 +311,21 @@ def kinds(x: Step, opening: bool) -> list[str]:
 
 def ui_s1(batch: list[Sequence]) -> Tensor:
     episodes(batch, 1e-6)
-
-    def values(s: Sequence) -> list[float]:
-        rows = turns(s)
-        found = []
-        for i in range(len(rows)):
-            total, discount = 0.0, 1.0
-            for turn in rows[i:]:
-                total += discount * paid(turn, "process_reward")
-                if turn[0].signals["matched"] <= 0.5:
-                    break
-                discount *= 0.5
-            found.append(total)
-        return found
-
-    found = turn_advantages(
-        batch, values, lambda s, turn: (s.prompt, turn[0].turn), keep_alone=True
-    )
-    add(batch, found)
-    weights = []
-    for s in batch:
-        same = len({o.total for o in batch if o.prompt == s.prompt}) == 1
-        weights.append([0.0 if same else 1.0] * len(s))
-    return -token_mean(weigh(gains(batch, plain), weights))
+    worth = {id(s): s.steps[0].signals["step_return"] for s in batch}
+    own = [(s.prompt, s.steps[0].groups["step"]) for s in batch]
+    weights, changed = [], []
+    for s, key in zip(batch, own, strict=True):
+        others = [worth[id(o)] for o, k in zip(batch, own, strict=True) if k == key]
+        add = 0.0
+        if len(others) > 1:
+            add = (worth[id(s)] - statistics.fmean(others)) / (statistics.stdev(others) + 1e-6)
+        changed.append([a + add for a in s.advantage])
+        group = [worth[id(o)] for o in batch if o.prompt == s.prompt]
+        weights.append([float(statistics.pstdev(group) >= 0.3)] * len(s))
+    for s, row in zip(batch, changed, strict=True):
+        s.advantage = row
+    rows = gains(batch, lambda r, a, step: k3(step))
+    return -token_mean(weigh(gains(batch, plain), weights)) + 1e-4 * token_mean(rows)
 
 
 def empg(batch: list[Sequence]) -> Tensor:
@@ -417,7 +409,7 @@ def spae(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, plain))
 
 
-def attempts(s: Sequence, weight: float, first: int) -> None:
+def attempts(s: Sequence, weight: float, first: int) -> list[float]:
     """Rewards of every turn from number `first` on, with the bonus."""
     by_number = {turn[0].turn: earned(turn) for turn in turns(s)}
     rewards = []
@@ -426,19 +418,23 @@ def attempts(s: Sequence, weight: float, first: int) -> None:
         before = by_number.get(number - 1, 0.0)
         bonus = weight * (by_number[number] - before) if number else 0.0
         rewards.append(by_number[number] + bonus if number >= first else 0.0)
-    give_turns(s, rewards)
+    return rewards
+
+
+def less_turn_mean(batch: list[Sequence], values: Callable[[Sequence], list[float]]) -> None:
+    for s in batch:
+        give(s, 0.0)
+    add(batch, turn_advantages(batch, values, lambda s, turn: (s.prompt, turn[0].turn), None))
 
 
 def score(batch: list[Sequence]) -> Tensor:
-    for s in batch:
-        attempts(s, 10.0, 0)
+    less_turn_mean(batch, lambda s: attempts(s, 10.0, 0))
     rows = gains(batch, lambda r, a, step: k3(step))
     return -sequence_sum(log_likelihood(batch)) + 0.01 * sequence_sum(rows)
 
 
 def score_first_stage(batch: list[Sequence]) -> Tensor:
-    for s in batch:
-        attempts(s, 0.0, 1)
+    less_turn_mean(batch, lambda s: discounted(attempts(s, 0.0, 1), 1.0))
     rows = gains(batch, lambda r, a, x: k3(x) * (0.1 if x.turn == 0 else 0.0))
     return -sequence_sum(log_likelihood(batch)) + sequence_sum(rows)
 

@@ -312,6 +312,14 @@ def calibrl(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, plain)) + token_mean(rows)
 
 
+def mini_rl_r2(batch: list[Sequence]) -> Tensor:
+    return mini_rl(batch)
+
+
+def mini_rl_r3(batch: list[Sequence]) -> Tensor:
+    return mini_rl(batch)
+
+
 SLOW: dict[str, Slow] = {
     "rec_one_side": masked(one_side),
     "rec_one_side_no_is": masked(one_side, weighted=False),
@@ -337,6 +345,8 @@ SLOW: dict[str, Slow] = {
         alp,
         vcpo,
         mini_rl,
+        mini_rl_r2,
+        mini_rl_r3,
         areal,
         remix,
         seeupo,

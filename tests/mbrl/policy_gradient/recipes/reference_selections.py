@@ -73,6 +73,10 @@ def hapo_token_aware(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, gain))
 
 
+def hapo(batch: list[Sequence]) -> Tensor:
+    return hapo_token_aware(batch)
+
+
 def simple_tir(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     weights = [0.0 if any(x.signals["void"] > 0.5 for x in s.steps) else 1.0 for s in batch]
@@ -139,6 +143,10 @@ def xrpo(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, plain))
 
 
+def xrpo_seeded(batch: list[Sequence]) -> Tensor:
+    return xrpo(batch)
+
+
 def arm_progrpo(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     for group in prompts(batch):
@@ -174,7 +182,7 @@ def dart(batch: list[Sequence]) -> Tensor:
                 w = math.exp(x.log_probs["old"] - x.log_probs["behaviour"])
                 row.append(min(w, 1.0) if kept else 0.0)
         weights.append(row)
-    rows = weigh(dual(batch, 0.1, 0.28, 3.0), weights)
+    rows = weigh(dual(batch, 0.1, 0.28, 10.0), weights)
     penalty = gains(batch, lambda r, a, step: k3(step))
     return -sequence_mean(rows) + 0.1 * sequence_mean(penalty)
 
@@ -184,12 +192,14 @@ SLOW: dict[str, Slow] = {
     for f in (
         adora,
         hapo_token_aware,
+        hapo,
         simple_tir,
         mini_o3,
         grpo_roc,
         seed_grpo,
         ace,
         xrpo,
+        xrpo_seeded,
         arm_progrpo,
         ettrl,
         dart,

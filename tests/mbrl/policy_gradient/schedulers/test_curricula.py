@@ -15,6 +15,7 @@ from mbrl.policy_gradient.schedulers.curricula import (
 )
 from mbrl.policy_gradient.schedulers.scaler import SCALER, SCALERConfig
 from mbrl.policy_gradient.schedulers.scheduler import Scheduler
+from mbrl.policy_gradient.schedulers.uniform import Uniform
 from tests.mbrl.policy_gradient.schedulers.simulated import Prompts, generator
 
 STAGES = (Stage(30, window=64), Stage(60, groups=8, hardest=0.25, window=128))
@@ -109,8 +110,14 @@ def test_dart_limits_episodes_by_the_longest_success() -> None:
     outcome = Outcome(ids, torch.tensor([1.0, 1, 0, 0]), {"length": torch.tensor([4.0, 7, 30, 40])})
     assert one.failed(outcome).tolist() == [1]
     one.observe(outcome, g)
-    assert one.length(torch.tensor([0, 1, 2]), limit=50).tolist() == [11, 50, 50]
-    assert one.length(torch.tensor([0]), limit=9).tolist() == [9]
+    assert one.longest_episodes(torch.tensor([0, 1, 2]), 50).tolist() == [11, 50, 50]
+    assert one.longest_episodes(torch.tensor([0]), 9).tolist() == [9]
+    assert Uniform(Pool(3), 8, 2).longest_episodes(ids, 50) is None
+    assert not len(Uniform(Pool(3), 8, 2).failed(outcome))
+    turns = {"turns": torch.tensor([2.0, 3, 9, 9]), "length": torch.full((4,), 99.0)}
+    other = DART(Pool(3), 8, 2, DARTConfig(slack=1.5))
+    other.observe(Outcome(ids, torch.tensor([1.0, 1, 0, 0]), turns), g)
+    assert other.longest_episodes(torch.tensor([0]), 50).tolist() == [5]
 
 
 def cells(families: int, levels: int) -> Pool:

@@ -1,24 +1,25 @@
 """PETS in multinomial simulations: majorities that agree with the infinite-sample majority."""
 
-import itertools
+import math
 
+import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
 
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.policy_gradient.schedulers.self_consistency import (
     OnlineSelfConsistencyAllocation,
     OnlineSelfConsistencyConfig,
     SelfConsistencyAllocation,
-    SelfConsistencyConfig,
     agreement,
+    fitted_curves,
+    majority_right,
 )
 from tests.mbrl.policy_gradient.schedulers.simulated import generator
 
 
 def questions(count: int, seed: int) -> torch.Tensor:
-    """[Q, 4] laws of answers from easy to nearly tied; the most likely answer is anywhere."""
+    """[Q, 4] chances of answers from easy to nearly tied; the most likely answer is anywhere."""
     g = generator(seed)
     lead = 0.4 + 0.58 * torch.rand(count, generator=g)
     second = (1 - lead) * (0.6 + 0.4 * torch.rand(count, generator=g))
@@ -28,29 +29,42 @@ def questions(count: int, seed: int) -> torch.Tensor:
     return law.gather(1, order)
 
 
-def test_agreement_is_the_posterior_probability_of_the_lead() -> None:
-    for first, second in itertools.product(range(5), range(5)):
-        a, b = max(first, second) + 1.5, min(first, second) + 1.5
-        density = stats.beta(a, b).pdf
-        expected = integrate.quad(density, 0.5, 1)[0]
-        found = agreement(torch.tensor([[first, 0, second]]), 1.5)
-        assert float(found) == pytest.approx(expected, rel=1e-5)
+@pytest.mark.parametrize(
+    ("counts", "sure", "gain"),
+    [
+        ((1, 1), 0.5, 0.25),
+        ((2, 1), 0.75, 0.125),
+        ((3, 1), 0.875, 0.0625),
+        ((2, 2), 0.5, 0.1875),
+        ((5, 1), 0.9688, 0.0156),
+        ((3, 3), 0.5, 0.1562),
+    ],
+)
+def test_two_options_by_hand(counts: tuple[int, int], sure: float, gain: float) -> None:
+    """`counts` with the prior's."""
+    own = torch.tensor([[c - 1 for c in counts]])
+    assert float(agreement(own)) == pytest.approx(sure, abs=5e-5)
+    one = SelfConsistencyAllocation(1, 2)
+    one.counts = own.double()
+    assert float(one.gain()) == pytest.approx(gain, abs=1e-4)
+
+
+def test_agreement_is_the_chance_of_the_largest_share() -> None:
+    draws = np.random.default_rng(0)
+    for counts in ([4, 2, 1, 0], [1, 1, 1, 1], [0, 0, 0], [9, 8, 0]):
+        shares = draws.dirichlet([c + 1.5 for c in counts], size=200_000)
+        found = float(agreement(torch.tensor([counts]), 1.5))
+        assert found == pytest.approx((shares.argmax(1) == np.argmax(counts)).mean(), abs=5e-3)
 
 
 def test_the_next_question_is_the_one_with_the_largest_gain() -> None:
-    one = SelfConsistencyAllocation(4, 3, SelfConsistencyConfig())
+    one = SelfConsistencyAllocation(4, 3)
     one.counts = torch.tensor([[4.0, 0, 0], [2, 2, 0], [3, 2, 1], [30, 28, 0]]).double()
-
-    def value(counts: list[float]) -> float:
-        a, b = sorted(counts, reverse=True)[:2]
-        return float(stats.beta(a + 1, b + 1).sf(0.5))
-
     gains = []
-    for counts in one.counts.tolist():
-        top = sorted(counts, reverse=True)
-        votes = [[top[0] + 1, *top[1:]], [top[0], top[1] + 1, *top[2:]]]
-        gains.append(max(value(v) for v in votes) - value(top))
-    assert one.gain().tolist() == pytest.approx(gains, abs=1e-9)
+    for row in one.counts.tolist():
+        votes = [[c + (i == k) for i, c in enumerate(row)] for k in range(3)]
+        gains.append(float(agreement(torch.tensor(votes)).max() - agreement(torch.tensor([row]))))
+    assert one.gain().tolist() == pytest.approx(gains, abs=1e-12)
     assert one.next(4).tolist() == sorted(range(4), key=lambda i: -gains[i])
     fresh = SelfConsistencyAllocation(3, 2)
     fresh.observe(torch.tensor([0, 2, 2]), torch.tensor([1, 0, 0]))
@@ -78,97 +92,90 @@ def test_allocation_beats_uniform_at_equal_samples() -> None:
         assert sum(gained) / 4 > least, (mean, gained)
 
 
-def test_stopping_is_the_best_of_all_rules() -> None:
-    """At most five votes: every set of states to stop at, tried out on paths of votes."""
-    config = OnlineSelfConsistencyConfig(budget=2.5, most=5, fewest=1, grid=3, observed=0.0)
-    one = OnlineSelfConsistencyAllocation(config)
-    shares, law = one.shares.tolist(), one.law.tolist()
+def test_budgets_are_the_best_within_the_mean() -> None:
+    """Against all pairs of counts; the curves are concave, so that steps find the best."""
+    curves, shares = [(0.9, 0.3), (0.25, -0.2)], [0.6, 0.4]
+    for budget in (4.0, 6.0, 9.0, 20.0):
+        config = OnlineSelfConsistencyConfig(budget=budget, most=40)
+        one = OnlineSelfConsistencyAllocation(curves, shares, config)
 
-    def worth(rule: set[tuple[int, int]], price: float) -> tuple[float, float]:
-        """(rate of right answers minus the price, answers) of a rule on (lead, second)."""
-        right = cost = 0.0
-        for s, weight in zip(shares, law, strict=True):
-            paths = {(0, 0): weight}
-            for _ in range(5):
-                following: dict[tuple[int, int], float] = {}
-                for (a, b), chance in paths.items():
-                    if (max(a, b), min(a, b)) in rule:
-                        right += chance * ((a > b) + 0.5 * (a == b))
-                        continue
-                    cost += chance
-                    for at, p in (((a + 1, b), s), ((a, b + 1), 1 - s)):
-                        following[at] = following.get(at, 0.0) + chance * p
-                paths = following
-            right += sum(chance * (a > b) for (a, b), chance in paths.items())
-        return right - price * cost, cost
+        def chance(kind: int, k: int) -> float:
+            a, b = curves[kind]
+            return 0.5 * (1 + math.erf((a * math.sqrt(k) + b) / math.sqrt(2)))
 
-    states = [(a, b) for a in range(5) for b in range(a + 1) if 1 <= a + b <= 4]
-    rules = [
-        {s for s, bit in zip(states, bits, strict=True) if bit}
-        for bits in itertools.product((0, 1), repeat=len(states))
-    ]
-    for price in (0.005, 0.02, 0.05):
-        stops, cost = one.solve(price)
-        mine = {s for s in states if stops[s]}
-        best = max(worth(rule, price)[0] for rule in rules)
-        found, spent = worth(mine, price)
-        assert found == pytest.approx(best, abs=1e-12)
-        assert spent == pytest.approx(cost)
+        def worth(n: int, m: int) -> float:
+            return 0.6 * chance(0, n) + 0.4 * chance(1, m)
+
+        pairs = [
+            (n, m) for n in range(4, 41) for m in range(4, 41) if 0.6 * n + 0.4 * m <= budget + 1e-9
+        ]
+        best = max(worth(*p) for p in pairs)
+        easy, hard = one.budgets
+        assert 0.6 * easy + 0.4 * hard <= budget + 1e-9
+        # By whole steps a last answer may not fit.
+        assert best - worth(easy, hard) < 3e-3
+        assert hard >= easy
+    assert one.wanted(["a"] * 4) == easy and one.wanted(["a", "a", "a", "b"]) == hard
+    assert one.wanted(["a"] * 3) == 4 and one.wanted([*["a"] * 4, "b"]) == easy
 
 
-def test_the_first_price_spends_the_budget() -> None:
-    for budget in (4.0, 8.0, 20.0):
-        one = OnlineSelfConsistencyAllocation(OnlineSelfConsistencyConfig(budget=budget))
-        _, cost = one.solve(one.price)
-        assert 0.8 * budget < cost <= budget
-        assert one.enough(torch.tensor([9.0, 0, 0])) and not one.enough(torch.tensor([1.0, 0, 0]))
+def test_curves_are_those_of_their_kinds() -> None:
+    """Sure questions are easy and rise to 1; torn ones are hard and rise slowly."""
+    rng = np.random.default_rng(1)
+    answers, right = [], []
+    for chance in [0.98] * 20 + [0.55] * 20:
+        own = rng.random(24) < chance
+        answers.append(["r" if x else "w" for x in own])
+        right.append(own.tolist())
+    curves, shares = fitted_curves(answers, right, 4, rng)
+    easy = (0.5 * 0.98**4 + 0.5 * (0.55**4 + 0.45**4), 0.0)
+    assert shares[0] == pytest.approx(easy[0], abs=0.06) and sum(shares) == pytest.approx(1)
+    one = OnlineSelfConsistencyAllocation(curves, shares)
+    assert one.accuracy(0, 8) > 0.9 > one.accuracy(1, 8) > 0.5
+    assert one.budgets[1] > one.budgets[0]
+    with pytest.raises(ConfigError, match="3 answers to a question; give at least 5"):
+        fitted_curves([["a"] * 3], [[True] * 3], 4, rng)
 
 
-def stream(
-    one: OnlineSelfConsistencyAllocation | None, mean: int, law: torch.Tensor, seed: int
-) -> tuple[float, float]:
-    """(rate of right majorities, answers per question)"""
-    g, right, spent = generator(seed), 0, 0
-    for row in law:
-        counts = torch.zeros(4)
-        while not one.enough(counts) if one else int(counts.sum()) < mean:
-            counts[int(torch.multinomial(row, 1, generator=g))] += 1
-        right += int(counts.argmax() == row.argmax())
-        spent += int(counts.sum())
-        if one:
-            one.finish(counts)
-    return right / len(law), spent / len(law)
+def test_online_budgets_beat_uniform_at_equal_answers() -> None:
+    law, g, rng = questions(400, 2), generator(3), np.random.default_rng(4)
+    pool = torch.multinomial(law, 40, replacement=True, generator=g).tolist()
+    truth = law.argmax(1).tolist()
+    good = [[x == t for x in own] for own, t in zip(pool, truth, strict=True)]
+    curves, shares = fitted_curves(pool[:200], good[:200], 4, rng, 16)
+    one = OnlineSelfConsistencyAllocation(
+        curves, shares, OnlineSelfConsistencyConfig(budget=8.0, most=40)
+    )
+    spent, mine, even = [], [], []
+    for own, fine in zip(pool[200:], good[200:], strict=True):
+        n = one.wanted(own)
+        spent.append(n)
+        votes = list(zip(own, fine, strict=True))
+        mine.append(majority_right(votes[:n]))
+        even.append(majority_right(votes[:8]))
+    assert sum(spent) / 200 == pytest.approx(8.0, abs=0.8)
+    assert sum(mine) >= sum(even)
 
 
-def test_online_stopping_beats_uniform_with_more_answers() -> None:
-    law, gained = questions(400, 2), []
-    for seed in (3, 4):
-        mine, cost = stream(
-            OnlineSelfConsistencyAllocation(OnlineSelfConsistencyConfig(budget=9.0)), 0, law, seed
-        )
-        assert 8.5 < cost < 9.3
-        gained.append(mine - stream(None, 10, law, seed + 10)[0])
-    assert sum(gained) / 2 > 0.015
+def test_majorities_and_ties() -> None:
+    assert majority_right([("a", False), ("b", True), ("b", True)])
+    assert not majority_right([("a", False), ("b", True)])  # of equal ones the first
+    assert majority_right([("b", True), ("a", False)])
 
 
 def test_states_and_settings() -> None:
-    one = OnlineSelfConsistencyAllocation()
-    one.finish(torch.tensor([2.0, 1.0]))
-    other = OnlineSelfConsistencyAllocation()
-    other.load_state_dict(one.state_dict())
-    assert other.price == one.price and torch.equal(other.stops, one.stops)
-    with pytest.raises(CheckpointError, match="another grid"):
-        OnlineSelfConsistencyAllocation(OnlineSelfConsistencyConfig(grid=5)).load_state_dict(
-            one.state_dict()
-        )
     votes, same = SelfConsistencyAllocation(3, 2), SelfConsistencyAllocation(3, 2)
     votes.observe(torch.tensor([1]), torch.tensor([0]))
     same.load_state_dict(votes.state_dict())
     assert torch.equal(same.next(3), votes.next(3))
     with pytest.raises(CheckpointError, match="same questions"):
         SelfConsistencyAllocation(4, 2).load_state_dict(votes.state_dict())
-    for settings in ({"fewest": 9}, {"budget": 100.0}, {"observed": 2.0}, {"law": (0.0, 1.0)}):
-        with pytest.raises(ConfigError):
-            OnlineSelfConsistencyAllocation(OnlineSelfConsistencyConfig(**settings))
+    for settings in ({"warm_up": 9}, {"budget": 100.0}, {"most": 8}):
+        with pytest.raises(ConfigError, match="give warm_up <= budget < most"):
+            OnlineSelfConsistencyAllocation(
+                [(1, 0), (1, 0)], [1, 1], OnlineSelfConsistencyConfig(**settings)
+            )
+    with pytest.raises(ConfigError, match="two of each"):
+        OnlineSelfConsistencyAllocation([(1, 0)], [1])
     with pytest.raises(ConfigError):
         SelfConsistencyAllocation(3, 1)

@@ -76,7 +76,8 @@ def test_v0_spends_on_prompts_near_one_half(value: InContextValue) -> None:
     assert first.rollouts.tolist() == [8] * 60  # nothing is known yet
     for _ in range(4):
         prompts.round(one, g)
-    assert len(one.known) == 128 == len(one.known.unique())
+    assert len(one.context) == 128 == len(one.context.known.unique())
+    assert one.acts is not None and one.acts > 0
     request = one.request(g)
     spread = (rate * (1 - rate)).sqrt()[request.prompts]
     assert float(torch.corrcoef(torch.stack([spread, request.rollouts.double()]))[0, 1]) > 0.7
@@ -101,6 +102,45 @@ def test_v_half_buys_only_where_the_prior_is_wrong() -> None:
     prior[:30] = 0.99
     kept, bought = spent(V05(Pool(60), 600, 4, config), rate, prior)
     assert bought > 2.2 * kept and kept + bought <= 600
+
+
+def test_v_half_takes_its_prior_from_the_value_model(value: InContextValue) -> None:
+    """On an unseen policy its prior is nearer to the truth than running rates, and few prompts buy
+    rollouts where it is right."""
+    features, difficulty = world(5)
+    truth, g = rates_at(0.0, difficulty), generator(8)
+    informed = V05(Pool(300, features), 1200, 4, V05Config(first=0.8), value)
+    blind = V05(Pool(300), 1200, 4, V05Config(first=0.8))
+    prompts = Prompts(truth)
+    for one in (informed, blind):
+        prompts.round(one, g)
+    errors = [float((one.priors() - truth).square().mean()) for one in (informed, blind)]
+    assert errors[0] < 0.5 * errors[1]
+    assert informed.priors().dtype == torch.float64
+    again = V05(Pool(300, features), 1200, 4, V05Config(first=0.8), value)
+    again.load_state_dict(informed.state_dict())
+    assert torch.equal(again.priors(), informed.priors())
+
+
+def test_fused_baselines_are_nearer_than_either_part() -> None:
+    """Mean squared error over answers of 4, with priors that are right but for noise."""
+    g = generator(12)
+    rate = 0.2 + 0.6 * torch.rand(4000, generator=g, dtype=torch.float64)
+    prior = (rate + 0.1 * torch.randn(4000, generator=g, dtype=torch.float64)).clamp(0.02, 0.98)
+    mean = torch.bernoulli(rate[:, None].expand(-1, 4), generator=g).mean(1)
+    w = shrinkage(prior, mean, torch.full_like(mean, 4.0), 1.96)
+    fused = w * prior + (1 - w) * mean
+
+    def error(x: Tensor) -> float:
+        return float((x - rate).square().mean())
+
+    assert error(fused) < error(mean)
+    far = torch.full_like(rate, 0.98)
+    low = rate < 0.5
+    rejected = shrinkage(far, mean, torch.full_like(mean, 16.0), 1.96)[low]
+    assert float(rejected.mean()) < 0.1
+    right = shrinkage(rate, mean, torch.full_like(mean, 4.0), 1.96)
+    assert float((right == 0).double().mean()) < 0.08  # false alarms
 
 
 def test_v_half_baseline_shrinks_and_drops_a_wrong_prior() -> None:

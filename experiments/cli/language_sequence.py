@@ -1,0 +1,108 @@
+"""The verb `language sequence`: recipes one after the other, each from the model before."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from algorithms.language.evaluation import SEED, answers
+from algorithms.language.sampling.rollouts import Rollouts
+from experiments.reports.grid import grid
+from experiments.runs import language as language_run
+from mbrl.errors import ConfigError
+from mbrl.policy_gradient import recipe as find_recipe
+
+STAGE = re.compile(r"([a-z][a-z0-9_]*):([1-9][0-9]*)")
+USAGE = """usage: python -m experiments language sequence RECIPE:ROUNDS RECIPE:ROUNDS ... [options]
+
+Trains by each recipe for its rounds, from the model of the one before; options are those of
+`run RECIPE`, but for --steps and --recipe. Stages that are done are left as they are, one that was
+stopped goes on. For example, SCoRe with two attempts:
+
+  python -m experiments language sequence score_first_stage:100 score:200 --task kernels --horizon 2
+
+writes to runs/language/kernels/score_first_stage-score/seed-0/1-score_first_stage and so on, and
+prints what attempts earn after each stage."""
+
+
+def main(arguments: list[str], run: Callable[[list[str]], int]) -> int:
+    """The verb with its arguments; `run` is the verb `run`."""
+    stages = [a for a in arguments if STAGE.fullmatch(a)]
+    if not stages or arguments[: len(stages)] != stages:
+        print(USAGE)
+        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
+    options = arguments[len(stages) :]
+    refused = [o for o in options if o.split("=")[0] in ("--steps", "--recipe")]
+    if refused:
+        raise ConfigError(f"{refused[0]} is given by the stages, such as grpo:100; leave it out")
+    named = [find_recipe(stage.split(":")[0]).name for stage in stages]
+    options, out = without(options, "--out")
+    options, start = without(options, "--start")
+    task = value_of(options, "--task") or "addition"
+    seed = value_of(options, "--seed") or "0"
+    base = Path(out or Path("runs") / "language" / task / "-".join(named) / f"seed-{seed}")
+    for number, (name, stage) in enumerate(zip(named, stages, strict=True), start=1):
+        folder, rounds = base / f"{number}-{name}", stage.split(":")[1]
+        if not (folder / "config.json").exists():
+            begin = [] if start is None else ["--start", str(start)]
+            run([name, *options, "--steps", rounds, *begin, "--out", str(folder)])
+        elif not (folder / "result.json").exists():
+            language_run.LanguageRun(folder).finish(quiet=False)
+        show_attempts(folder)
+        start = str(folder)
+    return 0
+
+
+def without(options: list[str], name: str) -> tuple[list[str], str | None]:
+    """The options but `name`, and its value."""
+    value, kept, skip = value_of(options, name), list[str](), False
+    for option in options:
+        if skip:
+            skip = False
+        elif option == name:
+            skip = True
+        elif not option.startswith(f"{name}="):
+            kept.append(option)
+    return kept, value
+
+
+def value_of(options: list[str], name: str) -> str | None:
+    """What the option `name` is given as, "name value" or "name=value"; None if it is not."""
+    for i, option in enumerate(options):
+        if option == name and i + 1 < len(options):
+            return options[i + 1]
+        if option.startswith(f"{name}="):
+            return option.partition("=")[2]
+    return None
+
+
+def attempts(parts: list[Rollouts]) -> list[float]:
+    """The mean reward of first, second, ... turns, over the conversations that have them."""
+    sums: dict[int, list[float]] = {}
+    for part in parts:
+        for replies in part.replies:
+            for k, reply in enumerate(replies):
+                sums.setdefault(k, []).append(reply.reward)
+    return [sum(own) / len(own) for _, own in sorted(sums.items())]
+
+
+@torch.no_grad()
+def show_attempts(folder: Path) -> None:
+    """Print what the turns of new problems earn, where the task has several."""
+    settings, _ = language_run.read_settings(folder)
+    agent = language_run.load(folder)
+    if agent.task.max_turns == 1:
+        return
+    table = grid("level", "first", "second", "gain", title=f"{folder}: reward of attempts")
+    for level in agent.levels:
+        counts: dict[str, Any] = {
+            "problems": settings.final_problems,
+            "samples": settings.final_samples,
+        }
+        parts = answers(agent.model, agent.codec, agent.task, level, seed=SEED, **counts)
+        first, second, *_ = [*attempts(parts), float("nan")]
+        table.add_row(str(level), f"{first:.4f}", f"{second:.4f}", f"{second - first:+.4f}")
+    Console().print(table)

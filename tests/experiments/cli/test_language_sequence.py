@@ -1,0 +1,107 @@
+"""The verbs `language sequence`, `fit-value` and `evaluate --votes`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from experiments.__main__ import main
+from experiments.cli import language_sequence
+from experiments.cli.language import run_main
+from experiments.cli.language_sequence import attempts, value_of, without
+from experiments.runs import folders
+from mbrl import checkpoint
+from mbrl.errors import ConfigError
+from tests.experiments.cli.test_language import SMALL
+
+FEW = [*SMALL, "--prompts=2", "--group=2", "--turn-tokens=3", "--no-tensorboard", "--eval-every=0"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    warm = ["language", "warm-start", "--task=kernels", "--steps=2", "--no-tensorboard"]
+    assert main([*warm, *SMALL, "--turn-tokens=3"]) == 0
+    return tmp_path
+
+
+def test_each_recipe_goes_on_from_the_one_before(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb = ["language", "sequence", "score_first_stage:2", "score:1", "--task", "kernels"]
+    assert main([*verb, "--horizon=2", *FEW]) == 0
+    base = here / "runs/language/kernels/score_first_stage-score/seed-0"
+    first, second = base / "1-score_first_stage", base / "2-score"
+    assert [folders.read_json(f / "result.json")["step"] for f in (first, second)] == [2, 1]
+    assert folders.read_json(second / "config.json")["language"]["start"] == str(
+        first.relative_to(here)
+    )
+    assert "reward of attempts" in capsys.readouterr().out
+    # A stage that was stopped goes on, those that are done stay.
+    os.remove(second / "result.json")
+    before = checkpoint.load(first / "checkpoint.pt")["step"]
+    assert main([*verb, "--horizon=2", *FEW]) == 0
+    assert (second / "result.json").exists()
+    assert checkpoint.load(first / "checkpoint.pt")["step"] == before
+    with pytest.raises(ConfigError, match="--steps is given by the stages"):
+        language_sequence.main(["grpo:2", "--steps", "3"], run_main)
+    with pytest.raises(ConfigError, match="unknown recipe"):
+        language_sequence.main(["grppo:2"], run_main)
+    assert language_sequence.main([], run_main) == 2
+    assert language_sequence.main(["--help"], run_main) == 0
+
+
+def test_options_are_read_in_both_forms() -> None:
+    options = ["--out", "x", "--task=chain", "--seed", "3"]
+    assert without(options, "--out") == (["--task=chain", "--seed", "3"], "x")
+    assert without(options, "--task") == (["--out", "x", "--seed", "3"], "chain")
+    assert value_of(options, "--seed") == "3" and value_of(options, "--horizon") is None
+
+
+def test_mean_rewards_of_attempts() -> None:
+    class Reply:
+        def __init__(self, reward: float) -> None:
+            self.reward = reward
+
+    class Part:
+        replies = ((Reply(1.0), Reply(0.0)), (Reply(0.5),), (Reply(0.0), Reply(0.5)))
+
+    assert attempts([Part()]) == [0.5, 0.25]  # type: ignore[list-item]
+
+
+def test_a_value_model_is_written_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = [option for option in SMALL if option.startswith("--model")]
+    fit = ["language", "fit-value", "--task=addition", "--runs=2", "--snapshots=2", "--every=1"]
+    fit += ["--rows=4", "--prompts=16", "--samples=2", "--context=4", "--steps=3", *sizes]
+    assert main(fit) == 0
+    file = tmp_path / "runs/language/addition/value.pt"
+    shown = capsys.readouterr().out
+    assert file.exists() and "4 policies on 16 prompts" in shown and "brier" in shown
+    with pytest.raises(ConfigError, match="is there already"):
+        language_sequence_free(fit)
+    warm = ["language", "warm-start", "--task=addition", "--steps=2", "--no-tensorboard", *SMALL]
+    assert main(warm) == 0
+    run = ["language", "run", "grpo", "--task=addition", "--scheduler=v0", "--pool=8", "--steps=2"]
+    assert main([*run, f"--value={file}", *SMALL, "--prompts=2", "--group=2",
+                 "--no-tensorboard", "--eval-every=0"]) == 0  # fmt: skip
+
+
+def language_sequence_free(arguments: list[str]) -> None:
+    """The verb itself, whose errors are not printed."""
+    import tyro
+
+    from experiments.cli.language_value import FitValue
+
+    tyro.cli(FitValue, args=arguments[2:]).main()
+
+
+def test_votes_are_evaluated(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    warm = ["language", "warm-start", "--task=chain", "--steps=2", "--no-tensorboard", *SMALL]
+    assert main(warm) == 0
+    verb = ["language", "evaluate", "runs/language/chain/warm-start/seed-0", "--problems=3"]
+    assert main([*verb, "--votes=8", "--budgets", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "pets-online, 4" in shown and "second half of 9 problems" in shown
