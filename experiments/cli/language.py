@@ -211,6 +211,7 @@ class Evaluate(Settings):
     samples: Count = 8  # answers to each problem
     temperature: NonNegative = 1.0  # 0: the likeliest token
     top_p: Rate = 1.0  # draw from the likeliest tokens with this much probability
+    turns: Count | None = None  # most turns; None: the task's
     seed: CountOrZero | None = None  # of the problems; None: those of every run
     threads: Count = 1  # CPU threads
 
@@ -218,6 +219,7 @@ class Evaluate(Settings):
         torch.set_num_threads(self.threads)
         agent = language_run.load(self.folder)
         options: dict[str, Any] = {"sampling": Sampling(self.temperature, self.top_p)}
+        options["max_turns"] = self.turns
         if self.seed is not None:
             options["seed"] = self.seed
         scores = language_run.measure(agent, self.problems, self.samples, **options)

@@ -76,6 +76,10 @@ class Requirement(Enum):
     GROWING_DEPTH = "conversations whose depth grows"
     TEACHER_FIRST = "conversations that an expert begins, ever shorter"
     LOOKAHEAD_TREES = "answers that branch at likely tokens, pruned where branches stay alike"
+    DOMAIN_STAGES = "one part of a joint task after the other"
+    DOMAIN_RATIOS = "shares of a joint task's parts in what is learned from"
+    FURTHER_ATTEMPTS = "further attempts after wrong answers"
+    EXPERT_ANSWERS = "an expert's answers to the problems of the round"
 
     def __str__(self) -> str:
         return self.value

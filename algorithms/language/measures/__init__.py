@@ -12,6 +12,12 @@ from algorithms.language.measures.answers import (
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.branches import BalancedBranches, ToolBranches
 from algorithms.language.measures.critics import Critic, Progress, Utterances
+from algorithms.language.measures.domains import (
+    DomainRatios,
+    DomainStages,
+    ExpertAnswers,
+    FurtherAttempts,
+)
 from algorithms.language.measures.flaws import Flawed
 from algorithms.language.measures.gains import AnswerGain, ObservationGain, Probes
 from algorithms.language.measures.groups import Bundles, Histories, Pairs
@@ -124,6 +130,10 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     GrowingDepth,
     TeacherFirst,
     LookaheadTrees,
+    DomainStages,
+    DomainRatios,
+    FurtherAttempts,
+    ExpertAnswers,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

@@ -21,6 +21,12 @@ from tests.algorithms.language.cases import MODEL, continued, learner, lenient
 
 ONE_TURN = ("addition", "formatted", "chain", "retrieval")
 MORE_TURNS = ("guessing", "calculator", "grid_world", "planned", "kernels")
+# Recipes of joint tasks and of further attempts, with what they need.
+OTHER = ("addition+chain", "again-addition")
+NEEDED: dict[str, dict[str, Any]] = {
+    "nemotron_cascade": {"stages": ("chain", "addition"), "pool": 0},
+    "apriel": {"shares_of": "learned", "pool": 0},
+}
 TINY: dict[str, Any] = {"prompts": 2, "group": 3, "minibatches": 1, "turn_tokens": 3, "pool": 4}
 
 
@@ -44,7 +50,7 @@ def tiny(name: str, tasks: tuple[str, ...], expert: str) -> LanguagePolicyGradie
     """A learner on the first of `tasks` that has what the recipe reads."""
     for task in tasks:
         levels = {"guessing": (8,), "grid_world": (3,), "planned": (3,)}.get(task, ())
-        settings = TINY | ({"group": 4} if name == "polychromic" else {})
+        settings = TINY | ({"group": 4} if name == "polychromic" else {}) | NEEDED.get(name, {})
         try:
             agent = learner(task, name, expert=expert, levels=levels, **settings)
         except ConfigError:
@@ -65,7 +71,7 @@ def trained(agent: LanguagePolicyGradient, rounds: int) -> None:
 @pytest.mark.parametrize("name", [name for name in RECIPES if accepted(name)])
 def test_recipes_learn(name: str, expert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(critics, "UTTERANCE_WARM_UP", 0)
-    agents = [tiny(name, tasks, expert) for tasks in (ONE_TURN, MORE_TURNS)]
+    agents = [tiny(name, tasks, expert) for tasks in (ONE_TURN, MORE_TURNS, OTHER)]
     assert any(agents)
     for agent in filter(None, agents):
         before = [p.clone() for p in agent.model.parameters()]

@@ -1,0 +1,66 @@
+"""Recipes that schedule domains and stages, or learn several parts at once. Where a paper does not
+say otherwise they are GRPO's objective, without its divergence, on other rounds."""
+
+from mbrl.policy_gradient.axes.aggregation import Annealed
+from mbrl.policy_gradient.axes.regulariser import Imitation
+from mbrl.policy_gradient.axes.reward import Mixture, SequenceSignal
+from mbrl.policy_gradient.axes.reward_shaped import Decayed, ShortWhereEasy
+from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
+
+OURS = "the objective around it is GRPO's, without a divergence"
+CODE = "departs from the authors' code, so that it was not compared with it"
+
+DOMAINS = (
+    Recipe(
+        "nemotron_cascade",
+        "Nemotron-Cascade: Scaling Cascaded Reinforcement Learning for General-Purpose Reasoning "
+        "Models",
+        mark="reconstructed",
+        requirements=(Requirement.DOMAIN_STAGES,),
+        assumptions=(
+            "a stage is one part of a joint task, on which the policy is trained alone",
+            "the optimiser's state goes on from stage to stage, unless it is to begin anew",
+            OURS,
+        ),
+        differences=("one objective in all stages, and no stage of preferences before them",),
+    ),
+    Recipe(
+        "apriel",
+        "Apriel-Reasoner: RL Post-Training for General-Purpose and Efficient Reasoning",
+        "2604.02007",
+        mark="reconstructed",
+        terms=(Term(reward=ShortWhereEasy()),),
+        requirements=(Requirement.DOMAIN_RATIOS,),
+        assumptions=(
+            "a part is drawn with a weight of its deficit: its share of the groups learned from, "
+            "less those that it had, and no less than a hundredth of its share",
+            "groups without an advantage are not learned from",
+            "the penalty is R p (L - Lmin) / (2 (Lmax - Lmin + 1)), of right answers alone",
+            OURS,
+        ),
+    ),
+    Recipe(
+        "try_again",
+        "A Simple 'Try Again' Can Elicit Multi-Turn LLM Reasoning",
+        mark="secondary",
+        terms=(Term(reward=Mixture(((Decayed(0.5), 1.0), (SequenceSignal("repeated"), -0.5)))),),
+        requirements=(Requirement.FURTHER_ATTEMPTS,),
+        assumptions=(
+            "the environment is read in the authors' code, the weight of repetitions is that of "
+            "its README",
+            OURS,
+        ),
+        differences=("groups are compared as in GRPO, where the authors have a critic, too",),
+    ),
+    Recipe(
+        "datamind",
+        "Scaling Generalist Data-Analytic Agents",
+        mark="secondary",
+        aggregation=Annealed(),
+        regularisers=(Imitation(1.0),),
+        requirements=(Requirement.EXPERT_ANSWERS,),
+        assumptions=(CODE, "one demonstration for each problem of the round"),
+        differences=("the task's demonstrations stand for the expert's trajectories",),
+    ),
+)
