@@ -80,6 +80,8 @@ class Requirement(Enum):
     DOMAIN_RATIOS = "shares of a joint task's parts in what is learned from"
     FURTHER_ATTEMPTS = "further attempts after wrong answers"
     EXPERT_ANSWERS = "an expert's answers to the problems of the round"
+    JUDGED_ANSWERS = "judgements and second answers, made of the round's own answers"
+    PREFERENCE_PAIRS = "pairs of a right and a wrong answer"
 
     def __str__(self) -> str:
         return self.value

@@ -45,6 +45,7 @@ from algorithms.language.measures.likelihoods import (
 )
 from algorithms.language.measures.lookahead import LookaheadTrees
 from algorithms.language.measures.policies import Masked, Perturbed
+from algorithms.language.measures.preferences import JudgedAnswers, PreferencePairs
 from algorithms.language.measures.prefixes import (
     CorrectedSteps,
     HintedPrefixes,
@@ -134,6 +135,8 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     DomainRatios,
     FurtherAttempts,
     ExpertAnswers,
+    JudgedAnswers,
+    PreferencePairs,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

@@ -3,6 +3,7 @@
 from functools import cache
 
 from algorithms.language.tasks import again as attempts
+from algorithms.language.tasks import judged as judgements
 from algorithms.language.tasks.arithmetic import Addition, Modular, Multiplication, Subtraction
 from algorithms.language.tasks.base import Correction, Plan, Problem, Reply, Step, TextTask
 from algorithms.language.tasks.brackets import Brackets
@@ -46,13 +47,15 @@ TASKS: dict[str, TextTask] = {
 
 
 def text_task(name: str) -> TextTask:
-    """The task of that name, the joint one of several names with a + between them, or one with
-    several attempts after "again-". Raises `ConfigError` with the nearest names if there is
-    none."""
+    """The task of that name; the joint one of several names with a + between them; after "again-"
+    one with several attempts; after "judged-" judgements about its answers. Raises `ConfigError`
+    with the nearest names if there is none."""
     if SIGN in name:
         return _joint(tuple(text_task(part) for part in name.split(SIGN)))
     if name.startswith(attempts.PREFIX):
         return _again(text_task(name.removeprefix(attempts.PREFIX)))
+    if name.startswith(judgements.PREFIX):
+        return _judged(text_task(name.removeprefix(judgements.PREFIX)))
     if name not in TASKS:
         raise unknown_name("text task", name, TASKS)
     return TASKS[name]
@@ -61,6 +64,11 @@ def text_task(name: str) -> TextTask:
 @cache
 def _again(once: TextTask) -> TextTask:
     return attempts.again(once)
+
+
+@cache
+def _judged(once: TextTask) -> TextTask:
+    return judgements.judged(once)
 
 
 @cache

@@ -2,6 +2,7 @@
 say otherwise they are GRPO's objective, without its divergence, on other rounds."""
 
 from mbrl.policy_gradient.axes.aggregation import Annealed
+from mbrl.policy_gradient.axes.preference import MixedPreference
 from mbrl.policy_gradient.axes.regulariser import Imitation
 from mbrl.policy_gradient.axes.reward import Mixture, SequenceSignal
 from mbrl.policy_gradient.axes.reward_shaped import Decayed, ShortWhereEasy
@@ -62,5 +63,31 @@ DOMAINS = (
         requirements=(Requirement.EXPERT_ANSWERS,),
         assumptions=(CODE, "one demonstration for each problem of the round"),
         differences=("the task's demonstrations stand for the expert's trajectories",),
+    ),
+    Recipe(
+        "spark",
+        "SPARK: Synergistic Policy And Reward Co-Evolving Framework",
+        mark="secondary",
+        requirements=(Requirement.JUDGED_ANSWERS,),
+        assumptions=(CODE, OURS),
+        differences=("one wording of each question, where the authors draw from many",),
+    ),
+    Recipe(
+        "mpo",
+        "InternVL3.5: Advancing Open-Source Multimodal Models in Versatility, Reasoning, and "
+        "Efficiency",
+        mark="secondary",
+        terms=(Term(weight=0.0),),
+        regularisers=(MixedPreference(),),
+        requirements=(Requirement.PREFERENCE_PAIRS,),
+        assumptions=(
+            CODE,
+            "its second stage is the recipe gspo, begun with the run of this one",
+            "beta is 0.1, that of DPO",
+        ),
+        differences=(
+            "delta moves once a round, by the policy that begins it, not at every update",
+            "pairs are of the policy's own answers in every round; there of one policy, once",
+        ),
     ),
 )

@@ -22,7 +22,7 @@ from tests.algorithms.language.cases import MODEL, continued, learner, lenient
 ONE_TURN = ("addition", "formatted", "chain", "retrieval")
 MORE_TURNS = ("guessing", "calculator", "grid_world", "planned", "kernels")
 # Recipes of joint tasks and of further attempts, with what they need.
-OTHER = ("addition+chain", "again-addition")
+OTHER = ("addition+chain", "again-addition", "addition+judged-addition")
 NEEDED: dict[str, dict[str, Any]] = {
     "nemotron_cascade": {"stages": ("chain", "addition"), "pool": 0},
     "apriel": {"shares_of": "learned", "pool": 0},

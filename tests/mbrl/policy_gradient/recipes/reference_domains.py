@@ -74,9 +74,37 @@ def datamind(batch: list[Sequence]) -> Tensor:
     return total
 
 
+def mpo(batch: list[Sequence]) -> Tensor:
+    """Of pairs; of several chosen or other answers to a prompt the mean over either."""
+
+    def logistic(x: Tensor) -> Tensor:
+        return -torch.log(1 / (1 + torch.exp(-x)))
+
+    total, terms, likely = torch.zeros((), dtype=torch.float64), list[Tensor](), list[Tensor]()
+    for group in prompts(batch):
+        sides: dict[float, list[Tensor]] = {0.0: [], 1.0: []}
+        for s in group:
+            moved = torch.stack([x.log_prob - x.log_probs["reference"] for x in s.steps]).sum()
+            sides[s.steps[0].signals["chosen"]].append(0.1 * moved)
+            if s.steps[0].signals["chosen"] == 1:
+                likely += [-x.log_prob for x in s.steps]
+        if sides[0.0] and sides[1.0]:
+            r, c = (torch.stack(sides[side]).mean() for side in (0.0, 1.0))
+            delta = group[0].steps[0].signals["shift"]
+            bco = logistic(c - delta) + logistic(-(r - delta))
+            terms.append(0.8 * logistic(c - r) + 0.2 * bco)
+    if terms:
+        total = total + torch.stack(terms).mean()
+    if likely:
+        total = total + torch.stack(likely).mean()
+    return total
+
+
 SLOW: dict[str, Slow] = {
     "nemotron_cascade": bare,
     "apriel": apriel,
     "try_again": try_again,
     "datamind": datamind,
+    "spark": bare,
+    "mpo": mpo,
 }
