@@ -82,6 +82,11 @@ class Requirement(Enum):
     EXPERT_ANSWERS = "an expert's answers to the problems of the round"
     JUDGED_ANSWERS = "judgements and second answers, made of the round's own answers"
     PREFERENCE_PAIRS = "pairs of a right and a wrong answer"
+    MODE_ROUTING = "answers in modes, some of which are forced"
+    OBSERVER = "a second policy that answers after the first one"
+    HINTER = "a second policy that learns to hint"
+    IMAGINED_CONVERSATIONS = "conversations with a learned model of the task"
+    PROPOSED_PROBLEMS = "problems that the policy writes itself"
 
     def __str__(self) -> str:
         return self.value

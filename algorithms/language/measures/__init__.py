@@ -44,6 +44,7 @@ from algorithms.language.measures.likelihoods import (
     PromptConfidence,
 )
 from algorithms.language.measures.lookahead import LookaheadTrees
+from algorithms.language.measures.modes import ModeRouting
 from algorithms.language.measures.policies import Masked, Perturbed
 from algorithms.language.measures.preferences import JudgedAnswers, PreferencePairs
 from algorithms.language.measures.prefixes import (
@@ -137,6 +138,7 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     ExpertAnswers,
     JudgedAnswers,
     PreferencePairs,
+    ModeRouting,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

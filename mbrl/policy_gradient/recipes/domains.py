@@ -90,4 +90,18 @@ DOMAINS = (
             "pairs are of the policy's own answers in every round; there of one policy, once",
         ),
     ),
+    Recipe(
+        "a2fm",
+        "A^2FM: An Adaptive Agent Foundation Model for Tool-Aware Hybrid Reasoning",
+        mark="reconstructed",
+        terms=(Term(reward=SequenceSignal("routed")),),
+        requirements=(Requirement.MODE_ROUTING,),
+        assumptions=(
+            "a quarter of a group is forced into each mode, and its first character not learned",
+            "a right answer with steps earns 1/2 where half of the group's answers at once are "
+            "right",
+            OURS,
+        ),
+        differences=("two modes, at once and with steps; no third one with tools",),
+    ),
 )

@@ -22,9 +22,10 @@ from tests.algorithms.language.cases import MODEL, continued, learner, lenient
 ONE_TURN = ("addition", "formatted", "chain", "retrieval")
 MORE_TURNS = ("guessing", "calculator", "grid_world", "planned", "kernels")
 # Recipes of joint tasks and of further attempts, with what they need.
-OTHER = ("addition+chain", "again-addition", "addition+judged-addition")
+OTHER = ("addition+chain", "again-addition", "addition+judged-addition", "routed-chain")
 NEEDED: dict[str, dict[str, Any]] = {
     "nemotron_cascade": {"stages": ("chain", "addition"), "pool": 0},
+    "a2fm": {"group": 4},
     "apriel": {"shares_of": "learned", "pool": 0},
 }
 TINY: dict[str, Any] = {"prompts": 2, "group": 3, "minibatches": 1, "turn_tokens": 3, "pool": 4}

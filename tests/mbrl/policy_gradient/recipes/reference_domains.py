@@ -100,6 +100,15 @@ def mpo(batch: list[Sequence]) -> Tensor:
     return total
 
 
+def signalled(name: str) -> Slow:
+    """With a number of the whole sequence as its return."""
+
+    def run(batch: list[Sequence]) -> Tensor:
+        return compared(batch, {i: s.steps[-1].signals[name] for i, s in enumerate(batch)})
+
+    return run
+
+
 SLOW: dict[str, Slow] = {
     "nemotron_cascade": bare,
     "apriel": apriel,
@@ -107,4 +116,5 @@ SLOW: dict[str, Slow] = {
     "datamind": datamind,
     "spark": bare,
     "mpo": mpo,
+    "a2fm": signalled("routed"),
 }
