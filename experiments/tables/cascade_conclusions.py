@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.studies.cascades import PARTS
-from experiments.tables.language_conclusions import with_interval
+from experiments.tables.language_conclusions import span
 from experiments.tables.summary import Summary, records_of
 from mbrl import statistics
 
@@ -22,7 +22,7 @@ def cascades(summary: Summary) -> list[str]:
             for name in PARTS:
                 values = np.array([r["values"][f"forgotten_{name}"] for r in own])
                 said.append(
-                    f"{with_interval(statistics.confidence_interval(values, statistics.mean))} of {name}"
+                    f"{span(statistics.confidence_interval(values, statistics.mean))} of {name}"
                 )
             lines.append(f"{label}: forgot {' and '.join(said)} points.")
         several = {label: [own] for label, own in gains.items() if len(own) > 1}
@@ -30,9 +30,7 @@ def cascades(summary: Summary) -> list[str]:
             continue
         compared = statistics.paired_comparison(several, BLEND)
         for label, comparison in compared.items():
-            lines.append(
-                f"{label} less {BLEND}, mean gain: {with_interval(comparison.difference)} points."
-            )
+            lines.append(f"{label} less {BLEND}, mean gain: {span(comparison.difference)} points.")
         half = sorted((c.difference.high - c.difference.low) / 2 for c in compared.values())
         seeds = min(len(own[0]) for own in several.values())
         lines.append(
