@@ -45,6 +45,7 @@ from algorithms.language.measures.likelihoods import (
 )
 from algorithms.language.measures.lookahead import LookaheadTrees
 from algorithms.language.measures.modes import ModeRouting
+from algorithms.language.measures.partners import Hinter, Observer
 from algorithms.language.measures.policies import Masked, Perturbed
 from algorithms.language.measures.preferences import JudgedAnswers, PreferencePairs
 from algorithms.language.measures.prefixes import (
@@ -139,6 +140,8 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     JudgedAnswers,
     PreferencePairs,
     ModeRouting,
+    Observer,
+    Hinter,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

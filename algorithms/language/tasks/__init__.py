@@ -3,6 +3,7 @@
 from functools import cache
 
 from algorithms.language.tasks import again as attempts
+from algorithms.language.tasks import hinting as hints
 from algorithms.language.tasks import judged as judgements
 from algorithms.language.tasks import routed as routes
 from algorithms.language.tasks.arithmetic import Addition, Modular, Multiplication, Subtraction
@@ -51,14 +52,15 @@ DERIVED = {  # tasks made of another, by what stands before its name
     attempts.PREFIX: attempts.again,
     judgements.PREFIX: judgements.judged,
     routes.PREFIX: routes.routed,
+    hints.PREFIX: hints.hinting,
 }
 
 
 def text_task(name: str) -> TextTask:
     """The task of that name; the joint one of several names with a + between them; or one that is
     made of another: after "again-" with several attempts, after "judged-" judgements about its
-    answers, after "routed-" with a mode before them. Raises `ConfigError` with the nearest names if
-    there is none."""
+    answers, after "routed-" with a mode before them, after "hinting-" hints for them. Raises
+    `ConfigError` with the nearest names if there is none."""
     if SIGN in name:
         return _joint(tuple(text_task(part) for part in name.split(SIGN)))
     for prefix in DERIVED:

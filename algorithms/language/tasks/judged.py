@@ -25,26 +25,13 @@ class JudgedTask(TextTask):
     def problem(self, level: int, rng: random.Random, *, held_out: bool | None = None) -> Problem:
         inner = self.once.problem(level, rng, held_out=held_out)
         right = self.once.demonstration(inner, [], rng)
-        wrong = self.wrong(inner, right, rng)
+        wrong = wrong_answer(self.once, inner, right, rng)
         kind = rng.choice(KINDS)
         if kind == "one":
             return one(inner, *((final(right), True) if rng.random() < 0.5 else (wrong, False)))
         if kind == "two":
             return two(inner, final(right), wrong, rng.random() < 0.5)
         return again(inner, wrong)
-
-    def wrong(self, inner: Problem, right: str, rng: random.Random) -> str:
-        """An answer that is not right."""
-        for _ in range(100):
-            other = self.once.draw(inner.level, rng)
-            text = final(self.once.demonstration(other, [], rng))
-            if rng.random() < 0.5:
-                own = final(right)
-                at = rng.randrange(len(own))
-                text = own[:at] + rng.choice(own + text) + own[at + 1 :]
-            if text and not self.once.reply(inner, [text]).success:
-                return text
-        return "?"
 
     def draw(self, level: int, rng: random.Random) -> Problem:
         return self.problem(level, rng)
@@ -61,23 +48,39 @@ class JudgedTask(TextTask):
         return str(problem.facts["label"])
 
 
+def wrong_answer(once: TextTask, inner: Problem, right: str, rng: random.Random) -> str:
+    """An answer that is not right: that to another problem of the level, or the end of `right` with
+    a character changed."""
+    for _ in range(100):
+        other = once.draw(inner.level, rng)
+        text = final(once.demonstration(other, [], rng))
+        if rng.random() < 0.5:
+            own = final(right)
+            at = rng.randrange(len(own))
+            text = own[:at] + rng.choice(own + text) + own[at + 1 :]
+        if text and not once.reply(inner, [text]).success:
+            return text
+    return "?"
+
+
 def one(inner: Problem, answer: str, right: bool) -> Problem:
     """Whether the answer is right."""
-    return _problem(inner, f"{inner.prompt}|{answer}?", "one", "y" if right else "n")
+    return posed(inner, f"{inner.prompt}|{answer}?", "one", "y" if right else "n")
 
 
 def two(inner: Problem, right: str, wrong: str, first: bool) -> Problem:
     """Which answer is right; `first`: the right one stands first."""
     a, b = (right, wrong) if first else (wrong, right)
-    return _problem(inner, f"{inner.prompt}|{a}|{b}?", "two", "a" if first else "b")
+    return posed(inner, f"{inner.prompt}|{a}|{b}?", "two", "a" if first else "b")
 
 
 def again(inner: Problem, wrong: str) -> Problem:
     """A right answer after a wrong one."""
-    return _problem(inner, f"{inner.prompt}|{wrong}!", "again", "")
+    return posed(inner, f"{inner.prompt}|{wrong}!", "again", "")
 
 
-def _problem(inner: Problem, prompt: str, kind: str, label: str) -> Problem:
+def posed(inner: Problem, prompt: str, kind: str, label: str) -> Problem:
+    """A problem about a problem."""
     known = {"prompt": inner.prompt, "facts": dict(inner.facts), "family": inner.family}
     return Problem(prompt, inner.level, {"kind": kind, "label": label, "inner": known})
 

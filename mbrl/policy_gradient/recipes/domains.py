@@ -2,8 +2,9 @@
 say otherwise they are GRPO's objective, without its divergence, on other rounds."""
 
 from mbrl.policy_gradient.axes.aggregation import Annealed
+from mbrl.policy_gradient.axes.gate import Clip
 from mbrl.policy_gradient.axes.preference import MixedPreference
-from mbrl.policy_gradient.axes.regulariser import Imitation
+from mbrl.policy_gradient.axes.regulariser import KL, Imitation
 from mbrl.policy_gradient.axes.reward import Mixture, SequenceSignal
 from mbrl.policy_gradient.axes.reward_shaped import Decayed, ShortWhereEasy
 from mbrl.policy_gradient.recipe import Recipe, Term
@@ -103,5 +104,40 @@ DOMAINS = (
             OURS,
         ),
         differences=("two modes, at once and with steps; no third one with tools",),
+    ),
+    Recipe(
+        "cory",
+        "Coevolving with the Other You: Fine-Tuning LLM with Sequential Cooperative Multi-Agent "
+        "Reinforcement Learning",
+        "2410.06101",
+        mark="reconstructed",
+        terms=(Term(reward=SequenceSignal("team")),),
+        regularisers=(KL(),),
+        requirements=(Requirement.OBSERVER,),
+        assumptions=(
+            "both learn from the sum of the two rewards, less a divergence from where they began",
+            "roles are exchanged every five rounds",
+            "the other policy has one update a round",
+        ),
+        differences=(
+            "advantages and the divergence are GRPO's, where the authors have PPO with a critic",
+            "the observer sees the end of an answer, without its steps",
+        ),
+    ),
+    Recipe(
+        "hill",
+        "Learning to Hint for Reinforcement Learning",
+        mark="secondary",
+        gate=Clip(high=0.28),
+        requirements=(Requirement.HINTER,),
+        assumptions=(
+            CODE,
+            "a hint that is refused earns -1",
+            "the hinter begins like the policy, and has one update a round",
+        ),
+        differences=(
+            "the answer is looked for in hints by program alone; no model judges whether they "
+            "give it away",
+        ),
     ),
 )

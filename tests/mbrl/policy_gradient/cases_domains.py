@@ -22,3 +22,4 @@ def add(t: Trajectories, g: torch.Generator) -> None:
     signals["chosen"] = whole((uniform() < 0.5).double())
     signals["shift"] = whole(torch.full((batch, 1), 0.07, dtype=torch.float64))
     signals["routed"] = whole(uniform())
+    signals["team"] = whole(2 * uniform())

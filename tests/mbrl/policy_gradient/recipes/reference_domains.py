@@ -12,6 +12,7 @@ from tests.mbrl.policy_gradient.recipes.reference_pieces import (
     clipped,
     gains,
     give,
+    k3,
     prompts,
     spread,
     token_mean,
@@ -109,6 +110,15 @@ def signalled(name: str) -> Slow:
     return run
 
 
+def cory(batch: list[Sequence]) -> Tensor:
+    return signalled("team")(batch) + 0.04 * token_mean([[k3(x) for x in s.steps] for s in batch])
+
+
+def hill(batch: list[Sequence]) -> Tensor:
+    z_scores(batch)
+    return -token_mean(gains(batch, lambda r, a, x: clipped(r, a, 0.2, 0.28)))
+
+
 SLOW: dict[str, Slow] = {
     "nemotron_cascade": bare,
     "apriel": apriel,
@@ -117,4 +127,6 @@ SLOW: dict[str, Slow] = {
     "spark": bare,
     "mpo": mpo,
     "a2fm": signalled("routed"),
+    "cory": cory,
+    "hill": hill,
 }
