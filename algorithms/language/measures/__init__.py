@@ -18,6 +18,7 @@ from algorithms.language.measures.domains import (
     ExpertAnswers,
     FurtherAttempts,
 )
+from algorithms.language.measures.dreams import ImaginedConversations
 from algorithms.language.measures.flaws import Flawed
 from algorithms.language.measures.gains import AnswerGain, ObservationGain, Probes
 from algorithms.language.measures.groups import Bundles, Histories, Pairs
@@ -142,6 +143,7 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     ModeRouting,
     Observer,
     Hinter,
+    ImaginedConversations,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

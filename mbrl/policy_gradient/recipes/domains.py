@@ -1,7 +1,7 @@
 """Recipes that schedule domains and stages, or learn several parts at once. Where a paper does not
 say otherwise they are GRPO's objective, without its divergence, on other rounds."""
 
-from mbrl.policy_gradient.axes.aggregation import Annealed
+from mbrl.policy_gradient.axes.aggregation import Annealed, SequenceMean
 from mbrl.policy_gradient.axes.gate import Clip
 from mbrl.policy_gradient.axes.preference import MixedPreference
 from mbrl.policy_gradient.axes.regulariser import KL, Imitation
@@ -139,5 +139,21 @@ DOMAINS = (
             "the answer is looked for in hints by program alone; no model judges whether they "
             "give it away",
         ),
+    ),
+    Recipe(
+        "dynaweb",
+        "DynaWeb: Model-Based Reinforcement Learning of Web Agents",
+        mark="reconstructed",
+        aggregation=SequenceMean(),
+        regularisers=(Imitation(1.0),),
+        requirements=(Requirement.IMAGINED_CONVERSATIONS,),
+        assumptions=(
+            "a quarter of the trajectories beside real ones are an expert's, learned by heart",
+            "a quarter of the problems stay with the task, for the model to learn from",
+            "the model of the task is as large as the policy and begins anew, with eight updates "
+            "a round",
+            OURS,
+        ),
+        differences=("the task's demonstrations stand for the expert's trajectories",),
     ),
 )

@@ -14,6 +14,7 @@ from tests.mbrl.policy_gradient.recipes.reference_pieces import (
     give,
     k3,
     prompts,
+    sequence_mean,
     spread,
     token_mean,
     z_scores,
@@ -119,6 +120,13 @@ def hill(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, lambda r, a, x: clipped(r, a, 0.2, 0.28)))
 
 
+def dynaweb(batch: list[Sequence]) -> Tensor:
+    z_scores(batch)
+    rows = gains(batch, lambda r, a, x: clipped(r, a))
+    shown = [[x.signals["demonstration"] * -x.log_prob for x in s.steps] for s in batch]
+    return sequence_mean(shown) - sequence_mean(rows)
+
+
 SLOW: dict[str, Slow] = {
     "nemotron_cascade": bare,
     "apriel": apriel,
@@ -129,4 +137,5 @@ SLOW: dict[str, Slow] = {
     "a2fm": signalled("routed"),
     "cory": cory,
     "hill": hill,
+    "dynaweb": dynaweb,
 }
