@@ -55,6 +55,7 @@ from algorithms.language.measures.prefixes import (
     Interventions,
     SolvedPrefixes,
 )
+from algorithms.language.measures.proposals import ProposedProblems
 from algorithms.language.measures.recoveries import ErrorContexts, PurifiedTurns
 from algorithms.language.measures.subgoals import Subgoals
 from algorithms.language.measures.teachers import (
@@ -144,6 +145,7 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     Observer,
     Hinter,
     ImaginedConversations,
+    ProposedProblems,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

@@ -51,7 +51,7 @@ class JudgedAnswers(LanguageMeasure):
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        if judging_part(text_task(config.task)) is None:
+        if part_made_of(text_task(config.task), JudgedTask) is None:
             raise ConfigError(
                 f"recipe {objective.name} judges its own answers; give a task with its judgements, "
                 "such as addition+judged-addition"
@@ -59,7 +59,7 @@ class JudgedAnswers(LanguageMeasure):
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, round_ = self.agent, Assembled(self.agent)
-        part = judging_part(agent.task)
+        part = part_made_of(agent.task, JudgedTask)
         assert part is not None
         asked = [bare(agent.task, problem) for problem in problems]
         groups = own_groups(agent, asked)
@@ -141,19 +141,20 @@ class JudgedAnswers(LanguageMeasure):
         self.rates = dict(state["rates"])
 
 
-def judging_part(task: TextTask) -> int | None:
-    """The place of the part that judges answers to another part of the joint task."""
+def part_made_of(task: TextTask, kind: type[TextTask]) -> int | None:
+    """The place of the part of a joint task that is of this kind and made of another part."""
     names = [part.name for part in parts_of(task)]
     for k, part in enumerate(parts_of(task)):
-        if isinstance(part, JudgedTask) and isinstance(task, JointTask) and part.once.name in names:
+        known: Any = part
+        if len(names) > 1 and isinstance(part, kind) and known.once.name in names:
             return k
     return None
 
 
 def bare(task: TextTask, problem: Problem) -> Problem:
-    """The problem inside a judgement, of the part that it is of; others as they are."""
-    part = task.part(problem) if isinstance(task, JointTask) else task
-    if not isinstance(part, JudgedTask):
+    """The problem inside one that is about it, of the part that it is of; others as they are."""
+    part: Any = task.part(problem) if isinstance(task, JointTask) else task
+    if "inner" not in problem.facts:
         return problem
     names = [p.name for p in parts_of(task)]
     return placed(task, inside(alone(problem)), names.index(part.once.name))

@@ -6,6 +6,7 @@ from algorithms.language.tasks import again as attempts
 from algorithms.language.tasks import hinting as hints
 from algorithms.language.tasks import judged as judgements
 from algorithms.language.tasks import routed as routes
+from algorithms.language.tasks import varied as variations
 from algorithms.language.tasks.arithmetic import Addition, Modular, Multiplication, Subtraction
 from algorithms.language.tasks.base import Correction, Plan, Problem, Reply, Step, TextTask
 from algorithms.language.tasks.brackets import Brackets
@@ -53,14 +54,15 @@ DERIVED = {  # tasks made of another, by what stands before its name
     judgements.PREFIX: judgements.judged,
     routes.PREFIX: routes.routed,
     hints.PREFIX: hints.hinting,
+    variations.PREFIX: variations.varied,
 }
 
 
 def text_task(name: str) -> TextTask:
     """The task of that name; the joint one of several names with a + between them; or one that is
     made of another: after "again-" with several attempts, after "judged-" judgements about its
-    answers, after "routed-" with a mode before them, after "hinting-" hints for them. Raises
-    `ConfigError` with the nearest names if there is none."""
+    answers, after "routed-" with a mode before them, after "hinting-" hints for them, after
+    "varied-" further problems. Raises `ConfigError` with the nearest names if there is none."""
     if SIGN in name:
         return _joint(tuple(text_task(part) for part in name.split(SIGN)))
     for prefix in DERIVED:

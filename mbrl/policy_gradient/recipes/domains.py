@@ -156,4 +156,20 @@ DOMAINS = (
         ),
         differences=("the task's demonstrations stand for the expert's trajectories",),
     ),
+    Recipe(
+        "syn_grpo",
+        "Syn-GRPO: Self-Evolving Data Synthesis for MLLM Perception Reasoning",
+        mark="reconstructed",
+        requirements=(Requirement.PROPOSED_PROBLEMS,),
+        assumptions=(
+            "a text that poses a problem earns 4 p (1 - p), p the share of answers that are right",
+            "an eighth of the problems is varied, a quarter was posed before",
+            "problems and answers are learned by one policy in one round",
+            OURS,
+        ),
+        differences=(
+            "the text is the problem, and a program knows its answer; there an image is generated "
+            "from it by a server that works beside the training",
+        ),
+    ),
 )

@@ -22,7 +22,13 @@ from tests.algorithms.language.cases import MODEL, continued, learner, lenient
 ONE_TURN = ("addition", "formatted", "chain", "retrieval")
 MORE_TURNS = ("guessing", "calculator", "grid_world", "planned", "kernels")
 # Recipes of joint tasks and of further attempts, with what they need.
-OTHER = ("addition+chain", "again-addition", "addition+judged-addition", "routed-chain")
+OTHER = (
+    "addition+chain",
+    "again-addition",
+    "addition+judged-addition",
+    "routed-chain",
+    "addition+varied-addition",
+)
 NEEDED: dict[str, dict[str, Any]] = {
     "nemotron_cascade": {"stages": ("chain", "addition"), "pool": 0},
     "a2fm": {"group": 4},

@@ -138,4 +138,5 @@ SLOW: dict[str, Slow] = {
     "cory": cory,
     "hill": hill,
     "dynaweb": dynaweb,
+    "syn_grpo": bare,
 }
