@@ -46,11 +46,13 @@ def evaluate(
     sampling: Sampling | None = None,
     seed: int = SEED,
     turn_tokens: int | None = None,
+    max_turns: int | None = None,
     rows_at_once: int = 512,
 ) -> list[Score]:
     """`samples` answers to each of `problems` problems of every level, drawn with `seed` from those
     that are held out from training (`Problem.held_out`), of which a level with few has some more
-    than once. Deterministic; draws from no generator of the caller's. Raises `ConfigError` for
+    than once. Conversations that are not over after `max_turns` turns (None: the task's) are not
+    solved. Deterministic; draws from no generator of the caller's. Raises `ConfigError` for
     counts below 1."""
     scores = []
     for level in levels:
@@ -64,6 +66,7 @@ def evaluate(
             sampling=sampling,
             seed=seed,
             turn_tokens=turn_tokens,
+            max_turns=max_turns,
             rows_at_once=rows_at_once,
         )
         scores.append(score(level, parts, samples, task.max_turns == 1))
@@ -81,6 +84,7 @@ def answers(
     sampling: Sampling | None = None,
     seed: int = SEED,
     turn_tokens: int | None = None,
+    max_turns: int | None = None,
     rows_at_once: int = 512,
 ) -> list[Rollouts]:
     """The conversations that `evaluate` scores on one level, in groups of `samples` that stand in
@@ -104,6 +108,7 @@ def answers(
             generator,
             group=samples,
             turn_tokens=turn_tokens,
+            max_turns=max_turns,
         )
         for i in range(0, problems, at_once)
     ]

@@ -24,6 +24,7 @@ from algorithms.language.models.passes import Pass, passes, together
 from algorithms.language.sampling.partial_episodes import make_collector
 from algorithms.language.sampling.rollouts import Rollouts, from_plain, plain
 from algorithms.language.settings import LanguageConfig
+from algorithms.language.subnetwork import read
 from algorithms.language.tasks.base import Problem
 from mbrl.policy_gradient import Recipe, loss, recipe
 from mbrl.policy_gradient.axes.ratio import log_difference
@@ -62,6 +63,8 @@ class LanguagePolicyGradient(LanguageLearner):
             minibatches=self.config.minibatches,
         )
         self.modules |= self.anchors
+        if self.config.subnetwork is not None:
+            self.modules["subnetwork"] = read(self.config.subnetwork, self.model)
         self.measures = [kind(self) for kind in measures.kinds(self.recipe)]
         self.trainer.measures = self.measures
         for measure in self.measures:
@@ -286,6 +289,8 @@ class LanguagePolicyGradient(LanguageLearner):
                 gradients = [v.grad for v in values]
                 self.backpropagate(batch.rollouts, todo, gradients, teacher)
         log_prob, entropy = values[:2]
+        if (alone := self.modules.get("subnetwork")) is not None:
+            alone.restrict(self.model)  # type: ignore[operator]
         norm = torch.nn.utils.clip_grad_norm_(trainable(self.model), c.clip_norm)
         waits = any(measure.skip_update() for measure in self.measures)
         if not waits and bool(torch.isfinite(norm)):

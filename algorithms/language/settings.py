@@ -57,6 +57,7 @@ class LanguageConfig(LanguageLearnerConfig):
     sampler_bits: CountOrZero = 0
     logged: Count = 500  # problems that a recipe of recorded answers (A-LoL) has answers to
     expert: str | None = None  # checkpoint of the model that a recipe with an expert looks to
+    subnetwork: str | None = None  # file of the weights that are trained alone; None: all are
     # Parts of a joint task: whether shares are of problems drawn or of groups learned from; or one
     # part after the other, as "sorting" or "sorting:levels=3/4,learning_rate=1e-4,tokens=5000".
     shares_of: Literal["drawn", "learned"] = "drawn"

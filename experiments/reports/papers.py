@@ -16,6 +16,7 @@ HEADS = {
     "off_policy": "Ratios and data of other policies",
     "clipping": "Gates, entropy, aggregation, selection",
     "hints": "What a policy cannot sample: hints, prefixes, repairs, teachers",
+    "domains": "Domains, stages, and several parts that learn at once",
 }
 MARKS = {
     "verified": "its formula was read in the authors' code or page",

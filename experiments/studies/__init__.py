@@ -17,6 +17,7 @@ STUDIES: dict[str, str] = {
     "bandit_replay": "contextual bandit learners on the log of a recommendation experiment",
     "cascading": "lists of items in a session whose clicks move the user's state",
     "compounding": "how a model's error grows along its own predictions",
+    "cascades": "domains in turn, all at once, and alone: what is gained and forgotten",
     "contextual_bandits": "contextual bandit learners where regret is exact, with late feedback",
     "contrast": "what batches say of other actions than the policy's, and what critics make of it",
     "control_recipes": "a policy gradient of any recipe in a control task",

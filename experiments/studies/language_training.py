@@ -131,7 +131,7 @@ def _settings(settings: dict[str, Any], seed: int, start: Path) -> LanguageSetti
         start=str(start),
         tokens=settings["tokens"] or None,
         eval_every=max(1, settings["steps"] // evaluations) if evaluations else 0,
-        eval_problems=50,
+        eval_problems=settings.get("eval_problems", 50),
         final_problems=settings["problems"],
         final_samples=settings["samples"],
         log_every=1,

@@ -8,7 +8,7 @@ from scipy import stats
 
 from experiments.studies import few_steps as few
 from experiments.studies import window_quality as quality
-from experiments.tables import bandit_conclusions, budget_conclusions
+from experiments.tables import bandit_conclusions, budget_conclusions, cascade_conclusions
 from experiments.tables import language_conclusions as language
 from experiments.tables.records import Record
 from experiments.tables.summary import Summary, records_of
@@ -259,6 +259,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "beaten": beaten,
     "budgets": budget_conclusions.budgets,
     "by_gate": language.by_gate,
+    "cascades": cascade_conclusions.cascades,
     "certified": certified,
     "costly": costly,
     "detector": detector,

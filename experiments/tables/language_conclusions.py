@@ -57,8 +57,8 @@ def _beside(own: list[Record], other: list[Record], task: str, name: str) -> lis
         gains = [statistics.confidence_interval(x, statistics.mean) for x in (a, b)]
         less = statistics.paired_comparison({"GRPO": a, name: b}, name)["GRPO"].difference
         lines.append(
-            f"{task}, {where}: GRPO gains {_text(gains[0])} points, {name} {_text(gains[1])}, the "
-            f"difference is {_text(less)}."
+            f"{task}, {where}: GRPO gains {span(gains[0])} points, {name} {span(gains[1])}, the "
+            f"difference is {span(less)}."
         )
     seconds = [np.mean([r["seconds"] for r in records]) for records in (own, other)]
     used = [np.mean([r["values"]["samples"] for r in records]) for records in (own, other)]
@@ -79,7 +79,7 @@ def pretrained(summary: Summary) -> list[str]:
             for record in records:
                 value = record["values"]
                 before, after, gain = (
-                    _text(Interval(*(value[f"{name}{end}"] for end in ("", "_low", "_high"))))
+                    span(Interval(*(value[f"{name}{end}"] for end in ("", "_low", "_high"))))
                     for name in ("before", "after", "gain")
                 )
                 seed = record["key"]["seed"]
@@ -234,7 +234,7 @@ def _compared(reference: str, about: str, table: dict[str, list[np.ndarray]]) ->
             if min(sign * result.difference.low, sign * result.difference.high) > 0
         }
         ranked = sorted(differs, key=lambda name: -sign * differs[name].difference.estimate)
-        shown = [f"{n} {_text(differs[n].difference)}" for n in ranked]
+        shown = [f"{n} {span(differs[n].difference)}" for n in ranked]
         stand = [n for n in ranked if differs[n].adjusted_p_value < 0.05]
         lines.append(
             f"{about}, {word} {reference} by an interval without 0, {len(shown)} of "
@@ -244,6 +244,7 @@ def _compared(reference: str, about: str, table: dict[str, list[np.ndarray]]) ->
     return lines
 
 
-def _text(at: Interval) -> str:
+def span(at: Interval) -> str:
+    """An estimate with its interval, where it has one."""
     around = "" if np.isnan(at.low) else f" [{at.low:.1f}, {at.high:.1f}]"
     return f"{at.estimate:.1f}{around}"

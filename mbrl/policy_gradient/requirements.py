@@ -87,6 +87,17 @@ class Requirement(Enum):
     VOTE_FORKS = "answers that fork where the policy is uncertain, for votes"
     SEEDED_ATTEMPTS = "answers after solved examples, where none is right without"
     LOOKAHEAD_TREES = "answers that branch at likely tokens, pruned where branches stay alike"
+    DOMAIN_STAGES = "one part of a joint task after the other"
+    DOMAIN_RATIOS = "shares of a joint task's parts in what is learned from"
+    FURTHER_ATTEMPTS = "further attempts after wrong answers"
+    EXPERT_ANSWERS = "an expert's answers to the problems of the round"
+    JUDGED_ANSWERS = "judgements and second answers, made of the round's own answers"
+    PREFERENCE_PAIRS = "pairs of a right and a wrong answer"
+    MODE_ROUTING = "answers in modes, some of which are forced"
+    OBSERVER = "a second policy that answers after the first one"
+    HINTER = "a second policy that learns to hint"
+    IMAGINED_CONVERSATIONS = "conversations with a learned model of the task"
+    PROPOSED_PROBLEMS = "problems that the policy writes itself"
 
     def __str__(self) -> str:
         return self.value

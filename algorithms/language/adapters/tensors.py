@@ -40,7 +40,7 @@ def advantages(
     """
     t = trajectories(mask, reward, prompt, truncated, fields)
     require(recipe, of_advantages(recipe), t)
-    for name in needs(of_loss(recipe)) - needs(of_advantages(recipe)):
+    for name in needs(of_loss(recipe)) - needs(of_advantages(recipe)) - {"groups.prompt"}:
         t = put(t, name, torch.zeros_like(t.reward))  # read by the loss alone, which has its own
     made = estimate(recipe, t)
     return made.advantage * (made.weight != 0), made.weight

@@ -13,6 +13,13 @@ from algorithms.language.measures.attempts import Attempts, RightLengths
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.branches import BalancedBranches, ToolBranches
 from algorithms.language.measures.critics import Critic, Progress
+from algorithms.language.measures.domains import (
+    DomainRatios,
+    DomainStages,
+    ExpertAnswers,
+    FurtherAttempts,
+)
+from algorithms.language.measures.dreams import ImaginedConversations
 from algorithms.language.measures.flaws import Flawed
 from algorithms.language.measures.forks import ForkedVotes
 from algorithms.language.measures.gains import AnswerGain, ObservationGain, Probes
@@ -40,13 +47,17 @@ from algorithms.language.measures.likelihoods import (
 )
 from algorithms.language.measures.logged import LoggedAnswers
 from algorithms.language.measures.lookahead import LookaheadTrees
+from algorithms.language.measures.modes import ModeRouting
+from algorithms.language.measures.partners import Hinter, Observer
 from algorithms.language.measures.policies import EntropyTemperature, Masked, Perturbed
+from algorithms.language.measures.preferences import JudgedAnswers, PreferencePairs
 from algorithms.language.measures.prefixes import (
     CorrectedSteps,
     HintedPrefixes,
     Interventions,
     SolvedPrefixes,
 )
+from algorithms.language.measures.proposals import ProposedProblems
 from algorithms.language.measures.recoveries import ErrorContexts, PurifiedTurns
 from algorithms.language.measures.routing import RoutedSampler, RoutedUpdates
 from algorithms.language.measures.schedules import EntropyPhase, FadingContrast, GrowingShare
@@ -140,6 +151,17 @@ MEASURES: tuple[type[LanguageMeasure], ...] = (
     LookaheadTrees,
     ForkedVotes,
     SeededAttempts,
+    DomainStages,
+    DomainRatios,
+    FurtherAttempts,
+    ExpertAnswers,
+    JudgedAnswers,
+    PreferencePairs,
+    ModeRouting,
+    Observer,
+    Hinter,
+    ImaginedConversations,
+    ProposedProblems,
 )
 WHY = {  # what no measure can honestly give here
     str(Requirement.BOTH_KINDS): (

@@ -2,6 +2,11 @@
 
 from functools import cache
 
+from algorithms.language.tasks import again as attempts
+from algorithms.language.tasks import hinting as hints
+from algorithms.language.tasks import judged as judgements
+from algorithms.language.tasks import routed as routes
+from algorithms.language.tasks import varied as variations
 from algorithms.language.tasks.arithmetic import Addition, Modular, Multiplication, Subtraction
 from algorithms.language.tasks.base import Correction, Plan, Problem, Reply, Step, TextTask
 from algorithms.language.tasks.brackets import Brackets
@@ -48,14 +53,33 @@ TASKS: dict[str, TextTask] = {
 }
 
 
+DERIVED = {  # tasks made of another, by what stands before its name
+    attempts.PREFIX: attempts.again,
+    judgements.PREFIX: judgements.judged,
+    routes.PREFIX: routes.routed,
+    hints.PREFIX: hints.hinting,
+    variations.PREFIX: variations.varied,
+}
+
+
 def text_task(name: str) -> TextTask:
-    """The task of that name, or the joint one of several names with a + between them. Raises
-    `ConfigError` with the nearest names if there is none."""
+    """The task of that name; the joint one of several names with a + between them; or one that is
+    made of another: after "again-" with several attempts, after "judged-" judgements about its
+    answers, after "routed-" with a mode before them, after "hinting-" hints for them, after
+    "varied-" further problems. Raises `ConfigError` with the nearest names if there is none."""
     if SIGN in name:
         return _joint(tuple(text_task(part) for part in name.split(SIGN)))
+    for prefix in DERIVED:
+        if name.startswith(prefix):
+            return _derived(prefix, text_task(name.removeprefix(prefix)))
     if name not in TASKS:
         raise unknown_name("text task", name, TASKS)
     return TASKS[name]
+
+
+@cache
+def _derived(prefix: str, once: TextTask) -> TextTask:
+    return DERIVED[prefix](once)
 
 
 @cache

@@ -1,11 +1,14 @@
 """Sums, differences, products and remainders, answered with the number alone."""
 
 import random
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
 from algorithms.language.tasks.base import Problem, Reply, TextTask
 from algorithms.language.tasks.grading import integer, last
+
+_SUM = re.compile(r"([0-9]{1,9})\+([0-9]{1,9})=")
 
 
 def _number(digits: int, rng: random.Random) -> int:
@@ -34,6 +37,16 @@ class Addition(TextTask):
     def draw(self, level: int, rng: random.Random) -> Problem:
         a, b = _number(level, rng), _number(level, rng)
         return _posed(f"{a}+{b}", level, a + b)
+
+    def posed(self, text: str) -> Problem | None:
+        match = _SUM.fullmatch(text)
+        if match is None:
+            return None
+        a, b = match[1], match[2]
+        whole = all(len(n) == 1 or n[0] != "0" for n in (a, b))
+        if len(a) != len(b) or len(a) not in self.levels or not whole:
+            return None
+        return _posed(f"{a}+{b}", len(a), int(a) + int(b))
 
     def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
         return _graded(problem, turns)

@@ -157,6 +157,11 @@ class TextTask(ABC):
         answers are such parts; None: it names none."""
         return None
 
+    def posed(self, text: str) -> Problem | None:
+        """The problem whose prompt `text` is, of a level that the task has; None where it is none,
+        or the task does not read its own prompts."""
+        return None
+
     def plan(self, turns: Sequence[str]) -> Plan:
         """What the last of `turns` says of its subgoal, where turns have subgoals; the first of a
         conversation always sets out for a new one."""

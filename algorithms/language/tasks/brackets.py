@@ -8,6 +8,7 @@ from typing import ClassVar
 from algorithms.language.tasks.base import Correction, Problem, Reply, TextTask
 from algorithms.language.tasks.grading import last
 
+MISSING = 3  # brackets of a problem, at most
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _OPENING = {closing: opening for opening, closing in _CLOSING.items()}
 
@@ -83,8 +84,16 @@ class Brackets(TextTask):
             broken = "".join(text)
             if not balanced(broken):
                 break
-        facts = {"broken": broken, "length": len(repaired(broken))}
-        return Problem(f"fix {broken}:", level, facts)
+        return _posed(broken)
+
+    def posed(self, text: str) -> Problem | None:
+        broken = text.removeprefix("fix ").removesuffix(":")
+        if text != f"fix {broken}:" or len(broken) not in self.levels:
+            return None
+        if not set(broken) <= set("()[]{}") or balanced(broken):
+            return None
+        made = _posed(broken)
+        return made if made.facts["length"] - made.level <= MISSING else None
 
     def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
         turn, broken = turns[-1], problem.facts["broken"]
@@ -117,6 +126,11 @@ class Brackets(TextTask):
         """The first half of an answer, rounded down."""
         shown = repaired(problem.facts["broken"])
         return shown[: len(shown) // 2]
+
+
+def _posed(broken: str) -> Problem:
+    facts = {"broken": broken, "length": len(repaired(broken))}
+    return Problem(f"fix {broken}:", len(broken), facts)
 
 
 def _said(opened: str, rest: str, c: str) -> tuple[str, str] | None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from algorithms.language.tasks.base import Correction, Problem, Reply, Step, TextTask
 from algorithms.language.tasks.grading import integer, last
 
+_POSED = re.compile(r"([1-9](?:[+*][1-9]){1,9})=")
 _STEP = re.compile(r"([0-9]{1,9})([+*])([0-9]{1,9})=([0-9]{1,9})")
 
 
@@ -47,6 +48,11 @@ class _Expression:
         return total + product
 
 
+def _posed(expression: str, level: int) -> Problem:
+    known = {"expression": expression, "answer": _Expression(expression).value()}
+    return Problem(f"{expression}=", level, known)
+
+
 class Chain(TextTask):
     """`level` sums and products of numbers 1 to 9, products never next to each other. The turn
     "4*2=8;3+8=11;11" works out 3+4*2; the answer alone counts for the reward, but what stands
@@ -69,7 +75,18 @@ class Chain(TextTask):
         for _ in range(level):
             sign = rng.choice("+*") if sign == "+" else "+"
             text += f"{sign}{rng.randint(1, 9)}"
-        return Problem(f"{text}=", level, {"expression": text, "answer": _Expression(text).value()})
+        return _posed(text, level)
+
+    def posed(self, text: str) -> Problem | None:
+        match = _POSED.fullmatch(text)
+        if match is None:
+            return None
+        signs = re.sub(r"[0-9]", "", match[1])
+        return (
+            _posed(match[1], len(signs))
+            if "**" not in signs and len(signs) in self.levels
+            else None
+        )
 
     def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
         *steps, answer = turns[-1].split(";")

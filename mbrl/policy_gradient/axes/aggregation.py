@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.config import Positive
+from mbrl.config import Count, Positive, Probability
 from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.groups import first_steps, segment, sequence
 from mbrl.types import Trajectories
@@ -107,6 +107,40 @@ class SignBalanced(Aggregation):
             steps, part = (side & t.mask), (side & first).sum() / rows(t)
             mean = torch.where(steps, value, torch.zeros_like(value)).sum()
             total = total + part * mean / steps.sum().clamp_min(1)
+        return total
+
+
+@dataclass(frozen=True)
+class Annealed(Aggregation):
+    """(1 - mu) times the mean over the policy's own steps plus mu times that over the steps of
+    demonstrations (`signals.demonstration` above 1/2), whose weight mu falls by half a cosine from
+    `first` to `last` over `rounds` rounds (`signals.round`, from 0) and stays there. DataMind, by
+    the authors' code: 0.9 to 0.05 over 350."""
+
+    text: ClassVar[str] = (
+        "(1 - mu) mean over own steps + mu mean over steps of demonstrations, mu from {first} to "
+        "{last} by half a cosine over {rounds} rounds"
+    )
+
+    first: Probability = 0.9
+    last: Probability = 0.05
+    rounds: Count = 350
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.demonstration", "signals.round")
+
+    def share(self, t: Trajectories) -> Tensor:
+        """mu, of the latest round in the batch."""
+        number = torch.where(t.mask, t.signals["round"], torch.zeros_like(t.reward)).max()
+        place = (number / self.rounds).clamp(0, 1)
+        return self.last + (self.first - self.last) * (1 + torch.cos(torch.pi * place)) / 2
+
+    def __call__(self, value: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
+        shown = t.mask & (t.signals["demonstration"] > 0.5)
+        total, mu = value.new_zeros(()), self.share(t)
+        for steps, weight in ((t.mask & ~shown, 1 - mu), (shown, mu)):
+            part = torch.where(steps, value, torch.zeros_like(value)).sum()
+            total = total + weight * part / steps.sum().clamp_min(1)
         return total
 
 

@@ -4,6 +4,7 @@ from mbrl.errors import unknown_name
 from mbrl.policy_gradient.recipe import Recipe
 from mbrl.policy_gradient.recipes.advantages import ADVANTAGES
 from mbrl.policy_gradient.recipes.clipping import CLIPPING
+from mbrl.policy_gradient.recipes.domains import DOMAINS
 from mbrl.policy_gradient.recipes.foundations import BASE
 from mbrl.policy_gradient.recipes.hints import HINTS
 from mbrl.policy_gradient.recipes.multi_turn import TURNS
@@ -18,6 +19,7 @@ TABLES = {
     "off_policy": OFF_POLICY,
     "clipping": CLIPPING,
     "hints": HINTS,
+    "domains": DOMAINS,
 }
 RECIPES: dict[str, Recipe] = {r.name: r for table in TABLES.values() for r in table}
 

@@ -146,3 +146,23 @@ def test_a_task_with_few_problems_says_so() -> None:
 def test_counts_of_an_evaluation_are_checked() -> None:
     with pytest.raises(ConfigError, match="problems is 0"):
         evaluate(tiny(), Characters(), Digits(), (4,), problems=0)
+
+
+def test_conversations_that_are_stopped_are_not_solved() -> None:
+    """First attempts alone are those of the whole conversations, with the same draws."""
+    from algorithms.language.tasks import text_task
+    from tests.algorithms.language.cases import learner
+
+    agent = learner("again-addition", "try_again", turn_tokens=2)
+
+    class Odd(type(agent.task)):  # type: ignore[misc]
+        def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
+            right = sum(map(ord, turns[-1])) % 4 == 1
+            return Reply(float(right), right or len(turns) == 5, right, "again")
+
+    options = {"problems": 20, "samples": 2, "turn_tokens": 2}
+    first, last = (
+        evaluate(agent.model, agent.codec, Odd(), (1,), max_turns=n, **options)[0] for n in (1, 5)
+    )
+    assert 0 < first.accuracy < last.accuracy and first.length <= 2
+    assert text_task("again-addition") is agent.task

@@ -202,3 +202,27 @@ def test_what_differences_could_have_been_seen() -> None:
     assert f"median {np.mean(half):.1f}" in line
     alone = {n: r[:1] for n, r in rows.items()}
     assert conclusions.CONCLUSIONS["detectable"](summary_of("hints", alone)) == []
+
+
+def test_what_cascades_forgot_and_gained_beside_the_blend() -> None:
+    draw = np.random.default_rng(1)
+    gains = {"blend": draw.normal(10, 1, 3), "brackets alone": draw.normal(4, 1, 3)}
+    rows = {
+        label: records(
+            {"settings": {}},
+            [
+                {"gain_all": x, "forgotten_brackets": 1.0 + i, "forgotten_grid_world": 0.0}
+                for i, x in enumerate(values)
+            ],
+        )
+        for label, values in gains.items()
+    }
+    lines = conclusions.CONCLUSIONS["cascades"](summary_of("cascades", rows))
+    half = stats.t.ppf(0.975, 2) * np.std([1, 2, 3], ddof=1) / np.sqrt(3)
+    forgot = f"forgot 2.0 [{2 - half:.1f}, {2 + half:.1f}] of brackets and 0.0 [0.0, 0.0]"
+    assert lines[0] == f"blend: {forgot} of grid_world points."
+    a, b = gains["brackets alone"], gains["blend"]
+    less = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert f"mean gain: {np.mean(a) - np.mean(b):.1f} [{less.low:.1f}, {less.high:.1f}]" in lines[2]
+    width = (less.high - less.low) / 2
+    assert f"With 3 seeds a difference of mean gains to blend shows from {width:.1f}" in lines[3]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mbrl.types import Trajectories
-from tests.mbrl.policy_gradient import cases_credit, cases_hints
+from tests.mbrl.policy_gradient import cases_credit, cases_domains, cases_hints
 
 SIZES = (4, 5, 3, 1, 3)  # of the groups: mixed, mixed, all right, one alone, all wrong
 STEPS, TURNS = 7, 3
@@ -111,6 +111,7 @@ def batch(seed: int, spread: float = 0.3, gaps: bool = True) -> tuple[Trajectori
     t.segments["decode"] = torch.randint(0, 3, (rows, STEPS), generator=g)
     cases_credit.add(t, g)
     cases_hints.add(t, g)
+    cases_domains.add(t, g)
     return t, log_prob.requires_grad_(), entropy.requires_grad_()
 
 

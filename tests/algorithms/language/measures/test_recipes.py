@@ -26,6 +26,19 @@ MORE_TURNS = ("guessing", "calculator", "grid_world", "planned", "kernels")
 TINY: dict[str, Any] = {
     "prompts": 2, "group": 3, "minibatches": 1, "turn_tokens": 3, "pool": 4, "logged": 8,
 }  # fmt: skip
+# Recipes of joint tasks and of further attempts, with what they need.
+OTHER = (
+    "addition+chain",
+    "again-addition",
+    "addition+judged-addition",
+    "routed-chain",
+    "addition+varied-addition",
+)
+NEEDED: dict[str, dict[str, Any]] = {
+    "nemotron_cascade": {"stages": ("chain", "addition"), "pool": 0},
+    "a2fm": {"group": 4},
+    "apriel": {"shares_of": "learned", "pool": 0},
+}
 
 
 def accepted(name: str) -> bool:
@@ -48,7 +61,7 @@ def tiny(name: str, tasks: tuple[str, ...], expert: str) -> LanguagePolicyGradie
     """A learner on the first of `tasks` that has what the recipe reads."""
     for task in tasks:
         levels = {"guessing": (8,), "grid_world": (3,), "planned": (3,)}.get(task, ())
-        settings = TINY | ({"group": 4} if name == "polychromic" else {})
+        settings = TINY | ({"group": 4} if name == "polychromic" else {}) | NEEDED.get(name, {})
         if name in ("mini_rl_r2", "mini_rl_r3"):
             sizes = dataclasses.replace(MODEL.transformer, experts=3)
             settings |= {"model": ModelConfig(transformer=sizes)}
@@ -73,7 +86,7 @@ def trained(agent: LanguagePolicyGradient, rounds: int) -> None:
 def test_recipes_learn(name: str, expert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(utterances, "WARM_UP", 0)
     monkeypatch.setattr(utterances, "STEPS", 2)
-    agents = [tiny(name, tasks, expert) for tasks in (ONE_TURN, MORE_TURNS)]
+    agents = [tiny(name, tasks, expert) for tasks in (ONE_TURN, MORE_TURNS, OTHER)]
     assert any(agents)
     for agent in filter(None, agents):
         before = [p.clone() for p in agent.model.parameters()]

@@ -364,3 +364,17 @@ def test_conversations_of_workers_have_log_probs_of_their_policies(
         torch.testing.assert_close(
             chosen[here].detach(), found.data.log_probs["behaviour"][here], rtol=0, atol=1e-4
         )
+
+
+def test_shares_of_what_is_learned_are_replayed(tmp_path: Path) -> None:
+    """Which part a problem is of depends on what was learned before it began."""
+    path = tmp_path / "schedule.jsonl"
+    changes = {"task": "guessing+addition", "levels": (8, 1001), "shares_of": "learned"}
+    agent, again = (learner(**changes, group=1, turn_tokens=3) for _ in range(2))
+    workers = Shuffled(worker_config(agent, 4, 1), 3, seed=1, lost=0.2)
+    train(agent, 6, [], AsyncCollector(agent, workers, chunk=2, record=path))
+    train(again, 6, [], ReplayCollector(again, Inline(worker_config(again, 4, 1)), path))
+    assert agent.domains.state_dict() == again.domains.state_dict()
+    assert sum(agent.domains.counts) > 0
+    pairs = zip(agent.model.parameters(), again.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)

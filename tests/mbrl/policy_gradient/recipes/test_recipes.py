@@ -12,6 +12,7 @@ from tests.mbrl.policy_gradient import cases
 from tests.mbrl.policy_gradient.recipes import (
     reference_advantages,
     reference_clipping,
+    reference_domains,
     reference_foundations,
     reference_hints,
     reference_multi_turn,
@@ -27,6 +28,7 @@ PARTS = (
     reference_off_policy,
     reference_clipping,
     reference_hints,
+    reference_domains,
 )
 BINARY = {"bnpo", "gdpo_conditioned", "ngrpo"}  # whose slow form is for rewards of 0 and 1
 SLOW = {name: slow for part in PARTS for name, slow in part.SLOW.items()}

@@ -1,0 +1,175 @@
+"""Recipes that schedule domains and stages, or learn several parts at once. Where a paper does not
+say otherwise they are GRPO's objective, without its divergence, on other rounds."""
+
+from mbrl.policy_gradient.axes.aggregation import Annealed, SequenceMean
+from mbrl.policy_gradient.axes.gate import Clip
+from mbrl.policy_gradient.axes.preference import MixedPreference
+from mbrl.policy_gradient.axes.regulariser import KL, Imitation
+from mbrl.policy_gradient.axes.reward import Mixture, SequenceSignal
+from mbrl.policy_gradient.axes.reward_shaped import Decayed, ShortWhereEasy
+from mbrl.policy_gradient.recipe import Recipe, Term
+from mbrl.policy_gradient.requirements import Requirement
+
+OURS = "the objective around it is GRPO's, without a divergence"
+CODE = "departs from the authors' code, so that it was not compared with it"
+
+DOMAINS = (
+    Recipe(
+        "nemotron_cascade",
+        "Nemotron-Cascade: Scaling Cascaded Reinforcement Learning for General-Purpose Reasoning "
+        "Models",
+        mark="reconstructed",
+        requirements=(Requirement.DOMAIN_STAGES,),
+        assumptions=(
+            "a stage is one part of a joint task, on which the policy is trained alone",
+            "the optimiser's state goes on from stage to stage, unless it is to begin anew",
+            OURS,
+        ),
+        differences=("one objective in all stages, and no stage of preferences before them",),
+    ),
+    Recipe(
+        "apriel",
+        "Apriel-Reasoner: RL Post-Training for General-Purpose and Efficient Reasoning",
+        "2604.02007",
+        mark="reconstructed",
+        terms=(Term(reward=ShortWhereEasy()),),
+        requirements=(Requirement.DOMAIN_RATIOS,),
+        assumptions=(
+            "a part is drawn with a weight of its deficit: its share of the groups learned from, "
+            "less those that it had, and no less than a hundredth of its share",
+            "groups without an advantage are not learned from",
+            "the penalty is R p (L - Lmin) / (2 (Lmax - Lmin + 1)), of right answers alone",
+            OURS,
+        ),
+    ),
+    Recipe(
+        "try_again",
+        "A Simple 'Try Again' Can Elicit Multi-Turn LLM Reasoning",
+        mark="secondary",
+        terms=(Term(reward=Mixture(((Decayed(0.5), 1.0), (SequenceSignal("repeated"), -0.5)))),),
+        requirements=(Requirement.FURTHER_ATTEMPTS,),
+        assumptions=(
+            "the environment is read in the authors' code, the weight of repetitions is that of "
+            "its README",
+            OURS,
+        ),
+        differences=("groups are compared as in GRPO, where the authors have a critic, too",),
+    ),
+    Recipe(
+        "datamind",
+        "Scaling Generalist Data-Analytic Agents",
+        mark="secondary",
+        aggregation=Annealed(),
+        regularisers=(Imitation(1.0),),
+        requirements=(Requirement.EXPERT_ANSWERS,),
+        assumptions=(CODE, "one demonstration for each problem of the round"),
+        differences=("the task's demonstrations stand for the expert's trajectories",),
+    ),
+    Recipe(
+        "spark",
+        "SPARK: Synergistic Policy And Reward Co-Evolving Framework",
+        mark="secondary",
+        requirements=(Requirement.JUDGED_ANSWERS,),
+        assumptions=(CODE, OURS),
+        differences=("one wording of each question, where the authors draw from many",),
+    ),
+    Recipe(
+        "mpo",
+        "InternVL3.5: Advancing Open-Source Multimodal Models in Versatility, Reasoning, and "
+        "Efficiency",
+        mark="secondary",
+        terms=(Term(weight=0.0),),
+        regularisers=(MixedPreference(),),
+        requirements=(Requirement.PREFERENCE_PAIRS,),
+        assumptions=(
+            CODE,
+            "its second stage is the recipe gspo, begun with the run of this one",
+            "beta is 0.1, that of DPO",
+        ),
+        differences=(
+            "delta moves once a round, by the policy that begins it, not at every update",
+            "pairs are of the policy's own answers in every round; there of one policy, once",
+        ),
+    ),
+    Recipe(
+        "a2fm",
+        "A^2FM: An Adaptive Agent Foundation Model for Tool-Aware Hybrid Reasoning",
+        mark="reconstructed",
+        terms=(Term(reward=SequenceSignal("routed")),),
+        requirements=(Requirement.MODE_ROUTING,),
+        assumptions=(
+            "a quarter of a group is forced into each mode, and its first character not learned",
+            "a right answer with steps earns 1/2 where half of the group's answers at once are "
+            "right",
+            OURS,
+        ),
+        differences=("two modes, at once and with steps; no third one with tools",),
+    ),
+    Recipe(
+        "cory",
+        "Coevolving with the Other You: Fine-Tuning LLM with Sequential Cooperative Multi-Agent "
+        "Reinforcement Learning",
+        "2410.06101",
+        mark="reconstructed",
+        terms=(Term(reward=SequenceSignal("team")),),
+        regularisers=(KL(),),
+        requirements=(Requirement.OBSERVER,),
+        assumptions=(
+            "both learn from the sum of the two rewards, less a divergence from where they began",
+            "roles are exchanged every five rounds",
+            "the other policy has one update a round",
+        ),
+        differences=(
+            "advantages and the divergence are GRPO's, where the authors have PPO with a critic",
+            "the observer sees the end of an answer, without its steps",
+        ),
+    ),
+    Recipe(
+        "hill",
+        "Learning to Hint for Reinforcement Learning",
+        mark="secondary",
+        gate=Clip(high=0.28),
+        requirements=(Requirement.HINTER,),
+        assumptions=(
+            CODE,
+            "a hint that is refused earns -1",
+            "the hinter begins like the policy, and has one update a round",
+        ),
+        differences=(
+            "the answer is looked for in hints by program alone; no model judges whether they "
+            "give it away",
+        ),
+    ),
+    Recipe(
+        "dynaweb",
+        "DynaWeb: Model-Based Reinforcement Learning of Web Agents",
+        mark="reconstructed",
+        aggregation=SequenceMean(),
+        regularisers=(Imitation(1.0),),
+        requirements=(Requirement.IMAGINED_CONVERSATIONS,),
+        assumptions=(
+            "a quarter of the trajectories beside real ones are an expert's, learned by heart",
+            "a quarter of the problems stay with the task, for the model to learn from",
+            "the model of the task is as large as the policy and begins anew, with eight updates "
+            "a round",
+            OURS,
+        ),
+        differences=("the task's demonstrations stand for the expert's trajectories",),
+    ),
+    Recipe(
+        "syn_grpo",
+        "Syn-GRPO: Self-Evolving Data Synthesis for MLLM Perception Reasoning",
+        mark="reconstructed",
+        requirements=(Requirement.PROPOSED_PROBLEMS,),
+        assumptions=(
+            "a text that poses a problem earns 4 p (1 - p), p the share of answers that are right",
+            "an eighth of the problems is varied, a quarter was posed before",
+            "problems and answers are learned by one policy in one round",
+            OURS,
+        ),
+        differences=(
+            "the text is the problem, and a program knows its answer; there an image is generated "
+            "from it by a server that works beside the training",
+        ),
+    ),
+)
