@@ -218,6 +218,17 @@ def _members(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
+def require_same(own: Any, known: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where `known`, the config in a state, differs from the config `own` that
+    the state is to go into."""
+    values = dataclasses.asdict(own)
+    if changed := sorted(name for name in values if known.get(name) != values[name]):
+        raise ConfigError(
+            f"the state has other settings: {', '.join(changed)}; give the config that it was "
+            "made by"
+        )
+
+
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} as {"a.b": 1}."""
     flat: dict[str, Any] = {}

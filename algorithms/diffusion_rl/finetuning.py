@@ -25,7 +25,16 @@ from algorithms.diffusion_rl.chains import (
 from algorithms.diffusion_rl.quantised import extremes, quantised
 from algorithms.diffusion_rl.singular import anchor, finished, group_scores, spread_from
 from algorithms.language.adapters import advantages, loss
-from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Range, Settings
+from mbrl.config import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Probability,
+    Range,
+    Settings,
+    require_same,
+)
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.gate import Clip
@@ -334,13 +343,7 @@ class DiffusionFinetuning:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`. Raises `ConfigError` for one of other settings."""
-        own = dataclasses.asdict(self.config)
-        changed = sorted(k for k in own if state["config"].get(k) != own[k])
-        if changed:
-            raise ConfigError(
-                f"the state has other settings: {', '.join(changed)}; give the config that it was "
-                "made by"
-            )
+        require_same(self.config, state["config"])
         self.network.load_state_dict(state["network"])
         self.first.load_state_dict(state["first"])
         self.optimiser.load_state_dict(state["optimiser"])

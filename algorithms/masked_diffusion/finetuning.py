@@ -19,7 +19,7 @@ from algorithms.masked_diffusion.decoding import (
     log_probs,
 )
 from algorithms.masked_diffusion.model import Layout, MaskedModel
-from mbrl.config import Count, CountOrZero, Positive, Probability, Settings
+from mbrl.config import Count, CountOrZero, Positive, Probability, Settings, require_same
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES
 from mbrl.training import Metrics
@@ -209,13 +209,7 @@ class MaskedFinetuning:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`. Raises `ConfigError` for one of other settings."""
-        own = dataclasses.asdict(self.config)
-        changed = sorted(k for k in own if state["config"].get(k) != own[k])
-        if changed:
-            raise ConfigError(
-                f"the state has other settings: {', '.join(changed)}; give the config that it was "
-                "made by"
-            )
+        require_same(self.config, state["config"])
         self.model.load_state_dict(state["model"])
         self.reference.load_state_dict(state["reference"])
         self.optimiser.load_state_dict(state["optimiser"])

@@ -23,8 +23,9 @@ def test_usage_names_every_verb(capsys) -> None:
 
 
 def test_every_verb_is_a_file() -> None:
-    files = {file.stem for file in Path(cli.__file__).parent.glob("*.py")}
-    assert files == {"__init__", *VERBS}
+    """Or several, whose names begin with its own, such as language_sequence."""
+    files = {file.stem for file in Path(cli.__file__).parent.glob("[a-z]*.py")}
+    assert {name.split("_")[0] for name in files} == set(VERBS)
 
 
 @pytest.mark.parametrize("verb", list(VERBS))
