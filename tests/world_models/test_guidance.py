@@ -197,6 +197,13 @@ def test_a_guided_denoiser_is_that_of_the_tilted_normal() -> None:
     assert torch.allclose(guided(x, sigma), mean + share * (x - mean), atol=1e-12)
 
 
+def test_the_slope_of_a_reward_is_read_at_the_denoised_window() -> None:
+    x = torch.tensor([[2.0, -4.0]]).double()
+    guided = reward_guided(lambda x, sigma: 0.5 * x, lambda x: 0.5 * x.square().sum(1), 0.1)
+    expected = torch.tensor([[1.0, -2.0]]).double() * (1.0 + 0.1 * 9.0 / 10.0)
+    assert torch.allclose(guided(x, torch.tensor([3.0]).double()), expected)
+
+
 def test_policies_without_a_density_are_refused() -> None:
     class Planner:
         def step(self) -> None: ...

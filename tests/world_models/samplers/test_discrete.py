@@ -219,6 +219,32 @@ def test_the_first_of_them_is_nearest_to_the_teachers_own_law() -> None:
     assert learned.sampler.coefficients[0] == pytest.approx(best, rel=0.05)
 
 
+def test_its_later_steps_begin_where_its_earlier_ones_led() -> None:
+    """The share of masks that the second step is asked about is what the first one, with its
+    coefficient, leaves."""
+    last: dict[float, Tensor] = {}
+
+    def scores(x: Tensor, level: float) -> Tensor:
+        last[level] = x
+        return MASKED(x, level)
+
+    levels, generator = even(24), torch.Generator().manual_seed(0)
+    x = MASKED.process.start((20_000, LENGTH), generator)
+    learned = learn_on_own_path(MASKED.process, scores, x, levels, 3, generator)
+    assert learned.sampler.coefficients is not None
+    begin = MASKED.states[-1:]
+    shares = [
+        float(
+            jump_probabilities(
+                MASKED.process, begin, MASKED(begin, levels[0]), levels[0], levels[8], factor
+            )[0, 0, LETTERS]
+        )
+        for factor in (learned.sampler.coefficients[0], 1.0)
+    ]
+    found = float((last[levels[8]] == LETTERS).float().mean())
+    assert found == pytest.approx(shares[0], abs=0.02) and abs(shares[0] - shares[1]) > 0.1
+
+
 def test_a_teacher_of_as_many_steps_is_left_as_it_is() -> None:
     learned = on_own_path(MASKED, 24, 20_000)
     assert learned.sampler.coefficients is not None
