@@ -68,7 +68,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
             denoise = MinorityGuidance(classifier, level, settings["weight"]).attach(model.denoise)
         made = model.windows(settings["windows"], draw, denoise=denoise)
         curves["level"].append(float(level))
-        curves["share"].append(rounded(100.0 * (worth(model, made) >= bar).float().mean()))
+        curves["share"].append(rounded(share_above(worth(model, made), bar)))
         curves["error"].append(rounded(error_of(model, made, task)))
     values = {
         f"{name}{suffix}": curves[name][at]
@@ -103,6 +103,11 @@ def logged(model: TrajectoryDiffusion, rows: Any, generator: torch.Generator) ->
 def worth(model: TrajectoryDiffusion, windows: Tensor) -> Tensor:
     """[B]: the sum of the rewards that windows say they have."""
     return model.tokens.restored(windows)[..., -2].sum(1)
+
+
+def share_above(values: Tensor, bar: Tensor) -> float:
+    """The percentage of `values` [B] that are `bar` or more."""
+    return 100.0 * float((values >= bar).float().mean())
 
 
 def error_of(model: TrajectoryDiffusion, windows: Tensor, task: Task) -> float:

@@ -39,6 +39,13 @@ def test_logged_windows_have_no_error_and_their_rewards(tmp_path: Path) -> None:
     assert mean == pytest.approx(float(rows.transitions.reward.mean()), abs=0.05)
 
 
+def test_one_logged_window_in_twenty_is_rare() -> None:
+    values = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    bar = torch.quantile(values, study.RARE)
+    assert study.share_above(values, bar) == pytest.approx(5.0, abs=0.1)
+    assert study.share_above(values + 1.0, bar) > 15.0
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match="noise"):
         study.check(TINY | {"noise": 0.0})
