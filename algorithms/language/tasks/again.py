@@ -3,9 +3,9 @@ was wrong."""
 
 import random
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.base import Problem, Reply, TextTask, made_of
 from mbrl.errors import ConfigError
 
 PREFIX = "again-"  # before the name of the task
@@ -43,17 +43,10 @@ def again(once: TextTask) -> AgainTask:
             f"{PREFIX}{once.name}: {once.name} has {once.max_turns} turns; several attempts are "
             "for tasks of one turn, such as addition"
         )
-    values: dict[str, Any] = {
-        "__doc__": AgainTask.__doc__,
-        "__module__": __name__,
-        "once": once,
-        "name": f"{PREFIX}{once.name}",
-        "title": f"{once.title}, in {ATTEMPTS} attempts",
-        "levels": once.levels,
-        "trained": once.trained,
-        "turn_length": once.turn_length,
-        "prompt_length": max(once.prompt_length, len(SHOWN)),
-        "splits": once.splits,
-    }
-    kind: type[AgainTask] = type("AgainTask", (AgainTask,), values)
-    return kind()
+    return made_of(
+        AgainTask,
+        once,
+        name=f"{PREFIX}{once.name}",
+        title=f"{once.title}, in {ATTEMPTS} attempts",
+        prompt_length=max(once.prompt_length, len(SHOWN)),
+    )

@@ -6,7 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from mbrl.errors import ConfigError
 
@@ -170,3 +170,16 @@ class TextTask(ABC):
     def paraphrases(self, problem: Problem) -> list[Problem]:
         """The problem in all words that the task has for it, its own among them."""
         return [problem]
+
+
+T = TypeVar("T", bound=TextTask)
+
+
+def made_of(kind: type[T], once: TextTask, **values: Any) -> T:
+    """A task of that kind about the task `once`, which it has as its attribute: levels and
+    lengths are those of `once` but for the class attributes that `values` gives."""
+    inherited = ("levels", "trained", "turn_length", "prompt_length", "splits")
+    known: dict[str, Any] = {name: getattr(once, name) for name in inherited}
+    known |= {"__doc__": kind.__doc__, "__module__": kind.__module__, "once": once}
+    own: type[T] = type(kind.__name__, (kind,), known | values)
+    return own()

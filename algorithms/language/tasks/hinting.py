@@ -3,9 +3,9 @@ one."""
 
 import random
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.base import Problem, Reply, TextTask, made_of
 from algorithms.language.tasks.grading import last
 from algorithms.language.tasks.judged import final, inside, posed, wrong_answer
 from mbrl.errors import ConfigError
@@ -59,17 +59,10 @@ def hinting(once: TextTask) -> HintingTask:
             f"{PREFIX}{once.name}: {once.name} has no hints for answers of one turn; take chain or "
             "brackets"
         )
-    values: dict[str, Any] = {
-        "__doc__": HintingTask.__doc__,
-        "__module__": __name__,
-        "once": once,
-        "name": f"{PREFIX}{once.name}",
-        "title": f"hints: {once.title}",
-        "levels": once.levels,
-        "trained": once.trained,
-        "turn_length": once.turn_length,
-        "prompt_length": once.prompt_length + 2 * once.turn_length + 3,
-        "splits": once.splits,
-    }
-    kind: type[HintingTask] = type("HintingTask", (HintingTask,), values)
-    return kind()
+    return made_of(
+        HintingTask,
+        once,
+        name=f"{PREFIX}{once.name}",
+        title=f"hints: {once.title}",
+        prompt_length=once.prompt_length + 2 * once.turn_length + 3,
+    )

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.base import Problem, Reply, TextTask, made_of
 from mbrl.errors import ConfigError
 
 PREFIX = "judged-"  # before the name of the task
@@ -104,17 +104,10 @@ def judged(once: TextTask) -> JudgedTask:
             f"{PREFIX}{once.name}: {once.name} has {once.max_turns} turns; judgements are about "
             "tasks of one turn, such as addition"
         )
-    values: dict[str, Any] = {
-        "__doc__": JudgedTask.__doc__,
-        "__module__": __name__,
-        "once": once,
-        "name": f"{PREFIX}{once.name}",
-        "title": f"judging answers: {once.title}",
-        "levels": once.levels,
-        "trained": once.trained,
-        "turn_length": once.turn_length,
-        "prompt_length": once.prompt_length + 2 * once.turn_length + 3,
-        "splits": once.splits,
-    }
-    kind: type[JudgedTask] = type("JudgedTask", (JudgedTask,), values)
-    return kind()
+    return made_of(
+        JudgedTask,
+        once,
+        name=f"{PREFIX}{once.name}",
+        title=f"judging answers: {once.title}",
+        prompt_length=once.prompt_length + 2 * once.turn_length + 3,
+    )

@@ -2,9 +2,9 @@
 
 import random
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.base import Problem, Reply, TextTask, made_of
 from algorithms.language.tasks.grading import last
 from algorithms.language.tasks.judged import final
 from mbrl.errors import ConfigError
@@ -41,17 +41,10 @@ def routed(once: TextTask) -> RoutedTask:
             f"{PREFIX}{once.name}: {once.name} has no steps in one turn that an answer could do "
             "without; take chain"
         )
-    values: dict[str, Any] = {
-        "__doc__": RoutedTask.__doc__,
-        "__module__": __name__,
-        "once": once,
-        "name": f"{PREFIX}{once.name}",
-        "title": f"{once.title}, or at once",
-        "levels": once.levels,
-        "trained": once.trained,
-        "turn_length": once.turn_length + 1,
-        "prompt_length": once.prompt_length,
-        "splits": once.splits,
-    }
-    kind: type[RoutedTask] = type("RoutedTask", (RoutedTask,), values)
-    return kind()
+    return made_of(
+        RoutedTask,
+        once,
+        name=f"{PREFIX}{once.name}",
+        title=f"{once.title}, or at once",
+        turn_length=once.turn_length + 1,
+    )

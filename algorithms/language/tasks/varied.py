@@ -2,9 +2,9 @@
 
 import random
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from algorithms.language.tasks.base import Problem, Reply, TextTask
+from algorithms.language.tasks.base import Problem, Reply, TextTask, made_of
 from algorithms.language.tasks.grading import last
 from algorithms.language.tasks.judged import inside, posed
 from mbrl.errors import ConfigError
@@ -55,17 +55,11 @@ def varied(once: TextTask) -> VariedTask:
             f"{PREFIX}{once.name}: {once.name} does not read problems of one turn; take addition, "
             "chain or brackets"
         )
-    values: dict[str, Any] = {
-        "__doc__": VariedTask.__doc__,
-        "__module__": __name__,
-        "once": once,
-        "name": f"{PREFIX}{once.name}",
-        "title": f"posing problems: {once.title}",
-        "levels": once.levels,
-        "trained": once.trained,
-        "turn_length": once.prompt_length,
-        "prompt_length": once.prompt_length + 1,
-        "splits": once.splits,
-    }
-    kind: type[VariedTask] = type("VariedTask", (VariedTask,), values)
-    return kind()
+    return made_of(
+        VariedTask,
+        once,
+        name=f"{PREFIX}{once.name}",
+        title=f"posing problems: {once.title}",
+        turn_length=once.prompt_length,
+        prompt_length=once.prompt_length + 1,
+    )
