@@ -9,6 +9,7 @@ from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks import TASKS, text_task
 from algorithms.language.tasks.base import Problem, TextTask
 from mbrl.errors import ConfigError
+from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.measure import Measure
 
 
@@ -41,6 +42,12 @@ def require_task(config: Any, able: Callable[[TextTask], bool], reason: str) -> 
     are."""
     if not able(text_task(config.task)):
         raise ConfigError(f"{reason}: {', '.join(n for n, task in TASKS.items() if able(task))}")
+
+
+def require_one_turn(objective: Recipe, config: Any, why: str) -> None:
+    """Raises `ConfigError` for a task of several turns: `why` the recipe has no use for it."""
+    if text_task(config.task).max_turns > 1:
+        raise ConfigError(f"recipe {objective.name} {why}; take a task of one turn")
 
 
 def has_signal(name: str) -> Callable[[TextTask], bool]:

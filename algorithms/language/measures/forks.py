@@ -1,16 +1,15 @@
 """Votes that fork where the policy is uncertain."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from algorithms.language.measures.answers import meaning
 from algorithms.language.measures.assembled import Assembled, check_help, own_groups
-from algorithms.language.measures.base import LanguageMeasure
+from algorithms.language.measures.base import LanguageMeasure, require_one_turn
 from algorithms.language.sampling.conversation import Conversation
 from algorithms.language.sampling.prefixes import begun, places
 from algorithms.language.sampling.rollouts import Rollouts
-from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
-from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 
@@ -32,13 +31,10 @@ class ForkedVotes(LanguageMeasure):
     changes_sampling = True
 
     @classmethod
-    def check(cls, objective: Recipe, config: object) -> None:
+    def check(cls, objective: Recipe, config: Any) -> None:
         check_help(objective, config, lambda task: True, "")
-        if text_task(config.task).max_turns > 1:  # type: ignore[attr-defined]
-            raise ConfigError(
-                f"recipe {objective.name} votes on answers, and a turn of {config.task} is "  # type: ignore[attr-defined]
-                "none; take a task of one turn"
-            )
+        why = f"votes on answers, and a turn of {config.task} is none"
+        require_one_turn(objective, config, why)
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, size = self.agent, self.agent.config.group

@@ -13,13 +13,11 @@ from algorithms.language.measures.assembled import (
     rate,
     right,
 )
-from algorithms.language.measures.base import LanguageMeasure
+from algorithms.language.measures.base import LanguageMeasure, require_one_turn
 from algorithms.language.sampling.contexts import opened_with, opening
 from algorithms.language.sampling.conversation import Conversation, earned
 from algorithms.language.sampling.rollouts import Rollouts
-from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem, Reply
-from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 
@@ -160,12 +158,8 @@ class TextFeedback(LanguageMeasure):
 
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
-        task = text_task(config.task)
-        if task.max_turns > 1:
-            raise ConfigError(
-                f"recipe {objective.name} gives feedback on whole answers, and {config.task} "
-                "answers every turn; take a task of one turn"
-            )
+        why = f"gives feedback on whole answers, and {config.task} answers every turn"
+        require_one_turn(objective, config, why)
         check_help(objective, config, lambda t: corrects(t) and hints(t), "hints and corrections")
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from algorithms.language.measures.assembled import Assembled, check_help
-from algorithms.language.measures.base import LanguageMeasure
+from algorithms.language.measures.base import LanguageMeasure, require_one_turn
 from algorithms.language.sampling.conversation import Conversation, opened
 from algorithms.language.sampling.rollouts import Rollouts
-from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
-from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 
@@ -65,11 +63,8 @@ class LookaheadTrees(LanguageMeasure):
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
         check_help(objective, config, lambda task: True, "")
-        if text_task(config.task).max_turns > 1:
-            raise ConfigError(
-                f"recipe {objective.name} branches within the first turn, and {config.task} has "
-                "more; take a task of one turn"
-            )
+        why = f"branches within the first turn, and {config.task} has more"
+        require_one_turn(objective, config, why)
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, round_, size = self.agent, Assembled(self.agent), self.agent.config.group

@@ -11,14 +11,12 @@ from algorithms.language.measures.assembled import (
     rate,
     right,
 )
-from algorithms.language.measures.base import LanguageMeasure
+from algorithms.language.measures.base import LanguageMeasure, require_one_turn
 from algorithms.language.prompts import prompt_features
 from algorithms.language.sampling.contexts import after_example
 from algorithms.language.sampling.conversation import Conversation
 from algorithms.language.sampling.rollouts import Rollouts
-from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
-from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 
@@ -45,11 +43,8 @@ class SeededAttempts(LanguageMeasure):
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
         check_help(objective, config, lambda task: True, "")
-        if text_task(config.task).max_turns > 1:
-            raise ConfigError(
-                f"recipe {objective.name} shows solved examples of one turn, and {config.task} has "
-                "more; take a task of one turn"
-            )
+        why = f"shows solved examples of one turn, and {config.task} has more"
+        require_one_turn(objective, config, why)
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, size = self.agent, self.agent.config.group
