@@ -17,7 +17,7 @@ import torch
 from algorithms.language.learner import ModelConfig, build_model
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
 from algorithms.language.tasks import text_task
-from mbrl.errors import ConfigError, install_command
+from mbrl.distributed.cluster import connected
 
 Weights = dict[str, np.ndarray]
 PATIENCE = 3  # deaths in a row, for each worker, before any work is done
@@ -205,17 +205,7 @@ class RayWorkers:
     """Actors of Ray, on the cluster it is connected to or on one on this machine."""
 
     def __init__(self, config: WorkerConfig, count: int) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise ConfigError(f"workers of kind ray need Ray: {install_command('ray')}") from None
-        if not ray.is_initialized():
-            ray.init(
-                num_cpus=count,
-                include_dashboard=False,
-                log_to_driver=False,
-                _node_ip_address="127.0.0.1",  # or every machine of the network could reach it
-            )
+        ray = connected(count, "workers of kind ray")
         self.ray, self.config, self.count = ray, config, count
         self.kind = ray.remote(num_cpus=1)(WorkerModel)
         self.free = [self.kind.remote(config) for _ in range(count)]
