@@ -38,8 +38,7 @@ def quantised(x: Tensor, precision: Precision, rows: int = 1) -> Tensor:
         whole = (near * scale).flatten(-2)[..., : x.shape[-1]]
         whole = whole.flatten(-3, -2)[..., : x.shape[-2] if x.ndim > 1 else 1, :]
         change = whole.reshape(x.shape) - x
-    result: Tensor = x + change
-    return result
+    return x + change
 
 
 def padded(x: Tensor, rows: int) -> Tensor:
@@ -48,7 +47,8 @@ def padded(x: Tensor, rows: int) -> Tensor:
     group = min(GROUP, x.shape[-1])
     matrix = x if x.ndim > 1 else x[None]
     matrix = F.pad(matrix, (0, -x.shape[-1] % group, 0, -matrix.shape[-2] % rows))
-    return matrix.unflatten(-1, (-1, group)).unflatten(-3, (-1, rows))
+    grouped: Tensor = matrix.unflatten(-1, (-1, group)).unflatten(-3, (-1, rows))
+    return grouped
 
 
 class QuantisedLinear(nn.Module):
