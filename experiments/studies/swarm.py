@@ -23,9 +23,9 @@ WIDTHS = (32, 48, 64, 96)  # of the nodes' models
 DEFAULTS: dict[str, Any] = {
     "task": "brackets",
     "recipe": "dual_clip_grpo",  # GRPO without its divergence, as in the paper
-    "config": {"prompts": 8, "group": 8, "minibatches": 2, "learning_rate": 6e-4},
+    "config": {"prompts": 8, "group": 8, "minibatches": 2, "learning_rate": 2e-4},
     "external": 0,  # of a round's groups
-    "steps": 100,  # rounds
+    "steps": 120,  # rounds
     "until": [0.1, 0.2, 0.3, 0.4],  # accuracy at which the warm starts of the nodes end
     "problems": 200,  # of each level, held out
     "samples": 2,  # answers to each
