@@ -21,6 +21,7 @@ from algorithms.language.learner import (
     trainable,
 )
 from algorithms.language.models.passes import Pass, passes, together
+from algorithms.language.models.quantised import in_precision
 from algorithms.language.sampling.partial_episodes import make_collector
 from algorithms.language.sampling.rollouts import Rollouts, from_plain, plain
 from algorithms.language.settings import LanguageConfig
@@ -72,6 +73,7 @@ class LanguagePolicyGradient(LanguageLearner):
             self.optimisers |= measure.optimisers
         self.queue: list[Rollouts] = []  # sampled and not yet learned from, oldest first
         self.of_round: Metrics = {}
+        self.apart: Metrics = {}  # of learning and sampling, in the latest round
         self.tokens = {"sampled": 0, "trained": 0}
         self.collector = make_collector(self)
 
@@ -134,6 +136,8 @@ class LanguagePolicyGradient(LanguageLearner):
             self.begin_stage()
         rollouts = self.with_old(self.collector.collect())
         known, signals = rollouts.data.log_probs, rollouts.data.signals
+        if self.config.sampling_precision != "full":
+            self.apart = apart(known["old"], known["behaviour"], rollouts.data.mask)
         if (taught := signals.get("teacher")) is not None:  # nobody's log-probs: as if sampled
             known["behaviour"] = torch.where(taught > 0.5, known["old"], known["behaviour"])
         again = signals.get("replayed")
@@ -167,7 +171,7 @@ class LanguagePolicyGradient(LanguageLearner):
 
     def sampling_model(self) -> Any:
         """What conversations are sampled with: the model, as measures change it."""
-        model: Any = self.model
+        model: Any = in_precision(self.model, self.config.sampling_precision)
         for measure in self.measures:
             model = measure.sampling_model(model)
         return model
@@ -196,7 +200,7 @@ class LanguagePolicyGradient(LanguageLearner):
     def measured(self, model: Any, rollouts: Rollouts) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
         return measured(
-            model,
+            in_precision(model, c.training_precision),
             rollouts.tokens,
             rollouts.data.mask,
             c.sampling.temperature,
@@ -245,6 +249,7 @@ class LanguagePolicyGradient(LanguageLearner):
             "rollout/entropy": torch.where(t.mask, entropy, 0.0).sum() / steps,
             "rollout/age": age.sum().to(like.dtype) / steps,
             "tokens/sampled": like.new_tensor(self.tokens["sampled"], dtype=torch.float64),
+            **self.apart,
         } | ({"rollout/acts": like.new_tensor(min(acts))} if acts else {})
 
     def next_batch(self) -> Minibatch[Rollouts]:
@@ -341,7 +346,7 @@ class LanguagePolicyGradient(LanguageLearner):
 
     def one_pass(self, rollouts: Rollouts, one: Pass, teacher: Tensor | None = None) -> Tensor:
         """The two of one pass, [b, steps, 2], or with a teacher the four."""
-        model: Any = self.model
+        model: Any = in_precision(self.model, self.config.training_precision)
         for measure in self.measures:
             model = measure.training_model(model, one.rows)
         temperature = self.config.sampling.temperature
@@ -382,4 +387,15 @@ def distance(log_prob: Tensor, t: Trajectories) -> Metrics:
     return {
         "behaviour/effective": effective_share(log_ratio.sum(1), t.mask.any(1)),
         "behaviour/tail": far.sum() / t.mask.sum().clamp_min(1),
+    }
+
+
+def apart(learner: Tensor, sampler: Tensor, mask: Tensor) -> Metrics:
+    """How far the log-probs [B, T] of what learns are from the sampler's of the same weights: the
+    divergence of the sampler from it by the estimate k3 a token, and the largest difference."""
+    log_ratio = log_difference(learner, sampler, mask)
+    k3 = torch.where(mask, log_ratio.exp() - 1 - log_ratio, 0.0)
+    return {
+        "rollout/precision_kl": k3.sum() / mask.sum().clamp_min(1),
+        "rollout/precision_gap": log_ratio.abs().max(),
     }

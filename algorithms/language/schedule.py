@@ -101,9 +101,28 @@ def simple(config: Any) -> bool:
     return config.scheduler == "uniform" and config.templates == 1 and not (changed or mixed)
 
 
+def check_plain(config: Any, who: str, fix: str) -> None:
+    """Raises `ConfigError` unless rounds are whole conversations about the next problems, which
+    `who` needs: what to change, or the `fix`."""
+    if not simple(config) or config.stages:
+        raise ConfigError(
+            f"{who} have whole conversations about the next problems; for another scheduler than "
+            "uniform, templates, horizon, starts_share, prune_at, pivots, stages or a recipe that "
+            f"mixes in earlier ones {fix}"
+        )
+    for kind in measures.kinds(recipe(config.recipe)):
+        if kind.changes_sampling or kind.problems is not LanguageMeasure.problems:
+            raise ConfigError(
+                f"recipe {config.recipe} changes how conversations are held or what they are about "
+                f"({kind.__name__}), which {who} do not know; {fix}"
+            )
+
+
 def check(config: Any, objective: Recipe) -> None:
     """Raises `ConfigError` for settings of rounds that cannot be."""
     settings(config)
+    if config.drop_equal:
+        check_plain(config, "rounds without equal groups", "leave drop_equal off")
     if config.templates > len(TEMPLATES):
         raise ConfigError(
             f"templates is {config.templates}, there are {len(TEMPLATES)}; give no more"

@@ -5,11 +5,12 @@ from typing import Literal
 
 from algorithms.language import domains, measures, schedule
 from algorithms.language.learner import LanguageLearnerConfig
+from algorithms.language.models.quantised import Precision
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks import text_task
 from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Rate
 from mbrl.errors import ConfigError
-from mbrl.policy_gradient import recipe
+from mbrl.policy_gradient import Recipe, recipe
 from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
 from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.trainer import ANCHORS
@@ -47,6 +48,9 @@ class LanguageConfig(LanguageLearnerConfig):
     part_rate: NonNegative = 1e-3  # Adam, what a recipe has learned beside it (a critic)
     gamma: Probability = 1.0  # from token to token, where the recipe has a critic of tokens
     staleness: CountOrZero = 0  # updates between sampling and learning
+    # Of the linear layers' inputs and weights: fp8 or integers, with gradients to full weights.
+    sampling_precision: Precision = "full"
+    training_precision: Precision = "full"  # the sampler's, or full
     # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
     # them, else `sampling`.
     old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first
@@ -71,6 +75,8 @@ class LanguageConfig(LanguageLearnerConfig):
     replay: Count = 64  # latest groups kept, for a scheduler or recipe that mixes them in
     mixed_share: Probability = 0.5  # of groups from earlier policies, where a recipe takes them
     mixed_rounds: CountOrZero = 100  # with them; after that all are new
+    # Whether groups whose rewards are all equal, which teach nothing, make room for others.
+    drop_equal: bool = False
     templates: Count = 1  # wordings around a prompt, one drawn for a group; 1: the prompt alone
     horizon: tuple[Count, ...] = ()  # most turns, stage by stage; none: the task's
     horizon_every: Count = 50  # rounds of a stage
@@ -100,6 +106,30 @@ class LanguageConfig(LanguageLearnerConfig):
             )
         domains.check_rounds(self, text_task(self.task))
         objective = recipe(self.recipe)
+        self.check_precision(objective)
         measures.check(objective, FIELDS, (*FULFILS, *schedule.fulfilled(self)))
         measures.check_settings(objective, self)
         schedule.check(self, objective)
+
+    def check_precision(self, objective: Recipe) -> None:
+        """Raises `ConfigError` for precisions that do not go together, or not with the recipe or
+        the model."""
+        if self.training_precision not in ("full", self.sampling_precision):
+            raise ConfigError(
+                f"training_precision is {self.training_precision} and sampling_precision "
+                f"{self.sampling_precision}; what learns has the sampler's precision, or full"
+            )
+        if self.sampling_precision == "full":
+            return
+        if self.model.transformer.experts:
+            raise ConfigError(
+                f"sampling_precision is {self.sampling_precision}, and a model with experts "
+                "(model.transformer.experts) samples in full precision only"
+            )
+        if kinds := measures.kinds(objective):
+            names = ", ".join(kind.__name__ for kind in kinds)
+            raise ConfigError(
+                f"sampling_precision is {self.sampling_precision}, and recipe {objective.name} "
+                f"measures conversations with the model in full precision ({names}); leave it at "
+                "full, or take a recipe without such measures, as grpo"
+            )

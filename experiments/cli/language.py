@@ -15,9 +15,9 @@ from algorithms.language.evaluation import Score, answers, score, solved
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.models import huggingface, smollm2
 from algorithms.language.policy_gradient import LanguageConfig
-from algorithms.language.sampling import async_collector
 from algorithms.language.sampling.rollouts import roll_out
 from algorithms.language.sampling.tokens import Sampling
+from algorithms.language.schedule import check_plain
 from algorithms.language.tasks import TASKS, level_name, parts_of, text_task
 from algorithms.language.votes import ALLOCATIONS, VotePool, voted
 from experiments.cli import language_sequence
@@ -99,7 +99,7 @@ def run_main(arguments: list[str]) -> int:
     command = parse_run(ROUNDS, LanguageConfig(), name, f"run {name}", options)
     settings, config = command.settings, dataclasses.replace(command.config, recipe=name)
     if settings.workers:
-        async_collector.check(config)  # before a warm start is trained
+        check_plain(config, "workers", "leave workers at 0")  # before a warm start is trained
     folder = command.out or run_folder(config.task, name, settings.seed)
     if settings.start is None and config.model.path is None:
         settings = dataclasses.replace(settings, start=str(warm_start(settings, config)))

@@ -8,13 +8,13 @@ import torch
 import tyro
 from torch import Tensor
 
+from algorithms.language import schedule
 from algorithms.language.domains import by_part
 from algorithms.language.evaluation import Score, evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.learner import LanguageLearner
 from algorithms.language.models import huggingface
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.sampling import async_collector
 from algorithms.language.sampling.async_collector import (
     AsyncCollector,
     ReplayCollector,
@@ -100,7 +100,7 @@ def create(settings: LanguageSettings, config: Any, folder: Path) -> None:
 def description(settings: LanguageSettings, config: Any) -> dict[str, Any]:
     """The content of config.json. The first session makes the checks that need the learner."""
     if settings.workers:
-        async_collector.check(config)
+        schedule.check_plain(config, "workers", "leave workers at 0")
     if settings.start is not None:
         start_checkpoint(settings.start)
     return {"language": asdict(settings), "config": configs.to_dict(config)}

@@ -58,6 +58,8 @@ STUDIES: dict[str, str] = {
     "solver_orders": "error and order of solvers against steps for a known flow",
     "solve_choice": "what `solve` chooses from the log, beside what it could have chosen",
     "simple_reward": "a simple product against a shaped sum as a driver's reward, by minibatch",
+    "precision": "a language model that samples, or samples and learns, in few bits",
+    "swarm": "language models of several sizes that learn from each other's answers",
     "staleness": "policy gradients of language models on conversations of earlier policies",
     "window_quality": "generated windows and imagined rollouts against the task and its policies",
     "penalty_calibration": "how well penalties rank a world model's true one-step errors",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from algorithms.language.evaluation import evaluate
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig
 from experiments.runs import folders
@@ -77,9 +78,27 @@ def warm_start(settings: dict[str, Any], seed: int, home: Path) -> Path:
 
 def _finished_warm_start(settings: dict[str, Any], seed: int, folder: Path) -> Path:
     """The finished warm start of the cell in `folder`: the shared one, or one of its own."""
-    start = shared_jobs(folder).get("start") or warm_start(settings, seed, folder)
+    return finished(shared_jobs(folder).get("start") or warm_start(settings, seed, folder))
+
+
+def finished(start: Path) -> Path:
+    """The folder of a warm start, which is finished first."""
     LanguageRun(start).finish()
     return start
+
+
+def accuracy(agent: Any, settings: dict[str, Any], model: Any = None) -> float:
+    """In percent, of the agent's model or of another `model`, on new problems of the trained
+    levels."""
+    scores = evaluate(
+        agent.model if model is None else model,
+        agent.codec,
+        agent.task,
+        agent.levels,
+        problems=settings["problems"],
+        samples=settings["samples"],
+    )
+    return 100 * float(np.mean([score.accuracy for score in scores]))
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:

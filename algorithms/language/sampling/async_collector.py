@@ -15,15 +15,14 @@ from typing import Any
 
 import torch
 
-from algorithms.language import measures, schedule
-from algorithms.language.measures.base import LanguageMeasure
-from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language import schedule
+from algorithms.language.policy_gradient import LanguagePolicyGradient
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits
+from algorithms.language.sampling.equal_groups import differ, give_up
 from algorithms.language.sampling.rollouts import grouped, to_rollouts
 from algorithms.language.sampling.workers import Weights, Work, WorkerConfig, Workers
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.files import replacing
-from mbrl.policy_gradient import RECIPES
 
 
 @dataclass
@@ -53,6 +52,8 @@ class Ledger:
     staleness: int
     version: int = 0
     begun: int = 0
+    dropped: int = 0  # in whose place others may begin
+    tried: int = 0  # of these, since the latest version
     waiting: dict[int, Group] = field(default_factory=dict)  # for a worker
     working: dict[int, list[Group]] = field(default_factory=dict)  # by piece of work
     ready: dict[int, Group] = field(default_factory=dict)  # done, in the order of arrival
@@ -60,7 +61,7 @@ class Ledger:
 
     def may_begin(self) -> int:
         """How many groups may begin now."""
-        return (self.version + self.staleness + 1) * self.batch - self.begun
+        return (self.version + self.staleness + 1) * self.batch + self.dropped - self.begun
 
     def begin(self, groups: list[Group]) -> None:
         self.waiting |= {g.number: g for g in groups}
@@ -102,17 +103,27 @@ class Ledger:
         picked += rest[: self.batch - len(picked)]
         return picked if len(picked) == self.batch else None
 
+    def drop(self, numbers: list[int]) -> None:
+        """Take these groups out, which are not learned from. Raises `RuntimeError` after too many
+        in a row."""
+        for number in numbers:
+            del self.ready[number]
+        self.dropped += len(numbers)
+        self.tried += len(numbers)
+        give_up(self.tried, self.batch)
+
     def learn(self, numbers: list[int]) -> list[Group]:
         """Take these groups out; the policy gets its next version."""
         self.version += 1
+        self.tried = 0
         return [self.ready.pop(n) for n in numbers]
 
     def state_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("version", "begun", "pieces"):
-            setattr(self, name, state[name])
+        for name in ("version", "begun", "pieces", "dropped", "tried"):
+            setattr(self, name, state.get(name, 0))  # older checkpoints had dropped none
         for name in ("waiting", "ready"):
             setattr(self, name, {n: Group(**g) for n, g in state[name].items()})
         self.working = {n: [Group(**g) for g in gs] for n, gs in state["working"].items()}
@@ -120,7 +131,7 @@ class Ledger:
 
 class Record:
     """What happened, an event a line: `begin` and `take` groups, a piece of work `came` back or was
-    `lost`, `learn` from groups."""
+    `lost`, `drop` groups, `learn` from groups."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.count = path, 0
@@ -169,7 +180,7 @@ class AsyncCollector:
         record: Path | None = None,
     ) -> None:
         c = agent.config
-        check(c)
+        schedule.check_plain(c, "workers", "leave workers at 0")
         if chunk < 1:
             raise ConfigError(f"chunk is {chunk}, it must be at least 1")
         self.workers, self.chunk, self.record = workers, chunk, Record(record)
@@ -182,9 +193,22 @@ class AsyncCollector:
             for piece, rows in self.workers.arrived():
                 self.record.add("lost" if rows is None else "came", piece)
                 self.ledger.returned(piece, rows)
+            if agent.config.drop_equal:
+                self.drop()
         self.dispatch(agent)  # they go on while the agent learns
         self.record.add("learn", numbers)
         return take_in(agent, self.ledger.learn(numbers))
+
+    def drop(self) -> None:
+        """Drop the groups whose rewards are equal."""
+        numbers = [
+            group.number
+            for group in self.ledger.ready.values()
+            if not differ([Conversation.from_plain(row) for row in group.rows])
+        ]
+        if numbers:
+            self.record.add("drop", numbers)
+            self.ledger.drop(numbers)
 
     def dispatch(self, agent: LanguagePolicyGradient) -> None:
         """Dispatch waiting groups to idle workers."""
@@ -217,7 +241,7 @@ class ReplayCollector:
 
     def __init__(self, agent: LanguagePolicyGradient, workers: Workers, path: Path) -> None:
         c = agent.config
-        check(c)
+        schedule.check_plain(c, "workers", "leave workers at 0")
         self.workers, self.events = workers, events(path)
         self.ledger = Ledger(c.prompts, c.staleness // (c.epochs * c.minibatches))
         self.out: dict[int, Any] = {}
@@ -232,25 +256,11 @@ class ReplayCollector:
             elif event in ("came", "lost"):
                 rows = self.out.pop(value)
                 self.ledger.returned(value, rows if event == "came" else None)
+            elif event == "drop":
+                self.ledger.drop(value)
             elif event == "learn":
                 return take_in(agent, self.ledger.learn(value))
         raise CheckpointError("the record has no more rounds")
-
-
-def check(config: LanguageConfig) -> None:
-    """Raises `ConfigError` for rounds that workers cannot have."""
-    if not schedule.simple(config) or config.stages:
-        raise ConfigError(
-            "workers have whole conversations about the next problems; for another scheduler than "
-            "uniform, templates, horizon, starts_share, prune_at, pivots, stages or a recipe that "
-            "mixes in earlier ones leave workers at 0"
-        )
-    for kind in measures.kinds(RECIPES[config.recipe]):
-        if kind.changes_sampling or kind.problems is not LanguageMeasure.problems:
-            raise ConfigError(
-                f"recipe {config.recipe} changes how conversations are held or what they are about "
-                f"({kind.__name__}), which workers do not know; leave workers at 0"
-            )
 
 
 def opened(agent: LanguagePolicyGradient, count: int, version: int) -> list[Group]:
@@ -292,4 +302,5 @@ def worker_config(agent: LanguagePolicyGradient, budget: int | None, threads: in
     """The settings of the agent's workers."""
     c = agent.config
     limits = GenerationLimits(c.sampling, c.turn_tokens)
-    return WorkerConfig(c.model, c.task, limits, budget, threads, str(agent.device))
+    device, precision = str(agent.device), c.sampling_precision
+    return WorkerConfig(c.model, c.task, limits, budget, threads, device, precision)

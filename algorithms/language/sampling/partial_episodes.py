@@ -19,6 +19,7 @@ from algorithms.language.sampling.conversation import (
     demonstration,
     earned,
 )
+from algorithms.language.sampling.equal_groups import UnequalCollector
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Reply
 from mbrl.errors import ConfigError
@@ -252,4 +253,6 @@ def make_collector(agent: Any) -> ConversationCollector:
         return PivotCollector(agent)
     if c.starts_share:
         return ResumedCollector(agent)
+    if c.drop_equal:
+        return UnequalCollector(agent)
     return PruningCollector(agent) if c.prune_at else ConversationCollector(agent)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from algorithms.language.learner import ModelConfig, build_model
+from algorithms.language.models.quantised import Precision, in_precision
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
 from algorithms.language.tasks import text_task
 from mbrl.distributed.cluster import connected
@@ -34,6 +35,7 @@ class WorkerConfig:
     budget: int | None = None
     threads: int = 1
     device: str = "cpu"
+    precision: Precision = "full"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class WorkerModel:
         rows = [Conversation.from_plain(row) for row in work.rows]
         config = self.config
         advance(
-            self.model,
+            in_precision(self.model, config.precision),
             self.codec,
             self.task,
             rows,
