@@ -59,6 +59,8 @@ class LanguageSettings(Settings):
     worker_kind: Literal["processes", "ray", "inline"] = "processes"  # inline: in this process
     chunk: Count = 8  # problems of a worker at a time
     budget: Count | None = None  # tokens after which a worker's conversations wait for new weights
+    redundancy: CountOrZero = 0  # conversations of a group that workers begin beside those taken
+    drop_late: bool = False  # give up groups that are too old, and do not wait for them
     # steps between evaluations; None: a tenth of the run; 0: none
     eval_every: CountOrZero | None = None
     eval_problems: Count = 100  # problems of each level
@@ -76,6 +78,11 @@ class LanguageSettings(Settings):
             raise unknown_name("learner", self.learner, LEARNERS)
         if self.workers and self.learner != "policy_gradient":
             raise ConfigError(f"{self.learner} samples nothing; leave workers at 0")
+        if (self.redundancy or self.drop_late) and not self.workers:
+            raise ConfigError(
+                f"redundancy is {self.redundancy} and drop_late {self.drop_late}, which are of "
+                "sampling beside learning; give workers a value above 0"
+            )
         if self.tokens is not None and self.learner != "policy_gradient":
             raise ConfigError(f"{self.learner} samples nothing; leave tokens out")
         if self.until is not None and self.eval_every == 0:
@@ -219,7 +226,14 @@ def rounds(agent: Any, settings: LanguageSettings, record: Path) -> AsyncCollect
     """Sampling by workers."""
     known = worker_config(agent, settings.budget, settings.threads)
     workers = KINDS[settings.worker_kind](known, settings.workers)
-    return AsyncCollector(agent, workers, chunk=settings.chunk, record=record)
+    return AsyncCollector(
+        agent,
+        workers,
+        chunk=settings.chunk,
+        record=record,
+        redundancy=settings.redundancy,
+        drop_late=settings.drop_late,
+    )
 
 
 def replay(folder: Path) -> bool:
@@ -232,7 +246,9 @@ def replay(folder: Path) -> bool:
     torch.set_num_threads(settings.threads)
     known, agent = load(folder), new_learner(settings, config)
     inline = Inline(worker_config(agent, settings.budget, settings.threads))
-    source = ReplayCollector(agent, inline, path)
+    source = ReplayCollector(
+        agent, inline, path, redundancy=settings.redundancy, drop_late=settings.drop_late
+    )
     train(agent, known.step, [], source)
     pairs = zip(known.model.parameters(), agent.model.parameters(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)

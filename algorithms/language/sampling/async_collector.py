@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from algorithms.language import schedule
-from algorithms.language.policy_gradient import LanguagePolicyGradient
+from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits
 from algorithms.language.sampling.equal_groups import differ, give_up
 from algorithms.language.sampling.rollouts import grouped, to_rollouts
@@ -27,15 +27,34 @@ from mbrl.files import replacing
 
 @dataclass
 class Group:
-    """The conversations about one problem, begun under the policy of version `begun`."""
+    """The conversations about one problem, begun under the policy of version `begun`. With `wanted`
+    it is done when so many of them are, and the others are given up (RollArt's redundant
+    environments): `finished` are the rows that are done, first those that came first, of these the
+    shortest. `late`: it is too old, and nobody waits for it."""
 
     number: int
     begun: int
     rows: list[dict[str, Any]]
+    wanted: int | None = None
+    finished: list[int] = field(default_factory=list)
+    late: bool = False
 
     @property
     def done(self) -> bool:
-        return all(row["done"] for row in self.rows)
+        if self.wanted is None:
+            return all(row["done"] for row in self.rows)
+        return len(self.finished) >= self.wanted
+
+    def returned(self, rows: list[dict[str, Any]]) -> None:
+        """Take in what a worker made of the rows; once it is done, those that are wanted stay."""
+        self.rows = rows
+        if self.wanted is None:
+            return
+        new = [i for i, row in enumerate(rows) if row["done"] and i not in self.finished]
+        self.finished += sorted(new, key=lambda i: (len(rows[i]["behaviour"]), i))
+        if self.done:
+            self.rows = [rows[i] for i in sorted(self.finished[: self.wanted])]
+            self.finished = list(range(self.wanted))
 
 
 @dataclass
@@ -45,7 +64,8 @@ class Ledger:
 
     A group may begin while fewer than (version + staleness + 1) batch groups have begun (AReaL's
     rule of admission). That alone lets a slow group grow older and older while others overtake it,
-    so what would be too old later is taken first, and waited for (`chosen`).
+    so what would be too old later is taken first, and waited for (`chosen`). With `drop_late`
+    nobody waits: what has become too old is given up, and others begin in its place (RollArt).
     """
 
     batch: int
@@ -58,6 +78,7 @@ class Ledger:
     working: dict[int, list[Group]] = field(default_factory=dict)  # by piece of work
     ready: dict[int, Group] = field(default_factory=dict)  # done, in the order of arrival
     pieces: int = 0
+    drop_late: bool = False
 
     def may_begin(self) -> int:
         """How many groups may begin now."""
@@ -78,7 +99,11 @@ class Ledger:
         """A piece of work is back with its rows, or lost (None): then it is done again."""
         for group in self.working.pop(piece):
             if rows is not None:
-                group.rows, rows = rows[: len(group.rows)], rows[len(group.rows) :]
+                count = len(group.rows)
+                group.returned(rows[:count])
+                rows = rows[count:]
+            if group.late:
+                continue
             place = self.ready if group.done else self.waiting
             place[group.number] = group
         self.waiting = dict(sorted(self.waiting.items()))
@@ -87,6 +112,8 @@ class Ledger:
         """The groups to learn from next; None while they are not all there. Those that came first,
         except that of the groups due by any later version no more stay than fit into the batches
         until then."""
+        if self.drop_late:
+            return list(self.ready)[: self.batch] if len(self.ready) >= self.batch else None
         everyone = [*self.waiting.values(), *self.ready.values()]
         everyone += [g for groups in self.working.values() for g in groups]
         due = {g.number: g.begun + self.staleness for g in everyone}
@@ -116,7 +143,20 @@ class Ledger:
         """Take these groups out; the policy gets its next version."""
         self.version += 1
         self.tried = 0
-        return [self.ready.pop(n) for n in numbers]
+        groups = [self.ready.pop(n) for n in numbers]
+        if self.drop_late:
+            self.give_up_late()
+        return groups
+
+    def give_up_late(self) -> None:
+        """Take out what is too old for the version, wherever it is."""
+        working = [g for groups in self.working.values() for g in groups]
+        for group in [*self.waiting.values(), *self.ready.values(), *working]:
+            if group.begun + self.staleness < self.version and not group.late:
+                group.late = True
+                self.dropped += 1
+                self.waiting.pop(group.number, None)
+                self.ready.pop(group.number, None)
 
     def state_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -169,7 +209,12 @@ class AsyncCollector:
     """Where a `LanguagePolicyGradient` gets its conversations from: workers that go on sampling
     while it learns. `chunk` groups are a piece of work. The agent's `staleness` is the bound, in
     updates; its `old` log-probs are the sampler's own, token by token, unless they are of a round's
-    start."""
+    start.
+
+    "RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure", arXiv 2512.22560: with
+    `redundancy` that many conversations more begin in a group than are learned from, the first to
+    end are taken, and long ones are seen too seldom. That gains where workers stop after a budget
+    of tokens. With `drop_late` groups that have become too old are given up, not waited for."""
 
     def __init__(
         self,
@@ -178,13 +223,14 @@ class AsyncCollector:
         *,
         chunk: int = 8,
         record: Path | None = None,
+        redundancy: int = 0,
+        drop_late: bool = False,
     ) -> None:
-        c = agent.config
-        schedule.check_plain(c, "workers", "leave workers at 0")
-        if chunk < 1:
-            raise ConfigError(f"chunk is {chunk}, it must be at least 1")
+        schedule.check_plain(agent.config, "workers", "leave workers at 0")
+        if chunk < 1 or redundancy < 0:
+            raise ConfigError(f"chunk is {chunk} (at least 1), redundancy {redundancy} (0 or more)")
         self.workers, self.chunk, self.record = workers, chunk, Record(record)
-        self.ledger = Ledger(c.prompts, c.staleness // (c.epochs * c.minibatches))
+        self.redundancy, self.ledger = redundancy, ledger(agent.config, drop_late)
 
     def collect(self, agent: LanguagePolicyGradient) -> int:
         """Wait until a round is there; returns how many updates follow."""
@@ -216,7 +262,8 @@ class AsyncCollector:
             new = min(self.chunk - len(self.ledger.waiting), self.ledger.may_begin())
             if new > 0:
                 self.record.add("begin", new)
-                self.ledger.begin(opened(agent, new, self.ledger.version))
+                groups = opened(agent, new, self.ledger.version, self.redundancy)
+                self.ledger.begin(groups)
             numbers = list(self.ledger.waiting)[: self.chunk]
             if not numbers:
                 return
@@ -239,17 +286,24 @@ class ReplayCollector:
     """The rounds of a record once more, in this process. Raises `CheckpointError` where the record
     is not of such a run."""
 
-    def __init__(self, agent: LanguagePolicyGradient, workers: Workers, path: Path) -> None:
-        c = agent.config
-        schedule.check_plain(c, "workers", "leave workers at 0")
+    def __init__(
+        self,
+        agent: LanguagePolicyGradient,
+        workers: Workers,
+        path: Path,
+        *,
+        redundancy: int = 0,
+        drop_late: bool = False,
+    ) -> None:
+        schedule.check_plain(agent.config, "workers", "leave workers at 0")
         self.workers, self.events = workers, events(path)
-        self.ledger = Ledger(c.prompts, c.staleness // (c.epochs * c.minibatches))
+        self.redundancy, self.ledger = redundancy, ledger(agent.config, drop_late)
         self.out: dict[int, Any] = {}
 
     def collect(self, agent: LanguagePolicyGradient) -> int:
         for event, value in self.events:
             if event == "begin":
-                self.ledger.begin(opened(agent, value, self.ledger.version))
+                self.ledger.begin(opened(agent, value, self.ledger.version, self.redundancy))
             elif event == "take":
                 self.workers.give(self.ledger.take(value), lambda: weights_of(agent))
                 self.out |= dict(self.workers.arrived())
@@ -263,17 +317,26 @@ class ReplayCollector:
         raise CheckpointError("the record has no more rounds")
 
 
-def opened(agent: LanguagePolicyGradient, count: int, version: int) -> list[Group]:
-    """New groups about the agent's next problems."""
+def ledger(config: LanguageConfig, drop_late: bool) -> Ledger:
+    """The ledger of a run, whose staleness is in rounds."""
+    rounds = config.staleness // (config.epochs * config.minibatches)
+    return Ledger(config.prompts, rounds, drop_late=drop_late)
+
+
+def opened(
+    agent: LanguagePolicyGradient, count: int, version: int, redundancy: int = 0
+) -> list[Group]:
+    """New groups about the agent's next problems, with `redundancy` conversations more than are
+    wanted."""
+    size = agent.config.group + redundancy
+    wanted = agent.config.group if redundancy else None
     groups = []
     numbers = agent.new_numbers(count)
     for number, problem in zip(numbers, agent.problems(numbers), strict=True):
         tokens = agent.codec.opening(problem.prompt)
-        seeds = torch.randint(
-            2**62, (agent.config.group,), generator=agent.generator, device=agent.device
-        )
+        seeds = torch.randint(2**62, (size,), generator=agent.generator, device=agent.device)
         rows = [Conversation(problem, list(tokens), seed).plain() for seed in seeds.tolist()]
-        groups.append(Group(number, version, rows))
+        groups.append(Group(number, version, rows, wanted))
     return groups
 
 
