@@ -1,12 +1,9 @@
 """A training system of samplers and a trainer, by the events of an artificial clock, or with a real
-one by actors of Ray that sleep. One controller (`Rounds`) drives both, so that what is measured with
-a few workers can be held against the simulation before that is believed for many.
+one by actors of Ray that sleep. One controller (`Rounds`) drives both, so that what is measured
+with a few workers can be held against the simulation before that is believed for many.
 
-Conversations come in groups and take a random time with a heavy tail. The trainer learns from
-`batch` whole groups at once, each at most `staleness` versions after it began (0: synchronous; the
-rules are those of `algorithms.language.sampling.async_collector` with late groups given up). Rules
-of RollArt (arXiv 2512.22560): redundant conversations, and phases mapped to machines made for
-them."""
+Conversations come in groups and take a random time with a heavy tail; the trainer learns from
+`batch` whole groups at once, each at most `staleness` versions after it began."""
 
 import asyncio
 import heapq
@@ -24,7 +21,11 @@ from mbrl.errors import ConfigError
 
 @dataclass(frozen=True)
 class System:
-    """`workers` samplers; groups of `group` conversations and `redundancy` more; an update on
+    """What RollArt (arXiv 2512.22560) has: late groups given up, redundant conversations, phases
+    mapped to machines made for them. The rules are those of
+    `algorithms.language.sampling.async_collector` with `drop_late`; staleness 0 is synchronous.
+
+    `workers` samplers; groups of `group` conversations and `redundancy` more; an update on
     `batch` groups takes `update` seconds. A conversation takes a lognormal time of median `median`
     seconds whose logarithm has deviation `spread`, cut into `pieces` after each of which its state
     is safe. A worker dies after an exponential time at work, `death_every` seconds in the mean
@@ -339,9 +340,9 @@ class Actors:
 
 
 def run(system: System, updates: int, rng: np.random.Generator) -> Outcome:
-    """So many updates by a real clock, with actors of Ray on this machine that sleep for their work,
-    a trainer that sleeps for its updates, and processes that are killed. Raises `ConfigError` for
-    two kinds of workers, which only the simulation has."""
+    """So many updates by a real clock, with actors of Ray on this machine that sleep for their
+    work, a trainer that sleeps for its updates, and processes that are killed. Raises
+    `ConfigError` for two kinds of workers, which only the simulation has."""
     if system.two_kinds:
         raise ConfigError("a measured system has one kind of workers; leave slowdown at 1")
     actors = Actors(system.workers)
