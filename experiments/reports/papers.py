@@ -69,10 +69,56 @@ def counts_text() -> str:
     return f"{len(RECIPES)} recipes: {parts}."
 
 
+# Part, paper, arXiv id, mark, and what is here of it.
+SYSTEMS = (
+    (
+        "mbrl.distributed.groups",
+        "HybridFlow: A Flexible and Efficient RLHF Framework",
+        "2409.19256",
+        "verified",
+        "worker groups with dispatch and collect modes, futures between them; no resharding",
+    ),
+    (
+        "mbrl.distributed.transfer_queue",
+        "AsyncFlow: An Asynchronous Streaming RL Framework for Efficient LLM Post-Training",
+        "2507.01663",
+        "secondary",
+        "the transfer queue, known from the README of its code; values in one store",
+    ),
+    (
+        "mbrl.distributed.streams",
+        "SRL: Scaling Distributed Reinforcement Learning to Over Ten Thousand Cores",
+        "2306.16688",
+        "secondary",
+        "inference and sample streams, rings of environments, known from its configuration; no "
+        "sockets, no shared memory",
+    ),
+    (
+        "algorithms.language.sampling.async_collector",
+        "RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure",
+        "2512.22560",
+        "secondary",
+        "redundant conversations, late groups dropped, stateless rewards, tags of nodes, known "
+        "from its scheduler's code; no phases on different accelerators",
+    ),
+)
+
+
+def _systems() -> Iterator[str]:
+    yield "\n## Training systems\n"
+    yield "Parts of systems, not recipes: [guide](systems.md), [results](results/systems.md).\n"
+    yield "| part | paper | mark | what is here |"
+    yield "|---|---|---|---|"
+    for part, title, arxiv, mark, here in SYSTEMS:
+        yield f"| `{part}` | {title}, arXiv {arxiv} | {mark} | {here} |"
+
+
 def page() -> str:
     """The whole page, Markdown."""
     return (
-        "\n".join([OPENING, counts_text(), "", *_marks(), *_tables(), *_schedulers()]).rstrip()
+        "\n".join(
+            [OPENING, counts_text(), "", *_marks(), *_tables(), *_schedulers(), *_systems()]
+        ).rstrip()
         + "\n"
     )
 

@@ -61,7 +61,7 @@ STUDIES: dict[str, str] = {
     "precision": "a language model that samples, or samples and learns, in few bits",
     "swarm": "language models of several sizes that learn from each other's answers",
     "staleness": "policy gradients of language models on conversations of earlier policies",
-    "systems": "parts of training systems with artificial latency, and a simulation of many workers",
+    "systems": "parts of training systems with artificial latency, and simulated ones",
     "window_quality": "generated windows and imagined rollouts against the task and its policies",
     "penalty_calibration": "how well penalties rank a world model's true one-step errors",
 }

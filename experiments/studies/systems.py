@@ -1,6 +1,7 @@
 """Parts of training systems, measured on this machine with artificial latencies, and a simulation
 that is checked by them and then has many workers."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def clock(settings: dict[str, Any], seed: int) -> Outcome:
     the mean length of a conversation; `length`: mean of those taken over the mean of all."""
     system = system_of(settings)
     real = run(system, settings["updates"], np.random.default_rng(seed))
+    system = dataclasses.replace(system, restart=real.restart)  # what it was in fact
     again = simulate(system, settings["updates"], np.random.default_rng(seed))
     values: dict[str, float] = {}
     for name, one in (("", real), ("_simulated", again)):

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.learner import ModelConfig
@@ -26,7 +25,6 @@ from mbrl.distributed.groups import WorkerGroup
 from mbrl.distributed.streams import (
     CategoricalActs,
     InlineInference,
-    InlineSamples,
     NullSamples,
     PolicyWorker,
     RayInference,
@@ -168,7 +166,7 @@ def _learning(
 
 def warm(task: str, levels: tuple[int, ...], seed: int, steps: int) -> Any:
     """A model that has seen demonstrations."""
-    agent = Imitation(config=ImitationConfig(task=task, levels=levels, model=MODEL), seed=seed)
+    agent: Any = Imitation(config=ImitationConfig(task=task, levels=levels, model=MODEL), seed=seed)
     train(agent, steps)
     return agent.model.state_dict()
 
@@ -249,7 +247,7 @@ def rollouts(settings: dict[str, Any], seed: int) -> Outcome:
         staleness=rounds,
         learning_rate=1e-9,
     )
-    agent = LanguagePolicyGradient(None, config, seed=seed)
+    agent: Any = LanguagePolicyGradient(None, config, seed=seed)
     agent.model.load_state_dict(warm("grid_world", (4,), seed, 200))
     workers = Decoders(worker_config(agent, 8, 1), settings["workers"])
     source = AsyncCollector(

@@ -1,5 +1,5 @@
 """Groups of workers that one controller drives by plain method calls. "HybridFlow: A Flexible and
-Efficient RLHF Framework", arXiv 2409.19256, section 4: a method says how its arguments are
+Efficient RLHF Framework", arXiv 2409.19256: a method says how its arguments are
 dispatched to the workers and how their results are collected.
 
 Differences from the authors' code (verl): `metric` is dispatched without padding, as padded rows

@@ -8,6 +8,7 @@ Conversations come in groups and take a random time with a heavy tail; the train
 import asyncio
 import heapq
 import itertools
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -93,7 +94,8 @@ class Outcome:
     in which they did nothing (`idle`), or something that nobody used (`wasted`: conversations given
     up, pieces lost with a worker), the mean `staleness` of groups in versions, the part of `wasted`
     that deaths did (`lost`), the number of `deaths`, the mean length in seconds of the
-    conversations learned from (`taken`) and of all that were begun (`every`)."""
+    conversations learned from (`taken`) and of all that were begun (`every`), and in how many
+    seconds a worker was replaced (`restart`)."""
 
     wall: float
     updates: float
@@ -105,6 +107,7 @@ class Outcome:
     deaths: int
     taken: float
     every: float
+    restart: float
 
 
 class Rounds:
@@ -203,7 +206,9 @@ class Rounds:
         wrong = s.two_kinds and talk.piece % 2 != kind
         return talk.length / s.pieces * (s.slowdown if wrong else 1.0)
 
-    def outcome(self, wall: float, busy: float, wasted: float, lost: float, deaths: int) -> Outcome:
+    def outcome(
+        self, wall: float, busy: float, wasted: float, lost: float, deaths: int, restart: float
+    ) -> Outcome:
         room = wall * self.system.workers
         return Outcome(
             wall,
@@ -216,6 +221,7 @@ class Rounds:
             deaths,
             float(np.mean(self.taken)),
             float(np.mean(self.lengths)),
+            restart,
         )
 
 
@@ -258,7 +264,8 @@ class Clock:
 
     def outcome(self) -> Outcome:
         busy = self.busy + sum(self.now - since for since, _, _ in self.at.values())
-        return self.rounds.outcome(self.now, busy, self.wasted, self.lost, self.deaths)
+        restart = self.system.restart
+        return self.rounds.outcome(self.now, busy, self.wasted, self.lost, self.deaths, restart)
 
     def _begin(self) -> None:
         for worker in sorted(self.idle):
@@ -324,6 +331,8 @@ class Actors:
 
     def __init__(self, count: int) -> None:
         self.ray = connected(count, "measured systems")
+        # The class itself, not its module: a new process would import this library, for seconds.
+        self.ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         self.kind = self.ray.remote(num_cpus=0)(Sleeper)
         self.actors = [self.kind.remote() for _ in range(count)]
         self.ray.get([actor.ready.remote() for actor in self.actors])
@@ -355,7 +364,8 @@ def run(system: System, updates: int, rng: np.random.Generator) -> Outcome:
 def _run(system: System, updates: int, rng: np.random.Generator, actors: Actors) -> Outcome:
     ray, rounds = actors.ray, Rounds(system, rng)
     out: dict[Any, tuple[int, Talk, float, float]] = {}  # worker, conversation, since, dies at
-    idle, coming = set(range(system.workers)), dict[Any, int]()
+    idle, coming = set(range(system.workers)), dict[Any, tuple[int, float]]()
+    gone = [system.restart] if system.death_every is None else list[float]()
     busy = wasted = lost = 0.0
     deaths, learning = 0, None
     started = time.perf_counter()
@@ -380,7 +390,9 @@ def _run(system: System, updates: int, rng: np.random.Generator, actors: Actors)
         now = time.perf_counter()
         for reference in done:
             if reference in coming:
-                idle.add(coming.pop(reference))
+                worker, since = coming.pop(reference)
+                idle.add(worker)
+                gone.append(now - since)
                 continue
             worker, talk, since, _ = out.pop(reference)
             busy += now - since
@@ -391,7 +403,7 @@ def _run(system: System, updates: int, rng: np.random.Generator, actors: Actors)
             busy, wasted, lost = (v + now - since for v in (busy, wasted, lost))
             rounds.lost(talk)
             deaths += 1
-            coming[actors.replace(worker)] = worker
+            coming[actors.replace(worker)] = worker, now
         if learning is not None and learning <= now:
             rounds.learned()
             learning = None
@@ -402,4 +414,5 @@ def _run(system: System, updates: int, rng: np.random.Generator, actors: Actors)
             idle.add(worker)
     now = time.perf_counter()
     busy += sum(now - since for _, _, since, _ in out.values())
-    return rounds.outcome(now - started, busy, wasted, lost, deaths)
+    restart = float(np.mean(gone)) if gone else system.restart
+    return rounds.outcome(now - started, busy, wasted, lost, deaths, restart)

@@ -1,10 +1,10 @@
 """What environments, policies and trainers are joined by. "SRL: Scaling Distributed Reinforcement
-Learning to Over Ten Thousand Cores", arXiv 2306.16688, section 3: inference streams carry
+Learning to Over Ten Thousand Cores", arXiv 2306.16688: inference streams carry
 observations to a policy and actions back, sample streams carry experience to trainers.
 
 Differences from the authors' code: a policy worker is the other end of its inference stream; a
 parameter server is the `load` of that worker; of the sample streams inline, Ray, null and round
-robin; a stream that is full refuses a sample where the authors' drops the oldest."""
+robin; a stream that is full refuses a sample, and its environment worker waits."""
 
 import asyncio
 import time

@@ -4,7 +4,7 @@ samples, columns are fields; a stage gets rows as soon as the fields that it rea
 whatever other stages have got.
 
 Differences from the authors' code: one place for status and values; rows that are too old by the
-version bound are dropped when the version moves on, where the paper holds the sampler back."""
+version bound are dropped when the version moves on; the paper defers new weights within it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
