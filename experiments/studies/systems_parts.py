@@ -253,17 +253,17 @@ def rollouts(settings: dict[str, Any], seed: int) -> Outcome:
     source = AsyncCollector(
         agent, workers, chunk=1, redundancy=settings["redundancy"], drop_late=True
     )
-    told: list[tuple[float, float, float]] = []
+    observed: list[tuple[float, float, float]] = []
 
     def observe(event: str, agent: Any, metrics: dict[str, Any]) -> None:
         if event == "step" and "rollout/length" in metrics:
             names = ("rollout/length", "rollout/age", "rollout/success")
-            told.append(tuple(float(metrics[name]) for name in names))  # type: ignore[arg-type]
+            observed.append(tuple(float(metrics[name]) for name in names))  # type: ignore[arg-type]
 
     began = time.perf_counter()
     train(agent, settings["updates"], [observe], source)
     wall = time.perf_counter() - began
-    tokens, age, success = np.array(told).mean(0)
+    tokens, age, success = np.array(observed).mean(0)
     values = {
         "wall": wall / settings["updates"],
         "rate": 16 * settings["updates"] * tokens / wall,

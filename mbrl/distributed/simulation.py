@@ -1,5 +1,5 @@
 """A training system of samplers and a trainer, by the events of an artificial clock, or with a real
-one by actors of Ray that sleep. One controller (`Rounds`) drives both, so that what is measured
+one by actors of Ray that sleep. One controller (`Controller`) drives both, so that what is measured
 with a few workers can be held against the simulation before that is believed for many.
 
 Conversations come in groups and take a random time with a heavy tail; the trainer learns from
@@ -110,7 +110,7 @@ class Outcome:
     restart: float
 
 
-class Rounds:
+class Controller:
     """The controller: what an idle worker does next, and what is learned from."""
 
     def __init__(self, system: System, rng: np.random.Generator) -> None:
@@ -237,7 +237,7 @@ class Clock:
     """An artificial clock: `now`, and the events to come in order of time."""
 
     def __init__(self, system: System, rng: np.random.Generator) -> None:
-        self.system, self.rng, self.rounds = system, rng, Rounds(system, rng)
+        self.system, self.rng, self.rounds = system, rng, Controller(system, rng)
         self.stamps = itertools.count()
         self.events: list[tuple[float, int, str, int, int]] = []  # when, order, what, worker, work
         self.idle = set(range(system.workers))
@@ -362,7 +362,7 @@ def run(system: System, updates: int, rng: np.random.Generator) -> Outcome:
 
 
 def _run(system: System, updates: int, rng: np.random.Generator, actors: Actors) -> Outcome:
-    ray, rounds = actors.ray, Rounds(system, rng)
+    ray, rounds = actors.ray, Controller(system, rng)
     out: dict[Any, tuple[int, Talk, float, float]] = {}  # worker, conversation, since, dies at
     idle, coming = set(range(system.workers)), dict[Any, tuple[int, float]]()
     gone = [system.restart] if system.death_every is None else list[float]()
