@@ -101,15 +101,17 @@ def test_what_holds_for_all(
         redundancy=redundancy,
         staleness=staleness,
         pieces=pieces,
-        death_every=0.3 if dies else None,
+        spread=1.0 if dies else 2.0,
+        update=0.01,
+        death_every=1.0 if dies else None,
     )
     clock = Clock(system, rng(3))
-    while clock.rounds.version < 6:
+    while clock.rounds.version < 20:
         clock.advance()
         done = [len(group.done) for group in clock.rounds.open.values()]
         assert max(done, default=0) <= 2
     result = clock.outcome()
-    assert len(clock.rounds.taken) == 6 * 4 and max(clock.rounds.ages) <= staleness
+    assert len(clock.rounds.taken) == 20 * 4 and max(clock.rounds.ages) <= staleness
     assert 0 <= result.wasted <= 1 - result.idle <= 1 + 1e-9 and result.lost <= result.wasted
     assert (result.deaths > 0) or result.lost == 0
 

@@ -24,10 +24,11 @@ def queue(**settings: Any) -> TransferQueue:
 moves = st.lists(
     st.one_of(
         st.tuples(st.just("open"), st.integers(1, 3), st.just("")),
-        st.tuples(st.just("put"), st.integers(0, 40), st.sampled_from(FIELDS)),
+        *[st.tuples(st.just("put"), st.integers(0, 5), st.sampled_from(FIELDS))] * 4,
         st.tuples(st.just("take"), st.integers(1, 6), st.sampled_from(sorted(STAGES))),
         st.tuples(st.just("advance"), st.just(0), st.just("")),
     ),
+    min_size=30,
     max_size=80,
 )
 
@@ -55,6 +56,7 @@ def test_interleaved_calls(moves: list[Any], group: int, staleness: int | None) 
         if STAGES[stage].groups:
             whole = [n // group for n in want]
             want = [n for n in want if whole.count(n // group) == group]
+        assert q.ready(stage) == want
         taken = q.take(stage, count, fewer=fewer)
         expected = want[:count] if want and (fewer or len(want) >= count) else None
         assert (None if taken is None else taken.rows) == expected
@@ -70,9 +72,11 @@ def test_interleaved_calls(moves: list[Any], group: int, staleness: int | None) 
             assert rows == list(range(len(put), len(put) + number * group))
             put |= {n: set() for n in rows}
             begun |= dict.fromkeys(rows, version)
-        elif kind == "put" and number in put and name not in put[number]:
-            q.put([number], **{name: [f"{name} {number}"]})
-            put[number].add(name)
+        elif kind == "put" and put:
+            number = max(put) - number % len(put)  # one of the latest
+            if name not in put[number]:
+                q.put([number], **{name: [f"{name} {number}"]})
+                put[number].add(name)
         elif kind == "take":
             check(name, number - number % group or group, fewer=False)
         elif kind == "advance":
