@@ -109,11 +109,11 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
         for key, title in titles.items():
             panels[title] = {
                 label.removeprefix("simulated, "): figures.curve(
-                    np.array(records[0]["curves"]["workers"]),
+                    np.log2(records[0]["curves"]["workers"]),
                     np.array([r["curves"][key] for r in records]),
                 )
                 for label, records in rows.items()
             }
-        figures.curves(panels, "workers", "", path)
+        figures.curves(panels, "workers, as a power of two", "", path)
         return [path]
     return []
