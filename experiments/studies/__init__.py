@@ -53,6 +53,7 @@ STUDIES: dict[str, str] = {
     "randomness": "offline learning where actions, time, observations or rewards are random",
     "recovery": "recovery and correction beside demonstrations and corrections alone",
     "recipe_cost": "computing time of every recipe relative to GRPO",
+    "scale_wise": "windows from coarse to fine, and refinement on own coarse windows",
     "schedule_search": "searched schedules of few evaluations beside plain ones",
     "sequence_cost": "time of a recurrent learner's update against its sequence length",
     "solver_orders": "error and order of solvers against steps for a known flow",
