@@ -51,6 +51,7 @@ STUDIES: dict[str, str] = {
     "verdicts": "how often a policy said to be better than the logged one is better",
     "fqe_ranking": "how well fitted Q evaluation ranks policies of known return",
     "randomness": "offline learning where actions, time, observations or rewards are random",
+    "recipes_powered": "recipes at many rounds, each with a rate of its own",
     "recovery": "recovery and correction beside demonstrations and corrections alone",
     "recipe_cost": "computing time of every recipe relative to GRPO",
     "scale_wise": "windows from coarse to fine, and refinement on own coarse windows",
