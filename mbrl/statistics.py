@@ -291,8 +291,8 @@ def detectable_difference(
     edge = special.stdtrit(degrees, (1 + confidence) / 2)
 
     def missed(shift: float) -> float:
-        found = special.nctdtr(degrees, shift, -edge) + 1 - special.nctdtr(degrees, shift, edge)
-        return float(found - power)
+        detected = special.nctdtr(degrees, shift, -edge) + 1 - special.nctdtr(degrees, shift, edge)
+        return float(detected - power)
 
     above = 1.0
     while missed(above) < 0:

@@ -57,9 +57,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     frame.tokens.fit(frame.gather(raw, train).flatten(0, 1))
     rows = frame.tokens.normaliser(raw)
     model = _fitted(frame, rows, train, settings, seed, folder)
-    chance = torch.Generator().manual_seed(seed + 5)
-    some = held[torch.randperm(len(held), generator=chance)[: settings["windows"]]]
-    like = train[torch.randperm(len(train), generator=chance)[: len(some)]]
+    generator = torch.Generator().manual_seed(seed + 5)
+    some = held[torch.randperm(len(held), generator=generator)[: settings["windows"]]]
+    like = train[torch.randperm(len(train), generator=generator)[: len(some)]]
     others = frame.gather(rows, some)
     kernel = radial_kernel(*_widths(others))
     scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
