@@ -115,8 +115,8 @@ class ContextGrid:
         """At the goal. Raises `ConfigError` where the context is not shown."""
         if not self.show_context:
             raise ConfigError(
-                "ContextGrid-v0 with show_context=0: an observation does not say where the goal is; "
-                "leave show_context at 1 for models and data"
+                "ContextGrid-v0 with show_context=0: an observation does not say where the goal "
+                "is; leave show_context at 1 for models and data"
             )
         state = self.state_from_obs(next_obs)[0].long()
         arrived: Tensor = state[:, 0] * self.size + state[:, 1] == self.goal[state[:, 2]]
