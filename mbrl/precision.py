@@ -44,6 +44,12 @@ def set_matmul_precision(precision: str) -> bool:
     return taken
 
 
+def takes_bfloat16() -> bool:
+    """Whether products of this process may round their operands to bfloat16 and gain by it on its
+    processor."""
+    return torch.get_float32_matmul_precision() == "medium" and has_tiles()
+
+
 @contextlib.contextmanager
 def matmul_precision(precision: str) -> Iterator[bool]:
     """`set_matmul_precision` for the length of a block."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
+from scipy import optimize, special
 
 from mbrl.errors import ConfigError, unknown_name
 
@@ -273,6 +273,31 @@ def paired_comparison(
         p_values.append(float(2 * special.stdtr(degrees, -t)))
     rows = zip(differences, effects, p_values, holm(p_values).tolist(), strict=True)
     return {name: Comparison(*row) for name, row in zip(tables, rows, strict=True)}
+
+
+def detectable_difference(
+    deviation: float, pairs: int, *, confidence: float = 0.95, power: float = 0.8
+) -> float:
+    """The smallest true mean difference of `pairs` of runs (3 or more) that the two-sided paired t
+    test at that confidence finds with the probability `power`, where differences of single pairs
+    have the standard deviation `deviation`: by the noncentral t distribution. Raises `ConfigError`
+    for fewer pairs or a power outside (0, 1)."""
+    _check_confidence(confidence)
+    if pairs < 3 or not 0 < power < 1:
+        raise ConfigError(
+            f"pairs is {pairs} (3 or more), power {power} (between 0 and 1, such as 0.8)"
+        )
+    degrees = pairs - 1
+    edge = special.stdtrit(degrees, (1 + confidence) / 2)
+
+    def missed(shift: float) -> float:
+        detected = special.nctdtr(degrees, shift, -edge) + 1 - special.nctdtr(degrees, shift, edge)
+        return float(detected - power)
+
+    above = 1.0
+    while missed(above) < 0:
+        above *= 1.5
+    return deviation * float(optimize.brentq(missed, 0.0, above)) / float(np.sqrt(pairs))
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Networks over windows of tokens: a one-dimensional U-Net, and a transformer. Both take x
 [B, L, F] and a number c [B] that says how noisy it is, and return [B, L, F]."""
 
+import copy
 import math
 
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 from mbrl.errors import ConfigError
 
 GROUPS = 8  # of the U-Net's group normalisation
+# Features from which convolutions of bfloat16 are faster: with 32 they take 1.2 times as long, with
+# 64 they are 1.5 to 1.8 times as fast, with 128 3.0 to 3.9 times (`bench --medium`).
+WIDE = 64
 
 
 @torch.no_grad()
@@ -125,6 +129,22 @@ class TemporalUNet(nn.Module):
             h = stage[1](torch.cat([h, beside], 1), embedded)  # type: ignore[index]
             h = stage[2](h, embedded)  # type: ignore[index]
         return F.linear(h[:, :, 0].mT, self.out.weight[:, :, 0], self.out.bias)
+
+
+class SamplingUNet(nn.Module):
+    """A U-Net's function with weights, products and features in bfloat16, for sampling: what comes
+    in and out and the noise embedding, whose angles are large, stay in float32."""
+
+    def __init__(self, network: TemporalUNet) -> None:
+        super().__init__()
+        self.embedding = copy.deepcopy(network.embedding)
+        self.inner = copy.deepcopy(network).bfloat16()
+        self.inner.embedding = nn.Identity()  # type: ignore[assignment]
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        embedded = self.embedding(c).bfloat16()
+        out: Tensor = self.inner(x.bfloat16(), embedded)
+        return out.to(x.dtype)
 
 
 class Block(nn.Module):

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from mbrl.config import Count, Finite, Fraction, NonNegative, Positive, Settings, Several, Share
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.networks import polyak_update
+from mbrl.precision import takes_bfloat16
 from mbrl.types import Spec, Trajectories, Transitions
-from world_models.denoisers import TemporalUNet, WindowTransformer
+from world_models.denoisers import WIDE, SamplingUNet, TemporalUNet, WindowTransformer
 from world_models.guidance import PolicyGuidance
 from world_models.samplers import SAMPLERS, Denoiser, Sampler, edm_levels
 from world_models.windows import Tokens, window_starts
@@ -108,6 +109,7 @@ class TrajectoryDiffusion:
         )
         self.generator = torch.Generator(self._device).manual_seed(seed + 43)
         self.updates = 0  # of the fit so far
+        self._rounded: tuple[int, nn.Module] | None = None  # the averaged weights in bfloat16
 
     @property
     def device(self) -> torch.device:
@@ -187,7 +189,8 @@ class TrajectoryDiffusion:
         """One gradient step; its loss."""
         c = self.config
         sigma, noise = self._noise(windows, self.generator)
-        loss = denoising_loss(self.network, windows, sigma, noise)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.in_bfloat16):
+            loss = denoising_loss(self.network, windows, sigma, noise)
         parameters = list(self.network.parameters())
         for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.grad = gradient
@@ -218,8 +221,26 @@ class TrajectoryDiffusion:
     # Samples.
 
     def denoise(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """D(x; sigma) [B, L, F] of the averaged weights, x standardised, sigma [B]."""
-        return precondition(self.average, x, sigma)
+        """D(x; sigma) [B, L, F] of the averaged weights, x standardised, sigma [B]; without
+        gradients in products of bfloat16 where `mbrl.precision` allows them and they are faster."""
+        network = self.average
+        if self.in_bfloat16 and not torch.is_grad_enabled():
+            network = self.sampling_network()
+        return precondition(network, x, sigma)
+
+    @property
+    def in_bfloat16(self) -> bool:
+        """Whether the network is wide enough to gain by bfloat16, and may be rounded to it."""
+        wide = isinstance(self.average, TemporalUNet) and self.config.width >= WIDE
+        return wide and self._device.type == "cpu" and takes_bfloat16()
+
+    def sampling_network(self) -> nn.Module:
+        """The averaged weights in bfloat16, made anew when they have changed."""
+        assert isinstance(self.average, TemporalUNet)
+        version = sum(p._version for p in self.average.parameters())
+        if self._rounded is None or self._rounded[0] != version:
+            self._rounded = (version, SamplingUNet(self.average))
+        return self._rounded[1]
 
     @torch.no_grad()
     def windows(

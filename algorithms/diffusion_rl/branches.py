@@ -5,6 +5,7 @@ fastvideo/train_branchgrpo_flux.py)."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from algorithms.diffusion_rl.chains import Fixed, Moves, move, pinned
 from world_models.samplers.base import Denoiser, check_levels
 
+Width = Literal["all", "best", "extremes"]
 Draw = Callable[[Tensor], Tensor]  # standard normal draws like the argument
 
 
@@ -54,3 +56,45 @@ def node_advantages(reward: Tensor, widths: Sequence[int]) -> list[Tensor]:
         z = (value - value.mean(1, keepdim=True)) / (spread + 1e-8)
         advantages.append(torch.where(spread < 1e-6, torch.zeros_like(z), z))
     return advantages
+
+
+def depths_left_out(
+    depths: Sequence[int], splits: Sequence[int], rounds: int, every: int
+) -> set[int]:
+    """The depths (1: what the first step reached) whose steps are not learned from after so many
+    `rounds`: `depths`, a step nearer to the noise every `every` rounds (0: never), as long as all
+    of them lie after the last split."""
+    if not depths:
+        return set()
+    most = max(0, min(depths) - max(splits, default=0))
+    moved = min(rounds // every, most) if every else 0
+    return {depth - moved for depth in depths}
+
+
+def kept_in_width(
+    advantages: Sequence[Tensor], splits: Sequence[int], width: Width, ratio: float
+) -> list[Tensor]:
+    """[P, w] bool for the nodes of every depth with `advantages` [P, w]: which steps into them are
+    learned from. Of the steps after the last split `best` keeps the share `ratio` with the largest
+    advantages in every branch, at least one: as all steps of a branch then have one advantage, the
+    first ones. `extremes` keeps that share of all prompts' steps, half of them the best, half the
+    worst, at least two. Other steps are all kept."""
+    kept = [torch.ones_like(a, dtype=torch.bool) for a in advantages]
+    first = max(splits, default=-1) + 1
+    late = advantages[first:]
+    if width == "all" or not late:
+        return kept
+    flat = torch.stack(list(late), -1)  # [P, leaves, T]
+    if width == "best":
+        order = flat.argsort(dim=-1, descending=True, stable=True)
+        chosen = order[..., : max(1, int(flat.shape[-1] * ratio))]
+        mask = torch.zeros_like(flat, dtype=torch.bool).scatter_(-1, chosen, True)
+    else:
+        order = flat.flatten().argsort(descending=True, stable=True)
+        count = max(2, int(flat.numel() * ratio))
+        chosen = torch.cat([order[: count // 2], order[len(order) - (count - count // 2) :]])
+        mask = torch.zeros(flat.numel(), dtype=torch.bool, device=flat.device)
+        mask[chosen] = True
+        mask = mask.view(flat.shape)
+    kept[first:] = list(mask.unbind(-1))
+    return kept

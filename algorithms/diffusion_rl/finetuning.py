@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.diffusion_rl import preferences
-from algorithms.diffusion_rl.branches import grow, node_advantages
+from algorithms.diffusion_rl.branches import (
+    Width,
+    depths_left_out,
+    grow,
+    kept_in_width,
+    node_advantages,
+)
 from algorithms.diffusion_rl.chains import (
     Fixed,
     Moves,
@@ -32,6 +38,7 @@ from mbrl.config import (
     Positive,
     Probability,
     Range,
+    Rate,
     Settings,
     require_same,
 )
@@ -69,6 +76,13 @@ class FinetuningConfig(Settings):
     minibatches: Count = 4  # updates a round
     learning_rate: Positive = 1e-4  # Adam
     splits: tuple[CountOrZero, ...] = (0, 3, 6)  # of branches: steps before which nodes become two
+    # Of branches, what is sampled and not learned from: steps into these depths (from 1), a step
+    # nearer to the noise every `left_out_every` rounds (0: never) down to the last split; and after
+    # the last split all but the share `width_ratio` of the steps (`branches.kept_in_width`).
+    left_out: tuple[Count, ...] = ()
+    left_out_every: CountOrZero = 0
+    width: Width = "all"
+    width_ratio: Rate = 0.5
     trained: Count = 4  # of singular: steps from the first on, one after the other
     granularities: tuple[Count, ...] = (1, 2)  # of singular: every how many levels to finish by
     candidates: Count = 32  # of explore: samples of a prompt in low precision
@@ -83,6 +97,13 @@ class FinetuningConfig(Settings):
             raise ConfigError(
                 f"splits are {self.splits}, of {self.steps} steps; each is below {self.steps - 1}, "
                 "as the last step draws nothing"
+            )
+        first = min(self.splits, default=0)
+        deep = [depth for depth in range(first + 1, self.steps) if depth not in self.left_out]
+        if self.method == "branches" and not deep:
+            raise ConfigError(
+                f"left_out is {self.left_out}, all depths that have an advantage ({first + 1} to "
+                f"{self.steps - 1}); leave one"
             )
         if self.method == "singular" and self.trained >= self.steps:
             raise ConfigError(
@@ -215,8 +236,14 @@ class DiffusionFinetuning:
         reward = self.reward(x)
         widths = [len(d.x) // c.prompts for d in depths]
         each = node_advantages(reward.view(c.prompts, -1), widths)
-        scored = [d._replace(advantage=a.flatten()) for d, a in zip(depths, each, strict=True)]
-        return joined([d for d, width in zip(scored, widths, strict=True) if width > 1]), reward
+        kept = kept_in_width(each, c.splits, c.width, c.width_ratio)
+        dropped = depths_left_out(c.left_out, c.splits, self.rounds, c.left_out_every)
+        moves = [
+            made._replace(advantage=own.flatten()).select(mask.flatten())
+            for depth, (made, own, mask) in enumerate(zip(depths, each, kept, strict=True), 1)
+            if own.shape[1] > 1 and depth not in dropped
+        ]
+        return joined(moves), reward
 
     def by_singular(self) -> tuple[Moves, Tensor]:
         c = self.config

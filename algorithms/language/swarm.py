@@ -52,7 +52,7 @@ def retold(agent: Any, group: Shared) -> list[Conversation] | None:
 
 
 class SharingCollector(ConversationCollector):
-    """Rounds of own groups, which `sample` gets, and of `external` ones of others, which `hear`
+    """Rounds of own groups, which `sample` gets, and of `external` ones of others, which `receive`
     gets; with fewer than that, of all there are."""
 
     def __init__(self, agent: Any, external: int) -> None:
@@ -70,12 +70,12 @@ class SharingCollector(ConversationCollector):
         self.own, _ = self.finish(rows, [])
         return [shared(self.own[i : i + c.group]) for i in range(0, len(self.own), c.group)]
 
-    def hear(self, groups: Sequence[Shared], chance: random.Random) -> None:
+    def receive(self, groups: Sequence[Shared], rng: random.Random) -> None:
         """Draw the round's external groups evenly from those of `groups` that can be encoded and
         whose rewards, given anew, differ."""
         known = [rows for group in groups if (rows := retold(self.agent, group)) is not None]
         able = [rows for rows in known if differ(rows)]
-        self.others = chance.sample(able, min(self.external, len(able)))
+        self.others = rng.sample(able, min(self.external, len(able)))
 
     def collect(self) -> Rollouts:
         group = self.agent.config.group
@@ -86,8 +86,8 @@ class SharingCollector(ConversationCollector):
         rows = [*self.own, *(row for rows in self.others for row in rows)]
         owner += [first + i for i, rows in enumerate(self.others) for _ in rows]
         rollouts = self.to_rollouts(rows, owner)
-        told = torch.tensor([float(i >= len(self.own)) for i in range(len(rows))])
-        everywhere = whole(rollouts, told)
+        theirs = torch.tensor([float(i >= len(self.own)) for i in range(len(rows))])
+        everywhere = whole(rollouts, theirs)
         # As if the agent had said it: with the log-probs of its own policy.
         return with_fields(rollouts, "signals", teacher=everywhere, aided=everywhere)
 
@@ -117,8 +117,8 @@ class SwarmNode:
     def learn(self, others: Sequence[Shared]) -> Metrics:
         """The round's updates, with groups of `others`; what the last one measured."""
         agent: Any = self.agent
-        chance = random.Random(f"{agent.seed} {self.number} {agent.step}")
-        self.collector.hear(others, chance)
+        rng = random.Random(f"{agent.seed} {self.number} {agent.step}")
+        self.collector.receive(others, rng)
         latest: Metrics = {}
 
         def observe(event: str, agent: Any, metrics: Metrics) -> None:

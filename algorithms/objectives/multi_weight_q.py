@@ -6,13 +6,14 @@ has: "A Generalized Algorithm for Multi-Objective Reinforcement Learning and Pol
 Differences: tables, and the weights are a fixed grid; no homotopy of the loss.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from algorithms.objectives.indicators import weights_on_simplex
-from mbrl.config import Count, Discount, Finite, Probability, Rate, Settings
+from mbrl.config import Count, Discount, Finite, Probability, Rate, Settings, require_same
 from mbrl.errors import ConfigError
 
 
@@ -108,6 +109,32 @@ class MultiWeightQ:
                 target = reward + c.gamma * known[np.arange(count), self.best(after)]
         current = self.values[row, :, action]
         self.values[row, :, action] = current + c.learning_rate * (target - current)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` goes on from, between two episodes: an environment's own state is
+        not in it, so that a running episode ends with it."""
+        return {
+            "config": dataclasses.asdict(self.config),
+            "number": [[list(key), row] for key, row in self.number.items()],
+            "values": self.values.copy(),
+            "draws": self.draws.bit_generator.state,
+            "steps": self.steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a new episode. Raises `ConfigError` for a state of other settings, or of an
+        environment with other actions or objectives."""
+        require_same(self.config, state["config"])
+        shape = state["values"].shape[1:]
+        if shape != self.values.shape[1:]:
+            raise ConfigError(
+                f"the state has weights, actions and objectives {shape}, the environment "
+                f"{self.values.shape[1:]}; give the environment that it was made in"
+            )
+        self.number = {tuple(key): row for key, row in state["number"]}
+        self.values = state["values"].copy()
+        self.draws.bit_generator.state = state["draws"]
+        self.steps, self.state = state["steps"], None
 
     def returns(self, episodes: int, seed: int, limit: int = 1000) -> np.ndarray:
         """Mean discounted vector returns [W, objectives] of every weight's greedy policy."""

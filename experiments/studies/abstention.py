@@ -2,6 +2,7 @@
 rows kept aside, and thresholds learned by policy gradients."""
 
 import math
+import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +22,17 @@ from algorithms.conformal import (
     risk_coverage,
     thresholds,
 )
+from algorithms.language.measures.locate import scored
 from experiments.reports import figures
-from experiments.studies import Outcome, label_sets
+from experiments.runs import language as language_run
+from experiments.runs.study import shared_jobs
+from experiments.studies import Outcome, label_sets, language_training
 from mbrl import config as configs
 from mbrl.errors import unknown_name
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = {
-    "set": "digits",  # of label_sets
+    "set": "digits",  # of label_sets, or language: a language model's answers
     "method": "argmax",  # of METHODS
     "alpha": 0.1,  # miscoverage of method conformal
     "config": {},  # of the learned policy, over the authors' values
@@ -36,7 +40,11 @@ DEFAULTS: dict[str, Any] = {
     "train": 0.1,  # share of the rows for the classifier; the rest is split evenly in four
     "splits": 200,  # of calibration and test rows, for the guarantee
 }
+# Remainders by a language model, of problems of three difficulties that it solves well to badly.
+LANGUAGE = language_training.DEFAULTS | {"task": "modular", "until": 0.35}
 METHODS = ("argmax", "conformal", "grid", "learned", "leaking")
+REMAINDERS = 19  # of divisors up to 19
+AT_ONCE = 2048  # answers
 GRID = 21  # thresholds on each axis, of the least scores on the validation rows
 POINTS = 20  # of a curve
 
@@ -60,7 +68,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     config = configs.from_dict(AbstentionConfig, settings["config"])
-    parts = split(settings, seed)
+    parts = split(settings, seed, folder)
     probability, label = parts.test
     decisions = choose(parts, settings, config, seed)
     answered = decisions.kind < 2
@@ -86,8 +94,18 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-def split(settings: dict[str, Any], seed: int) -> Parts:
+def needs(settings: dict[str, Any], seed: int, home: Path) -> dict[str, Path]:
+    if settings["set"] != "language":
+        return {}
+    return {"start": language_training.warm_start(LANGUAGE, seed, home)}
+
+
+def split(settings: dict[str, Any], seed: int, folder: Path) -> Parts:
     """The parts, with the probabilities of a classifier fitted to other rows."""
+    if settings["set"] == "language":
+        probability, label = answers(settings["most_rows"], seed, folder)
+        blocks = np.array_split(np.arange(len(label)), 4)
+        return Parts(*((probability[b], label[b]) for b in blocks))
     features, label = label_sets.read(settings["set"])
     order = np.random.default_rng(seed).permutation(len(label))[: settings["most_rows"]]
     features, label = features[order], label[order]
@@ -96,6 +114,22 @@ def split(settings: dict[str, Any], seed: int) -> Parts:
     probability = softmax_regression(features[:first], label[:first], classes)(features)
     blocks = np.array_split(np.arange(first, len(label)), 4)
     return Parts(*((probability[b], label[b]) for b in blocks))
+
+
+def answers(count: int, seed: int, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Of `count` problems that the model was not shown: the probability [N, K] of every remainder
+    among all, each said and ended, and the right one [N]."""
+    start = shared_jobs(folder).get("start") or language_training.warm_start(LANGUAGE, seed, folder)
+    agent = language_run.load(language_training.finished(start))
+    rng = random.Random(f"abstention {seed}")
+    levels = [rng.choice(agent.levels) for _ in range(count)]
+    problems = [agent.task.problem(level, rng, held_out=True) for level in levels]
+    label = np.array([int(problem.facts["answer"]) for problem in problems])
+    said = [agent.codec.turn(str(k)) for k in range(REMAINDERS)]
+    pairs = [(agent.codec.opening(p.prompt), turn) for p in problems for turn in said]
+    each = scored(agent.model, pairs, 1.0, agent.codec.pad, AT_ONCE)
+    logits = np.array([float(log_prob.sum()) for log_prob in each]).reshape(count, REMAINDERS)
+    return special.softmax(logits, 1), label
 
 
 def softmax_regression(features: np.ndarray, label: np.ndarray, classes: int) -> Any:

@@ -19,6 +19,7 @@ DEFAULTS: dict[str, Any] = {
     "common": 1.0,  # share that the mazes have in common
     "size": 7,
     "contexts": 10,  # mazes
+    "show_context": True,  # whether the observation tells the maze
     "bonus": {},  # fields of algorithms.control.bonuses.BonusConfig
     "position": True,  # whether the bonus sees row and column alone, or the whole observation
     "rounds": 80,  # of 16 episodes
@@ -38,6 +39,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """
     size, contexts = settings["size"], settings["contexts"]
     name = f"ContextGrid-v0,size={size},contexts={contexts},common={settings['common']}"
+    name += "" if settings["show_context"] else ",show_context=0"
     task = tasks.make(name)
     assert isinstance(task, ContextGrid)
     limit = task.spec.max_episode_steps
@@ -104,7 +106,38 @@ def _rows() -> list[dict[str, Any]]:
     return rows
 
 
+def learned() -> list[dict[str, Any]]:
+    """Rows of novelty by a random network: RND, its product with both kinds of episodic novelty,
+    and NovelD, where mazes have two thirds in common and nothing."""
+    forms: dict[str, dict[str, Any]] = {
+        "RND": {"kind": "global"},
+        "RND times first visits": {"kind": "product"},
+        "RND times E3B": {"kind": "product", "novelty": "elliptical"},
+        "NovelD": {"kind": "noveld"},
+    }
+    return [
+        {
+            "label": f"{common}, {name}",
+            "common": common,
+            "bonus": {"random_network": True, "normalised": True} | form,
+        }
+        for common in (0.67, 0.0)
+        for name, form in forms.items()
+    ]
+
+
+def never_again() -> list[dict[str, Any]]:
+    """The rows of two shares, and those of a random network, in mazes so many that hardly one comes
+    again, and that the observation does not tell."""
+    rows = [r for r in _rows() if r["common"] in (0.67, 0.0)]
+    rows = [r for r in rows if "observations" not in r["label"]] + learned()
+    return [
+        row | {"label": f"{row['label']}, new mazes", "contexts": 10_000, "show_context": False}
+        for row in rows
+    ]
+
+
 ROWS = {
     f"common {common}": lambda common=common: [r for r in _rows() if r["common"] == common]
     for common in COMMON
-}
+} | {"random network": learned, "never again": never_again}

@@ -20,6 +20,7 @@ from mbrl.config import Count, Several
 from mbrl.errors import ConfigError
 from mbrl.types import Dataset
 from world_models import TrajectoryDiffusion
+from world_models.denoisers import SamplingUNet, TemporalUNet
 from world_models.samplers import (
     DDIM,
     DEIS,
@@ -55,6 +56,7 @@ DEFAULTS: dict[str, Any] = {
     "searched": [5, 10, 20],  # evaluations for which a schedule is searched
     "distilled": [1, 2, 4],  # and of the students
     "finetuned": [5],  # and of the chains that are fine-tuned
+    "bfloat16": [],  # and of the preset's sampler with a network in bfloat16
     "rounds": 4,  # of the search for a schedule
     "distillation": 2000,  # updates of a student
     "finetuning": 200,  # and of a chain
@@ -62,7 +64,9 @@ DEFAULTS: dict[str, Any] = {
 RANGES = (
     {"windows": Several}
     | dict.fromkeys(("reference", "rounds", "distillation", "finetuning"), Count)
-    | dict.fromkeys(("evaluations", "searched", "distilled", "finetuned"), tuple[Count, ...])
+    | dict.fromkeys(
+        ("evaluations", "searched", "distilled", "finetuned", "bfloat16"), tuple[Count, ...]
+    )
 )
 # By the name that a configuration gives; Euler's method, DEIS of degree 0 and DPM-Solver++ of order
 # 1 are DDIM.
@@ -148,6 +152,9 @@ def methods(
             steps = (count + each - 1) // each
             used = sampler.evaluations(steps)
             yield Method(name, used, model.denoise, sampler, edm_levels(steps))
+    for count in settings["bfloat16"]:
+        sampler, network = SAMPLERS[model.config.sampler](), in_bfloat16(model)
+        yield Method("bfloat16", count, network, sampler, edm_levels(count))
     generator = torch.Generator().manual_seed(seed + 1)
     for count in settings["searched"]:
         plan, sigmas = searched(model, count, settings["rounds"], generator)
@@ -161,6 +168,17 @@ def methods(
     for count in settings["finetuned"]:
         denoise = finetuned(settings, model, windows, count, generator)
         yield Method("MMD fine-tuned", count, denoise, DDIM(), edm_levels(count))
+
+
+def in_bfloat16(model: TrajectoryDiffusion) -> Denoiser:
+    network = model.average
+    if not isinstance(network, TemporalUNet):
+        raise ConfigError(
+            f"bfloat16 is for the U-Net, and model.network is {model.config.network}; leave "
+            "bfloat16 empty"
+        )
+    rounded = SamplingUNet(network)
+    return lambda x, sigma: precondition(rounded, x, sigma)
 
 
 def searched(

@@ -48,10 +48,10 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     (0 in full precision)."""
     outcome = language_training.measure(settings, seed, folder)
     run, values = folder / "run", dict(outcome.values)
-    told, config = language_run.read_settings(run)
+    chosen, config = language_run.read_settings(run)
     before, after = (
         _deployed(language_run.load(path), settings, config.sampling_precision)
-        for path in (Path(str(told.start)), run)
+        for path in (Path(str(chosen.start)), run)
     )
     values |= {"deployed": after, "gain_deployed": after - before}
     rows = MetricsFile(run / "metrics.csv").rows()

@@ -253,6 +253,7 @@ def _first(known: list[tuple[int, str]]) -> str:
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "against_grpo": language.against_grpo,
     "detectable": language.detectable,
+    "power": language.power,
     "pretrained": language.pretrained,
     "alike": language.alike,
     "bandits": bandit_conclusions.bandits,

@@ -1,5 +1,7 @@
 """Sentences about language models that are computed from the records of a table."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from experiments.tables.records import Record
@@ -123,6 +125,44 @@ def detectable(summary: Summary) -> list[str]:
                 f"{half[-1]:.1f} points on, row by row (median {np.median(half):.1f})."
             )
     return lines
+
+
+def power(summary: Summary) -> list[str]:
+    """Of every task and number of rounds with GRPO: the deviation of differences to it within a
+    seed, pooled over the other rows with the same seeds, and the smallest true difference that a
+    paired test finds with probability 0.8, with these seeds and with more."""
+    lines = []
+    for block in summary.blocks:
+        tasks: dict[str, dict[str, list[Record]]] = {}
+        for label, records in records_of(block).items():
+            task, name = label.split(", ", 1)
+            if len(records) > 1 and not silent(records):
+                tasks.setdefault(task, {})[name] = records
+        for task, rows in tasks.items():
+            base = _scores(rows.pop(GRPO, []))
+            apart = [
+                np.array([own[seed] - base[seed] for seed in base])
+                for own in map(_scores, rows.values())
+                if base and set(own) == set(base)
+            ]
+            if not apart:
+                continue
+            deviation = float(np.sqrt(np.mean([x.var(ddof=1) for x in apart])))
+            counts = sorted({n for n in (len(base), 10, 30) if n > 2})
+            seen = [(statistics.detectable_difference(deviation, n), n) for n in counts]
+            named = ", ".join(f"{size:.1f} points with {n} seeds" for size, n in seen)
+            lines.append(
+                f"{task}: differences to GRPO within a seed have a deviation of {deviation:.1f} "
+                f"points ({len(apart)} rows). A paired test finds these true differences with "
+                f"probability 0.8: {named}."
+            )
+    return lines
+
+
+def _scores(records: Sequence[Record]) -> dict[int, float]:
+    """The finite scores of a row by seed."""
+    scores = {r["key"]["seed"]: float(r["values"]["score"]) for r in records}
+    return {seed: score for seed, score in scores.items() if np.isfinite(score)}
 
 
 def by_gate(summary: Summary) -> list[str]:

@@ -29,7 +29,8 @@ class ContextGrid:
     of these numbers.
 
     State: row, column, context. Observation: row, column and context, one-hot, and which of the
-    four moves a wall stops.
+    four moves a wall stops. With `show_context` 0 it has no context: for mazes so many that none
+    comes again.
     """
 
     def __init__(
@@ -39,15 +40,17 @@ class ContextGrid:
         contexts: int = 10,
         common: float = 0.5,
         maps: int = 0,
+        show_context: int = 1,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
         check_dtype("ContextGrid-v0", dtype)
-        if size < 2 or contexts < 1 or not 0.0 <= common <= 1.0:
+        if size < 2 or contexts < 1 or not 0.0 <= common <= 1.0 or show_context not in (0, 1):
             raise ConfigError(
                 f"ContextGrid-v0: size is {size} (2 or more), contexts {contexts} (1 or more), "
-                f"common {common} (0 to 1)"
+                f"common {common} (0 to 1), show_context {show_context} (0 or 1)"
             )
+        self.show_context = bool(show_context)
         self.device, self.dtype, self.size, self.contexts = (
             torch.device(device),
             dtype,
@@ -67,7 +70,7 @@ class ContextGrid:
         self.goal = mixed[1].argmax(1).to(self.device)  # [contexts], row times size plus column
         self.spec = Spec(
             task="ContextGrid-v0",
-            obs_dim=2 * size + contexts + 4,
+            obs_dim=2 * size + (contexts if show_context else 0) + 4,
             num_actions=4,
             max_episode_steps=2 * size * size,
             reference_returns=(0.0, 1.0),
@@ -82,7 +85,8 @@ class ContextGrid:
 
     def observe(self, state: Tensor) -> Tensor:
         row, column, context = state.long().unbind(1)
-        sizes = ((row, self.size), (column, self.size), (context, self.contexts))
+        sizes = [(row, self.size), (column, self.size)]
+        sizes += [(context, self.contexts)] if self.show_context else []
         parts = [torch.nn.functional.one_hot(index, count) for index, count in sizes]
         walls = ~self.open[context, row * self.size + column]
         return torch.cat([*parts, walls], 1).to(self.dtype)
@@ -98,14 +102,22 @@ class ContextGrid:
         return Step(reached, self.observe(reached), arrived.to(self.dtype), arrived)
 
     def state_from_obs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Possible where the three parts are one-hot and the walls are those of the room."""
+        """Possible where the three parts are one-hot and the walls are those of the room; not
+        where the context is not shown."""
+        if not self.show_context:
+            return obs.new_zeros(len(obs), 3), torch.zeros(len(obs), dtype=torch.bool)
         sizes = [self.size, self.size, self.contexts]
         parts = obs[:, :-4].split(sizes, 1)
         state = torch.stack([part.argmax(1) for part in parts], 1).to(obs.dtype)
         return state, (self.observe(state) == obs).all(1)
 
     def terminates(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
-        """At the goal."""
+        """At the goal. Raises `ConfigError` where the context is not shown."""
+        if not self.show_context:
+            raise ConfigError(
+                "ContextGrid-v0 with show_context=0: an observation does not say where the goal "
+                "is; leave show_context at 1 for models and data"
+            )
         state = self.state_from_obs(next_obs)[0].long()
         arrived: Tensor = state[:, 0] * self.size + state[:, 1] == self.goal[state[:, 2]]
         return arrived
@@ -148,10 +160,10 @@ def _tree(size: int, edges: list[tuple[int, int, int]], weight: Tensor) -> Tenso
             room = part[room]
         return room
 
-    is_open = torch.zeros(size * size, 4, dtype=torch.bool)
+    is_open = [[False] * 4 for _ in range(size * size)]
     for index in weight.argsort().tolist():
         one, other, action = edges[index]
         if root(one) != root(other):
             part[root(one)] = root(other)
-            is_open[one, action] = is_open[other, action - 1] = True  # back: 0 and 2
-    return is_open
+            is_open[one][action] = is_open[other][action - 1] = True  # back: 0 and 2
+    return torch.tensor(is_open)

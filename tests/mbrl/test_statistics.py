@@ -244,3 +244,13 @@ def test_rank_correlation() -> None:
 def test_bad_input_is_named(call: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("pairs", "effect"), [(10, 0.996), (20, 0.660), (30, 0.530)])
+def test_detectable_differences_are_those_of_power_tables(pairs: int, effect: float) -> None:
+    """Effects of the paired t test with power 0.8 at 5 %, two-sided, as published tables have
+    them."""
+    assert st.detectable_difference(2.0, pairs) == pytest.approx(2.0 * effect, abs=0.004)
+    assert st.detectable_difference(1.0, 3) > st.detectable_difference(1.0, 4)
+    with pytest.raises(ConfigError, match="3 or more"):
+        st.detectable_difference(1.0, 2)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mbrl.errors import ConfigError
 from mbrl.types import Spec, Transitions
-from world_models import DiffusionConfig, TrajectoryDiffusion
+from world_models import DiffusionConfig, TrajectoryDiffusion, trajectory_diffusion
 from world_models.denoisers import Block, TemporalUNet, WindowTransformer
 from world_models.samplers import DDIM, Consistency, DPMSolverPP, edm_levels
 from world_models.trajectory_diffusion import denoising_loss, precondition, rate
@@ -329,3 +329,36 @@ def test_attention_is_a_softmax_over_positions() -> None:
     h = norm(y) * (1 + s2) + m2
     y = y + g2 * block.narrow(nn.functional.gelu(block.wide(h)))
     assert torch.allclose(block(x, e[0])[0], y, atol=1e-5)
+
+
+def test_wide_networks_sample_and_learn_in_bfloat16_where_it_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data, noise = linear_process(20), torch.Generator()
+    plain = TrajectoryDiffusion(SPEC, small(width=64, levels=1, updates=3))
+    plain.fit(data)
+    exact = plain.windows(8, noise.manual_seed(0))
+    x, sigma = torch.randn(4, 4, plain.tokens.size), torch.full((4,), 0.3)
+    with torch.no_grad():
+        fine = plain.denoise(x, sigma)
+    monkeypatch.setattr(trajectory_diffusion, "takes_bfloat16", lambda: True)
+    assert torch.equal(plain.denoise(x.requires_grad_(), sigma), fine)  # gradients are exact
+    with torch.no_grad():
+        coarse = plain.denoise(x, sigma)
+    assert coarse.dtype == torch.float32 and 0 < float((coarse - fine).abs().max()) < 0.02
+    windows = plain.windows(8, noise.manual_seed(0))
+    assert 0 < float((windows - exact).abs().max()) < 0.1
+    with torch.no_grad():
+        for p in plain.average.parameters():
+            p.zero_()  # the rounded copy is made anew
+        assert not plain.sampling_network()(x, sigma).any()
+    narrow = TrajectoryDiffusion(SPEC, small(width=32))
+    assert not narrow.in_bfloat16
+    other = TrajectoryDiffusion(SPEC, small(width=64, levels=1, updates=3))
+    other.fit(data)
+    monkeypatch.undo()
+    again = TrajectoryDiffusion(SPEC, small(width=64, levels=1, updates=3))
+    again.fit(data)
+    pairs = zip(other.network.parameters(), again.network.parameters(), strict=True)
+    apart = max(float((p - q).detach().abs().max()) for p, q in pairs)
+    assert 0 < apart < 0.01

@@ -1,6 +1,8 @@
 """Exploration bonuses: visits in literal numbers, the elliptical form against inverses of matrices,
 an agent that is stopped and goes on."""
 
+import copy
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -163,3 +165,67 @@ def test_a_bonus_adds_to_the_rewards_that_are_learned_from() -> None:
     added = rewards[1] - rewards[0]
     assert set(added.flatten().tolist()) == {0.0, 0.25}
     assert (added[:, 0] == 0.25).all()  # whatever is reached first is new
+
+
+def test_noveld_pays_growth_of_novelty_at_first_visits() -> None:
+    """By hand, with counts: in the first round A, B, A from a state that was never met (1); in the
+    second B and C from A, which was reached twice."""
+    own = bonus(kind="noveld", before=0.5)
+    t = episodes([A, B, A])
+    start = dataclasses.replace(t, obs=torch.stack([C, A, B])[None])
+    one = own(start)[0]
+    # Reached: 1, 1, 1/sqrt(2); before: C unmet 1, A once 1, B once 1; A again is no first visit.
+    torch.testing.assert_close(one, torch.tensor([0.5, 0.5, 0.0]))
+    t = dataclasses.replace(episodes([B, C]), obs=torch.stack([A, A])[None])
+    two = own(t)[0]
+    # B for the second time; C for the first; half of A's 1/sqrt(2) before both.
+    torch.testing.assert_close(two, torch.tensor([ROOT - ROOT / 2, 1 - ROOT / 2]))
+    steep = bonus(kind="noveld", before=1.0)
+    t = dataclasses.replace(episodes([A, A]), obs=torch.stack([A, A])[None])
+    assert not steep(t).any()  # never below 0
+
+
+@pytest.mark.parametrize("kind", ["global", "product", "noveld"])
+def test_errors_of_a_random_network(kind: Any) -> None:
+    """The definition, from the two networks; errors fall where it has been."""
+    own = bonus(kind=kind, random_network=True, before=0.25)
+    assert own.random is not None
+    target, first = own.random.target, copy.deepcopy(own.random.predictor)
+    t = dataclasses.replace(episodes([A, B, A]), obs=torch.stack([C, A, B])[None])
+
+    def error(state: Tensor) -> float:
+        return float((first(state) - target(state)).square().sum().detach())
+
+    a, b, c = map(error, (A, B, C))
+    want = {
+        "global": [a, b, a],
+        "product": [a, b, 0.0],
+        "noveld": [max(0.0, a - c / 4), max(0.0, b - a / 4), 0.0],
+    }[kind]
+    torch.testing.assert_close(own(t)[0], torch.tensor(want), rtol=1e-5, atol=1e-6)
+    for _ in range(300):
+        own(t)
+    later = own.random.errors(torch.stack([A, B, C]))
+    assert float(later[0]) < 0.3 * a and float(later[1]) < 0.3 * b
+
+
+def test_elliptical_novelty_times_errors_of_a_random_network() -> None:
+    plain = bonus(kind="episodic", novelty="elliptical")(episodes([A, A, B]))
+    own = bonus(kind="product", novelty="elliptical", random_network=True)
+    assert own.random is not None
+    errors = own.random.errors(torch.stack([A, A, B])).float()
+    torch.testing.assert_close(own(episodes([A, A, B]))[0], plain[0] * errors)
+
+
+def test_a_random_network_is_kept_with_the_state() -> None:
+    one, other = (bonus(kind="global", random_network=True) for _ in range(2))
+    for _ in range(3):
+        one(episodes([A, B]))
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for _ in range(2):
+        assert torch.equal(one(episodes([A, C])), other(episodes([A, C])))
+
+
+def test_noveld_counts() -> None:
+    with pytest.raises(ConfigError, match="novelty at count"):
+        BonusConfig(kind="noveld", novelty="elliptical")

@@ -15,6 +15,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "chains": {},
     "chains with a divergence": {"kl": 0.01},
     "branches": {"method": "branches", "splits": (0, 1, 2)},
+    "pruned": {"method": "branches", "splits": (0, 1), "left_out": (3,), "width": "best"},
     "singular": {"method": "singular", "trained": 3},
     "explore": {"method": "explore", "candidates": 16},
     "preferences": {"method": "preferences", "beta": 5.0},
@@ -150,6 +151,25 @@ def test_given_entries_of_stored_samples_are_neither_noised_nor_asked_for(method
     assert not own.errors(own.network, clean, noise, sigma, free).any()
 
 
+def test_what_is_left_out_is_sampled_and_not_learned_from() -> None:
+    """Trees of two splits and five steps, four of which draw: nodes 2, 4, 4 and 4 a prompt."""
+    values = {"method": "branches", "splits": (0, 1), "prompts": 3, "group": 4}
+    whole, seen = tuning(**values), []
+    every = whole.by_branches()
+    assert len(every[0].x) == 3 * 14
+    for extra, count in (
+        ({"left_out": (4,)}, 3 * 10),
+        ({"width": "best"}, 3 * (6 + 4)),
+        ({"width": "extremes", "width_ratio": 0.25}, 3 * 6 + 6),
+        ({"width": "best", "left_out": (1, 3)}, 3 * 4),
+    ):
+        own = tuning(**values, **extra)
+        moves, reward = own.by_branches()
+        seen.append(reward)
+        assert len(moves.x) == count and own.evaluations == 3 * (2 + 4 * 4)
+    assert all(torch.equal(reward, every[1]) for reward in seen)
+
+
 def test_evaluations_are_counted() -> None:
     """64 samples of five steps, and their four random steps once more in the updates."""
     own = tuning(prompts=8, group=8)
@@ -161,6 +181,8 @@ def test_evaluations_are_counted() -> None:
     ("values", "message"),
     [
         ({"method": "branches", "splits": (0, 4)}, "each is below 4"),
+        ({"method": "branches", "splits": (1,), "left_out": (2, 3, 4)}, "leave one"),
+        ({"method": "branches", "width": "half"}, "width"),
         ({"method": "singular", "trained": 5}, "at most 4"),
         ({"group": 1}, "2 samples or more"),
         ({"method": "explore", "candidates": 4}, "as many candidates"),

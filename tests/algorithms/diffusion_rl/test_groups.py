@@ -139,3 +139,55 @@ def test_errors_weighted_by_reward() -> None:
     error, reward = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 1.0]])
     value = preferences.weighted_error(error, reward, 0.5**0.5)
     torch.testing.assert_close(value, 1.0 + torch.tensor(2.0).sigmoid())
+
+
+def test_depths_left_out_slide_towards_the_noise_down_to_the_last_split() -> None:
+    """The authors' example: depths 15 to 18, splits up to 9, a step every 30 rounds."""
+    splits, depths = (0, 3, 6, 9), (15, 16, 17, 18)
+    for rounds, first in ((0, 15), (29, 15), (30, 14), (95, 12), (180, 9), (10_000, 9)):
+        got = branches.depths_left_out(depths, splits, rounds, 30)
+        assert got == {first, first + 1, first + 2, first + 3}
+    assert branches.depths_left_out(depths, splits, 500, 0) == set(depths)
+    assert branches.depths_left_out((), splits, 500, 30) == set()
+
+
+def test_width_keeps_by_hand() -> None:
+    """Two trees with one split before step 1, three steps after it, the last of which is not among
+    them as it draws nothing: nodes by hand."""
+    leaf = torch.tensor([[2.0, -1.0], [0.5, -3.0]])
+    advantages = [torch.zeros(2, 1), leaf, leaf, leaf, leaf]
+    everything = branches.kept_in_width(advantages, (1,), "all", 0.5)
+    assert all(bool(mask.all()) for mask in everything)
+    best = branches.kept_in_width(advantages, (1,), "best", 0.7)
+    assert [bool(mask.all()) for mask in best] == [True, True, True, True, False]
+    assert not bool(best[4].any())  # int(0.7 * 3) = 2 of 3 steps, the first, in each branch
+    assert [int(m.sum()) for m in branches.kept_in_width(advantages, (1,), "best", 0.1)] == [
+        *(2, 4, 4, 0, 0)
+    ]
+    # Of 12 late steps: the three of 2.0 and the three of -3.0.
+    ends = branches.kept_in_width(advantages, (1,), "extremes", 0.5)
+    assert bool(ends[0].all()) and bool(ends[1].all())
+    for mask in ends[2:]:
+        assert mask.tolist() == [[True, False], [False, True]]
+
+
+def test_width_keeps_as_a_slow_list_does() -> None:
+    """Lists of (advantage, place) sorted one after the other, as in the authors' code."""
+    splits, ratio = (0, 2), 0.4
+    advantages = [normal(3, w) for w in (2, 2, 4)] + [normal(3, 4) for _ in range(4)]
+    kept = branches.kept_in_width(advantages, splits, "extremes", ratio)
+    late = [
+        (float(advantages[t][p, i]), (p, i, t))
+        for p in range(3)
+        for i in range(4)
+        for t in range(3, 7)
+    ]
+    ordered = sorted(late, key=lambda pair: pair[0], reverse=True)
+    count = max(2, int(len(late) * ratio))
+    places = {at for _, at in ordered[: count // 2] + ordered[-(count - count // 2) :]}
+    assert {(p, i, t) for _, (p, i, t) in late if bool(kept[t][p, i])} == places
+    kept = branches.kept_in_width(advantages, splits, "best", ratio)
+    for p in range(3):
+        for i in range(4):
+            mine = sorted(range(3, 7), key=lambda t: -float(advantages[t][p, i]))
+            assert {t for t in range(3, 7) if bool(kept[t][p, i])} == set(mine[: int(4 * ratio)])

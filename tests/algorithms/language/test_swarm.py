@@ -86,7 +86,7 @@ def test_the_ratio_of_heard_answers_begins_at_one() -> None:
     said = [node.sample() for node in nodes]
     assert [len(groups) for groups in said] == [2, 2]
     one = nodes[0]
-    one.collector.hear(said[1], random.Random(0))
+    one.collector.receive(said[1], random.Random(0))
     kept = len(one.collector.others)
     assert all(
         len({sum(r.reward for r in row.replies) for row in rows}) > 1
@@ -117,7 +117,7 @@ def test_groups_of_equal_rewards_are_not_drawn() -> None:
     problem = learner(1).problem(0)
     equal = {"problem": shared_problem(problem), "answers": [["0"], ["2"], ["4"]]}
     unequal = equal | {"answers": [["0"], ["1", "1"], ["4"]]}
-    node.collector.hear([equal] * 5 + [unequal], random.Random(0))
+    node.collector.receive([equal] * 5 + [unequal], random.Random(0))
     (rows,) = node.collector.others
     assert [row.turns for row in rows] == unequal["answers"]
 

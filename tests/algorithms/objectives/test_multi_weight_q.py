@@ -78,3 +78,20 @@ def test_other_environments() -> None:
     env.action_space = gymnasium.spaces.Box(0, 1, (1,))
     with pytest.raises(ConfigError, match="must be discrete"):
         MultiWeightQ(env)
+
+
+def test_learning_goes_on_alike_after_a_stop() -> None:
+    """Both begin a new episode where the state was taken."""
+    whole = learned(True, steps=500)
+    state = whole.state_dict()
+    whole.state = None
+    again = MultiWeightQ(Shore(), whole.config, seed=99)
+    again.load_state_dict(state)
+    whole.learn(300, total=800), again.learn(300, total=800)
+    assert again.number == whole.number and again.steps == whole.steps == 800
+    np.testing.assert_array_equal(again.values, whole.values)
+    assert not np.array_equal(state["values"], whole.values)  # shares nothing
+    with pytest.raises(ConfigError, match="other settings: gamma"):
+        MultiWeightQ(
+            Shore(), MultiWeightQConfig(**vars(whole.config) | {"gamma": 0.5})
+        ).load_state_dict(state)

@@ -1,13 +1,19 @@
 """The study of abstention, on labels that are made here."""
 
+import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from scipy import optimize
 
+from algorithms.language.models.vocabulary import Characters
+from algorithms.language.tasks import text_task
 from experiments.studies import abstention as study
 from mbrl.errors import ConfigError
+from tests.algorithms.language.small import tiny
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def test_the_classifier_is_the_minimum() -> None:
 
 
 def test_parts_are_disjoint_and_even(labels) -> None:
-    parts = study.split(study.DEFAULTS, 0)
+    parts = study.split(study.DEFAULTS, 0, Path())
     sizes = [len(part[1]) for part in parts]
     assert sum(sizes) == 1350 and max(sizes) - min(sizes) <= 1
     rows = np.concatenate([part[0] for part in parts])
@@ -48,7 +54,7 @@ def test_parts_are_disjoint_and_even(labels) -> None:
 
 def test_test_labels_decide_nothing_but_in_the_leaking_row(labels) -> None:
     """With other labels on the test rows every honest method decides the same."""
-    parts = study.split(study.DEFAULTS, 0)
+    parts = study.split(study.DEFAULTS, 0, Path())
     probability, label = parts.test
     changed = parts._replace(test=(probability, (label + 1) % 3))
     config = study.AbstentionConfig(epochs=60)
@@ -76,3 +82,32 @@ def test_methods_and_the_guarantee(labels, tmp_path: Path) -> None:
 
 def test_nothing_answered_has_no_coverage() -> None:
     assert np.isnan(study._mean(np.zeros(0)))
+
+
+def test_probabilities_of_a_language_models_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token by token, with one pass for every prefix."""
+    model = tiny(torch.float64, wide=3.0)
+    task, codec = text_task("modular"), Characters()
+    agent = SimpleNamespace(model=model, codec=codec, task=task, levels=(1, 2))
+    monkeypatch.setattr(study, "shared_jobs", lambda folder: {"start": tmp_path})
+    monkeypatch.setattr(study.language_training, "finished", lambda start: start)
+    monkeypatch.setattr(study.language_run, "load", lambda start: agent)
+    probability, label = study.answers(3, 0, tmp_path)
+    assert probability.shape == (3, study.REMAINDERS)
+    rng = random.Random("abstention 0")
+    levels = [rng.choice((1, 2)) for _ in range(3)]
+    for row, right, level in zip(probability, label, levels, strict=True):
+        problem = task.problem(level, rng, held_out=True)
+        assert problem.held_out and int(problem.facts["answer"]) == right
+        each = []
+        for k in range(study.REMAINDERS):
+            text, total = codec.opening(problem.prompt), 0.0
+            for token in codec.turn(str(k)):
+                logits = model(torch.tensor([text]))[0, -1]
+                total += float(logits.log_softmax(-1)[token])
+                text = [*text, token]
+            each.append(total)
+        whole = np.exp(each - np.max(each))
+        np.testing.assert_allclose(row, whole / whole.sum(), rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from algorithms.control.bonuses import BonusConfig
 from experiments.studies import bonuses
 
 
@@ -31,7 +32,16 @@ def test_a_cell_and_its_figure(tmp_path: Path) -> None:
 
 
 def test_every_share_has_the_same_rows() -> None:
-    blocks = [rows() for rows in bonuses.ROWS.values()]
+    blocks = [rows() for name, rows in bonuses.ROWS.items() if name.startswith("common")]
     assert {len(rows) for rows in blocks} == {11}
     names = [[row["label"].partition(", ")[2] for row in rows] for rows in blocks]
     assert all(n == names[0] for n in names)
+
+
+def test_every_row_has_a_bonus_that_there_is() -> None:
+    rows = [row for rows in bonuses.ROWS.values() for row in rows()]
+    for row in rows:
+        BonusConfig(**row.get("bonus", {}))
+    never = bonuses.ROWS["never again"]()
+    assert len(never) == 2 * (8 + 4) and {row["show_context"] for row in never} == {False}
+    assert len({row["label"] for row in never}) == len(never)

@@ -6,6 +6,7 @@ import numpy as np
 from scipy import stats
 
 from experiments.tables import conclusions, plan, summary
+from mbrl.statistics import detectable_difference
 
 
 def records(key: dict[str, Any], values: list[dict[str, float]]) -> list[dict[str, Any]]:
@@ -21,6 +22,28 @@ def summary_of(study: str, rows: dict[str, list[dict[str, Any]]]) -> summary.Sum
     block = plan.Block("Block", tuple(plan.Row(n) for n in rows), columns, (0, 1, 2), study)
     entries = {(n, "score"): summary.Entry(records=r) for n, r in rows.items()}
     return summary.Summary(plan.Plan("t", "T", (block,)), (summary.BlockSummary(block, entries),))
+
+
+def test_power_is_of_differences_within_a_seed() -> None:
+    """Seeds lie far apart, differences within a seed by 2 or -2 points: a deviation of 8 / 3 over
+    four seeds, so that twice its root is what the paired test sees."""
+    start = [10.0, 30.0, 60.0, 90.0]
+    rows = {
+        "brackets, grpo": records({}, [{"score": x} for x in start]),
+        "brackets, up": records({}, [{"score": x + d} for x, d in zip(start, (4, 0, 4, 0))]),  # noqa: B905
+        "brackets, few": records({}, [{"score": 0.0}, {"score": 50.0}]),
+    }
+    (line,) = conclusions.CONCLUSIONS["power"](summary_of("recipes", rows))
+    assert "a deviation of 2.3 points (1 rows)" in line  # sqrt(16 / 3)
+    size = (16 / 3) ** 0.5
+    for pairs in (4, 10, 30):
+        # By simulation of the t statistic at the difference that is named.
+
+        named = detectable_difference(size, pairs)
+        assert f"{named:.1f}" in line
+        draw = np.random.default_rng(pairs).normal(named, size, (20_000, pairs))
+        p = stats.ttest_1samp(draw, 0.0, axis=1).pvalue
+        assert abs((p < 0.05).mean() - 0.8) < 0.01
 
 
 def test_recipes_above_and_below_grpo_are_named() -> None:

@@ -85,3 +85,20 @@ def test_steps_and_observations() -> None:
 def test_wrong_options(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="ContextGrid-v0"):
         ContextGrid(**options)  # type: ignore[arg-type]
+
+
+def test_a_maze_that_is_not_told_is_the_same_without_its_number() -> None:
+    told, plain = (ContextGrid(size=3, contexts=5, common=0.0, show_context=t) for t in (1, 0))
+    assert told.spec.obs_dim == 6 + 5 + 4 and plain.spec.obs_dim == 6 + 4
+    state = told.reset(20, torch.Generator().manual_seed(0))
+    action = torch.arange(20) % 4
+    for _ in range(4):
+        one, other = told.step(state, action), plain.step(state, action)
+        assert torch.equal(one.state, other.state) and torch.equal(one.reward, other.reward)
+        assert torch.equal(one.obs[:, [*range(6), *range(11, 15)]], other.obs)
+        state = one.state
+    assert not plain.state_from_obs(plain.observe(state))[1].any()
+    with pytest.raises(ConfigError, match="show_context at 1"):
+        plain.terminates(one.obs, action, one.obs)
+    with pytest.raises(ConfigError, match="show_context 2"):
+        ContextGrid(show_context=2)

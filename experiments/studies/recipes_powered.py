@@ -1,0 +1,57 @@
+"""Recipes where they can differ: many rounds, many updates a round, a rate of learning for each
+that was chosen on other seeds, and enough paired seeds to see small differences."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.reports import figures
+from experiments.studies import language_training
+from mbrl import statistics
+
+VERSION = 1
+# Eight updates a round: with two, ratios hardly leave 1, and clips and gates have nothing to do.
+SAME: dict[str, Any] = {"prompts": 16, "minibatches": 8}
+DEFAULTS = language_training.DEFAULTS | {
+    "task": "brackets",
+    "steps": 1000,
+    "config": SAME,
+    "problems": 400,
+}
+needs, measure = language_training.needs, language_training.measure
+
+GRPO = "grpo"
+# Named before any score was seen; `dual_clip_grpo` is GRPO without its divergence from the start.
+CHOSEN = (GRPO, "dual_clip_grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo")
+RATES = (1e-4, 3e-4, 9e-4)
+
+
+def rates() -> list[dict[str, Any]]:
+    """A row for every recipe and rate."""
+    return [
+        {
+            "label": f"{name}, {rate:.0e}",
+            "recipe": name,
+            "config": SAME | {"learning_rate": rate},
+        }
+        for name in CHOSEN
+        for rate in RATES
+    ]
+
+
+ROWS = {"rates": rates}
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
+    """What every row gains."""
+    panel = {}
+    for label, records in rows.items():
+        values = np.array([r["values"]["gain"] for r in records])
+        if len(values) > 1 and np.isfinite(values).all():
+            panel[label] = statistics.confidence_interval(values, statistics.mean)
+    if len(panel) < 2:
+        return []
+    path = folder / f"gains{suffix}.png"
+    figures.intervals({"gain": panel}, path, "points")
+    return [path]
