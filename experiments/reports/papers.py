@@ -101,6 +101,28 @@ SYSTEMS = (
         "redundant conversations, late groups dropped, stateless rewards, tags of nodes, known "
         "from its scheduler's code; no phases on different accelerators",
     ),
+    (
+        "algorithms.language.swarm",
+        "Sharing is Caring: Efficient LM Post-Training with Collective RL Experience Sharing",
+        "2509.08721",
+        "secondary",
+        "texts shared, graded and weighed by every node itself; its core package was not read",
+    ),
+    (
+        "algorithms.language.models.quantised",
+        "Jet-RL: Enabling On-Policy FP8 Reinforcement Learning with Unified Training and Rollout "
+        "Precision Flow",
+        "2601.14243",
+        "secondary",
+        "rounded linear layers for sampling alone or for both; simulated, forward passes only",
+    ),
+    (
+        "algorithms.language.sampling.equal_groups",
+        "Beyond Ten Turns: Unlocking Long-Horizon Agentic Search with Large-Scale Asynchronous RL",
+        "2508.07976",
+        "secondary",
+        "groups of equal rewards dropped beside workers, their places given back",
+    ),
 )
 
 
