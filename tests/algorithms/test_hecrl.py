@@ -185,6 +185,7 @@ def test_subgoals_against_a_loop(choice: str) -> None:
     assert choice != "filtered" or 0 < fallen < 30
 
 
+@pytest.mark.long
 def test_values_of_a_chain_are_those_of_steps() -> None:
     """Five states in a row, each left to the next: V is -(1 - gamma^n) / (1 - gamma) n steps from
     the goal, by GCIQL's update on all pairs with the set networks."""

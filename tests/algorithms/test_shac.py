@@ -63,6 +63,7 @@ def test_targets_are_the_weighted_mean_of_all_n_step_returns() -> None:
             assert float(targets[t, b]) == pytest.approx(wanted, abs=1e-9)
 
 
+@pytest.mark.long
 def test_the_policy_becomes_the_linear_quadratic_regulator() -> None:
     """Its return against that of the gain from scipy's Riccati equation, which no policy beats."""
     dataset = logged(4000)

@@ -32,7 +32,7 @@ def ideal(rounds: int) -> float:
 def test_regret_is_that_of_the_rule_and_within_the_theorem(tmp_path: Path) -> None:
     """What the oracle does not know yet adds a little to the regret that the rule has with true
     rewards; no run exceeds the theorem's bound with the oracle's own regret."""
-    for rounds in (1000, 4000):
+    for rounds in (1000, 2000):
         runs = [run(rounds, seed, tmp_path, theorem_gamma=True) for seed in range(3)]
         assert all(r["regret"] < r["bound"] for r in runs)
         most = study.regression_bound(Linear(), rounds)

@@ -14,8 +14,8 @@ from algorithms.language.measures.policies import (
 )
 from algorithms.language.models.passes import passes
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.sampling.async_collector import check
 from algorithms.language.sampling.tokens import Sampling
+from algorithms.language.schedule import check_plain
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate
 from tests.algorithms.language.cases import learner, lenient, part_of
@@ -94,8 +94,8 @@ def test_workers_do_not_know_the_mask() -> None:
         with pytest.raises(
             ConfigError, match=f"recipe {recipe} changes how conversations are held"
         ):
-            check(LanguageConfig(task=task, recipe=recipe))
-    check(LanguageConfig(task="addition", recipe="ppo"))
+            check_plain(LanguageConfig(task=task, recipe=recipe), "workers", "leave workers at 0")
+    check_plain(LanguageConfig(task="addition", recipe="ppo"), "workers", "leave workers at 0")
 
 
 def perturbed(scale: float, **settings: int) -> LanguagePolicyGradient:

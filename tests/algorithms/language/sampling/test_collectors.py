@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from algorithms.language.sampling.async_collector import check
+from algorithms.language.schedule import check_plain
 from mbrl.errors import ConfigError
 from tests.algorithms.language.cases import continued, learner, lenient, log_probs
 
@@ -59,4 +59,4 @@ def test_what_does_not_go_together() -> None:
     with pytest.raises(ConfigError, match=r"mixed_share is 1\.5, it must lie in \[0, 1\]"):
         LanguageConfig(recipe="remix", mixed_share=1.5)
     with pytest.raises(ConfigError, match="a recipe that mixes in earlier ones"):
-        check(LanguageConfig(recipe="remix"))
+        check_plain(LanguageConfig(recipe="remix"), "workers", "leave workers at 0")
