@@ -107,6 +107,17 @@ def curve(x: np.ndarray, values: np.ndarray) -> Curve:
     return _curve(x, values.T)
 
 
+def panel(rows: Mapping[str, Sequence[Any]], name: str) -> dict[str, Interval]:
+    """The mean of a value of every row's records with its interval, of rows with two records or
+    more of which none is infinite or missing."""
+    each = {n: np.array([r["values"][name] for r in records]) for n, records in rows.items()}
+    return {
+        label: confidence_interval(values, statistic_mean)
+        for label, values in each.items()
+        if len(values) > 1 and np.isfinite(values).all()
+    }
+
+
 def pointwise(values: Mapping[float, Sequence[float] | np.ndarray]) -> Curve:
     """The same from values at each point, whose number may differ between points."""
     return _curve(np.array(list(values)), values.values())

@@ -10,7 +10,6 @@ from experiments.reports import figures
 from experiments.runs import folders
 from experiments.runs.language import after_stages
 from experiments.studies import Outcome, language_training
-from mbrl.statistics import Interval, confidence_interval, mean
 
 VERSION = 1
 PARTS = ("brackets", "grid_world")
@@ -54,16 +53,12 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """What each row gains on each part and forgets of it."""
-    panels: dict[str, dict[str, Interval]] = {}
-    for name in PARTS:
-        for kind in ("gain", "forgotten"):
-            panel = {}
-            for label, records in rows.items():
-                values = np.array([r["values"][f"{kind}_{name}"] for r in records])
-                if len(values) > 1 and np.isfinite(values).all():
-                    panel[label] = confidence_interval(values, mean)
-            if len(panel) > 1:
-                panels[f"{name}: {kind}"] = panel
+    panels = {
+        f"{name}: {kind}": panel
+        for name in PARTS
+        for kind in ("gain", "forgotten")
+        if len(panel := figures.panel(rows, f"{kind}_{name}")) > 1
+    }
     if not panels:
         return []
     path = folder / f"parts{suffix}.png"

@@ -12,7 +12,6 @@ from experiments.reports import figures
 from experiments.runs import language as language_run
 from experiments.studies import Outcome, language_training
 from mbrl.records import MetricsFile
-from mbrl.statistics import Interval, confidence_interval, mean
 
 VERSION = 1
 SAME = {"prompts": 16, "learning_rate": 6e-4}
@@ -67,15 +66,9 @@ def _deployed(agent: Any, settings: dict[str, Any], precision: Precision) -> flo
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """The accuracy of what is deployed, and how far learning is from sampling, for each row."""
-    panels: dict[str, dict[str, Interval]] = {}
-    for name, title in SHOWN.items():
-        panel = {}
-        for label, records in rows.items():
-            values = np.array([r["values"][name] for r in records])
-            if len(values) > 1 and np.isfinite(values).all():
-                panel[label] = confidence_interval(values, mean)
-        if len(panel) > 1:
-            panels[title] = panel
+    panels = {
+        title: panel for name, title in SHOWN.items() if len(panel := figures.panel(rows, name)) > 1
+    }
     if not panels:
         return []
     path = folder / f"precision{suffix}.png"

@@ -4,11 +4,8 @@ that was chosen on other seeds, and enough paired seeds to see small differences
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from experiments.reports import figures
 from experiments.studies import language_training
-from mbrl import statistics
 
 VERSION = 1
 # Eight updates a round: with two, ratios hardly leave 1, and clips and gates have nothing to do.
@@ -45,11 +42,7 @@ ROWS = {"rates": rates}
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """What every row gains."""
-    panel = {}
-    for label, records in rows.items():
-        values = np.array([r["values"]["gain"] for r in records])
-        if len(values) > 1 and np.isfinite(values).all():
-            panel[label] = statistics.confidence_interval(values, statistics.mean)
+    panel = figures.panel(rows, "gain")
     if len(panel) < 2:
         return []
     path = folder / f"gains{suffix}.png"

@@ -4,7 +4,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from experiments.studies import Outcome
 from experiments.studies.window_quality import one_step, rounded, steps_of
 from mbrl import data, tasks
 from mbrl.files import replacing
-from mbrl.statistics import Interval, confidence_interval, mean
+from mbrl.statistics import Interval
 from world_models import DiffusionConfig, TrajectoryDiffusion
 from world_models.samplers import mmd_squared, radial_kernel
 from world_models.scales import RefinementConfig, ScaleConfig, ScaleModel
@@ -139,13 +138,9 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
     panels: dict[str, dict[str, Interval]] = {}
     for label, records in rows.items():
         for metric, title in MEASURED.items():
-            panel = {}
-            for name in ("begun", *VARIANTS):
-                values = np.array([r["values"][f"{metric}_{name}"] for r in records])
-                if len(values) > 1:
-                    panel[name] = confidence_interval(values, mean)
-            if panel:
-                panels[f"{label}: {title}"] = panel
+            parts = [figures.panel({n: records}, f"{metric}_{n}") for n in ("begun", *VARIANTS)]
+            panels[f"{label}: {title}"] = {n: value for one in parts for n, value in one.items()}
+    panels = {title: panel for title, panel in panels.items() if panel}
     if not panels:
         return []
     path = folder / f"scale-wise{suffix}.png"

@@ -1,0 +1,46 @@
+"""The study of precisions: its rows, a small cell, the figure."""
+
+from pathlib import Path
+
+import pytest
+
+from algorithms.language.settings import LanguageConfig
+from experiments.settings import merge
+from experiments.studies import language_training, precision
+from mbrl import config as configs
+
+SMALL = {
+    "model": {"transformer": {"width": 16, "layers": 1, "heads": 2, "hidden": 16}},
+    "until": 1e-9,
+    "steps": 2,
+    "problems": 2,
+    "samples": 1,
+}
+
+
+def test_rows_are_settings_that_there_are() -> None:
+    rows = precision.modes()
+    assert len(rows) == len({row["label"] for row in rows}) == 10
+    for row in rows:
+        given = {"recipe": row.get("recipe", "grpo")}
+        configs.from_dict(LanguageConfig, merge(given, row["config"]))
+
+
+def test_a_cell_says_how_far_learning_is_from_sampling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language_training, "MOST", 20)
+    shape = {"prompts": 2, "group": 2, "minibatches": 1, "levels": [1]}
+    for name, few, zero in (("alone", {}, False), ("both", {"training_precision": "int3"}, True)):
+        config = shape | {"sampling_precision": "int3"} | few
+        settings = precision.DEFAULTS | SMALL | {"task": "addition", "config": config}
+        values = precision.measure(settings, 0, tmp_path / name).values
+        assert (values["gap"] < 1e-4) == zero and (values["kl"] < 1e-6) == zero
+        assert 0 <= values["deployed"] <= 100
+
+
+def test_the_figure(tmp_path: Path) -> None:
+    records = [{"values": {"gain_deployed": x, "kl": x}} for x in (1.0, 2.0)]
+    (file,) = precision.draw({"full precision": records, "int4: both": records}, tmp_path, "-1")
+    assert file.exists() and file.name == "precision-1.png"
+    assert precision.draw({"full precision": records[:1]}, tmp_path, "") == []

@@ -1,0 +1,23 @@
+"""The study of recipes with rates of their own: its rows and figure."""
+
+from pathlib import Path
+
+from algorithms.language.settings import LanguageConfig
+from experiments.settings import merge
+from experiments.studies import recipes_powered
+from mbrl import config as configs
+
+
+def test_every_recipe_has_every_rate() -> None:
+    rows = recipes_powered.rates()
+    assert len(rows) == 21 == len({row["label"] for row in rows})
+    for row in rows:
+        config = configs.from_dict(LanguageConfig, merge({"recipe": row["recipe"]}, row["config"]))
+        assert config.minibatches == 8 and config.learning_rate in recipes_powered.RATES
+
+
+def test_the_figure(tmp_path: Path) -> None:
+    records = [{"values": {"gain": x}} for x in (1.0, 2.0)]
+    (file,) = recipes_powered.draw({"grpo, 1e-04": records, "dapo, 1e-04": records}, tmp_path, "")
+    assert file.exists() and file.name == "gains.png"
+    assert recipes_powered.draw({"grpo, 1e-04": records}, tmp_path, "") == []
