@@ -182,7 +182,9 @@ def test_noveld_pays_growth_of_novelty_at_first_visits() -> None:
     torch.testing.assert_close(two, torch.tensor([ROOT - ROOT / 2, 1 - ROOT / 2]))
     steep = bonus(kind="noveld", before=1.0)
     t = dataclasses.replace(episodes([A, A]), obs=torch.stack([A, A])[None])
-    assert not steep(t).any()  # never below 0
+    assert not steep(t).any()
+    t = dataclasses.replace(episodes([A]), obs=B[None, None])
+    assert not steep(t).any()  # 1/sqrt(3) less 1 of B, which was never met, is not paid
 
 
 @pytest.mark.parametrize("kind", ["global", "product", "noveld"])
