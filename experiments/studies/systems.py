@@ -100,20 +100,20 @@ PARTS = {
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """The simulated systems over their number of workers; the measured rows as intervals of their
-    idle share."""
+    """The simulated systems over their number of workers; measured rows have no figure."""
+    if not all("workers" in record["curves"] for records in rows.values() for record in records):
+        return []
+    titles = {"rate": "conversations per second and worker", "idle": "idle share in %"}
+    panels = {
+        title: {
+            label.removeprefix("simulated, "): figures.curve(
+                np.log2(records[0]["curves"]["workers"]),
+                np.array([r["curves"][key] for r in records]),
+            )
+            for label, records in rows.items()
+        }
+        for key, title in titles.items()
+    }
     path = folder / f"systems{suffix}.png"
-    if all("workers" in record["curves"] for records in rows.values() for record in records):
-        panels: dict[str, dict[str, figures.Curve]] = {}
-        titles = {"rate": "conversations per second and worker", "idle": "idle share in %"}
-        for key, title in titles.items():
-            panels[title] = {
-                label.removeprefix("simulated, "): figures.curve(
-                    np.log2(records[0]["curves"]["workers"]),
-                    np.array([r["curves"][key] for r in records]),
-                )
-                for label, records in rows.items()
-            }
-        figures.curves(panels, "workers, as a power of two", "", path)
-        return [path]
-    return []
+    figures.curves(panels, "workers, as a power of two", "", path)
+    return [path]

@@ -70,7 +70,7 @@ class System:
 
 
 @dataclass
-class Talk:
+class Conversation:
     """A conversation: its group's number, its whole `length` in seconds, and its piece."""
 
     group: int
@@ -118,13 +118,13 @@ class Controller:
         self.version = self.begun = self.dropped = 0
         self.open: dict[int, Group] = {}
         self.ready: deque[int] = deque()
-        self.again: list[deque[Talk]] = [deque(), deque()]  # later pieces, by kind
+        self.again: list[deque[Conversation]] = [deque(), deque()]  # later pieces, by kind
         self.lengths: list[float] = []  # of all conversations that began
         self.taken: list[float] = []
         self.ages: list[int] = []
         self.unbegun: deque[int] = deque()  # open groups with conversations left to begin
 
-    def next(self, kind: int = 0) -> Talk | None:
+    def next(self, kind: int = 0) -> Conversation | None:
         """What a worker of this kind does next; None: there is nothing for it."""
         s = self.system
         kinds = (kind,) if s.affinity else (kind, 1 - kind)
@@ -147,7 +147,7 @@ class Controller:
         self.open[number].left -= 1
         length = float(s.median * np.exp(s.spread * self.rng.standard_normal()))
         self.lengths.append(length)
-        return Talk(number, length)
+        return Conversation(number, length)
 
     def _begins(self, number: int) -> bool:
         return number in self.open and self.open[number].left > 0 and not self.complete(number)
@@ -155,11 +155,11 @@ class Controller:
     def complete(self, number: int) -> bool:
         return len(self.open[number].done) == self.system.group
 
-    def wanted(self, talk: Talk) -> bool:
+    def wanted(self, talk: Conversation) -> bool:
         """Whether anybody waits for this conversation."""
         return talk.group in self.open and not self.complete(talk.group)
 
-    def over(self, talk: Talk) -> bool:
+    def over(self, talk: Conversation) -> bool:
         """A piece of it is done; whether its group is complete with it."""
         if not self.wanted(talk):
             return False
@@ -173,7 +173,7 @@ class Controller:
             return True
         return False
 
-    def lost(self, talk: Talk) -> None:
+    def lost(self, talk: Conversation) -> None:
         """A piece of it is to be done again."""
         self.again[talk.piece % 2 if self.system.two_kinds else 0].appendleft(talk)
 
@@ -200,7 +200,7 @@ class Controller:
         self.dropped += len(late)
         self.ready = deque(number for number in self.ready if number in self.open)
 
-    def seconds(self, talk: Talk, kind: int = 0) -> float:
+    def seconds(self, talk: Conversation, kind: int = 0) -> float:
         """What the next piece takes on a worker of this kind."""
         s = self.system
         wrong = s.two_kinds and talk.piece % 2 != kind
@@ -241,7 +241,9 @@ class Clock:
         self.stamps = itertools.count()
         self.events: list[tuple[float, int, str, int, int]] = []  # when, order, what, worker, work
         self.idle = set(range(system.workers))
-        self.at: dict[int, tuple[float, Talk, int]] = {}  # by worker: since when, with what, work
+        self.at: dict[
+            int, tuple[float, Conversation, int]
+        ] = {}  # by worker: since when, with what, work
         self.now = self.busy = self.wasted = self.lost = 0.0
         self.deaths, self.learning = 0, False
 
@@ -363,7 +365,9 @@ def run(system: System, updates: int, rng: np.random.Generator) -> Outcome:
 
 def _run(system: System, updates: int, rng: np.random.Generator, actors: Actors) -> Outcome:
     ray, rounds = actors.ray, Controller(system, rng)
-    out: dict[Any, tuple[int, Talk, float, float]] = {}  # worker, conversation, since, dies at
+    out: dict[
+        Any, tuple[int, Conversation, float, float]
+    ] = {}  # worker, conversation, since, dies at
     idle, coming = set(range(system.workers)), dict[Any, tuple[int, float]]()
     gone = [system.restart] if system.death_every is None else list[float]()
     busy = wasted = lost = 0.0
