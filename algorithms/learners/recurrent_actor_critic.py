@@ -24,7 +24,12 @@ from mbrl.config import (
 from mbrl.errors import ConfigError
 from mbrl.networks import ActionScale, EnsembleMLP, descend, polyak_update, target_copy
 from mbrl.networks.policies import squashed_log_prob
-from mbrl.networks.recurrent import MemoryEncoder, NormedLayer, uniform_initialisation
+from mbrl.networks.recurrent import (
+    MemoryEncoder,
+    NormedLayer,
+    normed_network,
+    uniform_initialisation,
+)
 from mbrl.sequences import Tape
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -121,7 +126,7 @@ class RecurrentPolicy(nn.Module):
 
     def distribution(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-deviation [..., A] before the squash, from features of the history."""
-        mean, log_std = self.head(features).chunk(2, -1)
+        mean, log_std = normed_network(self.head, features).chunk(2, -1)
         return mean, log_std.clamp(*LOG_STD)
 
     @torch.no_grad()
@@ -209,7 +214,14 @@ class RecurrentCritic(nn.Module):
     def values(self, features: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
         """[N, T] of all heads, or [M, T] of those named."""
         x = torch.cat([features, action], -1)
-        out = self.heads.batched(x) if members is None else self.heads.chosen(x, members)
+        out = self.heads(x) if members is None else self.heads.chosen(x, members)
+        return out[..., 0]
+
+    def of_action(self, features: Tensor, action: Tensor) -> Tensor:
+        """`values` of all heads, whose gradient stops at the heads' parameters."""
+        fixed = {name: p.detach() for name, p in self.heads.named_parameters()}
+        x = torch.cat([features, action], -1)
+        out: Tensor = torch.func.functional_call(self.heads, fixed, (x,))
         return out[..., 0]
 
 
@@ -312,7 +324,7 @@ class RecurrentActorCritic:
             gap = (log_prob.detach() + self.target_entropy) * weights
             descend(self.optimisers["alpha"], -self.log_alpha * gap.sum())
         alpha = self.log_alpha.detach().exp()
-        value = self.critic.values(features, action).mean(0)
+        value = self.critic.of_action(features, action).mean(0)
         loss = ((alpha * log_prob - value) * weights).sum()
         descend(self.optimisers["policy"], loss, c.clip)
         return {

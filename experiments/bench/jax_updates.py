@@ -239,6 +239,144 @@ def model_fit(data: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
     return (params, adam.init(params)), update
 
 
+def encoder(key: Any, size: int, width: int, states: int) -> Any:
+    """A linear layer with LayerNorm, and one linear recurrent unit with its gate."""
+    keys = jax.random.split(key, 8)
+    modulus = jnp.sqrt(jax.random.uniform(keys[0], (states,)) * 0.81 + 1e-6)
+
+    def normal(key: Any, fan: int, *shape: int) -> Any:
+        return jax.random.normal(key, shape) / fan**0.5
+
+    return {
+        "embed": network(keys[1], (size, width)),
+        "norms": [(jnp.ones(width), jnp.zeros(width)) for _ in range(2)],
+        "nu": jnp.log(-jnp.log(modulus)),
+        "theta": jnp.log(6.28 * jax.random.uniform(keys[2], (states,)) + 1e-6),
+        "scale": jnp.log(jnp.sqrt(1 - modulus**2)),
+        "into": [normal(k, 2 * width, width, states) for k in jax.random.split(keys[3])],
+        "out": [normal(k, states, states, width) for k in jax.random.split(keys[4])],
+        "skip": jax.random.normal(keys[5], (width,)),
+        "gate": network(keys[6], (width, 2 * width)),
+    }
+
+
+def standardised(x: Any, norm: tuple[Any, Any]) -> Any:
+    x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+    return x * norm[0] + norm[1]
+
+
+def encoded(p: Any, x: Any, first: Any) -> Any:
+    """Features of a tape on which sequences begin at `first`, by a parallel scan."""
+    x = jax.nn.leaky_relu(standardised(apply(p["embed"], x), p["norms"][0]))
+    u = standardised(x, p["norms"][1])
+    entering = (u @ p["into"][0] + 1j * (u @ p["into"][1])) * jnp.exp(p["scale"])
+    decay = jnp.exp(-jnp.exp(p["nu"]) + 1j * jnp.exp(p["theta"]))
+    factors = jnp.where(first[:, None], 0.0, decay[None])
+    h = jax.lax.associative_scan(
+        lambda a, b: (b[0] * a[0], b[0] * a[1] + b[1]), (factors, entering)
+    )[1]
+    y = h.real @ p["out"][0] - h.imag @ p["out"][1] + p["skip"] * u
+    value, gate = jnp.split(apply(p["gate"], jax.nn.gelu(y, approximate=False)), 2, -1)
+    return x + value * jax.nn.sigmoid(gate)
+
+
+def recurrent(data: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
+    """NEUBAY's learner at the sizes of its local preset: tapes of 512 positions of episodes of 200,
+    five heads of the critic, the least of two random ones as the target."""
+    length, of_episode, heads, hidden = 512, 200, 5, (64, 64)
+    obs_dim, action_dim = data[0].shape[1], data[1].shape[1]
+    keys = jax.random.split(jax.random.PRNGKey(0), 4)
+    size = obs_dim + action_dim + 1
+    leaky = jax.nn.leaky_relu
+    actor = {
+        "encoder": encoder(keys[0], size, 64, 64),
+        "head": network(keys[1], (64, *hidden, 2 * action_dim), norm=True),
+    }
+    critic = {
+        "encoder": encoder(keys[2], size, 64, 64),
+        "head": network(keys[3], (64 + action_dim, *hidden, 1), heads, norm=True),
+    }
+    adam = optax.chain(
+        optax.clip_by_global_norm(1000.0),
+        optax.multi_transform(
+            {"encoder": optax.adam(3e-4), "head": optax.adam(1e-3)},
+            {"encoder": "encoder", "head": "head"},
+        ),
+    )
+    slow = optax.adam(1e-3)
+    state = {
+        "actor": actor,
+        "critic": critic,
+        "target": jax.tree.map(jnp.copy, critic),
+        "log_alpha": jnp.log(jnp.array(0.2)),
+        "moments": (adam.init(actor), adam.init(critic), slow.init(jnp.zeros(()))),
+    }
+
+    def drawn(actor: Any, x: Any, first: Any, noise: Any) -> tuple[Any, Any]:
+        features = encoded(actor["encoder"], x, first)
+        mean, log_std = jnp.split(apply(actor["head"], features, leaky), 2, -1)
+        log_std = jnp.clip(log_std, -5.0, 2.0)
+        pre = mean + jnp.exp(log_std) * noise
+        gaussian = -0.5 * noise**2 - log_std - HALF_LOG_2PI
+        squash = 2.0 * (jnp.log(2.0) - pre - jax.nn.softplus(-2.0 * pre))
+        return jnp.tanh(pre), (gaussian - squash).sum(-1)
+
+    def all_values(head: Any, features: Any, action: Any) -> Any:
+        return apply(head, jnp.concatenate([features, action], -1), leaky)[..., 0]
+
+    def update(state: Any, key: Any) -> Any:
+        draw, noisy, which = jax.random.split(key, 3)
+        episodes = jax.random.randint(draw, (-(-length // of_episode),), 0, len(data[0]) // 200)
+        index = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)[:length]
+        obs, action, reward, _ = (column[index] for column in data)
+        first = jnp.arange(length) % of_episode == 0
+        before = jnp.roll(jnp.concatenate([action, reward[:, None]], -1), 1, 0)
+        x = jnp.concatenate([obs, jnp.where(first[:, None], 0.0, before)], -1)
+        weights = jnp.where(jnp.roll(first, -1), 0.0, 1.0)
+        weights = weights / weights.sum()
+        noise = jax.random.normal(noisy, (2, *action.shape))
+        alpha = jnp.exp(state["log_alpha"])
+        features = encoded(state["critic"]["encoder"], x, first)
+
+        def actor_loss(actor: Any) -> Any:
+            chosen, log_prob = drawn(actor, x, first, noise[0])
+            value = all_values(state["critic"]["head"], features, chosen).mean(0)
+            return ((alpha * log_prob - value) * weights).sum(), log_prob
+
+        (loss, log_prob), gradient = jax.value_and_grad(actor_loss, has_aux=True)(state["actor"])
+        moved, first_moments = adam.update(gradient, state["moments"][0])
+        actor = optax.apply_updates(state["actor"], moved)
+        gap = -((log_prob - action_dim) * weights).sum()
+        moved, alpha_moments = slow.update(gap, state["moments"][2])
+        log_alpha = state["log_alpha"] + moved
+        chosen, log_prob = drawn(actor, x, first, noise[1])
+        known = all_values(
+            state["target"]["head"], encoded(state["target"]["encoder"], x, first), chosen
+        )
+        least = known[jax.random.permutation(which, heads)[:2]].min(0)
+        ahead = jnp.roll(least - jnp.exp(log_alpha) * log_prob, -1)
+        goal = reward + GAMMA * ahead
+
+        def critic_loss(critic: Any) -> Any:
+            q = all_values(critic["head"], encoded(critic["encoder"], x, first), action)
+            return (optax.huber_loss(q, goal[None]).mean(0) * weights).sum()
+
+        error, gradient = jax.value_and_grad(critic_loss)(state["critic"])
+        moved, second_moments = adam.update(gradient, state["moments"][1])
+        critic = optax.apply_updates(state["critic"], moved)
+        target = optax.incremental_update(critic, state["target"], TAU)
+        moments = (first_moments, second_moments, alpha_moments)
+        return {
+            "actor": actor,
+            "critic": critic,
+            "target": target,
+            "log_alpha": log_alpha,
+            "moments": moments,
+        }, (loss, error)
+
+    return state, update
+
+
 WORKLOADS: dict[str, tuple[Callable[..., Any], int]] = {
     "sac_small": (partial(soft_actor_critic, 2, (64, 64), 0.0), 100),
     "edac_small": (partial(soft_actor_critic, 10, (64, 64), 1.0), 50),
@@ -249,4 +387,5 @@ WORKLOADS: dict[str, tuple[Callable[..., Any], int]] = {
     "td3_bc": (partial(td3_bc, (256, 256), None), 50),
     "rebrac_small": (partial(td3_bc, (64, 64), (0.01, 0.01)), 100),
     "model_fit": (model_fit, 10),
+    "recurrent": (recurrent, 20),
 }

@@ -74,6 +74,7 @@ PEERS["JAX"] = Peer(
         "sac_n",
         "edac",
         "model_fit",
+        "recurrent",
     ),
     torch=False,
 )

@@ -106,6 +106,10 @@ class EnsembleMLP(nn.Module):
 
     def chosen(self, x: Tensor, members: Tensor) -> Tensor:
         """[B, in] through the members named in `members` [M] int64 alone, to [M, B, out]."""
+        if passes.computes(x, self.weights, self.activation):
+            weights, biases = ([p[members] for p in ps] for ps in (self.weights, self.biases))
+            norms = [p[members] for p in (*self.scales, *self.shifts)]
+            return passes.forward(x, weights, biases, self.activation, norms)
         activate = ACTIVATIONS[self.activation]
         h = x.expand(len(members), *x.shape)
         last = len(self.weights) - 1

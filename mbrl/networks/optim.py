@@ -18,13 +18,16 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float | None =
     their entries that are not numbers become 0 and their norm is at most `clip`."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     gradients = torch.autograd.grad(loss, parameters)
-    if clip is None:
-        step(optimiser, gradients)
-        return
-    for p, gradient in zip(parameters, gradients, strict=True):
-        p.grad = torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
-    torch.nn.utils.clip_grad_norm_(parameters, clip)
-    optimiser.step()
+    step(optimiser, gradients if clip is None else clipped(gradients, clip))
+
+
+def clipped(gradients: Sequence[Tensor], most: float) -> list[Tensor]:
+    """Copies with 0 for what is not a number, scaled so that their common norm is at most `most`,
+    as `torch.nn.utils.clip_grad_norm_` scales."""
+    flat = torch.cat([g.flatten() for g in gradients]).nan_to_num_(0.0, 0.0, 0.0)
+    flat *= (most / (flat.norm() + 1e-6)).clamp_max(1.0)
+    parts = flat.split([g.numel() for g in gradients])
+    return [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)]
 
 
 def step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> None:

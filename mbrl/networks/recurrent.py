@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mbrl.native import passes
+from mbrl.native import recurrent as native
 from mbrl.networks.linear_scan import linear_scan
 
 Kind = Literal["lru", "gru", "none"]
@@ -26,6 +28,22 @@ class NormedLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.leaky_relu(self.norm(self.linear(x)), 0.01)
+
+
+def normed_network(layers: nn.Sequential, x: Tensor) -> Tensor:
+    """`layers` (blocks, then a linear layer) at `x` [..., in], as one compiled pass where it can
+    be."""
+    blocks, last = [b for b in layers if isinstance(b, NormedLayer)], layers[-1]
+    assert isinstance(last, nn.Linear) and len(layers) == len(blocks) + 1
+    linear = [*(b.linear for b in blocks), last]
+    weights: list[Tensor] = [layer.weight for layer in linear]
+    if x.ndim != 2 or not passes.computes(x, weights, "leaky_relu"):
+        out: Tensor = layers(x)
+        return out
+    biases: list[Tensor] = [layer.bias for layer in linear]
+    norms: list[Tensor] = [b.norm.weight for b in blocks]
+    norms += [b.norm.bias for b in blocks]
+    return passes.forward(x, weights, biases, "leaky_relu", norms)
 
 
 @torch.no_grad()
@@ -77,6 +95,14 @@ class LRULayer(nn.Module):
         self.value, self.gate = nn.Linear(width, width), nn.Linear(width, width)
         for layer in (self.value, self.gate):
             uniform_initialisation(layer, generator)
+
+    def in_order(self) -> list[Tensor]:
+        """The parameters in the order of the compiled pass."""
+        return [
+            *(self.nu, self.theta, self.scale, *self.norm.parameters()),
+            *(self.into_real, self.into_imag, self.out_real, self.out_imag, self.skip),
+            *(*self.value.parameters(), *self.gate.parameters()),
+        ]
 
     def decay(self) -> Tensor:
         """lambda [states], complex, of modulus below 1."""
@@ -215,13 +241,30 @@ class MemoryEncoder(nn.Module):
     def forward(self, x: Tensor, first: Tensor) -> Tensor:
         """[T, ..., in_dim] of a tape, or of several side by side, to [T, ..., width]; `first` [T]
         bool marks where sequences begin, on all of them alike."""
+        parameters = self.in_order()
+        if native.computes(x, first, parameters):
+            return native.forward(x[:, : self.in_dim], first, parameters)
         h = self.embed(x[..., : self.in_dim])
         for layer in self.layers:
             h = layer(h, first)
         return h
 
+    def in_order(self) -> list[Tensor]:
+        """All parameters as the compiled pass takes them; none where layers are of another kind."""
+        if not self.layers or not all(isinstance(layer, LRULayer) for layer in self.layers):
+            return []
+        embed = self.embed
+        tensors: list[Tensor] = [*embed.linear.parameters(), *embed.norm.parameters()]
+        for layer in self.layers:
+            assert isinstance(layer, LRULayer)
+            tensors += layer.in_order()
+        return tensors
+
     def memory(self, x: Tensor, first: Tensor) -> Tensor:
         """The memory [T, ..., state_size] after every position; `step` goes on from it."""
+        parameters = self.in_order()
+        if not torch.is_grad_enabled() and native.computes(x, first, parameters):
+            return native.states(x[:, : self.in_dim], first, parameters)
         h, states = self.embed(x[..., : self.in_dim]), []
         for layer in self.layers:
             assert isinstance(layer, LRULayer | GRULayer)
