@@ -10,16 +10,23 @@ from experiments.runs import folders
 from experiments.runs.job import Clock, Job
 from mbrl import data
 from mbrl.data.fingerprint import fingerprint
-from mbrl.precision import set_matmul_precision
+from mbrl.precision import MatmulPrecision, set_matmul_precision
 
 
 def create(
-    name: str, settings: dict[str, Any], seed: int, folder: Path, home: Path | None = None
+    name: str,
+    settings: dict[str, Any],
+    seed: int,
+    folder: Path,
+    home: Path | None = None,
+    *,
+    matmul_precision: MatmulPrecision = "highest",
 ) -> None:
     """Describe a cell in a new folder, ready for `resume`, and the jobs that it shares with others
     under `home`."""
     settings = studies.settings_of(name, settings)
     values = {"study": name, "settings": settings, "seed": seed, "threads": 1}
+    values["matmul_precision"] = matmul_precision
     needs = getattr(studies.module(name), "needs", None)
     if needs is not None and home is not None:
         values["needs"] = {k: str(v) for k, v in needs(settings, seed, home).items()}
@@ -48,13 +55,15 @@ class StudyCell(Job):
     def work(self, quiet: bool, clock: Clock) -> dict[str, Any]:
         values = self.read()
         torch.set_num_threads(values["threads"])
-        set_matmul_precision("highest")
+        precision = values.get("matmul_precision", "highest")  # not in the oldest folders
+        set_matmul_precision(precision)
         study, settings = studies.module(values["study"]), values["settings"]
         facts = {
             "study": {"name": values["study"], "version": study.VERSION},
             "data": self._data(settings.get("data")),
             "seed": values["seed"],
             "threads": values["threads"],
+            "matmul_precision": precision,
         }
         self.manifest(facts, settings.get("device", "cpu"))
         outcome: studies.Outcome = study.measure(settings, values["seed"], self.folder)

@@ -82,8 +82,9 @@ def module(name: str) -> Any:
     on from what it wrote into the job's `folder` before a crash, and `draw(rows, folder, suffix)`,
     which draws the records of each row of a block and returns the files, whose stems end with
     `suffix`. It may have `needs(settings, seed, home)`, which describes under `home` the jobs that
-    cells share and need, and returns their folders by name (see `place`); and `ROWS`, functions
-    that list rows which a table asks for by name."""
+    cells share and need, and returns their folders by name (see `place`); `ROWS`, functions that
+    list rows which a table asks for by name; and `ANY_PRECISION`, True where all of a cell follows
+    the table's `matmul_precision`."""
     if name not in STUDIES:
         raise unknown_name("study", name, STUDIES)
     return importlib.import_module(f"experiments.studies.{name}")
@@ -96,6 +97,12 @@ def settings_of(name: str, values: dict[str, Any]) -> dict[str, Any]:
         if key not in defaults:
             raise unknown_name(f"setting of {name}", key, defaults)
     return defaults | values
+
+
+def takes_precision(name: str) -> bool:
+    """Whether cells of the study may run in another precision of products than the highest: those
+    of a study that starts runs do not all follow it."""
+    return bool(getattr(module(name), "ANY_PRECISION", False))
 
 
 def rows_of(name: str, which: str) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ from mbrl.types import Dataset, Provenance, Transitions
 from world_models import RolloutConfig, TrueDynamics, WorldModel
 
 VERSION = 3
+ANY_PRECISION = True
 DEFAULTS: dict[str, Any] = {
     "reward": "zero",  # of the point mass
     "centre": [9.0, 9.0],  # of the bump or the distance; (9, 9) is at the very edge for k = 10

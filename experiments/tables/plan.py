@@ -176,6 +176,8 @@ class Plan:
             "threads": 1,
         }
         key |= objective_version(key["settings"])
+        if row.matmul_precision != "highest":
+            key["matmul_precision"] = row.matmul_precision
         path = Path(study) / row.folder / f"{seed}.json"
         return Cell(row, Column(study), seed, key, path)
 
@@ -274,11 +276,17 @@ def _study_block(values: dict[str, Any]) -> Block:
             r["label"],
             settings=shared | {k: v for k, v in r.items() if k != "label"},
             seconds=values.get("cell_seconds"),
+            matmul_precision=_precision(values, "highest"),
         )
         for r in given
     ]
     for row in rows:
         studies.settings_of(name, row.settings)
+        if row.matmul_precision != "highest" and not studies.takes_precision(name):
+            raise ConfigError(
+                f"the study {name!r} runs in the highest matmul_precision alone, not in "
+                f"{row.matmul_precision!r}; leave the key out"
+            )
     columns = tuple(Column(m) for m in values["metrics"])
     return Block(values["title"], tuple(rows), columns, tuple(values["seeds"]), name)
 

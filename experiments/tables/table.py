@@ -239,7 +239,14 @@ def _describe(
     table: Plan, cell: Cell, data_fingerprint: str | None, home: Path, folder: Path
 ) -> None:
     if "study" in cell.key:
-        study.create(cell.key["study"], cell.row.settings, cell.seed, folder, home.parent)
+        study.create(
+            cell.key["study"],
+            cell.row.settings,
+            cell.seed,
+            folder,
+            home.parent,
+            matmul_precision=cell.matmul_precision,
+        )
     else:
         assert data_fingerprint is not None
         _describe_run(table, cell, data_fingerprint, home, folder)

@@ -46,6 +46,19 @@ def test_a_cell_takes_the_time_of_all_its_sessions(tmp_path: Path, monkeypatch) 
     assert jobs.seconds(cell) == pytest.approx(110.0, abs=5.0)
 
 
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_a_cell_runs_in_its_precision_and_says_so(tmp_path: Path, monkeypatch, precision) -> None:
+    seen: list[str] = []
+    outcome = studies.Outcome({"x": 1.0}, {})
+    stub = types.SimpleNamespace(VERSION=1, DEFAULTS={}, measure=lambda *_: outcome)
+    monkeypatch.setattr(studies, "module", lambda name: stub)
+    monkeypatch.setattr(study, "set_matmul_precision", seen.append)
+    study.create("stub", {}, 0, tmp_path / "cell", matmul_precision=precision)
+    jobs.resume(tmp_path / "cell", quiet=True)
+    assert seen == [precision]
+    assert folders.read_json(tmp_path / "cell" / "manifest.json")["matmul_precision"] == precision
+
+
 def test_a_record_has_versions_and_the_fingerprint_of_its_data(tmp_path: Path, monkeypatch) -> None:
     """An older record without them is of the same cell."""
     defaults = {"data": "pendulum/expert"}

@@ -69,6 +69,25 @@ def test_a_precision_is_in_the_key_and_the_name_unless_it_is_the_highest(tmp_pat
         plan.load(str(file))
 
 
+def test_the_rows_of_a_study_have_the_precision_of_their_table(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    text = 'study = "edge_of_reach"\nmetrics = ["q"]\nseeds = [0]\n'
+    blocks = '[[blocks]]\ntitle = "a"\nrows = [{ label = "a" }]\nmatmul_precision = "highest"\n'
+    blocks += '[[blocks]]\ntitle = "b"\nrows = [{ label = "b" }]\n'
+    file.write_text(text + 'matmul_precision = "medium"\n' + blocks)
+    first, second = table.all_cells(plan.load(str(file)))
+    assert first.matmul_precision == "highest" and "matmul_precision" not in first.key
+    assert second.matmul_precision == second.key["matmul_precision"] == "medium"
+    for old, new, what in (
+        ('matmul_precision = "medium"', 'matmul_precision = "low"', "'low'"),
+        ("edge_of_reach", "online", "'online' runs in the highest"),
+    ):
+        medium = text + 'matmul_precision = "medium"\n' + blocks
+        file.write_text(medium.replace(old, new).replace('["q"]', '["end"]'))
+        with pytest.raises(ConfigError, match=what):
+            plan.load(str(file))
+
+
 def test_a_sweep_over_one_knob_has_a_column_a_value(tmp_path: Path) -> None:
     file = tmp_path / "knob.toml"
     file.write_text(
