@@ -23,6 +23,7 @@ from algorithms.language.learner import (
 from algorithms.language.models.passes import Pass, passes, together
 from algorithms.language.models.quantised import in_precision
 from algorithms.language.sampling.partial_episodes import make_collector
+from algorithms.language.sampling.rewards import with_rewards
 from algorithms.language.sampling.rollouts import Rollouts, from_plain, plain
 from algorithms.language.settings import LanguageConfig
 from algorithms.language.subnetwork import read
@@ -52,6 +53,7 @@ class LanguagePolicyGradient(LanguageLearner):
         seed: int = 0,
     ) -> None:
         super().__init__(spec, config, device=device, seed=seed)
+        self.task = with_rewards(self.task, self.config.rewards, self.config.reward_retries)
         self.domains = domains_of(self.config, self.task, self.levels)
         self.recipe: Recipe = schedule.fitted(recipe(self.config.recipe), self.config)
         self.trainer: Trainer[Rollouts] = Trainer(

@@ -6,6 +6,7 @@ from typing import Literal
 from algorithms.language import domains, measures, schedule
 from algorithms.language.learner import LanguageLearnerConfig
 from algorithms.language.models.quantised import Precision
+from algorithms.language.sampling.rewards import Place
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks import text_task
 from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Rate
@@ -51,6 +52,8 @@ class LanguageConfig(LanguageLearnerConfig):
     # Of the linear layers' inputs and weights: fp8 or integers, with gradients to full weights.
     sampling_precision: Precision = "full"
     training_precision: Precision = "full"  # the sampler's, or full
+    rewards: Place = "inline"  # where a task's replies are made: where sampling is, or Ray's tasks
+    reward_retries: CountOrZero = 0  # times that a reply is made again where it fails
     # What `old` log-probs are of; None: `start` where the recipe weighs by the sampler's beside
     # them, else `sampling`.
     old: Literal["sampling", "start"] | None = None  # the policy that sampled, or a round's first

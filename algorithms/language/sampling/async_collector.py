@@ -233,10 +233,17 @@ class AsyncCollector:
         self.redundancy, self.ledger = redundancy, ledger(agent.config, drop_late)
 
     def collect(self, agent: LanguagePolicyGradient) -> int:
-        """Wait until a round is there; returns how many updates follow."""
+        """Wait until a round is there; returns how many updates follow. Raises `RuntimeError` where
+        none can come: the ledger lets nothing begin, and nothing is on its way."""
         while (numbers := self.ledger.chosen()) is None:
             self.dispatch(agent)
-            for piece, rows in self.workers.arrived():
+            pieces = self.workers.arrived()
+            if not pieces:
+                raise RuntimeError(
+                    f"version {self.ledger.version} has no round: {self.ledger.begun} groups began "
+                    "and no other may; none is on its way, which is an error of the library"
+                )
+            for piece, rows in pieces:
                 self.record.add("lost" if rows is None else "came", piece)
                 self.ledger.returned(piece, rows)
             if agent.config.drop_equal:
@@ -366,4 +373,5 @@ def worker_config(agent: LanguagePolicyGradient, budget: int | None, threads: in
     c = agent.config
     limits = GenerationLimits(c.sampling, c.turn_tokens)
     device, precision = str(agent.device), c.sampling_precision
-    return WorkerConfig(c.model, c.task, limits, budget, threads, device, precision)
+    places = c.rewards, c.reward_retries
+    return WorkerConfig(c.model, c.task, limits, budget, threads, device, precision, *places)

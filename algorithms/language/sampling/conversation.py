@@ -65,15 +65,8 @@ class Conversation:
         self.kept += said.kept
 
     def finish(self, task: TextTask, codec: Codec, max_turns: int) -> None:
-        """End the turn and hear what the task says; after `max_turns` it is over."""
-        start, stop = self.spans[-1]
-        self.cut = self.tokens[-1] != codec.end
-        self.turns.append(codec.decode(self.tokens[start:stop]))
-        reply = task.reply(self.problem, self.turns)
-        self.replies.append(reply)
-        self.done = reply.done or len(self.turns) >= max_turns
-        if not self.done:
-            self.tokens += codec.between(reply.observation)
+        """End the turn and take in what the task replies; after `max_turns` it is over."""
+        finish_turns([self], task, codec, max_turns)
 
     def up_to(self, turns: int) -> "Conversation":
         """A conversation that begins after the first `turns` of this one, which has more."""
@@ -107,6 +100,22 @@ class Conversation:
             "origins": [(a, b, who) for a, b, who in values.get("origins", [])],
         }
         return cls(**(values | changed))
+
+
+def finish_turns(
+    rows: Sequence[Conversation], task: TextTask, codec: Codec, max_turns: int
+) -> None:
+    """End the turns of all `rows` and take in what the task replies to them."""
+    for row in rows:
+        start, stop = row.spans[-1]
+        row.cut = row.tokens[-1] != codec.end
+        row.turns.append(codec.decode(row.tokens[start:stop]))
+    replies = task.replies([(row.problem, row.turns) for row in rows])
+    for row, reply in zip(rows, replies, strict=True):
+        row.replies.append(reply)
+        row.done = reply.done or len(row.turns) >= max_turns
+        if not row.done:
+            row.tokens += codec.between(reply.observation)
 
 
 def earned(row: Conversation) -> float:
@@ -174,16 +183,16 @@ def advance(
             end=codec.end,
             pad=codec.pad,
         )
-        going, said = [], turn.rows()
+        ended, said = [], turn.rows()
         for place, i in enumerate(alive):
             row, count = rows[i], len(said[place].tokens)
             begun[i] = len(row.tokens) + count - 1  # all but the last token
             left[i] -= count
             row.add_turn_tokens(said[place], version)
             if row.tokens[-1] == codec.end or row.turn_length_so_far == limit:
-                row.finish(task, codec, rounds)
-            if not row.done and left[i] > 0:
-                going.append(place)
+                ended.append(row)
+        finish_turns(ended, task, codec, rounds)
+        going = [place for place, i in enumerate(alive) if not rows[i].done and left[i] > 0]
         if len(going) < len(alive):
             cache = cache.select(torch.tensor(going, dtype=torch.int64, device=device))
         alive = [alive[place] for place in going]

@@ -1,20 +1,21 @@
-"""Replies of tasks as calls without a state, which may be anywhere and may be done again."""
+"""Replies of a task as calls without a state, which may be anywhere and are made again where they
+fail: "RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure", arXiv 2512.22560, has
+rewards as such functions."""
 
-from collections.abc import Sequence
+import copy
+from typing import Literal
 
-from algorithms.language.sampling.rollouts import Rollouts
-from algorithms.language.tasks import text_task
-from algorithms.language.tasks.base import Problem, Reply
+from algorithms.language.tasks.base import TextTask
 from mbrl.distributed.elastic import Elastic
 
-
-def reply(task: str, problem: Problem, turns: Sequence[str]) -> Reply:
-    """What the task of that name says after these turns."""
-    return text_task(task).reply(problem, turns)
+Place = Literal["inline", "ray"]
 
 
-def replies(task: str, rollouts: Rollouts, where: Elastic | None = None) -> list[Reply]:
-    """The last reply to each of the conversations, by `where`, an `Elastic` of `reply` (None: in
-    this process)."""
-    calls = [(task, p, list(t)) for p, t in zip(rollouts.problems, rollouts.turns, strict=True)]
-    return (where or Elastic(reply)).map(calls)
+def with_rewards(task: TextTask, place: Place = "inline", retries: int = 0) -> TextTask:
+    """The task, with its `replies` made in this process or as tasks of Ray, and each again up to
+    `retries` times where it raises or its process dies."""
+    if place == "inline" and retries == 0:
+        return task
+    own = copy.copy(task)
+    own.elsewhere = Elastic(task.reply, place, retries=retries)
+    return own

@@ -17,8 +17,10 @@ import torch
 from algorithms.language.learner import ModelConfig, build_model
 from algorithms.language.models.quantised import Precision, in_precision
 from algorithms.language.sampling.conversation import Conversation, GenerationLimits, advance
+from algorithms.language.sampling.rewards import Place, with_rewards
 from algorithms.language.tasks import text_task
 from mbrl.distributed.cluster import connected
+from mbrl.errors import ConfigError
 
 Weights = dict[str, np.ndarray]
 PATIENCE = 3  # deaths in a row, for each worker, before any work is done
@@ -36,6 +38,8 @@ class WorkerConfig:
     threads: int = 1
     device: str = "cpu"
     precision: Precision = "full"
+    rewards: Place = "inline"
+    reward_retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class WorkerModel:
     def __init__(self, config: WorkerConfig) -> None:
         self.config, self.version = config, -1
         device = torch.device(config.device)
-        self.task = text_task(config.task)
+        self.task = with_rewards(text_task(config.task), config.rewards, config.reward_retries)
         self.model, self.codec = build_model(config.model, torch.Generator().manual_seed(0), device)
 
     def generate(self, work: Work, weights: Weights | None) -> list[dict[str, Any]]:
@@ -115,6 +119,11 @@ class Processes:
     is done: the next ones would as well."""
 
     def __init__(self, config: WorkerConfig, count: int) -> None:
+        if config.rewards == "ray":
+            raise ConfigError(
+                "rewards is 'ray', and processes of this machine are not Ray's; take workers of "
+                "kind ray, or rewards 'inline'"
+            )
         self.config = config
         self.context, self.deaths = multiprocessing.get_context("spawn"), 0
         self.workers = [self._hire() for _ in range(count)]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from mbrl.distributed.elastic import Elastic
 from mbrl.errors import ConfigError
 
 HELD_OUT = 8  # one problem in so many is for evaluation alone
@@ -104,6 +105,7 @@ class TextTask(ABC):
     splits: ClassVar[bool] = True  # False: too few problems to hold any out
     # Texts of any characters with many right answers, for models with a tokenizer of their own.
     open_text: ClassVar[bool] = False
+    elsewhere: Elastic | None = None  # who makes `replies`; None: this process, each once
 
     def problem(self, level: int, rng: random.Random, *, held_out: bool | None = None) -> Problem:
         """A problem of difficulty `level`, drawn with `rng`: one of those held out from training,
@@ -129,6 +131,13 @@ class TextTask(ABC):
     def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
         """What comes back after the last of `turns`, none of which ended the problem before. After
         turn number `max_turns` it is always done."""
+
+    def replies(self, calls: Sequence[tuple[Problem, Sequence[str]]]) -> list[Reply]:
+        """`reply` to each of several conversations, (problem, turns) each. Raises `RuntimeError`
+        for one that failed however often it was made, where it may be made `elsewhere`."""
+        if self.elsewhere is None:
+            return [self.reply(problem, turns) for problem, turns in calls]
+        return self.elsewhere.map(calls)
 
     @abstractmethod
     def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:

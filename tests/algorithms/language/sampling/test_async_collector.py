@@ -378,3 +378,12 @@ def test_shares_of_what_is_learned_are_replayed(tmp_path: Path) -> None:
     assert sum(agent.domains.counts) > 0
     pairs = zip(agent.model.parameters(), again.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_run_that_can_go_nowhere_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it would where the rule of admission were wrong: it says so, and does not wait."""
+    agent = learner()
+    collector = AsyncCollector(agent, Inline(worker_config(agent, None, 1)))
+    monkeypatch.setattr(type(collector.ledger), "may_begin", lambda ledger: 0)
+    with pytest.raises(RuntimeError, match="0 groups began"):
+        collector.collect(agent)

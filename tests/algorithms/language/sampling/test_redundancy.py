@@ -1,6 +1,8 @@
 """Groups with more conversations than are learned from, groups that are given up, and rewards that
 are done again."""
 
+import dataclasses
+import hashlib
 import os
 from collections import Counter
 from pathlib import Path
@@ -18,8 +20,9 @@ from algorithms.language.sampling.async_collector import (
     opened,
     worker_config,
 )
-from algorithms.language.sampling.rewards import replies, reply
-from algorithms.language.sampling.workers import Inline
+from algorithms.language.sampling.rewards import Place
+from algorithms.language.sampling.workers import Inline, Processes, WorkerModel
+from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.distributed.elastic import Elastic
 from mbrl.errors import ConfigError
@@ -114,44 +117,64 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="redundancy -1"):
         AsyncCollector(agent, Inline(worker_config(agent, None, 1)), redundancy=-1)
     with pytest.raises(ConfigError, match="kind is 'rya'"):
-        Elastic(reply, "rya")  # type: ignore[arg-type]
+        Elastic(print, "rya")  # type: ignore[arg-type]
 
 
 class Unsteady:
-    """Fails the first times, or ends its process then, as marks in a folder say."""
+    """A task's replies that fail the first times, or end their process then, as marks in a folder
+    say."""
 
-    def __init__(self, folder: Path, times: int, dies: bool) -> None:
+    def __init__(self, folder: Path, times: int, dies: bool = False) -> None:
         self.folder, self.times, self.dies = folder, times, dies
 
-    def __call__(self, task: str, problem: Problem, turns: list[str]) -> Reply:
-        mark = self.folder / "-".join(map(str, problem.facts.values()))
+    def __call__(self, problem: Problem, turns: list[str]) -> Reply:
+        asked = "-".join(map(str, [*problem.facts.values(), *turns]))
+        mark = self.folder / hashlib.sha256(asked.encode()).hexdigest()
         count = len(mark.read_text()) if mark.exists() else 0
         mark.write_text("x" * (count + 1))
         if count < self.times:
             if self.dies:
                 os._exit(1)
             raise OSError("no answer")
-        return reply(task, problem, turns)
+        return text_task("guessing").reply(problem, turns)
 
 
-def test_rewards_are_those_of_the_task_and_are_done_again(tmp_path: Path) -> None:
-    agent = told_learner("guessing", "grpo")
-    rollouts = agent.sample_round()
-    expected = [row[-1] for row in rollouts.replies]
-    assert replies("guessing", rollouts) == expected
-    unsteady = Unsteady(tmp_path, 2, dies=False)
-    assert replies("guessing", rollouts, Elastic(unsteady, retries=2)) == expected
+def unsteady(replies: Unsteady, place: Place, retries: int) -> LanguagePolicyGradient:
+    """A learner whose task replies so; the settings are those of a run."""
+    config = dataclasses.replace(
+        told_learner("guessing", "grpo").config, rewards=place, reward_retries=retries
+    )
+    agent = LanguagePolicyGradient(config=config)
+    assert agent.task.elsewhere is not None
+    agent.task.elsewhere.function = replies
+    return agent
+
+
+def test_rewards_that_fail_are_made_again_and_change_nothing(tmp_path: Path) -> None:
+    expected = LanguagePolicyGradient(config=told_learner("guessing", "grpo").config).sample_round()
+    got = unsteady(Unsteady(tmp_path, 2), "inline", 2).sample_round()
+    assert got.replies == expected.replies and torch.equal(got.tokens, expected.tokens)
+    assert len(list(tmp_path.iterdir())) > 0
+    other = tmp_path / "other"
+    other.mkdir()
     with pytest.raises(RuntimeError, match="failed 2 times: no answer"):
-        replies("guessing", rollouts, Elastic(Unsteady(tmp_path / "..", 9, False), retries=1))
+        unsteady(Unsteady(other, 9), "inline", 1).sample_round()
+
+
+def test_workers_have_the_rewards_of_the_run() -> None:
+    config = dataclasses.replace(learner().config, reward_retries=3)
+    asked = worker_config(LanguagePolicyGradient(config=config), None, 1)
+    elsewhere = WorkerModel(asked).task.elsewhere
+    assert elsewhere is not None and elsewhere.retries == 3
+    with pytest.raises(ConfigError, match="rewards is 'ray'"):
+        Processes(dataclasses.replace(asked, rewards="ray"), 1)
 
 
 @pytest.mark.long
 def test_a_killed_reward_task_changes_nothing(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")
-    agent = told_learner("guessing", "grpo")
-    rollouts = agent.sample_round()
-    expected = [row[-1] for row in rollouts.replies]
-    where = Elastic(Unsteady(tmp_path, 1, dies=True), "ray")
-    assert replies("guessing", rollouts, where) == expected
+    expected = LanguagePolicyGradient(config=told_learner("guessing", "grpo").config).sample_round()
+    got = unsteady(Unsteady(tmp_path, 1, dies=True), "ray", 3).sample_round()
     ray.shutdown()
+    assert got.replies == expected.replies and torch.equal(got.tokens, expected.tokens)
     assert len(list(tmp_path.iterdir())) > 0
