@@ -280,101 +280,90 @@ def encoded(p: Any, x: Any, first: Any) -> Any:
     return x + value * jax.nn.sigmoid(gate)
 
 
+LENGTH, OF_EPISODE, HEADS, HIDDEN = 512, 200, 5, (64, 64)  # of NEUBAY's local preset
+
+
+def tape(data: tuple[Any, ...], key: Any) -> tuple[Any, ...]:
+    """Random episodes one after the other: inputs, where episodes begin, actions, rewards, and the
+    weights of positions."""
+    episodes = jax.random.randint(key, (-(-LENGTH // OF_EPISODE),), 0, len(data[0]) // OF_EPISODE)
+    index = (episodes[:, None] * OF_EPISODE + jnp.arange(OF_EPISODE)).reshape(-1)[:LENGTH]
+    obs, action, reward, _ = (column[index] for column in data)
+    first = jnp.arange(LENGTH) % OF_EPISODE == 0
+    before = jnp.roll(jnp.concatenate([action, reward[:, None]], -1), 1, 0)
+    x = jnp.concatenate([obs, jnp.where(first[:, None], 0.0, before)], -1)
+    weights = jnp.where(jnp.roll(first, -1), 0.0, 1.0)
+    return x, first, action, reward, weights / weights.sum()
+
+
+def of_history(actor: Any, x: Any, first: Any, noise: Any) -> tuple[Any, Any]:
+    """Actions along a tape, and their log-probabilities."""
+    features = encoded(actor["encoder"], x, first)
+    mean, log_std = jnp.split(apply(actor["head"], features, jax.nn.leaky_relu), 2, -1)
+    log_std = jnp.clip(log_std, -5.0, 2.0)
+    pre = mean + jnp.exp(log_std) * noise
+    gaussian = -0.5 * noise**2 - log_std - HALF_LOG_2PI
+    squash = 2.0 * (jnp.log(2.0) - pre - jax.nn.softplus(-2.0 * pre))
+    return jnp.tanh(pre), (gaussian - squash).sum(-1)
+
+
+def head_values(head: Any, features: Any, action: Any) -> Any:
+    return apply(head, jnp.concatenate([features, action], -1), jax.nn.leaky_relu)[..., 0]
+
+
 def recurrent(data: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
-    """NEUBAY's learner at the sizes of its local preset: tapes of 512 positions of episodes of 200,
-    five heads of the critic, the least of two random ones as the target."""
-    length, of_episode, heads, hidden = 512, 200, 5, (64, 64)
+    """NEUBAY's learner, with the least of two random heads as the target."""
     obs_dim, action_dim = data[0].shape[1], data[1].shape[1]
-    keys = jax.random.split(jax.random.PRNGKey(0), 4)
-    size = obs_dim + action_dim + 1
-    leaky = jax.nn.leaky_relu
+    keys, size = jax.random.split(jax.random.PRNGKey(0), 4), obs_dim + action_dim + 1
     actor = {
         "encoder": encoder(keys[0], size, 64, 64),
-        "head": network(keys[1], (64, *hidden, 2 * action_dim), norm=True),
+        "head": network(keys[1], (64, *HIDDEN, 2 * action_dim), norm=True),
     }
     critic = {
         "encoder": encoder(keys[2], size, 64, 64),
-        "head": network(keys[3], (64 + action_dim, *hidden, 1), heads, norm=True),
+        "head": network(keys[3], (64 + action_dim, *HIDDEN, 1), HEADS, norm=True),
     }
-    adam = optax.chain(
-        optax.clip_by_global_norm(1000.0),
-        optax.multi_transform(
-            {"encoder": optax.adam(3e-4), "head": optax.adam(1e-3)},
-            {"encoder": "encoder", "head": "head"},
-        ),
-    )
+    rates = {"encoder": optax.adam(3e-4), "head": optax.adam(1e-3)}
+    each = optax.multi_transform(rates, {name: name for name in rates})
+    adam = optax.chain(optax.clip_by_global_norm(1000.0), each)
     slow = optax.adam(1e-3)
-    state = {
-        "actor": actor,
-        "critic": critic,
-        "target": jax.tree.map(jnp.copy, critic),
-        "log_alpha": jnp.log(jnp.array(0.2)),
-        "moments": (adam.init(actor), adam.init(critic), slow.init(jnp.zeros(()))),
-    }
-
-    def drawn(actor: Any, x: Any, first: Any, noise: Any) -> tuple[Any, Any]:
-        features = encoded(actor["encoder"], x, first)
-        mean, log_std = jnp.split(apply(actor["head"], features, leaky), 2, -1)
-        log_std = jnp.clip(log_std, -5.0, 2.0)
-        pre = mean + jnp.exp(log_std) * noise
-        gaussian = -0.5 * noise**2 - log_std - HALF_LOG_2PI
-        squash = 2.0 * (jnp.log(2.0) - pre - jax.nn.softplus(-2.0 * pre))
-        return jnp.tanh(pre), (gaussian - squash).sum(-1)
-
-    def all_values(head: Any, features: Any, action: Any) -> Any:
-        return apply(head, jnp.concatenate([features, action], -1), leaky)[..., 0]
+    target, log_alpha = jax.tree.map(jnp.copy, critic), jnp.log(jnp.array(0.2))
+    moments = adam.init(actor), adam.init(critic), slow.init(log_alpha)
 
     def update(state: Any, key: Any) -> Any:
+        actor, critic, target, log_alpha, (of_actor, of_critic, of_alpha) = state
         draw, noisy, which = jax.random.split(key, 3)
-        episodes = jax.random.randint(draw, (-(-length // of_episode),), 0, len(data[0]) // 200)
-        index = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)[:length]
-        obs, action, reward, _ = (column[index] for column in data)
-        first = jnp.arange(length) % of_episode == 0
-        before = jnp.roll(jnp.concatenate([action, reward[:, None]], -1), 1, 0)
-        x = jnp.concatenate([obs, jnp.where(first[:, None], 0.0, before)], -1)
-        weights = jnp.where(jnp.roll(first, -1), 0.0, 1.0)
-        weights = weights / weights.sum()
-        noise = jax.random.normal(noisy, (2, *action.shape))
-        alpha = jnp.exp(state["log_alpha"])
-        features = encoded(state["critic"]["encoder"], x, first)
+        x, first, action, reward, weights = tape(data, draw)
+        noise, alpha = jax.random.normal(noisy, (2, *action.shape)), jnp.exp(log_alpha)
+        features = encoded(critic["encoder"], x, first)
 
         def actor_loss(actor: Any) -> Any:
-            chosen, log_prob = drawn(actor, x, first, noise[0])
-            value = all_values(state["critic"]["head"], features, chosen).mean(0)
+            chosen, log_prob = of_history(actor, x, first, noise[0])
+            value = head_values(critic["head"], features, chosen).mean(0)
             return ((alpha * log_prob - value) * weights).sum(), log_prob
 
-        (loss, log_prob), gradient = jax.value_and_grad(actor_loss, has_aux=True)(state["actor"])
-        moved, first_moments = adam.update(gradient, state["moments"][0])
-        actor = optax.apply_updates(state["actor"], moved)
-        gap = -((log_prob - action_dim) * weights).sum()
-        moved, alpha_moments = slow.update(gap, state["moments"][2])
-        log_alpha = state["log_alpha"] + moved
-        chosen, log_prob = drawn(actor, x, first, noise[1])
-        known = all_values(
-            state["target"]["head"], encoded(state["target"]["encoder"], x, first), chosen
-        )
-        least = known[jax.random.permutation(which, heads)[:2]].min(0)
-        ahead = jnp.roll(least - jnp.exp(log_alpha) * log_prob, -1)
-        goal = reward + GAMMA * ahead
+        (loss, log_prob), gradient = jax.value_and_grad(actor_loss, has_aux=True)(actor)
+        moved, of_actor = adam.update(gradient, of_actor)
+        actor = optax.apply_updates(actor, moved)
+        moved, of_alpha = slow.update(-((log_prob - action_dim) * weights).sum(), of_alpha)
+        log_alpha = log_alpha + moved
+        chosen, log_prob = of_history(actor, x, first, noise[1])
+        ahead = encoded(target["encoder"], x, first)
+        two = jax.random.permutation(which, HEADS)[:2]
+        least = head_values(target["head"], ahead, chosen)[two].min(0)
+        goal = reward + GAMMA * jnp.roll(least - jnp.exp(log_alpha) * log_prob, -1)
 
         def critic_loss(critic: Any) -> Any:
-            q = all_values(critic["head"], encoded(critic["encoder"], x, first), action)
+            q = head_values(critic["head"], encoded(critic["encoder"], x, first), action)
             return (optax.huber_loss(q, goal[None]).mean(0) * weights).sum()
 
-        error, gradient = jax.value_and_grad(critic_loss)(state["critic"])
-        moved, second_moments = adam.update(gradient, state["moments"][1])
-        critic = optax.apply_updates(state["critic"], moved)
-        target = optax.incremental_update(critic, state["target"], TAU)
-        moments = (first_moments, second_moments, alpha_moments)
-        return {
-            "actor": actor,
-            "critic": critic,
-            "target": target,
-            "log_alpha": log_alpha,
-            "moments": moments,
-        }, (loss, error)
+        error, gradient = jax.value_and_grad(critic_loss)(critic)
+        moved, of_critic = adam.update(gradient, of_critic)
+        critic = optax.apply_updates(critic, moved)
+        target = optax.incremental_update(critic, target, TAU)
+        return (actor, critic, target, log_alpha, (of_actor, of_critic, of_alpha)), (loss, error)
 
-    return state, update
+    return (actor, critic, target, log_alpha, moments), update
 
 
 WORKLOADS: dict[str, tuple[Callable[..., Any], int]] = {

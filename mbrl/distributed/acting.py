@@ -1,6 +1,7 @@
 """Workers that step environments and a trainer that learns from their episodes, joined by streams
 (see `streams`; SRL, arXiv 2306.16688)."""
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from mbrl.collector import no_limit
 from mbrl.distributed.streams import InferenceStream, SampleStream
 from mbrl.errors import ConfigError
+from mbrl.networks import ActionScale
 from mbrl.tasks import Task, as_live
 from mbrl.training import Metrics
 from mbrl.types import Transitions
@@ -21,7 +24,7 @@ Latency = Callable[[np.random.Generator], float]
 @dataclass(frozen=True)
 class Episode:
     """Episode `number` of environment `env`: `obs` [T, S] to `truncated` [T], and the `version` [T]
-    of the policy that chose each action."""
+    of the policy that chose each action. Continuous actions are as drawn, before their squash."""
 
     env: int
     number: int
@@ -57,9 +60,11 @@ class EnvironmentWorker:
     uniform numbers from its own generator, by `seed` and its number, so that its episodes depend on
     the policy alone, however many workers, rings and batches there are.
 
-    `latency` gives the seconds that a step of a group takes beside its computing (an artificial
-    wait, drawn from a generator of the worker's). Raises `ConfigError` for tasks that are not pure
-    functions, or without a limit or discrete actions."""
+    A task's environments may be this library's or gymnasium's. Of continuous actions the policy
+    gives the draw before the squash (`GaussianActs`), from as many uniform numbers as they have
+    dimensions. `latency` gives the seconds that a step of a group takes beside its computing (an
+    artificial wait, drawn from a generator of the worker's). Raises `ConfigError` for tasks without
+    a limit, or that do not allow all their actions everywhere."""
 
     def __init__(
         self,
@@ -76,14 +81,13 @@ class EnvironmentWorker:
         if ring < 1 or size < 1:
             raise ConfigError(f"ring is {ring} and size {size}; both must be at least 1")
         limit = task.spec.max_episode_steps
-        if as_live(task) is not None or limit is None or not task.spec.discrete:
-            raise ConfigError(
-                f"an environment worker cannot step {task.spec.task!r}: it takes this library's "
-                "own tasks with discrete actions and a limit, as CartPole-v1"
-            )
+        if limit is None:
+            raise ConfigError(no_limit(task.spec.task))
         torch.set_num_threads(1)
         self.task, self.inference, self.samples, self.latency = task, inference, samples, latency
-        self.limit = limit
+        self.limit, self.environments = limit, as_live(task)
+        self.scale = None if task.spec.discrete else ActionScale(task.spec)
+        self.numbers = () if task.spec.discrete else (task.spec.action_dim,)  # uniform, an action
         places = [self._place(first + i, seed) for i in range(ring * size)]
         self.ring = [places[k * size : (k + 1) * size] for k in range(ring)]
         self.tickets: list[Any] = [None] * ring
@@ -95,7 +99,14 @@ class EnvironmentWorker:
 
     def _place(self, env: int, seed: int) -> Place:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + env)
-        return Place(env, generator, self.task.reset(1, generator))
+        state = self.task.reset(1, generator)
+        if self.environments is not None and self.environments.action_mask(state) is not None:
+            self.environments.release(state)
+            raise ConfigError(
+                f"an environment worker cannot step {self.task.spec.task!r}: its states do not all "
+                "allow all actions; collect from it with `learn` or `run`"
+            )
+        return Place(env, generator, state)
 
     def run(self, episodes: int | None = None, seconds: float | None = None) -> dict[str, float]:
         """Go on until every environment has had `episodes` more, or for so many seconds; what it
@@ -146,7 +157,8 @@ class EnvironmentWorker:
         self.tickets[k] = None
         if places:
             obs = self.task.observe(torch.cat([p.state for p in places])).numpy()
-            uniform = [torch.rand(1, generator=p.generator, dtype=torch.float64) for p in places]
+            shape, exact = (1, *self.numbers), torch.float64
+            uniform = [torch.rand(shape, generator=p.generator, dtype=exact) for p in places]
             self.tickets[k] = places, obs, self.inference.ask(obs, torch.cat(uniform).numpy())
 
     def _advance(self, k: int) -> None:
@@ -156,13 +168,17 @@ class EnvironmentWorker:
         answered = time.perf_counter()
         self.waiting += answered - began
         state = torch.cat([p.state for p in places])
-        step = self.task.step(state, torch.from_numpy(np.asarray(action)))
+        drawn = torch.from_numpy(np.asarray(action))
+        taken = drawn if self.scale is None else self.scale.to_task(torch.tanh(drawn).float())
+        step = self.task.step(state, taken)
         if self.latency is not None:
             time.sleep(self.latency(self.draws))
         next_obs, reward = step.obs.numpy(), step.reward.numpy()
         terminated = step.terminated.numpy()
+        cut = [False] * len(places) if step.truncated is None else step.truncated.tolist()
         for i, place in enumerate(places):
-            truncated = not terminated[i] and len(place.steps["reward"]) + 1 == self.limit
+            limited = len(place.steps["reward"]) + 1 == self.limit and not terminated[i]
+            truncated = limited or cut[i]
             row = (obs[i], action[i], reward[i], next_obs[i], terminated[i], truncated, version)
             for name, value in zip(STEP, row, strict=True):
                 place.steps[name].append(value)
@@ -178,7 +194,17 @@ class EnvironmentWorker:
         self.held.append(Episode(place.env, place.number, **steps))
         place.number += 1
         place.steps = {name: [] for name in STEP}
-        place.state = self.task.reset(1, place.generator)
+        if self.environments is None:
+            place.state = self.task.reset(1, place.generator)
+        else:
+            everyone = torch.ones(1, dtype=torch.bool)
+            place.state = self.environments.restart(place.state, everyone, place.generator)
+
+    def close(self) -> None:
+        """Give back gymnasium's environments."""
+        if self.environments is not None:
+            for place in itertools.chain(*self.ring):
+                self.environments.release(place.state)
 
 
 def run_together(workers: Sequence[EnvironmentWorker], episodes: int) -> None:

@@ -20,7 +20,7 @@ from mbrl.distributed.cluster import connected, placed
 from mbrl.errors import ConfigError
 
 Act = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Actions [B] from observations [B, S] and uniform numbers [B]."""
+"""Actions [B] from observations [B, S] and uniform numbers [B], or [B, A] from [B, A]."""
 
 
 class Answer(NamedTuple):
@@ -44,6 +44,21 @@ class CategoricalActs:
         below = torch.softmax(logits, -1).cumsum(-1)[:, :-1] < torch.from_numpy(uniform)[:, None]
         actions: np.ndarray = below.sum(-1).numpy()
         return actions
+
+
+class GaussianActs:
+    """What a policy with a `distribution` before its squash draws [B, A], as a function of uniform
+    numbers [B, A] by the inverse of the normal distribution function, in float64."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy.double()
+
+    @torch.no_grad()
+    def __call__(self, obs: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        mean, log_std = self.policy.distribution(torch.from_numpy(obs).double())
+        inside = torch.from_numpy(uniform).clamp(1e-12, 1.0 - 1e-12)
+        drawn: np.ndarray = (mean + log_std.exp() * torch.special.ndtri(inside)).float().numpy()
+        return drawn
 
 
 class PolicyWorker:

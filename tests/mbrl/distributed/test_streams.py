@@ -1,18 +1,22 @@
 """Environments, a policy and a trainer joined by streams, against one loop over one environment."""
 
+import copy
 import dataclasses
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
 from mbrl.distributed.acting import STEP, EnvironmentWorker, Episode, learn, run_together
 from mbrl.distributed.streams import (
     CategoricalActs,
+    GaussianActs,
     InlineInference,
     InlineSamples,
     NullSamples,
@@ -22,8 +26,9 @@ from mbrl.distributed.streams import (
     RoundRobinSamples,
 )
 from mbrl.errors import ConfigError
-from mbrl.networks import CategoricalPolicy
+from mbrl.networks import CategoricalPolicy, SquashedGaussianPolicy
 from mbrl.tasks import make
+from mbrl.tasks.gym_task import GymTask
 
 TASK = make("CartPole-v1")
 TASK.spec = dataclasses.replace(TASK.spec, max_episode_steps=30)
@@ -165,8 +170,10 @@ def test_what_does_not_fit_is_refused() -> None:
     stream = InlineInference(PolicyWorker(CategoricalActs(policy()), 1))
     with pytest.raises(ConfigError, match="ring is 0"):
         EnvironmentWorker(TASK, stream, NullSamples(), ring=0)
-    with pytest.raises(ConfigError, match="cannot step 'Pendulum-v1'"):
-        EnvironmentWorker(make("Pendulum-v1"), stream, NullSamples())
+    endless = make("Pendulum-v1")
+    endless.spec = dataclasses.replace(endless.spec, max_episode_steps=None)
+    with pytest.raises(ConfigError, match="no episode limit"):
+        EnvironmentWorker(endless, stream, NullSamples())
     with pytest.raises(ConfigError, match="either how many episodes"):
         EnvironmentWorker(TASK, stream, NullSamples()).run()
     with pytest.raises(ConfigError, match="the sample stream is full"):
@@ -177,16 +184,62 @@ def test_what_does_not_fit_is_refused() -> None:
         learn(PolicyGradient(TASK.spec, PolicyGradientConfig(group=1)), [])
 
 
+@pytest.mark.parametrize(("ring", "size"), [(1, 4), (2, 2)])
+def test_continuous_actions_and_gymnasiums_environments(ring: int, size: int) -> None:
+    """Against a loop over gymnasium's own environment, with scipy's normal quantiles."""
+    task = GymTask("Pendulum-v1")
+    task.spec = dataclasses.replace(task.spec, max_episode_steps=20)
+    net = SquashedGaussianPolicy(task.spec, (8,), generator=torch.Generator().manual_seed(0))
+    samples, stream = InlineSamples(), InlineInference(PolicyWorker(GaussianActs(net), 3))
+    worker = EnvironmentWorker(task, stream, samples, ring=ring, size=size, seed=2)
+    run_together([worker], 2)
+    worker.close()
+    got = sorted(samples.take(8) or [], key=lambda e: (e.env, e.number))
+    for env in range(4):
+        draw = torch.Generator().manual_seed(2 * 1_000_003 + env)
+        own = gymnasium.make("Pendulum-v1")
+        for number in range(2):
+            episode = got[2 * env + number]
+            assert (episode.env, episode.number, len(episode)) == (env, number, 20)
+            obs = own.reset(seed=int(torch.randint(2**31 - 1, (1,), generator=draw)))[0]
+            for t in range(20):
+                uniform = torch.rand((1, 1), generator=draw, dtype=torch.float64)
+                with torch.no_grad():
+                    mean, log_std = net.distribution(torch.from_numpy(obs)[None].double())
+                noise = stats.norm.ppf(float(uniform))
+                drawn = np.float32(float(mean) + np.exp(float(log_std)) * noise)
+                obs, reward, *_ = own.step(2.0 * np.tanh(np.array([drawn])))
+                assert episode.action[t, 0] == pytest.approx(drawn, abs=1e-5)
+                assert episode.reward[t] == pytest.approx(float(reward), abs=1e-4)
+                np.testing.assert_allclose(episode.next_obs[t], obs, atol=1e-4)
+            assert episode.truncated.tolist() == [False] * 19 + [True]
+            assert not episode.terminated.any()
+
+
+def test_a_trainer_learns_from_continuous_actions() -> None:
+    task = make("Pendulum-v1")
+    task.spec = dataclasses.replace(task.spec, max_episode_steps=10)
+    config = PolicyGradientConfig(envs=2, group=1, hidden=(8,), epochs=1, minibatches=1)
+    learner = PolicyGradient(task.spec, config, seed=0)
+    before, acting = copy.deepcopy(learner.policy), copy.deepcopy(learner.policy)
+    samples, stream = InlineSamples(), InlineInference(PolicyWorker(GaussianActs(acting), 1))
+    run_together([EnvironmentWorker(task, stream, samples, size=1, ring=2)], 1)
+    updates, metrics = learn(learner, samples.take(2) or [])
+    assert updates == 1 and all(torch.isfinite(torch.as_tensor(v)) for v in metrics.values())
+    same = zip(before.parameters(), learner.policy.parameters(), strict=True)
+    assert not all(torch.equal(a, b) for a, b in same)
+
+
 def agent() -> PolicyGradient:
     config = PolicyGradientConfig(envs=8, group=1, hidden=(8,), epochs=2, minibatches=2)
     return PolicyGradient(TASK.spec, config, seed=3)
 
 
 def acts_of(learner: PolicyGradient) -> CategoricalActs:
-    copy = policy()
-    copy.net = type(copy.net)(4, (8,), 2, activation="tanh")
-    copy.load_state_dict(learner.policy.state_dict())
-    return CategoricalActs(copy)
+    own = policy()
+    own.net = type(own.net)(4, (8,), 2, activation="tanh")
+    own.load_state_dict(learner.policy.state_dict())
+    return CategoricalActs(own)
 
 
 def trained(rounds: int) -> PolicyGradient:
