@@ -1,6 +1,8 @@
 """Critics of whole turns: what they are fitted to, what they are fitted on, what they find."""
 
+import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from algorithms.language import tasks
 from algorithms.language.measures import utterances
 from algorithms.language.measures.utterances import DISCOUNT, Utterances, ended_after
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language.tasks.base import Problem, Reply, TextTask
 from mbrl.errors import ConfigError
 from mbrl.training import train
 from tests.algorithms.language.cases import (
@@ -138,6 +141,67 @@ def test_critics_find_the_values_of_the_policy(monkeypatch: pytest.MonkeyPatch) 
     assert float(v.mean()) == pytest.approx(float(won), abs=0.15)
     right = found.success
     assert float(q[right].mean()) > float(q[~right].mean()) + 0.3
+
+
+class Even(TextTask):
+    """Two turns of a character each: won where both have even codes."""
+
+    name, title = "even", "two even characters"
+    splits, levels, trained = False, (1,), (1,)
+    max_turns, turn_length, prompt_length = 2, 1, 1
+
+    def draw(self, level: int, rng: random.Random) -> Problem:
+        return Problem("s", level)
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
+        if len(turns) == 1:
+            return Reply(done=False, observation="+")
+        won = all(ord(c) % 2 == 0 for turn in turns for c in turn)
+        return Reply(float(won), success=won)
+
+    def demonstration(self, problem: Problem, turns: Sequence[str], rng: random.Random) -> str:
+        return "b"
+
+
+@pytest.mark.long
+def test_critics_find_the_values_of_a_dynamic_programme(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a policy that stays as it is, whose first and second turns are enumerated."""
+    monkeypatch.setitem(tasks.TASKS, "even", Even())
+    monkeypatch.setattr(utterances, "STEPS", 100)
+    agent = learner("even", "archer", turn_tokens=1, prompts=8, group=8)
+    part, codec = part_of(agent, Utterances), agent.codec
+    for p in agent.model.parameters():
+        p.data.mul_(0.4 if p.ndim == 2 else 1.0)
+    part.begin()
+    for group in part.optimisers["utterances"].param_groups:
+        group["lr"] = 3e-3
+    start = codec.opening("s")
+
+    def policy(tokens: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            features = agent.model.features(torch.tensor([tokens]))[0, -1]
+            return torch.softmax(agent.model.head(features), -1)
+
+    first = policy(start)
+    even = torch.tensor(
+        [all(ord(c) % 2 == 0 for c in codec.decode([t])) for t in range(len(first))]
+    )
+    after = [policy([*start, token, *codec.between("+")]) for token in range(len(first))]
+    exact = DISCOUNT * even * torch.stack([(p * even).sum() for p in after])
+    values, worth = [], []
+    for round_ in range(14):
+        part.roll_out([agent.task.draw(1, random.Random(0))] * 8)
+        if round_ >= 8:
+            values.append(features(part.heads, start)[2:].mean())
+            known = [
+                features(part.heads, [*start, token])[:2].mean() for token in range(len(first))
+            ]
+            worth.append(torch.stack(known))
+    value, q = torch.stack(values).mean(), torch.stack(worth).mean(0)
+    assert float(value) == pytest.approx(float((first * exact).sum()), abs=0.04)
+    spread = (first * (exact - (first * exact).sum()).square()).sum().sqrt()
+    error = (first * (q - exact).square()).sum().sqrt()
+    assert float(spread) > 0.15 and float(error) < 0.07
 
 
 def test_it_refuses_a_horizon() -> None:
