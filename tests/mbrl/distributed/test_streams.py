@@ -216,6 +216,19 @@ def test_continuous_actions_and_gymnasiums_environments(ring: int, size: int) ->
             assert not episode.terminated.any()
 
 
+def test_an_environment_may_end_its_episode_before_the_limit() -> None:
+    task = GymTask("tests.mbrl.own_environments:Corridor", masked=False, limit=3)
+    task.spec = dataclasses.replace(task.spec, max_episode_steps=50)
+    samples = InlineSamples()
+    stream = InlineInference(PolicyWorker(lambda obs, uniform: np.zeros(len(obs), int), 1))
+    run_together([EnvironmentWorker(task, stream, samples, ring=1)], 1)
+    (episode,) = samples.take(1) or []
+    assert episode.truncated.tolist() == [False, False, True] and not episode.terminated.any()
+    masked = GymTask("tests.mbrl.own_environments:Corridor")
+    with pytest.raises(ConfigError, match="do not all allow all actions"):
+        EnvironmentWorker(masked, stream, samples, ring=1)
+
+
 def test_a_trainer_learns_from_continuous_actions() -> None:
     task = make("Pendulum-v1")
     task.spec = dataclasses.replace(task.spec, max_episode_steps=10)

@@ -172,3 +172,12 @@ def test_other_optimisers_are_left_to_pytorch() -> None:
         weights[0].grad = torch.ones(3)
         optimiser.step()
         assert not passes.adam_step(optimiser, [torch.ones(3)])
+
+
+def test_chosen_members_are_those_members() -> None:
+    draw = torch.Generator().manual_seed(0)
+    net = EnsembleMLP(5, 7, (9, 6), 2, activation="leaky_relu", layer_norm=True, generator=draw)
+    moved(net, draw)
+    x, members = torch.randn(11, 7, generator=draw), torch.tensor([3, 0])
+    assert passes.computes(x, net.weights, net.activation)
+    torch.testing.assert_close(net.chosen(x, members), net.batched(x)[members])
