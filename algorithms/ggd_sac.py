@@ -16,6 +16,7 @@ from algorithms.learners.distributional_critic import (
     DistributionalActorCritic,
     DistributionalConfig,
 )
+from algorithms.learners.dropout import Dropped
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
@@ -59,7 +60,7 @@ def least_mean(outputs: Tensor) -> Tensor:
     return outputs[..., 0].min(0).values
 
 
-class GGDSAC(Agent[Batch]):
+class GGDSAC(Agent[Batch | Dropped]):
     """SAC with generalised Gaussian errors.
 
     Formula:
