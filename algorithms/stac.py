@@ -2,9 +2,7 @@
 (arXiv 2601.00737). The authors' repository (ugurcanozalp/stochastic-actor-critic, aab3847) holds
 settings and results but not the algorithm: the formulas are reconstructed from its description.
 
-Differences: log-deviations are clipped. Where the description is silent, dropout follows every
-hidden layer in all passes of an update, as in Dropout Q-Functions (arXiv 2110.02034); acting has
-none.
+Differences: log-deviations are clipped.
 """
 
 import math
@@ -106,6 +104,9 @@ class STAC(Agent[Batch | Dropped]):
     likelihood learns slowly, since errors count by 1 / sigma^2: after 5,000 steps of Pendulum
     online (seed 0) it ends at -13.0, with `weighting` 1 at 97.7, where SAC does. On logged data
     alone the spread of a target says nothing about actions that nobody took.
+
+    Which passes have dropout was not found for STAC: here, as in Dropout Q-Functions (arXiv
+    2110.02034), all those of an update have, the target's among them, and acting has none.
     """
 
     version = 1
