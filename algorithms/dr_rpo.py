@@ -140,8 +140,8 @@ class DRRPO:
     policy (None: uniform). One state is to have value 0, as a fail state does; the least estimated
     value is taken for it otherwise. Raises `DataError` for arrays that are not like that.
 
-    The mirror step is the usual one of mirror descent: what can be read of the paper says that it
-    optimises a softmax policy which is regularised towards a reference, and no more.
+    The mirror step is the usual one of mirror descent, not known to be the paper's: its abstract
+    says that a softmax policy is optimised which is regularised towards a reference, and no more.
     """
 
     def __init__(
