@@ -2,8 +2,8 @@
 actions move along the score of the logged actions when it acts. No code of the authors is known:
 the formulas are reconstructed.
 
-Differences: the score is that of actions given states alone (the paper also takes that of states);
-it is a network of its own, learned beside the policy, not after it.
+Differences: scores are networks of their own, learned beside the policy, not after it; that of
+states reaches an action by the chain rule.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from torch import Generator, Tensor, nn
 from algorithms.bc import BC, BCConfig
 from algorithms.edac import EDAC, EDACConfig
 from algorithms.iql import IQL, IQLConfig
+from algorithms.learners.state_score import StateScore
 from algorithms.sac_n import SACN, SACNConfig
 from algorithms.td3_bc import TD3BC, TD3BCConfig
 from mbrl.agent import Agent
@@ -40,8 +41,9 @@ class CDSAConfig(Settings):
     smallest: Positive = 0.01  # sigma of the lowest one, of actions in [-1, 1]
     largest: Positive = 0.5  # and of the highest
     act_below: Positive = 0.1  # levels with a sigma of at most this move an action
-    hidden: Widths = (256, 256)  # widths of the score
-    learning_rate: Positive = 3e-4  # Adam, score
+    state_weight: NonNegative = 0.0  # kappa of the score of s' beside that of a; 0: a only
+    hidden: Widths = (256, 256)  # widths of the scores and of the model of s'
+    learning_rate: Positive = 3e-4  # Adam, scores and model
     bc: BCConfig = field(default_factory=BCConfig)
     td3_bc: TD3BCConfig = field(default_factory=TD3BCConfig)
     iql: IQLConfig = field(default_factory=IQLConfig)
@@ -59,6 +61,12 @@ class CDSAConfig(Settings):
                 f"act_below is {self.act_below}, below the smallest sigma ({self.smallest}), so "
                 "that no level would move an action; raise it, or set step_size to 0"
             )
+        if self.state_weight > 0 and self.gamma == 0:
+            raise ConfigError(
+                f"gamma of {self.learner} is 0 with state_weight {self.state_weight}: rows that "
+                "end the task, which the score of states leaves out, are told by a discount of 0; "
+                "set gamma above 0, or state_weight to 0"
+            )
 
     @property
     def gamma(self) -> float:
@@ -67,12 +75,13 @@ class CDSAConfig(Settings):
 
 
 class Perturbed(NamedTuple):
-    """A batch of the learner with what the score's step needs: standard normal `noise` [B, A] and
-    the index `level` [B] of the noise's scale."""
+    """A batch of the learner with what the scores' step needs: standard normal `noise` [B, A] and
+    the index `level` [B] of the noise's scale; `state_noise` [B, S] where s' has a score, too."""
 
     batch: Batch
     noise: Tensor
     level: Tensor
+    state_noise: Tensor | None = None
 
 
 def noise_levels(smallest: float, largest: float, count: int) -> Tensor:
@@ -81,11 +90,17 @@ def noise_levels(smallest: float, largest: float, count: int) -> Tensor:
     return (largest * (smallest / largest) ** share).float()
 
 
-def score_loss(output: Tensor, noise: Tensor) -> Tensor:
+def score_loss(output: Tensor, noise: Tensor, counted: Tensor | None = None) -> Tensor:
     """Mean over rows of sigma^2 |psi + xi / sigma|^2 where psi = output / sigma, all [B, A]: its
-    value for an output of 0 is A at every level."""
-    check_shapes(output=(output, "B A"), noise=(noise, "B A"))
-    return (output + noise).square().sum(-1).mean()
+    value for an output of 0 is A at every level. `counted` [B], 0 or 1, leaves rows out."""
+    check_shapes(output=(output, "B A"), noise=(noise, "B A"), counted=(counted, "B"))
+    errors = (output + noise).square().sum(-1)
+    return errors.mean() if counted is None else mean_of(errors, counted)
+
+
+def mean_of(values: Tensor, counted: Tensor) -> Tensor:
+    """The mean of `values` [B] over the rows where `counted` [B] is 1; 0 where none is."""
+    return (values * counted).sum() / counted.sum().clamp_min(1)
 
 
 def corrected(
@@ -123,11 +138,19 @@ class ScoreNetwork(nn.Module):
 
 
 class CorrectedPolicy(nn.Module):
-    """A policy whose actions move along the score before they are taken."""
+    """A policy whose actions move along the scores before they are taken."""
 
-    def __init__(self, spec: Spec, base: nn.Module, score: ScoreNetwork, config: CDSAConfig):
+    def __init__(
+        self,
+        spec: Spec,
+        base: nn.Module,
+        score: ScoreNetwork,
+        state_score: StateScore | None,
+        config: CDSAConfig,
+    ):
         super().__init__()
         self.base, self.score, self.step_size = base, score, config.step_size
+        self.state_score, self.state_weight = state_score, config.state_weight
         self.scale = ActionScale(spec)
         self.used = int((score.sigmas <= config.act_below).sum())  # the last of them
 
@@ -138,7 +161,10 @@ class CorrectedPolicy(nn.Module):
 
         def score(unit: Tensor, sigma: Tensor) -> Tensor:
             psi: Tensor = self.score(obs, unit, sigma)
-            return psi
+            if self.state_score is None:
+                return psi
+            pull: Tensor = self.state_score(obs, unit, sigma)
+            return psi + self.state_weight * pull
 
         sigmas = self.score.sigmas[-self.used :]
         unit = corrected(self.scale.to_unit(action), score, sigmas, self.step_size)
@@ -155,7 +181,7 @@ class CorrectedPolicy(nn.Module):
 
 
 class ScoreCorrected:
-    """The learner that is corrected, and the score beside it: neither changes the other."""
+    """The learner that is corrected, and the scores beside it: neither changes the other."""
 
     def __init__(
         self, spec: Spec, base: Any, config: CDSAConfig, device: torch.device, generator: Generator
@@ -163,10 +189,17 @@ class ScoreCorrected:
         self.base, self.config = base, base.config
         self.sigmas = noise_levels(config.smallest, config.largest, config.levels).to(device)
         self.score = ScoreNetwork(spec, config.hidden, self.sigmas, generator).to(device)
-        self.policy = CorrectedPolicy(spec, base.policy, self.score, config).to(device)
-        self.modules: dict[str, nn.Module] = base.modules | {"score": self.score}
         optimiser = adam(self.score.net.parameters(), config.learning_rate)
+        self.modules: dict[str, nn.Module] = base.modules | {"score": self.score}
         self.optimisers = base.optimisers | {"score": optimiser}
+        self.state_score: StateScore | None = None
+        if config.state_weight > 0:
+            self.state_score = StateScore(spec, config.hidden, generator).to(device)
+            self.modules["state_score"] = self.state_score
+            optimiser = adam(self.state_score.parameters(), config.learning_rate)
+            self.optimisers["state_score"] = optimiser
+        policy = CorrectedPolicy(spec, base.policy, self.score, self.state_score, config)
+        self.policy = policy.to(device)
 
     @property
     def offline(self) -> bool:
@@ -184,20 +217,38 @@ class ScoreCorrected:
         drawn = self.base.draw(batch, generator)
         noise = torch.randn(shape, generator=generator, device=device)
         level = torch.randint(len(self.sigmas), shape[:1], generator=generator, device=device)
-        return Perturbed(drawn, noise, level)
+        if self.state_score is None:
+            return Perturbed(drawn, noise, level)
+        of_state = torch.randn(batch.next_obs.shape, generator=generator, device=device)
+        return Perturbed(drawn, noise, level, of_state)
 
     def update(self, batch: Perturbed, count: int = 0) -> Metrics:
-        """The learner's update and a step of the score."""
+        """The learner's update and a step of the scores."""
         metrics: Metrics = self.base.update(batch.batch, count)
         rows, sigma = batch.batch, self.sigmas[batch.level]
         moved = rows.action + sigma[:, None] * batch.noise
         loss = score_loss(self.score.output(rows.obs, moved, sigma), batch.noise)
         descend(self.optimisers["score"], loss)
-        return metrics | {"score/loss": loss.detach()}
+        metrics |= {"score/loss": loss.detach()}
+        return metrics if self.state_score is None else metrics | self.update_state(batch)
+
+    def update_state(self, batch: Perturbed) -> Metrics:
+        """A step of the score of next states and of their model. Rows that end the task are left
+        out: what such a row led to is not known in all data."""
+        assert self.state_score is not None and batch.state_noise is not None
+        rows, sigma = batch.batch, self.sigmas[batch.level]
+        counted = (rows.discount > 0).to(rows.obs.dtype)
+        state = self.state_score.normaliser(rows.next_obs)
+        moved = state + sigma[:, None] * batch.state_noise
+        score = score_loss(self.state_score.output(moved, sigma), batch.state_noise, counted)
+        errors = (self.state_score.predicted(rows.obs, rows.action) - state).square().sum(-1)
+        model = mean_of(errors, counted)
+        descend(self.optimisers["state_score"], score + model)
+        return {"score/state_loss": score.detach(), "score/model_loss": model.detach()}
 
 
 class CDSA(Agent[Perturbed]):
-    """An offline policy corrected by the score of the data's actions.
+    """An offline policy corrected by the score of the data's actions, and of its next states.
 
     Formula:
 
@@ -205,10 +256,17 @@ class CDSA(Agent[Perturbed]):
         score        L = mean sigma^2 |psi(s, a + sigma xi, sigma) + xi / sigma|^2, xi ~ N(0, 1),
                      sigma uniform among K geometric levels
         acting       a = pi(s); for each sigma up to `act_below`, from the largest:
-                     a <- clip(a + eta sigma^2 psi(s, a, sigma), -1, 1)
+                     a <- clip(a + eta sigma^2 (psi(s, a, sigma) + kappa J' psi_s(f(s, a), sigma)),
+                     -1, 1), J = df / da
+        states       (kappa > 0) L = mean sigma^2 |psi_s(s' + sigma xi, sigma) + xi / sigma|^2 +
+                     |f(s, a) - s'|^2 over rows that do not end the task
 
     When not to use it: where most of the log is bad: the score is that of density, not of value,
-    and pulls an action to what was done most. A clone of the data gains nothing.
+    and pulls an action to what was done most. A clone of the data gains nothing. `state_weight`
+    where an action hardly changes the next state.
+
+    The chain rule for states is ours: a summary of the paper speaks of an inverse dynamics model in
+    its place, and its formula was not found.
     """
 
     version = 1

@@ -2,7 +2,8 @@
 processes (arXiv 2510.14246), for finite states and actions, in float64. No code of the authors is
 known: the formulas are reconstructed.
 
-Differences: the policy is the regularised optimum of the present estimate, without a mirror step.
+Differences: by default the policy is the regularised optimum of the present estimate; with `mirror`
+it takes a step towards it.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import logsumexp
 
-from mbrl.config import Count, NonNegative, Positive, Settings, Several
+from mbrl.config import Count, NonNegative, Positive, Rate, Settings, Several
 from mbrl.errors import ConfigError, DataError
 
 Divergence = Literal["total_variation", "kl", "chi_square"]
@@ -25,6 +26,7 @@ class DRRPOConfig(Settings):
     divergence: Divergence = "total_variation"  # of the balls around the factors
     radius: NonNegative = 0.1  # rho; of total variation, half of the l1 distance, at most 1
     temperature: Positive = 0.1  # eta of the regularisation towards the reference policy
+    mirror: Rate = 1.0  # c of a step from the previous policy; 1: to the present optimum
     bonus: NonNegative = 0.1  # beta of the optimism
     ridge: Positive = 1.0  # of the regressions
     grid: Several = 201  # values of the dual variable that are tried
@@ -99,6 +101,24 @@ def regularised(q: Array, reference: Array, temperature: float) -> tuple[Array, 
     return np.exp(logits - total[:, None]), temperature * total
 
 
+def mirror_step(
+    q: Array, log_previous: Array, reference: Array, temperature: float, share: float
+) -> tuple[Array, Array]:
+    """log pi and V = E_pi Q - eta KL(pi || reference) [S] of
+    pi = previous^(1 - c) (reference exp(Q / eta))^c / Z [S, A], which is the maximum over pi of
+    E_pi Q - eta KL(pi || reference) - eta (1 - c) / c KL(pi || previous), with c = `share` below 1.
+
+    Mirror Descent Policy Optimization (arXiv 2005.09814), with its step in closed form.
+    """
+    with np.errstate(divide="ignore"):  # actions that the reference never takes
+        log_reference = np.log(reference)
+    logits = (1 - share) * log_previous + share * (log_reference + q / temperature)
+    log_policy = logits - logsumexp(logits, axis=1, keepdims=True)
+    policy = np.exp(log_policy)
+    apart = np.subtract(log_policy, log_reference, where=policy > 0, out=np.zeros_like(policy))
+    return log_policy, (policy * (q - temperature * apart)).sum(1)
+
+
 class DRRPO:
     """Optimistic robust value iteration from counts of transitions.
 
@@ -109,6 +129,9 @@ class DRRPO:
                      ridge; nu_i = max over lambda of z_i(lambda) - rho lambda (total variation)
         values       Q_h = clip(r_h + phi nu + beta sum_i phi_i sqrt((Lambda^-1)_ii), 0, H - h + 1)
         policy       pi_h = reference exp(Q_h / eta) / Z, V_h = eta log Z
+                     or, with c = `mirror` below 1, one step from the policy of the plan before:
+                     pi_h <- pi_h^(1 - c) (reference exp(Q_h / eta))^c / Z,
+                     V_h = max(E_pi Q_h - eta KL(pi_h || reference), 0)
 
     When not to use it: where features are learned or states are many: it is for small problems
     whose features are known and lie in the simplex. A radius of 0 is plain optimistic learning.
@@ -116,6 +139,9 @@ class DRRPO:
     `features` [S, A, d] lie in the simplex; `reward` [S, A] in [0, 1]; `reference` [S, A] is a
     policy (None: uniform). One state is to have value 0, as a fail state does; the least estimated
     value is taken for it otherwise. Raises `DataError` for arrays that are not like that.
+
+    The mirror step is the usual one of mirror descent, not known to be the paper's: its abstract
+    says that a softmax policy is optimised which is regularised towards a reference, and no more.
     """
 
     def __init__(
@@ -143,6 +169,9 @@ class DRRPO:
             )
         self.features, self.reward, self.reference = features, reward, reference
         self.counts = np.zeros((self.config.horizon, states, actions, states))
+        with np.errstate(divide="ignore"):
+            first = np.log(reference)
+        self.log_policy = np.repeat(first[None], self.config.horizon, 0)  # of the plan before
 
     def observe(self, step: int, state: int, action: int, next_state: int) -> None:
         """Add a transition of step `step` (0 is the first). Raises `DataError` for one beyond the
@@ -152,7 +181,8 @@ class DRRPO:
         self.counts[step, state, action, next_state] += 1
 
     def plan(self) -> tuple[Array, Array]:
-        """The policy [H, S, A] and its optimistic robust values [H + 1, S], the last row 0."""
+        """The policy [H, S, A] and its optimistic robust values [H + 1, S], the last row 0. With
+        `mirror` below 1 each call is a step, the first one from the reference."""
         c, (states, actions, size) = self.config, self.features.shape
         policy = np.zeros((c.horizon, states, actions))
         values = np.zeros((c.horizon + 1, states))
@@ -173,8 +203,19 @@ class DRRPO:
             robust = np.clip(robust, lowest, following.max())  # regressions may leave the range
             width = c.bonus * np.sqrt(np.diag(inverse))
             q = np.clip(self.reward + self.features @ (robust + width), 0.0, c.horizon - h)
-            policy[h], values[h] = regularised(q, self.reference, c.temperature)
+            policy[h], values[h] = self.improved(h, q)
         return policy, values
+
+    def improved(self, step: int, q: Array) -> tuple[Array, Array]:
+        """The policy [S, A] of `step` and its values [S] for `q` [S, A]. A policy that was far from
+        the reference may be worth less than 0 after what it was for is gone: it counts as 0."""
+        c = self.config
+        if c.mirror == 1:
+            return regularised(q, self.reference, c.temperature)
+        previous = self.log_policy[step]
+        log_policy, value = mirror_step(q, previous, self.reference, c.temperature, c.mirror)
+        self.log_policy[step] = log_policy
+        return np.exp(log_policy), np.maximum(value, 0.0)
 
 
 def robust_values(

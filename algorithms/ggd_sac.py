@@ -1,12 +1,16 @@
 """SAC whose critics take temporal-difference errors for draws of a generalised Gaussian of learned
 shape: Generalized Gaussian Temporal Difference Error for Uncertainty-aware Reinforcement Learning
-(arXiv 2408.02295). No code of the authors is known: the formulas are reconstructed.
+(arXiv 2408.02295). The formulas are those of a description, compared afterwards with the authors'
+code (ait-lab/ggtde, ea36916).
 
-Differences: weights by inverse variance take the unbiased variance of the target critics, where the
-paper corrects it by the kurtosis; shapes are clipped to [0.2, 4].
+Differences from that code: weights multiply the likelihood, where it adds a tenth of weighted
+absolute errors to it; |e|^beta, where it has beta |e|; beta over its mean in the batch, where it is
+over the sum of a row's critics; one target for all critics; shapes clipped to [0.2, 4]; and, unless
+`variance_of` is "errors", the unbiased variance of the target critics.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor
@@ -16,6 +20,7 @@ from algorithms.learners.distributional_critic import (
     DistributionalActorCritic,
     DistributionalConfig,
 )
+from algorithms.learners.dropout import Dropped
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
@@ -31,8 +36,10 @@ class GGDSACLearnerConfig(DistributionalConfig):
 
     critics: Count = 2  # the least of their means is the value
     error_scale: Positive = 1.0  # errors are divided by it: the scale that a shape is about
-    inverse_variance: bool = True  # weigh rows by the inverse variance of the target critics
+    inverse_variance: bool = True  # weigh rows by an inverse variance over the critics
+    variance_of: Literal["targets", "errors"] = "targets"  # of target critics; of errors
     effective_share: Rate = 0.5  # least effective number of rows, as a share of the batch
+    log_kurtosis: bool = False  # excess kurtosis of the learned shapes and of the batch's errors
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,7 +66,17 @@ def least_mean(outputs: Tensor) -> Tensor:
     return outputs[..., 0].min(0).values
 
 
-class GGDSAC(Agent[Batch]):
+def kurtoses(error: Tensor, beta: Tensor) -> Metrics:
+    """Excess kurtosis, the mean over rows and critics of that of the learned shapes [N, B], and the
+    mean over critics of that of the batch's errors [N, B]. The second also holds how much rows
+    differ from each other, so it may be the larger of the two where every shape is right."""
+    return {
+        "critic/shape_kurtosis": generalised_gaussian.shape_kurtosis(beta).mean(),
+        "critic/error_kurtosis": generalised_gaussian.sample_kurtosis(error, 1).mean(),
+    }
+
+
+class GGDSAC(Agent[Batch | Dropped]):
     """SAC with generalised Gaussian errors.
 
     Formula:
@@ -67,13 +84,16 @@ class GGDSAC(Agent[Batch]):
         critics      y = r + gamma (min_n Q'_n(s', a') - alpha log pi(a'|s')), a' ~ pi(s')
                      L = sum_n mean w b_n (|e_n|^beta_n - log beta_n + log Gamma(1 / beta_n))
                      e_n = (Q_n(s, a) - y) / c, beta_n = softplus of a second output at (s, a)
-                     b_n = beta_n over its mean, w = 1 / (variance of gamma Q'_n over n + xi)
+                     b_n = beta_n over its mean, w = 1 / (v + xi), v the variance over n of
+                     gamma Q'_n(s', a'), or that of e_n times ((N + 1) / (N - 1) + kappa / N)^-1,
+                     kappa its excess kurtosis over n; xi the least that keeps enough rows effective
         policy       as SAC
         temperature  as SAC
 
     When not to use it: where rewards have no known scale: beta measures the scale of an error, not
     its tail, until errors are near 1: after 5,000 steps of Pendulum online (seed 0) it ends at
     -22.5, with `error_scale` 30 at 94.3, SAC at 97.7. Without noise it has nothing to model.
+    `variance_of` "errors" with fewer than four critics: their kurtosis is then a constant.
     """
 
     version = 1
@@ -91,11 +111,17 @@ class GGDSAC(Agent[Batch]):
         self, outputs: Tensor, target: Tensor, following: Tensor
     ) -> tuple[Tensor, Metrics]:
         c, weight = self.config.learner, None
+        error = (outputs[..., 0] - target) / c.error_scale
         if c.inverse_variance:
-            variance = following.var(0, correction=1)
+            if c.variance_of == "errors":
+                variance = generalised_gaussian.error_variance(error.detach())
+            else:
+                variance = following.var(0, correction=1)
             weight = generalised_gaussian.inverse_variance_weights(variance, c.effective_share)
         beta = generalised_gaussian.shape(outputs[..., 1])
-        error = (outputs[..., 0] - target) / c.error_scale
         losses = [generalised_gaussian.loss(e, b, weight) for e, b in zip(error, beta, strict=True)]
         loss = torch.stack(losses).sum()
-        return loss, {"critic/loss": loss.detach(), "critic/shape": beta.detach().mean()}
+        metrics = {"critic/loss": loss.detach(), "critic/shape": beta.detach().mean()}
+        if c.log_kurtosis:
+            metrics |= kurtoses(error.detach(), beta.detach())
+        return loss, metrics

@@ -1,12 +1,15 @@
 """ReCOIL: Dual RL: Unification and New Methods for Reinforcement and Imitation Learning (arXiv
 2302.08560): imitation of an expert from its data and any other, without a discriminator. The
-losses follow a description of the authors' released code (mark: secondary).
+losses were compared with a copy of the authors' released code.
 
 Differences: the Gumbel loss of the value alone (their code has an expectile form too); no penalty
-of the critics' gradients, no dropout.
+of the critics' gradients, no dropout; an end is worth what `step_reward` for ever is, -200 in their
+code whatever gamma is; uniform actions are part of the value's loss, in their code of its scale
+alone; unless `scaled_by` is "batch", that scale is of the rows that were drawn from all.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Generator, Tensor
 
@@ -26,6 +29,7 @@ class ReCOILConfig(DualValueConfig):
     expert_episodes: CountOrZero = 0  # best episodes to imitate, of data without marks
     expert_value: Finite = 200.0  # what critics are pulled to at the expert's rows
     step_reward: Finite = -2.0  # reward of every step; its sum for ever is the value of an end
+    scaled_by: Literal["mixture", "batch"] = "mixture"  # rows whose largest z scales V's loss
 
 
 def critic_loss(
@@ -50,6 +54,11 @@ def later_half(batch: Batch) -> Batch:
     return part_of(batch, slice(len(batch.obs) // 2, None))
 
 
+def earlier_half(batch: Batch) -> Batch:
+    """The expert's rows."""
+    return part_of(batch, slice(0, len(batch.obs) // 2))
+
+
 class ReCOIL(Agent[Batch]):
     """Imitation of an expert from mixed data.
 
@@ -59,13 +68,16 @@ class ReCOIL(Agent[Batch]):
         critics      L = sum_n mean over E of (Q_n(s, a) - 200)^2 / 2
                      + mean over M of (Q_n(s, a) - y)^2 / 2, y = -2 + gamma V(s')
                      V(s') = -2 / (1 - gamma) where the task ended
-        value        L = mean over M of exp(z) - z - 1, z = (min_n Q'_n(s, a) - V(s)) / beta
+        value        L = mean over M of (exp(z) - z - 1) / exp(m), z = (min_n Q'_n(s, a) - V(s)) /
+                     beta, at most `max_exponent`, m the largest z of M ("mixture") or of M and E
+                     ("batch", the released code's), at least -1
         policy       L = -mean over M of min(exp(T (min_n Q'_n(s, a) - V(s))), bound) log pi(a|s)
 
     When not to use it: where rewards are known and trusted: it does not look at them. Where the
     task ends well for the expert: an end counts as the worst that can happen, unless it is a time
     limit. Values move between -200 and 200, far more than the bound of the Gumbel loss's exponent
     lets through at beta 1: one run on Pendulum's medium-replay data ended below random actions.
+    With `scaled_by` "batch" m is at its bound as soon as an expert's value stands out.
     """
 
     version = 1
@@ -83,12 +95,13 @@ class ReCOIL(Agent[Batch]):
             later_half,
             in_rewards=False,
             uniform_actions=c.uniform_actions,
+            beside=earlier_half if c.scaled_by == "batch" else None,
         )
         source = ExpertRows(self.spec, c.gamma, c.batch_size, self.device, c.expert_episodes)
         return learner, source
 
-    def value_loss(self, difference: Tensor) -> Tensor:
-        return gumbel_loss(difference, self.config.beta, self.config.max_exponent)
+    def value_loss(self, difference: Tensor, experts: Tensor | None = None) -> Tensor:
+        return gumbel_loss(difference, self.config.beta, self.config.max_exponent, experts)
 
     def critic_loss(self, q: Tensor, batch: Batch, next_value: Tensor) -> Tensor:
         c = self.config

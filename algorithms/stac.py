@@ -2,11 +2,12 @@
 (arXiv 2601.00737). The authors' repository (ugurcanozalp/stochastic-actor-critic, aab3847) holds
 settings and results but not the algorithm: the formulas are reconstructed from its description.
 
-Differences: no dropout; log-deviations are clipped.
+Differences: log-deviations are clipped.
 """
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Generator, Tensor
 
@@ -14,11 +15,12 @@ from algorithms.learners.distributional_critic import (
     DistributionalActorCritic,
     DistributionalConfig,
 )
+from algorithms.learners.dropout import Dropped
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.collector import CollectorConfig
-from mbrl.config import Count, Finite, NonNegative, Probability
+from mbrl.config import Count, Finite, Fraction, NonNegative, Probability
 from mbrl.errors import ConfigError
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
@@ -27,13 +29,16 @@ from mbrl.training import Metrics
 @dataclass(frozen=True)
 class STACLearnerConfig(DistributionalConfig):
     """Settings of the learner. The authors' results take the best `pessimism` of 0, 0.125, 0.25,
-    0.375 and 0.5 for each task; 0.25 is the middle of them."""
+    0.375 and 0.5 for each task (0.25 is the middle of them) and of dropout in neither network, in
+    one of them and in both, at a rate of 0.01."""
 
     critics: Count = 1  # the least of their values, if there are more
     pessimism: NonNegative = 0.25  # beta, deviations that a value is lowered by
     weighting: Probability = 0.0  # of the loss by sigma^2 to this power, held; 0: the likelihood
     log_std_min: Finite = -5.0  # bounds of the log-deviation
     log_std_max: Finite = 8.0
+    dropout: Literal["none", "policy", "critic", "both"] = "none"  # networks with it, in updates
+    dropout_rate: Fraction = 0.01  # share of hidden units that it sets to 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +60,12 @@ class STACConfig(CollectorConfig):
         return self.learner.gamma
 
 
+def dropout_rates(config: STACLearnerConfig) -> tuple[float, float]:
+    """Those of the policy and of the critics."""
+    policy, critic = (config.dropout in (name, "both") for name in ("policy", "critic"))
+    return policy * config.dropout_rate, critic * config.dropout_rate
+
+
 def pessimistic_value(mean: Tensor, log_std: Tensor, pessimism: float) -> Tensor:
     """The least over critics of mu - beta sigma, [B] from [N, B]."""
     check_shapes(mean=(mean, "N B"), log_std=(log_std, "N B"))
@@ -74,7 +85,7 @@ def gaussian_loss(mean: Tensor, log_std: Tensor, target: Tensor, weighting: floa
     return loss.mean(1).sum()
 
 
-class STAC(Agent[Batch]):
+class STAC(Agent[Batch | Dropped]):
     """Soft actor-critic with one distributional critic.
 
     Formula:
@@ -83,6 +94,8 @@ class STAC(Agent[Batch]):
                      L = mean log sigma(s, a) + (y - mu(s, a))^2 / (2 sigma(s, a)^2), a' ~ pi(s')
         policy       L = mean (alpha log pi(a|s) - mu(s, a) + beta sigma(s, a)), a ~ pi(s)
         temperature  as SAC
+        dropout      h <- h m / (1 - p) in hidden layers of pi, of mu and sigma or of all,
+                     m ~ Bernoulli(1 - p) anew in each pass of an update
 
     sigma is the deviation of the one-step target, not of the return.
 
@@ -91,6 +104,9 @@ class STAC(Agent[Batch]):
     likelihood learns slowly, since errors count by 1 / sigma^2: after 5,000 steps of Pendulum
     online (seed 0) it ends at -13.0, with `weighting` 1 at 97.7, where SAC does. On logged data
     alone the spread of a target says nothing about actions that nobody took.
+
+    Which passes have dropout was not found for STAC: here, as in Dropout Q-Functions (arXiv
+    2110.02034), all those of an update have, the target's among them, and acting has none.
     """
 
     version = 1
@@ -99,7 +115,7 @@ class STAC(Agent[Batch]):
     def build(self, generator: Generator) -> tuple[DistributionalActorCritic, LoggedRows]:
         c = self.config.learner
         learner = DistributionalActorCritic(
-            self.spec, c, self.device, generator, self.value, self.critic_loss
+            self.spec, c, self.device, generator, self.value, self.critic_loss, dropout_rates(c)
         )
         source = LoggedRows(self.spec, c.gamma, c.batch_size, self.device, collection=self.config)
         return learner, source

@@ -53,18 +53,21 @@ def part_of(batch: Batch, rows: slice) -> Batch:
     return batch._replace(obs=obs, action=action, next_obs=next_obs)
 
 
-def gumbel_loss(difference: Tensor, beta: float, max_exponent: float | None) -> Tensor:
+def gumbel_loss(
+    difference: Tensor, beta: float, max_exponent: float | None, others: Tensor | None = None
+) -> Tensor:
     """Mean of exp(z) - z - 1, z = min(difference / beta, bound) over `difference` u [B], divided by
-    exp(m), m the largest z of the batch and at least -1, which takes no gradient: no overflow, and
-    a step that is smaller where z is large. Without the bound the minimum over a common V of
-    u = q - V is V = beta log mean exp(q / beta).
+    exp(m), m the largest z, also of `others` [C] if they are given, and at least -1, which takes no
+    gradient: no overflow, and a step that is smaller where z is large. Without the bound the
+    minimum over a common V of u = q - V is V = beta log mean exp(q / beta).
 
     Extreme Q-Learning: MaxEnt RL without Entropy (arXiv 2301.02328), eq. 10 and its appendix.
     """
     z = difference / beta
+    largest = (z if others is None else torch.cat([z, others / beta])).detach().max()
     if max_exponent is not None:
-        z = z.clamp_max(max_exponent)
-    largest = z.detach().max().clamp_min(-1.0)
+        z, largest = z.clamp_max(max_exponent), largest.clamp_max(max_exponent)
+    largest = largest.clamp_min(-1.0)
     return ((z - largest).exp() - (z + 1) * (-largest).exp()).mean()
 
 
@@ -75,6 +78,7 @@ class DualValue:
     one of the critics' values [2, B] at the batch, the batch and V(s') [B]. `learned_from` are the
     rows of a batch that value and policy are fitted to; `in_rewards` says whether values are sums
     of the task's rewards; with `uniform_actions` the value is fitted at as many of these, too.
+    `beside` are rows whose differences `value_loss` gets after the others, without a gradient.
     """
 
     def __init__(
@@ -83,17 +87,18 @@ class DualValue:
         config: DualConfig,
         device: torch.device,
         generator: Generator,
-        value_loss: Callable[[Tensor], Tensor],
+        value_loss: Callable[..., Tensor],
         critic_loss: Callable[[Tensor, Batch, Tensor], Tensor],
         learned_from: Callable[[Batch], Batch] = lambda batch: batch,
         *,
         in_rewards: bool = True,
         uniform_actions: bool = False,
+        beside: Callable[[Batch], Batch] | None = None,
     ) -> None:
         self.config, self.device = config, device
         self.uniform_actions = uniform_actions
         self.value_loss, self.critic_loss = value_loss, critic_loss
-        self.learned_from, self.in_rewards = learned_from, in_rewards
+        self.learned_from, self.in_rewards, self.beside = learned_from, in_rewards, beside
         self.offline = True  # online the policy's rate is constant
         hidden, rate = config.hidden, config.learning_rate
         self.policy = TanhMeanGaussianPolicy(spec, hidden, generator=generator).to(device)
@@ -126,7 +131,8 @@ class DualValue:
         self.optimisers["policy"].param_groups[0]["lr"] = rate
         rows = self.learned_from(batch)
         q = self.target_values(rows)
-        metrics = self.update_value(rows, q) | self.update_policy(rows, q)
+        others = None if self.beside is None else self.beside(batch)._replace(noise=None)
+        metrics = self.update_value(rows, q, others) | self.update_policy(rows, q)
         metrics |= self.update_critic(batch)
         polyak_update(self.critic_target, self.critic, c.tau)
         return metrics
@@ -142,9 +148,14 @@ class DualValue:
             obs = torch.cat([obs, obs])
         return q_values(self.critic_target, obs, action).min(0).values
 
-    def update_value(self, rows: Batch, q: Tensor) -> Metrics:
+    def update_value(self, rows: Batch, q: Tensor, others: Batch | None) -> Metrics:
         value = self.value(self.policy.normaliser(rows.obs))[:, 0]
-        loss = self.value_loss(q - value.repeat(len(q) // len(value)))
+        differences = [q - value.repeat(len(q) // len(value))]
+        if others is not None:
+            with torch.no_grad():
+                beside = self.value(self.policy.normaliser(others.obs))[:, 0]
+                differences.append(self.target_values(others) - beside)
+        loss = self.value_loss(*differences)
         descend(self.optimisers["value"], loss)
         return {"value/loss": loss.detach(), "value/mean": value.detach().mean()}
 

@@ -38,6 +38,35 @@ def test_critic_loss_against_a_loop() -> None:
     assert torch.equal(least_mean(outputs), outputs[..., 0].amin(0))
 
 
+def test_weights_by_the_variance_of_errors_and_kurtosis_against_a_loop() -> None:
+    """Five critics; the effective number of rows is far from its bound."""
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(5, 6, 2, generator=generator, dtype=D)
+    target = 2 * torch.randn(6, generator=generator, dtype=D)
+    following = 0.9 * torch.randn(5, 6, generator=generator, dtype=D)
+    values = {"hidden": [4], "critics": 5, "effective_share": 0.01, "variance_of": "errors"}
+    config = build_config("ggd_sac", {"learner": values | {"log_kurtosis": True}})
+    error = (outputs[..., 0] - target).numpy()
+    beta = np.log1p(np.exp(outputs[..., 1].numpy())).clip(0.2, 4)
+    weight = []
+    for b in range(6):
+        kappa = stats.kurtosis(error[:, b], bias=False)
+        weight.append((kappa / 5 + 6 / 4) / error[:, b].var(ddof=1))
+    weight = np.array(weight) / np.mean(weight)
+    total = sum(
+        np.mean(weight * beta[n] / beta[n].mean() * -stats.gennorm.logpdf(error[n], beta[n]))
+        for n in range(5)
+    )
+    got, metrics = GGDSAC(SPEC, config).critic_loss(outputs, target, following)
+    assert float(got) == pytest.approx(total, rel=1e-5)
+    shapes = [float(stats.gennorm.stats(b, moments="k")) for b in beta.flatten()]
+    assert float(metrics["critic/shape_kurtosis"]) == pytest.approx(np.mean(shapes), rel=1e-6)
+    sample = np.mean([stats.kurtosis(error[n], bias=False) for n in range(5)])
+    assert float(metrics["critic/error_kurtosis"]) == pytest.approx(sample, rel=1e-6)
+    silent = GGDSAC(SPEC, build_config("ggd_sac", {"learner": {"hidden": [4], "critics": 5}}))
+    assert set(silent.critic_loss(outputs, target, following)[1]) == {"critic/loss", "critic/shape"}
+
+
 def test_the_critic_of_policy_gradients_takes_it_too() -> None:
     """PPO on CartPole with both losses: finite, another critic, and values that stay when the
     units change."""
@@ -65,6 +94,7 @@ def test_the_critic_of_policy_gradients_takes_it_too() -> None:
     [
         ({"critics": 1}, "inverse_variance with critics 1"),
         ({"error_scale": 0.0}, "error_scale is 0.0"),
+        ({"variance_of": "rewards"}, "rewards"),
         ({"effective_share": 0.0}, "effective_share is 0.0"),
     ],
 )

@@ -40,12 +40,17 @@ def test_fixed_points() -> None:
     assert fixed_point(False, True) == pytest.approx(-200)
 
 
-def test_update_against_a_loop() -> None:
+@pytest.mark.parametrize("scaled_by", ["mixture", "batch"])
+def test_update_against_a_loop(scaled_by: str) -> None:
     spec = Spec("small", 3, 2, None, (-1.0, -1.0), (1.0, 1.0), 10)
-    config = build_config("recoil", {"hidden": [8], "gamma": 0.9, "beta": 2.0, "max_exponent": 3})
+    values = {"hidden": [8], "gamma": 0.9, "beta": 2.0, "max_exponent": 3}
+    config = build_config("recoil", values | {"scaled_by": scaled_by})
     learner = ReCOIL(spec, config, seed=0).learner
-    for module in learner.modules.values():
+    for name, module in learner.modules.items():
         module.double()
+        if name.startswith("critic"):
+            with torch.no_grad():
+                module.weights[-1].mul_(-5.0)
     generator = torch.Generator().manual_seed(2)
     obs, next_obs = torch.randn(2, 8, 3, generator=generator, dtype=D)
     action = 2 * torch.rand(8, 2, generator=generator, dtype=D) - 1
@@ -54,9 +59,13 @@ def test_update_against_a_loop() -> None:
     x = torch.cat([obs, action], -1)
     with torch.no_grad():
         q = learner.critic(x)[..., 0]  # the targets, too: nothing was learned yet
-        z = [float((q[:, i].min() - learner.value(obs[i : i + 1])[0, 0]) / 2) for i in range(4, 8)]
+        z = [float((q[:, i].min() - learner.value(obs[i : i + 1])[0, 0]) / 2) for i in range(8)]
     metrics = learner.update(batch)
+    z, experts = z[4:], z[:4]
     largest = max(*z, -1.0)
+    assert largest + 0.1 < max(experts) < 3
+    if scaled_by == "batch":
+        largest = max(experts)
     expected = np.mean([(np.exp(min(y, 3)) - min(y, 3) - 1) / np.exp(largest) for y in z])
     assert float(metrics["value/loss"]) == pytest.approx(expected)
     total = 0.0
@@ -68,6 +77,27 @@ def test_update_against_a_loop() -> None:
             goal = -2 + 0.9 * (following if i != 5 else -20)
             total += 0.5 * (float(q[n, i]) - goal) ** 2 / 4
     assert float(metrics["critic/loss"]) == pytest.approx(total)
+
+
+def test_uniform_actions_beside_the_scale_of_the_batch() -> None:
+    """The value's loss is over logged and uniform actions of all rows, its scale over the expert's
+    logged ones, too."""
+    spec = Spec("small", 3, 2, None, (-1.0, -1.0), (1.0, 1.0), 10)
+    values = {"hidden": [8], "gamma": 0.9, "uniform_actions": True, "scaled_by": "batch"}
+    learner = ReCOIL(spec, build_config("recoil", values), seed=0).learner
+    generator = torch.Generator().manual_seed(0)
+    obs, action = torch.randn(8, 3, generator=generator), torch.zeros(8, 2)
+    batch = Batch(obs, action, torch.zeros(8), obs, torch.full((8,), 0.9))
+    drawn = learner.draw(batch, generator)
+    uniform = torch.erf(drawn.noise[0] / 2**0.5)
+    with torch.no_grad():
+        value = learner.value(obs)[:, 0]
+        logged = learner.critic(torch.cat([obs, action], -1))[..., 0].min(0).values - value
+        drawn_ones = learner.critic(torch.cat([obs[4:], uniform], -1))[..., 0].min(0).values
+    z = torch.cat([logged[4:], drawn_ones - value[4:]]).tolist()
+    largest = max(*z, *logged[:4].tolist(), -1.0)
+    expected = np.mean([(np.exp(y) - y - 1) / np.exp(largest) for y in z])
+    assert float(learner.update(drawn)["value/loss"]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_it_follows_the_expert_and_not_the_many() -> None:
@@ -85,6 +115,11 @@ def test_it_follows_the_expert_and_not_the_many() -> None:
     agent = ReCOIL(spec, build_config("recoil", values), seed=0)
     agent.fit(Dataset(rows, spec), 500, callbacks=[])
     assert float(agent.act(np.zeros(2))[0][0]) > 0.3
+
+
+def test_an_unknown_scale_is_refused() -> None:
+    with pytest.raises(ConfigError, match="experts"):
+        build_config("recoil", {"scaled_by": "experts"})
 
 
 @pytest.mark.parametrize(

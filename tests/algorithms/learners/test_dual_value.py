@@ -46,6 +46,24 @@ def test_gumbel_against_a_loop_and_without_overflow() -> None:
     assert torch.isfinite(gumbel_loss(torch.tensor([0.0, 1000.0]), 1.0, None))
 
 
+@pytest.mark.parametrize("bound", [None, 2.0])
+def test_others_change_the_scale_of_the_gumbel_loss_alone(bound: float | None) -> None:
+    """Loss and gradient are those without them times exp(m - m'), m' their largest z with the bound
+    on it; smaller ones change nothing."""
+    u = torch.tensor([-3.0, 0.5, 0.7], dtype=D, requires_grad=True)
+    alone = gumbel_loss(u, 0.5, bound)
+    (slope,) = torch.autograd.grad(alone, u)
+    for top in (0.1, 1.9):
+        loss = gumbel_loss(u, 0.5, bound, torch.tensor([-5.0, top], dtype=D))
+        (got,) = torch.autograd.grad(loss, u)
+        z = min(max(top / 0.5, 1.4), math.inf if bound is None else bound)
+        assert float(loss.detach()) == pytest.approx(float(alone.detach()) * math.exp(1.4 - z))
+        assert torch.allclose(got, slope * math.exp(1.4 - z))
+    low = torch.tensor([-3.0, -2.0], dtype=D)  # at least -1, then what the others have
+    expected = np.mean([(math.exp(x) - x - 1) * math.exp(0.5) for x in (-3, -2)])
+    assert float(gumbel_loss(low, 1.0, bound, low[:1] + 2.5)) == pytest.approx(expected)
+
+
 def test_cosine_rate() -> None:
     assert cosine_rate(0.4, 0, 999) == 0.4
     assert cosine_rate(0.4, 100, 50) == pytest.approx(0.2)

@@ -1,5 +1,5 @@
-"""The generalised Gaussian's likelihood against scipy, its moments and maximum likelihood, and the
-two weights of its loss by hand."""
+"""The generalised Gaussian's likelihood and kurtosis against scipy, its moments and maximum
+likelihood, and the weights of its loss by hand."""
 
 import math
 
@@ -72,6 +72,50 @@ def test_inverse_variance_weights() -> None:
     mild = torch.tensor([1.0, 1.1, 1.2], dtype=D)  # enough are effective with xi = 0
     expected = (1 / mild) / (1 / mild).mean()
     assert torch.allclose(gg.inverse_variance_weights(mild, 0.5), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [0.2, 0.5, 1.0, 2.0, 4.0])
+def test_kurtosis_of_a_shape_is_scipys(beta: float) -> None:
+    expected = float(stats.gennorm.stats(beta, moments="k"))
+    got = gg.shape_kurtosis(torch.tensor([beta, beta], dtype=D))
+    assert got.tolist() == pytest.approx([expected, expected], rel=1e-9, abs=1e-9)
+    known = {1.0: 3.0, 2.0: 0.0, 0.5: 22.2}
+    assert beta not in known or float(got[0]) == pytest.approx(known[beta], abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 11])
+def test_kurtosis_of_a_sample_is_scipys(n: int) -> None:
+    values = np.random.default_rng(n).laplace(size=(n, 6)) * [1e-6, 1.0, 3.0, 1e4, 0.2, 1.0]
+    got = gg.sample_kurtosis(torch.tensor(values), 0)
+    expected = stats.kurtosis(values, axis=0, bias=n <= 3)
+    assert got.numpy() == pytest.approx(expected, rel=1e-9)
+    assert gg.sample_kurtosis(torch.tensor(values.T), 1).numpy() == pytest.approx(expected)
+    if n < 4:
+        assert got.numpy() == pytest.approx(-2.0 if n == 2 else -1.5)
+    assert gg.sample_kurtosis(torch.full((n, 2), 7.0), 0).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_variance_of_errors_against_a_loop(n: int) -> None:
+    """The sum of squares over (n + 1) + kappa (n - 1) / n, as the note has it; and weights as the
+    authors' code makes them, from the biased variance."""
+    rng = np.random.default_rng(n)
+    errors = rng.standard_t(3, size=(n, 40)) * rng.uniform(0.5, 2.0, 40)
+    theirs = []
+    got = gg.error_variance(torch.tensor(errors)).numpy()
+    for b in range(40):
+        row = errors[:, b]
+        kappa = stats.kurtosis(row, bias=n <= 3)
+        squares = sum((e - row.mean()) ** 2 for e in row)
+        assert got[b] == pytest.approx(squares / ((n + 1) + kappa * (n - 1) / n))
+        theirs.append(np.var(row) / (kappa / n + (n + 1) / (n - 1)))
+    low, high = 0.0, 1e3
+    for _ in range(200):  # the least xi with 20 effective rows
+        xi = (low + high) / 2
+        w = 1 / (np.array(theirs) + xi)
+        low, high = (low, xi) if w.sum() ** 2 / (w**2).sum() >= 20 else (xi, high)
+    weights = gg.inverse_variance_weights(torch.tensor(got), 0.5).numpy()
+    assert weights == pytest.approx(w / w.mean(), rel=1e-3)
 
 
 def test_loss_by_hand() -> None:
