@@ -127,8 +127,8 @@ class Waiting:
         self.turn_length, self.prompt_length = task.turn_length, task.prompt_length
         self.max_turns = task.max_turns
 
-    def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
-        return Reply(done=False)
+    def replies(self, calls: Sequence[tuple[Problem, Sequence[str]]]) -> list[Reply]:
+        return [Reply(done=False) for _ in calls]
 
 
 def imagined(agent: Any, world: World, rows: Sequence[Conversation]) -> None:
