@@ -32,7 +32,7 @@ from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Dataset
 from world_models import EnsembleDynamics, RolloutConfig, WorldModel
-from world_models.ensemble import gaussian_nll
+from world_models.ensemble_network import gaussian_nll
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 trajectories."""
 
 import longreach  # noqa: F401  refuses a foreign `mbrl`
-from world_models.ensemble import EnsembleConfig, EnsembleDynamics
+from world_models.ensemble import EnsembleDynamics
+from world_models.ensemble_network import EnsembleConfig
 from world_models.guidance import PolicyGuidance
 from world_models.protocol import Prediction, WorldModel
 from world_models.rollout import RolloutConfig, rollout

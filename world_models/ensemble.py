@@ -2,29 +2,19 @@
 per-member early stopping. The switches cover what RAVL, MOPO, MBPO and NEUBAY differ in."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.buffer import Batch
-from mbrl.config import (
-    Count,
-    CountOrZero,
-    Finite,
-    Fraction,
-    NonNegative,
-    Positive,
-    Rate,
-    Settings,
-    Widths,
-)
 from mbrl.errors import ConfigError, DataError
-from mbrl.networks import EnsembleMLP, Normaliser
+from mbrl.networks import Normaliser
 from mbrl.types import Spec, Transitions
 from world_models.disagreement import measure as named_measure
+from world_models.ensemble_network import EnsembleConfig, EnsembleNetwork, nll_gradients
 from world_models.fitting import Fit
 from world_models.linear import linear_regression
 from world_models.protocol import Prediction
@@ -34,138 +24,6 @@ Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 Progress = Callable[[dict[str, Tensor]], None]
 LEAST_UNIT = 1e-4  # least unit of what a regression leaves, in deviations of the observation
 CHUNK = 1000  # rows that predictions on a CPU take at a time, so that activations stay in cache
-
-
-@dataclass(frozen=True)
-class EnsembleConfig(Settings):
-    """Settings of the ensemble; the defaults are RAVL's (arXiv 2402.12527, authors' code)."""
-
-    members: Count = 7  # networks trained
-    elites: Count = 5  # networks kept, by holdout error
-    hidden: Widths = (200, 200, 200, 200)  # widths
-    activation: Literal["silu", "relu", "leaky_relu", "tanh", "gelu"] = "silu"  # hidden layers
-    layer_norm: bool = False  # LayerNorm before each activation
-    init: Literal["truncated", "torch"] = "truncated"  # truncated normal 1/(2 sqrt(fan_in))
-    # what is predicted: changes in the task's units, in units of their observation's deviation, or
-    # what a linear regression leaves of them, in units of its own deviation
-    target: Literal["delta", "standardised", "residual"] = "delta"
-    # rewards: a further output of each member, or networks of their own that see the state reached
-    reward: Literal["joint", "reached"] = "joint"
-    reward_updates: Count = 4000  # of those networks
-    input_clip: Positive | None = 10.0  # standardised inputs are cut at +- this
-    log_variance_bounds: Literal["learned", "fixed"] = "learned"  # shared by all members
-    log_variance_min: Finite = -10.0  # (initial) lower bound
-    log_variance_max: Finite = 0.5  # (initial) upper bound
-    bound_weight: NonNegative = 0.01  # pull on learned bounds
-    bootstrap: Literal["none", "once", "reassigned"] = "once"  # rows of each member
-    holdout_fraction: Fraction = 0.2  # share of rows for early stopping
-    holdout_max: Count | None = None  # and at most this many rows
-    learning_rate: Positive = 1e-3  # Adam
-    weight_decay: tuple[NonNegative, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # one or per layer
-    decoupled_decay: bool = False  # AdamW instead of an L2 term
-    batch_size: Count = 256  # rows a member an update
-    min_epochs: CountOrZero = 350  # a stall before this drops the rate once instead of stopping
-    max_epochs: Count = 2000  # hard limit
-    patience: Count = 5  # epochs without any member improving
-    min_gain: Finite = 0.01  # relative gain that counts as improving
-    rate_drop: Rate = 0.3  # factor of that one drop
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.elites > self.members:
-            raise ConfigError(
-                f"elites is {self.elites}, it must lie in 1..{self.members} (members)"
-            )
-        if len(self.weight_decay) not in (1, len(self.hidden) + 1):
-            raise ConfigError(
-                f"weight_decay has {len(self.weight_decay)} entries; give one, or one for each of "
-                f"the {len(self.hidden) + 1} layers"
-            )
-        if not self.log_variance_min < self.log_variance_max:
-            raise ConfigError(
-                f"log_variance_min is {self.log_variance_min}, it must lie below log_variance_max, "
-                f"{self.log_variance_max}"
-            )
-
-
-class EnsembleNetwork(nn.Module):
-    """Members' means and log-variances of [change of obs, reward] in target units."""
-
-    def __init__(
-        self,
-        in_dim: int,
-        out_dim: int,
-        members: int,
-        config: EnsembleConfig,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        self.out_dim, self.config = out_dim, config
-        self.mlp = EnsembleMLP(
-            members,
-            in_dim,
-            config.hidden,
-            2 * out_dim,
-            activation=config.activation,
-            layer_norm=config.layer_norm,
-            generator=generator,
-        )
-        if config.init == "truncated":
-            truncated_initialisation(self.mlp, generator)
-        learned = config.log_variance_bounds == "learned"
-        low = torch.full((out_dim,), config.log_variance_min)
-        high = torch.full((out_dim,), config.log_variance_max)
-        self.low = nn.Parameter(low, requires_grad=learned)
-        self.high = nn.Parameter(high, requires_grad=learned)
-        self.linear: Tensor | None
-        linear = torch.zeros(in_dim + 1, out_dim) if config.target == "residual" else None
-        self.register_buffer("linear", linear)
-
-    def split(self, out: Tensor) -> tuple[Tensor, Tensor]:
-        """Network output [..., 2D] to mean and softly bounded log-variance [..., D]."""
-        mean, log_variance = out.split(self.out_dim, -1)
-        log_variance = self.high - F.softplus(self.high - log_variance)
-        return mean, self.low + F.softplus(log_variance - self.low)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_variance = self.split(self.mlp(x))
-        return self.shifted(mean, x), log_variance
-
-    def shifted(self, mean: Tensor, x: Tensor) -> Tensor:
-        """The mean with the linear regression's part for inputs `x` added, where there is one."""
-        return mean if self.linear is None else mean + x @ self.linear[:-1] + self.linear[-1]
-
-    def moments(self, out: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Network output [..., 2D] for inputs `x` to mean and variance [..., D]: the exponential of
-        `split`'s log-variance is exp(low) + exp(high) sigmoid(s - high), one special function
-        instead of three."""
-        mean, log_variance = out.split(self.out_dim, -1)
-        share = torch.sigmoid(log_variance - self.high)
-        return self.shifted(mean, x), torch.addcmul(self.low.exp(), self.high.exp(), share)
-
-
-@torch.no_grad()
-def truncated_initialisation(mlp: EnsembleMLP, generator: torch.Generator | None) -> None:
-    """Weights from a normal of deviation 1 / (2 sqrt(fan_in)) cut at two deviations; biases 0."""
-    for weight, bias in zip(mlp.weights, mlp.biases, strict=True):
-        std = 0.5 / weight.shape[1] ** 0.5
-        nn.init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
-        bias.zero_()
-
-
-def gaussian_nll(
-    mean: Tensor, log_variance: Tensor, target: Tensor, network: EnsembleNetwork
-) -> Tensor:
-    """sum_e mean_{b,d} [ log var + (y - mu)^2 / var ] + c (sum max - sum min), all [E, B, D].
-
-    Twice the Gaussian negative log-likelihood without its constant, as PETS (arXiv 1805.12114) and
-    its descendants minimise it.
-    """
-    error = (target - mean).square() * torch.exp(-log_variance)
-    loss = (error + log_variance).mean((1, 2)).sum()
-    if network.config.log_variance_bounds == "learned":
-        loss = loss + network.config.bound_weight * (network.high.sum() - network.low.sum())
-    return loss
 
 
 class EnsembleDynamics:
@@ -252,7 +110,7 @@ class EnsembleDynamics:
             self._fit = Fit(self.network, self.config, len(data), self.seed, self._device)
         x, y = self.encode(data.obs, data.action), self.targets(data)
         while not self._fit.finished:
-            metrics = self._fit.epoch(x, y, gaussian_nll)
+            metrics = self._fit.epoch(x, y, nll_gradients)
             if on_progress is not None:
                 on_progress(metrics)
         if self.rewards is not None:

@@ -1,7 +1,7 @@
 """The fit of an ensemble, one epoch at a time, with its whole state in tensors: holdout, bootstrap,
 per-member early stopping with the best weights kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from mbrl.networks import step
 
-PART = 4  # members of a part, where an ensemble is fitted in parts on a CPU
+# A loss at inputs and targets of every member, and its gradients in these parameters.
+Loss = Callable[[Any, Tensor, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
 
 
 class Fit:
@@ -42,7 +43,7 @@ class Fit:
         self.best_error = torch.full((members,), float("inf"), device=device)
         self.best = [p.detach().clone() for p in network.mlp.parameters()]
 
-    def epoch(self, x: Tensor, y: Tensor, loss: Callable[..., Tensor]) -> dict[str, Tensor]:
+    def epoch(self, x: Tensor, y: Tensor, loss: Loss) -> dict[str, Tensor]:
         """Every member sees its own rows once, in its own order; then the holdout decides."""
         if self.config.bootstrap == "reassigned":
             members = self.network.mlp.members
@@ -54,22 +55,14 @@ class Fit:
         batches = index.shape[1] // size  # the rows left over differ in every epoch
         total = x.new_zeros(())
         parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
-        # With LayerNorm a step passes over the activations so often that they should fit the cache;
-        # learned bounds belong to all members, so they need them together.
-        whole = not self.config.layer_norm or self.config.log_variance_bounds == "learned"
-        in_parts = not whole and self.device.type == "cpu" and len(self.train) > PART
         for b in range(batches):
             rows = index[:, b * size : (b + 1) * size]
             flat = rows.reshape(-1)
             inputs = x.index_select(0, flat).view(*rows.shape, -1)
             goals = y.index_select(0, flat).view(*rows.shape, -1)
-            if in_parts:
-                value, gradients = self.gradients_in_parts(inputs, goals, loss)
-            else:
-                value = loss(*self.network(inputs), goals, self.network)
-                gradients = torch.autograd.grad(value, parameters)
+            value, gradients = loss(self.network, inputs, goals, parameters)
             step(self.optimiser, gradients)
-            total += value.detach()
+            total += value
         self.epochs += 1
         error = self.holdout_error(x, y)
         improved = self._judge(error)
@@ -79,27 +72,6 @@ class Fit:
             "model/holdout_mse": error.mean(),
             "model/improved": improved.float().mean(),
         }
-
-    def gradients_in_parts(
-        self, inputs: Tensor, goals: Tensor, loss: Callable[..., Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The loss and its gradients, `PART` members after the other: members share nothing, so
-        the numbers are those of all at once."""
-        known = {n: p for n, p in self.network.named_parameters() if p.requires_grad}
-        made = {name: torch.empty_like(p) for name, p in known.items()}
-        total = inputs.new_zeros(())
-        for begin in range(0, len(inputs), PART):
-            part = slice(begin, begin + PART)
-            own = {name: p.detach()[part].requires_grad_() for name, p in known.items()}
-            out = torch.func.functional_call(self.network, own, (inputs[part],))
-            value = loss(*out, goals[part], self.network)
-            partial = torch.autograd.grad(value, list(own.values()))
-            for whole, mine in zip(made.values(), partial, strict=True):
-                whole[part] = mine
-            total += value.detach()
-        by_parameter = {p: made[name] for name, p in known.items()}
-        order = [p for group in self.optimiser.param_groups for p in group["params"]]
-        return total, tuple(by_parameter[p] for p in order)
 
     @torch.no_grad()
     def holdout_error(self, x: Tensor, y: Tensor, chunk: int = 2000) -> Tensor:

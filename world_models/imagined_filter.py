@@ -22,7 +22,8 @@ from torch import Tensor
 from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Transitions
-from world_models.ensemble import EnsembleConfig, EnsembleDynamics
+from world_models.ensemble import EnsembleDynamics
+from world_models.ensemble_network import EnsembleConfig
 
 Filter = Literal["consistency", "disagreement"]
 MODEL = EnsembleConfig(

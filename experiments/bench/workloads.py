@@ -20,7 +20,8 @@ from mbrl.callbacks import Checkpointer, Recorder
 from mbrl.networks import SquashedGaussianPolicy
 from mbrl.sequences import SequenceBuffer
 from mbrl.types import Dataset, Spec, Transitions
-from world_models.ensemble import EnsembleConfig, EnsembleDynamics, gaussian_nll
+from world_models.ensemble import EnsembleDynamics
+from world_models.ensemble_network import EnsembleConfig, nll_gradients
 from world_models.fitting import Fit
 from world_models.rollout import RolloutConfig, rollout
 from world_models.trajectory_diffusion import DiffusionConfig
@@ -119,7 +120,7 @@ def _epoch(model: EnsembleDynamics, rows: int) -> tuple[Step, int]:
     x, y = model.encode(data.obs, data.action), model.targets(data)
     fit = Fit(model.network, model.config, len(data), 0, model.device)
     batches = fit.train.shape[1] // model.config.batch_size
-    return lambda: fit.epoch(x, y, gaussian_nll), batches
+    return lambda: fit.epoch(x, y, nll_gradients), batches
 
 
 def _model_fit(quick: bool, folder: Path) -> tuple[Step, int]:

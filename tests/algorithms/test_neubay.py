@@ -22,7 +22,7 @@ from mbrl.sequences import SequenceBuffer
 from mbrl.types import Dataset, Spec
 from tests.small import CONFIGS
 from world_models import EnsembleConfig, EnsembleDynamics, Prediction, RolloutConfig, rollout
-from world_models.ensemble import EnsembleNetwork
+from world_models.ensemble_network import EnsembleNetwork
 
 SPEC = Spec("t", obs_dim=2, action_dim=1, action_low=(-2.0,), action_high=(2.0,))
 

@@ -12,8 +12,7 @@ from mbrl.types import Spec, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models import diagnostics as measures
 from world_models.disagreement import MEASURES
-from world_models.ensemble import EnsembleNetwork, gaussian_nll
-from world_models.fitting import Fit
+from world_models.ensemble_network import gaussian_nll
 
 SMALL = {
     "members": 4,
@@ -253,25 +252,6 @@ def test_tiny_data_and_constant_columns() -> None:
     model.fit(data)
     guess = model.predict(data.obs, data.action, torch.Generator().manual_seed(0))
     assert torch.isfinite(guess.next_obs).all() and torch.isfinite(guess.reward).all()
-
-
-def test_gradients_in_parts_are_those_of_all_members_at_once() -> None:
-    """For members that share nothing; ten members are two parts and a half."""
-    generator = torch.Generator().manual_seed(0)
-    config = EnsembleConfig(
-        members=10, elites=10, hidden=(8, 8), layer_norm=True, log_variance_bounds="fixed",
-        weight_decay=(1e-5,), bootstrap="none",
-    )  # fmt: skip
-    network = EnsembleNetwork(3, 2, 10, config, generator)
-    fit = Fit(network, config, 100, 0, torch.device("cpu"))
-    x = torch.randn(10, 20, 3, generator=generator)
-    y = torch.randn(10, 20, 2, generator=generator)
-    value, found = fit.gradients_in_parts(x, y, gaussian_nll)
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    expected = gaussian_nll(*network(x), y, network)
-    assert float(value) == pytest.approx(float(expected.detach()), rel=1e-5)
-    for mine, whole in zip(found, torch.autograd.grad(expected, parameters), strict=True):
-        torch.testing.assert_close(mine, whole, rtol=1e-4, atol=1e-6)
 
 
 def test_residual_targets_leave_nothing_of_a_linear_world() -> None:

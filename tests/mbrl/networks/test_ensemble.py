@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mbrl.networks import EnsembleMLP, ensemble_values, minimum_value
 from mbrl.networks.ensemble import ACTIVATIONS, batched_values
-from world_models.ensemble import EnsembleConfig, EnsembleNetwork
+from world_models.ensemble_network import EnsembleConfig, EnsembleNetwork
 
 ACTIONS = 3
 SIZES = [
