@@ -32,8 +32,10 @@ def meaning(summary: Summary) -> str:
     plan, seeds = summary.plan, seeds_text(summary)
     if plan.studies_only:
         return f"Mean ± standard deviation over seeds {seeds}. {plan.note}".strip()
+    rows = (row for b in summary.blocks for row in b.block.rows)
+    episodes = " or ".join(f"{n:,}" for n in sorted({row.final_episodes for row in rows}))
     return (
-        "Normalised score of the last evaluation (greedy policy, 100 fixed starts), mean ± "
+        f"Normalised score of the last evaluation (greedy policy, {episodes} fixed starts), mean ± "
         f"standard deviation over seeds {seeds}; one thread. {plan.note}"
     ).strip()
 

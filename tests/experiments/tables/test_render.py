@@ -67,6 +67,18 @@ def test_unfinished_and_absent_cells_say_so(tmp_path: Path) -> None:
     assert "data fetch" in page and "| pendulum/expert@40 | not run |" in page
 
 
+def test_the_caption_names_the_episodes_of_the_last_evaluation(tmp_path: Path) -> None:
+    for line, starts in (
+        ("", "100 fixed starts"),
+        ("final_episodes = 1000\n", "1,000 fixed starts"),
+    ):
+        (tmp_path / "small.toml").write_text(
+            SMALL.replace("steps = 20\n", f"steps = 20\n{line}", 1)
+        )
+        loaded = plan.load(str(tmp_path / "small.toml"))
+        assert starts in render.markdown(summary.collect(loaded, tmp_path, {}, {}))
+
+
 def test_equal_numbers_have_no_deviation() -> None:
     """Whose mean is rounded, so that each seems to lie off it."""
     equal, apart = np.array([0.09467] * 3), np.array([1.0, 2.0, 4.0])
