@@ -77,9 +77,9 @@ class NEUBAY(Agent[Tape]):
         policy       L = alpha log pi(a|h_t) - mean_n Q_n(h_t, a), a ~ pi(h_t)
         weights      kappa on the mean over logged steps, 1 - kappa on that over imagined ones
 
-    When not to use it: where time is short: in the table bayesian a run takes 275 s beside 34 to 69
-    of MOPO, RAVL and EDAC, and its model 125 s more. There it leads over all datasets; on Hopper it
-    does not learn in that budget.
+    When not to use it: where time is short: in the table bayesian (from before its updates were
+    compiled) a run takes 275 s beside 34 to 69 of MOPO, RAVL and EDAC, and its model 125 s more.
+    There it leads over all datasets; on Hopper it does not learn in that budget.
     """
 
     version = 3
