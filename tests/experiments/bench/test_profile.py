@@ -12,9 +12,9 @@ from mbrl.native.build import library
 
 def test_the_profile_says_where_the_time_goes(tmp_path, capsys):
     out = tmp_path / "r.json"
-    arguments = ["bench", "--quick", "--profile", "--workloads", "ensemble_128", "--out", str(out)]
+    arguments = ["bench", "--quick", "--profile", "--workloads", "recurrent", "--out", str(out)]
     assert main(arguments) == 0
-    shares = json.loads(out.read_text())["workloads"]["ensemble_128"]["profile"]
+    shares = json.loads(out.read_text())["workloads"]["recurrent"]["profile"]
     assert sum(shares.values()) == pytest.approx(1.0) and min(shares.values()) >= 0
     largest = "native_layer_norm" if library() is None else "compiled passes"
     assert largest in capsys.readouterr().out
