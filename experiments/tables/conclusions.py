@@ -254,6 +254,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "against_grpo": language.against_grpo,
     "detectable": language.detectable,
     "power": language.power,
+    "within_seeds": language.within_seeds,
     "pretrained": language.pretrained,
     "alike": language.alike,
     "bandits": bandit_conclusions.bandits,

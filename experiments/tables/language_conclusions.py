@@ -1,6 +1,6 @@
 """Sentences about language models that are computed from the records of a table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -132,6 +132,38 @@ def power(summary: Summary) -> list[str]:
     seed, pooled over the other rows with the same seeds, and the smallest true difference that a
     paired test finds with probability 0.8, with these seeds and with more."""
     lines = []
+    for task, rows in _apart_within_seeds(summary):
+        apart = list(rows.values())
+        deviation = float(np.sqrt(np.mean([x.var(ddof=1) for x in apart])))
+        counts = sorted({n for n in (len(apart[0]), 10, 30) if n > 2})
+        seen = [(statistics.detectable_difference(deviation, n), n) for n in counts]
+        named = ", ".join(f"{size:.1f} points with {n} seeds" for size, n in seen)
+        lines.append(
+            f"{task}: differences to GRPO within a seed have a deviation of {deviation:.1f} "
+            f"points ({len(apart)} rows). A paired test finds these true differences with "
+            f"probability 0.8: {named}."
+        )
+    return lines
+
+
+def within_seeds(summary: Summary) -> list[str]:
+    """Of every task with GRPO: differences to it within a seed, where runs share the warm start,
+    with 95 % intervals (Student's t over pairs), and how many of these are without 0."""
+    lines = []
+    for task, rows in _apart_within_seeds(summary):
+        spans = {n: statistics.confidence_interval(d, statistics.mean) for n, d in rows.items()}
+        without = sum(i.low > 0 or i.high < 0 for i in spans.values())
+        shown = ", ".join(f"{name} {span(i)}" for name, i in spans.items())
+        lines.append(
+            f"{task}, differences to GRPO within a seed, {without} of {len(rows)} without 0 in "
+            f"their interval ({0.05 * len(rows):.1f} by chance alone): {shown}."
+        )
+    return lines
+
+
+def _apart_within_seeds(summary: Summary) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Of every task and block with GRPO: scores less those of GRPO, seed by seed, of the rows with
+    the same seeds."""
     for block in summary.blocks:
         tasks: dict[str, dict[str, list[Record]]] = {}
         for label, records in records_of(block).items():
@@ -140,23 +172,14 @@ def power(summary: Summary) -> list[str]:
                 tasks.setdefault(task, {})[name] = records
         for task, rows in tasks.items():
             base = _scores(rows.pop(GRPO, []))
-            apart = [
-                np.array([own[seed] - base[seed] for seed in base])
-                for own in map(_scores, rows.values())
+            scores = {name: _scores(records) for name, records in rows.items()}
+            apart = {
+                name: np.array([own[seed] - base[seed] for seed in base])
+                for name, own in scores.items()
                 if base and set(own) == set(base)
-            ]
-            if not apart:
-                continue
-            deviation = float(np.sqrt(np.mean([x.var(ddof=1) for x in apart])))
-            counts = sorted({n for n in (len(base), 10, 30) if n > 2})
-            seen = [(statistics.detectable_difference(deviation, n), n) for n in counts]
-            named = ", ".join(f"{size:.1f} points with {n} seeds" for size, n in seen)
-            lines.append(
-                f"{task}: differences to GRPO within a seed have a deviation of {deviation:.1f} "
-                f"points ({len(apart)} rows). A paired test finds these true differences with "
-                f"probability 0.8: {named}."
-            )
-    return lines
+            }
+            if apart:
+                yield task, apart
 
 
 def _scores(records: Sequence[Record]) -> dict[int, float]:

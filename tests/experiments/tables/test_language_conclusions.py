@@ -46,6 +46,18 @@ def test_power_is_of_differences_within_a_seed() -> None:
         assert abs((p < 0.05).mean() - 0.8) < 0.01
 
 
+def test_differences_within_a_seed_are_those_of_scipys_paired_test() -> None:
+    base, up = [10.0, 30.0, 60.0], [14.0, 35.0, 64.5]
+    rows = {
+        "brackets, grpo": records({}, [{"score": x} for x in base]),
+        "brackets, up": records({}, [{"score": x} for x in up]),
+        "brackets, near": records({}, [{"score": x + d} for x, d in zip(base, (4, -4, 0.5))]),  # noqa: B905
+    }
+    (line,) = conclusions.CONCLUSIONS["within_seeds"](summary_of("recipes", rows))
+    low, high = stats.ttest_rel(up, base).confidence_interval()
+    assert "1 of 2 without 0" in line and f" up 4.5 [{low:.1f}, {high:.1f}]," in line
+
+
 def test_recipes_above_and_below_grpo_are_named() -> None:
     draw = np.random.default_rng(0)
     around = {"grpo": 50, "good": 80, "same": 50, "bad": 10}
