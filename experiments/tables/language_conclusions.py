@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from experiments.tables.records import Record
-from experiments.tables.summary import Summary, records_of
+from experiments.tables.summary import BlockSummary, Summary, records_of
 from mbrl import statistics
 from mbrl.policy_gradient import recipe
 from mbrl.statistics import Interval
@@ -105,13 +105,9 @@ def detectable(summary: Summary) -> list[str]:
     of rows with as many seeds as GRPO; rows that had no signal, or diverged, are left out."""
     lines = []
     for block in summary.blocks:
-        tasks: dict[str, dict[str, list[np.ndarray]]] = {}
-        for label, records in records_of(block).items():
-            task, name = label.split(", ", 1)
-            scores = np.array([r["values"]["score"] for r in records])
-            if len(scores) > 1 and not silent(records) and np.isfinite(scores).all():
-                tasks.setdefault(task, {})[name] = [scores]
-        for task, table in tasks.items():
+        for task, rows in comparable(block).items():
+            scores = {n: np.array([r["values"]["score"] for r in rs]) for n, rs in rows.items()}
+            table = {name: [own] for name, own in scores.items() if np.isfinite(own).all()}
             if GRPO not in table:
                 continue
             seeds = len(table[GRPO][0])
@@ -165,12 +161,7 @@ def _apart_within_seeds(summary: Summary) -> Iterator[tuple[str, dict[str, np.nd
     """Of every task and block with GRPO: scores less those of GRPO, seed by seed, of the rows with
     the same seeds."""
     for block in summary.blocks:
-        tasks: dict[str, dict[str, list[Record]]] = {}
-        for label, records in records_of(block).items():
-            task, name = label.split(", ", 1)
-            if len(records) > 1 and not silent(records):
-                tasks.setdefault(task, {})[name] = records
-        for task, rows in tasks.items():
+        for task, rows in comparable(block).items():
             base = _scores(rows.pop(GRPO, []))
             scores = {name: _scores(records) for name, records in rows.items()}
             apart = {
@@ -180,6 +171,17 @@ def _apart_within_seeds(summary: Summary) -> Iterator[tuple[str, dict[str, np.nd
             }
             if apart:
                 yield task, apart
+
+
+def comparable(block: BlockSummary) -> dict[str, dict[str, list[Record]]]:
+    """The rows of each task, labelled "task, name", that several seeds have and that had a
+    signal."""
+    tasks: dict[str, dict[str, list[Record]]] = {}
+    for label, records in records_of(block).items():
+        task, name = label.split(", ", 1)
+        if len(records) > 1 and not silent(records):
+            tasks.setdefault(task, {})[name] = records
+    return tasks
 
 
 def _scores(records: Sequence[Record]) -> dict[int, float]:
