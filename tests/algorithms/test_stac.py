@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 
 from algorithms import STAC
 from algorithms.learners.dropout import Dropped
@@ -67,18 +68,24 @@ def test_loss_against_scipy() -> None:
         gaussian_loss(mean, log_std, target[:, None], 0.0)
 
 
-def test_update_against_a_loop() -> None:
-    spec = Spec("small", 3, 2, None, (-1.0, -1.0), (1.0, 1.0), 10)
-    values: dict[str, Any] = {"hidden": [8], "gamma": 0.9, "pessimism": 0.5, "log_std_max": 0.1}
-    learner = STAC(spec, build_config("stac", {"learner": values}), seed=0).learner
-    generator = torch.Generator().manual_seed(1)
+def doubled(learner: Any, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Put the learner into double precision, its targets away from its critics; observations and
+    next ones [6, 3], and actions [6, 2]."""
     for module in learner.modules.values():
         module.double()
     with torch.no_grad():
         for p in learner.target.parameters():
             p.add_(0.3 * torch.randn(p.shape, generator=generator, dtype=D))
     obs, next_obs = torch.randn(2, 6, 3, generator=generator, dtype=D)
-    action = torch.tanh(torch.randn(6, 2, generator=generator, dtype=D))
+    return obs, next_obs, torch.tanh(torch.randn(6, 2, generator=generator, dtype=D))
+
+
+def test_update_against_a_loop() -> None:
+    spec = Spec("small", 3, 2, None, (-1.0, -1.0), (1.0, 1.0), 10)
+    values: dict[str, Any] = {"hidden": [8], "gamma": 0.9, "pessimism": 0.5, "log_std_max": 0.1}
+    learner = STAC(spec, build_config("stac", {"learner": values}), seed=0).learner
+    generator = torch.Generator().manual_seed(1)
+    obs, next_obs, action = doubled(learner, generator)
     noise = torch.randn(2, 6, 2, generator=generator, dtype=D)
     discount = torch.tensor([0.9, 0, 0.9, 0.9, 0.9, 0.9], dtype=D)
     reward = torch.randn(6, generator=generator, dtype=D)
@@ -149,13 +156,7 @@ def test_update_with_dropout_against_a_loop() -> None:
     values = SMALL | {"gamma": 0.9, "critics": 2, "dropout": "both", "dropout_rate": 0.4}
     learner = STAC(spec, build_config("stac", {"learner": values | {"learn_alpha": False}})).learner
     generator = torch.Generator().manual_seed(1)
-    for module in learner.modules.values():
-        module.double()
-    with torch.no_grad():
-        for p in learner.target.parameters():
-            p.add_(0.3 * torch.randn(p.shape, generator=generator, dtype=D))
-    obs, next_obs = torch.randn(2, 6, 3, generator=generator, dtype=D)
-    action = torch.tanh(torch.randn(6, 2, generator=generator, dtype=D))
+    obs, next_obs, action = doubled(learner, generator)
     discount = torch.tensor([0.9, 0, 0.9, 0.9, 0.9, 0.9], dtype=D)
     reward = torch.randn(6, generator=generator, dtype=D)
     drawn = learner.draw(Batch(obs, action, reward, next_obs, discount), generator)
