@@ -10,6 +10,9 @@ import torch
 from mbrl.tasks import make
 from mbrl.types import Dataset, Provenance, Transitions
 
+# Tests kill processes, not the machine: what was written is there without waiting for the disk.
+os.fsync = lambda descriptor: None
+
 
 def random_dataset(task_id: str, rows: int, seed: int = 0) -> Dataset:
     """Uniform actions in a task, one copy, episodes cut at the task's limit."""

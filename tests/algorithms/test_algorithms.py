@@ -17,7 +17,7 @@ from mbrl.tasks import make
 from mbrl.tasks.base import Step
 from mbrl.training import train
 from mbrl.types import Dataset, Spec, Transitions
-from tests.small import CONFIGS, MODEL, OFFLINE, suited, takes
+from tests.small import CONFIGS, MODEL, OFFLINE, others_long, suited, takes
 
 
 def build(name: str, spec: Spec, seed: int = 0) -> Any:
@@ -90,7 +90,7 @@ def test_a_dozen_rows_are_enough(name: str, pendulum: Dataset, cartpole: Dataset
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in ("edac", "iql") else pytest.param(n, marks=pytest.mark.long) for n in OFFLINE],
+    [n if n == "iql" else pytest.param(n, marks=pytest.mark.long) for n in OFFLINE],
 )
 def test_compiled_update_equals_eager(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
     """Graph capture (backend "eager") takes the plain batched forms; the numbers agree."""
@@ -235,7 +235,7 @@ LEARNING["pets"] = {
 }
 
 
-@pytest.mark.parametrize("name", list(LEARNING))
+@pytest.mark.parametrize("name", others_long(LEARNING))
 def test_offline_bandit(name: str) -> None:
     data = bandit()
     agent = ALGORITHMS[name][0](data.spec, build_config(name, LEARNING[name]), seed=0)

@@ -15,6 +15,7 @@ from algorithms.saw import waypoint_loss
 from experiments.settings import build_config
 from mbrl.buffer import Batch
 from mbrl.types import Dataset, Spec, Transitions
+from tests.small import others_long
 
 D = torch.float64
 SPEC = Spec("line", 4, 2, None, (-1.0,) * 2, (1.0,) * 2, 10, goal=(3,), achieved=(0,))
@@ -307,7 +308,8 @@ def test_waypoints_of_a_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gcbc", "gcivl", "gciql", "contrastive_rl", "hiql", "saw", "smore", "hecrl"]
+    "name",
+    others_long(["gcbc", "gcivl", "gciql", "contrastive_rl", "hiql", "saw", "smore", "hecrl"]),
 )
 def test_the_way_to_a_goal_on_a_line(name: str) -> None:
     """A point on a line moves by 0.2 a and has wandered at random; all learners but GCBC, whose

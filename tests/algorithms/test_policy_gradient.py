@@ -55,11 +55,16 @@ LEARNING = {"hidden": (16,), "envs": 32, "learning_rate": 0.01, "critic_rate": 0
 RECIPES = ["reinforce", "a2c", "ppo", "vtrace", "grpo", "rloo", "gspo", "skywork_or1"]
 VERDICTS = ["topr", "psr", "nsr", "w_reinforce", "ngrpo", "bnpo", "drpo_decoupled", "red_drop"]
 VERDICTS += ["red_weight", "xrpo", "adora", "dapo", "mini_o3"]  # the last two: may be cut off
+SHORT = ("ppo", "grpo", "vtrace", "nsr", "mini_o3")
 
 
 @pytest.mark.parametrize(
     ("name", "discrete"),
-    [(n, True) for n in RECIPES + VERDICTS] + [(n, False) for n in ("ppo", "grpo", "nsr", "dapo")],
+    [
+        pytest.param(n, discrete, marks=[] if n in SHORT else pytest.mark.long)
+        for names, discrete in ((RECIPES + VERDICTS, True), (("ppo", "grpo", "nsr", "dapo"), False))
+        for n in names
+    ],
 )
 def test_recipes_learn_to_answer(name: str, discrete: bool) -> None:
     """The best policy earns 4 an episode, a random one less than 2."""

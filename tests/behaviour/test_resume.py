@@ -138,7 +138,10 @@ def test_killed_at_several_steps(
     assert_same_runs(tmp_path / "whole", folder)
 
 
-@pytest.mark.parametrize("algorithm", ["ravl", "mopo", "morel", "rambo", "pets"])
+OTHER_FITS = [pytest.param(n, marks=pytest.mark.long) for n in ("ravl", "mopo", "rambo", "pets")]
+
+
+@pytest.mark.parametrize("algorithm", ["morel", *OTHER_FITS])
 def test_killed_inside_the_model_fit(algorithm: str, data_file: str, tmp_path: Path) -> None:
     config = build_config(algorithm, CONFIGS[algorithm])
     runs.start(settings(algorithm, data_file), config, tmp_path / "whole", quiet=True)

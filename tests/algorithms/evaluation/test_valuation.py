@@ -78,7 +78,7 @@ def test_the_logged_policys_value_is_exact_and_its_interval_is_of_the_right_widt
     assert fit.values[1] == pytest.approx(exact(0.5), abs=0.11)
     assert fit.values[0] == pytest.approx(exact(1.0), abs=0.11)
     # The spread over draws of the episodes is that over data sets, for which there are many here.
-    short = FQEConfig(steps=800, gamma=GAMMA, tau=0.1, hidden=(32,))
+    short = FQEConfig(steps=500, gamma=GAMMA, tau=0.1, hidden=(32,))
     others = [
         evaluate_policies([LOGGED], world(episodes=600, seed=k), short).values[0]
         for k in range(1, 13)

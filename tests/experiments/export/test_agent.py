@@ -29,8 +29,10 @@ from mbrl.types import Dataset, Spec, Transitions
 from tests.algorithms.test_algorithms import build
 from tests.small import CONFIGS, REPRESENTATIVE, takes
 
+# Others have the policies of SAC and of BC.
+KINDS_OF_POLICY = set(REPRESENTATIVE) - {"cql", "edac", "wsrl", "mbpo", "morel", "gcbc"}
 KINDS = [
-    pytest.param(name, kind, marks=[] if name in REPRESENTATIVE else pytest.mark.long)
+    pytest.param(name, kind, marks=[] if name in KINDS_OF_POLICY else pytest.mark.long)
     for name in ALGORITHMS
     for kind in ("continuous", "discrete")
     if takes(name, kind) and name != "pets"

@@ -29,6 +29,7 @@ def test_a_cell_says_what_was_gained_and_forgotten(
         "levels": [3, 1003],
         "stages": ["grid_world", "brackets"],
         "stage_tokens": 100,
+        "turn_tokens": 4,
     }
     shown = {"levels": [3, 1003], "rows": 2}
     settings = cascades.DEFAULTS | SMALL | {"config": config, "shown": shown}

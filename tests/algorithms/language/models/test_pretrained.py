@@ -98,6 +98,7 @@ def test_the_ratio_of_the_first_update_is_one(task: str) -> None:
 
 
 @needs_stories
+@pytest.mark.long
 def test_a_published_model_learns_to_name_the_thing() -> None:
     """Twelve rounds of GRPO, about ten seconds: 37 % of the first two rounds' stories are right,
     and 86 % of the last two's."""
