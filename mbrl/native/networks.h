@@ -290,8 +290,9 @@ static void head_chain(float* d, const float* g, const float* w, const float* h,
   }
 }
 
-// sums [n] of the rows of d [rows, n], each times g [rows] where it is given.
-static void column_sums(float* sums, const float* d, const float* g, Int rows, Int n) {
+// sums [n] of the rows of d [rows, n], each times g [rows] where it is given; with `more` added to what is there.
+static void column_sums(float* sums, const float* d, const float* g, Int rows, Int n,
+                        bool more = false) {
   Int i = 0;
   for (; i + LANES <= n; i += LANES) {
     Vec a{}, b{};
@@ -302,30 +303,32 @@ static void column_sums(float* sums, const float* d, const float* g, Int rows, I
       b += g ? y * g[m + 1] : y;
     }
     if (m < rows) a += g ? load(d + m * n + i) * g[m] : load(d + m * n + i);
-    store(sums + i, a + b);
+    store(sums + i, more ? load(sums + i) + (a + b) : a + b);
   }
   for (; i < n; i++) {
     float total = 0.0f;
     for (Int m = 0; m < rows; m++) total += d[m * n + i] * (g ? g[m] : 1.0f);
-    sums[i] = total;
+    sums[i] = more ? sums[i] + total : total;
   }
 }
 
-// The gradient of layer l's weights, below^T d, in the layout of the parameter.
+// The gradient of layer l's weights, below^T d, in the layout of the parameter; with `more` added to `out`.
 static void weight_gradient(const Network& net, Int l, Int rows, View below, const float* d, float* out,
-                            float* panel) {
+                            float* panel, bool more = false) {
+  const Then then = more ? Then::Add : Then::Store;
   const Int in = net.in(l), width = net.out(l);
   const View below_t{below.data, below.column, below.row};
   if (net.transposed)
-    product(width, in, rows, View{d, 1, width}, below, Out{out, in}, panel);
+    product(width, in, rows, View{d, 1, width}, below, Out{out, in, then}, panel);
   else
-    product(in, width, rows, below_t, View{d, width, 1}, Out{out, width}, panel);
+    product(in, width, rows, below_t, View{d, width, 1}, Out{out, width, then}, panel);
 }
 
 // Gradients of one member from the cotangent `g` [rows, out] of its outputs. `scratch` [2] hold
-// [rows, widest] each. Returns d [rows, out of layer 0], the cotangent of the first product.
-static const float* backward(const Network& net, Int e, const Pass& pass, const float* g,
-                             Gradients* gradients, float* const scratch[2], float* panel) {
+// [rows, widest] each; with `more` gradients are added to what is there. Returns d [rows, out of layer 0],
+// the cotangent of the first product.
+static const float* backward(const Network& net, Int e, const Pass& pass, const float* g, Gradients* gradients,
+                             float* const scratch[2], float* panel, bool more = false) {
   const Int last = net.depth - 1, rows = pass.rows;
   const float* d = g;
   for (Int l = last; l >= 0; l--) {
@@ -333,10 +336,10 @@ static const float* backward(const Network& net, Int e, const Pass& pass, const 
     if (gradients) {
       float* dw = gradients->weight(net, l, e);
       if (net.out(l) == 1 && l > 0)
-        column_sums(dw, below.data, d, rows, net.in(l));
+        column_sums(dw, below.data, d, rows, net.in(l), more);
       else
-        weight_gradient(net, l, rows, below, d, dw, panel);
-      column_sums(gradients->bias(net, l, e), d, nullptr, rows, net.out(l));
+        weight_gradient(net, l, rows, below, d, dw, panel, more);
+      column_sums(gradients->bias(net, l, e), d, nullptr, rows, net.out(l), more);
     }
     if (l == 0) break;
     float* next = scratch[l % 2];
@@ -357,7 +360,7 @@ static const float* backward(const Network& net, Int e, const Pass& pass, const 
       const Int n = net.in(l);
       float* const scale = gradients ? gradients->scale(net, l - 1, e) : nullptr;
       float* const shift = gradients ? gradients->shift(net, l - 1, e) : nullptr;
-      if (gradients) {
+      if (gradients && !more) {
         std::memset(scale, 0, n * sizeof(float));
         std::memset(shift, 0, n * sizeof(float));
       }

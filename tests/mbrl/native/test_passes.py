@@ -100,6 +100,30 @@ def test_more_rows_than_a_chunk_and_leading_dimensions() -> None:
         assert net(x[0, 0]).shape == (2,) and net(x[:, :0]).shape == (3, 0, 2)
 
 
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "LayerNorm"])
+@pytest.mark.parametrize("kind", ["network", "shared inputs", "own inputs"])
+def test_gradients_are_summed_over_chunks(kind: str, norm: bool) -> None:
+    """2,700 rows are four chunks of 512 and one of 652."""
+    draw = torch.Generator().manual_seed(0)
+    net: EnsembleMLP | MLP
+    if kind == "network":
+        net = MLP(4, (33, 20), 2, activation="silu", layer_norm=norm, generator=draw)
+    else:
+        net = EnsembleMLP(3, 4, (33, 20), 1, layer_norm=norm, generator=draw)
+    if norm:
+        moved(net, draw)
+    shape = (3, 2700, 4) if kind == "own inputs" else (2700, 4)
+    x = torch.randn(*shape, generator=draw).requires_grad_()
+    ours, theirs = net(x), plain(net, x)
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
+    g = torch.randn(ours.shape, generator=draw)
+    wanted = [x, *net.parameters()]
+    mine = torch.autograd.grad(ours, wanted, g)
+    right = torch.autograd.grad(theirs, wanted, g.double())
+    for a, b in zip(mine, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
 def test_a_member_alone_is_that_of_all() -> None:
     draw = torch.Generator().manual_seed(0)
     net = EnsembleMLP(4, 3, (20, 20), 5, activation="silu", layer_norm=True, generator=draw)
