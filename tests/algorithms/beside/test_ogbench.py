@@ -4,7 +4,7 @@ impls/agents/saw.py, which is built on it; in float64.
 
 Networks 8-8 without LayerNorm; in theirs GELU is the exact one and a tanh is put behind the mean of
 actions, in ours GELU into the policies. Goals: of values normal(20, 6, 4), of the policy 21, k
-steps ahead 22; subgoals 23. Rates 1e-3, tau 0.1, expectile 0.7. The first weights in the tests are the
+steps ahead 22; subgoals 23. Rates 1e-3, tau 0.1, expectile 0.7. First weights in the tests are the
 policy's; their targets follow the networks before the step, and are not compared.
 """
 
