@@ -41,7 +41,7 @@ def test_update() -> None:
     noise[0] *= 3
     metrics = made.update(batch(noise=noise))
     losses = [metrics[name].item() for name in ("critic/loss", "actor/bc", "actor/loss")]
-    assert losses == pytest.approx([2.274948705, 0.1022601582, 1.402260158], rel=1e-7)
+    assert losses == pytest.approx([2.274948705, 0.1022601582, 1.402260158], rel=1e-6)
     optimisers = made.optimisers
     gradients = [
         gradients_of(made.critic, optimisers["critic"], 2),
@@ -51,6 +51,6 @@ def test_update() -> None:
         gradients_of(made.policy.net, optimisers["policy"]),
     ]
     expected = [0.6672063087, -2.086907997, 0.005855653526, -0.1928198912, 0.3856375542]
-    assert gradients == pytest.approx(expected, rel=1e-7)
+    assert gradients == pytest.approx(expected, rel=1e-6)
     targets = [weights_of(made.critic_target, 2), weights_of(made.policy_target.net)]
-    assert targets == pytest.approx([0.4829796416, -2.54457686], rel=1e-7)
+    assert targets == pytest.approx([0.4829796416, -2.54457686], rel=1e-6)
