@@ -1,13 +1,13 @@
-"""FamO2O against the authors' code: LeapLabTHU/FamO2O at ea9cb01, `FamilyLearner.update` with random
-balances (jax_iql/family_learner.py), in float64.
+"""FamO2O against the authors' code: LeapLabTHU/FamO2O at ea9cb01, `FamilyLearner.update` with
+random balances (jax_iql/family_learner.py), in float64.
 
 Networks 8-8; policy of seed 1 with log-deviations -2 + 0.2 normal(9, 2), so that no action is cut;
 balance policy 11 with the log-deviation -0.4, in ours the last bias of a network whose other last
 weights to it are 0; critics 2 and 3, their targets 4 and 5, value 6. Range 1 to 5, code of 6,
 expectile 0.7, temperature 0.3, tau 0.1, rates 1e-3. Noise normal(7, 3, ...) of the action and, in
-the first column, of the balance; the uniform balance is that of erf(0.3 / sqrt 2) in all rows, since
-theirs weighs each row by the balances of all. Theirs takes the temperature's gradient by itself
-times the temperature.
+the first column, of the balance; the uniform balance is that of erf(0.3 / sqrt 2) in all rows,
+since theirs weighs each row by the balances of all. Theirs takes the temperature's gradient by
+itself times the temperature.
 """
 
 import numpy as np
