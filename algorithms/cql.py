@@ -3,7 +3,9 @@
 Differences from the authors' code: no behaviour cloning in the policy's first updates, no maximum
 over sampled next actions in the target; the critics are updated after the policy (theirs: both at
 one point); the log-deviation is clipped to [-5, 2] (theirs: [-20, 2]). Calibrated: the return of an
-episode that was cut goes on for ever with the mean reward (Cal-QL's code: it ends there).
+episode that was cut goes on for ever with the mean reward (Cal-QL's code: it ends there); Cal-QL's
+code also learns a scale and an offset of the log-deviations, takes all steps at one point, and its
+threshold is one of the gap, here and in CQL's code of `weight` times the gap.
 """
 
 import math

@@ -4,7 +4,11 @@ Learning (arXiv 2310.17966), on IQL.
 Read in the authors' code (LeapLabTHU/FamO2O, jax_iql): the order of the steps, the code of the
 balance in sines and cosines, uniform balances on logged data and sampled ones in the task, the
 greedy balance for acting, the target critics in both losses. Differences: the balance policy's
-deviation depends on the state; no dropout.
+deviation depends on the state; no dropout; a row's weight is that of its own balance, as in the
+paper (theirs multiplies [B] by [B, 1] and so averages the weights of all balances of the batch:
+no row is weighed by the one that its policy reads); actions that follow from balances are cut at
+the bounds; the temperature's loss is of its logarithm; in the task balances come from the balance
+policy after its step (theirs: before it).
 """
 
 from collections.abc import Callable

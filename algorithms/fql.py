@@ -4,7 +4,8 @@ drawn to the flow's actions and up the critics' value. The formulas were read in
 
 Differences from the authors' code: SiLU and ReLU in the place of GELU; networks start as
 `torch.nn.Linear` does; LayerNorm stands before the activation; the greedy action is that of a noise
-which is kept, theirs draws it at every step of an evaluation too.
+which is kept, theirs draws it at every step of an evaluation too; the target critics follow the
+critics after their step (theirs: before it).
 """
 
 from collections.abc import Sequence

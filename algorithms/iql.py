@@ -1,6 +1,7 @@
 """IQL: Offline Reinforcement Learning with Implicit Q-Learning (arXiv 2110.06169).
 
-Differences: no dropout. The order value, policy, critic is the authors'.
+Differences: no dropout. The order value, policy, critic is the authors'; advantages and next values
+are of the value before its step, as in CORL (theirs: after it).
 """
 
 from dataclasses import dataclass

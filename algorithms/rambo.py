@@ -94,7 +94,7 @@ def adversarial_loss(
     `advantage` [B]: descending it makes steps that are good for the policy less likely.
 
     RAMBO-RL (arXiv 2204.12581), the model's gradient of the value with a baseline. A mean, as in
-    the authors' code; OfflineRL-Kit sums over the batch.
+    the authors' code and in the present OfflineRL-Kit (its first version: a sum).
     """
     check_shapes(log_prob=(log_prob, "B"), advantage=(advantage, "B"))
     attack = (log_prob * advantage).mean()

@@ -4,7 +4,8 @@ networks and larger batches.
 
 Differences from the authors' code: LayerNorm stands before the ReLU, not after it; networks start
 as `torch.nn.Linear` does (theirs: small last layers, hidden biases 0.1); the last row of an episode
-that was cut off has no next action, so it is kept without the critics' penalty (theirs drops it).
+that was cut off has no next action, so it is kept without the critics' penalty (theirs drops it);
+the target policy follows the policy after its step (theirs: before it).
 """
 
 from dataclasses import dataclass

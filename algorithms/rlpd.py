@@ -6,8 +6,9 @@ and the minimum over two random ones, the actor's mean over all, half of each ba
 target entropy minus half the action's size, `updates_per_step` steps of the critics for one of the
 actor. Differences: the logged half is drawn anew for every step of the critics (theirs: a slice of
 one large draw, the same in law); the actor's step comes with the first of these and not the last;
-no uniform actions at first where there are logged rows (theirs: 10,000 steps). The log-deviation is
-clipped to [-5, 2] (theirs: [-20, 2]).
+no uniform actions at first where there are logged rows (theirs: 10,000 steps); the temperature's
+step is the first and of its logarithm (theirs: the last and of itself). The log-deviation is
+clipped to [-5, 2] (theirs: [-20, 2]); LayerNorm's epsilon is 1e-5 (theirs: 1e-6).
 """
 
 from dataclasses import dataclass, field, replace

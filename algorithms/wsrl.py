@@ -4,8 +4,12 @@
 Read in the authors' code (zhouzypaul/wsrl): pre-training by Cal-QL with the networks of the second
 part; its rows are left behind, the unchanged policy acts for 5,000 steps, then plain soft
 actor-critic learns with four steps of the critics for one of the actor. Differences: the actor's
-batch is as large as one of the critics' (theirs: the four together); the log-deviation is clipped
-to [-5, 2] (theirs: [-20, 2]).
+batch is as large as one of the critics' (theirs: the four together); the conservative term is of
+all critics (theirs: of two random ones), the next value without a maximum over sampled actions; the
+two critics of a target are two (theirs may be one twice); each critic has its own last layer
+(theirs: one for all); the temperature's loss is of its logarithm at the batch's states (theirs: of
+a softplus at the next ones); deviations are clipped to [e^-5, e^2] (theirs: [1e-5, 10]);
+LayerNorm's epsilon is 1e-5 (theirs: 1e-6).
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,8 @@
 """What learners of goals share: their settings, policies of a fixed deviation, values of goals as
 GCIVL learns them, and the policy losses. The formulas are those of OGBench's reference code
-(arXiv 2410.20092; seohongpark/ogbench at 1d41409, impls/agents/)."""
+(arXiv 2410.20092; seohongpark/ogbench at 1d41409, impls/agents/). All differ from it in two things:
+targets follow the networks after their step (theirs: before it), and GELU is the exact one (theirs:
+its tanh form)."""
 
 import math
 from collections.abc import Mapping, Sequence
