@@ -95,9 +95,29 @@ def diversity(critic: Params, obs: Any, action: Any) -> Any:
     return pairs.mean() / (len(g) - 1)
 
 
+def conservative_gap(
+    actor: Params, critic: Params, obs: Any, next_obs: Any, samples: int, key: Any
+) -> Any:
+    """Mean over rows, sum over members of CQL's log-sum-exp over `samples` uniform actions and as
+    many of the policy's at either observation."""
+    one, two, three = jax.random.split(key, 3)
+    here = jnp.broadcast_to(obs, (samples, *obs.shape))
+    drawn = [sample(actor, here, one), sample(actor, jnp.broadcast_to(next_obs, here.shape), two)]
+    shape = drawn[0][0].shape
+    uniform = jax.random.uniform(three, shape, minval=-1.0, maxval=1.0)
+    actions = jnp.concatenate([uniform, *(action for action, _ in drawn)])
+    density = jnp.full(shape[:-1], -shape[-1] * jnp.log(2.0))
+    density = jnp.concatenate([density, *(log_prob for _, log_prob in drawn)])
+    actions, density = jax.lax.stop_gradient((actions, density))
+    flat = actions.reshape(-1, shape[-1])
+    q = values(critic, jnp.tile(obs, (len(actions), 1)), flat).reshape(-1, *density.shape)
+    return jax.nn.logsumexp(q - density, 1).mean(-1).sum()
+
+
 def soft_actor_critic(
-    members: int, hidden: Sequence[int], eta: float, data: tuple[Any, ...]
+    members: int, hidden: Sequence[int], eta: float, data: tuple[Any, ...], samples: int = 0
 ) -> tuple[Any, Callable[..., Any]]:
+    """SAC, SAC-N and EDAC; with `samples` CQL of weight 5, whose targets have no entropy."""
     obs_dim, action_dim = data[0].shape[1], data[1].shape[1]
     one, two = jax.random.split(jax.random.PRNGKey(0))
     critic = network(two, (obs_dim + action_dim, *hidden, 1), members)
@@ -120,7 +140,7 @@ def soft_actor_critic(
             change, moments[name] = adam.update(gradient, moments[name])
             state[name] = optax.apply_updates(state[name], change)
 
-        draw, first, second = jax.random.split(key, 3)
+        draw, first, second, third = jax.random.split(key, 4)
         obs, action, reward, next_obs = rows(data, draw)
 
         def actor_loss(actor: Params, alpha: Any) -> Any:
@@ -134,11 +154,16 @@ def soft_actor_critic(
         (loss, _), gradient = jax.value_and_grad(actor_loss, has_aux=True)(state["actor"], alpha)
         descend("actor", gradient)
         next_action, next_log_prob = sample(state["actor"], next_obs, second)
-        next_value = values(state["target"], next_obs, next_action).min(0) - alpha * next_log_prob
-        goal = reward + GAMMA * next_value
+        next_value = values(state["target"], next_obs, next_action).min(0)
+        goal = reward + GAMMA * (next_value if samples else next_value - alpha * next_log_prob)
 
         def critic_loss(critic: Params) -> Any:
-            error = ((values(critic, obs, action) - goal) ** 2).mean(-1).sum()
+            q = values(critic, obs, action)
+            error = ((q - goal) ** 2).mean(-1).sum()
+            if samples:
+                actor = state["actor"]
+                gap = conservative_gap(actor, critic, obs, next_obs, samples, third)
+                return error + 5.0 * (gap - q.mean(-1).sum())
             return error + eta * diversity(critic, obs, action) if eta > 0 else error
 
         error, gradient = jax.value_and_grad(critic_loss)(state["critic"])
@@ -372,6 +397,7 @@ WORKLOADS: dict[str, tuple[Callable[..., Any], int]] = {
     "sac": (partial(soft_actor_critic, 2, (256, 256), 0.0), 50),
     "sac_n": (partial(soft_actor_critic, 10, (256, 256, 256), 0.0), 10),
     "edac": (partial(soft_actor_critic, 10, (256, 256, 256), 1.0), 4),
+    "cql_small": (partial(soft_actor_critic, 2, (64, 64), 0.0, samples=10), 10),
     "td3_bc_small": (partial(td3_bc, (64, 64), None), 100),
     "td3_bc": (partial(td3_bc, (256, 256), None), 50),
     "rebrac_small": (partial(td3_bc, (64, 64), (0.01, 0.01)), 100),

@@ -67,6 +67,7 @@ PEERS["JAX"] = Peer(
     (
         "sac_small",
         "edac_small",
+        "cql_small",
         "td3_bc_small",
         "rebrac_small",
         "sac",

@@ -33,6 +33,7 @@ Name = Literal[
     "sac",
     "sac_small",
     "edac_small",
+    "cql_small",
     "td3_bc_small",
     "rebrac_small",
     "model_fit",
@@ -250,6 +251,11 @@ WORKLOADS: dict[Name, Workload] = {
         "EDAC (RAVL's learner), 10 critics 2x64, batch 256",
         "updates/s",
         _updates("edac", soft_config(10, 1.0, SMALL_NETS)),
+    ),
+    "cql_small": Workload(
+        "CQL, 2 critics 2x64, 30 sampled actions a row, batch 256",
+        "updates/s",
+        _updates("cql", {"learner": {"hidden": list(SMALL_NETS)}}),
     ),
     "td3_bc_small": Workload(
         "TD3+BC, 2 critics 2x64, batch 256",
