@@ -3,16 +3,19 @@ shape: Generalized Gaussian Temporal Difference Error for Uncertainty-aware Rein
 (arXiv 2408.02295). The formulas are those of a description, compared afterwards with the authors'
 code (ait-lab/ggtde, ea36916).
 
-Differences from that code: weights multiply the likelihood, where it adds a tenth of weighted
-absolute errors to it; |e|^beta, where it has beta |e|; beta over its mean in the batch, where it is
-over the sum of a row's critics; one target for all critics; shapes clipped to [0.2, 4]; and, unless
-`variance_of` is "errors", the unbiased variance of the target critics.
+Differences from that code, of which `form` "released" takes away the first four: weights multiply
+the likelihood, where it adds a tenth of weighted absolute errors to it; |e|^beta, where it has
+beta |e|; beta over its mean in the batch, where it is over the sum of a row's critics; shapes
+clipped to [0.2, 4]; one target for all critics, where it has two groups of five and the minimum of
+the two for each of the five; and, unless `variance_of` is "errors", the unbiased variance of the
+target critics, where it has that of the critics.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from algorithms.learners import generalised_gaussian
@@ -35,10 +38,12 @@ class GGDSACLearnerConfig(DistributionalConfig):
     """Settings of the learner."""
 
     critics: Count = 2  # the least of their means is the value
+    form: Literal["paper", "released"] = "paper"  # the loss of the description; of their code
     error_scale: Positive = 1.0  # errors are divided by it: the scale that a shape is about
     inverse_variance: bool = True  # weigh rows by an inverse variance over the critics
     variance_of: Literal["targets", "errors"] = "targets"  # of target critics; of errors
     effective_share: Rate = 0.5  # least effective number of rows, as a share of the batch
+    uncertainty_weight: Positive = 0.1  # "released": of the weighted absolute errors
     log_kurtosis: bool = False  # excess kurtosis of the learned shapes and of the batch's errors
 
     def __post_init__(self) -> None:
@@ -87,6 +92,8 @@ class GGDSAC(Agent[Batch | Dropped]):
                      b_n = beta_n over its mean, w = 1 / (v + xi), v the variance over n of
                      gamma Q'_n(s', a'), or that of e_n times ((N + 1) / (N - 1) + kappa / N)^-1,
                      kappa its excess kurtosis over n; xi the least that keeps enough rows effective
+        released     L = 1/2 mean sum_n [b_n (beta_n |e_n| - log beta_n + log Gamma(1 / beta_n))
+                     + u w |e_n|], b_n = beta_n over its sum over n, w of sum 1
         policy       as SAC
         temperature  as SAC
 
@@ -118,9 +125,13 @@ class GGDSAC(Agent[Batch | Dropped]):
             else:
                 variance = following.var(0, correction=1)
             weight = generalised_gaussian.inverse_variance_weights(variance, c.effective_share)
-        beta = generalised_gaussian.shape(outputs[..., 1])
-        losses = [generalised_gaussian.loss(e, b, weight) for e, b in zip(error, beta, strict=True)]
-        loss = torch.stack(losses).sum()
+        if c.form == "released":
+            beta = F.softplus(outputs[..., 1])
+            loss = generalised_gaussian.released_loss(error, beta, weight, c.uncertainty_weight)
+        else:
+            beta = generalised_gaussian.shape(outputs[..., 1])
+            pairs = zip(error, beta, strict=True)
+            loss = torch.stack([generalised_gaussian.loss(*p, weight) for p in pairs]).sum()
         metrics = {"critic/loss": loss.detach(), "critic/shape": beta.detach().mean()}
         if c.log_kurtosis:
             metrics |= kurtoses(error.detach(), beta.detach())

@@ -84,6 +84,23 @@ def error_variance(error: Tensor) -> Tensor:
     return error.var(0, correction=1) / ((n + 1) / (n - 1) + sample_kurtosis(error, 0) / n)
 
 
+def released_loss(
+    error: Tensor, beta: Tensor, weight: Tensor | None, uncertainty_weight: float
+) -> Tensor:
+    """The loss of the authors' code (ait-lab/ggtde, losses/mle.py and weighted.py) from `error` and
+    `beta` [N, B] and weights [B] of mean 1 (None: without the second term):
+
+    1/2 mean_b sum_n [b_n (beta_n |e_n| - log beta_n + log Gamma(1 / beta_n)) + u w / B |e_n|],
+    b_n = beta_n / sum_n beta_n, through which the gradient goes.
+    """
+    check_shapes(error=(error, "N B"), beta=(beta, "N B"), weight=(weight, "B"))
+    size = error.abs()
+    terms = beta / beta.sum(0) * (beta * size - beta.log() + torch.lgamma(1 / beta))
+    if weight is not None:
+        terms = terms + uncertainty_weight * weight / len(weight) * size
+    return 0.5 * terms.sum(0).mean()
+
+
 def loss(error: Tensor, beta: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean of risk weight times `weight` (None: 1) times negative log-likelihood, all [B]."""
     check_shapes(error=(error, "B"), beta=(beta, "B"), weight=(weight, "B"))

@@ -95,6 +95,8 @@ def test_the_critic_of_policy_gradients_takes_it_too() -> None:
         ({"critics": 1}, "inverse_variance with critics 1"),
         ({"error_scale": 0.0}, "error_scale is 0.0"),
         ({"variance_of": "rewards"}, "rewards"),
+        ({"form": "other"}, "other"),
+        ({"uncertainty_weight": 0.0}, "uncertainty_weight is 0.0"),
         ({"effective_share": 0.0}, "effective_share is 0.0"),
     ],
 )
