@@ -20,6 +20,10 @@ WIDE = 140  # characters that the table of recipes needs
 HELP = """usage: python -m experiments list [WHAT]
 
 Without WHAT: algorithms, tasks and datasets.
+algorithms  what each is and the actions that it takes; all but those "online only" learn from
+            logged data, and go on in a task
+tasks       sizes of observations and actions, and the steps of an episode
+datasets    the names that the commands and `mbrl.data.load` take
 recipes     objectives of policy_gradient: what each changes and needs, and its source
 schedulers  components of mbrl.policy_gradient.schedulers: how many rollouts each prompt gets
 papers      both as a Markdown page with assumptions and differences (docs/papers.md)"""
@@ -30,31 +34,39 @@ def main(arguments: list[str]) -> int:
         print(HELP)
         return 0
     what = {
-        "everything": _everything,
+        "algorithms": _algorithms,
+        "tasks": _tasks,
+        "datasets": DataList().main,
         "recipes": _recipes,
         "schedulers": _schedulers,
         "papers": _papers,
     }
-    name = arguments[0] if arguments else "everything"
-    if name not in what:
-        raise unknown_name("list", name, what)
-    return what[name]()
+    names = arguments[:1] or ["algorithms", "tasks", "datasets"]
+    for name in names:
+        if name not in what:
+            raise unknown_name("list", name, what)
+    return max(what[name]() for name in names)
 
 
-def _everything() -> int:
-    console = Console()
-    table = grid("algorithm", "what it is", "learns", title="algorithms")
+def _algorithms() -> int:
+    table = grid("algorithm", "what it is", "actions", title="algorithms")
     for name, (cls, _) in ALGORITHMS.items():
-        learns = "offline, online" if cls.learns_offline else "online"
-        table.add_row(name, description(cls), learns)
-    console.print(table)
+        parts = ["both" if len(cls.action_kinds) > 1 else next(iter(cls.action_kinds))]
+        parts += ["needs goals"] if cls.needs_goals else []
+        parts += [] if cls.learns_offline else ["online only"]
+        table.add_row(name, description(cls), "; ".join(parts))
+    Console().print(table)
+    return 0
+
+
+def _tasks() -> int:
     table = grid("task", "observations", "actions", "limit", title="tasks")
     for name in tasks.TASKS:
         spec = tasks.make(name).spec
         actions = f"{spec.num_actions} discrete" if spec.discrete else f"{spec.action_dim}"
         table.add_row(name, str(spec.obs_dim), actions, str(spec.max_episode_steps))
-    console.print(table)
-    return DataList().main()
+    Console().print(table)
+    return 0
 
 
 def description(cls: type) -> str:

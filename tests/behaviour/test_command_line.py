@@ -45,9 +45,17 @@ def test_the_list_has_whole_sentences(capsys, monkeypatch) -> None:
     for name, (cls, _) in ALGORITHMS.items():
         text = description(cls)
         assert text.endswith(".") and f" {name} " in listed and f" {text} " in listed
+    parts = ""
+    for what in ("algorithms", "tasks", "datasets"):
+        assert main(["list", what]) == 0
+        parts += capsys.readouterr().out
+    assert parts == listed
+    (row,) = (line for line in listed.splitlines() if " policy_gradient " in line)
+    assert "both; online only" in row
 
 
 BAD = [
+    (["list", "dataset"], "unknown list 'dataset': did you mean 'datasets'"),
     (["rnu"], "unknown command 'rnu': did you mean 'run'"),
     (["run", "ravk", "pendulum/medium"], "did you mean 'ravl'"),
     (["run", "ravl", "pendulum/mediun"], "did you mean 'medium'"),
