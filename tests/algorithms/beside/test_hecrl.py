@@ -1,6 +1,7 @@
 """HECRL's choice of a subgoal against the authors' code: DanHrmti/HECRL at 4ea7ce5, `SGIQL.act`
 (agents/sgiql.py) with six samples whose values from the state are normal(190, 6) and to the goal
-normal(191, 6) - 1: of the state's own value and the radius, -3 and -1, 3 and -1, -3 and 2.5, -3 and 0.3."""
+normal(191, 6) - 1, for four pairs of the state's own value and the radius.
+"""
 
 import pytest
 import torch
