@@ -2,8 +2,10 @@
 pessimistic task: a step where two members of the model disagree too much leads to HALT.
 
 Differences: the planner is soft actor-critic on short rollouts (the paper: natural policy gradient
-over whole episodes); batches hold a share of real rows. With `halt_forever` HALT pays its reward at
-every later step, as the paper's absorbing state does; without, once.
+over whole episodes); batches hold a share of real rows; members are compared in pairs as in eq. 2
+(the authors' mjrl: with the member that made the step, by the mean square of the difference). With
+`halt_forever` HALT pays its reward at every later step, as the paper's absorbing state does;
+without, once.
 """
 
 from collections.abc import Callable

@@ -10,6 +10,7 @@ before the task's time limit, imagination may go on from its end; a rollout that
 episode ended adds nothing to it. The last layers of the critic heads start uniform in +-3e-3; GELU
 is exact. The ensemble clamps log-variances softly, not log-deviations; decays weights alone; drops
 an epoch's last partial batch; counts a first epoch as better; and holds rows out by its own seed.
+The zeta-quantile is a value of the data's, theirs lies between two of them (the same at zeta 1).
 """
 
 import copy

@@ -147,7 +147,8 @@ class DPMSolverPP(Marching):
 
     Order 2 is the paper's 2M (algorithm 2): D + (D - D before) / (2 r) with r the ratio of the log
     steps. Order 1 is DDIM; order 3 integrates the polynomial through three evaluations exactly,
-    where the paper leaves it open. Orders as for `DEIS`: after `lower_order` starts 2 at most.
+    where the paper leaves it open (k-diffusion and diffusers count the second difference half, and
+    so are of order 2). Orders as for `DEIS`: after `lower_order` starts 2 at most.
     """
 
     order: Annotated[int, Range(int, "[1, 3]")] = 2  # 1 to 3
