@@ -7,9 +7,9 @@ the data as a whole look as if it had drawn them; policy gradients then use all 
 importance weights.
 
 Differences: rounds of whole episodes; the divergence of its penalty in closed form, in the
-direction of the authors' code; beyond `stop_kl` the sampling policy is only drawn back, instead of
-its updates being left out; the oldest round counts among the kept data also when it is about to
-leave.
+direction of the authors' rule to stop (their code has the penalty commented out); beyond `stop_kl`
+the sampling policy is only drawn back, instead of its updates being left out; the oldest round
+counts among the kept data also when it is about to leave.
 """
 
 from dataclasses import dataclass

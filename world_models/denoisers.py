@@ -81,8 +81,10 @@ class TemporalUNet(nn.Module):
     `width` 2^i features, the noise level added in the first; max-pooling down, nearest-neighbour
     doubling up, the skipped features beside them. The paper's width is 1024 with 3 levels.
 
-    Difference: the noise level is embedded with frequencies of 1 to 64, those of the authors' code
-    run from 1 down to 1e-4, where a level of -2 to 1 hardly changes anything.
+    Differences: the noise level is embedded with frequencies of 1 to 64, those of the authors' code
+    run from 1 down to 1e-4, where a level of -2 to 1 hardly changes anything; 1e-5 guards group
+    normalisation (theirs: 1e-6); where the levels do not halve a length evenly, the nearest feature
+    is that at the floor of the place, theirs that at the middle of the step.
     """
 
     def __init__(self, features: int, width: int, levels: int, generator: torch.Generator) -> None:

@@ -126,6 +126,7 @@ def learner() -> tuple[Any, dict[str, list[Leaf]]]:
             "real_weight": 0.3, "alpha": 0.3, "clip": 1e9,
         },
         rollouts={"termination": "never"},
+        model={"members": 1, "elites": 1, "hidden": [8]},
     )  # fmt: skip
     leaves = {
         "critic": leaves_of(made.critic.encoder, made.critic.heads),

@@ -40,7 +40,9 @@ def policy(deterministic: bool) -> Any:
         return SimpleNamespace(unit=lambda obs: torch.tanh(obs @ weight))
 
     def log_prob(obs: Tensor, action: Tensor) -> Tensor:
-        return torch.distributions.Normal(torch.tanh(obs @ weight), 0.5).log_prob(action).sum(-1)
+        density = torch.distributions.Normal(torch.tanh(obs @ weight), 0.5)
+        result: Tensor = density.log_prob(action).sum(-1)
+        return result
 
     return SimpleNamespace(log_prob=log_prob)
 
