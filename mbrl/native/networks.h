@@ -291,8 +291,7 @@ static void head_chain(float* d, const float* g, const float* w, const float* h,
 }
 
 // sums [n] of the rows of d [rows, n], each times g [rows] where it is given; with `more` added to what is there.
-static void column_sums(float* sums, const float* d, const float* g, Int rows, Int n,
-                        bool more = false) {
+static void column_sums(float* sums, const float* d, const float* g, Int rows, Int n, bool more = false) {
   Int i = 0;
   for (; i + LANES <= n; i += LANES) {
     Vec a{}, b{};

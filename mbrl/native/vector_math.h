@@ -72,7 +72,7 @@ static inline Vec square_root(Vec x) {
 #endif
 }
 
-// By halves, which takes a quarter of the time of one lane after the other.
+// By halves: one lane after the other would be a chain of additions that wait for each other.
 static inline float sum_of(Vec x) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)x);
