@@ -55,6 +55,21 @@ def moved(net: EnsembleMLP | MLP, draw: torch.Generator) -> None:
             part.add_(0.5 * torch.randn(part.shape, generator=draw))
 
 
+def compared(net: EnsembleMLP | MLP, x: Tensor, draw: torch.Generator, atol: float) -> Tensor:
+    """Outputs of the compiled pass, once they and the gradients by `x` and all parameters are those
+    of autograd, gradients to `atol`."""
+    ours, theirs = net(x), plain(net, x)
+    assert ours.grad_fn is not None and "Pass" in ours.grad_fn.name()
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
+    g = torch.randn(ours.shape, generator=draw)
+    wanted = [x, *net.parameters()]
+    mine = torch.autograd.grad(ours, wanted, g)
+    right = torch.autograd.grad(theirs, wanted, g.double())
+    for a, b in zip(mine, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=atol)
+    return ours
+
+
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "LayerNorm"])
 @pytest.mark.parametrize("activation", passes.ACTIVATIONS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -78,15 +93,7 @@ def test_outputs_and_gradients_are_those_of_autograd(
     if kind == "part of wider rows":
         x = torch.randn(rows, width + 4, generator=draw)[:, 2 : 2 + width]
     x = x.detach().requires_grad_()
-    ours, theirs = net(x), plain(net, x)
-    assert ours.grad_fn is not None and "Pass" in ours.grad_fn.name()
-    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
-    g = torch.randn(ours.shape, generator=draw)
-    wanted = [x, *net.parameters()]
-    mine = torch.autograd.grad(ours, wanted, g)
-    right = torch.autograd.grad(theirs, wanted, g.double())
-    for a, b in zip(mine, right, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-4)
+    ours = compared(net, x, draw, 2e-4)
     with torch.no_grad():
         torch.testing.assert_close(net(x), ours, rtol=1e-5, atol=1e-6)
 
@@ -114,14 +121,7 @@ def test_gradients_are_summed_over_chunks(kind: str, norm: bool) -> None:
         moved(net, draw)
     shape = (3, 2700, 4) if kind == "own inputs" else (2700, 4)
     x = torch.randn(*shape, generator=draw).requires_grad_()
-    ours, theirs = net(x), plain(net, x)
-    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
-    g = torch.randn(ours.shape, generator=draw)
-    wanted = [x, *net.parameters()]
-    mine = torch.autograd.grad(ours, wanted, g)
-    right = torch.autograd.grad(theirs, wanted, g.double())
-    for a, b in zip(mine, right, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+    compared(net, x, draw, 1e-3)
 
 
 def test_a_member_alone_is_that_of_all() -> None:
