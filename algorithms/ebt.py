@@ -3,13 +3,14 @@ come down an energy that is learned through a few steps of that descent. The for
 the authors' code (github.com/ZhiChengAIR/benchmarks, robomimic/algo/ebt_policy.py).
 
 Differences from the authors' code: an MLP for their transformer and single actions for their
-chunks; no root-mean-square norm before the last step (of one action dimension it would leave the
+chunks; no root-mean-square norm before a step (of one action dimension it would leave the
 sign); weights are not averaged and do not decay; the size of a step and the bounds of the descent
-are of our own, since theirs are for other energies or not in the file; no momentum and noise of one
-deviation (at 8e8a5c4 Nesterov's with 0.9, and a fall from 0.3 to 0.001). `start = "noised"` is what
+are of our own, since theirs are for other energies or not in the file. `momentum` 0.9 and noise
+that falls from 0.3 to 0.001 are theirs at 8e8a5c4, and no preset here. `start = "noised"` is what
 the base method does with images (github.com/alexiglad/EBT, model/img/ebt_denoise.py).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +22,7 @@ from algorithms.learners.generative import Drawn, kept_noise
 from algorithms.sources.logged import LoggedRows
 from mbrl.agent import Agent
 from mbrl.buffer import Batch
-from mbrl.config import Count, CountOrZero, Discount, NonNegative, Positive, Settings, Widths
+from mbrl.config import Count, CountOrZero, Discount, NonNegative, Positive, Settings, Share, Widths
 from mbrl.networks import MLP, ActionScale, Normaliser, adam, descend
 from mbrl.training import Metrics
 from mbrl.types import Spec
@@ -37,7 +38,9 @@ class EBTConfig(Settings):
     more_steps: CountOrZero = 4  # and up to so many more, drawn for each batch
     step_size: Positive = 10.0  # alpha, times exp(energy) / temperature the length of a step
     temperature: Positive = 1.0  # of the energy in it
+    momentum: Share = 0.0  # Nesterov's, of a descent's steps
     langevin: NonNegative = 0.05  # deviation of the noise before each step in training
+    langevin_end: NonNegative | None = None  # to which it falls as a cosine; None: it stays
     max_steps: Count = 20  # of a descent when acting
     min_gradient: NonNegative = 1e-3  # norm below which it goes to its last step
     hidden: Widths = (256, 256, 256)  # widths of the energy
@@ -81,25 +84,29 @@ class EnergyPolicy(nn.Module):
             slope = (slope * silu_slope(x)) @ layer.weight
         return layers[-1](h)[:, 0], slope[:, obs.shape[1] :]
 
-    def step(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """`action` [B, A] after a step at standardised `obs` [B, S], and the norm [B] of dE/da."""
-        energy, slope = self.energy(obs, action)
-        length = self.config.step_size * energy.exp() / self.config.temperature
-        return action - length[:, None] * slope, slope.norm(dim=1)
+    def step(self, obs: Tensor, action: Tensor, velocity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`action` [B, A] after a step at standardised `obs` [B, S], the new velocity [B, A] (of
+        the last step: 0 before the first), and the norm [B] of dE/da where the momentum leads."""
+        c = self.config
+        energy, slope = self.energy(obs, action + c.momentum * velocity)
+        length = c.step_size * energy.exp() / c.temperature
+        velocity = c.momentum * velocity - length[:, None] * slope
+        return action + velocity, velocity, slope.norm(dim=1)
 
     def descent(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [B, A] in [-1, 1] from `noise` [B, A] at raw `obs` [B, S], and the number [B] of
         steps. A row goes on until its gradient is small, and takes a last step."""
-        standard, action = self.normaliser(obs), noise
+        standard, action, velocity = self.normaliser(obs), noise, torch.zeros_like(noise)
         norm = torch.full_like(obs[:, 0], torch.inf)
         steps = torch.ones_like(norm)
         for _ in range(self.config.max_steps - 1):
             going = norm > self.config.min_gradient
-            moved, after = self.step(standard, action)
+            moved, faster, after = self.step(standard, action, velocity)
             action = torch.where(going[:, None], moved, action)
+            velocity = torch.where(going[:, None], faster, velocity)
             norm = torch.where(going, after, norm)
             steps = steps + going.to(steps.dtype)
-        return self.step(standard, action)[0].clamp(-1, 1), steps
+        return self.step(standard, action, velocity)[0].clamp(-1, 1), steps
 
     def evaluations(self, obs: Tensor) -> Tensor:
         """Passes of the network, each with one back, that the greedy action at each row takes."""
@@ -151,11 +158,19 @@ class EnergyLearner:
         if c.start == "noised":
             share = batch.level[:, None]
             action = share.sqrt() * rows.action + (1.0 - share).sqrt() * batch.noise
-        errors = []
-        for noise in rows.noise:
-            action, _ = self.policy.step(obs, action.detach() + c.langevin * noise)
+        errors, velocity = [], torch.zeros_like(action)
+        for noise, deviation in zip(rows.noise, self.deviations(len(rows.noise)), strict=True):
+            start = action.detach() + deviation * noise
+            action, velocity, _ = self.policy.step(obs, start, velocity.detach())
             errors.append((action - rows.action).square().mean())
         return torch.stack(errors).mean()
+
+    def deviations(self, steps: int) -> list[float]:
+        """Of the noise before each of `steps` steps: half a cosine, whose end is not reached."""
+        c = self.config
+        end = c.langevin if c.langevin_end is None else c.langevin_end
+        fall = 0.5 * (c.langevin - end)
+        return [end + fall * (1.0 + math.cos(math.pi * i / steps)) for i in range(steps)]
 
 
 class EBT(Agent[Drawn]):
@@ -163,9 +178,11 @@ class EBT(Agent[Drawn]):
 
     Formula:
 
-        step         a_k+1 = a_k - alpha exp(E(s, a_k)) / T dE/da(s, a_k)
-        energy       L = mean over k of mean (a_k - a)^2, a_0 ~ N(0, 1), noise before each step,
-                     no gradient from one step into the one before
+        step         v_k+1 = mu v_k - alpha exp(E(s, b_k)) / T dE/da(s, b_k), b_k = a_k + mu v_k,
+                     a_k+1 = a_k + v_k+1, v_0 = 0
+        energy       L = mean over k of mean (a_k - a)^2, a_0 ~ N(0, 1), noise sigma_k before each
+                     step, no gradient from one step into the one before
+        noise        sigma_k = e + (sigma - e) (1 + cos(pi k / steps)) / 2, or sigma for all k
         acting       steps until |dE/da| is small, max_steps at most, the last of them always
 
     When not to use it: where logged actions at a state have several modes. A start that is

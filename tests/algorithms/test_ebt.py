@@ -74,9 +74,10 @@ def test_a_step_lands_in_a_bowl() -> None:
     """With the step size 1 / k from anywhere, with half of it half the way."""
     start = torch.tensor([[1.0, 1.0], [-2.0, 0.4]])
     obs = torch.zeros(2, 3)
-    moved, _ = bowl(step_size=1 / 0.4).step(obs, start)
+    moved, velocity, _ = bowl(step_size=1 / 0.4).step(obs, start, torch.zeros(2, 2))
     assert torch.allclose(moved, Bowl.goal.expand(2, -1), atol=1e-6)
-    half, norm = bowl(step_size=1.0, temperature=2 * 0.4).step(obs, start)
+    assert torch.allclose(velocity, moved - start, atol=1e-6)
+    half, _, norm = bowl(step_size=1.0, temperature=2 * 0.4).step(obs, start, torch.zeros(2, 2))
     assert torch.allclose(half, 0.5 * (start + Bowl.goal), atol=1e-6)
     assert torch.allclose(norm, 2 / (start - Bowl.goal).norm(dim=1), atol=1e-5)
 
@@ -92,6 +93,33 @@ def test_a_descent_ends_by_its_gradient_and_its_bound() -> None:
     apart = (start[1] - Bowl.goal) * 0.5**2
     assert torch.allclose(action[1], (Bowl.goal + apart).clamp(-1, 1), atol=1e-5)
     assert bowl(max_steps=1).descent(obs, start)[1].tolist() == [1.0, 1.0]
+
+
+def test_momentum_against_torchs_sgd() -> None:
+    """On exp(E) = k |a - goal|^2 / 2: what torch's Nesterov moves is the point that the momentum
+    leads to, a + mu v, of the action a."""
+    start = torch.tensor([[0.9, 0.2]], dtype=torch.float64)
+    made = bowl(step_size=0.6, momentum=0.7, max_steps=5, min_gradient=0.0).double()
+    action, steps = made.descent(torch.zeros(1, 3, dtype=torch.float64), start)
+    ahead = start.clone().requires_grad_()
+    sgd = torch.optim.SGD([ahead], lr=0.6, momentum=0.7, nesterov=True)
+    for _ in range(5):
+        sgd.zero_grad()
+        (0.5 * Bowl.k * (ahead - Bowl.goal).square().sum()).backward()
+        sgd.step()
+    velocity = -0.6 * sgd.state[ahead]["momentum_buffer"]
+    assert steps.tolist() == [5.0]
+    assert torch.allclose(action, (ahead - 0.7 * velocity).detach(), atol=1e-9)
+
+
+def test_noise_falls_as_half_a_cosine() -> None:
+    def deviations(steps: int, **values: Any) -> list[float]:
+        return EBT(SPEC, build_config("ebt", values), seed=0).learner.deviations(steps)
+
+    assert deviations(4) == [0.05] * 4
+    falling = deviations(4, langevin=0.3, langevin_end=0.1)
+    cosine = [1.0, 0.5**0.5, 0.0, -(0.5**0.5)]
+    assert falling == pytest.approx([0.2 + 0.1 * x for x in cosine])
 
 
 def test_loss_against_a_loop_and_no_gradient_between_steps() -> None:
