@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ COLOURS = (
     *("#7f7f7f", "#882255"),
 )
 MARKERS = "osD^vP*Xh"
+FEW = 4  # seeds of which each has its own thin line: an interval of so few is wider than the panel
 DASHES = ("-", "--", "-.", (0, (4, 1, 1, 1, 1, 1)), ":")
 STYLE: Any = {
     "font.size": 10,
@@ -94,17 +95,25 @@ def save(figure: "Figure", path: Path) -> None:
 
 @dataclass(frozen=True)
 class Curve:
-    """Values [K] at `x` [K] with their intervals; NaN bounds where there are none."""
+    """Values [K] at `x` [K] with their intervals, NaN bounds where there are none, and the values
+    of `each` seed [seeds, K] where these are known at the same `x`."""
 
     x: np.ndarray
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    each: np.ndarray | None = None
+
+    @property
+    def few(self) -> np.ndarray:
+        """The lines [seeds, K] of seeds that are too few for a band; none of one seed."""
+        seeds = 0 if self.each is None else len(self.each)
+        return self.each if self.each is not None and 1 < seeds <= FEW else np.empty((0, 0))
 
 
 def curve(x: np.ndarray, values: np.ndarray) -> Curve:
     """Mean over seeds of `values` [seeds, K] with its 95 % interval (Student's t)."""
-    return _curve(x, values.T)
+    return replace(_curve(x, values.T), each=values)
 
 
 def panel(rows: Mapping[str, Sequence[Any]], name: str) -> dict[str, Interval]:
@@ -158,8 +167,7 @@ def column(name: str) -> Callable[[dict[str, Any]], list[float]]:
 
 
 def learning_curves(panels: dict[str, dict[str, Curve]], path: Path, unit: str = "updates") -> None:
-    """Mean score over seeds with its 95 % interval: a panel for each dataset, a line for each
-    algorithm."""
+    """Mean score over seeds: a panel for each dataset, a line for each algorithm."""
     curves(panels, unit, "normalised score", path, top=100)
 
 
@@ -171,15 +179,16 @@ def curves(
     *,
     top: float | None = None,
 ) -> None:
-    """A panel a title, a line a name (empty: not in the legend). With `top`, panels show 0 to `top`
+    """A panel a title, a line a name (empty: not in the legend), with a band that is its 95 %
+    interval; of up to FEW seeds a thin line each in its place. With `top`, panels show 0 to `top`
     at least, and a line there. The data are written first, also where nothing can be drawn."""
     points = [
-        (title, *point)
+        (title, *point, seeds)
         for title, lines in panels.items()
         for name, c in lines.items()
-        for point in _points(name, c)
+        for point, seeds in zip(_points(name, c), _seeds(c), strict=True)
     ]
-    _data(path, ("panel", "name", "x", "mean", "low", "high"), points)
+    _data(path, ("panel", "name", "x", "mean", "low", "high", "seeds"), points)
     names = sorted({name for lines in panels.values() for name in lines}, key=_first_seen(panels))
     columns = 3 if len(panels) % 4 and len(panels) % 3 == 0 else min(4, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -191,7 +200,7 @@ def curves(
                 if name in lines:
                     every = max(1, len(lines[name].x) // 12)
                     _line(axes, names.index(name), name, lines[name], every)
-            means = np.concatenate([c.mean for c in lines.values()])
+            means = np.concatenate([v for c in lines.values() for v in (c.mean, c.few.ravel())])
             if top is not None:
                 axes.axhline(top, color="#666666", ls=":", lw=1)
                 means = np.append(means, [0, top])
@@ -307,9 +316,13 @@ def scatter(
 
 
 def _line(axes: Any, index: int, name: str, c: Curve, every: int = 1) -> None:
-    """One line with its band, in a colour, marker and dash pattern of its own."""
+    """One line with its band or the lines of its seeds, in a colour, marker and dash pattern of
+    its own."""
     colour = COLOURS[index % len(COLOURS)]
-    axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.13, lw=0)
+    if len(c.few):
+        axes.plot(c.x, c.few.T, color=colour, alpha=0.4, lw=0.6)
+    else:
+        axes.fill_between(c.x, c.low, c.high, color=colour, alpha=0.13, lw=0)
     axes.plot(
         c.x,
         c.mean,
@@ -354,6 +367,11 @@ def _first_seen(panels: dict[str, dict[str, Curve]]) -> Any:
 
 def _points(name: str, c: Curve) -> list[tuple[str | float, ...]]:
     return [(name, *values) for values in zip(c.x, c.mean, c.low, c.high, strict=True)]
+
+
+def _seeds(c: Curve) -> list[str]:
+    """What the lines of few seeds have at each point of a curve."""
+    return [" ".join(f"{v:.6g}" for v in values) for values in c.few.T] or [""] * len(c.x)
 
 
 def _data(path: Path, head: tuple[str, ...], rows: Iterable[Sequence[str | float]]) -> None:

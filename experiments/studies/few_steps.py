@@ -408,7 +408,10 @@ def names(record: dict[str, Any]) -> list[str]:
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Both measures over the reference's, against the number of evaluations: for each row a panel
     of methods that look at the present level alone, one of multistep ones, one of what is learned.
+    Nothing of rows that have one number of evaluations alone.
     """
+    if all(len(record["curves"]["deis/evaluations"]) < 2 for r in rows.values() for record in r):
+        return []
     lines = {
         f"{label.replace(', ', ' ')}: {family(name)}, {name}": [
             _part(record, name) for record in records

@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,12 +49,31 @@ def test_data_stand_beside_each_figure(tmp_path: Path) -> None:
     figures.against_hyperparameter({"a": curve}, "eta", tmp_path / "knob.png", "score")
     figures.intervals({"mean": {"x": Interval(1.0, 0.5, 1.5)}}, tmp_path / "intervals.png")
     rows = list(csv.reader((tmp_path / "curves.csv").open()))
-    assert rows[0] == ["panel", "name", "x", "mean", "low", "high"] and len(rows) == 5
-    assert rows[1] == ["a", "x", "1", "2", "3", "4"]
+    assert rows[0] == ["panel", "name", "x", "mean", "low", "high", "seeds"] and len(rows) == 5
+    assert rows[1] == ["a", "x", "1", "2", "3", "4", ""]
     assert list(csv.reader((tmp_path / "knob.csv").open()))[2] == ["a", "2", "3", "4", "5"]
     text = (tmp_path / "intervals.csv").read_text()
     assert text.splitlines()[1] == "mean,x,1,0.5,1.5"
     assert all((tmp_path / f"{n}.png").stat().st_size > 3000 for n in ("curves", "knob"))
+
+
+@pytest.mark.parametrize(("seeds", "lines", "bands"), [(1, 1, 1), (2, 3, 0), (4, 5, 0), (5, 1, 1)])
+def test_few_seeds_are_lines_and_many_a_band(
+    seeds: int, lines: int, bands: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the panel shows all of them."""
+    values = np.arange(2.0 * seeds).reshape(seeds, 2) ** 2
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.extend(figure.axes))
+    made = figures.curve(np.array([0.0, 1.0]), values)
+    figures.curves({"": {"a": made}}, "x", "y", tmp_path / "a.png")
+    (axes,) = drawn
+    assert (len(axes.lines), len(axes.collections)) == (lines, bands)
+    low, high = axes.get_ylim()
+    shown = values if bands == 0 else made.mean
+    assert low < shown.min() and shown.max() < high
+    rows = list(csv.reader((tmp_path / "a.csv").open()))
+    assert rows[2][-1] == (" ".join(f"{v:g}" for v in values[:, 1]) if bands == 0 else "")
 
 
 @pytest.mark.parametrize(
