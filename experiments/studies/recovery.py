@@ -5,6 +5,7 @@ and Correction (arXiv 2509.07953), with a scripted corrector in a chain of doors
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from algorithms import BC, BCConfig
@@ -135,11 +136,9 @@ def evaluate(agent: Any, episodes: int) -> dict[str, float]:
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
     """Success against the recorded frames, a line a method."""
     lines = {
-        label: figures.pointwise(
-            {
-                x: [record["curves"]["success"][i] for record in records]
-                for i, x in enumerate(records[0]["curves"]["frames"])
-            }
+        label: figures.curve(
+            np.array(records[0]["curves"]["frames"]),
+            np.array([record["curves"]["success"] for record in records]),
         )
         for label, records in rows.items()
         if records
