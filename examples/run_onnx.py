@@ -13,5 +13,5 @@ names = [output.name for output in session.get_outputs()]
 result = dict(zip(names, session.run(names, {"obs": obs}), strict=True))
 for row, action in enumerate(result["action"]):
     score = result["out_of_data"][row] if "out_of_data" in result else float("nan")
-    note = "  outside the data" if score > 1 else ""
+    note = "" if score <= 1 or "out_of_data" not in result else "  outside the data"
     print(f"{np.round(action, 4)}  out_of_data {score:.2f}{note}")

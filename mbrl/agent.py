@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 
 from mbrl import checkpoint
 from mbrl import config as configs
+from mbrl.agent_rules import require_arguments, require_dataset, require_share, require_steps
 from mbrl.collector import Collector, CollectorConfig
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.evaluation import require_fit
@@ -123,6 +124,7 @@ class Agent(ABC, Generic[B]):
         seed: int = 0,
         **parts: Any,
     ) -> None:
+        require_arguments(type(self).__name__, spec, config, config_class(type(self)), seed)
         require_actions(spec, type(self))
         require_goals(spec, type(self))
         require_single_precision()
@@ -133,7 +135,8 @@ class Agent(ABC, Generic[B]):
         initial, self.generator = generators(seed, self.device)
         self.learner: Any
         self.source: Any
-        self.learner, self.source = self.build(initial, **parts)
+        with torch.random.fork_rng(devices=[]):  # torch's layers draw before `initial` does
+            self.learner, self.source = self.build(initial, **parts)
 
     build: Callable[..., tuple[Any, Any]]
     """`build(generator, **parts)`: the learner and the source; initial weights are drawn from
@@ -198,6 +201,7 @@ class Agent(ABC, Generic[B]):
         progress bar is shown where the output is a terminal. Raises `ConfigError` for a negative
         `steps` or a dataset of another task."""
         require_steps(steps)
+        require_dataset(dataset)
         require_match(self.spec, dataset)
         shown = self._shown(steps, callbacks)
         if hasattr(self.learner, "offline"):
@@ -341,6 +345,10 @@ class Agent(ABC, Generic[B]):
         self.generator.set_state(state["generator"])
         self.updates = state.get("updates", self.step)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled as `save` writes it; compiled code is none of it."""
+        return restore, (type(self), content(self), str(self.device))
+
     def save(self, path: str | Path) -> None:
         """Write the whole agent, optimisers and generators included, to one file."""
         save(self, path)
@@ -358,27 +366,6 @@ def fit_normalisers(modules: dict[str, nn.Module], obs: Tensor) -> None:
         normaliser = getattr(module, "normaliser", None)
         if isinstance(normaliser, Normaliser):
             normaliser.fit(obs, eps=1e-3)
-
-
-def require_steps(steps: int) -> None:
-    """Raise `ConfigError` for a negative number of steps."""
-    if steps < 0:
-        raise ConfigError(f"steps is {steps}, it must be 0 or more")
-
-
-def require_share(agent: Agent[Any]) -> None:
-    """Raise `ConfigError` unless batches of the agent can hold a share of logged rows."""
-    name, share = type(agent).__name__, agent.source.collection.logged_share
-    if not getattr(agent.source, "mixes", False):
-        raise ConfigError(
-            f"logged_share is {share:g}, and {name} does not draw its batches from logged rows and "
-            "experience alone; leave logged_share out"
-        )
-    if share > 0 and not agent.source.logged:
-        raise ConfigError(
-            f"logged_share is {share:g}, and {name} has no logged rows; fit or prepare it with a "
-            "dataset first (`run --logged DATA`), or leave logged_share out"
-        )
 
 
 def require_actions(spec: Spec, algorithm: type[Agent[Any]]) -> None:

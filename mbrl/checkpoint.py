@@ -21,9 +21,11 @@ def save(path: str | Path, content: dict[str, Any]) -> None:
             torch.save({"format": FORMAT, **content}, file)
     except (OSError, RuntimeError) as problem:  # torch hides what the disk said
         reason = problem.__context__ if isinstance(problem.__context__, OSError) else problem
+        kept = "the checkpoint before it stays. Make room, and resume"
+        nothing = "there was none before it. Make room, and begin again"
         raise CheckpointError(
-            f"{path} could not be saved ({str(reason).splitlines()[0]}); the checkpoint before it "
-            "stays. Make room, and resume"
+            f"{path} could not be saved ({str(reason).splitlines()[0]}); "
+            + (kept if Path(path).exists() else nothing)
         ) from problem
 
 

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Annotated, Any, TypeVar
 
 from tyro.constructors import PrimitiveConstructorSpec
@@ -25,11 +25,13 @@ class Range(PrimitiveConstructorSpec[Any]):
     leaves its end out, and NaN is in no range. `--help` prints it with the kind of number."""
 
     text: str = ""
+    whole: bool = False  # of whole numbers alone
 
     def __init__(self, kind: type[int] | type[float], text: str) -> None:
         if not re.fullmatch(r"[\[(][^,]+, [^,]+[\])]", text):
             raise ValueError(f"{text!r} is no range; write it as [0, 1) or [1, inf)")
         object.__setattr__(self, "text", text)
+        object.__setattr__(self, "whole", kind is int)
         super().__init__(
             nargs=1,
             metavar=self._shown(kind.__name__.upper()),
@@ -43,7 +45,7 @@ class Range(PrimitiveConstructorSpec[Any]):
         return self.text[1:-1].split(", ")
 
     def __contains__(self, value: Any) -> bool:
-        if not isinstance(value, Real):
+        if not isinstance(value, Integral if self.whole else Real):
             return False
         low, high = map(float, self.ends)
         number: Any = value
@@ -107,7 +109,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
     """The hints that say more than a type."""
     hints = typing.get_type_hints(cls, include_extras=True)
     names = [f.name for f in dataclasses.fields(cls)]
-    return {n: hints[n] for n in names if re.search("Annotated|Literal", repr(hints[n]))}
+    return {n: hints[n] for n in names if re.search("Annotated|Literal|bool", repr(hints[n]))}
 
 
 def check(values: Mapping[str, Any], hints: Mapping[str, Any], owner: str = "") -> None:
@@ -123,14 +125,20 @@ def _check(name: str, hint: Any, value: Any, whole: Any, owner: str) -> None:
     if len(options) > 1 or (value is None and len(options) < len(members)):
         return
     option, parts = options[0], typing.get_args(options[0])
+    if option is bool and not isinstance(value, bool):
+        raise ConfigError(f"{owner}{name} is {value!r}; allowed: True, False")
     if typing.get_origin(option) is typing.Literal and value not in parts:
         raise unknown_name(owner + name, str(value), map(str, parts))
     for allowed in getattr(option, "__metadata__", ()):
         if isinstance(allowed, Filled):
+            if not isinstance(value, tuple | list):
+                raise ConfigError(f"{name} is {value!r}; give several numbers: ({value!r},)")
             if not value:
                 raise ConfigError(f"{name} is empty, give at least one number")
             option, parts = option.__origin__, typing.get_args(option.__origin__)
         if isinstance(allowed, Range) and value not in allowed:
+            if allowed.whole and isinstance(value, Real) and not isinstance(value, Integral):
+                raise ConfigError(f"{name} is {whole}, it must be a whole number")
             must = "be finite" if value == math.inf and allowed.ends[1] == "inf" else allowed
             raise ConfigError(
                 f"{name} is {whole}, {'it' if value is whole else 'each'} must {must}"

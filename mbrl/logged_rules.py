@@ -9,7 +9,8 @@ from mbrl.types import Dataset, Spec, Transitions
 
 
 def require_match(spec: Spec, dataset: Dataset) -> None:
-    """Raise `ConfigError` unless the dataset's observations and actions are those of `spec`."""
+    """Raise `ConfigError` unless the dataset's observations and actions are those of `spec`, in
+    number and, where both have names, in these."""
     mine = (spec.obs_dim, spec.action_dim, spec.num_actions)
     theirs = (dataset.spec.obs_dim, dataset.spec.action_dim, dataset.spec.num_actions)
     if mine != theirs:
@@ -17,6 +18,13 @@ def require_match(spec: Spec, dataset: Dataset) -> None:
             f"agent and dataset differ in (obs_dim, action_dim, num_actions): {mine} against "
             f"{theirs}; build the agent from dataset.spec"
         )
+    for kind in ("obs_names", "action_names"):
+        named, others = getattr(spec, kind), getattr(dataset.spec, kind)
+        if named and others and named != others:
+            raise ConfigError(
+                f"agent and dataset differ in {kind}: {list(named)} against {list(others)}; give "
+                "data with the agent's names in its order, or build the agent from dataset.spec"
+            )
     if len(dataset) == 0:
         raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from mbrl.agent import Agent, require_steps
+from mbrl.agent import Agent
+from mbrl.agent_rules import require_steps
 from mbrl.callbacks import Interrupted
 from mbrl.errors import ConfigError
 from mbrl.logged_rules import require_match

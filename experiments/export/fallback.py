@@ -18,7 +18,8 @@ Wanted = str | int | float | Sequence[float] | None
 
 def fallback_of(wanted: Wanted, spec: Spec, dataset: Dataset | None) -> nn.Module | None:
     """None for None; the policy of behaviour cloning for "cloned"; else the action: numbers (with
-    commas between them, in text) in the task's units, or the name or number of a discrete one.
+    commas between them, in text) in the task's units, or the name of a discrete one (where it
+    has none, its number).
     Raises `ConfigError` for what is no action of the task."""
     if wanted is None:
         return None
@@ -41,13 +42,10 @@ def fallback_of(wanted: Wanted, spec: Spec, dataset: Dataset | None) -> nn.Modul
 def fixed_action(wanted: Any, spec: Spec) -> torch.Tensor:
     """The action that text, a number or numbers mean: [A] float32, or a single int64."""
     if spec.discrete:
-        count = int(spec.num_actions or 0)
-        names = spec.action_names or tuple(map(str, range(count)))
+        names = spec.action_names or tuple(map(str, range(int(spec.num_actions or 0))))
         text = str(wanted)
         if text in names:
             return torch.tensor(names.index(text))
-        if text.isdigit() and int(text) < count:
-            return torch.tensor(int(text))
         raise unknown_name("action for the fallback", text, names)
     parts = wanted.split(",") if isinstance(wanted, str) else wanted
     try:

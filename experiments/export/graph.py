@@ -115,7 +115,7 @@ def acted(parts: Parts, obs: Tensor, own: Tensor, limits: dict[str, Tensor]) -> 
     if parts.score is not None:
         more = [parts.score(obs)]
     if parts.fallback is not None:
-        outside = more[0] > 1.0
+        outside = ~(more[0] <= 1.0)  # of a NaN too
         other = parts.fallback(obs.to(parts.dtype), **limits)
         wide = outside if own.ndim == 1 else outside[:, None]
         action, more = torch.where(wide, other, own), [*more, outside]

@@ -124,7 +124,7 @@ def _values(folder: Path) -> list[str]:
     now = measured[-1][1]
     text = now.sentence or (
         f"values are possible: {now.mean:.4g} on average at states of the data, where "
-        f"{now.logged:.4g} was earned and rewards allow {now.low:.4g} to {now.high:.4g}"
+        f"the logged return is {now.logged:.4g} and rewards allow {now.low:.4g} to {now.high:.4g}"
     )
     return [
         "<h2>Values</h2>",

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from experiments.export.agent import export
 from experiments.runs import folders, selection, valuation
-from experiments.runs.sources import open_source
+from experiments.runs.sources import open_source, require_same
 from experiments.runs.training import TrainingRun
 from mbrl.errors import CheckpointError
 from mbrl.types import Dataset
@@ -46,11 +46,7 @@ def training_data(run: TrainingRun) -> Dataset | None:
     if settings.online:
         return None
     source = open_source(settings)
-    known = folders.read_json(run.folder / "manifest.json")["data"]
-    if known != source.describe():
-        raise CheckpointError(
-            f"the data of {run.folder} has changed: it was {known}, now it is {source.describe()}"
-        )
+    require_same(run.folder, source.describe())
     return source.dataset
 
 

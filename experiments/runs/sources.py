@@ -2,13 +2,15 @@
 
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from experiments.runs import folders
 from experiments.settings import RunSettings
 from mbrl import data, tasks
 from mbrl.data.fingerprint import fingerprint
 from mbrl.data.split import hold_out
-from mbrl.errors import ConfigError, TaskError
+from mbrl.errors import CheckpointError, ConfigError, TaskError
 from mbrl.tasks import Task
 from mbrl.types import Dataset, Spec
 
@@ -41,6 +43,17 @@ def facts(dataset: Dataset) -> dict[str, Any]:
         "rows": len(dataset),
         "fingerprint": fingerprint(dataset),
     }
+
+
+def require_same(folder: Path, found: dict[str, Any]) -> None:
+    """Raise `CheckpointError` unless the data `found` are those that the run in `folder` learned
+    from."""
+    known = folders.read_json(folder / "manifest.json")["data"]
+    known = {name: known.get(name) for name in found}  # without what it imagined
+    if known != found:
+        raise CheckpointError(
+            f"the data of {folder} has changed: it was {known}, now it is {found}"
+        )
 
 
 def open_source(settings: RunSettings) -> Source:

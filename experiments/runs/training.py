@@ -157,6 +157,18 @@ class TrainingRun(Job):
         """The agent's step at the end: behind that of an earlier run, where one goes on."""
         return int(self.read().get("first_step", 0)) + int(self.settings.steps or 0)
 
+    def require_own(self, content: dict[str, Any]) -> None:
+        """Raise `CheckpointError` where config.json says other settings of the algorithm than the
+        checkpoint's `content`: its numbers would not be those of the folder's settings."""
+        written, used = self.read()["config"], content["config"]
+        other = [k for k in used if k in written and written[k] != used[k]]
+        if other:
+            changed = ", ".join(f"{k} from {used[k]} to {written[k]}" for k in other)
+            raise CheckpointError(
+                f"config.json of {self.folder} was changed since its checkpoint: {changed}. Put it "
+                "back, or begin a new run (`run --config FILE --out OTHER`)"
+            )
+
     def size(self) -> int:
         return int(self.settings.steps or 0)
 
@@ -174,6 +186,7 @@ class TrainingRun(Job):
         path, content = self.folder / "checkpoint.pt", {}
         if path.exists():
             content = checkpoint.load(path)
+            self.require_own(content)
             agent: Any = shared.restore(cls, content, settings.device, config_class)
             continuation.give_logged(agent, settings, source)
         elif settings.after is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from algorithms.evaluation.valuation import Valuation, ValuationConfig, value_policy
 from algorithms.evaluation.verdict import Verdict, verdict
 from experiments.runs import folders, selection
-from experiments.runs.sources import load_data
+from experiments.runs.sources import facts, load_data, require_same
 from experiments.runs.training import TrainingRun
 from mbrl import data
 from mbrl.data.split import hold_out
@@ -21,7 +21,8 @@ FILE = "valuation.json"
 
 def episodes_for(run: TrainingRun, name: str | None) -> tuple[Dataset, str]:
     """The episodes to value a run's policy on, and a sentence about them: those of `name`, else
-    those that the run held out, else, for want of others, those it learned from."""
+    those that the run held out, else, for want of others, those it learned from. Raises
+    `CheckpointError` where the run's own data have changed."""
     settings = run.settings
     if name is not None:
         return data.load(name), f"episodes of {name}"
@@ -31,8 +32,10 @@ def episodes_for(run: TrainingRun, name: str | None) -> tuple[Dataset, str]:
         )
     dataset = load_data(settings)
     if settings.holdout > 0:
-        held = hold_out(dataset, settings.holdout)[1]
+        learned, held = hold_out(dataset, settings.holdout)
+        require_same(run.folder, facts(learned))
         return held, "episodes held out from the run"
+    require_same(run.folder, facts(dataset))
     return dataset, (
         "the episodes that the run learned from, which flatter its policy; train with --holdout "
         "0.2 to value it on others"

@@ -47,13 +47,14 @@ class Values:
         if self.level == "impossible":
             return (
                 f"values ran away: {self.mean:.4g} on average at states of the data, where rewards "
-                f"allow {self.low:.4g} to {self.high:.4g} and {self.logged:.4g} was earned"
+                f"allow {self.low:.4g} to {self.high:.4g} and the logged return is "
+                f"{self.logged:.4g}"
             )
         if self.level == "doubtful":
             return (
                 f"values claim nearly all that rewards allow, or have not settled: {self.mean:.4g} "
-                f"on average at states of the data, where {self.logged:.4g} was earned and "
-                f"{self.high:.4g} is the most; `value` says whether the log supports it"
+                f"on average at states of the data, where the logged return is {self.logged:.4g} "
+                f"and {self.high:.4g} is the most; `value` says whether the log supports it"
             )
         return ""
 

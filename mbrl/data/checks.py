@@ -23,6 +23,7 @@ LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 }
 WIDE = ("obs", "next_obs", "action", "state", "action_mask", "next_action_mask")  # [N, size]
 EXACT = 2**24  # whole numbers up to here are float32 numbers
+PRECISION = 1e-2  # rounding above this share of a deviation loses what is observed
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -151,7 +152,8 @@ def _not_finite(values: np.ndarray) -> np.ndarray:
 
 
 def _held(name: str, array: np.ndarray) -> list[Finding]:
-    """Whole numbers that float32 rounds, so that different ones would become equal."""
+    """Numbers that float32 rounds, so that different ones would become equal: large whole numbers,
+    and observations far from 0 that vary little."""
     if array.dtype.kind not in "iuf" or array.dtype.itemsize < 4 or array.dtype == np.float32:
         return []
     if name in ("episode", "state", "action"):  # kept as they are; actions are checked later
@@ -164,13 +166,28 @@ def _held(name: str, array: np.ndarray) -> list[Finding]:
     )
     bad = bad.reshape(len(array), -1).any(axis=1)
     if not bad.any():
-        return []
+        return _close_together(name, array) if name in ("obs", "next_obs") else []
     row = int(np.argmax(bad))
     text = (
         f"{name} has whole numbers above {EXACT} in row {row} that float32 would round; "
         f"{_share(bad)} are affected. Subtract an offset or change the unit"
     )
     return [error(text, row, bad)]
+
+
+def _close_together(name: str, array: np.ndarray) -> list[Finding]:
+    """An error for the first entry whose numbers float32 brings together."""
+    values = array.reshape(len(array), -1)
+    for i, entry in enumerate(values.T):
+        spread = float(entry.std())
+        lost = np.abs(entry.astype(np.float32) - entry).max()
+        if spread > 0 and lost > PRECISION * spread:
+            text = (
+                f"{name}[{i}] lies near {np.median(entry):.6g} and varies by {spread:.3g} only, "
+                "which 32-bit numbers do not keep; subtract an offset first"
+            )
+            return [error(text)]
+    return []
 
 
 def _sizes(columns: Columns, spec: Spec) -> list[Finding]:
@@ -222,7 +239,7 @@ def _actions(columns: Columns, spec: Spec, options: Options) -> list[Finding]:
     )
     if options.clip_actions:
         return [note(f"clipped to the bounds: {text}", row, bad)]
-    return [error(f"{text}. clip_actions=True clips them", row, bad)]
+    return [error(f"{text}. clip_actions=True (--clip-actions) clips them", row, bad)]
 
 
 def _share(bad: np.ndarray) -> str:

@@ -49,6 +49,13 @@ def resolve_spec(
                 "inferred; give spec= with num_actions, or discrete=False and the bounds"
             )
         text = f"no spec given: discrete actions 0 to {count - 1}, as found in the data"
+        never = sorted(set(range(count)) - set(np.unique(action).astype(int).tolist()))
+        if never:
+            text += (
+                f"; never taken: {', '.join(map(str, never[:8]))}{', ...' * (len(never) > 8)}. A "
+                "policy may choose those; number the actions from 0 without gaps where there are "
+                "no such actions"
+            )
         spec = Spec(num_actions=count, max_episode_steps=options.horizon, **sizes)
         return spec, (text,)
     low, high = bound(options.action_low, width), bound(options.action_high, width)

@@ -87,6 +87,7 @@ def test_a_full_disk_ends_in_one_line_and_leaves_the_last_checkpoint(tmp_path: P
     ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=small)
     assert ended.returncode in (1, 2) and "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1 and "could not be saved" in ended.stderr
+    assert "there was none before it" in ended.stderr
     assert not list(folder.rglob("*.partial"))
     (folder / "checkpoint.pt.999.partial").write_bytes(b"half")
     jobs.resume(folder, quiet=True)
@@ -223,6 +224,22 @@ def test_a_pool_waits_for_the_process_that_has_a_job(tmp_path: Path, capsys) -> 
     assert pool.run_all([folder], 1) == {}
     thread.join()
     assert jobs.finished(folder) and "waiting for another process" in capsys.readouterr().out
+
+
+def test_settings_that_were_changed_in_the_folder_are_refused(tmp_path: Path, capsys) -> None:
+    """Before, the run went on with those of its checkpoint, and the folder said others."""
+    folder = described(tmp_path / "run", checkpoint_every=20)
+    jobs.resume(folder, quiet=True)
+    content = json.loads((folder / "config.json").read_text())
+    content["run"]["steps"], content["config"]["batch_size"] = 60, 17
+    folders.write_json(folder / "config.json", content)
+    (folder / "result.json").unlink()
+    assert main(["resume", str(folder), "--quiet"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "batch_size from 256 to 17" in error and "run --config" in error
+    content["config"]["batch_size"] = 256
+    folders.write_json(folder / "config.json", content)
+    assert main(["resume", str(folder), "--quiet"]) == 0
 
 
 def test_a_sweep_runs_what_can_be_and_exits_non_zero(tmp_path: Path, capsys) -> None:

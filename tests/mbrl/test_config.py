@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from algorithms import ALGORITHMS, PolicyGradientConfig, PROPSConfig
+from algorithms import ALGORITHMS, IQLConfig, PolicyGradientConfig, PROPSConfig
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.learner import ModelConfig
 from algorithms.language.models.transformer import TransformerConfig
@@ -78,12 +78,25 @@ class Further(Outer):
         ({"pair": (0, 0.5)}, r"^pair is \(0, 0\.5\), each must be at least 1$"),
         ({"pair": (1, 1.0)}, r"^pair is \(1, 1\.0\), each must lie in \[0, 1\)$"),
         ({"gamma": None}, r"^gamma is None, it must lie in \[0, 1\)$"),
+        ({"order": 1.5}, r"^order is 1\.5, it must be a whole number$"),
+        ({"hidden": (8, 2.0)}, r"^hidden is \(8, 2\.0\), it must be a whole number$"),
     ],
 )
 def test_a_number_outside_its_range_is_named(given: dict[str, Any], message: str) -> None:
     for kind in (Outer, Further):
         with pytest.raises(ConfigError, match=message):
             kind(**given)
+
+
+def test_a_switch_and_widths_of_another_kind_are_named() -> None:
+    for config, words in (
+        ({"normalise_obs": "no"}, "normalise_obs is 'no'; allowed: True, False"),
+        ({"normalise_obs": 1}, "normalise_obs is 1"),
+        ({"hidden": 64}, r"hidden is 64; give several numbers: \(64,\)"),
+        ({"batch_size": 2.5}, "batch_size is 2.5, it must be a whole number"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            IQLConfig(**config)  # type: ignore[arg-type]
 
 
 def test_ends_within_the_range_are_taken() -> None:

@@ -1,11 +1,13 @@
 """From the columns of a log to numbers: observations with a name an entry, and actions."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from mbrl.data.checks import PRECISION
 from mbrl.data.logs import table as tables
 from mbrl.data.logs.schema import listing
 from mbrl.data.logs.table import Table
@@ -62,7 +64,7 @@ def fit_entries(
 def _require_precision(name: str, values: np.ndarray) -> None:
     """Refuse numbers that float32, in which all is computed, cannot tell apart."""
     spread = float(values.std())
-    if spread > 0 and np.abs(values.astype(np.float32) - values).max() > 1e-2 * spread:
+    if spread > 0 and np.abs(values.astype(np.float32) - values).max() > PRECISION * spread:
         raise DataError(
             f"obs {name} lies near {np.median(values):.6g} and varies by {spread:.3g} only, which "
             "32-bit numbers do not keep; subtract an offset first (times: since the episode began)"
@@ -156,6 +158,8 @@ def read_actions(
             f"action {columns[0]} holds {count} different whole numbers: taken as {kind}; "
             f"--discrete {not few} says otherwise"
         )
+    elif len(columns) == 1 and discrete is None:
+        note = _unclear(columns[0], column, bool(text))
     if not (text or discrete or few or known):
         names = [f"action {name}" for name in columns]
         parts = [tables.numbers(n, table[c]) for n, c in zip(names, columns, strict=True)]
@@ -171,6 +175,25 @@ def read_actions(
     number = {label: i for i, label in enumerate(texts)}
     values = np.array([-1 if c is None else number[c] for c in cells], dtype=np.int64)
     return Actions(values, texts, note)
+
+
+def _unclear(name: str, column: np.ndarray, text: bool) -> str:
+    """A note where it is not plain of what kind the actions are, else nothing."""
+    cells = {str(cell) for cell in tables.labels(column) if cell is not None}
+    if not text:
+        if len(cells) <= MOST_ACTIONS and all(float(cell).is_integer() for cell in cells):
+            return (
+                f"action {name} holds {len(cells)} different whole numbers that are written with "
+                "decimals: taken as continuous; --discrete True says otherwise"
+            )
+        return ""
+    numbers = {cell for cell in cells if re.fullmatch(r"[+-]?[\d.]+", cell)}
+    if numbers and numbers != cells:
+        return (
+            f"action {name} holds numbers and text ({listing(sorted(cells - numbers), 3)}): each "
+            "different text became an action; drop or mend those rows if they are none"
+        )
+    return ""
 
 
 def _sorted(texts: set[str]) -> tuple[str, ...]:

@@ -16,28 +16,61 @@ from mbrl.errors import DataError
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide,
     ast.Pow: np.power, ast.Mod: np.mod, ast.FloorDiv: np.floor_divide,
-    ast.UAdd: np.positive, ast.USub: np.negative, ast.Not: lambda x: ~_truth(x),
+    ast.UAdd: np.positive, ast.USub: np.negative, ast.Not: lambda x: 1 - _truth(x),
     ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal,
-    ast.Eq: np.equal, ast.NotEq: np.not_equal,
-    ast.And: lambda a, b: _truth(a) & _truth(b), ast.Or: lambda a, b: _truth(a) | _truth(b),
+    ast.Eq: np.equal, ast.NotEq: lambda a, b: np.not_equal(a, b) & ~(_missing(a) | _missing(b)),
+    ast.And: lambda a, b: _either(0.0, a, b), ast.Or: lambda a, b: _either(1.0, a, b),
 }  # fmt: skip
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": np.abs, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sign": np.sign,
     "min": np.minimum, "max": np.maximum, "clip": np.clip,
     "fill": lambda value, other: np.where(np.isnan(value), other, value),
-    "where": lambda condition, yes, no: np.where(_truth(condition), yes, no),
+    "where": lambda condition, yes, no: np.where(_known(condition) == 1, yes, no),
 }  # fmt: skip
 SHIFTS = {"next": -1, "previous": 1}
 RULE = (
     "columns (in backquotes where a name is no word), numbers, text in quotes, + - * / ** % //, "
-    "comparisons, and, or, not, "
+    "comparisons (false where a number is missing), and, or, not, "
     + ", ".join([*FUNCTIONS, *SHIFTS])
     + ", and last (true on the last row of an episode)"
 )
 
 
+def _missing(value: Any) -> np.ndarray:
+    column = np.asarray(value)
+    return np.isnan(column) if column.dtype.kind == "f" else np.zeros(column.shape, dtype=bool)
+
+
 def _truth(value: Any) -> np.ndarray:
-    return np.asarray(value).astype(bool)
+    """0, 1, or NaN where it is missing. Raises `ValueError` for other numbers."""
+    column = np.asarray(value, dtype=np.float64)
+    other = column[~np.isin(column, (0.0, 1.0)) & ~np.isnan(column)]
+    if other.size:
+        raise ValueError(
+            f"{other.flat[0]:g} stands where true or false is asked for; compare it with something"
+        )
+    return column
+
+
+def _known(value: Any) -> np.ndarray:
+    """0 or 1. Raises `ValueError` where it is missing."""
+    column = _truth(value)
+    if np.isnan(column).any():
+        count = int(np.isnan(column).sum())
+        raise ValueError(
+            f"{count} row{' has' if count == 1 else 's have'} no value where true or false is "
+            "asked for; say what a missing one counts as: fill(column, 0), or compare it (column "
+            "== 1 is false there)"
+        )
+    return column
+
+
+def _either(decides: float, *values: Any) -> np.ndarray:
+    """`decides` where one side has it, whatever the other has, missing where one is missing, else
+    the other truth."""
+    a, b = map(_truth, values)
+    unknown = np.where(np.isnan(a) | np.isnan(b), np.nan, 1.0 - decides)
+    return np.where((a == decides) | (b == decides), decides, unknown)
 
 
 def evaluate(
@@ -85,23 +118,31 @@ class _Reader:
             return node.value
         if isinstance(node, ast.Name):
             return self.column(self.names.get(node.id, node.id))
+        if isinstance(node, ast.BoolOp) or isinstance(getattr(node, "op", None), ast.Not):
+            return _known(self.truth(node))
         if isinstance(node, ast.BinOp | ast.UnaryOp):
             parts = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.operand]
             return self.apply(node.op, *map(self.value, parts))
-        if isinstance(node, ast.BoolOp):
-            value = self.value(node.values[0])
-            for part in node.values[1:]:
-                value = self.apply(node.op, value, self.value(part))
-            return value
         if isinstance(node, ast.Compare):
             sides = [self.value(part) for part in (node.left, *node.comparators)]
-            value = np.ones_like(self.first)
+            value = np.ones(self.first.shape, dtype=bool)
             for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
                 value = value & self.apply(operator, left, right)
             return value
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             return self.call(node.func.id, [self.value(part) for part in node.args])
         raise self.error(f"{ast.unparse(node)!r} is not allowed")
+
+    def truth(self, node: ast.AST) -> Any:
+        """0, 1 or NaN: what is missing may still be decided by the other side of an and, an or."""
+        if isinstance(node, ast.BoolOp):
+            value = self.truth(node.values[0])
+            for part in node.values[1:]:
+                value = self.apply(node.op, value, self.truth(part))
+            return value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return self.apply(node.op, self.truth(node.operand))
+        return self.value(node)
 
     def apply(self, operator: ast.AST, *values: Any) -> Any:
         if type(operator) not in OPERATORS:

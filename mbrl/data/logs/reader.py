@@ -16,7 +16,7 @@ from mbrl.data.logs import table as tables
 from mbrl.data.logs.schema import LogSchema, expand, listing
 from mbrl.data.logs.table import Table
 from mbrl.data.task_spec import bound, given_spec
-from mbrl.errors import ConfigError, DataError
+from mbrl.errors import ConfigError, DataError, unknown_name
 from mbrl.types import Spec
 
 FILL_IN = "Fill it in, or drop those rows"
@@ -117,6 +117,9 @@ class _Reading:
             )
             self.findings.append(warning(f"{text} acting"))
         self.blocked = self.failed
+        for column in schema.unit_of():
+            if column not in every:
+                raise unknown_name("column of units", column, every)
         used = {n for names in self.names.values() for n in names}
         used |= {schema.reward, schema.episode or "", schema.order or "", schema.terminated or ""}
         used |= {schema.truncated or "", schema.behaviour_prob or ""}
@@ -408,6 +411,11 @@ class _Reading:
         }  # fmt: skip
         if self.actions.labels:
             labels = self.actions.labels
+            if self.options.action_low is not None or self.options.action_high is not None:
+                raise ConfigError(
+                    f"bounds are given and actions are discrete ({listing(labels)}); leave out "
+                    "--action-low and --action-high, or say --discrete False"
+                )
             return Spec(num_actions=len(labels), action_names=labels, **common)
         low, high = self._bounds()
         return Spec(
@@ -421,14 +429,14 @@ class _Reading:
         low = bound(self.options.action_low, width) or tuple(known.get("low", ()))
         high = bound(self.options.action_high, width) or tuple(known.get("high", ()))
         seen = (tuple(action.min(axis=0).tolist()), tuple(action.max(axis=0).tolist()))
-        if not low or not high:
-            ranges = zip(columns, *seen, strict=True)
-            text = ", ".join(f"{name} {a:.6g} to {b:.6g}" for name, a, b in ranges)
-            self.findings.append(
-                note(f"action bounds taken from the log: {text}; --action-low, --action-high set "
-                     "others")
-            )  # fmt: skip
+        taken = [end for end, given in (("low", low), ("high", high)) if not given]
         low, high = low or seen[0], high or seen[1]
+        if taken:
+            ranges = zip(columns, low, high, strict=True)
+            text = ", ".join(f"{name} {a:.6g} to {b:.6g}" for name, a, b in ranges)
+            what = "action bounds" if len(taken) == 2 else f"the {taken[0]} action bound"
+            options = ", ".join(f"--action-{end}" for end in taken)
+            self.findings.append(note(f"{what} taken from the log: {text}; {options} set others"))
         for name, a, b in zip(columns, low, high, strict=True):
             if not a < b:
                 raise DataError(

@@ -258,9 +258,13 @@ def test_a_fixed_discrete_action_by_name(cartpole: Dataset, tmp_path: Path) -> N
     data = Dataset(cartpole.transitions, spec)
     export(build("bc", spec), tmp_path / "out", data, fallback="right")
     far = data.transitions.obs.numpy() * 20 + 10
-    assert (run(tmp_path / "out", obs=far)["action"] == 1).all()
+    far[:2, 0] = np.nan, np.inf
+    result = run(tmp_path / "out", obs=far)
+    assert (result["action"] == 1).all() and result["fallback_used"].all()
     with pytest.raises(ConfigError, match="did you mean 'left'"):
         export(build("bc", spec), tmp_path / "out", data, fallback="leftt")
+    with pytest.raises(ConfigError, match="fallback"):  # a number is no name
+        export(build("bc", spec), tmp_path / "out", data, fallback="1")
 
 
 @pytest.mark.parametrize(

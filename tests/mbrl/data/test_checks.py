@@ -370,3 +370,25 @@ def test_at_least_two_hundred_malformed_files_are_each_a_data_error(folder):
     each()
     assert sum(seen.values()) >= 200
     assert set(seen) == set(FORMATS) and min(seen.values()) >= 15, seen
+
+
+def test_actions_that_never_occur_are_named():
+    arrays = {
+        "obs": np.random.default_rng(0).normal(size=(20, 2)),
+        "reward": np.zeros(20),
+        "terminated": np.arange(20) % 5 == 4,
+    }
+    gaps = from_arrays(**arrays, action=np.array([0, 2, 5, 0] * 5), horizon=9).provenance.notes
+    assert any("discrete actions 0 to 5" in n and "never taken: 1, 3, 4" in n for n in gaps)
+    full = from_arrays(**arrays, action=np.array([0, 1, 2, 0] * 5), horizon=9).provenance.notes
+    assert not any("never taken" in n for n in full)
+
+
+def test_observations_that_float32_brings_together_are_refused():
+    rng = np.random.default_rng(0)
+    arrays = good_arrays(rng)
+    from_arrays(**arrays, spec=SPEC)
+    for name in ("obs", "next_obs"):
+        arrays[name][:, 1] += 1.7e9
+    with pytest.raises(DataError, match=r"obs\[1\] lies near 1\.7e\+09 and varies by \d\.\d+ only"):
+        from_arrays(**arrays, spec=SPEC)

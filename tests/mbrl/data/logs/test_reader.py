@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mbrl.data import check, from_log, load, save_npz
-from mbrl.errors import DataError
+from mbrl.errors import ConfigError, DataError
 
 EPISODES, STEPS = 6, 5
 COLUMNS = {
@@ -348,3 +348,25 @@ def test_files_without_a_schema_name_their_columns_and_the_rule(tmp_path):
     frame().to_csv(path, index=False)
     message = check(path)[0].message
     assert "patient, time, heart_rate" in message and "--obs, --action" in message
+
+
+def test_a_note_says_where_the_kind_of_action_is_not_plain():
+    def notes(choice: list) -> str:
+        data = frame()
+        data["valve"] = (choice * len(data))[: len(data)]
+        return " ".join(from_log(data, **COLUMNS | {"action": "valve"}).provenance.notes)
+
+    assert "3 different whole numbers: taken as discrete" in notes([0, 2, 5])
+    assert "written with decimals: taken as continuous" in notes([0.0, 2.0, 5.0])
+    assert "decimals" not in notes([0.0, 2.5, 5.0])
+    assert "numbers and text (?)" in notes(["0", "2", "?"])
+    assert "numbers and text" not in notes(["open", "shut"])
+
+
+def test_options_that_say_nothing_of_this_log_are_refused():
+    with pytest.raises(DataError, match="bounds are given and actions are discrete"):
+        from_log(frame(), **COLUMNS | {"action": "choice"}, action_low=0.0, action_high=3.0)
+    with pytest.raises(ConfigError, match="did you mean 'heart_rate'"):
+        from_log(frame(), **COLUMNS, units=("hart_rate=1/min",))
+    notes = from_log(frame(), **COLUMNS, action_low=-1.0).provenance.notes
+    assert any("the high action bound taken from the log: dose -1 to 0." in n for n in notes)

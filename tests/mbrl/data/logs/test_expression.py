@@ -1,0 +1,58 @@
+"""Expressions over a log's columns: what is missing is neither true nor false."""
+
+import numpy as np
+import pytest
+
+from mbrl.data.logs.expression import evaluate
+from mbrl.errors import DataError
+
+NAN = np.nan
+TABLE = {
+    "died": np.array([NAN, NAN, 0.0, 1.0]),
+    "flag": np.array([0, 1, 1, 0]),
+    "dose": np.array([0.5, 1.0, 2.0, NAN]),
+    "ward": np.array(["ICU", None, "ED", "ICU"], dtype=object),
+}
+FIRST, LAST = np.array([1, 0, 1, 0], bool), np.array([0, 1, 0, 1], bool)
+
+
+def values(text: str) -> list[float]:
+    return evaluate("terminated", text, TABLE, FIRST, LAST).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("last and died == 1", [0, 0, 0, 1]),
+        ("died != 0", [0, 0, 0, 1]),  # a missing number is neither equal nor unequal
+        ("last and fill(died, 0)", [0, 0, 0, 1]),
+        ("last and (flag or died)", [0, 1, 0, 1]),  # decided by the other side
+        ("not last and flag", [0, 0, 1, 0]),
+        ("not (flag and last)", [1, 0, 1, 1]),
+        ("flag or last", [0, 1, 1, 1]),
+        ("where(not flag, 2, 3)", [2, 3, 3, 2]),
+        ("0.5 < dose <= 2", [0, 1, 1, 0]),
+        ("next(flag) == 1", [1, 0, 0, 0]),
+        ("-10 * (last and died == 1)", [0, 0, 0, -10]),
+        ("last and ward == 'ICU'", [0, 0, 0, 1]),
+        ("ward != 'ICU'", [0, 1, 1, 0]),
+    ],
+)
+def test_truth_with_missing_values(text: str, expected: list[float]) -> None:
+    assert values(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("last and died", r"1 row has no value .* fill\(column, 0\)"),
+        ("not died", "2 rows have no value"),
+        ("-10 * (last and died)", "1 row has no value"),
+        ("where(died, -100, 0)", "2 rows have no value"),
+        ("last and not (died and flag)", "1 row has no value"),
+        ("last and dose", "0.5 stands where true or false is asked for"),
+    ],
+)
+def test_what_is_missing_is_no_condition(text: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        values(text)
