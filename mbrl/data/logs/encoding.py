@@ -44,6 +44,8 @@ def fit_entries(
         if missing.all():
             raise DataError(f"obs {name}: every value is missing; leave the column out")
         if name in categorical or not (tables.is_numeric(column) or column.dtype.kind == "M"):
+            if name not in categorical:
+                _require_text(f"obs {name}", column)
             texts = sorted({str(cell) for cell in tables.labels(column) if cell is not None})
             if len(texts) > MOST_LABELS:
                 raise DataError(
@@ -59,6 +61,20 @@ def fit_entries(
         if impute and missing.any():
             entries.append(Entry(f"{name} (missing)", name, "missing"))
     return entries
+
+
+def _require_text(name: str, column: np.ndarray) -> None:
+    """Refuse text that is mostly numbers, which a stray cell would make a label each."""
+    cells = tables.labels(column)
+    labels = {str(cell) for cell in cells if cell is not None}
+    other = sorted(label for label in labels if not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", label))
+    if 2 * len(other) < len(labels):
+        row = next(i for i, cell in enumerate(cells) if cell == other[0]) if other else 0
+        raise DataError(
+            f"{name} holds numbers and text: {listing(other or sorted(labels), 3)}, first in row "
+            f"{row}. Leave missing cells empty, or name the column in categorical where each is a "
+            "label"
+        )
 
 
 def _require_precision(name: str, values: np.ndarray) -> None:
@@ -158,8 +174,10 @@ def read_actions(
             f"action {columns[0]} holds {count} different whole numbers: taken as {kind}; "
             f"--discrete {not few} says otherwise"
         )
-    elif len(columns) == 1 and discrete is None:
-        note = _unclear(columns[0], column, bool(text))
+    elif len(columns) == 1 and not text and discrete is None:
+        note = _decimals(columns[0], column)
+    if text and columns[0] not in categorical:
+        _require_text(f"action {columns[0]}", column)
     if not (text or discrete or few or known):
         names = [f"action {name}" for name in columns]
         parts = [tables.numbers(n, table[c]) for n, c in zip(names, columns, strict=True)]
@@ -177,23 +195,15 @@ def read_actions(
     return Actions(values, texts, note)
 
 
-def _unclear(name: str, column: np.ndarray, text: bool) -> str:
-    """A note where it is not plain of what kind the actions are, else nothing."""
+def _decimals(name: str, column: np.ndarray) -> str:
+    """A note where numbers could be those of actions but are written as if they were amounts."""
     cells = {str(cell) for cell in tables.labels(column) if cell is not None}
-    if not text:
-        if len(cells) <= MOST_ACTIONS and all(float(cell).is_integer() for cell in cells):
-            return (
-                f"action {name} holds {len(cells)} different whole numbers that are written with "
-                "decimals: taken as continuous; --discrete True says otherwise"
-            )
+    if len(cells) > MOST_ACTIONS or not all(float(cell).is_integer() for cell in cells):
         return ""
-    numbers = {cell for cell in cells if re.fullmatch(r"[+-]?[\d.]+", cell)}
-    if numbers and numbers != cells:
-        return (
-            f"action {name} holds numbers and text ({listing(sorted(cells - numbers), 3)}): each "
-            "different text became an action; drop or mend those rows if they are none"
-        )
-    return ""
+    return (
+        f"action {name} holds {len(cells)} different whole numbers that are written with "
+        "decimals: taken as continuous; --discrete True says otherwise"
+    )
 
 
 def _sorted(texts: set[str]) -> tuple[str, ...]:

@@ -80,7 +80,14 @@ def evaluate(
     episode; `first` and `last` [N] mark their ends. `next(x)` is NaN on an episode's last row,
     `previous(x)` on its first. Raises `DataError` for anything that is not allowed."""
     if text in table:
-        return numbers(f"{option} column {text}", table[text])
+        column = table[text]
+        if not is_numeric(column) and option in ("terminated", "truncated"):
+            label = next(iter(column), None)
+            raise DataError(
+                f"{option} column {text} holds text; say which means that it ended, such as "
+                f"{text} == {label!r}"
+            )
+        return numbers(f"{option} column {text}", column)
     names: dict[str, str] = {}
 
     def quoted(match: re.Match[str]) -> str:

@@ -229,6 +229,14 @@ class _Reading:
                 else encoding.fit_entries(self.names["obs"], self.table, categorical, impute=impute)
             )
             self.put(obs=encoding.encode(self.entries, self.table, episode, rename={}))
+            filled = {
+                entry.column: int(tables.is_missing(self.table[entry.column]).sum())
+                for entry in self.entries
+                if entry.kind == "missing"
+            }
+            if any(filled.values()):
+                counts = ", ".join(f"{name} {n}" for name, n in filled.items())
+                self.findings.append(note(f"missing cells that were filled in: {counts}"))
             if self.names["next_obs"]:
                 pairs = dict(zip(self.names["obs"], self.names["next_obs"], strict=True))
                 after = encoding.encode(self.entries, self.table, episode, rename=pairs)

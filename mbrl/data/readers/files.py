@@ -44,6 +44,10 @@ def reading(path: Path, what: str) -> Iterator[None]:
         first = (str(problem).splitlines() or [type(problem).__name__])[0]
         if "pickle" in first:  # numpy would suggest to load it anyway
             first = "it holds pickled objects, which are never loaded"
+        if isinstance(problem, UnicodeDecodeError):
+            raise DataError(
+                f"{path} is not written in UTF-8 ({first}); save it as UTF-8 and read it again"
+            ) from problem
         raise DataError(
             f"{path} is not a readable {what} file ({first}). It may be truncated or of another "
             "kind; fetch or write it again"

@@ -359,8 +359,41 @@ def test_a_note_says_where_the_kind_of_action_is_not_plain():
     assert "3 different whole numbers: taken as discrete" in notes([0, 2, 5])
     assert "written with decimals: taken as continuous" in notes([0.0, 2.0, 5.0])
     assert "decimals" not in notes([0.0, 2.5, 5.0])
-    assert "numbers and text (?)" in notes(["0", "2", "?"])
-    assert "numbers and text" not in notes(["open", "shut"])
+    notes(["open", "shut"])
+    notes(["1A", "2", "3B", "4C"])
+    with pytest.raises(DataError, match=r"action valve holds numbers and text: \?, first in row 2"):
+        notes(["0", "2", "?"])
+
+
+def test_a_stray_text_among_numbers_is_refused():
+    """Before, the column became one of a label each."""
+    data = frame()
+    data["lactate"] = data.lactate.astype(str)
+    data.loc[3, "lactate"] = "missing"
+    with pytest.raises(
+        DataError, match="obs lactate holds numbers and text: missing, first in row 3"
+    ):
+        from_log(data, **COLUMNS)
+    assert len(from_log(data, **COLUMNS, categorical=["lactate"]).spec.obs_names) > 20
+
+
+def test_flags_of_text_and_other_encodings_are_refused_with_the_fix(tmp_path):
+    data = frame()
+    data["died"] = np.where(data.died == 1, "yes", "no")
+    with pytest.raises(DataError, match="such as died == 'yes'"):
+        from_log(data, **COLUMNS | {"terminated": "died"})
+    assert from_log(data, **COLUMNS | {"terminated": "last and died == 'yes'"})
+    data["ward"] = "Hôpital"
+    data.to_csv(tmp_path / "log.csv", index=False, encoding="latin-1")
+    with pytest.raises(DataError, match="not written in UTF-8"):
+        from_log(tmp_path / "log.csv", **COLUMNS)
+
+
+def test_cells_that_were_filled_in_are_counted():
+    data = frame()
+    data.loc[[3, 9], "lactate"] = np.nan
+    notes = from_log(data, **COLUMNS, missing="impute").provenance.notes
+    assert "missing cells that were filled in: lactate 2" in notes
 
 
 def test_options_that_say_nothing_of_this_log_are_refused():
