@@ -40,8 +40,14 @@ def description(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process. Raises `CheckpointError` while another one works in it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Hold the folder for this process. Raises `CheckpointError` while another one works in it, and
+    where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise CheckpointError(
+            f"the folder {folder} cannot be made ({problem.strerror}); give another one with --out"
+        ) from None
     lock = FileLock(folder / "lock", timeout=0)  # the system frees it when the process ends
     try:
         lock.acquire()

@@ -45,14 +45,14 @@ def facts(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def require_same(folder: Path, found: dict[str, Any]) -> None:
-    """Raise `CheckpointError` unless the data `found` are those that the run in `folder` learned
+def require_same(folder: Path, about: dict[str, Any]) -> None:
+    """Raise `CheckpointError` unless `about` describes the data that the run in `folder` learned
     from."""
     known = folders.read_json(folder / "manifest.json")["data"]
-    known = {name: known.get(name) for name in found}  # without what it imagined
-    if known != found:
+    known = {name: known.get(name) for name in about}  # without what it imagined
+    if known != about:
         raise CheckpointError(
-            f"the data of {folder} has changed: it was {known}, now it is {found}"
+            f"the data of {folder} has changed: it was {known}, now it is {about}"
         )
 
 

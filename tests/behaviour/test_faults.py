@@ -242,6 +242,14 @@ def test_settings_that_were_changed_in_the_folder_are_refused(tmp_path: Path, ca
     assert main(["resume", str(folder), "--quiet"]) == 0
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        assert main(["run", "bc", "pendulum/expert", "--steps", "1", "--out", str(out)]) == 2
+        error = " ".join(capsys.readouterr().err.split())
+        assert "cannot be made" in error and "--out" in error and "Errno" not in error
+
+
 def test_a_sweep_runs_what_can_be_and_exits_non_zero(tmp_path: Path, capsys) -> None:
     sweep = ["sweep", "--algorithms", "bc", "--data", "pendulum/expert", "--steps", "20"]
     sweep += ["--workers", "1", "--set", "batch_size=16,0", "--out", str(tmp_path)]
