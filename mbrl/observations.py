@@ -11,12 +11,21 @@ from mbrl.training import Trainable
 
 
 def as_batch(agent: Trainable, obs: Any) -> Tensor:
-    """Raw observations [S] or [B, S], array or tensor, as a batch [B, S] for the policy."""
+    """Raw observations [S] or [B, S], array or tensor, as a batch [B, S] for the policy. Raises
+    `ConfigError` for another shape, and for numbers that are not finite: what a network answers to
+    them means nothing."""
     tensor = obs if isinstance(obs, Tensor) else torch.as_tensor(np.asarray(obs))
     if tensor.ndim not in (1, 2) or tensor.shape[-1] != agent.spec.obs_dim:
         raise ConfigError(
             f"obs has shape {tuple(tensor.shape)}, task {agent.spec.task!r} needs "
             f"[{agent.spec.obs_dim}] or [B, {agent.spec.obs_dim}]"
+        )
+    if not torch.isfinite(tensor).all():
+        row, entry = (~torch.isfinite(tensor.reshape(-1, agent.spec.obs_dim))).nonzero()[0].tolist()
+        name = f" ({agent.spec.obs_names[entry]})" if agent.spec.obs_names else ""
+        raise ConfigError(
+            f"obs entry {entry}{name} is not finite in row {row}; give a number, filled in as in "
+            "the data that the agent learned from, or let something else act"
         )
     parameter = next(agent.policy.parameters())
     return tensor.to(parameter.device, parameter.dtype).reshape(-1, agent.spec.obs_dim)

@@ -56,6 +56,18 @@ def test_data_with_other_names_are_refused(data: Dataset) -> None:
         IQL(torque.spec, SMALL).fit(force, 1, callbacks=[])
 
 
+def test_observations_that_are_not_finite_get_no_action(data: Dataset) -> None:
+    made, obs = agent(data), data.transitions.obs[:3].clone()
+    assert made.act(obs)[0].shape == (3, 1)
+    for value in (torch.nan, torch.inf):
+        obs[1, 2] = value
+        for given in (obs, obs.numpy()):
+            with pytest.raises(ConfigError, match="obs entry 2 is not finite in row 1"):
+                made.act(given)
+    with pytest.raises(ConfigError, match="entry 2 is not finite in row 0"):
+        made.act(obs[1])
+
+
 def test_copies_and_pickles_go_on_like_the_agent(data: Dataset) -> None:
     made = agent(data).fit(data, 3, callbacks=[])
     copies = [copy.deepcopy(made), pickle.loads(pickle.dumps(made))]
