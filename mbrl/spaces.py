@@ -37,16 +37,16 @@ class Leaf:
                     f"{source}: the observation has no entry {self.path!r}, which its space has; "
                     f"got {type(obs).__name__} {_short(obs)}"
                 ) from problem
+        where = repr(self.path or "obs")
         try:
             value = np.asarray(obs, dtype=np.float64)
         except (TypeError, ValueError) as problem:
             raise ConfigError(
-                f"{source}: entry {self.path!r} of the observation is no array of numbers: "
-                f"{_short(obs)}"
+                f"{source}: entry {where} of the observation is no array of numbers: {_short(obs)}"
             ) from problem
         if value.shape != (self.space.shape or ()):
             raise ConfigError(
-                f"{source}: entry {self.path!r} of the observation has shape {value.shape}, its "
+                f"{source}: entry {where} of the observation has shape {value.shape}, its "
                 f"space has {self.space.shape or ()}; correct the environment's observation_space"
             )
         if not self.one_hot:
@@ -55,7 +55,7 @@ class Leaf:
         given = value.reshape(-1) - first
         if (given < 0).any() or (given >= counts).any() or (given % 1 != 0).any():
             raise ConfigError(
-                f"{source}: entry {self.path!r} of the observation is {_short(obs)}, which is not "
+                f"{source}: entry {where} of the observation is {_short(obs)}, which is not "
                 f"in {self.space}"
             )
         flat = np.zeros(int(counts.sum()))

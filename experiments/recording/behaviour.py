@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mbrl.collector import no_limit
 from mbrl.errors import ConfigError, TaskError, optional_packages
 from mbrl.files import replacing
 from mbrl.tasks import LiveTask, Task, as_live
@@ -128,7 +129,7 @@ def record(
 
 def step_limit(spec: Spec) -> int:
     if spec.max_episode_steps is None:
-        raise ConfigError(f"task {spec.task!r} has no episode limit")
+        raise ConfigError(no_limit(spec.task))
     return spec.max_episode_steps
 
 

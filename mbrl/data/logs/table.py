@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def times(name: str, column: np.ndarray) -> np.ndarray:
         if cell is None:
             continue
         try:
-            stamp = np.datetime64(cell.replace(" ", "T").removesuffix("Z"), "us")
+            stamp = np.datetime64(_without_offset(cell), "us")
         except ValueError:
             raise DataError(
                 f"{name} is {cell!r} in row {row}, neither a number nor an ISO date "
@@ -207,6 +208,14 @@ def times(name: str, column: np.ndarray) -> np.ndarray:
             ) from None
         values[row] = stamp.astype(np.int64) / 1e6
     return values
+
+
+def _without_offset(cell: str) -> str:
+    """An ISO date in UTC, with a T and no Z or offset."""
+    text = cell.replace(" ", "T").removesuffix("Z")
+    if re.search(r"T.*[+-]\d\d:?\d\d$", text):
+        return datetime.fromisoformat(text).astimezone(UTC).replace(tzinfo=None).isoformat()
+    return text
 
 
 def has_dates(column: np.ndarray) -> bool:

@@ -403,3 +403,19 @@ def test_options_that_say_nothing_of_this_log_are_refused():
         from_log(frame(), **COLUMNS, units=("hart_rate=1/min",))
     notes = from_log(frame(), **COLUMNS, action_low=-1.0).provenance.notes
     assert any("the high action bound taken from the log: dose -1 to 0." in n for n in notes)
+
+
+@pytest.mark.filterwarnings("error:no explicit representation of timezones")
+def test_times_with_offsets_are_those_of_utc():
+    data = frame().iloc[:4].assign(patient="P0", died=0)
+    data["time"] = [
+        "2024-03-01 12:00+02:00",
+        "2024-03-01T10:30Z",
+        "2024-03-01 11:00",
+        "2024-03-01T07:30-0400",
+    ]
+    log = from_log(data, **COLUMNS, step="30min")
+    assert log.transitions.duration is None  # half an hour each
+    assert torch.allclose(
+        log.transitions.obs[:, 0], torch.tensor(data.heart_rate[:3].to_numpy("f4"))
+    )
