@@ -188,6 +188,7 @@ class EBT(Agent[Drawn]):
     When not to use it: where logged actions at a state have several modes. A start that is
     independent of the logged action makes its loss least at the mean of the actions, as that of
     `bc` is; `start = "noised"` keeps modes apart, `generative_bc` does so with fewer assumptions.
+    Descents from that start may overflow, and the action then is not finite.
     """
 
     version = 1
