@@ -95,18 +95,22 @@ class EnergyPolicy(nn.Module):
 
     def descent(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [B, A] in [-1, 1] from `noise` [B, A] at raw `obs` [B, S], and the number [B] of
-        steps. A row goes on until its gradient is small, and takes a last step."""
+        steps. A row goes on until its gradient is small, and takes a last step. A step that would
+        overflow is not taken and ends the descent."""
         standard, action, velocity = self.normaliser(obs), noise, torch.zeros_like(noise)
         norm = torch.full_like(obs[:, 0], torch.inf)
         steps = torch.ones_like(norm)
         for _ in range(self.config.max_steps - 1):
             going = norm > self.config.min_gradient
             moved, faster, after = self.step(standard, action, velocity)
-            action = torch.where(going[:, None], moved, action)
-            velocity = torch.where(going[:, None], faster, velocity)
-            norm = torch.where(going, after, norm)
+            finite = moved.isfinite().all(dim=1)
+            taken = (going & finite)[:, None]
+            action = torch.where(taken, moved, action)
+            velocity = torch.where(taken, faster, velocity)
+            norm = torch.where(going, torch.where(finite, after, 0.0), norm)
             steps = steps + going.to(steps.dtype)
-        return self.step(standard, action, velocity)[0].clamp(-1, 1), steps
+        last = self.step(standard, action, velocity)[0]
+        return torch.where(last.isfinite().all(dim=1, keepdim=True), last, action).clamp(-1, 1), steps
 
     def evaluations(self, obs: Tensor) -> Tensor:
         """Passes of the network, each with one back, that the greedy action at each row takes."""
@@ -188,7 +192,7 @@ class EBT(Agent[Drawn]):
     When not to use it: where logged actions at a state have several modes. A start that is
     independent of the logged action makes its loss least at the mean of the actions, as that of
     `bc` is; `start = "noised"` keeps modes apart, `generative_bc` does so with fewer assumptions.
-    Descents from that start may overflow, and the action then is not finite.
+    Descents from that start may overflow; they end before the step that does.
     """
 
     version = 1

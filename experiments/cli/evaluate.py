@@ -94,7 +94,7 @@ class Evaluate(Settings):
             raise CheckpointError(f"no checkpoint at {path}; give a run folder or a checkpoint")
         agent = (
             algorithms.load(path)
-            if self.step == "last"
+            if self.path.is_file() and self.step == "last"
             else selection.agent_at(self.path, self.step)
         )
         title = f"{type(agent).__name__} after {agent.step} updates"

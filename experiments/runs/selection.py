@@ -2,6 +2,8 @@
 all of them at once."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ from algorithms.evaluation.fqe import select as best
 from algorithms.pets import PETS
 from experiments.runs import folders
 from mbrl import checkpoint
-from mbrl.errors import ConfigError
+from mbrl import config as configs
+from mbrl.errors import CheckpointError, ConfigError
 from mbrl.progress import Progress
 from mbrl.training import Metrics, Trainable
-from mbrl.types import Dataset
+from mbrl.types import Dataset, Spec
 
 TAU = 0.1  # twice the usual rate: values are to settle within few updates
 
@@ -30,14 +33,31 @@ def kept_policies(folder: Path, agent: Trainable) -> tuple[list[int], list[Any]]
     return steps, policies
 
 
+@contextmanager
+def naming_kept(folder: Path) -> Iterator[None]:
+    """Around reading a run's checkpoint: where it cannot be read, the `CheckpointError` also names
+    the policies that the run kept."""
+    try:
+        yield
+    except CheckpointError as problem:
+        steps = _kept(folder)
+        if not steps:
+            raise
+        raise CheckpointError(
+            f"{problem}. The policies of updates {', '.join(map(str, steps))} were kept: export, "
+            f"value and evaluate take one of them (--step {steps[-1]}); training can only begin "
+            "again, in another folder"
+        ) from problem
+
+
 def agent_at(folder: Path, step: str) -> Any:
     """The agent of a run with the policy of `step`: "last" (its checkpoint), "chosen" (by
-    selection.json), or the number of a kept one. Raises `ConfigError` for any other, and where
-    nothing was chosen."""
-    agent: Any = algorithms.load(folder / "checkpoint.pt")
+    selection.json), or the number of a kept one, which needs no checkpoint that can be read.
+    Raises `ConfigError` for any other, and where nothing was chosen."""
     if step == "last":
-        return agent
-    kept = sorted(int(file.stem) for file in (folder / "policies").glob("*.pt"))
+        with naming_kept(folder):
+            return algorithms.load(folder / "checkpoint.pt")
+    kept = _kept(folder)
     wanted = step
     if step == "chosen":
         if not (folder / "selection.json").exists():
@@ -52,9 +72,35 @@ def agent_at(folder: Path, step: str) -> Any:
             "; last and chosen are allowed too"
         )
     policy = checkpoint.load(folder / "policies" / f"{wanted}.pt")["policy"]
+    agent = _any_agent(folder)
     agent.policy.load_state_dict(policy)
     agent.step = int(wanted)
     return agent
+
+
+def _kept(folder: Path) -> list[int]:
+    """The steps of the policies that a run kept, in order."""
+    return sorted(int(file.stem) for file in (folder / "policies").glob("*.pt"))
+
+
+def _any_agent(folder: Path) -> Any:
+    """The last agent of a run; where its checkpoint cannot be read, a new one of its description,
+    which is enough for a policy that the run kept."""
+    try:
+        return algorithms.load(folder / "checkpoint.pt")
+    except CheckpointError:
+        described, file = folders.description(folder), folder / "manifest.json"
+        if not described or not file.is_file():
+            raise
+        facts = folders.read_json(file)
+        cls, kind = algorithms.ALGORITHMS[facts["algorithm"]["name"]]
+        if facts["algorithm"]["version"] != cls.version:
+            raise
+        config = configs.from_dict(kind, described["config"])
+        agent = cls(Spec.from_dict(facts["spec"]), config, seed=facts["seed"])
+        if not chooses(agent):
+            raise
+        return agent
 
 
 def chooses(agent: Trainable) -> bool:

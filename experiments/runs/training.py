@@ -185,7 +185,8 @@ class TrainingRun(Job):
         set_matmul_precision(settings.matmul_precision)
         path, content = self.folder / "checkpoint.pt", {}
         if path.exists():
-            content = checkpoint.load(path)
+            with selection.naming_kept(self.folder):
+                content = checkpoint.load(path)
             self.require_own(content)
             agent: Any = shared.restore(cls, content, settings.device, config_class)
             continuation.give_logged(agent, settings, source)

@@ -179,3 +179,21 @@ def test_two_modes_need_a_start_that_knows_of_them(start: str) -> None:
     else:
         assert between < 0.1
         assert 0.3 < float((action > 0).float().mean()) < 0.7
+
+
+def test_a_descent_that_would_overflow_ends_before_it_does() -> None:
+    """An energy whose exponential is infinite beyond 1: the first step leads there, and the second
+    is not taken; a row that stays inside is not touched by its neighbour."""
+
+    class Cliff(EnergyPolicy):
+        def energy(self, obs: torch.Tensor, action: torch.Tensor) -> Any:
+            beyond = action.abs().amax(1) > 1
+            return torch.where(beyond, 1000.0, 0.0), obs[:, :2]
+
+    made = Cliff(SPEC, build_config("ebt", {"hidden": [8], "step_size": 1.0, "max_steps": 6}),
+                 torch.Generator())  # fmt: skip
+    obs = torch.tensor([[0.8, -0.3, 0.0], [0.01, 0.0, 0.0]])
+    action, steps = made.descent(obs, torch.tensor([[-0.5, 0.2], [0.5, 0.5]]))
+    assert torch.allclose(action[0], torch.tensor([-1.0, 0.5]))
+    assert torch.allclose(action[1], torch.tensor([0.5 - 6 * 0.01, 0.5]))
+    assert steps.tolist() == [3, 6]

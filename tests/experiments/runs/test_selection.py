@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import algorithms
 from experiments.cli.evaluate import main as evaluate_main
@@ -49,3 +50,24 @@ def test_a_choice_among_policies_that_carry_something(name: str, tmp_path: Path)
     assert not (folder / "selection.json").exists()
     with pytest.raises(ConfigError, match="learns no policy"):
         selection.select(folder, algorithms.load(folder / "checkpoint.pt"), None, 5)
+    (folder / "checkpoint.pt").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        selection.agent_at(folder, "4")  # it acts by its model, which the checkpoint had
+
+
+def test_kept_policies_outlive_a_damaged_checkpoint(tmp_path: Path) -> None:
+    """The error names them, and one of them acts as it did; a planner's are refused."""
+    folder = tmp_path / "run"
+    settings = RunSettings("bc", "pendulum/expert", steps=20, tensorboard=False)
+    runs.start(settings, build_config("bc", CONFIGS["bc"]), folder, quiet=True)
+    whole = selection.agent_at(folder, "8")
+    checkpoint = folder / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"4, 8, 12, 16, 20 were kept: .*--step 20"):
+        selection.agent_at(folder, "last")
+    (folder / "result.json").unlink()
+    with pytest.raises(CheckpointError, match="training can only begin again"):
+        jobs.job_in(folder).resume(quiet=True)
+    agent, obs = selection.agent_at(folder, "8"), torch.randn(5, whole.spec.obs_dim)
+    assert agent.step == 8
+    assert torch.equal(agent.policy(obs), whole.policy(obs))
