@@ -110,7 +110,8 @@ class EnergyPolicy(nn.Module):
             norm = torch.where(going, torch.where(finite, after, 0.0), norm)
             steps = steps + going.to(steps.dtype)
         last = self.step(standard, action, velocity)[0]
-        return torch.where(last.isfinite().all(dim=1, keepdim=True), last, action).clamp(-1, 1), steps
+        action = torch.where(last.isfinite().all(dim=1, keepdim=True), last, action)
+        return action.clamp(-1, 1), steps
 
     def evaluations(self, obs: Tensor) -> Tensor:
         """Passes of the network, each with one back, that the greedy action at each row takes."""

@@ -80,6 +80,7 @@ class Job(ABC):
     def start(self, values: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
         """Describe the job and begin it; leaves nothing in the folder if it cannot be begun."""
         self._require_new()
+        absent = [p for p in (self.folder, *self.folder.parents) if not p.exists()]
         try:
             with folders.locked(self.folder):  # from the description on, so that both are of one
                 self._describe(values)
@@ -94,7 +95,8 @@ class Job(ABC):
             if not self.described:
                 with contextlib.suppress(OSError):  # other files are in it
                     (self.folder / "lock").unlink(missing_ok=True)
-                    self.folder.rmdir()
+                    for made in absent:
+                        made.rmdir()
 
     def manifest(self, facts: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
         """The content of manifest.json: `facts`, versions, commit and machine of the first session,

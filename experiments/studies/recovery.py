@@ -22,7 +22,7 @@ from experiments.studies import Outcome
 from mbrl.data.loading import joined_rows
 from mbrl.errors import unknown_name
 from mbrl.evaluation import START_SEED
-from mbrl.tasks import make
+from mbrl.tasks import Task, make
 from mbrl.tasks.door_chain import DOORS
 from mbrl.types import Dataset, Provenance, Transitions
 
@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "frames": 100,  # recorded in each round
     "updates": 2000,  # of a new clone in each round
     "episodes": 200,  # fixed starts of an evaluation
+    "slide": 0.0,  # of the task: how far from the door a point ends that misses it
 }
 METHODS: dict[str, Rules | None] = {
     "demonstrations": None,
@@ -56,12 +57,13 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     if settings["method"] not in METHODS:
         raise unknown_name("method", settings["method"], METHODS)
     rules = METHODS[settings["method"]]
-    task, draws = make("DoorChain-v0"), torch.Generator().manual_seed(seed)
+    task = make("DoorChain-v0", slide=settings["slide"])
+    draws = torch.Generator().manual_seed(seed)
     parts = [record_demonstrations(task, _Expert(), settings["first"], draws)]
     corrector = DoorCorrector(parts[0].obs)
-    clone = _clone(parts, settings["updates"], seed)
+    clone = _clone(task, parts, settings["updates"], seed)
     values: dict[str, float] = {}
-    steps, successes = [0.0], [evaluate(clone, settings["episodes"])["success"]]
+    steps, successes = [0.0], [evaluate(task, clone, settings["episodes"])["success"]]
     filled = 0
     for turn in range(1, ROUNDS[-1] + 1):
         frames = settings["frames"]
@@ -73,8 +75,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
             parts += [kept] if len(kept) else []
         if frames > 0:
             parts.append(record_demonstrations(task, corrector, frames, draws))
-        clone = _clone(parts, settings["updates"], seed)
-        result = evaluate(clone, settings["episodes"])
+        clone = _clone(task, parts, settings["updates"], seed)
+        result = evaluate(task, clone, settings["episodes"])
         steps.append(float(turn * settings["frames"]))
         successes.append(result["success"])
         if turn in ROUNDS:
@@ -104,19 +106,17 @@ def cloned(rows: Transitions) -> Transitions:
     return rows.select(rows.segment > POLICY)
 
 
-def _clone(parts: list[Transitions], updates: int, seed: int) -> BC:
-    task = make("DoorChain-v0")
+def _clone(task: Task, parts: list[Transitions], updates: int, seed: int) -> BC:
     rows = Dataset(joined_rows(parts), task.spec, Provenance(card="recorded with interventions"))
     config = BCConfig(hidden=(64, 64), learning_rate=1e-3, batch_size=128)
     return BC(task.spec, config, seed=seed).fit(rows, updates, callbacks=[])
 
 
 @torch.no_grad()
-def evaluate(agent: Any, episodes: int) -> dict[str, float]:
-    """Of the greedy policy from fixed starts: `success`, per cent of episodes that pass all doors,
-    `doors`, the mean number passed, and `recoveries`, how often in an episode a held point freed
-    itself."""
-    task = make("DoorChain-v0")
+def evaluate(task: Task, agent: Any, episodes: int) -> dict[str, float]:
+    """Of the greedy policy from fixed starts of DoorChain-v0: `success`, per cent of episodes that
+    pass all doors, `doors`, the mean number passed, and `recoveries`, how often in an episode a
+    held point freed itself."""
     state = task.reset(episodes, torch.Generator().manual_seed(START_SEED))
     freed = torch.zeros(episodes, dtype=torch.float64)
     on = torch.ones(episodes, dtype=torch.bool)

@@ -1,9 +1,12 @@
 """DoorChain-v0: four doors in a row in the plane, each a sub-task that the next one needs; walls
 hold whoever misses a door until he backs off."""
 
+import math
+
 import torch
 from torch import Tensor
 
+from mbrl.errors import ConfigError
 from mbrl.tasks.base import Step
 from mbrl.tasks.common import check_dtype, continuous_action, hashed_uniform, uniform
 from mbrl.tasks.references import REFERENCE_RETURNS
@@ -21,7 +24,8 @@ class DoorChain:
     A point moves by 0.08 a, a in [-1, 1]^2, plus noise of deviation 0.025 in each coordinate (a
     fixed function of a seed and the number of the step, both in the state). A move that would cross
     a wall further than 0.05 from its door's middle ends at the wall, and the point is held there:
-    it does not move until an action along x below -0.3, which moves it back. Passing a door pays 1;
+    it does not move until an action along x below -0.3, which moves it back. With `slide` above 0
+    it comes to rest that much further along the wall, away from the door. Passing a door pays 1;
     the last one ends the task. Starts at x in [0, 0.2], y in [-0.5, 0.5]; doors in [-0.6, 0.6];
     200 steps.
 
@@ -31,10 +35,16 @@ class DoorChain:
     """
 
     def __init__(
-        self, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+        self,
+        *,
+        slide: float = 0.0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         check_dtype("DoorChain-v0", dtype)
-        self.device, self.dtype = torch.device(device), dtype
+        if not 0 <= slide < math.inf:
+            raise ConfigError(f"slide of DoorChain-v0 is {slide}, it must be at least 0")
+        self.device, self.dtype, self.slide = torch.device(device), dtype, float(slide)
         self.spec = Spec(
             task="DoorChain-v0",
             obs_dim=4 + DOORS,
@@ -42,6 +52,7 @@ class DoorChain:
             action_low=(-1.0, -1.0),
             action_high=(1.0, 1.0),
             max_episode_steps=200,
+            task_options={} if slide == 0 else {"slide": self.slide},
             reference_returns=REFERENCE_RETURNS.get("DoorChain-v0"),
         )
 
@@ -78,7 +89,10 @@ class DoorChain:
         stopped, opened = meets & ~through, meets & through
         ahead = torch.where(stopped, wall - EDGE, ahead).maximum(passed)
         held = torch.where(stopped | ((held > 0) & ~free), 1.0, 0.0)
-        own = [ahead, (y + across).clamp(-1, 1), held, passed + opened, steps + 1, seed]
+        side = (y + across).clamp(-1 - self.slide, 1 + self.slide)
+        slid = torch.where(side >= next_door(state), side + self.slide, side - self.slide)
+        side = torch.where(stopped, slid.clamp(-1 - self.slide, 1 + self.slide), side)
+        own = [ahead, side, held, passed + opened, steps + 1, seed]
         reached = torch.cat([torch.stack(own, -1), state[:, 6:]], -1)
         ended = reached[:, 3] >= DOORS
         return Step(reached, self.observe(reached), opened.to(self.dtype), ended)

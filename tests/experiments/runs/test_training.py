@@ -60,8 +60,8 @@ def test_a_run_that_cannot_begin_leaves_nothing(
 ) -> None:
     config = build_config("bc", CONFIGS["bc"])
     with pytest.raises(error):
-        training.start(settings("bc", data, device), config, tmp_path / "run", quiet=True)
-    assert not (tmp_path / "run").exists()
+        training.start(settings("bc", data, device), config, tmp_path / "new/run", quiet=True)
+    assert not (tmp_path / "new").exists() and tmp_path.exists()
     training.start(settings("bc", "pendulum/expert"), config, tmp_path / "run", quiet=True)
     manifest = (tmp_path / "run" / "manifest.json").read_text()
     assert '"fingerprint"' in manifest and (tmp_path / "run" / "result.json").exists()

@@ -58,7 +58,7 @@ def test_a_cell_trains_and_draws(tmp_path: Path) -> None:
         assert result.curves["step"] == [640, 1280, 1920, 2560]
         assert result.curves["score"][-1] == result.values["score"]
     table = tomllib.loads((plan.TABLES / "simple-reward.toml").read_text())
-    rows = simple_reward.ROWS[table["rows"]]()
+    rows = simple_reward.ROWS[table["blocks"][0]["rows"]]()
     records = {row["label"]: [{"values": {"score": 10.0}}] * 2 for row in rows}
     (file,) = simple_reward.draw(records, tmp_path, "")
     assert file.stat().st_size > 1000

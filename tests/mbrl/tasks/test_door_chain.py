@@ -5,14 +5,16 @@ import math
 import pytest
 import torch
 
+from mbrl.errors import ConfigError
 from mbrl.tasks import make
 from mbrl.tasks.common import hashed_uniform
 from mbrl.tasks.door_chain import DoorChain
 from mbrl.tasks.experts import expert
 
 
-def moved(state: list[float], action: list[float]) -> tuple[list[float], float]:
+def moved(state: list[float], action: list[float], slide: float = 0.0) -> tuple[list[float], float]:
     """x, y, held and doors passed after a step, and the reward."""
+    top = 1 + slide
     x, y, held, passed, steps, seed, *doors = state
     number = [torch.tensor([n], dtype=torch.float64) for n in (seed, 2 * steps, 2 * steps + 1)]
     draws = [float(hashed_uniform(number[0], number[k])[0]) for k in (1, 2)]
@@ -27,14 +29,17 @@ def moved(state: list[float], action: list[float]) -> tuple[list[float], float]:
     if dx > 0 and x + dx >= passed + 1:
         crossing = y + dy * (passed + 1 - x) / dx
         if abs(crossing - door) <= 0.05:
-            return [x + dx, min(1, max(-1, y + dy)), 0, passed + 1], 1.0
-        return [passed + 1 - 0.01, min(1, max(-1, y + dy)), 1, passed], 0.0
-    return [max(passed, x + dx), min(1, max(-1, y + dy)), 0, passed], 0.0
+            return [x + dx, min(top, max(-top, y + dy)), 0, passed + 1], 1.0
+        y = min(top, max(-top, y + dy))
+        y = min(y + slide, top) if y >= door else max(y - slide, -top)
+        return [passed + 1 - 0.01, y, 1, passed], 0.0
+    return [max(passed, x + dx), min(top, max(-top, y + dy)), 0, passed], 0.0
 
 
 @pytest.mark.parametrize("wild", [0.0, 0.6, 1.0])
-def test_steps_against_a_plain_simulation(wild: float) -> None:
-    task, generator = DoorChain(), torch.Generator().manual_seed(1)
+@pytest.mark.parametrize("slide", [0.0, 0.7])
+def test_steps_against_a_plain_simulation(wild: float, slide: float) -> None:
+    task, generator = DoorChain(slide=slide), torch.Generator().manual_seed(1)
     state, policy = task.reset(20, generator), expert("DoorChain-v0")
     held = opened = 0
     for _ in range(150):
@@ -44,7 +49,7 @@ def test_steps_against_a_plain_simulation(wild: float) -> None:
         for i in range(20):
             if state[i, 3] == 4:
                 continue
-            expected, reward = moved(state[i].tolist(), action[i].double().tolist())
+            expected, reward = moved(state[i].tolist(), action[i].double().tolist(), slide)
             assert step.state[i, :4].tolist() == pytest.approx(expected, abs=1e-9)
             assert float(step.reward[i]) == reward
             held, opened = held + int(expected[2]), opened + int(reward)
@@ -66,3 +71,10 @@ def test_observations_and_noise() -> None:
     assert not task.state_from_obs(obs)[1].any()
     state[:, 3] = 2
     assert (task.observe(state)[:, 4:] == torch.tensor([0.0, 0, 1, 0])).all()
+
+
+def test_a_slide_is_an_option() -> None:
+    assert make("DoorChain-v0", slide=1.5).spec.task_options == {"slide": 1.5}
+    assert make("DoorChain-v0").spec.task_options == {}
+    with pytest.raises(ConfigError, match="slide of DoorChain-v0 is -1"):
+        make("DoorChain-v0", slide=-1)
