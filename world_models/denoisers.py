@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from mbrl.errors import ConfigError
 
 GROUPS = 8  # of the U-Net's group normalisation
-# Features from which convolutions of bfloat16 gain on processors with AMX. Narrower ones lose more
-# by conversions than products save.
+# Features from which convolutions gain by bfloat16 where a processor multiplies it. Narrower ones
+# lose more by conversions than products save.
 WIDE = 64
 
 

@@ -1,23 +1,29 @@
-// Products; where it is asked for and the processor has AMX, of operands rounded to bfloat16 on matrix
-// tiles, with sums in single precision.
+// Products; where it is asked for and the processor has AMX or AVX-512's bfloat16, of operands rounded to
+// bfloat16, tile by tile, with sums in single precision.
 #pragma once
 #include "products.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cstdlib>
 
 #define HAS_TILES 1
+#if defined(__AMX_BF16__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#define HAS_AMX 1
+#endif
+
+extern Int amx_is_on;
 
 // A tile of an operand is 16 x 16 pairs of bfloat16, of C 16 x 16 floats: 1,024 bytes each.
 static const Int tile_side = 16, tile_depth = 32, tile_floats = 256;
 static const Int rows_at_a_time = 512, depth_at_a_time = 1024;  // so that packed operands fit the cache
 
+#ifdef HAS_AMX
 // Linux hands out the registers of tiles on request (ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
-static bool ask_for_tiles() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+static bool ask_for_amx() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
 
 struct TileShapes {
   uint8_t palette, start, reserved[14];
@@ -25,12 +31,13 @@ struct TileShapes {
   uint8_t rows[16];
 };
 
-static inline void configure_tiles() {
+static inline void configure_amx() {
   alignas(64) TileShapes shapes{};
   shapes.palette = 1;
   for (int i = 0; i < 8; i++) shapes.bytes[i] = 64, shapes.rows[i] = 16;
   _tile_loadconfig(&shapes);
 }
+#endif
 
 // Memory of this thread that grows as asked.
 struct TileScratch {
@@ -127,8 +134,9 @@ static void finish_tile(const float* sums, const Out& out, Int m, Int n, Int row
 
 // 2 x 2 tiles of C from `steps` tiles along depth. `a` and `b` are first tiles; those below and to the
 // right are `steps` tiles on, or the same ones again where there are none.
-static inline void four_tiles(const float* const a[2], const float* const b[2], Int steps, bool add,
-                              float* const sums[4]) {
+#ifdef HAS_AMX
+static inline void four_tiles_by_amx(const float* const a[2], const float* const b[2], Int steps, bool add,
+                                     float* const sums[4]) {
   if (add) {
     _tile_loadd(0, sums[0], 64);
     _tile_loadd(1, sums[1], 64);
@@ -156,6 +164,47 @@ static inline void four_tiles(const float* const a[2], const float* const b[2], 
   _tile_stored(2, sums[2], 64);
   _tile_stored(3, sums[3], 64);
 }
+#endif
+
+// The same without AMX, half a tile of A times one or two of B at a time; sums of a tile that is there
+// twice are left out.
+template <int COLS>
+static inline void half_tile(const float* a, const float* const b[2], Int steps, bool add, float* const sums[2]) {
+  __m512 sum[8][COLS];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < COLS; j++) sum[i][j] = add ? _mm512_load_ps(sums[j] + 16 * i) : _mm512_setzero_ps();
+  for (Int k = 0; k < steps * tile_floats; k += tile_floats)
+    for (Int pair = 0; pair < 16; pair++) {
+      __m512bh right[COLS];
+#pragma GCC unroll 2
+      for (int j = 0; j < COLS; j++) right[j] = (__m512bh)_mm512_load_ps(b[j] + k + 16 * pair);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; i++) {
+        const __m512bh left = (__m512bh)_mm512_set1_ps(a[k + 16 * i + pair]);
+#pragma GCC unroll 2
+        for (int j = 0; j < COLS; j++) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
+      }
+    }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < COLS; j++) _mm512_store_ps(sums[j] + 16 * i, sum[i][j]);
+}
+
+static inline void four_tiles_by_vectors(const float* const a[2], const float* const b[2], Int steps, bool add,
+                                         float* const sums[4]) {
+  for (int below = 0; below < (a[0] == a[1] ? 1 : 2); below++)
+    for (int half = 0; half < 2; half++) {
+      const float* left = a[below] + 128 * half;
+      float* const to[2] = {sums[2 * below] + 128 * half, sums[2 * below + 1] + 128 * half};
+      if (b[0] == b[1])
+        half_tile<1>(left, b, steps, add, to);
+      else
+        half_tile<2>(left, b, steps, add, to);
+    }
+}
 
 static inline Int tiles(Int count, Int side) { return (count + side - 1) / side; }
 
@@ -168,7 +217,9 @@ static void product_on_tiles(Int rows, Int columns, Int depth, View a, View b, O
   float* as = left.take(tall * tiles(most, tile_depth) * tile_floats);
   const bool whole = depth <= depth_at_a_time;  // no sum goes on in a second part
   float* sums = partial.take((whole ? 1 : (tall + 1) / 2 * pairs) * 4 * tile_floats);
-  configure_tiles();
+#ifdef HAS_AMX
+  if (amx_is_on) configure_amx();
+#endif
   for (Int m0 = 0; m0 < rows; m0 += rows_at_a_time) {
     const Int high = rows - m0 < rows_at_a_time ? rows - m0 : rows_at_a_time, down = tiles(high, 16);
     for (Int k0 = 0; k0 < depth; k0 += depth_at_a_time) {
@@ -183,7 +234,12 @@ static void product_on_tiles(Int rows, Int columns, Int depth, View a, View b, O
           const float* const at_b[2] = {bs + n * size, bs + right_of * size};
           float* first = sums + (whole ? 0 : m / 2 * pairs + n / 2) * 4 * tile_floats;
           float* const four[4] = {first, first + tile_floats, first + 2 * tile_floats, first + 3 * tile_floats};
-          four_tiles(at_a, at_b, steps, k0 > 0, four);
+#ifdef HAS_AMX
+          if (amx_is_on)
+            four_tiles_by_amx(at_a, at_b, steps, k0 > 0, four);
+          else
+#endif
+            four_tiles_by_vectors(at_a, at_b, steps, k0 > 0, four);
           if (k0 + deep < depth) continue;
           for (Int i = 0; i < 4; i++)
             if (m + i / 2 < down && n + i % 2 < across)
@@ -191,11 +247,13 @@ static void product_on_tiles(Int rows, Int columns, Int depth, View a, View b, O
         }
     }
   }
-  _tile_release();
+#ifdef HAS_AMX
+  if (amx_is_on) _tile_release();
+#endif
 }
 #endif
 
-extern Int tiles_are_on;  // set by `use_tiles`
+extern Int tiles_are_on;  // set, as amx_is_on, by `use_tiles`
 static const Int least = 16;  // a product narrower or shorter than a tile gains nothing by them
 
 // out [rows, columns] = A [rows, depth] B [depth, columns]; `panel` holds depth * 2 vectors. What decides

@@ -26,7 +26,7 @@ def test_it_is_taken_where_there_are_tiles(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(precision, "has_tiles", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with (
-        pytest.warns(UserWarning, match="has no bfloat16 tiles"),
+        pytest.warns(UserWarning, match="has no products of bfloat16"),
         matmul_precision("medium") as taken,
     ):
         assert not taken

@@ -1,4 +1,5 @@
-"""Products of operands rounded to bfloat16 on tiles, against the same in double precision."""
+"""Products of operands rounded to bfloat16, by AMX and by AVX-512, against the same in double
+precision."""
 
 import ctypes
 from collections.abc import Iterator
@@ -12,13 +13,21 @@ from mbrl.native.build import library
 from mbrl.networks import MLP, EnsembleMLP
 from mbrl.precision import has_tiles, matmul_precision
 
-pytestmark = pytest.mark.skipif(not has_tiles(), reason="no processor with AMX, or no C++ compiler")
+pytestmark = pytest.mark.skipif(
+    not has_tiles(), reason="no products of bfloat16 here, or no C++ compiler"
+)
 
 
-@pytest.fixture(autouse=True)
-def _medium() -> Iterator[None]:
+@pytest.fixture(autouse=True, params=[1, 2], ids=["vectors", "AMX"])
+def _medium(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each way to multiply bfloat16 that the processor has."""
+    loaded = library()
+    assert loaded is not None
+    if request.param > loaded.has_tiles():
+        pytest.skip("no processor with AMX")
     with matmul_precision("medium") as taken:
         assert taken
+        loaded.use_tiles(ctypes.c_int64(request.param))
         yield
 
 
@@ -134,7 +143,7 @@ def test_the_highest_precision_is_as_it_was_before() -> None:
     torch.testing.assert_close(medium, highest, rtol=0.05, atol=0.02)
 
 
-def test_a_pass_takes_tiles() -> None:
+def test_a_pass_rounds_its_operands() -> None:
     """A product whose operands bfloat16 holds is exact, one whose operands it does not is not."""
     x = torch.full((16, 16), 1.0 + 2.0**-9)
     w = torch.eye(16)[None]
