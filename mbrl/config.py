@@ -88,10 +88,14 @@ Fraction = Annotated[float, Range(float, "(0, 1)")]
 
 @dataclass(frozen=True)
 class Filled:
-    """Of a tuple: it has an entry at least."""
+    """Of a tuple: it has an entry at least; and none twice where they are to be `distinct`."""
+
+    distinct: bool = False
 
 
 Widths = Annotated[tuple[Count, ...], Filled()]  # of hidden layers
+Seeds = Annotated[tuple[CountOrZero, ...], Filled(distinct=True)]
+Names = Annotated[tuple[str, ...], Filled(distinct=True)]
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,12 @@ def _check(name: str, hint: Any, value: Any, whole: Any, owner: str) -> None:
     for allowed in getattr(option, "__metadata__", ()):
         if isinstance(allowed, Filled):
             if not isinstance(value, tuple | list):
-                raise ConfigError(f"{name} is {value!r}; give several numbers: ({value!r},)")
+                raise ConfigError(f"{name} is {value!r}; give a list of them: [{value!r}]")
             if not value:
-                raise ConfigError(f"{name} is empty, give at least one number")
+                raise ConfigError(f"{name} is empty, give at least one")
+            twice = [v for i, v in enumerate(value) if v in value[:i]]
+            if allowed.distinct and twice:
+                raise ConfigError(f"{name} has {twice[0]!r} twice; give each once")
             option, parts = option.__origin__, typing.get_args(option.__origin__)
         if isinstance(allowed, Range) and value not in allowed:
             if allowed.whole and isinstance(value, Real) and not isinstance(value, Integral):

@@ -15,7 +15,7 @@ from experiments.runs import jobs, pool
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, preset_config
 from mbrl import data
-from mbrl.config import Count, Settings
+from mbrl.config import Count, Seeds, Settings
 from mbrl.errors import ConfigError, MissingPackage
 from mbrl.records import Evaluations
 from mbrl.types import Dataset
@@ -31,7 +31,7 @@ class Quickstart(Settings):
     with two critics) on a shipped dataset, and compare their last evaluations."""
 
     data: str = "pendulum/medium-replay"  # any dataset whose task is in the library
-    seeds: tuple[int, ...] = (0, 1, 2)  # one run each
+    seeds: Seeds = (0, 1, 2)  # one run each
     rows: Count | None = None  # use the first rows only
     steps: Count = 4000  # updates; fewer than the preset's, so that a run takes about a minute
     workers: Count = 2  # runs side by side, one thread each

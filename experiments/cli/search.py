@@ -21,7 +21,7 @@ from experiments.runs import launchers
 from experiments.settings import merge
 from experiments.tables import plan, records, table
 from experiments.tables.plan import Block, Column, Plan, Row
-from mbrl.config import Count, CountOrZero, Settings
+from mbrl.config import Count, CountOrZero, Seeds, Settings
 from mbrl.data.loading import require
 from mbrl.errors import ConfigError, install_command, unknown_name
 
@@ -51,7 +51,7 @@ class Search(Settings):
     space: str | None = None  # in experiments/spaces; --hyperparameter replaces those it names
     trials: Count = 20  # in total, with those of earlier calls
     objective: Objective = "fqe"  # fqe: from the data alone; score: from the task
-    seeds: tuple[CountOrZero, ...] = (0,)  # of the runs of each trial
+    seeds: Seeds = (0,)  # of the runs of each trial
     steps: Count | None = None  # updates of a run; None: the preset's
     fqe_steps: CountOrZero = 2500  # updates of each fitted Q evaluation
     # of Optuna: tpe (densities of good and bad settings), gp (a Gaussian process), random

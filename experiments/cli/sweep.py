@@ -15,7 +15,7 @@ from experiments.runs import launchers
 from experiments.settings import merge
 from experiments.tables import plan, table
 from experiments.tables.plan import Block, Column, Plan, Row, SweptHyperparameter
-from mbrl.config import Count, CountOrZero, Settings
+from mbrl.config import Count, CountOrZero, Names, Seeds, Settings
 from mbrl.data.loading import require
 from mbrl.errors import ConfigError, unknown_name
 
@@ -30,9 +30,9 @@ class Sweep(Settings):
     """Train every combination, and write a table. The same command continues a sweep that was
     stopped. Records, the table and the run folders are written to `out`."""
 
-    algorithms: tuple[str, ...]  # names in `python -m experiments list`
-    data: tuple[str, ...]  # datasets
-    seeds: tuple[CountOrZero, ...] = (0,)  # seeds of each combination
+    algorithms: Names  # names in `python -m experiments list`
+    data: Names  # datasets
+    seeds: Seeds = (0,)  # seeds of each combination
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=V1,V2", help=SET)] = ()
     steps: Count | None = None  # updates of a run; None: the preset's
     fqe_steps: CountOrZero = (

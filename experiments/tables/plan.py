@@ -5,7 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from experiments.settings import (
     preset,
 )
 from mbrl import config as configs
+from mbrl.config import Count, CountOrZero, Names, Positive, Seeds, Settings, Share
+from mbrl.data.cards import cards_dir
 from mbrl.data.loading import recipe_version, require
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
@@ -214,14 +216,57 @@ def load(name: str) -> Plan:
         return _plan(file.stem, values)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
+    except KeyError as lacking:
+        raise ConfigError(f"{file}: a row, column, block or sweep lacks {lacking}") from None
+
+
+def published_file(name: str) -> Path:
+    """The file of published scores called `name`. Raises `ConfigError` where there is none."""
+    file: Path = cards_dir() / "published" / f"{name}.toml"
+    if not file.exists():
+        known = [other.stem for other in file.parent.glob("*.toml")]
+        raise unknown_name("file of published scores", name, known)
+    return file
+
+
+@dataclass(frozen=True)
+class _Common(Settings):
+    """Keys of a table or block whose values are checked by their kind alone."""
+
+    seeds: Seeds
+    datasets: Names = ("none",)
+    algorithms: Names = ("none",)
+    published: tuple[str, ...] = ()
+    conclusions: tuple[str, ...] = ()
+    steps: Count | None = None
+    fqe_steps: CountOrZero = 0
+    cell_seconds: Positive | None = None
+    final_episodes: Count = FINAL_EPISODES
+    holdout: Share = 0.0
+
+
+def _check_kinds(values: dict[str, Any]) -> None:
+    """Raise `ConfigError` for a value of another kind or range than its key takes."""
+    names = {f.name for f in fields(_Common)}
+    given = {k: v for k, v in values.items() if k in names}
+    text = {"datasets", "algorithms", "published", "conclusions"}
+    for name in text & given.keys():
+        if not isinstance(given[name], list) or not all(isinstance(n, str) for n in given[name]):
+            raise ConfigError(f'{name} is {given[name]!r}; give a list of names: ["..."]')
+    configs.from_dict(_Common, given)
 
 
 def _plan(name: str, values: dict[str, Any]) -> Plan:
     for key in values:
         if key not in KEYS:
             raise unknown_name("key", key, sorted(KEYS))
-    if not values.get("seeds"):
+    if "seeds" not in values:
         raise ConfigError("seeds is missing; give a list such as seeds = [0, 1, 2]")
+    _check_kinds(values)
+    for block in values.get("blocks", []):
+        _check_kinds({"seeds": [0]} | block)
+    for published in values.get("published", ()):
+        published_file(published)
     blocks = _study_blocks(values) if "study" in values else _run_blocks(values)
     if not blocks:
         raise ConfigError("the table has no rows; give datasets, or rows of a study, or blocks")

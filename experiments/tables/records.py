@@ -24,6 +24,15 @@ TIMES = ("seconds", "processor_seconds", "model_seconds", "shared_seconds")
 CIRCUMSTANCES = (*TIMES, "commit", "packages", "processor")
 
 
+def home(name: str) -> Path:
+    """Where the records of a table are kept: of a table of this library, by its name, in
+    `RECORDS`; of a file of the user's own in a folder beside it that has its name."""
+    file = Path(name)
+    if file.suffix != ".toml" or file.resolve().parent == HERE / "tables" / "definitions":
+        return RECORDS / file.stem
+    return file.with_suffix("")
+
+
 def read(file: Path, key: dict[str, Any]) -> dict[str, Any] | None:
     """The record in `file` if it has that `key`, so that its job need not be repeated.
 

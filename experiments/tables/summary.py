@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from experiments.tables import records
-from experiments.tables.plan import Block, Column, Plan, Row
+from experiments.tables.plan import Block, Column, Plan, Row, published_file
 from mbrl import statistics
-from mbrl.data.cards import cards_dir
 from mbrl.errors import ConfigError
 from mbrl.statistics import Interval
 
@@ -149,11 +148,7 @@ def _add_values(
 
 def published(name: str, letter: str) -> dict[tuple[str, str], Published]:
     """Scores of datasets/published/NAME.toml by (algorithm, dataset)."""
-    file: Path = cards_dir() / "published" / f"{name}.toml"
-    if not file.exists():
-        known = ", ".join(sorted(f.stem for f in file.parent.glob("*.toml")))
-        raise ConfigError(f"there are no published scores {name!r}; there are: {known}")
-    values = tomllib.loads(file.read_text())
+    values = tomllib.loads(published_file(name).read_text())
     by_cell = {}
     for algorithm, scores in values["scores"].items():
         for data, score in scores.items():

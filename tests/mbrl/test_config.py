@@ -92,7 +92,7 @@ def test_a_switch_and_widths_of_another_kind_are_named() -> None:
     for config, words in (
         ({"normalise_obs": "no"}, "normalise_obs is 'no'; allowed: True, False"),
         ({"normalise_obs": 1}, "normalise_obs is 1"),
-        ({"hidden": 64}, r"hidden is 64; give several numbers: \(64,\)"),
+        ({"hidden": 64}, r"hidden is 64; give a list of them: \[64\]"),
         ({"batch_size": 2.5}, "batch_size is 2.5, it must be a whole number"),
     ):
         with pytest.raises(ConfigError, match=words):

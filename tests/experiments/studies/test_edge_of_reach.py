@@ -14,7 +14,7 @@ from experiments import studies
 from experiments.cli.table import Table
 from experiments.studies import edge_of_reach, overestimation
 from experiments.studies.plane import LIMIT, Plane
-from experiments.tables import conclusions, plan, records, render, summary
+from experiments.tables import conclusions, plan, render, summary
 from experiments.tables import table as tables
 from mbrl.errors import ConfigError
 from world_models import RolloutConfig, TrueDynamics, rollout
@@ -199,7 +199,6 @@ def test_a_table_of_two_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     file = tmp_path / "small.toml"
     file.write_text(text)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(records, "RECORDS", tmp_path / "records")
     result = plan.load(str(file))
     assert [c.path.parts[0] for c in tables.choose(result, None, (), ("two",))] == [
         "overestimation"
@@ -207,7 +206,7 @@ def test_a_table_of_two_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ConfigError, match="three"):
         tables.choose(result, None, (), ("three",))
     assert Table(str(file), workers=1).main() == 0
-    home = tmp_path / "records" / "small"
+    home = tmp_path / "small"  # beside the user's file
     text = (home / "table.md").read_text()
     assert "value above the bound in" in text and "runs that did not, it passed" in text
     for name in ("values.png", "knob.png", "scores-2.png", "gaps-2.png", "knob-2.png"):

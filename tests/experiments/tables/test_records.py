@@ -60,3 +60,10 @@ def test_a_cell_of_another_table_is_borrowed(tmp_path: Path) -> None:
     assert not (mine / "a/0.json").exists()
     assert records.copy_from_other_table(mine, Path("a/0.json"), key) is not None
     assert records.read(mine / "a/0.json", key) is not None
+
+
+def test_records_of_a_users_file_lie_beside_it(tmp_path: Path) -> None:
+    """Those of a file called as one of this library's tables are not that table's."""
+    assert records.home(str(tmp_path / "classic.toml")) == tmp_path / "classic"
+    assert records.home("classic") == records.RECORDS / "classic"
+    assert records.home(str(plan.TABLES / "classic.toml")) == records.RECORDS / "classic"
