@@ -45,8 +45,16 @@ def best_lists(
     """BestPerm: for each of S states the ordered list of at most `size` items with the largest f,
     and that f [S], from q [S, N], w [S, N] and w_0 [S]. Items stand in descending w; with n of them
     left and k places, F(n, k) = max(F(n - 1, k), q w + (1 - q) F(n - 1, k - 1)) of the first of
-    these, F(0, k) = F(n, 0) = w_0. An item whose w does not exceed w_0 is never in it."""
+    these, F(0, k) = F(n, 0) = w_0. An item whose w does not exceed w_0 is never in it. Raises
+    `DataError` for other shapes, and for attractions that are no probabilities."""
     states, items = attraction.shape
+    if value.shape != attraction.shape or default.shape != (states,):
+        raise DataError(
+            f"attraction is {attraction.shape}, value {value.shape} and default {default.shape}; "
+            "give [S, N], [S, N] and [S]"
+        )
+    if not ((attraction >= 0) & (attraction <= 1)).all() or np.isnan(value).any():
+        raise DataError("attraction must lie in [0, 1], and no value may be NaN")
     order = np.argsort(-value, axis=1, kind="stable")
     q, w = (np.take_along_axis(x, order, 1) for x in (attraction, value))
     best = np.repeat(default[:, None], size + 1, 1).astype(np.float64)

@@ -25,11 +25,17 @@ Array = np.ndarray
 def conformal_quantile(scores: Array, alpha: float) -> float:
     """The threshold under which a new score lies with probability at least 1 - `alpha`, if it is
     exchangeable with `scores` [n]: the ceil((n + 1)(1 - alpha))-th smallest, infinite where that is
-    more than n. Raises `ConfigError` for an alpha outside (0, 1), `DataError` without scores."""
+    more than n. Raises `ConfigError` for an alpha outside (0, 1), `DataError` without scores, for
+    other shapes, and for a score that is no number."""
     if not 0 < alpha < 1:
         raise ConfigError(f"alpha is {alpha}, it must lie in (0, 1)")
     if len(scores) == 0:
         raise DataError("there are no calibration scores; keep some rows with labels aside")
+    if np.ndim(scores) != 1 or np.isnan(scores).any():
+        raise DataError(
+            f"scores of shape {np.shape(scores)}, {int(np.isnan(scores).sum())} of them NaN; give "
+            "one number a row: the score of its true label"
+        )
     # Rounding must not lift a whole number to the next one: (9 + 1)(1 - 0.1) is 9.
     rank = math.ceil(round((len(scores) + 1) * (1 - alpha), 9))
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else math.inf
@@ -43,8 +49,15 @@ def expected_coverage(count: int, alpha: float) -> float:
 
 
 def label_scores(probability: Array) -> Array:
-    """1 - p(y|x) of every label, from class probabilities [N, K] (LAC)."""
-    return np.asarray(1 - probability)
+    """1 - p(y|x) of every label, from class probabilities [N, K] (LAC). Raises `DataError` for rows
+    that are no probabilities, such as logits."""
+    p = np.asarray(probability)
+    if p.ndim != 2 or not ((p >= 0).all() and np.allclose(p.sum(1), 1.0, atol=1e-3)):
+        raise DataError(
+            f"probabilities of shape {p.shape}; each row [K] must be at least 0 and sum to 1 (of "
+            "logits the softmax)"
+        )
+    return 1 - p
 
 
 class Thresholds(NamedTuple):

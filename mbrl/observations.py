@@ -20,6 +20,8 @@ def as_batch(agent: Trainable, obs: Any) -> Tensor:
             f"obs has shape {tuple(tensor.shape)}, task {agent.spec.task!r} needs "
             f"[{agent.spec.obs_dim}] or [B, {agent.spec.obs_dim}]"
         )
+    parameter = next(agent.policy.parameters())
+    tensor = tensor.to(parameter.device, parameter.dtype)  # in which a large number may be infinite
     if not torch.isfinite(tensor).all():
         row, entry = (~torch.isfinite(tensor.reshape(-1, agent.spec.obs_dim))).nonzero()[0].tolist()
         name = f" ({agent.spec.obs_names[entry]})" if agent.spec.obs_names else ""
@@ -27,8 +29,7 @@ def as_batch(agent: Trainable, obs: Any) -> Tensor:
             f"obs entry {entry}{name} is not finite in row {row}; give a number, filled in as in "
             "the data that the agent learned from, or let something else act"
         )
-    parameter = next(agent.policy.parameters())
-    return tensor.to(parameter.device, parameter.dtype).reshape(-1, agent.spec.obs_dim)
+    return tensor.reshape(-1, agent.spec.obs_dim)
 
 
 def like_input(action: Tensor, obs: Any) -> Any:

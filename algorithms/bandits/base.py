@@ -21,6 +21,21 @@ class Rows(NamedTuple):
     probability: Tensor
 
 
+def as_rows(rows: Rows) -> Rows:
+    """Columns of any kind of array or number as tensors: contexts in single precision, actions as
+    whole numbers. Raises `DataError` for actions that are none."""
+    action = torch.as_tensor(rows.action)
+    if action.is_floating_point() or action.is_complex():
+        raise DataError(f"actions are of {action.dtype}; give whole numbers, the actions' indices")
+    reward, probability = (torch.as_tensor(c) for c in (rows.reward, rows.probability))
+    return Rows(
+        torch.as_tensor(rows.context, dtype=torch.float32),
+        action.long(),
+        reward if reward.is_floating_point() else reward.float(),
+        probability if probability.is_floating_point() else probability.float(),
+    )
+
+
 class BanditLearner(ABC):
     """A learner for contexts of `context_size` numbers and `actions` actions. A paper gives
     `explore`. Raises `ConfigError` for sizes that allow no choice."""
@@ -50,8 +65,7 @@ class BanditLearner(ABC):
 
     def probabilities(self, context: Tensor) -> Tensor:
         """Probability of each action [B, K] at `context` [B, D]."""
-        self._require(context)
-        return self.explore(self.oracle.predict(context))
+        return self.explore(self.oracle.predict(self._known(context)))
 
     def act(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """A drawn action [B] for each context, and the probability [B] that it had; both belong in
@@ -61,8 +75,7 @@ class BanditLearner(ABC):
 
     def decide(self, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What `act` returns, and the reward [B] that the oracle expects of it."""
-        self._require(context)
-        reward = self.oracle.predict(context)
+        reward = self.oracle.predict(self._known(context))
         p = self.explore(reward)
         action = torch.multinomial(p, 1, generator=self.generator)
         expected = reward.mean(0).gather(1, action)[:, 0]
@@ -70,7 +83,8 @@ class BanditLearner(ABC):
 
     def update(self, rows: Rows) -> None:
         """Learn from rows, whoever decided. Raises `DataError` for rows that cannot be."""
-        self._require(rows.context)
+        rows = as_rows(rows)
+        rows = rows._replace(context=self._known(rows.context))
         count = len(rows.context)
         if any(column.shape != (count,) for column in rows[1:]) or count == 0:
             raise DataError(
@@ -91,11 +105,17 @@ class BanditLearner(ABC):
         self.oracle.update(rows.context, rows.action, rows.reward, weight)
         self.learned += count
 
-    def _require(self, context: Tensor) -> None:
+    def _known(self, context: Tensor) -> Tensor:
+        """The contexts [B, D] in single precision. Raises `DataError` for others."""
+        context = torch.as_tensor(context, dtype=torch.float32)
         if context.ndim != 2 or context.shape[1] != self.context_size:
             raise DataError(
                 f"context has shape {tuple(context.shape)}; it must be [B, {self.context_size}]"
             )
+        if not context.isfinite().all():
+            row = int((~context.isfinite()).nonzero()[0, 0])
+            raise DataError(f"the context of row {row} is not finite; fill in what is missing")
+        return context
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides what comes next."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from algorithms.curricula.alp_gmm import ALPGMM, ALPGMMConfig, Mixture
 from mbrl.config import Count, NonNegative, Probability
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 
 RECENT = 50  # rewards of kept Gaussians whose mean a stage of an expert is known by
 WINDOW = 100  # tasks of the last stage between two estimates of its Gaussians' progress
@@ -100,6 +100,13 @@ class AGAIN:
                 f"({self.config.least_progress}) or teach by ALPGMM"
             )
         self.own = ALPGMM(low, high, self.config, seed)
+        for stage in (stage for student in self.past for stage in student.stages):
+            size = stage.mixture.means.shape[1] - 1
+            if size != len(self.own.low):
+                raise ConfigError(
+                    f"a past student's tasks have {size} numbers, those of this teacher "
+                    f"{len(self.own.low)}; give students of the same tasks"
+                )
         self.stages: list[Stage] = []  # of the expert, once it is chosen
         self.stage = -1
         self.mixture: Mixture | None = None  # of the expert, now
@@ -111,7 +118,14 @@ class AGAIN:
 
     def test(self, competences: np.ndarray, expert: PastStudent | None = None) -> None:
         """End the pre-test with the student's competences [T]; `expert` in the place of the choice
-        by them."""
+        by them. Raises `DataError` for competences of other tests than the past students'."""
+        competences = np.asarray(competences, float)
+        for student in self.past:
+            if student.early.shape != competences.shape or not np.isfinite(competences).all():
+                raise DataError(
+                    f"competences are {competences}; give {student.early.shape[0]} finite numbers, "
+                    "as the past students have"
+                )
         known = [student for student in self.past if student.stages]
         chosen = expert or expert_of(known, competences, self.config.neighbours)
         self.stages = chosen.stages

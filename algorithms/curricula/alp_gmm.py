@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mbrl.config import Probability, Settings, Several
-from mbrl.errors import ConfigError, optional_packages
+from mbrl.errors import ConfigError, DataError, optional_packages
 
 NEIGHBOURS = 5  # tasks that must be known before progress is measured
 
@@ -82,7 +82,13 @@ class ALPGMM:
         return task
 
     def update(self, task: np.ndarray, reward: float) -> bool:
-        """Take in what `task` [D] earned; whether a new mixture was fitted."""
+        """Take in what `task` [D] earned; whether a new mixture was fitted. Raises `DataError` for
+        a task of another size, and for numbers that are not finite."""
+        task = np.asarray(task, float)
+        if task.shape != self.low.shape:
+            raise DataError(f"task has shape {task.shape}, those of this teacher {self.low.shape}")
+        if not (np.isfinite(task).all() and np.isfinite(reward)):
+            raise DataError(f"task {task} earned {reward}; both must be finite")
         count = len(self.tasks)
         progress = 0.0
         if count > NEIGHBOURS:
@@ -91,7 +97,7 @@ class ALPGMM:
         if count == len(self._known):
             self._known = np.concatenate([self._known, np.zeros_like(self._known)])
         self._known[count] = task
-        self.tasks.append(np.asarray(task, float))
+        self.tasks.append(task)
         self.rewards.append(float(reward))
         self.progress.append(progress)
         if len(self.tasks) % self.config.fit_every:

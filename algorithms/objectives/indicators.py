@@ -46,6 +46,10 @@ def hypervolume(points: np.ndarray, reference: np.ndarray) -> float:
 
 def weights_on_simplex(objectives: int, divisions: int) -> np.ndarray:
     """Evenly spread weights [N, objectives] that sum to 1: all multiples of 1 / `divisions`."""
+    if objectives < 1 or divisions < 1:
+        raise ConfigError(
+            f"objectives is {objectives} and divisions {divisions}; both must be at least 1"
+        )
     counts = itertools.product(range(divisions + 1), repeat=objectives - 1)
     rows = [(*row, divisions - sum(row)) for row in counts if sum(row) <= divisions]
     return np.array(rows, float) / divisions

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from algorithms.evaluation import recurrent_diagnosis
 from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic
-from algorithms.sources.imagined import RefitConfig, refit, refit_due
+from algorithms.sources.imagined import RefitConfig, fit_to_logged, refit, refit_due
 from mbrl.collector import CollectorConfig
 from mbrl.config import Count, CountOrZero, NonNegative, Positive, Rate, Settings
 from mbrl.errors import ConfigError
@@ -102,7 +102,7 @@ class Histories:
                 self._record(self.recorded, data.select(slice(begin, end)))
             self.logged = len(data)
         if self.learned is not None and not self.learned.fitted:
-            self.learned.fit(dataset.transitions, on_progress)
+            fit_to_logged(self.learned, dataset, on_progress)
         if self.levels is None:
             self.set_levels(data)
 

@@ -1,6 +1,7 @@
 """Imagined rows: rollouts of the policy in a world model, refreshed as the policy moves, mixed with
 real rows in an exact ratio."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -120,7 +121,7 @@ class ImaginedRows:
         """Put the data on the device and fit the world model, continuing an unfinished fit."""
         self.real.prepare(dataset, on_progress)
         if self.learned is not None and not self.learned.fitted:
-            self.learned.fit(dataset.transitions, on_progress)
+            fit_to_logged(self.learned, dataset, on_progress)
 
     def observe(self, data: Transitions, step: int) -> None:
         """Add experience, and refit the model when due."""
@@ -258,6 +259,22 @@ def dynamics(
         )
     truth = TrueDynamics(tasks.make_for(spec, device=learned.device))
     return truth if weight == 1 else Interpolated(learned, truth, weight)
+
+
+def fit_to_logged(
+    model: EnsembleDynamics, dataset: Dataset, on_progress: Callable[[Metrics], None]
+) -> None:
+    """Fit the model that a learner imagines with, and warn where logged episodes terminate and its
+    own never do."""
+    ended = int(dataset.transitions.terminated.sum())
+    if model.termination is None and ended > 0:
+        warnings.warn(
+            f"{ended} logged episodes terminate and imagined ones do not (termination is 'never'): "
+            "what ended them is imagined to go on. Give the algorithm a model that knows it, "
+            "model=EnsembleDynamics(spec, termination=function)",
+            stacklevel=2,
+        )
+    model.fit(dataset.transitions, on_progress)
 
 
 def require_ensemble(model: WorldModel, algorithm: str) -> EnsembleDynamics:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from algorithms.sources.imagined import RefitConfig, follow, termination_rule
+from algorithms.sources.imagined import RefitConfig, fit_to_logged, follow, termination_rule
 from algorithms.sources.logged import LoggedRows
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Transitions
@@ -43,7 +43,7 @@ class ModelRows(LoggedRows):
         """Fit the world model, continuing an unfinished fit."""
         super().prepare(dataset, on_progress)
         if self.learned is not None and not self.learned.fitted:
-            self.learned.fit(dataset.transitions, on_progress)
+            fit_to_logged(self.learned, dataset, on_progress)
         if not self.announced:
             self._announce()
 

@@ -33,8 +33,8 @@ MEANING = {
 }
 SPACES = Path(__file__).parent.parent / "spaces"
 RANGES = (
-    "hyperparameters to search: gamma=0.9:0.999 (a range), learner.eta=log:0.1:10 (a log scale), "
-    "learner.critics=int:2:20 (whole numbers), or choices: learner.hidden=[64,64],[256,256]"
+    "hyperparameters to search: learner.tau=0.001:0.01 (a range), learner.eta=log:0.1:10 (a log "
+    "scale), learner.critics=int:2:20 (whole numbers), or choices: learner.hidden=[64,64],[256,256]"
 )
 
 
@@ -62,6 +62,22 @@ class Search(Settings):
     launcher: launchers.Name = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective != "fqe":
+            return
+        if self.fqe_steps == 0:
+            raise ConfigError(
+                "fqe_steps is 0, and the objective is a fitted-Q value; give at least 1 update, or "
+                "--objective score"
+            )
+        discounts = [n for n in map(name_of, self.ranges) if n.rpartition(".")[2] == "gamma"]
+        if discounts:
+            raise ConfigError(
+                f"{discounts[0]} changes what a value is, so that fitted-Q values of trials do not "
+                "compare: leave it out, or --objective score"
+            )
+
     def main(self) -> int:
         suggest = [parse_range(text) for text in self.ranges]
         if self.algorithm not in ALGORITHMS:
@@ -85,7 +101,10 @@ class Search(Settings):
                 "nothing to search; give --hyperparameter NAME=RANGE, or --space with one of "
                 f"{spaces()}"
             )
-        return tuple({text.partition("=")[0]: text for text in texts}.values())
+        own = [name_of(text) for text in self.hyperparameter]
+        if twice := [name for i, name in enumerate(own) if name in own[:i]]:
+            raise ConfigError(f"--hyperparameter has {twice[0]} twice; give it one range")
+        return tuple({name_of(text): text for text in texts}.values())
 
     def _study(self) -> Any:
         try:
@@ -142,6 +161,8 @@ class Search(Settings):
         open_trials = study.get_trials(states=(TrialState.RUNNING,))
         waiting = [Trial(study, t._trial_id) for t in open_trials]
         ended, status = len(study.trials) - len(waiting), 0
+        if ended >= self.trials:
+            Console().print(f"{ended} trials are done; --trials {ended + 1} and more adds to them")
         while ended < self.trials:
             batch = waiting[: self.trials - ended]
             waiting = waiting[len(batch) :]
@@ -211,7 +232,7 @@ class Search(Settings):
         """Print the best trials and write all of them to trials.csv."""
         done = [t for t in study.trials if t.value is not None]
         done.sort(key=lambda t: -t.value)
-        names = [text.partition("=")[0] for text in self.ranges]
+        names = [name_of(text) for text in self.ranges]
         with (self.out / "trials.csv").open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["trial", *names, self.objective, "last_score"])
@@ -230,6 +251,11 @@ class Search(Settings):
 
 
 Suggest = Callable[[Any], None]
+
+
+def name_of(text: str) -> str:
+    """The hyperparameter of `NAME=RANGE`."""
+    return text.partition("=")[0]
 
 
 def spaces() -> list[str]:
@@ -265,6 +291,8 @@ def parse_range(text: str) -> Suggest:
             f"range {values!r} of {name} must be LOW:HIGH, log:LOW:HIGH (LOW above 0) or "
             "int:LOW:HIGH, with LOW below HIGH"
         )
+    if kind == "int" and not (low.is_integer() and high.is_integer()):
+        raise ConfigError(f"range {values!r} of {name} has ends that are not whole numbers")
     if kind == "int":
         return lambda trial: trial.suggest_int(name, int(low), int(high))
     return lambda trial: trial.suggest_float(name, low, high, log=kind == "log")

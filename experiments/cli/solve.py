@@ -53,7 +53,7 @@ class Solve(Settings):
                 console.print(line(finding))
         summary(dataset, console)
         train, held = solving.split(settings, dataset)
-        out = self.out or Path("runs/solve") / Path(self.data).stem
+        out = self.out or default_folder(self.data)
         chosen = solving.portfolio(settings, dataset)
         steps = solving.plan_steps(settings, self.data, train, chosen)
         console.print(
@@ -61,7 +61,7 @@ class Solve(Settings):
             f"{len(train.transitions.episodes())} episodes; "
             f"{len(held.transitions.episodes())} are held out"
         )
-        places = solving.train_portfolio(settings, self.data, chosen, steps, out)
+        places = solving.train_portfolio(settings, self.data, chosen, steps, out, train)
         agents = {label: agent_at(folder, "last") for label, folder in places.items()}
         choice = solving.choose(agents, train, held, self.value)
         name = choice.name
@@ -82,6 +82,14 @@ class Solve(Settings):
         for text in lines:
             console.print(text, soft_wrap=True, markup=False)
         return 0
+
+
+def default_folder(name: str) -> Path:
+    """The folder of a dataset or file in runs/solve: another one for files of one name in several
+    folders."""
+    path = Path(name)
+    known = path.with_suffix("") if path.is_file() else path
+    return Path("runs/solve") / known.as_posix().replace("/", "-").lstrip(".-")
 
 
 def candidates(choice: solving.Choice) -> Table:

@@ -45,6 +45,7 @@ class Sweep(Settings):
 
     def main(self) -> int:
         sweep, refused = self._plan()
+        self._require_own(sweep)
         launcher = launchers.launcher(self.launcher, self.workers, self.address)
         with contextlib.closing(launcher):
             status = table.finish(
@@ -54,6 +55,19 @@ class Sweep(Settings):
         for label, reason in refused.items():
             Console(stderr=True).print(f"left out, {label}: {reason}", markup=False)
         return 1 if refused else status
+
+    def _require_own(self, sweep: Plan) -> None:
+        """Raise `ConfigError` where `out` has results of other numbers of updates, which those of
+        this sweep would replace."""
+        for cell in table.all_cells(sweep):
+            file = self.out / cell.path
+            known = json.loads(file.read_text())["key"] if file.exists() else cell.key
+            for name in ("steps", "fqe_steps"):
+                if known.get(name) != cell.key.get(name):
+                    raise ConfigError(
+                        f"{self.out} has results with {name} {known.get(name)}, not "
+                        f"{cell.key.get(name)}; give another folder with --out"
+                    )
 
     def _plan(self) -> tuple[Plan, dict[str, str]]:
         """The plan of what can be, and why each other combination cannot."""

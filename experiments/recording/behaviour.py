@@ -111,9 +111,9 @@ def record(
     episodes: list[list[Row]] = []
     count = 0
     while count < steps:
-        state = start_states(task, BATCH, generator, start)
         batch: list[list[Row]] = []
         try:
+            state = start_states(task, BATCH, generator, start)
             run_episodes(task, behaviour, state, generator, batch)
         except TaskError as problem:
             begun = [episode for episode in [*episodes, *batch] if episode]

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import re
+import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -179,6 +180,8 @@ class Collect(Settings):
     folder."""
     note: bool = False
     """For maintainers: note sizes, returns and checksums in the card."""
+    overwrite: bool = False
+    """Of a task: replace a file that is there already."""
     noise: Share = 0.0
     """Of a task: Gaussian noise added to the policy's actions, as a share of the action range."""
     corrector: str | None = None
@@ -240,6 +243,7 @@ def collect_task(command: Collect, console: Console) -> Path:
     path = command.out or data_home() / "recorded" / f"{file}.npz"
     if path.suffix != ".npz":
         raise ConfigError(f"--out {path}: of a task it is the file; end the name in .npz")
+    _require_new(path, command.overwrite)
     words = ["python -m experiments collect", command.family, "--policy", chosen]
     words += ["--greedy"] * command.greedy + [f"--noise {command.noise}"] * (command.noise > 0)
     words += [
@@ -260,6 +264,21 @@ def collect_task(command: Collect, console: Console) -> Path:
     return path
 
 
+def _require_new(path: Path, overwrite: bool) -> None:
+    """Raise `ConfigError` where the file is there, or cannot be written, before anything is
+    recorded for it."""
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path} exists; give another --out, or --overwrite to replace it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as problem:
+        raise ConfigError(
+            f"{path} cannot be written ({problem.strerror}); give another file with --out"
+        ) from None
+
+
 def _of_policy(
     command: Collect, task: Task, policy: str, recipe: str, path: Path, console: Console
 ) -> Dataset:
@@ -278,6 +297,8 @@ def _of_policy(
                 report=stage(bars, command.family, steps),
             )
     except RecordingStopped as problem:
+        if path.exists():  # a whole recording is not replaced by a part
+            path = path.with_name(f"{path.stem}-partial.npz")
         save_npz(problem.dataset, path)
         count = len(problem.dataset)
         raise TaskError(f"{problem}. The {count:,} transitions before that are in {path}") from None

@@ -15,6 +15,7 @@ from algorithms.evaluation.valuation import Valuation, ValuationConfig, own_gamm
 from experiments.runs import folders, pool
 from experiments.runs import training as runs
 from experiments.runs.halting import can_imagine, has_task, rule
+from experiments.runs.sources import facts, require_same
 from experiments.settings import RunSettings, build_config, merge, preset
 from mbrl.config import Count, CountOrZero, Positive, Settings, Share
 from mbrl.data.split import hold_out
@@ -112,9 +113,10 @@ def train_portfolio(
     chosen: dict[str, dict[str, Any]],
     steps: dict[str, int],
     out: Path,
+    train: Dataset,
 ) -> dict[str, Path]:
-    """Run folders of the portfolio, finished; those that failed are left out. Raises `ConfigError`
-    where all did."""
+    """Run folders of the portfolio, finished on the episodes `train` of `data`; those that failed
+    are left out. Raises `ConfigError` where all did, and where `out` has runs of another call."""
     places = {}
     for name, values in chosen.items():
         run = RunSettings(
@@ -123,12 +125,28 @@ def train_portfolio(
         )  # fmt: skip
         places[name] = out / name
         own = values_for(name, steps[name], values)
+        _require_own(places[name], run, train, timed=settings.steps is None)
         runs.ensure(run, _config(name, data, own), places[name])
     failed = pool.run_all(list(places.values()), settings.workers, "portfolio")
     done = {name: folder for name, folder in places.items() if folder not in failed}
     if not done:
         raise ConfigError(f"every run failed; the first one: {next(iter(failed.values()))}")
     return done
+
+
+def _require_own(folder: Path, run: RunSettings, train: Dataset, *, timed: bool) -> None:
+    """Raise `ConfigError` where `folder` has the run of another call: on other data, or with other
+    settings. Updates that were `timed` differ from call to call."""
+    described = folders.description(folder)
+    if not described:
+        return
+    names = ("task", "holdout", "seed", *(() if timed else ("steps",)))
+    known = {name: described["run"][name] for name in names}
+    if other := [name for name in names if known[name] != getattr(run, name)]:
+        now = ", ".join(f"{name} {known[name]}, not {getattr(run, name)}" for name in other)
+        raise ConfigError(f"{folder} holds a run with {now}; give another folder with --out")
+    if (folder / "manifest.json").is_file():
+        require_same(folder, facts(train))
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ def require_same(folder: Path, about: dict[str, Any]) -> None:
     known = {name: known.get(name) for name in about}  # without what it imagined
     if known != about:
         raise CheckpointError(
-            f"the data of {folder} has changed: it was {known}, now it is {about}"
+            f"the data of {folder} has changed: it was {known}, now it is {about}. Put the data "
+            "back, or give another folder with --out"
         )
 
 

@@ -252,6 +252,12 @@ class GymTask:
         flat = self._flat(obs, when)
         if self._check and copy.stepped <= CHECKED:
             self._flat.check(obs, when)
+        if not np.isfinite(flat).all():
+            entry = int(np.argmin(np.isfinite(flat)))
+            raise TaskError(
+                f"{self._maker.name}{when}: entry {entry} of the observation is {flat[entry]}, not "
+                "a number"
+            )
         return flat
 
     def _failed(self, problem: Exception, when: str) -> str:

@@ -169,3 +169,12 @@ def test_what_comes_after_the_click_is_not_examined() -> None:
         agent.observe(0, (1, 2), 2, 0)
     with pytest.raises(DataError, match=r"scaled by its range"):
         CascadingVI(np.full((2, 3), 1.5))
+
+
+def test_lists_of_what_is_no_probability_are_refused() -> None:
+    q, w, default = np.array([[0.9, 0.4]]), np.array([[0.2, 1.0]]), np.array([0.1])
+    for wrong in ((2 * q, w, default), (-q, w, default), (q, w * np.nan, default)):
+        with pytest.raises(DataError, match="attraction must lie"):
+            best_lists(*wrong, size=1)
+    with pytest.raises(DataError, match=r"give \[S, N\]"):
+        best_lists(q, w[:, :1], default, size=1)

@@ -16,6 +16,7 @@ from algorithms.conformal import (
     decide,
     decision_shares,
     expected_coverage,
+    label_scores,
     learn_thresholds,
     risk_coverage,
     shaped_cost,
@@ -121,3 +122,13 @@ def test_risk_against_coverage() -> None:
     share, risk = risk_coverage(np.array([0.2, 0.9, 0.5]), np.array([False, True, False]))
     assert share.tolist() == pytest.approx([1 / 3, 2 / 3, 1])
     assert risk.tolist() == pytest.approx([0, 1 / 2, 2 / 3])
+
+
+def test_scores_and_probabilities_that_are_none() -> None:
+    for scores in ([0.1, np.nan, 0.3], [[0.1, 0.2]]):
+        with pytest.raises(DataError, match="one number a row"):
+            conformal_quantile(np.array(scores), 0.1)
+    assert conformal_quantile(np.array([0.1, np.inf]), 0.5) == np.inf  # a label that cannot be
+    for rows in ([[2.0, -1.0, 0.5]], [[0.7, 0.7]], [0.7, 0.3]):
+        with pytest.raises(DataError, match="sum to 1"):
+            label_scores(np.array(rows))

@@ -3,6 +3,7 @@
 import json
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from algorithms.evaluation.halted import Halted, HaltedValues
 from algorithms.evaluation.valuation import ValuationConfig
 from experiments.__main__ import main
+from experiments.cli.solve import default_folder
 from experiments.recording.environment import collect
 from experiments.runs import solve
 from experiments.runs.solve import SolveSettings, best, portfolio, split
@@ -58,6 +60,16 @@ def test_from_a_log_to_a_valued_policy_in_three_commands(clinic, capsys):
     assert (chosen / "export/policy.onnx").exists()
     # the same command again finds the runs finished
     assert main(["solve", "clinic.npz", "--out", "solved", *options]) == 0
+    # another call is not answered with these runs
+    for changed in (["--seed", "1"], ["--holdout", "0.3"], ["--steps", "50"]):
+        assert main(["solve", "clinic.npz", "--out", "solved", *options, *changed]) == 2
+        assert f"{changed[0][2:]} " in " ".join(capsys.readouterr().err.split())
+    save_npz(replace(data, transitions=replace(data.transitions, reward=-data.transitions.reward)),
+             "clinic.npz")  # fmt: skip
+    assert main(["solve", "clinic.npz", "--out", "solved", *options]) == 2
+    assert "has changed" in capsys.readouterr().err
+    assert default_folder("a/log.npz") != default_folder("b/log.npz")
+    assert default_folder("pendulum/medium") == Path("runs/solve/pendulum-medium")
 
 
 def test_a_run_values_its_kept_policies_and_says_which_there_are(clinic, capsys):

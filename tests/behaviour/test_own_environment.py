@@ -128,6 +128,10 @@ def test_a_failing_environment_loses_nothing_computed(here: Path, capsys) -> Non
     assert main(["collect", f"{MODULE}:Failing", "--out", "part.npz"]) == 3
     assert "transitions before that are in part.npz" in capsys.readouterr().err
     assert len(load("part.npz")) == len(stop.value.dataset) > 0
+    assert main(["collect", f"{MODULE}:Failing", "--out", "part.npz"]) == 2
+    assert "part.npz exists" in capsys.readouterr().err
+    assert main(["collect", f"{MODULE}:Failing", "--out", "part.npz", "--overwrite"]) == 3
+    assert "transitions before that are in part-partial.npz" in capsys.readouterr().err
 
 
 def test_a_resumed_run_says_that_episodes_were_lost(here: Path, capsys) -> None:

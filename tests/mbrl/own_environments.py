@@ -115,6 +115,7 @@ class Wrong(gymnasium.Env):
             "bounds": good | {"b": np.array(7, np.float32)},
             "missing": {"a": good["a"]},
             "reward": good,
+            "number": good | {"a": np.array([0, np.nan], np.float32)},
         }[self.how]
 
     def step(self, action):

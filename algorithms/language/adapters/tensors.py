@@ -31,10 +31,11 @@ def advantages(
     """Advantages [B, T] of the tokens of B answers, and their weights [B, T]: 0 where the recipe
     does not train. Advantages are 0 there and outside the mask.
 
-    `reward` [B] of answers, or [B, T] of tokens; `mask` [B, T]: 1 where the policy chose the token;
-    `prompt` [B]: which answers share a prompt (any ids; None: each answer has its own);
-    `truncated` [B]: whether an answer was cut off; `fields`: what else the recipe reads, each
-    [B, T], by the names in `recipe.needs`, such as `log_probs.old` or `segments.turn`.
+    `reward` [B] of answers, or [B, T] of tokens; `mask` [B, T]: 1 where the policy chose the token,
+    else 0 (an answer without any is left out, its reward too); `prompt` [B]: which answers share a
+    prompt (any ids; None: each answer has its own); `truncated` [B]: whether an answer was cut off;
+    `fields`: what else the recipe reads, each [B, T], by the names in `recipe.needs`, such as
+    `log_probs.old` or `segments.turn`.
 
     Raises `ConfigError` that names what the recipe needs and is not there, or has another shape.
     """
@@ -43,6 +44,11 @@ def advantages(
     for name in needs(of_loss(recipe)) - needs(of_advantages(recipe)) - {"groups.prompt"}:
         t = put(t, name, torch.zeros_like(t.reward))  # read by the loss alone, which has its own
     made = estimate(recipe, t)
+    if prompt is None and rows_differ(t) and not made.advantage[t.mask].any():
+        raise ConfigError(
+            f"recipe {recipe.name} compares the answers to a prompt, and without `prompt` each "
+            "answer is alone, so that every advantage is 0; say which answers share one"
+        )
     return made.advantage * (made.weight != 0), made.weight
 
 
@@ -98,13 +104,20 @@ def trajectories(
     """Answers in this library's words; a reward [B] is that of an answer's last token."""
     if mask.ndim != 2:
         raise ConfigError(f"mask is {tuple(mask.shape)}; give one number for every token, [B, T]")
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise ConfigError("mask has numbers other than 0 and 1; 1 marks the tokens of the answer")
     mask = mask.bool()
     rows, steps = mask.shape
     last = last_steps(mask)
+    reward = numbers(reward)
     if reward.shape == (rows,):
         reward = torch.where(last, reward[:, None], torch.zeros_like(reward)[:, None])
     if prompt is not None and len(prompt) != rows:
         raise ConfigError(f"{len(prompt)} prompts are given for {rows} answers")
+    if truncated is not None and truncated.shape != (rows,):
+        raise ConfigError(
+            f"truncated is {tuple(truncated.shape)}; give one flag for each of the {rows} answers"
+        )
     cut = mask.new_zeros(rows) if truncated is None else truncated.bool()
     empty = reward.new_zeros(rows, steps, 0)
     group = numbered(range(rows) if prompt is None else prompt).to(mask.device)
@@ -124,6 +137,22 @@ def trajectories(
     return t
 
 
+def numbers(reward: Tensor) -> Tensor:
+    """Rewards in single precision at least: sums and squares of whole numbers and of half precision
+    are not what is meant. Raises `ConfigError` where one is not finite."""
+    reward = reward if reward.dtype == torch.float64 else reward.float()
+    if not bool(reward.isfinite().all()):
+        row = int((~reward.isfinite()).nonzero()[0, 0])
+        raise ConfigError(f"the reward of answer {row} is not finite; leave such answers out")
+    return reward
+
+
+def rows_differ(t: Trajectories) -> bool:
+    """Whether answers have different rewards."""
+    total = t.reward.sum(1)
+    return bool((total != total[:1]).any())
+
+
 def last_steps(mask: Tensor) -> Tensor:
     """The last step of every row [B, T] that has one."""
     after = mask.flip(1).cumsum(1).flip(1)
@@ -134,6 +163,7 @@ def numbered(ids: Iterable[Hashable] | Tensor) -> Tensor:
     """Ids of any kind [B] as integers from 0 in the order in which they first come."""
     known: dict[Hashable, int] = {}
     values = ids.tolist() if isinstance(ids, Tensor) else ids
+    values = [v.item() if isinstance(v, Tensor) and v.ndim == 0 else v for v in values]
     return torch.tensor([known.setdefault(i, len(known)) for i in values], dtype=torch.int64)
 
 

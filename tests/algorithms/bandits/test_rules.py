@@ -189,3 +189,24 @@ def test_bad_input_is_named(name: str) -> None:
     ):
         with pytest.raises(DataError, match=message):
             learner.update(rows._replace(**changed))
+
+
+def test_columns_of_any_kind_of_array_are_the_same_rows() -> None:
+    """Arrays and double precision decide and learn as single precision does; what is no number, or
+    no whole one, is refused."""
+    draw = torch.Generator().manual_seed(0)
+    rows = Rows(torch.randn(20, 3, generator=draw), torch.arange(20) % 2,
+                torch.rand(20, generator=draw), torch.full((20,), 0.5))  # fmt: skip
+    arrays = Rows(*(np.asarray(c, dtype=np.float64 if i != 1 else np.int32)
+                    for i, c in enumerate(rows)))  # fmt: skip
+    ours, same = (SquareCB(3, 2, SquareCBConfig(), seed=0) for _ in range(2))
+    ours.update(rows)
+    same.update(arrays)
+    assert torch.equal(ours.probabilities(rows.context), same.probabilities(arrays.context))
+    assert torch.equal(ours.act(rows.context)[0], same.act(arrays.context)[0])
+    with pytest.raises(DataError, match="actions are of torch.float32"):
+        ours.update(rows._replace(action=rows.action.float()))
+    rows.context[7, 1] = torch.nan
+    for use in (ours.act, ours.probabilities, lambda c: ours.update(rows._replace(context=c))):
+        with pytest.raises(DataError, match="context of row 7 is not finite"):
+            use(rows.context)

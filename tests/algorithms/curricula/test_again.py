@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 
 pytest.importorskip("sklearn")
 
@@ -131,3 +131,19 @@ def test_a_teacher_goes_on_exactly() -> None:
 def test_without_any_curriculum() -> None:
     with pytest.raises(ConfigError, match="lower least_progress"):
         teacher("pool", [student(0, 1, stages=0)])
+
+
+def test_students_of_other_tasks_or_tests_are_refused() -> None:
+    with pytest.raises(ConfigError, match="tasks have 1 numbers, those of this teacher 2"):
+        AGAIN([0.0, 0.0], [1.0, 1.0], [student(0, 1)], AGAINConfig(variant="pool"))
+    ours = teacher("pool", [student(0, 1)])
+    for competences in ([0.0, 1.0], [np.nan]):
+        with pytest.raises(DataError, match="give 1 finite numbers"):
+            ours.test(np.array(competences))
+    for task, reward, text in (
+        ([0.5, 0.5], 0.1, r"task has shape \(2,\)"),
+        ([0.5], np.nan, "must be finite"),
+        ([np.nan], 0.1, "must be finite"),
+    ):
+        with pytest.raises(DataError, match=text):
+            ours.update(np.array(task), reward)

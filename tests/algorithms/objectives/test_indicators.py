@@ -70,3 +70,9 @@ def test_wrong_points() -> None:
             hypervolume(points, np.zeros(2))
     with pytest.raises(ConfigError, match="2 objectives"):
         hypervolume(FRONT, np.zeros(3))
+
+
+@pytest.mark.parametrize(("objectives", "divisions"), [(2, 0), (0, 3)])
+def test_weights_of_nothing(objectives: int, divisions: int) -> None:
+    with pytest.raises(ConfigError, match="both must be at least 1"):
+        weights_on_simplex(objectives, divisions)

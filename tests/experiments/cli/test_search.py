@@ -36,7 +36,9 @@ def test_ranges(text: str, asked: tuple) -> None:
     assert search.parse_range(text)(Trial()) == asked
 
 
-@pytest.mark.parametrize("text", ["gamma", "gamma=1:0", "gamma=log:0:1", "gamma=exp:1:2", "g=a:b"])
+@pytest.mark.parametrize(
+    "text", ["gamma", "gamma=1:0", "gamma=log:0:1", "gamma=exp:1:2", "g=a:b", "n=int:2.5:9"]
+)
 def test_wrong_ranges_are_named(text: str) -> None:
     with pytest.raises(ConfigError, match=text.split("=")[0]):
         search.parse_range(text)
@@ -74,7 +76,11 @@ def test_other_samplers(sampler: str, tmp_path, monkeypatch) -> None:
     pytest.importorskip("optuna")
     values = {"steps": 10, "fqe_steps": 5, "workers": 1, "out": tmp_path / "found"}
     made = search.Search(
-        "bc", "pendulum/expert", ("gamma=0.9:0.99", "hidden=[8],[8,8]"), sampler=sampler, **values
+        "bc",
+        "pendulum/expert",
+        ("learning_rate=1e-4:1e-3", "hidden=[8],[8,8]"),
+        sampler=sampler,
+        **values,
     )
     study = made._study()
     for k in range(14):
@@ -84,7 +90,9 @@ def test_other_samplers(sampler: str, tmp_path, monkeypatch) -> None:
         study.tell(trial, -((value - 0.93) ** 2) * 1e4 + 0.01 * k)
     if sampler == "gp":
         assert abs(study.best_params["gamma"] - 0.93) < 0.01
-    other = search.Search("bc", "pendulum/expert", ("gamma=0.9:0.99", "hidden=[8],[8,8]"), **values)
+    other = search.Search(
+        "bc", "pendulum/expert", ("learning_rate=1e-4:1e-3", "hidden=[8],[8,8]"), **values
+    )
     with pytest.raises(ConfigError, match="holds a search of"):
         other._study()
 
@@ -93,17 +101,19 @@ def test_an_unfinished_trial_is_finished_first(tmp_path, monkeypatch) -> None:
     optuna = pytest.importorskip("optuna")
     monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
     values = {"steps": 10, "objective": "score", "workers": 1, "out": tmp_path / "found"}
-    command = search.Search("bc", "pendulum/expert", ("gamma=0.8:0.9",), trials=1, **values)
+    command = search.Search(
+        "bc", "pendulum/expert", ("learning_rate=0.001:0.002",), trials=1, **values
+    )
     study = command._study()
     trial = study.ask()
-    wanted = trial.suggest_float("gamma", 0.8, 0.9)
+    wanted = trial.suggest_float("learning_rate", 0.001, 0.002)
     command.main()
     (done,) = optuna.load_study(
         study_name="search", storage=f"sqlite:///{tmp_path / 'found' / 'search.db'}"
     ).trials
-    assert done.params == {"gamma": wanted} and math.isfinite(done.value)
+    assert done.params == {"learning_rate": wanted} and math.isfinite(done.value)
     record = _record(next((tmp_path / "found").glob("trial-0/*/0.json")))
-    assert record["key"]["config"]["gamma"] == wanted
+    assert record["key"]["config"]["learning_rate"] == wanted
     assert done.value == pytest.approx(float(np.asarray(records.scores(record))[-1]))
 
 
@@ -151,9 +161,9 @@ def test_design_choices_hold_every_penalty_and_the_number_of_models() -> None:
 def test_a_hyperparameter_replaces_that_of_the_space() -> None:
     names = [text.split("=")[0] for text in search.space_ranges("design-choices")]
     ranges = search.Search(
-        "mopo", "pendulum/medium", ("model.members=3", "gamma=0.9:0.99"), "design-choices"
+        "mopo", "pendulum/medium", ("model.members=3", "rollout=3:4"), "design-choices"
     ).ranges
-    assert [text.split("=")[0] for text in ranges] == [*names, "gamma"]
+    assert [text.split("=")[0] for text in ranges] == [*names, "rollout"]
     assert "model.members=3" in ranges and "model.members=10" not in ranges
     with pytest.raises(ConfigError, match="did you mean 'design-choices'"):
         search.Search("mopo", "pendulum/medium", space="design-choice").main()
@@ -181,3 +191,20 @@ def test_a_space_is_searched(tmp_path, monkeypatch) -> None:
         assert rollout["penalty"] == row["imagination.rollout.penalty"]
         assert rollout["penalty_weight"] == float(row["imagination.rollout.penalty_weight"])
         assert rollout["horizon"] == int(row["imagination.rollout.horizon"])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"hyperparameter": ("gamma=0.9:0.99",)}, "gamma changes what a value is"),
+        ({"hyperparameter": ("learner.gamma=0.9:0.99",)}, "learner.gamma changes what"),
+        ({"hyperparameter": ("hidden=[8],[9]",), "fqe_steps": 0}, "fqe_steps is 0"),
+        ({"hyperparameter": ("hidden=[8]", "hidden=[9]")}, "hidden twice"),
+        ({"hyperparameter": ("hidden=[8]",), "seeds": (0, 0)}, "seeds has 0 twice"),
+    ],
+)
+def test_searches_that_would_mislead_are_refused(options: dict, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        search.Search("bc", "pendulum/expert", **options)
+    if "gamma" in text:
+        search.Search("bc", "pendulum/expert", objective="score", **options)

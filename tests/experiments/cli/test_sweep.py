@@ -37,6 +37,10 @@ def test_a_sweep_writes_its_table_and_figure(tmp_path, monkeypatch) -> None:
     options = ["--algorithms", "bc", "--data", "pendulum/expert", "--steps", "20"]
     out = ["--set", "learning_rate=0.001,0.1", "--out", str(tmp_path / "s")]
     assert sweep.main([*options, *out]) == 0
+    with pytest.raises(ConfigError, match="results with steps 20, not 21; give another folder"):
+        sweep.main([*options[:-1], "21", *out])
+    with pytest.raises(ConfigError, match="seeds has 0 twice"):
+        sweep.Sweep(("bc",), ("pendulum/expert",), seeds=(0, 0))
     rows = list(csv.DictReader((tmp_path / "s" / "table.csv").open()))
     assert [r["column"] for r in rows] == ["bc learning_rate=0.001", "bc learning_rate=0.1"]
     drawn = list(csv.DictReader((tmp_path / "s" / "knob.csv").open()))

@@ -228,6 +228,9 @@ def test_a_failure_names_environment_and_step_and_frees_the_copies() -> None:
     bad = make(functools.partial(Wrong, "reward"))
     with pytest.raises(TaskError, match="the reward is nan"):
         bad.step(bad.reset(1, Generator().manual_seed(0)), torch.zeros(1, dtype=torch.int64))
+    bad = make(functools.partial(Wrong, "number"))
+    with pytest.raises(TaskError, match=r"at step 1 .*entry 1 of the observation is nan"):
+        bad.step(bad.reset(1, Generator().manual_seed(0)), torch.zeros(1, dtype=torch.int64))
 
 
 def test_an_instance_that_cannot_be_copied_is_used_alone() -> None:

@@ -103,3 +103,31 @@ def test_what_is_missing_is_named() -> None:
 def test_the_mean_of_an_empty_batch_is_no_nan() -> None:
     value, _ = loss(recipe("gspo"), torch.zeros(2, 3), torch.zeros(2), torch.zeros(2, 3))
     assert math.isfinite(value)
+
+
+def test_rewards_of_any_kind_of_number_count_the_same() -> None:
+    """Whole numbers have a mean that is none, and squares of hundreds overflow half precision."""
+    mask, prompt = torch.ones(4, 2), [torch.tensor(i) for i in (0, 0, 1, 1)]
+    for name in ("grpo", "dr_grpo", "cispo"):
+        right, _ = advantages(recipe(name), torch.tensor([300.0, 0, 0, 1]), mask, [0, 0, 1, 1])
+        for kind in (torch.int64, torch.float16, torch.float64):
+            reward = torch.tensor([300, 0, 0, 1]).to(kind)
+            found, _ = advantages(recipe(name), reward, mask, prompt)
+            torch.testing.assert_close(found.float(), right)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"reward": torch.tensor([1.0, torch.nan, 0, 0])}, "reward of answer 1 is not finite"),
+        ({"mask": torch.tensor([[1.0, -100]] * 4)}, "numbers other than 0 and 1"),
+        ({"truncated": torch.tensor([True])}, "one flag for each of the 4 answers"),
+        ({"prompt": None}, "every advantage is 0; say which answers share one"),
+    ],
+)
+def test_what_would_mislead_is_refused(options: dict, text: str) -> None:
+    given = {"reward": torch.tensor([1.0, 0, 0, 1]), "mask": torch.ones(4, 2)}
+    given |= {"prompt": [0, 0, 1, 1]}
+    with pytest.raises(ConfigError, match=text):
+        advantages(recipe("grpo"), **(given | options))
+    advantages(recipe("grpo"), torch.ones(4), torch.ones(4, 2))  # equal rewards: 0 is right
