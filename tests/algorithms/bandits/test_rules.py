@@ -204,7 +204,7 @@ def test_columns_of_any_kind_of_array_are_the_same_rows() -> None:
     same.update(arrays)
     assert torch.equal(ours.probabilities(rows.context), same.probabilities(arrays.context))
     assert torch.equal(ours.act(rows.context)[0], same.act(arrays.context)[0])
-    with pytest.raises(DataError, match="actions are of torch.float32"):
+    with pytest.raises(DataError, match=r"actions are of torch\.float32"):
         ours.update(rows._replace(action=rows.action.float()))
     rows.context[7, 1] = torch.nan
     for use in (ours.act, ours.probabilities, lambda c: ours.update(rows._replace(context=c))):
