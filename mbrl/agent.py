@@ -128,11 +128,11 @@ class Agent(ABC, Generic[B]):
         require_actions(spec, type(self))
         require_goals(spec, type(self))
         require_single_precision()
-        self.spec, self.seed = spec, seed
+        self.spec, self.seed = spec, int(seed)  # numpy's whole numbers are not torch's
         self.step, self.updates = 0, 0  # of the loop; of the learner
         self.config = config_class(type(self))() if config is None else config
         self.device = resolve_device(device)
-        initial, self.generator = generators(seed, self.device)
+        initial, self.generator = generators(self.seed, self.device)
         self.learner: Any
         self.source: Any
         with torch.random.fork_rng(devices=[]):  # torch's layers draw before `initial` does

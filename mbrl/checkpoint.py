@@ -1,6 +1,7 @@
 """Checkpoints: one file of plain tensors and numbers, replaced atomically, never unpickled as
 code."""
 
+import errno
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ def save(path: str | Path, content: dict[str, Any]) -> None:
             torch.save({"format": FORMAT, **content}, file)
     except (OSError, RuntimeError) as problem:  # torch hides what the disk said
         reason = problem.__context__ if isinstance(problem.__context__, OSError) else problem
-        kept = "the checkpoint before it stays. Make room, and resume"
-        nothing = "there was none before it. Make room, and begin again"
+        known = isinstance(reason, OSError) and reason.errno not in (errno.ENOSPC, errno.EDQUOT)
+        mend = "Give another place" if known else "Make room"
+        kept = f"the checkpoint before it stays. {mend}, and resume"
+        nothing = f"there was none before it. {mend}, and begin again"
         raise CheckpointError(
             f"{path} could not be saved ({str(reason).splitlines()[0]}); "
-            + (kept if Path(path).exists() else nothing)
+            + (kept if Path(path).is_file() else nothing)
         ) from problem
 
 

@@ -143,6 +143,8 @@ def _check(name: str, hint: Any, value: Any, whole: Any, owner: str) -> None:
             if allowed.distinct and twice:
                 raise ConfigError(f"{name} has {twice[0]!r} twice; give each once")
             option, parts = option.__origin__, typing.get_args(option.__origin__)
+        if isinstance(allowed, Range) and not isinstance(value, Real | None):
+            raise ConfigError(f"{name} is {whole!r}, it must be a number")
         if isinstance(allowed, Range) and value not in allowed:
             if allowed.whole and isinstance(value, Real) and not isinstance(value, Integral):
                 raise ConfigError(f"{name} is {whole}, it must be a whole number")

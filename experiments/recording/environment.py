@@ -161,7 +161,13 @@ def _checked(function: Any, spec: Spec) -> Behaviour:
     dtype = torch.int64 if spec.discrete else torch.float32
 
     def act(obs: Tensor, generator: torch.Generator, *mask: Tensor) -> Tensor:
-        action = torch.as_tensor(function(obs, generator, *mask)).to(dtype)
+        given = torch.as_tensor(function(obs, generator, *mask))
+        action = given.to(dtype)
+        if spec.discrete and bool((action != given).any()):
+            raise ConfigError(
+                f"the policy gave {given.flatten()[:3].tolist()} for {spec.task!r}, whose actions "
+                "are discrete; it must give whole numbers, [B] int64"
+            )
         shape = (len(obs),) if spec.discrete else (len(obs), spec.action_dim)
         if tuple(action.shape) != shape:
             raise ConfigError(

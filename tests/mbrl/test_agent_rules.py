@@ -6,6 +6,7 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,10 @@ def test_data_with_other_names_are_refused(data: Dataset) -> None:
 def test_observations_that_are_not_finite_get_no_action(data: Dataset) -> None:
     made, obs = agent(data), data.transitions.obs[:3].clone()
     assert made.act(obs)[0].shape == (3, 1)
+    large = obs.double().numpy()
+    large[1, 2] = 1e39  # infinite in the policy's precision
+    with pytest.raises(ConfigError, match="obs entry 2 is not finite in row 1"):
+        made.act(large)
     for value in (torch.nan, torch.inf):
         obs[1, 2] = value
         for given in (obs, obs.numpy()):
@@ -86,3 +91,10 @@ def test_torchs_own_random_numbers_are_left_alone(data: Dataset) -> None:
     for kind in (IQL, BC):
         kind(data.spec, seed=1)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_seed_of_numpys_is_the_same_seed(data: Dataset) -> None:
+    plain, numpys = IQL(data.spec, SMALL, seed=3), IQL(data.spec, SMALL, seed=np.int64(3))
+    assert type(numpys.seed) is int
+    for mine, other in zip(plain.policy.parameters(), numpys.policy.parameters(), strict=True):
+        assert torch.equal(mine, other)

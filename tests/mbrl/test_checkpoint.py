@@ -30,6 +30,13 @@ def test_a_failed_save_keeps_the_old_one(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
+def test_a_place_that_cannot_be_is_named(tmp_path: Path) -> None:
+    """Without the advice to make room for it."""
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"Give another place, and begin"):
+        checkpoint.save(tmp_path / "file" / "c.pt", {})
+
+
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     checkpoint.save(path, CONTENT)

@@ -78,6 +78,7 @@ class Further(Outer):
         ({"pair": (0, 0.5)}, r"^pair is \(0, 0\.5\), each must be at least 1$"),
         ({"pair": (1, 1.0)}, r"^pair is \(1, 1\.0\), each must lie in \[0, 1\)$"),
         ({"gamma": None}, r"^gamma is None, it must lie in \[0, 1\)$"),
+        ({"gamma": "0.9"}, r"^gamma is '0\.9', it must be a number$"),
         ({"order": 1.5}, r"^order is 1\.5, it must be a whole number$"),
         ({"hidden": (8, 2.0)}, r"^hidden is \(8, 2\.0\), it must be a whole number$"),
     ],

@@ -7,6 +7,8 @@ from gymnasium.utils.env_checker import check_env
 
 from experiments.recording import behaviour
 from experiments.recording.behaviour import TaskEnv, Training
+from experiments.recording.environment import collect
+from mbrl.errors import ConfigError
 from mbrl.tasks import make
 from tests.experiments.recording.test_collect import generator, ignore
 
@@ -116,3 +118,11 @@ def test_parallel_episodes_are_in_the_order_in_which_they_began():
     run = behaviour.train(task, Training("PPO", 128, settings=settings, envs=2), ignore)
     assert len(run.replay) == 128
     assert bool(run.replay.ends[-1])
+
+
+def test_a_function_must_give_whole_numbers_for_discrete_actions():
+    task = make("CartPole-v1")
+    whole = collect(task, lambda obs, generator: torch.ones(len(obs)), 20).transitions
+    assert bool((whole.action == 1).all())
+    with pytest.raises(ConfigError, match=r"gave \[0\.5.*must give whole numbers"):
+        collect(task, lambda obs, generator: torch.full((len(obs),), 0.5), 20)
