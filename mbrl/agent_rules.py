@@ -6,6 +6,8 @@ from typing import Any
 from mbrl.errors import ConfigError
 from mbrl.types import Dataset, Spec
 
+LARGEST_SEED = 2**62  # torch takes 2^63, and seeds of parts lie somewhat above
+
 
 def require_arguments(name: str, spec: Any, config: Any, kind: type, seed: Any) -> None:
     """Raise `ConfigError` unless `spec` is a spec, `config` None or of the `kind` that the
@@ -20,8 +22,8 @@ def require_arguments(name: str, spec: Any, config: Any, kind: type, seed: Any) 
             f"the settings of {name} are a {kind.__name__} and it got {_shown(config)}; give "
             f"{kind.__name__}(...), or None for the defaults"
         )
-    if not isinstance(seed, Integral) or seed < 0:
-        raise ConfigError(f"seed is {seed!r}, it must be a whole number of at least 0")
+    if not isinstance(seed, Integral) or not 0 <= int(seed) < LARGEST_SEED:
+        raise ConfigError(f"seed is {seed!r}, it must be a whole number from 0 to 2^62")
 
 
 def require_dataset(dataset: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from mbrl import agent as shared
 from mbrl import checkpoint
-from mbrl.errors import DivergenceError
+from mbrl.errors import ConfigError, DivergenceError
 from mbrl.evaluation import evaluate
 from mbrl.progress import Progress
 from mbrl.records import Evaluations, MetricsFile
@@ -58,6 +58,8 @@ class Recorder:
         tensorboard: bool = True,
         sinks: Sequence[Sink] = (),
     ) -> None:
+        if every < 1:
+            raise ConfigError(f"every is {every}, it must be at least 1 step")
         self.folder, self.every = Path(folder), every
         self.folder.mkdir(parents=True, exist_ok=True)
         self.metrics = MetricsFile(self.folder / "metrics.csv")
@@ -78,6 +80,7 @@ class Recorder:
             self.model.append({"epoch": epoch, **self._time(), **values})
             self._events(values, epoch)
         elif event == "start":
+            self._require_own(agent)
             self._mark = (agent.step, time.perf_counter())
         elif event == "step":
             self.latest |= metrics
@@ -85,6 +88,15 @@ class Recorder:
                 self.write(agent)
         elif event == "end" and self._board is not None:
             self._board.close()  # with its thread; a later event opens a new file
+
+    def _require_own(self, agent: Trainable) -> None:
+        """Raise `ConfigError` where the folder has the metrics of an agent that was further."""
+        rows = self.metrics.rows()
+        if rows and int(rows[-1]["step"]) > agent.step:
+            raise ConfigError(
+                f"{self.metrics.path} goes to step {rows[-1]['step']} and the agent is at "
+                f"{agent.step}: it is another agent's; give the recorder another folder"
+            )
 
     def write(self, agent: Trainable) -> None:
         values = read(self.latest)

@@ -93,6 +93,16 @@ class Collector:
             seed=seed,
         )
 
+    def require_updates(self, steps: int) -> None:
+        """Raise `ConfigError` where nothing is learned in so many further `steps` of every copy."""
+        rows = self.rows + steps * self.envs
+        if 0 < rows <= self.learns_after and steps > 0:
+            raise ConfigError(
+                f"{steps} steps end after {rows} rows of experience, before the first update, "
+                f"which comes after {self.learns_after}: give more steps, or a smaller warm-up "
+                "(collection: warmup, frozen)"
+            )
+
     def collect(self, agent: Any) -> int:
         """One step of every copy; returns how many updates follow."""
         mask = self._mask(self.state)

@@ -35,6 +35,8 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, it must be at least 1")
+    if not 0 <= gamma <= 1:
+        raise ConfigError(f"gamma is {gamma}, it must lie in [0, 1]")
     task = as_task(task)
     if task.spec.max_episode_steps is None:
         raise ConfigError(no_limit(task.spec.task))

@@ -14,7 +14,11 @@ def as_batch(agent: Trainable, obs: Any) -> Tensor:
     """Raw observations [S] or [B, S], array or tensor, as a batch [B, S] for the policy. Raises
     `ConfigError` for another shape, and for numbers that are not finite: what a network answers to
     them means nothing."""
-    tensor = obs if isinstance(obs, Tensor) else torch.as_tensor(np.asarray(obs))
+    if np.ma.is_masked(obs):
+        raise ConfigError(
+            "obs has masked entries; fill them in as in the data that the agent learned from"
+        )
+    tensor = obs if isinstance(obs, Tensor) else torch.as_tensor(_numbers(obs))
     if tensor.ndim not in (1, 2) or tensor.shape[-1] != agent.spec.obs_dim:
         raise ConfigError(
             f"obs has shape {tuple(tensor.shape)}, task {agent.spec.task!r} needs "
@@ -30,6 +34,17 @@ def as_batch(agent: Trainable, obs: Any) -> Tensor:
             "the data that the agent learned from, or let something else act"
         )
     return tensor.reshape(-1, agent.spec.obs_dim)
+
+
+def _numbers(obs: Any) -> np.ndarray:
+    """A copy where torch takes none of it as it is: objects, and strides that run backwards."""
+    array = np.asarray(obs)
+    try:
+        return np.ascontiguousarray(array.astype(np.float64) if array.dtype.kind == "O" else array)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            "obs has entries that are no numbers; give a row as the agent's data have it"
+        ) from None
 
 
 def like_input(action: Tensor, obs: Any) -> Any:

@@ -1,6 +1,7 @@
 """Gymnasium's spaces as flat numbers: observations as one vector with a name for each entry, and
 which action spaces the algorithms take. What is not taken is refused with the way round it."""
 
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def goal_entries(names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """`goal` and `achieved` of a `Spec` whose observations have entries of these names: those of
     the keys desired_goal and achieved_goal, where there are as many of both; else none."""
     goal, achieved = (
-        tuple(i for i, name in enumerate(names) if name.split("[")[0] == key)
+        tuple(i for i, name in enumerate(names) if re.split(r"[\[/]", name)[0] == key)
         for key in ("desired_goal", "achieved_goal")
     )
     if not goal or len(goal) != len(achieved):

@@ -99,9 +99,20 @@ class EnsembleDynamics:
         continues an unfinished fit.
 
         `on_progress` is called after each epoch with `model/epoch`, `model/train_loss` and
-        `model/holdout_mse`. Raises `DataError` for fewer than 3 rows.
+        `model/holdout_mse`. Raises `DataError` for fewer than 3 rows, and for numbers that are not
+        finite.
         """
+        if not isinstance(data, Transitions):
+            raise DataError(
+                f"a world model is fitted to Transitions and got a {type(data).__name__}; give "
+                "dataset.transitions"
+            )
         data = data.with_known_next()
+        for name in ("obs", "action", "reward", "next_obs"):
+            if not bool(getattr(data, name).isfinite().all()):
+                raise DataError(
+                    f"{name} has entries that are not finite; fill them in, or drop the rows"
+                )
         if len(data) < 3:
             raise DataError(f"an ensemble needs at least 3 transitions, the data has {len(data)}")
         data = data.to(self._device)

@@ -41,6 +41,11 @@ class RolloutConfig(Settings):
             raise ConfigError(
                 f"stop is {self.stop!r} and stop_above {self.stop_above!r}; give both or neither"
             )
+        if self.penalty_weight > 0 and self.penalty is None:
+            raise ConfigError(
+                f"penalty_weight is {self.penalty_weight} and penalty None; name the measure that "
+                "it weighs with penalty"
+            )
         for name in (self.penalty, self.stop):
             if name is not None:
                 measure(name)

@@ -83,6 +83,14 @@ class BanditLearner(ABC):
 
     def update(self, rows: Rows) -> None:
         """Learn from rows, whoever decided. Raises `DataError` for rows that cannot be."""
+        rows = self.checked(rows)
+        count = len(rows.context)
+        weight = self.row_weights(count)
+        self.oracle.update(rows.context, rows.action, rows.reward, weight)
+        self.learned += count
+
+    def checked(self, rows: Rows) -> Rows:
+        """The rows as tensors. Raises `DataError` for rows that this learner cannot learn from."""
         rows = as_rows(rows)
         rows = rows._replace(context=self._known(rows.context))
         count = len(rows.context)
@@ -101,9 +109,7 @@ class BanditLearner(ABC):
                 f"actions lie in {int(rows.action.min())}..{int(rows.action.max())}, they must lie "
                 f"in 0..{self.actions - 1}"
             )
-        weight = self.row_weights(count)
-        self.oracle.update(rows.context, rows.action, rows.reward, weight)
-        self.learned += count
+        return rows
 
     def _known(self, context: Tensor) -> Tensor:
         """The contexts [B, D] in single precision. Raises `DataError` for others."""

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.bandits.base import BanditLearner, Rows, as_rows
+from algorithms.bandits.base import BanditLearner, Rows
 from algorithms.evaluation.bandit import LoggedDecisions
 from mbrl.errors import DataError
 
@@ -19,7 +19,7 @@ def progressive(learner: BanditLearner, log: Rows, batch: int = 1) -> LoggedDeci
     `algorithms.evaluation.bandit.evaluate`. The estimate is of the learner while it learns (the
     progressive value), and unbiased by `ipw` and `dr` since each row is weighted before it is
     learned. Raises `DataError` for probabilities that are none."""
-    log = as_rows(log)
+    log = learner.checked(log)
     require_probabilities(log.probability)
     parts: list[list[Tensor]] = [[], [], []]
     for rows in _batches(log, batch):
@@ -43,7 +43,7 @@ def rejection(learner: BanditLearner, log: Rows, generator: torch.Generator) -> 
     uniform decisions it is the replay of "Unbiased Offline Evaluation of Contextual-bandit-based
     News Article Recommendation Algorithms" (arXiv 1003.5956): the rows taken are distributed as if
     the learner had decided. Returns them, which may be none."""
-    log = as_rows(log)
+    log = learner.checked(log)
     require_probabilities(log.probability)
     least = log.probability.min()
     draws = torch.rand(len(log.action), generator=generator)

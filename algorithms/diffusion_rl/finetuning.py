@@ -55,6 +55,27 @@ Reward = Callable[[Tensor], Tensor]  # samples [B, ...] to [B]
 Prompts = Callable[[int, torch.Generator], Fixed | None]  # given entries of so many samples
 
 
+def checked(reward: Reward) -> Reward:
+    """`reward`, whose answers to samples [B, ...] become numbers [B]; `ConfigError` for answers of
+    another shape, and for those that are not finite."""
+
+    def finite(x: Tensor) -> Tensor:
+        value = torch.as_tensor(reward(x), device=x.device)
+        if value.shape != (len(x),):
+            raise ConfigError(
+                f"the reward of {len(x)} samples has shape {tuple(value.shape)}; give one number "
+                "for each, [B]"
+            )
+        if not bool(value.isfinite().all()):
+            row = int((~value.isfinite()).nonzero()[0])
+            raise ConfigError(
+                f"the reward of sample {row} is {float(value[row])}; it must be finite"
+            )
+        return value if value.is_floating_point() else value.to(x.dtype)
+
+    return finite
+
+
 @dataclass(frozen=True)
 class FinetuningConfig(Settings):
     """Settings of a fine-tuning. A round has `prompts` groups; the samples of a group have the same
@@ -150,7 +171,7 @@ class DiffusionFinetuning:
         self.config = config or FinetuningConfig()
         self.first = copy.deepcopy(network).requires_grad_(False)
         self.network = copy.deepcopy(network).requires_grad_(True)
-        self.shape, self.reward, self.prompts = shape, reward, prompts
+        self.shape, self.reward, self.prompts = shape, checked(reward), prompts
         self.device = next(self.network.parameters()).device
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate)
         self.generator = torch.Generator(self.device).manual_seed(seed + 83)

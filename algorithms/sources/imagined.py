@@ -222,6 +222,7 @@ def refit(model: EnsembleDynamics, data: Transitions, config: RefitConfig) -> No
     if model.fitted:
         model.refit(data, config.refit_epochs)
     else:
+        warn_of_ends(model, data)
         model.fit(data)
 
 
@@ -264,17 +265,21 @@ def dynamics(
 def fit_to_logged(
     model: EnsembleDynamics, dataset: Dataset, on_progress: Callable[[Metrics], None]
 ) -> None:
-    """Fit the model that a learner imagines with, and warn where logged episodes terminate and its
-    own never do."""
-    ended = int(dataset.transitions.terminated.sum())
+    """Fit the model that a learner imagines with to logged data."""
+    warn_of_ends(model, dataset.transitions)
+    model.fit(dataset.transitions, on_progress)
+
+
+def warn_of_ends(model: EnsembleDynamics, data: Transitions) -> None:
+    """Warn where episodes of the data terminate and imagined ones never do."""
+    ended = int(data.terminated.sum())
     if model.termination is None and ended > 0:
         warnings.warn(
-            f"{ended} logged episodes terminate and imagined ones do not (termination is 'never'): "
-            "what ended them is imagined to go on. Give the algorithm a model that knows it, "
-            "model=EnsembleDynamics(spec, termination=function)",
+            f"{ended} episodes of the data terminate and imagined ones do not (termination is "
+            "'never'): what ended them is imagined to go on. Give the algorithm a model that knows "
+            "it, model=EnsembleDynamics(spec, termination=function)",
             stacklevel=2,
         )
-    model.fit(dataset.transitions, on_progress)
 
 
 def require_ensemble(model: WorldModel, algorithm: str) -> EnsembleDynamics:

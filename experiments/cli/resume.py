@@ -7,6 +7,7 @@ import tyro
 
 from experiments.cli.run import show
 from experiments.runs import jobs
+from experiments.runs.training import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,6 @@ def main(arguments: list[str]) -> int:
     command = tyro.cli(Resume, args=arguments, prog="python -m experiments resume")
     job = jobs.job_in(command.folder)
     result = job.resume(quiet=command.quiet)
-    if job.kind == "run" and not command.quiet:
-        show(result, command.folder)
+    if isinstance(job, TrainingRun) and not command.quiet:
+        show(result, command.folder, online=job.settings.online)
     return 0

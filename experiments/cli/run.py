@@ -12,7 +12,7 @@ from algorithms import ALGORITHMS
 from experiments.runs import continuation, until_flat
 from experiments.runs import training as runs
 from experiments.runs import values as run_values
-from experiments.settings import RunSettings, from_file, preset_config
+from experiments.settings import CollectionSettings, RunSettings, from_file, preset_config
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 from mbrl.records import Evaluations
@@ -43,9 +43,15 @@ def main(arguments: list[str]) -> int:
         return 0 if not arguments or "-h" in arguments or "--help" in arguments else 2
     algorithm, data, *options = arguments
     require_algorithm(algorithm, data)
+    for name in (f.name for f in dataclasses.fields(CollectionSettings)):
+        option = f"--{name.replace('_', '-')}"
+        both = (option, f"--collection.{name.replace('_', '-')}")
+        if all(value_of(o, options) is not None for o in both):
+            raise ConfigError(f"{both[0]} and {both[1]} say the same; give one of them")
     command = run_command(algorithm, data, options)
     folder = command.out or default_folder(command.settings)
-    show(runs.start(command.settings, command.config, folder), folder)
+    result = runs.start(command.settings, command.config, folder)
+    show(result, folder, online=command.settings.online)
     return 0
 
 
@@ -116,13 +122,11 @@ def _last_values(folder: Path, console: Console) -> None:
         console.print(f"[{colour}]{values.sentence}[/]", soft_wrap=True)
 
 
-def show(result: dict[str, Any], folder: Path) -> None:
+def show(result: dict[str, Any], folder: Path, *, online: bool = False) -> None:
     """Print the outcome of the training run in `folder`."""
     console = Console()
-    console.print(
-        f"{result['step']} updates in {result['seconds']:.0f} s; run folder {folder}",
-        soft_wrap=True,
-    )
+    done = f"{result['step']} {'steps' if online else 'updates'} in {result['seconds']:.0f} s"
+    console.print(f"{done}; run folder {folder}", soft_wrap=True)
     if "until_flat" in result:
         console.print(until_flat.sentence(result["until_flat"], result["step"]), soft_wrap=True)
     if result["last_return_mean"] is not None:

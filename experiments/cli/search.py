@@ -17,10 +17,11 @@ from rich.console import Console
 
 from algorithms import ALGORITHMS
 from experiments.reports.grid import grid
-from experiments.runs import launchers
+from experiments.runs import folders, launchers
 from experiments.settings import merge
 from experiments.tables import plan, records, table
 from experiments.tables.plan import Block, Column, Plan, Row
+from mbrl import config as configs
 from mbrl.config import Count, CountOrZero, Seeds, Settings
 from mbrl.data.loading import require
 from mbrl.errors import ConfigError, install_command, unknown_name
@@ -83,12 +84,23 @@ class Search(Settings):
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
         require(self.data)
-        study = self._study()
-        launcher = launchers.launcher(self.launcher, self.workers, self.address)
-        with contextlib.closing(launcher):
-            status = self._search(study, suggest, launcher)
-        self._show(study)
+        self._require_names()
+        with folders.locked(self.out):
+            study = self._study()
+            launcher = launchers.launcher(self.launcher, self.workers, self.address)
+            with contextlib.closing(launcher):
+                status = self._search(study, suggest, launcher)
+            self._show(study)
         return status
+
+    def _require_names(self) -> None:
+        """Raise `ConfigError` for a hyperparameter that the algorithm does not have, before trials
+        are spent on it."""
+        config = plan.config_of(Column("", self.algorithm), self.data)
+        known = configs.flatten(configs.to_dict(config))
+        for name in map(name_of, self.ranges):
+            if not any(k == name or k.startswith(f"{name}.") for k in known):
+                raise unknown_name(f"hyperparameter of {self.algorithm}", name, known)
 
     @property
     def ranges(self) -> tuple[str, ...]:

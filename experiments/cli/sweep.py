@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from algorithms import ALGORITHMS
-from experiments.runs import launchers
+from experiments.runs import folders, launchers
 from experiments.settings import merge
 from experiments.tables import plan, table
 from experiments.tables.plan import Block, Column, Plan, Row, SweptHyperparameter
@@ -46,12 +46,13 @@ class Sweep(Settings):
     def main(self) -> int:
         sweep, refused = self._plan()
         self._require_own(sweep)
-        launcher = launchers.launcher(self.launcher, self.workers, self.address)
-        with contextlib.closing(launcher):
-            status = table.finish(
-                sweep, self.out, self.out / "runs", launcher, table.all_cells(sweep)
-            )
-        table.show(sweep, self.out, Console())
+        with folders.locked(self.out):
+            launcher = launchers.launcher(self.launcher, self.workers, self.address)
+            with contextlib.closing(launcher):
+                status = table.finish(
+                    sweep, self.out, self.out / "runs", launcher, table.all_cells(sweep)
+                )
+            table.show(sweep, self.out, Console())
         for label, reason in refused.items():
             Console(stderr=True).print(f"left out, {label}: {reason}", markup=False)
         return 1 if refused else status
@@ -74,8 +75,8 @@ class Sweep(Settings):
         for algorithm in self.algorithms:
             if algorithm not in ALGORITHMS:
                 raise unknown_name("algorithm", algorithm, ALGORITHMS)
-        for data in self.data:
-            require(data)
+        for name in self.data:
+            require(name)
         choices = [plan.parse_values(text) for text in self.set]
         columns: list[Column] = []
         swept_values: list[Any] = []
@@ -89,8 +90,8 @@ class Sweep(Settings):
                     config = merge(config, plan.nested(name, value))
                 column = Column(label, algorithm, config)
                 try:
-                    for data in self.data:
-                        plan.config_of(column, data)  # raises on impossible settings
+                    for dataset in self.data:
+                        plan.config_of(column, dataset)  # raises on impossible settings
                 except ConfigError as problem:
                     refused[label] = str(problem)
                 else:
@@ -98,7 +99,7 @@ class Sweep(Settings):
                     swept_values += values
         if not columns:
             raise ConfigError("; ".join(f"{label}: {text}" for label, text in refused.items()))
-        rows = tuple(Row(data, data, self.steps) for data in self.data)
+        rows = tuple(Row(name, name, self.steps) for name in self.data)
         swept = None
         numeric = all(isinstance(v, int | float) for v in swept_values)
         if numeric and len(choices) == 1 and len(self.algorithms) == 1:

@@ -174,9 +174,25 @@ def _checked(function: Any, spec: Spec) -> Behaviour:
                 f"the policy gave actions of shape {tuple(action.shape)} for {len(obs)} "
                 f"observations of {spec.task!r}; it must give {shape}"
             )
+        if not spec.discrete:
+            require_bounds(action, spec)
         return action
 
     return act
+
+
+def require_bounds(action: Tensor, spec: Spec) -> None:
+    """Raise `ConfigError` for actions [B, A] of a policy that lie outside of the task's bounds."""
+    low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
+    slack = 1e-5 * (high - low)  # rounding of a bound
+    outside = ~((action >= low - slack) & (action <= high + slack))
+    if bool(outside.any()):
+        row, entry = outside.nonzero()[0].tolist()
+        raise ConfigError(
+            f"the policy gave {float(action[row, entry]):g} for entry {entry} of an action of "
+            f"{spec.task!r}, whose bounds are {spec.action_low[entry]:g} and "
+            f"{spec.action_high[entry]:g}; clip its actions"
+        )
 
 
 def named_policy(name: str) -> Any:

@@ -242,7 +242,7 @@ def _train(
         assert source.task is not None
         collector = agent.collector(source.task)
         if not content and isinstance(collector, Collector):
-            _require_updates(collector, steps - agent.step)
+            collector.require_updates(steps - agent.step)
     # Every second evaluation: a policy is kept only where its score is known.
     every = 2 * evaluation_interval(settings)
     keeper = PolicyKeeper(folder / "policies", every=every, last=steps)
@@ -285,16 +285,6 @@ def _train(
     if chooses and source.dataset is not None:
         selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
     return result | {"chooses": chooses}
-
-
-def _require_updates(collector: Collector, steps: int) -> None:
-    """Raise `ConfigError` where a run in a task would end before its first update."""
-    if steps * collector.envs <= collector.learns_after:
-        raise ConfigError(
-            f"the run ends after {steps * collector.envs} rows of experience, before its first "
-            f"update, which comes after {collector.learns_after}: raise --steps, or lower "
-            "--collection.warmup (or --collection.frozen)"
-        )
 
 
 def _stateful_parts(

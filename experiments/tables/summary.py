@@ -62,8 +62,10 @@ class BlockSummary:
         return [np.array(getattr(self.entry(row, column), kind)) for row in self.block.rows]
 
     def complete(self, column: Column) -> bool:
-        """Whether every row has at least one finished seed."""
-        return all(self.entry(row, column).last for row in self.block.rows)
+        """Whether every row has at least one finished seed with a score; runs on data whose task is
+        not known have none."""
+        last = (self.entry(row, column).last for row in self.block.rows)
+        return all(len(scores) > 0 and not np.isnan(scores).all() for scores in last)
 
 
 def records_of(block: BlockSummary) -> dict[str, list[dict[str, Any]]]:

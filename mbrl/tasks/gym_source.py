@@ -197,6 +197,11 @@ def _copies(env: Any) -> Maker:
 
 
 def _checked(env: Any, name: str) -> Any:
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise ConfigError(
+            f"{name} made a {type(env).__name__}; give one environment, several copies are made of "
+            "it here"
+        )
     if not isinstance(env, gymnasium.Env):
         raise TaskError(
             f"{name} made a {type(env).__name__}, which is no gymnasium.Env; an environment of the "

@@ -241,12 +241,17 @@ class GymTask:
                 f"truncated, info), got {len(answer) if isinstance(answer, tuple) else answer!r}"
             )
         obs, reward, terminated, truncated, info = answer
-        gain = np.asarray(reward, dtype=np.float64)
-        if gain.size != 1 or not np.isfinite(gain).all():
-            raise TaskError(f"{self._maker.name}{when}: the reward is {reward}, not a number")
+        gain = np.asarray(reward)
+        if gain.size != 1 or gain.dtype.kind not in "fiub" or not np.isfinite(gain).all():
+            raise TaskError(f"{self._maker.name}{when}: the reward is {reward!r}, not a number")
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, bool | np.bool_) and not (
+                np.size(flag) == 1 and flag in (0, 1)
+            ):
+                raise TaskError(f"{self._maker.name}{when}: {name} is {flag!r}, not True or False")
         copy.stepped += 1
         flat = self._flatten(copy, obs, when)
-        return flat, float(gain.reshape(())), bool(terminated), bool(truncated), info
+        return flat, float(gain.reshape(-1)[0]), bool(terminated), bool(truncated), info
 
     def _flatten(self, copy: Copy, obs: Any, when: str) -> np.ndarray:
         flat = self._flat(obs, when)

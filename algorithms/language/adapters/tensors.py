@@ -9,6 +9,7 @@ from torch import Tensor
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Estimate, Recipe, estimate
 from mbrl.policy_gradient import loss as objective
+from mbrl.policy_gradient import recipe as recipe_called
 from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY, Option, check_shapes
 from mbrl.policy_gradient.axes.option import missing as missing_in
 from mbrl.training import Metrics
@@ -20,7 +21,7 @@ SINGLE = ("entropy", "sum_prob_squared", "policy_version", "disagreement", "acti
 
 
 def advantages(
-    recipe: Recipe,
+    recipe: Recipe | str,
     reward: Tensor,
     mask: Tensor,
     prompt: Sequence[Hashable] | Tensor | None = None,
@@ -39,6 +40,7 @@ def advantages(
 
     Raises `ConfigError` that names what the recipe needs and is not there, or has another shape.
     """
+    recipe = by_name(recipe)
     t = trajectories(mask, reward, prompt, truncated, fields)
     require(recipe, of_advantages(recipe), t)
     for name in needs(of_loss(recipe)) - needs(of_advantages(recipe)) - {"groups.prompt"}:
@@ -53,7 +55,7 @@ def advantages(
 
 
 def loss(
-    recipe: Recipe,
+    recipe: Recipe | str,
     log_prob: Tensor,
     advantage: Tensor,
     mask: Tensor,
@@ -75,6 +77,7 @@ def loss(
 
     Raises `ConfigError` that names what the recipe needs and is not there, or has another shape.
     """
+    recipe = by_name(recipe)
     given = dict(fields or {}) | {"log_probs.old": log_prob.detach() if old is None else old}
     if reference is not None:
         given["log_probs.reference"] = reference
@@ -92,6 +95,10 @@ def loss(
     kept = t.mask.to(log_prob.dtype) if weight is None else weight * t.mask
     advantage = torch.where(t.mask, advantage, torch.zeros_like(advantage))
     return objective(recipe, log_prob, t, Estimate(advantage, kept), entropy)
+
+
+def by_name(recipe: Recipe | str) -> Recipe:
+    return recipe_called(recipe) if isinstance(recipe, str) else recipe
 
 
 def trajectories(
@@ -137,9 +144,10 @@ def trajectories(
     return t
 
 
-def numbers(reward: Tensor) -> Tensor:
+def numbers(reward: Tensor | Sequence[float]) -> Tensor:
     """Rewards in single precision at least: sums and squares of whole numbers and of half precision
     are not what is meant. Raises `ConfigError` where one is not finite."""
+    reward = torch.as_tensor(reward)
     reward = reward if reward.dtype == torch.float64 else reward.float()
     if not bool(reward.isfinite().all()):
         row = int((~reward.isfinite()).nonzero()[0, 0])
@@ -212,7 +220,10 @@ def require(recipe: Recipe, options: Iterable[Option], t: Trajectories) -> None:
         lacking |= {f"groups.{key}" for key in keys}
     if lacking:
         suited = ", ".join(map(str, recipe.requirements)) or "data with these fields"
+        place = (
+            "Give `reference`" if lacking == {"log_probs.reference"} else "Put them into `fields`"
+        )
         raise ConfigError(
             f"recipe {recipe.name} needs {', '.join(sorted(lacking))}, which are not given; it is "
-            f"for: {suited}. Put them into `fields`"
+            f"for: {suited}. {place}"
         )

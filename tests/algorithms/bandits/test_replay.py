@@ -90,3 +90,17 @@ def test_probabilities_that_are_none_are_refused(bad: float) -> None:
     with pytest.raises(DataError, match="log the probability"):
         rejection(learner, rows, torch.Generator())
     assert np.isfinite(learner.learned) and learner.learned == 0
+
+
+@pytest.mark.parametrize("use", [progressive, rejection])
+def test_a_log_that_cannot_be_is_refused_before_it_is_gone_through(use) -> None:
+    learner, given = EpsilonGreedy(1, 3, EpsilonGreedyConfig(oracle=RIDGE)), log(5, 0)
+    extra = [torch.Generator()] if use is rejection else []
+    for changed, text in (
+        ({"action": given.action + 3}, r"must lie in 0\.\.2"),
+        ({"reward": given.reward[:3]}, "rows have shapes"),
+        ({"reward": 10 * given.reward + 5}, "scale them by their range"),
+    ):
+        with pytest.raises(DataError, match=text):
+            use(learner, given._replace(**changed), *extra)
+    assert learner.learned == 0

@@ -110,6 +110,7 @@ def test_rewards_of_any_kind_of_number_count_the_same() -> None:
     mask, prompt = torch.ones(4, 2), [torch.tensor(i) for i in (0, 0, 1, 1)]
     for name in ("grpo", "dr_grpo", "cispo"):
         right, _ = advantages(recipe(name), torch.tensor([300.0, 0, 0, 1]), mask, [0, 0, 1, 1])
+        torch.testing.assert_close(advantages(name, [300, 0, 0, 1], mask, prompt)[0], right)
         for kind in (torch.int64, torch.float16, torch.float64):
             reward = torch.tensor([300, 0, 0, 1]).to(kind)
             found, _ = advantages(recipe(name), reward, mask, prompt)
