@@ -85,7 +85,7 @@ class RunSettings(Settings):
     algorithm: tyro.conf.Suppress[str]  # name in `python -m experiments list`
     data: tyro.conf.Suppress[str]  # a dataset, a file, or (to learn online) a task id
     task: str | None = None  # the task that a file belongs to, for its bounds and evaluations
-    steps: Count | None = None  # updates; None: the preset's
+    steps: Count | None = None  # updates, in a task steps of each copy; None: the preset's
     # share of the episodes that nothing is learned from, to value the policy on (`value`)
     holdout: Share = 0.0
     seed: CountOrZero = 0  # seed of weights, batches and model

@@ -136,7 +136,7 @@ def test_a_failing_environment_loses_nothing_computed(here: Path, capsys) -> Non
 
 def test_a_resumed_run_says_that_episodes_were_lost(here: Path, capsys) -> None:
     words = ["run", "sac", ROVER, "--steps", "90", "--learner.batch-size", "8", "--eval-every", "0"]
-    words += ["--final-episodes", "2", "--out", "run"]
+    words += ["--final-episodes", "2", "--collection.warmup", "5", "--out", "run"]
     from mbrl import callbacks
 
     class Stop(callbacks.PolicyKeeper):
@@ -325,3 +325,19 @@ def test_an_update_leaves_masked_actions_out(name: str) -> None:
     without = batch._replace(action_mask=None, next_action_mask=None)
     unmasked = agent.learner.update(without, 0)
     assert max(abs(float(value)) for value in unmasked.values()) > 20.0
+
+
+def test_what_would_learn_nothing_or_act_outside_of_the_bounds_is_refused(here, capsys) -> None:
+    words = ["run", "sac", ROVER, "--eval-every", "0", "--final-episodes", "1", "--out", "run"]
+    assert main([*words, "--steps", "50", "--collection.warmup", "50"]) == 2
+    assert "before the first update" in " ".join(capsys.readouterr().err.split())
+    assert not (here / "run").exists()
+    assert main([*words, "--steps", "50", "--envs", "4", "--collection.envs", "2"]) == 2
+    assert "--envs and --collection.envs say the same" in capsys.readouterr().err
+    agent = lr.SAC(lr.make(ROVER).spec)
+    with pytest.raises(ConfigError, match="before the first update, which comes after 100"):
+        agent.learn(ROVER, 50)
+    with pytest.raises(ConfigError, match=r"gave 50 for entry 0 .*clip its actions"):
+        collect(ROVER, lambda obs, generator: torch.full((len(obs), 1), 50.0), steps=10)
+    with pytest.raises(ConfigError, match="gamma is 2"):
+        lr.evaluate(agent, ROVER, 1, gamma=2.0)

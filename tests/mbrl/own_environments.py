@@ -115,8 +115,11 @@ class Wrong(gymnasium.Env):
             "bounds": good | {"b": np.array(7, np.float32)},
             "missing": {"a": good["a"]},
             "reward": good,
+            "flag": good,
+            "word": good,
             "number": good | {"a": np.array([0, np.nan], np.float32)},
         }[self.how]
 
     def step(self, action):
-        return self._obs(True), float("nan") if self.how == "reward" else 0.0, False, False, {}
+        reward = {"reward": float("nan"), "word": "1"}.get(self.how, 0.0)
+        return self._obs(True), reward, "False" if self.how == "flag" else False, False, {}

@@ -8,7 +8,8 @@ import torch
 
 import mbrl.callbacks
 from algorithms import BC, BCConfig
-from mbrl.callbacks import Checkpointer, read
+from mbrl.callbacks import Checkpointer, Recorder, read
+from mbrl.errors import ConfigError
 
 
 def test_metrics_are_read_from_host_and_device() -> None:
@@ -69,3 +70,13 @@ def test_a_callback_that_returns_true_ends_the_training(pendulum) -> None:
 
     agent.fit(pendulum, 10, callbacks=[ends, note])
     assert agent.step == 3 and seen == [("start", 0), *(("step", k) for k in (1, 2, 3)), ("end", 3)]
+
+
+def test_a_folder_has_the_metrics_of_one_agent(pendulum, tmp_path: Path) -> None:
+    first, second = (BC(pendulum.spec, BCConfig(hidden=(8,))) for _ in range(2))
+    first.fit(pendulum, 4, callbacks=[Recorder(tmp_path, every=2)])
+    first.fit(pendulum, 4, callbacks=[Recorder(tmp_path, every=2)])  # which goes on
+    with pytest.raises(ConfigError, match=r"goes to step 8 and the agent is at 0"):
+        second.fit(pendulum, 4, callbacks=[Recorder(tmp_path, every=2)])
+    with pytest.raises(ConfigError, match="every is 0"):
+        Recorder(tmp_path, every=0)

@@ -80,6 +80,10 @@ def test_environments_of_gymnasium_robotics_have_goals() -> None:
     made = Spec.from_spaces(spaces.Dict(keys), box, task="t")
     assert (made.goal, made.achieved, made.obs_dim) == ((2, 3), (0, 1), 8)
     assert not Spec.from_spaces(spaces.Dict({"desired_goal": box}), box, task="t").goal
+    parts = spaces.Dict({"x": spaces.Box(-1, 1, (1,)), "y": spaces.Box(-1, 1, ())})
+    nested = keys | {"achieved_goal": parts, "desired_goal": parts}
+    made = Spec.from_spaces(spaces.Dict(nested), box, task="t")
+    assert (made.goal, made.achieved, made.obs_dim) == ((2, 3), (0, 1), 8)
     pytest.importorskip("gymnasium_robotics", reason="gymnasium-robotics is not installed")
     task = make("gymnasium_robotics:PointMaze_UMaze-v3", max_episode_steps=5)
     assert (task.spec.goal, task.spec.achieved) == ((2, 3), (0, 1))

@@ -85,6 +85,8 @@ def test_halt_ends_the_task_with_its_own_reward() -> None:
     assert short.truncated[0].tolist() == [False, False, False, True]
     with pytest.raises(ConfigError, match="name the measure"):
         HaltingRollout(halt_reward=-1.0)
+    with pytest.raises(ConfigError, match=r"penalty_weight is 0\.5 and penalty None"):
+        RolloutConfig(penalty_weight=0.5)
 
 
 def test_penalty_is_subtracted() -> None:

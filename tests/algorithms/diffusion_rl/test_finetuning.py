@@ -200,3 +200,16 @@ def test_a_state_of_other_settings_is_refused() -> None:
     state = tuning().state_dict()
     with pytest.raises(ConfigError, match="other settings: eta"):
         tuning(eta=0.1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS)
+def test_rewards_that_are_no_numbers_are_refused(settings: dict[str, Any]) -> None:
+    for reward, text in (
+        (lambda x: total(x).log().sqrt(), "it must be finite"),
+        (lambda x: total(x)[:, None], r"give one number for each, \[B\]"),
+    ):
+        own = DiffusionFinetuning(
+            Network(), (2,), reward, None, FinetuningConfig(**SMALL | settings), seed=0
+        )
+        with pytest.raises(ConfigError, match=text):
+            own.update()

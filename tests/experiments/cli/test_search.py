@@ -208,3 +208,13 @@ def test_searches_that_would_mislead_are_refused(options: dict, text: str) -> No
         search.Search("bc", "pendulum/expert", **options)
     if "gamma" in text:
         search.Search("bc", "pendulum/expert", objective="score", **options)
+
+
+def test_a_misspelt_hyperparameter_costs_no_trial(tmp_path: Path) -> None:
+    for names, text in (
+        ("learning_rat=log:1e-4:1e-2", "'learning_rat': did you mean 'learning_rate'"),
+        ("learner.eta=0:1", "'learner.eta'"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            search.Search("bc", "pendulum/medium", (names,), out=tmp_path / "found").main()
+    assert not (tmp_path / "found").exists()

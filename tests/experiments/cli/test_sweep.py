@@ -73,3 +73,15 @@ def test_data_without_a_task_have_estimates_in_place_of_scores(pendulum, tmp_pat
     folders.write_json(folder / "config.json", described)
     jobs.resume(folder, quiet=True)
     assert jobs.seconds(folder) > 0.9 * first
+
+
+def test_a_sweep_over_data_without_a_task_has_a_table_too(
+    pendulum, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
+    spec = dataclasses.replace(pendulum.spec, task="Kitchen-v0", reference_returns=None)
+    save_npz(dataclasses.replace(pendulum, spec=spec), tmp_path / "kitchen.npz")
+    options = ["--algorithms", "bc", "td3_bc", "--data", str(tmp_path / "kitchen.npz")]
+    assert sweep.main([*options, "--steps", "5", "--out", str(tmp_path / "s")]) == 0
+    assert "--fqe-steps 2500 gives estimates" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "s" / "table.md").exists()

@@ -228,6 +228,13 @@ def test_a_failure_names_environment_and_step_and_frees_the_copies() -> None:
     bad = make(functools.partial(Wrong, "reward"))
     with pytest.raises(TaskError, match="the reward is nan"):
         bad.step(bad.reset(1, Generator().manual_seed(0)), torch.zeros(1, dtype=torch.int64))
+    for how, text in (
+        ("flag", "terminated is 'False', not True or False"),
+        ("word", "reward is '1'"),
+    ):
+        bad = make(functools.partial(Wrong, how))
+        with pytest.raises(TaskError, match=f"at step 1 .*{text}"):
+            bad.step(bad.reset(1, Generator().manual_seed(0)), torch.zeros(1, dtype=torch.int64))
     bad = make(functools.partial(Wrong, "number"))
     with pytest.raises(TaskError, match=r"at step 1 .*entry 1 of the observation is nan"):
         bad.step(bad.reset(1, Generator().manual_seed(0)), torch.zeros(1, dtype=torch.int64))
