@@ -228,7 +228,7 @@ class Agent(ABC, Generic[B]):
         logged data, if there are any. (A file of an agent that has not acted yet does not hold
         them: after `load`, call `prepare(dataset)` first.) `collection` None: as the algorithm has
         it. Raises `ConfigError` for a negative `steps`, and for a share of logged rows where the
-        algorithm's batches cannot have one, or there are none; and where all steps are warm-up."""
+        algorithm's batches cannot have one, or there are none."""
         require_steps(steps)
         if collection is not None:
             self.source.collection = collection
@@ -236,7 +236,7 @@ class Agent(ABC, Generic[B]):
         require_fit(self.spec, task.spec)
         collector = self.collector(task)
         if isinstance(collector, Collector):
-            collector.require_updates(steps)
+            collector.warn_of_warmup(steps)
         try:
             train(self, self.step + steps, self._shown(steps, callbacks), collector)
         finally:

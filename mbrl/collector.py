@@ -93,14 +93,15 @@ class Collector:
             seed=seed,
         )
 
-    def require_updates(self, steps: int) -> None:
-        """Raise `ConfigError` where nothing is learned in so many further `steps` of every copy."""
+    def warn_of_warmup(self, steps: int) -> None:
+        """Warn where nothing is learned in so many further `steps` of every copy."""
         rows = self.rows + steps * self.envs
         if 0 < rows <= self.learns_after and steps > 0:
-            raise ConfigError(
-                f"{steps} steps end after {rows} rows of experience, before the first update, "
-                f"which comes after {self.learns_after}: give more steps, or a smaller warm-up "
-                "(collection: warmup, frozen)"
+            warnings.warn(
+                f"nothing is learned: {steps} steps end after {rows} rows of experience, and the "
+                f"first update comes after {self.learns_after}. Give more steps, or a smaller "
+                "warm-up (collection: warmup, frozen)",
+                stacklevel=3,
             )
 
     def collect(self, agent: Any) -> int:

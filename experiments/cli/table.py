@@ -7,25 +7,23 @@ from typing import Literal
 
 import tyro
 
-from mbrl.config import Count, CountOrZero, Settings
-
 
 @dataclass(frozen=True)
-class Table(Settings):
+class Table:
     """Run the cells of a table that have no record, and write the table. The same command continues
     one that was stopped."""
 
     name: tyro.conf.Positional[str]  # in experiments/tables/definitions, or the path of a file
     run: bool = True  # --no-run: only write the table from its records
-    workers: Count = 2  # jobs side by side, one thread each
+    workers: int = 2  # jobs side by side, one thread each
     launcher: Literal["local", "ray"] = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
     folder: Path = Path("runs/tables")  # of the run folders; for Ray on a shared file system
-    seeds: Count | None = None  # only this many of the first seeds
+    seeds: int | None = None  # only this many of the first seeds
     blocks: tuple[str, ...] = ()  # only blocks whose titles begin with these (R1 R2)
     only: tuple[str, ...] = ()  # only these columns
     strict: bool = False  # also repeat cells whose data have changed
-    check: CountOrZero = 0  # instead: repeat this many random recorded cells, and compare
+    check: int = 0  # instead: repeat this many random recorded cells, and compare
 
     def main(self) -> int:
         from rich.console import Console  # imported here, so that `--help` is fast
@@ -33,7 +31,11 @@ class Table(Settings):
         from experiments.runs.launchers import Local, launcher
         from experiments.tables import plan, records
         from experiments.tables.table import check, choose, finish, show
+        from mbrl import config
 
+        config.check(vars(self), {"workers": config.Count, "check": config.CountOrZero})
+        if self.seeds is not None:
+            config.check({"seeds": self.seeds}, {"seeds": config.Count})
         table, console = plan.load(self.name), Console()
         home = records.home(self.name)
         chosen = choose(table, self.seeds, self.only, self.blocks)

@@ -242,7 +242,7 @@ def _train(
         assert source.task is not None
         collector = agent.collector(source.task)
         if not content and isinstance(collector, Collector):
-            collector.require_updates(steps - agent.step)
+            collector.warn_of_warmup(steps - agent.step)
     # Every second evaluation: a policy is kept only where its score is known.
     every = 2 * evaluation_interval(settings)
     keeper = PolicyKeeper(folder / "policies", every=every, last=steps)
