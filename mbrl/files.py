@@ -2,9 +2,12 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from mbrl.errors import ConfigError
 
 
 @contextlib.contextmanager
@@ -29,3 +32,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.fsync(folder)  # or the new name itself may be lost
     finally:
         os.close(folder)
+
+
+def require_writable(path: Path) -> None:
+    """Raise `ConfigError` where a file cannot be made in the folder of `path`, before work is done
+    for it; makes the folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as problem:
+        raise ConfigError(
+            f"{path} cannot be written ({problem.strerror}); give another file with --out"
+        ) from None

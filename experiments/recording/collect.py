@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import re
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,6 +54,7 @@ from mbrl.data import data_home, from_arrays, load, save_npz
 from mbrl.data.cards import Card, Tier, all_cards, cards_dir
 from mbrl.data.readers.files import file_hash
 from mbrl.errors import ConfigError, DataError, TaskError, unknown_name
+from mbrl.files import require_writable
 from mbrl.tasks import Task, is_task, make
 from mbrl.tasks.experts import expert
 from mbrl.types import Dataset, Provenance, Transitions
@@ -243,7 +243,9 @@ def collect_task(command: Collect, console: Console) -> Path:
     path = command.out or data_home() / "recorded" / f"{file}.npz"
     if path.suffix != ".npz":
         raise ConfigError(f"--out {path}: of a task it is the file; end the name in .npz")
-    _require_new(path, command.overwrite)
+    if path.exists() and not command.overwrite:
+        raise ConfigError(f"{path} exists; give another --out, or --overwrite to replace it")
+    require_writable(path)
     words = ["python -m experiments collect", command.family, "--policy", chosen]
     words += ["--greedy"] * command.greedy + [f"--noise {command.noise}"] * (command.noise > 0)
     words += [
@@ -262,21 +264,6 @@ def collect_task(command: Collect, console: Console) -> Path:
     )
     console.print(f"  {path}; use that path wherever a dataset is named", soft_wrap=True)
     return path
-
-
-def _require_new(path: Path, overwrite: bool) -> None:
-    """Raise `ConfigError` where the file is there, or cannot be written, before anything is
-    recorded for it."""
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path} exists; give another --out, or --overwrite to replace it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as problem:
-        raise ConfigError(
-            f"{path} cannot be written ({problem.strerror}); give another file with --out"
-        ) from None
 
 
 def _of_policy(

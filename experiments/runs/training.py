@@ -241,8 +241,7 @@ def _train(
     if source.dataset is None:
         assert source.task is not None
         collector = agent.collector(source.task)
-        if not content and isinstance(collector, Collector):
-            collector.warn_of_warmup(steps - agent.step)
+        _warn_of_warmup(collector, content, steps - agent.step)
     # Every second evaluation: a policy is kept only where its score is known.
     every = 2 * evaluation_interval(settings)
     keeper = PolicyKeeper(folder / "policies", every=every, last=steps)
@@ -285,6 +284,12 @@ def _train(
     if chooses and source.dataset is not None:
         selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
     return result | {"chooses": chooses}
+
+
+def _warn_of_warmup(collector: Any, content: dict[str, Any], steps: int) -> None:
+    """Of a run that begins; one that goes on was told."""
+    if not content and isinstance(collector, Collector):
+        collector.warn_of_warmup(steps)
 
 
 def _stateful_parts(
