@@ -2,6 +2,7 @@
 other, whose observations are flat vectors."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import gymnasium
@@ -65,10 +66,11 @@ class GymTask:
         self._maker = maker(source, options)
         name = self._maker.name
         check_dtype(name, dtype)
-        if copies < 1 or (max_episode_steps is not None and max_episode_steps < 1):
+        limits = (copies, 1 if max_episode_steps is None else max_episode_steps)
+        if not all(isinstance(limit, Integral) and limit >= 1 for limit in limits):
             raise ConfigError(
                 f"{name}: copies is {copies} and max_episode_steps {max_episode_steps}; both must "
-                "be at least 1"
+                "be whole numbers of at least 1"
             )
         self.device, self.dtype = torch.device(device), dtype
         self.copies = copies if self._maker.most is None else 1

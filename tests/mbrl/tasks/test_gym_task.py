@@ -307,3 +307,9 @@ def test_a_file_can_call_environments_alone(
     assert sys.modules["of_others"].calls == []
     assert make_for(make("of_others:declared", speed=0.3).spec).spec.task_options == {"speed": 0.3}
     assert make_for(spec).spec == spec
+
+
+@pytest.mark.parametrize("limit", ["abc", "0", "2.5"])
+def test_a_limit_that_is_no_number_of_steps_is_named(limit: str) -> None:
+    with pytest.raises(ConfigError, match=r"max_episode_steps .*whole numbers of at least 1"):
+        make(f"CliffWalking-v1,max_episode_steps={limit}")
