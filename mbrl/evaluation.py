@@ -1,5 +1,6 @@
 """Evaluation in the real task: fixed start states, all episodes side by side, every return kept."""
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ def evaluate(
     `task` a task, an id, a gymnasium environment, or a function that makes one. The first n starts
     of a longer evaluation are not those of a shorter one; compare equal counts.
     """
-    if episodes < 1:
-        raise ConfigError(f"episodes is {episodes}, it must be at least 1")
+    if not isinstance(episodes, Integral) or episodes < 1:
+        raise ConfigError(f"episodes is {episodes!r}, it must be a whole number of at least 1")
     if not 0 <= gamma <= 1:
         raise ConfigError(f"gamma is {gamma}, it must lie in [0, 1]")
     task = as_task(task)

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from numbers import Integral
 from typing import Any, TypeVar
 
 from mbrl.agent import Agent
@@ -33,9 +34,14 @@ def fit_many(
     little, and `python -m experiments sweep` with processes is the faster way. `callbacks` makes
     those of an agent. Where one fails the others finish, and its error is raised then and names its
     place; Ctrl-C stops all after their present update. Raises `ConfigError` for one agent given
-    twice, a negative `steps` or a dataset of another task.
+    twice, a negative `steps`, no number of `workers`, or a dataset of another task.
     """
     require_steps(steps)
+    if not isinstance(agents, Sequence):
+        kind = type(agents).__name__
+        raise ConfigError(f"agents is one {kind}; give a list of agents: [IQL(spec, seed=0), ...]")
+    if workers is not None and (not isinstance(workers, Integral) or workers < 1):
+        raise ConfigError(f"workers is {workers!r}, it must be a whole number of at least 1")
     if len({id(agent) for agent in agents}) < len(agents):
         raise ConfigError("an agent is given twice; each needs to be an object of its own")
     for agent in agents:

@@ -339,5 +339,7 @@ def test_what_would_learn_nothing_or_act_outside_of_the_bounds_is_refused(here, 
         agent.learn(ROVER, 50)
     with pytest.raises(ConfigError, match=r"gave 50 for entry 0 .*clip its actions"):
         collect(ROVER, lambda obs, generator: torch.full((len(obs), 1), 50.0), steps=10)
+    with pytest.raises(ConfigError, match="episodes is 'many', it must be a whole number"):
+        lr.evaluate(agent, ROVER, "many")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="gamma is 2"):
         lr.evaluate(agent, ROVER, 1, gamma=2.0)

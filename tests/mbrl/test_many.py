@@ -51,4 +51,9 @@ def test_what_cannot_be_trained_is_refused() -> None:
         fit_many([agent], DATASET, -1)
     with pytest.raises(ConfigError, match="differ"):
         fit_many([agent], load("hopper/medium"), 1)
+    with pytest.raises(ConfigError, match="agents is one EDAC; give a list"):
+        fit_many(agent, DATASET, 1)  # type: ignore[arg-type]
+    for workers in (0, -1, 1.5):
+        with pytest.raises(ConfigError, match=f"workers is {workers}"):
+            fit_many([agent], DATASET, 1, workers=workers)  # type: ignore[arg-type]
     assert fit_many([], DATASET, 1) == []
