@@ -54,7 +54,7 @@ QUICK = ["--eval-every", "0", "--final-episodes", "2", "--no-tensorboard"]
     ("words", "printed"),
     [
         (["run", "quantile_iql", "pendulum/medium", "--steps", "20", *QUICK], "20 updates"),
-        (["run", "sac", "Thermostat-v0", "--steps", "130", *QUICK], "130 updates"),
+        (["run", "sac", "Thermostat-v0", "--steps", "130", *QUICK], "130 steps"),
         (["data", "check", "thermostat/random"], "thermostat/random"),
         (["run", "td3_bc", "thermostat/random", "--steps", "20", *QUICK], "20 updates"),
         (["explain", "grpo_wide"], "clip(rho, 1 - 0.2, 1 + 0.4)"),

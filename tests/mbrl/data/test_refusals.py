@@ -66,7 +66,7 @@ def test_an_impossible_spec_is_refused(changes, match):
 
 def test_options_of_another_type_are_refused():
     refused("spec is 3; give a Spec or the id of a task", spec=3)
-    refused("horizon is 100", horizon="100")
+    refused("horizon is '100', it must be a number", horizon="100")
     refused("horizon is -3", horizon=-3)
     refused("action_high", action_low=-1.0, action_high=np.inf)
 
