@@ -21,6 +21,8 @@ from mbrl.film import film
 from mbrl.sb3 import load_model
 from mbrl.tasks import Task
 
+UNSEEN = {"max_episode_steps", "threads"}  # options of a task that no picture shows
+
 
 @dataclass(frozen=True)
 class Evaluate(Settings):
@@ -47,7 +49,14 @@ class Evaluate(Settings):
             return self._offline()
         torch.set_num_threads(self.threads)
         agent, title, task = self._sb3() if self.sb3 is not None else self._agent()
-        name, spec = task.spec.task, task.spec if self.sb3 is not None else agent.spec
+        spec = task.spec if self.sb3 is not None else agent.spec
+        options = {k: v for k, v in task.spec.task_options.items() if k not in UNSEEN}
+        name = ",".join([task.spec.task, *(f"{k}={v}" for k, v in options.items())])
+        if self.film is not None and options:
+            raise ConfigError(
+                f"--film draws gymnasium's plain {task.spec.task}, and the task is {name}; leave "
+                "it out"
+            )
         returns = evaluate(
             agent, task, self.episodes, seed=self.seed, deterministic=not self.stochastic
         )
@@ -55,7 +64,7 @@ class Evaluate(Settings):
         error = float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else 0.0
         if self.film is not None:
             film(
-                agent, name, self.film, episodes=self.film_episodes, seed=self.seed,
+                agent, task.spec.task, self.film, episodes=self.film_episodes, seed=self.seed,
                 deterministic=not self.stochastic,
             )  # fmt: skip
         if self.out is not None:

@@ -94,6 +94,11 @@ def test_command_line_from_recording_to_going_online(here: Path, capsys) -> None
     assert main(["evaluate", "run", "--episodes", "3"]) == 0
     assert f"in {MODULE}:Rover" in capsys.readouterr().out
     assert main(["evaluate", "run", "--task", f"{MODULE}:Rover,max_episode_steps=3"]) == 0
+    changed = ["evaluate", "run", "--task", f"{ROVER},sticky_actions=0.5", "--episodes", "2"]
+    assert main(changed) == 0
+    assert "sticky_actions=0.5" in capsys.readouterr().out
+    assert main([*changed, "--film", "run.gif"]) == 2
+    assert "draws gymnasium's plain" in " ".join(capsys.readouterr().err.split())
     for name, text in [
         ("Pendulum-v1", "agent and task differ"),
         ("Foo-v1", "nor registered with gymnasium"),
