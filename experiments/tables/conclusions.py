@@ -8,7 +8,12 @@ from scipy import stats
 
 from experiments.studies import few_steps as few
 from experiments.studies import window_quality as quality
-from experiments.tables import bandit_conclusions, budget_conclusions, cascade_conclusions
+from experiments.tables import (
+    bandit_conclusions,
+    budget_conclusions,
+    cascade_conclusions,
+    goal_conclusions,
+)
 from experiments.tables import language_conclusions as language
 from experiments.tables.records import Record
 from experiments.tables.summary import Summary, records_of
@@ -251,6 +256,7 @@ def _first(known: list[tuple[int, str]]) -> str:
 
 
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
+    "goals": goal_conclusions.goals,
     "against_grpo": language.against_grpo,
     "detectable": language.detectable,
     "power": language.power,
