@@ -32,7 +32,7 @@ def goals(summary: Summary) -> list[str]:
                 values.setdefault(data, {})[learner] = by_seed
     lines = []
     for first, second in PAIRS:
-        told = []
+        parts = []
         for name in NUMBERS:
             each = []
             for known in values.values():
@@ -42,7 +42,7 @@ def goals(summary: Summary) -> list[str]:
                     each.append(float(np.mean([ours[s][name] - theirs[s][name] for s in both])))
             if len(each) > 1:
                 at = statistics.confidence_interval(np.array(each), statistics.mean)
-                told.append(f"{name} {span(at)}")
-        if told:
-            lines.append(f"{first} less {second} over {len(each)} datasets: {', '.join(told)}.")
+                parts.append(f"{name} {span(at)}")
+        if parts:
+            lines.append(f"{first} less {second} over {len(each)} datasets: {', '.join(parts)}.")
     return lines
