@@ -237,11 +237,7 @@ def _train(
     own = own_callbacks.load_all(settings.callback)
     recorder = open_recorder(settings, folder)
     evaluator = _evaluator(settings, source, folder, steps, recorder, progress)
-    collector = None
-    if source.dataset is None:
-        assert source.task is not None
-        collector = agent.collector(source.task)
-        _warn_of_warmup(collector, content, steps - agent.step)
+    collector = _collector(agent, source, content, steps)
     # Every second evaluation: a policy is kept only where its score is known.
     every = 2 * evaluation_interval(settings)
     keeper = PolicyKeeper(folder / "policies", every=every, last=steps)
@@ -286,10 +282,16 @@ def _train(
     return result | {"chooses": chooses}
 
 
-def _warn_of_warmup(collector: Any, content: dict[str, Any], steps: int) -> None:
-    """Of a run that begins; one that goes on was told."""
+def _collector(agent: Any, source: Source, content: dict[str, Any], steps: int) -> Any:
+    """What acts in the task of a run that has one, else None. A run that begins is warned where it
+    ends in its warm-up."""
+    if source.dataset is not None:
+        return None
+    assert source.task is not None
+    collector = agent.collector(source.task)
     if not content and isinstance(collector, Collector):
-        collector.warn_of_warmup(steps)
+        collector.warn_of_warmup(steps - agent.step)
+    return collector
 
 
 def _stateful_parts(

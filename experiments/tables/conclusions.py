@@ -13,6 +13,7 @@ from experiments.tables import (
     budget_conclusions,
     cascade_conclusions,
     goal_conclusions,
+    row_conclusions,
 )
 from experiments.tables import language_conclusions as language
 from experiments.tables.records import Record
@@ -257,6 +258,7 @@ def _first(known: list[tuple[int, str]]) -> str:
 
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "goals": goal_conclusions.goals,
+    "differences": row_conclusions.differences,
     "against_grpo": language.against_grpo,
     "detectable": language.detectable,
     "power": language.power,
