@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mbrl.native.adam import Adam, AdamW
 from mbrl.networks import step
 
 # A loss at inputs and targets of every member, and its gradients in these parameters.
@@ -147,5 +148,5 @@ def _optimiser(network: Any, config: Any) -> torch.optim.Optimizer:
     rest: list[nn.Parameter] = [*network.mlp.biases, *network.mlp.scales, *network.mlp.shifts]
     rest += [p for p in (network.low, network.high) if p.requires_grad]
     groups.append({"params": rest, "weight_decay": 0.0})
-    kind = torch.optim.AdamW if config.decoupled_decay else torch.optim.Adam
+    kind = AdamW if config.decoupled_decay else Adam
     return kind(groups, lr=config.learning_rate, fused=True)

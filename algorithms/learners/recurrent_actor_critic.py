@@ -22,6 +22,7 @@ from mbrl.config import (
     Widths,
 )
 from mbrl.errors import ConfigError
+from mbrl.native.adam import Adam
 from mbrl.networks import ActionScale, EnsembleMLP, descend, polyak_update, target_copy
 from mbrl.networks.policies import squashed_log_prob
 from mbrl.networks.recurrent import (
@@ -274,7 +275,7 @@ class RecurrentActorCritic:
         self.optimisers: dict[str, torch.optim.Optimizer] = {
             "policy": self._adam(self.policy.encoder, self.policy.head),
             "critic": self._adam(self.critic.encoder, self.critic.heads),
-            "alpha": torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, fused=True),
+            "alpha": Adam([self.log_alpha], lr=config.alpha_lr, fused=True),
         }
 
     def _adam(self, encoder: nn.Module, heads: nn.Module) -> torch.optim.Optimizer:
@@ -282,7 +283,7 @@ class RecurrentActorCritic:
             {"params": list(encoder.parameters()), "lr": self.config.encoder_lr},
             {"params": list(heads.parameters()), "lr": self.config.head_lr},
         ]
-        return torch.optim.Adam(groups, fused=True)
+        return Adam(groups, fused=True)
 
     def draw(self, tape: Tape, generator: torch.Generator) -> Tape:
         """The tape with the random draws an update needs."""

@@ -1,4 +1,4 @@
-"""Whole networks as one function each of autograd, and Adam, in the compiled library."""
+"""Whole networks as one function each of autograd, in the compiled library."""
 
 import ctypes
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mbrl.native.build import library
-from mbrl.native.structs import NetworkStruct, adam_struct, addresses
+from mbrl.native.structs import NetworkStruct, addresses
 
 ACTIVATIONS = ("relu", "leaky_relu", "tanh", "silu", "gelu")  # by their number in networks.h
 OF_INPUTS = ("silu", "gelu")  # whose derivative is not a function of their value
@@ -172,36 +172,3 @@ class Pass(torch.autograd.Function):
         loaded.backward_pass(ctypes.byref(call))
         del kept
         return dx, None, None, *gradients
-
-
-def adam_step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> bool:
-    """A step of Adam or AdamW with `gradients` for its parameters in their order; False, and
-    nothing done, where it has no moments yet or is another optimiser."""
-    if torch.compiler.is_compiling():
-        return False
-    loaded, groups = library(), optimiser.param_groups
-    if loaded is None or type(optimiser) not in (torch.optim.Adam, torch.optim.AdamW):
-        return False
-    parameters = [p for group in groups for p in group["params"]]
-    states = [optimiser.state.get(p) for p in parameters]
-    if not all(states) or any(g["amsgrad"] or g["maximize"] for g in groups):
-        return False
-    if not all(
-        t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
-        for t in (*parameters, *gradients)
-    ):
-        return False
-    decoupled, begin = type(optimiser) is torch.optim.AdamW, 0
-    for group in groups:
-        part = slice(begin, begin + len(group["params"]))
-        begin = part.stop
-        mine = [s for s in states[part] if s]
-        loaded.adam_steps(
-            _Int(len(mine)),
-            (_Int * len(mine))(*[p.numel() for p in parameters[part]]),
-            addresses(parameters[part]),
-            addresses(gradients[part]),
-            *(addresses([s[name] for s in mine]) for name in ("exp_avg", "exp_avg_sq", "step")),
-            ctypes.byref(adam_struct(group, decoupled=decoupled)),
-        )
-    return True

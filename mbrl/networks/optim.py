@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from mbrl.native import passes
+from mbrl.native.adam import Adam, adam_step
 
 
 def adam(parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
     """Adam in one fused kernel."""
-    return torch.optim.Adam(parameters, lr=lr, fused=True)
+    return Adam(parameters, lr=lr, fused=True)
 
 
 def descend(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float | None = None) -> None:
@@ -32,7 +32,7 @@ def clipped(gradients: Sequence[Tensor], most: float) -> list[Tensor]:
 
 def step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> None:
     """One step of `optimiser` with these gradients of its parameters, in their order."""
-    if passes.adam_step(optimiser, gradients):
+    if adam_step(optimiser, gradients):
         return
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for p, gradient in zip(parameters, gradients, strict=True):

@@ -10,6 +10,7 @@ import pytest
 import algorithms
 import longreach
 from mbrl.evaluation import evaluate
+from mbrl.native.build import library
 from mbrl.tasks import make
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +65,7 @@ def test_the_front_door_has_every_algorithm_when_it_is_asked_for() -> None:
     assert python("-c", code).stdout.split() == [longreach.__version__, "False"]
 
 
+@pytest.mark.long
 def test_folders_of_the_librarys_names_disturb_no_child_process(tmp_path: Path) -> None:
     for name in ("experiments", "algorithms", "mbrl"):
         (tmp_path / name).mkdir()
@@ -92,3 +94,19 @@ def test_a_foreign_mbrl_is_named_with_the_remedy(module: str, tmp_path: Path) ->
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError") and str(foreign) in last and "pip uninstall" in last
+
+
+@pytest.mark.skipif(library() is None, reason="no C++ compiler")
+def test_a_run_begins_without_pytorchs_compiler() -> None:
+    code = """
+import sys
+import torch
+from mbrl.networks import optim
+p = torch.ones(3, requires_grad=True)
+optimiser = optim.adam([p], 0.1)
+optim.descend(optimiser, (p * p).sum())
+optimiser.load_state_dict(optimiser.state_dict())
+print("torch._dynamo" in sys.modules, p.tolist())
+"""
+    done = python("-c", code)
+    assert done.stdout.split()[0] == "False", done.stdout + done.stderr

@@ -1,0 +1,68 @@
+"""Steps of the compiled Adam against PyTorch's."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mbrl.native.adam import KINDS, Adam, AdamW, adam_step
+from mbrl.native.build import library
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_adam_is_that_of_pytorch(kind: type[torch.optim.Optimizer], decay: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.randn(n, generator=draw).requires_grad_() for n in (1, 15, 16, 1000)]
+    copies = copy.deepcopy(weights)
+
+    def made(kind: Any, parameters: list[Tensor]) -> torch.optim.Optimizer:
+        groups = [{"params": parameters[:3], "weight_decay": decay}, {"params": parameters[3:]}]
+        optimiser: torch.optim.Optimizer = kind(groups, lr=3e-3, betas=(0.8, 0.99), eps=1e-6)
+        return optimiser
+
+    decoupled = issubclass(kind, torch.optim.AdamW)
+    ours, theirs = (
+        made(kind, weights),
+        made(torch.optim.AdamW if decoupled else torch.optim.Adam, copies),
+    )
+    for step in range(20):
+        gradients = [torch.randn(len(w), generator=draw) * 10.0 ** (step % 5 - 3) for w in weights]
+        for c, g in zip(copies, gradients, strict=True):
+            c.grad = g.clone()
+        assert adam_step(ours, gradients)
+        theirs.step()
+    torch.testing.assert_close(weights, copies, rtol=1e-5, atol=1e-6)
+    assert ours.state[weights[0]]["step"] == 20
+
+
+def test_other_optimisers_are_left_to_pytorch() -> None:
+    weights = [torch.ones(3).requires_grad_()]
+    for optimiser in (torch.optim.Adam(weights, amsgrad=True), torch.optim.SGD(weights, 0.1)):
+        weights[0].grad = torch.ones(3)
+        optimiser.step()
+        assert not adam_step(optimiser, [torch.ones(3)])
+
+
+@pytest.mark.parametrize(("own", "theirs"), [(Adam, torch.optim.Adam), (AdamW, torch.optim.AdamW)])
+def test_states_are_exchanged_with_pytorchs(own: Any, theirs: Any) -> None:
+    """Groups, moments and steps, in both directions; the next step is then the same."""
+    draw = torch.Generator().manual_seed(0)
+    start = torch.randn(5, generator=draw)
+    first, second = (start.clone().requires_grad_() for _ in range(2))
+    mine, other = own([first], lr=1e-2), theirs([second], lr=3e-3)
+    gradient = torch.randn(5, generator=draw)
+    assert adam_step(mine, [gradient])
+    with torch.no_grad():
+        second.copy_(first)
+    other.load_state_dict(copy.deepcopy(mine.state_dict()))
+    for p, optimiser in ((first, mine), (second, other)):
+        p.grad = gradient.clone()
+        optimiser.step()
+    torch.testing.assert_close(first, second)
+    mine.load_state_dict(other.state_dict())
+    assert mine.param_groups[0]["lr"] == 1e-2 and mine.state[first]["step"] == 2
