@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.errors import ConfigError
+from mbrl.native import unet
 
 GROUPS = 8  # of the U-Net's group normalisation
-# Features from which convolutions gain by bfloat16 where a processor multiplies it. Narrower ones
-# lose more by conversions than products save.
+# Features from which PyTorch's convolutions gain by bfloat16 where a processor multiplies it.
+# Narrower ones lose more by conversions than products save.
 WIDE = 64
 
 
@@ -94,7 +95,7 @@ class TemporalUNet(nn.Module):
                 f"width is {width}, it must be a multiple of {GROUPS}; levels is {levels}, it must "
                 "be at least 1"
             )
-        self.embedding = NoiseEmbedding(width)
+        self.width, self.embedding = width, NoiseEmbedding(width)
         sizes = [width * 2**i for i in range(levels)]
         self.down, self.up = nn.ModuleList(), nn.ModuleList()
         before = features
@@ -117,6 +118,9 @@ class TemporalUNet(nn.Module):
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         embedded, h = self.embedding(c), x.mT[:, :, None]
+        if unet.computes(x, self, self.width):
+            parts = [part for stage in (*self.down, *self.up) for part in stage]
+            return unet.forward(x, embedded, parts, self.out, len(self.down))
         skipped: list[Tensor] = []
         for index, stage in enumerate(self.down):
             if index > 0:

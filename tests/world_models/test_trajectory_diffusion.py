@@ -335,7 +335,7 @@ def test_wide_networks_sample_and_learn_in_bfloat16_where_it_is_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data, noise = linear_process(20), torch.Generator()
-    plain = TrajectoryDiffusion(SPEC, small(width=64, levels=1, updates=3))
+    plain = TrajectoryDiffusion(SPEC, small(width=128, levels=1, updates=3))
     plain.fit(data)
     exact = plain.windows(8, noise.manual_seed(0))
     x, sigma = torch.randn(4, 4, plain.tokens.size), torch.full((4,), 0.3)
