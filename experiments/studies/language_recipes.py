@@ -1,5 +1,6 @@
 """Every recipe that is available on text tasks, from the same warm starts at the same budget."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ EXTRA: dict[str, dict[str, Any]] = {
 }
 
 
+@functools.cache
 def takes(recipe: str, task: str) -> bool:
     """Whether training on `task` provides all that `recipe` needs."""
     extra = EXTRA.get(recipe, {})

@@ -163,7 +163,8 @@ def test_the_number_of_steps_is_drawn() -> None:
     assert set(counts) == {3, 4, 5, 6, 7}
 
 
-@pytest.mark.parametrize("start", [pytest.param("noise", marks=pytest.mark.long), "noised"])
+@pytest.mark.long
+@pytest.mark.parametrize("start", ["noise", "noised"])
 def test_two_modes_need_a_start_that_knows_of_them(start: str) -> None:
     """From noise alone the least loss is at the mean of all actions, 0; from a mixture of action
     and noise samples go to either side."""

@@ -103,6 +103,7 @@ def test_temperature_follows_the_entropy_of_the_balances() -> None:
         assert np.sign(float(made.log_alpha.detach())) == sign  # it began at 0
 
 
+@pytest.mark.long
 def test_the_balance_is_greedier_where_data_are_worse() -> None:
     """A bandit with two states. In the first every logged action is the best one; in the second
     one in ten is, and cloning would miss it."""

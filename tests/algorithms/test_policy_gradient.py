@@ -79,6 +79,7 @@ def test_recipes_learn_to_answer(name: str, discrete: bool) -> None:
     assert evaluate(agent, task, 200).mean() > 3.8
 
 
+@pytest.mark.long
 def test_ppo_learns_in_mujoco() -> None:
     """To keep a pole up for longer than the first policy's 24 steps."""
     task = make("InvertedPendulum-v5")

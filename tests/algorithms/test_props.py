@@ -50,6 +50,7 @@ def sampling_error(agent: PolicyGradient, steps: int) -> float:
     return float((share[seen] * (share[seen] / law[seen]).log()).sum())
 
 
+@pytest.mark.long
 def test_data_look_more_like_the_policy_than_its_own_draws() -> None:
     """Eight rounds of four draws: the divergence of the empirical shares from the policy, mean over
     policies and seeds (of a policy's own 32 draws it is about 3 / 64)."""

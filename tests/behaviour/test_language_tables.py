@@ -218,6 +218,7 @@ def test_rows_of_another_name_are_refused() -> None:
         studies.rows_of("language_recipes", "every")
 
 
+@pytest.mark.long
 def test_figures_hold_the_records(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     values = [{n: float(draw.uniform()) for n in (*staleness.SHOWN, "signal")} for _ in range(3)]

@@ -158,6 +158,7 @@ def test_a_lead_must_be_sure_and_not_negligible(leads, expected, decided, monkey
     assert bool(choice.halted) == (decided == "model")
 
 
+@pytest.mark.long
 def test_data_with_action_masks_are_solved_and_valued(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")

@@ -223,7 +223,9 @@ def test_an_online_run_in_mujoco_resumes_exactly(tmp_path: Path) -> None:
     assert_same_runs(tmp_path / "whole", folder)
 
 
-@pytest.mark.parametrize("algorithm", ["mbpo", "pets", "coplanner"])
+@pytest.mark.parametrize(
+    "algorithm", ["mbpo", "coplanner", pytest.param("pets", marks=pytest.mark.long)]
+)
 def test_online_runs_with_a_model_resume_exactly(algorithm: str, tmp_path: Path) -> None:
     """Killed while it acts, inside a refit of the model, and between the updates of a step."""
     config = build_config(algorithm, CONFIGS[algorithm])

@@ -118,7 +118,9 @@ def normal_scores(generator: np.random.Generator, seeds: int, tasks: int) -> np.
     return level + spread * generator.standard_normal((seeds, tasks))
 
 
-@pytest.mark.parametrize(("seeds", "tasks"), [(3, 1), (5, 1), (5, 12)])
+@pytest.mark.parametrize(
+    ("seeds", "tasks"), [(3, 1), (5, 1), pytest.param(5, 12, marks=pytest.mark.long)]
+)
 def test_confidence_interval_covers(seeds: int, tasks: int) -> None:
     """1,000 tables of few seeds: the mean and the IQM are inside 92 to 98 times in a hundred; the
     percentile bootstrap of so few seeds falls short."""

@@ -281,6 +281,7 @@ def test_targets_in_units_of_the_residual() -> None:
     assert model.target_scale.std[:-1].numpy() == pytest.approx(rest.std(0), rel=1e-3)
 
 
+@pytest.mark.long
 def test_rewards_of_the_state_reached_are_sharper() -> None:
     """r = -log(|s'_0| + 0.01), a peak that an output of the dynamics blurs."""
     spec, data = linear_world(3000)

@@ -99,6 +99,7 @@ def test_weights_and_value_are_the_exact_ones(end: float) -> None:
     assert found.value - found.low == pytest.approx(found.high - found.value)
 
 
+@pytest.mark.long
 def test_datasets_side_by_side_have_nothing_in_common() -> None:
     """Of different lengths, the shorter one padded; what the other holds does not matter."""
     world = World(3, 0.1)

@@ -71,6 +71,7 @@ def exact(probability: float) -> float:
     return float((mean[0] + stay * mean[1]) / (1 - stay**2))
 
 
+@pytest.mark.long
 def test_the_logged_policys_value_is_exact_and_its_interval_is_of_the_right_width():
     data = world(episodes=600)  # a standard error of 0.036
     config = FQEConfig(steps=1500, gamma=GAMMA, tau=0.1, hidden=(32,), resamples=20)
@@ -86,7 +87,9 @@ def test_the_logged_policys_value_is_exact_and_its_interval_is_of_the_right_widt
     assert 0.4 < fit.resampled[1].std(ddof=1) / np.std(others, ddof=1) < 2.5
 
 
-@pytest.mark.parametrize(("action", "word"), [(1, "better"), (0, "worse")])
+@pytest.mark.parametrize(
+    ("action", "word"), [(1, "better"), pytest.param(0, "worse", marks=pytest.mark.long)]
+)
 def test_verdicts_of_a_better_and_a_worse_policy(action, word):
     data = world(episodes=300, probability=0.7)
     config = ValuationConfig(steps=1500, gamma=GAMMA, hidden=(32,), dice_steps=0)

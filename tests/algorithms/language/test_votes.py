@@ -30,6 +30,7 @@ def torn(count: int, votes: int, seed: int) -> VotePool:
     return pool_of(rows)
 
 
+@pytest.mark.long
 def test_sure_questions_get_fewer_answers_and_the_budget_is_spent() -> None:
     pool = torn(40, 32, 0)
     even = voted(pool, "uniform", 6, draws=4)

@@ -35,6 +35,7 @@ def test_a_single_axis_is_one_panel(tmp_path: Path) -> None:
     assert (tmp_path / "one.png").stat().st_size > 0
 
 
+@pytest.mark.long
 def test_memory_is_that_of_a_process_that_does_nothing_else() -> None:
     """The larger dataset of the whole workload shows, whatever this process holds."""
     small = memory.peak_of("td3_bc_small", 0.05, quick=True)

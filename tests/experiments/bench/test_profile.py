@@ -10,6 +10,7 @@ from experiments.bench import profile as bench_profile
 from mbrl.native.build import library
 
 
+@pytest.mark.long
 def test_the_profile_says_where_the_time_goes(tmp_path, capsys):
     out = tmp_path / "r.json"
     arguments = ["bench", "--quick", "--profile", "--workloads", "recurrent", "--out", str(out)]

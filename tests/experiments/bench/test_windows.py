@@ -12,6 +12,7 @@ from experiments.bench import workloads as bench_workloads
 from world_models import TrajectoryDiffusion
 
 
+@pytest.mark.long
 def test_products_of_a_window_are_counted_and_fewer_steps_compared(tmp_path, capsys):
     """Of a U-Net of one level, 8 wide: two convolutions of width 3 over 32 steps, and the layers of
     the noise level; two steps of Heun's method are three evaluations."""

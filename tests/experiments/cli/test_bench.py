@@ -13,7 +13,7 @@ from experiments.bench import measure
     "names",
     [
         pytest.param(list(measure.WORKLOADS), marks=pytest.mark.long, id="all"),
-        pytest.param(["sac_small", "model_fit", "rollout_single"], id="some"),
+        pytest.param(["sac_small", "rollout_single"], id="some"),
     ],
 )
 def test_quick_measures_workloads_and_writes_a_record(names, tmp_path, capsys):

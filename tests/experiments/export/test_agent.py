@@ -30,7 +30,9 @@ from tests.algorithms.test_algorithms import build
 from tests.small import CONFIGS, REPRESENTATIVE, takes
 
 # Others have the policies of SAC and of BC.
-KINDS_OF_POLICY = set(REPRESENTATIVE) - {"cql", "edac", "wsrl", "mbpo", "morel", "gcbc"}
+KINDS_OF_POLICY = set(REPRESENTATIVE) - {
+    "cql", "iql", "sac", "edac", "wsrl", "mbpo", "morel", "pgd", "gcbc", "smore", "shac",
+}  # fmt: skip
 KINDS = [
     pytest.param(name, kind, marks=[] if name in KINDS_OF_POLICY else pytest.mark.long)
     for name in ALGORITHMS

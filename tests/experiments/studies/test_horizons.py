@@ -107,6 +107,7 @@ def test_cells_with_the_same_training_share_it(tmp_path: Path) -> None:
         assert record["shared_seconds"] == pytest.approx(jobs.seconds(fit) + jobs.seconds(run))
 
 
+@pytest.mark.long
 def test_a_cell_whose_model_cannot_be_fitted_fails(tmp_path: Path) -> None:
     values = {"data": "pendulum/medium-replay", "config": SMALL, "steps": 20, "episodes": 2}
     create("horizons", values, 0, tmp_path / "cell", tmp_path / "home")

@@ -8,6 +8,7 @@ from experiments.studies import solve_choice
 TINY = {"steps": 3, "updates": 20, "resamples": 2, "episodes": 4, "data": "reacher/expert"}
 
 
+@pytest.mark.long
 def test_the_score_chosen_is_that_of_one_of_the_portfolio(tmp_path):
     outcome = solve_choice.measure(solve_choice.DEFAULTS | TINY, 0, tmp_path)
     v, curves = outcome.values, outcome.curves

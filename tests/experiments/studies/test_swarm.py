@@ -16,6 +16,7 @@ SMALL = {
 }
 
 
+@pytest.mark.long
 def test_a_cell_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language_training, "MOST", 20)
     monkeypatch.setattr(swarm, "WIDTHS", (8, 16))

@@ -64,6 +64,7 @@ def test_a_shift_a_wider_spread_and_other_actions() -> None:
     assert drift(other).drifted == ("u",)
 
 
+@pytest.mark.long
 def test_a_large_sample_does_not_make_a_small_difference_a_drift() -> None:
     """The p-value alone would."""
     reference, new = dataset(60_000), dataset(60_000, seed=1, shift=0.05)

@@ -96,6 +96,7 @@ def test_official_friction_hopper() -> None:
     assert float(result.obs.max()) < 2e-6 and float(result.reward.max()) < 1e-6
 
 
+@pytest.mark.long
 @OFFICIAL
 def test_official_patients_over_whole_episodes() -> None:
     """From the first observation alone, and the hour of 24 that fits: readings, rewards, ends."""

@@ -116,7 +116,9 @@ def test_swapping_blocks_with_their_goals_swaps_the_result() -> None:
         assert torch.equal(one.reward, two.reward)
 
 
-@pytest.mark.parametrize(("count", "least"), [(1, 1.0), (2, 0.9), (3, 0.7)])
+@pytest.mark.parametrize(
+    ("count", "least"), [(1, 1.0), (2, 0.9), pytest.param(3, 0.7, marks=pytest.mark.long)]
+)
 def test_what_the_planner_solves(count: int, least: float) -> None:
     task = make(f"PushBlocks-{count}-v0")
     state = task.reset(30, torch.Generator().manual_seed(0))

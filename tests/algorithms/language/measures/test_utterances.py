@@ -123,6 +123,7 @@ def test_a_policy_waits_for_critics(monkeypatch: pytest.MonkeyPatch) -> None:
         assert moved == [round_ >= 2, True]
 
 
+@pytest.mark.long
 def test_critics_find_the_values_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a task of one turn, where half of the digits are right: V is the policy's success."""
     monkeypatch.setattr(utterances, "STEPS", 60)

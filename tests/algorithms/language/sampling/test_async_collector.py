@@ -162,6 +162,7 @@ def test_a_record_gives_the_same_updates_again(
         replay.collect(again)
 
 
+@pytest.mark.long
 def test_fifty_stops_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped at any moment and taken up from the last state that was saved."""
     monkeypatch.setitem(tasks.TASKS, "digits", Digits())

@@ -72,6 +72,7 @@ def test_the_next_question_is_the_one_with_the_largest_gain() -> None:
     assert fresh.counts.tolist() == [[0, 1], [0, 0], [2, 0]]
 
 
+@pytest.mark.long
 def test_allocation_beats_uniform_at_equal_samples() -> None:
     """Agreement with the true majority of 300 questions at 6 answers each on average."""
     law, gained = questions(300, 1), []
