@@ -58,6 +58,7 @@ class Convolution(nn.Module):
         self.conv = nn.Conv1d(in_dim, out_dim, kernel)
         self.noise = None if noise is None else nn.Linear(noise, out_dim)
         self.norm = nn.GroupNorm(GROUPS, out_dim)
+        self.laid = unet.Laid()
 
     def forward(self, x: Tensor, embedded: Tensor) -> Tensor:
         if self.more:
@@ -115,12 +116,17 @@ class TemporalUNet(nn.Module):
         self.out = nn.Conv1d(before, features, 1)
         initialise(self, generator)
         side_by_side(self)
+        self.all = tuple(self.parameters())
+        self.parts = [part for stage in (*self.down, *self.up) for part in stage]
+
+    def is_compiled(self, x: Tensor) -> bool:
+        """Whether the compiled library makes this pass."""
+        return unet.computes(x, self.all, self.width)
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         embedded, h = self.embedding(c), x.mT[:, :, None]
-        if unet.computes(x, self, self.width):
-            parts = [part for stage in (*self.down, *self.up) for part in stage]
-            return unet.forward(x, embedded, parts, self.out, len(self.down))
+        if self.is_compiled(x):
+            return unet.forward(x, embedded, self.parts, self.out, len(self.down))
         skipped: list[Tensor] = []
         for index, stage in enumerate(self.down):
             if index > 0:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from mbrl.config import Count, Finite, Fraction, NonNegative, Positive, Settings, Several, Share
 from mbrl.errors import ConfigError, unknown_name
-from mbrl.native import unet
 from mbrl.networks import polyak_update
 from mbrl.precision import takes_bfloat16
 from mbrl.types import Spec, Trajectories, Transitions
@@ -225,8 +224,8 @@ class TrajectoryDiffusion:
         """D(x; sigma) [B, L, F] of the averaged weights, x standardised, sigma [B]; without
         gradients in products of bfloat16 where `mbrl.precision` allows them and they are faster."""
         network = self.average
-        compiled = unet.computes(x, network, self.config.width)
-        if self.in_bfloat16 and not compiled and not torch.is_grad_enabled():
+        rounds = self.in_bfloat16 and not torch.is_grad_enabled()
+        if rounds and not network.is_compiled(x):  # type: ignore[operator]
             network = self.sampling_network()
         return precondition(network, x, sigma)
 

@@ -38,8 +38,8 @@ def sampling(
 
     def work(quick: bool) -> float:
         made = model(quick)
-        x = torch.zeros(1, config.length, made.tokens.size)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        x = torch.zeros(1, config.length, made.tokens.size, requires_grad=True)  # by PyTorch
+        with FlopCounterMode(display=False) as counter:
             made.denoise(x, torch.ones(1))
         evaluations = SAMPLERS[sampler]().evaluations(2 if quick else steps)
         return 1e-9 * float(counter.get_total_flops()) * evaluations

@@ -30,10 +30,23 @@ class _Pass(ctypes.Structure):
     )
 
 
-def computes(x: Tensor, network: nn.Module, width: int) -> bool:
+class Laid:
+    """Weights [out, in, kernel] as [kernel, in, out] in memory, laid out anew when they changed."""
+
+    def __init__(self) -> None:
+        self.of: tuple[int, int] | None = None
+        self.weight = torch.empty(0)
+
+    def out(self, weight: Tensor) -> Tensor:
+        now = (weight.data_ptr(), weight._version)
+        if now != self.of:
+            self.of, self.weight = now, weight.permute(2, 1, 0).contiguous()
+        return self.weight
+
+
+def computes(x: Tensor, parameters: Sequence[Tensor], width: int) -> bool:
     """Whether the library does this pass of a network with `width` features at the first level:
     float32 on the CPU without gradients; not while a graph is recorded for a compiler."""
-    parameters = list(network.parameters())
     return (
         width <= WIDEST
         and x.device.type == "cpu"
@@ -48,7 +61,7 @@ def forward(
     x: Tensor, embedded: Tensor, parts: Sequence[Any], out: nn.Conv1d, levels: int
 ) -> Tensor:
     """What a U-Net makes of windows `x` [B, L, F] and the embedded noise [B, D]: `parts` are its
-    convolutions in the order of use, each with `conv`, `norm`, and `noise` or None."""
+    convolutions in the order of use, each with `conv`, `norm`, `laid`, and `noise` or None."""
     loaded = library()
     assert loaded is not None
     x, result = x.contiguous(), torch.empty(x.shape)
@@ -81,7 +94,7 @@ def forward(
 def _convolution(part: Any, embedded: Tensor, kept: list[Tensor]) -> _Convolution:
     """The struct of a convolution; `kept` takes the tensors that it refers to."""
     outputs, inputs, kernel = part.conv.weight.shape
-    weight = part.conv.weight.permute(2, 1, 0).contiguous()
+    weight = part.laid.out(part.conv.weight)
     noise = None if part.noise is None else part.noise(embedded).contiguous()
     tensors = (weight, part.conv.bias, noise, part.norm.weight, part.norm.bias)
     kept += [t for t in tensors if t is not None]

@@ -1,5 +1,6 @@
 """The compiled U-Net against PyTorch's operations in double precision."""
 
+import copy
 import ctypes
 from collections.abc import Iterator
 
@@ -42,7 +43,7 @@ def test_windows_are_those_of_double_precision(
 ) -> None:
     network, exact = pair(width, levels)
     x, c = inputs(count, length)
-    assert unet.computes(x, network, width) and not unet.computes(x.double(), exact, width)
+    assert network.is_compiled(x) and not exact.is_compiled(x.double())
     found, true = network(x, c), exact(x.double(), c.double())
     assert found.shape == x.shape
     torch.testing.assert_close(found.double(), true, rtol=1e-4, atol=1e-4)
@@ -71,14 +72,19 @@ def test_weights_are_those_of_the_moment_and_gradients_are_pytorchs() -> None:
     network, _ = pair(16, 2)
     x, c = inputs(4, 8)
     before = network(x, c)
+    other = copy.deepcopy(network)
     with torch.no_grad():
-        network.out.bias += 1.0
-    torch.testing.assert_close(network(x, c), before + 1.0)
+        network.out.bias += 1.0  # type: ignore[operator]
+        torch.testing.assert_close(network(x, c), before + 1.0)
+        other.parts[0].conv.weight *= 3.0
+        assert not torch.equal(other(x, c), before)
+        other.parts[0].conv.weight.copy_(network.parts[0].conv.weight)
+    assert torch.equal(other(x, c), before)
     x.requires_grad_()
-    assert not unet.computes(x, network, 16) and network(x, c).requires_grad
+    assert not network.is_compiled(x) and network(x, c).requires_grad
     with torch.no_grad():
-        assert unet.computes(x, network, 16)
-    assert not unet.computes(x.detach(), network, 128)  # PyTorch's convolutions are faster
+        assert network.is_compiled(x)
+    assert not unet.computes(x.detach(), network.all, 128)  # PyTorch's convolutions are faster
 
 
 @pytest.fixture
