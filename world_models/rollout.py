@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mbrl.config import Count, Finite, NonNegative, Range, Settings
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from mbrl.training import Stateful, is_stateful
 from mbrl.types import Trajectories
 from world_models.disagreement import measure
@@ -87,8 +87,12 @@ def rollout(
     simulator states at the starts, for models that carry them; `memory` [B, M]: what a `Stateful`
     policy carries there, which observes rewards before their penalty, as they are recorded in
     `signals["unpenalised_reward"]`; `limits` [B]: most steps of each row, if fewer than the
-    horizon. With `HaltingRollout`, `signals["halted"]` is 1 at the steps that lead to HALT.
+    horizon. With `HaltingRollout`, `signals["halted"]` is 1 at the steps that lead to HALT. Raises
+    `DataError` for starts that are not finite.
     """
+    if not torch.isfinite(starts).all():
+        row = int((~torch.isfinite(starts)).any(1).nonzero()[0])
+        raise DataError(f"start {row} is {starts[row].tolist()}; rollouts begin at finite states")
     count, device = starts.shape[0], starts.device
     record = _Record(count, config.horizon, starts)
     alive = torch.arange(count, device=device)

@@ -28,6 +28,12 @@ class Plot:
     def main(self) -> int:
         if not self.folders:
             raise CheckpointError("name at least one run folder, such as runs/ravl/pendulum/seed-0")
+        for folder in self.folders:
+            if sum(other.resolve() == folder.resolve() for other in self.folders) > 1:
+                raise CheckpointError(
+                    f"{folder} is named more than once, and would count as several seeds; name "
+                    "every run once"
+                )
         names = lines_of(self.folders)
         panels: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
         for folder in self.folders:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from mbrl.tasks import make
 from mbrl.types import Spec
 from world_models import Prediction, RolloutConfig, TrueDynamics, rollout
@@ -41,6 +41,11 @@ def still(obs: Tensor, generator: torch.Generator) -> Tensor:
 def go(model, config: RolloutConfig, starts=(0.0, 5.0, 8.0)):
     obs = torch.tensor(starts)[:, None]
     return rollout(model, still, obs, config, torch.Generator().manual_seed(0))
+
+
+def test_starts_are_finite() -> None:
+    with pytest.raises(DataError, match="start 1 is"):
+        go(Counter(), RolloutConfig(horizon=5), (0.0, float("nan"), 8.0))
 
 
 def test_stops_at_termination_and_masks_the_rest() -> None:

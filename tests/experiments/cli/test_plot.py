@@ -27,6 +27,9 @@ def test_a_plot_joins_seeds(runs: list[Path], tmp_path: Path) -> None:
 def test_what_cannot_be_drawn(runs: list[Path], tmp_path: Path, capsys) -> None:
     assert main(["plot", str(runs[0]), "--metric", "critic/q_men"]) == 2
     assert "critic/q_mean" in capsys.readouterr().err
+    other = runs[0].parent / "." / runs[0].name / ".." / runs[0].name
+    assert main(["plot", str(runs[0]), str(other)]) == 2
+    assert "more than once" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
     assert main(["report"]) == 2
