@@ -129,19 +129,20 @@ class PolicyGuidance(Settings):
         wave = math.sin(math.pi * (n + 1) / steps)
         return self.weight * (1.0 - n / steps + self.cosine * wave)
 
-    def log_likelihood(self, tokens: Tokens, x: Tensor) -> Tensor:
-        """sum_t log pi(a_t | s_t) [B] of standardised windows [B, L, F], differentiable."""
-        reward = tokens.restored(x)[..., -2]
-        obs, action = tokens.observations(x), tokens.unit_actions(x)
-        return window_log_prob(self.policy, obs, action, reward).sum(-1)
+    def log_likelihood(self, tokens: Tokens, x: Tensor, around: Tensor | None = None) -> Tensor:
+        """sum_t log pi(a_t | s_t) [B] of standardised windows [B, L, F], differentiable; with
+        `around` of the actions of `x` at the observations and rewards of `around`."""
+        around = x if around is None else around
+        reward, obs = tokens.restored(around)[..., -2], tokens.observations(around)
+        return window_log_prob(self.policy, obs, tokens.unit_actions(x), reward).sum(-1)
 
     def gradient(self, tokens: Tokens, x: Tensor) -> Tensor:
         """Of `log_likelihood` with respect to the action slots [B, L, A] alone."""
-        part = tokens.actions
+        part, x = tokens.actions, x.detach()
         with torch.enable_grad():
-            action = x[..., part].detach().requires_grad_()
+            action = x[..., part].requires_grad_()
             whole = torch.cat([x[..., : part.start], action, x[..., part.stop :]], -1)
-            value = self.log_likelihood(tokens, whole).sum()
+            value = self.log_likelihood(tokens, whole, x).sum()  # no chain back to observations
             (gradient,) = torch.autograd.grad(value, action)
         return gradient
 
