@@ -134,15 +134,19 @@ class Plan:
 
     def cells(self, block: Block) -> Iterator[Cell]:
         """Cells of a block, seed by seed, so that an unfinished table has whole seeds."""
+        places = [(row, column) for row in block.rows for column in block.columns]
+        keys = [] if block.study else [self._key(row, column) for row, column in places]
         for seed in block.seeds:
-            for row in block.rows:
-                if block.study is not None:
-                    yield self._measurement(block.study, row, seed)
-                    continue
-                for column in block.columns:
-                    yield self._run(row, column, seed)
+            if block.study is not None:
+                yield from (self._measurement(block.study, row, seed) for row in block.rows)
+                continue
+            for (row, column), key in zip(places, keys, strict=True):
+                name = file_name(column.label.replace("/", "-").replace(" ", "-"))
+                path = Path(name) / row.folder / f"{seed}.json"
+                yield Cell(row, column, seed, key | {"seed": seed}, path)
 
-    def _run(self, row: Row, column: Column, seed: int) -> Cell:
+    def _key(self, row: Row, column: Column) -> dict[str, Any]:
+        """What a run is known by, but for its seed."""
         cls, _ = ALGORITHMS[column.algorithm]
         steps = row.steps or default_steps(column.algorithm, row.data)
         key = {
@@ -151,7 +155,7 @@ class Plan:
             "config": configs.to_dict(config_of(column, row.data, steps)),
             "data": row.data,
             "recipe_version": recipe_version(row.data),
-            "seed": seed,
+            "seed": None,
             "steps": steps,
             "fqe_steps": self.fqe_steps,
             "threads": 1,
@@ -163,11 +167,10 @@ class Plan:
         if row.until_flat.every > 0:
             key["until_flat"] = configs.to_dict(row.until_flat)
         key |= objective_version(key["config"])
-        name = file_name(column.label.replace("/", "-").replace(" ", "-"))
-        cell = Cell(row, column, seed, key, Path(name) / row.folder / f"{seed}.json")
-        if cell.matmul_precision != "highest":
-            key["matmul_precision"] = cell.matmul_precision
-        return cell
+        precision = column.matmul_precision or row.matmul_precision
+        if precision != "highest":
+            key["matmul_precision"] = precision
+        return key
 
     def _measurement(self, study: str, row: Row, seed: int) -> Cell:
         key = {
