@@ -18,7 +18,7 @@ PRELOADED = (
     "experiments.cli.resume",
     "experiments.runs.training",
     "experiments.runs.study",
-    "torch._dynamo",  # which the first optimiser imports, for a second
+    "torch._dynamo",  # which PyTorch's own optimisers import, for a second
 )
 
 
