@@ -18,9 +18,10 @@ from mbrl import config as configs
 from mbrl import data, tasks
 from mbrl.config import Count, Several
 from mbrl.errors import ConfigError
+from mbrl.precision import has_tiles, matmul_precision
 from mbrl.types import Dataset
 from world_models import TrajectoryDiffusion
-from world_models.denoisers import SamplingUNet, TemporalUNet
+from world_models.denoisers import TemporalUNet
 from world_models.samplers import (
     DDIM,
     DEIS,
@@ -171,14 +172,18 @@ def methods(
 
 
 def in_bfloat16(model: TrajectoryDiffusion) -> Denoiser:
-    network = model.average
-    if not isinstance(network, TemporalUNet):
+    """The denoiser in medium precision. Raises `ConfigError` where nothing would be rounded."""
+    if not isinstance(model.average, TemporalUNet) or not has_tiles():
         raise ConfigError(
-            f"bfloat16 is for the U-Net, and model.network is {model.config.network}; leave "
-            "bfloat16 empty"
+            f"bfloat16 is for the U-Net, model.network is {model.config.network}, and for "
+            "processors that multiply it; leave bfloat16 empty"
         )
-    rounded = SamplingUNet(network)
-    return lambda x, sigma: precondition(rounded, x, sigma)
+
+    def rounded(x: Tensor, sigma: Tensor) -> Tensor:
+        with matmul_precision("medium"):
+            return model.denoise(x, sigma)
+
+    return rounded
 
 
 def searched(
