@@ -22,7 +22,7 @@ SMALL = {
 def test_a_cell_says_what_was_gained_and_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(language_training, "MOST", 50)  # updates of a start that solves nothing
+    monkeypatch.setattr(language_training, "MOST", 10)  # updates of a start that solves nothing
     config = {
         "prompts": 2,
         "group": 2,
