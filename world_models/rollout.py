@@ -86,13 +86,10 @@ def rollout(
     model cannot predict it (nothing recorded), or at the horizon (truncated). `states` [B, K]:
     simulator states at the starts, for models that carry them; `memory` [B, M]: what a `Stateful`
     policy carries there, which observes rewards before their penalty, as they are recorded in
-    `signals["unpenalised_reward"]`; `limits` [B]: most steps of each row, if fewer than the
-    horizon. With `HaltingRollout`, `signals["halted"]` is 1 at the steps that lead to HALT. Raises
-    `DataError` for starts that are not finite.
-    """
-    if not torch.isfinite(starts).all():
-        row = int((~torch.isfinite(starts)).any(1).nonzero()[0])
-        raise DataError(f"start {row} is {starts[row].tolist()}; rollouts begin at finite states")
+    `signals["unpenalised_reward"]`; `limits` [B]: most steps of each row, if fewer. With
+    `HaltingRollout`, `signals["halted"]` is 1 at the steps that lead to HALT. Raises `DataError`
+    for starts that are not finite."""
+    _check_finite(starts)
     count, device = starts.shape[0], starts.device
     record = _Record(count, config.horizon, starts)
     alive = torch.arange(count, device=device)
@@ -133,6 +130,12 @@ def rollout(
         alive, obs = alive[kept], guess.next_obs[kept]
         state, memory, members = (_rows(x, kept) for x in (guess.state, memory, members))
     return record.trajectories()
+
+
+def _check_finite(starts: Tensor) -> None:
+    if not torch.isfinite(starts).all():
+        row = int((~torch.isfinite(starts)).any(1).nonzero()[0])
+        raise DataError(f"start {row} is {starts[row].tolist()}; rollouts begin at finite states")
 
 
 def _judged(
