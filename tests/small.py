@@ -160,9 +160,11 @@ REPRESENTATIVE = (
 )  # fmt: skip
 
 
-def others_long(names: Iterable[str]) -> list[Any]:
-    """The names as parameters of a test, those outside `REPRESENTATIVE` marked as long."""
-    return [n if n in REPRESENTATIVE else pytest.param(n, marks=pytest.mark.long) for n in names]
+def others_long(names: Iterable[str], beside: Iterable[str] = ()) -> list[Any]:
+    """The names as parameters of a test, those outside `REPRESENTATIVE`, or `beside` it, marked as
+    long."""
+    short = set(REPRESENTATIVE) - set(beside)
+    return [n if n in short else pytest.param(n, marks=pytest.mark.long) for n in names]
 
 
 OFFLINE = [name for name, (cls, _) in ALGORITHMS.items() if cls.learns_offline]

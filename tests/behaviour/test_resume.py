@@ -119,7 +119,10 @@ def assert_same_runs(first: Path, second: Path) -> None:
         assert a["steps"].tolist() == [20, 40, STEPS]
 
 
-@pytest.mark.parametrize("algorithm", others_long(OFFLINE))
+ALIKE = ("cql", "sac", "wsrl", "generative_bc", "gcbc", "smore")  # in what a checkpoint holds
+
+
+@pytest.mark.parametrize("algorithm", others_long(OFFLINE, ALIKE))
 def test_killed_at_several_steps(
     algorithm: str, data_file: str, discrete_file: str, goal_file: str, tmp_path: Path
 ) -> None:

@@ -233,7 +233,23 @@ def bad_options(kind: type, prefix: str = "--") -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*others_long(sorted(set(ALGORITHMS) - {"pgd"})), MANY])
+# Their settings are of kinds that others have.
+ALIKE = (
+    "td3_bc",
+    "iql",
+    "cql",
+    "sac",
+    "edac",
+    "wsrl",
+    "famo2o",
+    "generative_bc",
+    "gcbc",
+    "smore",
+    "mbpo",
+)
+
+
+@pytest.mark.parametrize("name", [*others_long(sorted(set(ALGORITHMS) - {"pgd"}), ALIKE), MANY])
 def test_the_command_refuses_impossible_settings_by_name(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
