@@ -36,7 +36,7 @@ KINDS = (Adam, AdamW, torch.optim.Adam, torch.optim.AdamW)
 
 def adam_step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> bool:
     """A step of Adam or AdamW with `gradients` for its parameters in their order; False, and
-    nothing done, where it is another optimiser, or another machine's or precision's numbers."""
+    nothing done, where it is another optimiser, or its numbers are not float32 on the CPU."""
     if torch.compiler.is_compiling():
         return False
     loaded, groups = library(), optimiser.param_groups

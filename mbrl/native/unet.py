@@ -31,7 +31,8 @@ class _Pass(ctypes.Structure):
 
 
 class Laid:
-    """Weights [out, in, kernel] as [kernel, in, out] in memory, laid out anew when they changed."""
+    """Weights [out, in, kernel] as [kernel, in, out] in memory, laid out anew when PyTorch changed
+    them. Steps of `mbrl.native.adam` are not seen: U-Nets are trained by PyTorch's optimisers."""
 
     def __init__(self) -> None:
         self.of: tuple[int, int] | None = None
