@@ -120,8 +120,11 @@ class TemporalUNet(nn.Module):
         self.parts = [part for stage in (*self.down, *self.up) for part in stage]
 
     def is_compiled(self, x: Tensor) -> bool:
-        """Whether the compiled library makes this pass."""
-        return unet.computes(x, self.all, self.width)
+        """Whether the compiled library makes this pass. Windows of a wrong size are left to
+        PyTorch, which refuses them."""
+        fits = x.ndim == 3 and x.shape[1] >= 2 ** (len(self.down) - 1)
+        fits = fits and x.shape[2] == self.out.out_channels
+        return fits and unet.computes(x, self.all, self.width)
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         embedded, h = self.embedding(c), x.mT[:, :, None]

@@ -90,11 +90,10 @@ def rollout(
     `HaltingRollout`, `signals["halted"]` is 1 at the steps that lead to HALT. Raises `DataError`
     for starts that are not finite."""
     _check_finite(starts)
-    count, device = starts.shape[0], starts.device
-    record = _Record(count, config.horizon, starts)
-    alive = torch.arange(count, device=device)
+    record = _Record(len(starts), config.horizon, starts)
+    alive = torch.arange(len(starts), device=starts.device)
     obs, state = starts, states
-    members = _members(model, config, count, generator)
+    members = _members(model, config, len(starts), generator)
     if limits is not None:
         obs, alive = obs[limits > 0], torch.nonzero(limits > 0).flatten()
         state, memory, members = (_rows(x, alive) for x in (state, memory, members))

@@ -65,6 +65,7 @@ def forward(
     convolutions in the order of use, each with `conv`, `norm`, `laid`, and `noise` or None."""
     loaded = library()
     assert loaded is not None
+    embedded = embedded.expand(len(x), -1)  # of one noise for all windows, too
     x, result = x.contiguous(), torch.empty(x.shape)
     kept: list[Tensor] = []
     rows = (_Convolution * len(parts))(*[_convolution(p, embedded, kept) for p in parts])

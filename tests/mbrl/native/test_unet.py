@@ -87,6 +87,18 @@ def test_weights_are_those_of_the_moment_and_gradients_are_pytorchs() -> None:
     assert not unet.computes(x.detach(), network.all, 128)  # PyTorch's convolutions are faster
 
 
+def test_sizes_that_pytorch_refuses_are_refused() -> None:
+    network, _ = pair(16, 3)
+    x, c = inputs(4, 8)
+    for wrong in (x[:, :3], x[:, :, :4]):  # too short for two halvings; a feature too few
+        with pytest.raises(RuntimeError):
+            network(wrong, c)
+    with pytest.raises(RuntimeError):
+        network(x, c[:3])
+    one = network(x, c[:1])  # of one noise for all
+    torch.testing.assert_close(one, network(x, c[:1].expand(4)))
+
+
 @pytest.fixture
 def rounded() -> Iterator[None]:
     loaded = library()
