@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from mbrl.config import Count, Fraction, NonNegative, Positive, Settings
 from mbrl.errors import ConfigError, DataError
+from mbrl.native.adam import Adam
 
 Array = np.ndarray
 
@@ -174,7 +175,7 @@ def learn_thresholds(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = nn.Sequential(nn.Linear(2, config.hidden), nn.ReLU(), nn.Linear(config.hidden, 4))
-    optimiser = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+    optimiser = Adam(network.parameters(), lr=config.learning_rate)
     state = torch.tensor(config.start, dtype=torch.float64)
     low, high = torch.tensor([config.alpha_range, config.beta_range], dtype=torch.float64).T
     total = 0.0

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mbrl.native.adam import AdamW
 from mbrl.networks import EnsembleMLP, step
 
 NETWORKS = 3
@@ -45,7 +46,7 @@ class ReachedRewards:
         generator = torch.Generator(device=self.device).manual_seed(self.seed + 47)
         self.network.requires_grad_(True)
         parameters = list(self.network.parameters())
-        optimiser = torch.optim.AdamW(parameters, RATE, weight_decay=DECAY, fused=True)
+        optimiser = AdamW(parameters, RATE, weight_decay=DECAY, fused=True)
         shape = (NETWORKS, min(BATCH, len(x)))
         for update in range(updates):
             for group in optimiser.param_groups:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mbrl.config import Count, NonNegative, Positive, Range, Settings, require_same
 from mbrl.errors import ConfigError
+from mbrl.native.adam import Adam
 from world_models.denoisers import initialise
 
 
@@ -64,9 +65,7 @@ class ScaleModel:
     def __init__(self, features: int, config: ScaleConfig | None = None, *, seed: int = 0) -> None:
         self.config, self.features = config or ScaleConfig(), features
         self.network = ScaleTransformer(features, self.config, torch.Generator().manual_seed(seed))
-        self.optimiser = torch.optim.Adam(
-            self.network.parameters(), lr=self.config.learning_rate, fused=True
-        )
+        self.optimiser = Adam(self.network.parameters(), lr=self.config.learning_rate, fused=True)
         self.generator = torch.Generator().manual_seed(seed + 61)
         self.updates = 0
 

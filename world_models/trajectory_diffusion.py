@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mbrl.config import Count, Finite, Fraction, NonNegative, Positive, Settings, Several, Share
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.native.adam import Adam
 from mbrl.networks import polyak_update
 from mbrl.precision import takes_bfloat16
 from mbrl.types import Spec, Trajectories, Transitions
@@ -104,9 +105,7 @@ class TrajectoryDiffusion:
         self.network = self._build(initial)
         self.average = self._build(initial).requires_grad_(False)  # the weights that sample
         self.average.load_state_dict(self.network.state_dict())
-        self.optimiser = torch.optim.Adam(
-            self.network.parameters(), lr=self.config.learning_rate, fused=True
-        )
+        self.optimiser = Adam(self.network.parameters(), lr=self.config.learning_rate, fused=True)
         self.generator = torch.Generator(self._device).manual_seed(seed + 43)
         self.updates = 0  # of the fit so far
         self._rounded: tuple[int, nn.Module] | None = None  # the averaged weights in bfloat16

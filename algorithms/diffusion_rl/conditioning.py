@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.diffusion_rl.chains import like
+from mbrl.native.adam import Adam
 from world_models.trajectory_diffusion import precondition
 
 
@@ -35,7 +36,7 @@ def fit_conditional(
     """A copy of a denoiser, fitted on with the entries in `mask` [...] of `samples` [N, ...] given:
     `updates` steps of Adam, whose rate falls to 0 as a cosine."""
     own = copy.deepcopy(network).requires_grad_(True)
-    optimiser = torch.optim.Adam(own.parameters(), lr=learning_rate)
+    optimiser = Adam(own.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, updates)
     for _ in range(updates):
         rows = torch.randint(len(samples), (batch_size,), generator=generator)

@@ -43,6 +43,7 @@ from mbrl.config import (
     require_same,
 )
 from mbrl.errors import ConfigError
+from mbrl.native.adam import Adam
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.gate import Clip
 from mbrl.policy_gradient.axes.ratio import GeometricRatio
@@ -173,7 +174,7 @@ class DiffusionFinetuning:
         self.network = copy.deepcopy(network).requires_grad_(True)
         self.shape, self.reward, self.prompts = shape, checked(reward), prompts
         self.device = next(self.network.parameters()).device
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=self.config.learning_rate)
+        self.optimiser = Adam(self.network.parameters(), lr=self.config.learning_rate)
         self.generator = torch.Generator(self.device).manual_seed(seed + 83)
         c = self.config
         self.sigmas = edm_levels(c.steps, sigma_max=c.sigma_max, sigma_min=c.sigma_min)

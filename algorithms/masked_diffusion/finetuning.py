@@ -21,6 +21,7 @@ from algorithms.masked_diffusion.decoding import (
 from algorithms.masked_diffusion.model import Layout, MaskedModel
 from mbrl.config import Count, CountOrZero, Positive, Probability, Settings, require_same
 from mbrl.errors import ConfigError
+from mbrl.native.adam import Adam
 from mbrl.policy_gradient import RECIPES
 from mbrl.training import Metrics
 
@@ -92,7 +93,7 @@ class MaskedFinetuning:
         self.counts = self.config.decoding.counts(layout.answer)
         self.model = copy.deepcopy(model).requires_grad_(True)
         self.reference = copy.deepcopy(model).requires_grad_(False)
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate)
+        self.optimiser = Adam(self.model.parameters(), lr=self.config.learning_rate)
         self.generator = torch.Generator().manual_seed(seed + 89)
         self.rounds = self.evaluations = 0
 

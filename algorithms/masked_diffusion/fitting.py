@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from algorithms.language.tasks.base import Problem
 from algorithms.masked_diffusion.model import Layout, MaskedModel
+from mbrl.native.adam import Adam
 
 Predict = Callable[[Tensor, Tensor], Tensor]  # prompt [B, P], region [B, L] to logits [B, L, V]
 
@@ -66,7 +67,7 @@ def fit(
     """Maximise the bound on demonstrations of problems that are not held out, of the task's
     `levels` (none: those it trains on): `updates` steps of Adam on `rows` each. The mean loss of a
     token over the last hundredth of the updates."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    optimiser = Adam(model.parameters(), lr=learning_rate)
     generator = torch.Generator().manual_seed(seed + 3)
     losses = []
     for update in range(updates):

@@ -18,6 +18,7 @@ from algorithms.language.adapters import loss
 from algorithms.temporal.metacontroller import Metacontroller
 from algorithms.temporal.sequence_model import SequenceModel, States, drawn, previous_actions
 from mbrl.config import Count, Fraction, Positive, Settings
+from mbrl.native.adam import Adam
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.gate import Clip
 
@@ -167,7 +168,7 @@ def learn_codes(
     """A policy of codes; base and controller stay as they are. Log-probabilities are those of codes
     at the steps where they changed, and of nothing else."""
     policy = CodePolicy(base.head.in_features, controller.config.code, generator)
-    optimiser = torch.optim.Adam(policy.parameters(), lr=config.learning_rate)
+    optimiser = Adam(policy.parameters(), lr=config.learning_rate)
     for _ in range(config.iterations):
         seen = rollout(base, world, config, generator, controller, policy)
         report(seen)
@@ -193,7 +194,7 @@ def learn_actions(
 ) -> SequenceModel:
     """The same policy gradient on the actions of `base`, all of whose weights learn."""
     base.requires_grad_(True)
-    optimiser = torch.optim.Adam(base.parameters(), lr=config.token_rate)
+    optimiser = Adam(base.parameters(), lr=config.token_rate)
     for _ in range(config.iterations):
         seen = rollout(base, world, config, generator)
         report(seen)

@@ -21,6 +21,7 @@ from algorithms.temporal.sequence_model import (
     previous_actions,
 )
 from mbrl.config import Count, NonNegative, Positive, Settings
+from mbrl.native.adam import Adam
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def fit_metacontroller(
     """A metacontroller of the frozen `base`, fitted to walks [N, T]."""
     base.requires_grad_(False)
     controller = Metacontroller(base.head.in_features, config, generator)
-    optimiser = torch.optim.Adam(controller.parameters(), lr=config.learning_rate)
+    optimiser = Adam(controller.parameters(), lr=config.learning_rate)
     for _ in range(config.updates):
         rows = torch.randint(len(obs), (config.batch_size,), generator=generator)
         noise = torch.randn(*action[rows].shape, config.code, generator=generator)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from mbrl.config import Count, Positive, Settings
+from mbrl.native.adam import Adam
 
 Control = Callable[[Tensor], Tensor]  # of the residual stream [B, T, D]
 
@@ -114,7 +115,7 @@ def pretrain(
     generator: Generator,
 ) -> float:
     """Fit `model` to walks: observations [N, T, O], actions and mask [N, T]. The last loss."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+    optimiser = Adam(model.parameters(), lr=config.learning_rate)
     loss = torch.zeros(())
     for _ in range(config.updates):
         rows = torch.randint(len(obs), (config.batch_size,), generator=generator)

@@ -14,12 +14,7 @@ from pathlib import Path
 
 from experiments.runs.environment import child_environment
 
-PRELOADED = (
-    "experiments.cli.resume",
-    "experiments.runs.training",
-    "experiments.runs.study",
-    "torch._dynamo",  # which PyTorch's own optimisers import, for a second
-)
+PRELOADED = ("experiments.cli.resume", "experiments.runs.training", "experiments.runs.study")
 
 
 class ForkServer:
@@ -76,6 +71,10 @@ def serve() -> None:
     """The server's side: until the parent is gone."""
     for name in PRELOADED:
         importlib.import_module(name)
+    from mbrl.native.build import library
+
+    if library() is None:  # then PyTorch's own optimisers step, and import this for a second
+        importlib.import_module("torch._dynamo")
     ended: dict[int, int] = {}
     for line in sys.stdin:
         command, _, value = line.strip().partition(" ")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mbrl.config import Count, Finite, Fraction, NonNegative, Positive, Settings
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.native.adam import AdamW
 from mbrl.networks import EnsembleMLP
 from world_models.disagreement import epistemic_mean
 
@@ -122,7 +123,7 @@ def fit(
     count = int(config.holdout * len(rewards))
     held, train = order[:count], order[count:]
     arms = F.one_hot(torch.zeros(len(rewards), dtype=torch.long), ARMS).float()
-    optimiser = torch.optim.AdamW(
+    optimiser = AdamW(
         models.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
 

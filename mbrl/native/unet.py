@@ -31,8 +31,8 @@ class _Pass(ctypes.Structure):
 
 
 class Laid:
-    """Weights [out, in, kernel] as [kernel, in, out] in memory, laid out anew when PyTorch changed
-    them. Steps of `mbrl.native.adam` are not seen: U-Nets are trained by PyTorch's optimisers."""
+    """Weights [out, in, kernel] as [kernel, in, out] in memory, laid out anew when an
+    optimiser or PyTorch changed them."""
 
     def __init__(self) -> None:
         self.of: tuple[int, int] | None = None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mbrl.config import Count, Positive, Probability, Settings, Several, Share
 from mbrl.errors import ConfigError
+from mbrl.native.adam import Adam
 from mbrl.networks import polyak_update
 from world_models.samplers.base import Denoiser, Marching, Step, at, normal
 from world_models.samplers.one_step import heun_step, stochastic_step
@@ -96,7 +97,7 @@ def distil(
     `data` [N, ...]: f at a noisy sample is pulled to the averaged f at the teacher's next one.
     Returns the average."""
     student, target = copy.deepcopy(network), copy.deepcopy(network).requires_grad_(False)
-    optimiser = torch.optim.Adam(student.parameters(), lr=config.learning_rate)
+    optimiser = Adam(student.parameters(), lr=config.learning_rate)
     levels, device = config.schedule(), generator.device
     shape = (config.updates,)
     parts = torch.randint(len(levels) - 1, shape, generator=generator, device=device).tolist()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mbrl.config import Count, CountOrZero, Finite, NonNegative, Positive, Settings, Several, Widths
 from mbrl.errors import ConfigError
+from mbrl.native.adam import Adam
 from mbrl.networks import MLP
 from world_models.samplers.base import Denoiser, at, normal
 
@@ -66,7 +67,7 @@ def fit_levels(
     initial = torch.Generator().manual_seed(seed)  # weights are drawn on the CPU
     network = MLP(flat.shape[1] + 1, config.hidden, config.levels, generator=initial).to(x)
     classifier = LevelClassifier(network, float(x.std(correction=0)), config.levels)
-    optimiser = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+    optimiser = Adam(network.parameters(), lr=config.learning_rate)
     for _ in range(config.updates):
         rows = torch.randint(len(x), (config.batch_size,), generator=generator, device=device)
         rows = rows.to(x.device)

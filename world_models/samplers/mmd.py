@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mbrl.errors import ConfigError
+from mbrl.native.adam import Adam
 from world_models.samplers.base import Denoiser, Sampler, normal
 
 Kernel = Callable[[Tensor], Tensor]  # squared distances to similarities
@@ -67,7 +68,7 @@ def finetune_by_mmd(
 
     Afterwards the network is a denoiser for this sampler and these levels alone.
     """
-    optimiser = torch.optim.Adam(parameters, lr=learning_rate)
+    optimiser = Adam(parameters, lr=learning_rate)
     losses, device = [], generator.device
     for _ in range(updates):
         rows = torch.randint(len(data), (batch_size,), generator=generator, device=device)

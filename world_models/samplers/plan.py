@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mbrl.config import Count, NonNegative, Probability, Range, Settings
 from mbrl.errors import ConfigError
+from mbrl.native.adam import Adam
 from mbrl.networks import MLP
 from world_models.samplers.base import Denoiser, Marching, Step, at, edm_levels
 from world_models.samplers.exponential import Prediction, Variable, multistep
@@ -157,7 +158,7 @@ def fit_predictor(
     value = torch.tensor([v for _, v in tried])
     worse = value[:, None] > value[None, :]
     network = MLP(x.shape[1], (64, 64), 1, generator=generator)
-    optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
+    optimiser = Adam(network.parameters(), lr=3e-3)
     for _ in range(config.fit_steps):
         guess = network(x)[:, 0]
         loss = (F.relu(1.0 - (guess[:, None] - guess[None, :])) * worse).sum() / worse.sum().clamp(

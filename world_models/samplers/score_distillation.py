@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mbrl.config import Count, Positive, Range, Settings
 from mbrl.errors import ConfigError
+from mbrl.native.adam import Adam
 from world_models.samplers.base import Before, Denoiser, check_levels, normal
 
 
@@ -73,7 +74,7 @@ class ScoreDistillation(Settings):
         check_levels(sigmas)
         noise = x / sigmas[0]
         y = normal(x, generator).requires_grad_()
-        optimiser = torch.optim.Adam([y], lr=self.learning_rate)
+        optimiser = Adam([y], lr=self.learning_rate)
         ends = [math.log(sigma) for sigma in (sigmas[0], min(s for s in sigmas if s > 0))]
         for update in range(self.updates):
             low = math.exp(ends[0] + (ends[1] - ends[0]) * update / self.updates)

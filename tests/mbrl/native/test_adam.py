@@ -66,3 +66,48 @@ def test_states_are_exchanged_with_pytorchs(own: Any, theirs: Any) -> None:
     torch.testing.assert_close(first, second)
     mine.load_state_dict(other.state_dict())
     assert mine.param_groups[0]["lr"] == 1e-2 and mine.state[first]["step"] == 2
+
+
+@pytest.mark.parametrize(("own", "theirs"), [(Adam, torch.optim.Adam), (AdamW, torch.optim.AdamW)])
+def test_a_step_takes_any_order_in_memory_and_leaves_out_what_has_no_gradient(
+    own: Any, theirs: Any
+) -> None:
+    """Weights and gradients as products and permuted convolutions leave them, against PyTorch's
+    steps; a step counts as a change of the weights, and of those alone that had a gradient."""
+    draw = torch.Generator().manual_seed(0)
+    plain = torch.randn(4, 3, 5, generator=draw)
+    orders = [plain, plain.permute(0, 2, 1).contiguous().permute(0, 2, 1), plain.transpose(0, 2)]
+    weights = [order.clone().requires_grad_() for order in orders] + [
+        torch.ones(2).requires_grad_()
+    ]
+    assert [w.is_contiguous() for w in weights] == [True, False, False, True]
+    copies = copy.deepcopy(weights)
+    mine, other = own(weights, lr=1e-2), theirs(copies, lr=1e-2)
+    for step in range(4):
+        values = torch.randn(4, 3, 5, generator=draw)
+        gradients = [
+            values,
+            values,
+            values.transpose(0, 2),
+            None if step < 3 else torch.ones(1).expand(2),
+        ]
+        for w, c, g in zip(weights, copies, gradients, strict=True):
+            w.grad = c.grad = g
+        before = [w._version for w in weights]
+        mine.step()
+        other.step()
+        changed = [w._version > b for w, b in zip(weights, before, strict=True)]
+        assert changed == [True, True, True, step == 3]
+        if step == 1:  # moments of a file may lie in another order
+            state = mine.state[weights[1]]
+            state["exp_avg"] = state["exp_avg"].contiguous()
+    torch.testing.assert_close(weights, copies, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_with_gaps_are_left_to_pytorch() -> None:
+    weight = torch.randn(6, 4)[:, ::2].requires_grad_()
+    optimiser = Adam([weight])
+    assert not adam_step(optimiser, [torch.ones(6, 2)])
+    before, weight.grad = weight.detach().clone(), torch.ones(6, 2)
+    optimiser.step()
+    torch.testing.assert_close(before - weight.detach(), torch.full((6, 2), 1e-3))
