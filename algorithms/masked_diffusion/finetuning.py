@@ -43,7 +43,9 @@ class MaskedFinetuningConfig(Settings):
     learning_rate: Positive = 1e-4  # Adam
     clip_norm: Positive = 0.2  # of the gradient
     sync: CountOrZero = 64  # rounds after which the reference becomes the policy; 0: never
-    hidden_prompt: Probability = 0.15  # share of prompt tokens that one_step masks, anew each time
+    hidden_prompt: Probability = (
+        0.15  # share of prompt tokens that one_step masks, anew each update
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +74,9 @@ class MaskedFinetuning:
     that of its probability at the region before step j ("Taming Masked Diffusion Language Models
     via Consistency Trajectory Reinforcement Learning with Fewer Decoding Step", arXiv 2509.23924).
     With `one_step` probabilities are those of d1's diffu-GRPO (arXiv 2504.12216): given a region
-    masked whole and a prompt with tokens masked at random.
+    masked whole and a prompt with tokens masked at random, others in every update; the divergence
+    and the ratio compare networks under the same masks, and what follows the first end does not
+    count. The mean is over answers of that over their tokens (d1: over all tokens of a batch).
 
     `update` is a round; `evaluations` counts the rows that went through the network, sampled and
     learned from.
@@ -129,22 +133,26 @@ class MaskedFinetuning:
     def update(self) -> Metrics:
         c = self.config
         done = self.answers(self.problems())
-        ones = torch.ones_like(done.decoded.log_prob)
+        counted = self.counted(done.decoded)
         prompt = torch.arange(len(done.reward)) // c.group
         segments = {"segments.decode": self.segments(done.decoded)}
-        advantage, weight = advantages(self.recipe, done.reward, ones, prompt, fields=segments)
-        inputs = self.inputs(done)
+        advantage, weight = advantages(self.recipe, done.reward, counted, prompt, fields=segments)
         metrics: Metrics = {}
+        draws = c.epochs if c.likelihood == "one_step" else 1
+        inputs = [self.inputs(done) for _ in range(draws)]
         with torch.no_grad():
-            reference = self.log_probs(self.reference, done, inputs)
-            old = self.log_probs(self.model, done, inputs)
-        for _ in range(c.epochs):
-            now = self.log_probs(self.model, done, inputs)
+            before = [
+                [self.log_probs(model, done, at) for model in (self.reference, self.model)]
+                for at in inputs
+            ]
+        for epoch in range(c.epochs):
+            reference, old = before[epoch % draws]
+            now = self.log_probs(self.model, done, inputs[epoch % draws])
             value, metrics = loss(
                 self.recipe,
                 now,
                 advantage,
-                ones,
+                counted,
                 old=old,
                 weight=weight,
                 reference=reference,
@@ -163,7 +171,9 @@ class MaskedFinetuning:
 
     def order(self, decoded: Decoded) -> Tensor:
         """The places [B, L] in the order in which they were filled in, so that the tokens of a step
-        stand beside each other."""
+        stand beside each other; with one_step as they stand."""
+        if self.config.likelihood == "one_step":
+            return torch.arange(decoded.step.shape[1]).expand_as(decoded.step)
         return decoded.step.argsort(dim=1, stable=True)
 
     def segments(self, decoded: Decoded) -> Tensor:
@@ -171,9 +181,17 @@ class MaskedFinetuning:
         steps = decoded.step.gather(1, self.order(decoded))
         return steps if self.config.likelihood == "trajectory" else torch.zeros_like(steps)
 
+    def counted(self, decoded: Decoded) -> Tensor:
+        """1 for the tokens [B, L], in that order, that a loss is the mean of: of a trajectory all,
+        with one_step those up to the first end."""
+        if self.config.likelihood == "trajectory":
+            return torch.ones_like(decoded.log_prob)
+        ends = (decoded.answer == self.layout.codec.end).long()
+        return (ends.cumsum(1) - ends == 0).to(decoded.log_prob)
+
     def inputs(self, done: Round) -> tuple[Tensor, Tensor]:
         """Prompts [N, P] and regions [N, L] that log-probabilities are taken at: of all steps one
-        after the other, or one a row."""
+        after the other, or one a row, with masks in the prompt that are drawn anew."""
         if self.config.likelihood == "trajectory":
             states = done.decoded.states
             return done.prompt.repeat(len(states), 1), states.flatten(0, 1)

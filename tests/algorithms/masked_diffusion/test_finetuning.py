@@ -5,6 +5,7 @@ import functools
 
 import pytest
 import torch
+from torch import Tensor
 
 from algorithms.language.models.transformer import TransformerConfig
 from algorithms.masked_diffusion import (
@@ -17,6 +18,8 @@ from algorithms.masked_diffusion import (
     fit,
     solved,
 )
+from algorithms.masked_diffusion.decoding import Decoded
+from algorithms.masked_diffusion.finetuning import Round
 from mbrl.errors import ConfigError
 from tests.algorithms.masked_diffusion.copying import Copying
 from tests.behaviour.test_resume import assert_same
@@ -67,6 +70,32 @@ def test_one_step_reads_a_region_that_is_masked_whole() -> None:
     expected = logits.gather(-1, done.decoded.answer[..., None])[..., 0]
     torch.testing.assert_close(own, expected.gather(1, t.order(done.decoded)))
     assert (t.segments(done.decoded) == 0).all()
+
+
+def test_updates_of_one_step_have_masks_of_their_own_and_stop_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in d1's trainer: a mask of the prompt an update, under which the networks before the round
+    are asked too, and no token after the first end."""
+    t = tuning(likelihood="one_step", hidden_prompt=0.5, epochs=3)
+    asked: list[tuple[bool, bytes]] = []
+    own = t.log_probs
+
+    def noted(model: MaskedModel, done: Round, inputs: tuple[Tensor, Tensor]) -> Tensor:
+        asked.append((torch.is_grad_enabled(), inputs[0].numpy().tobytes()))
+        return own(model, done, inputs)
+
+    monkeypatch.setattr(t, "log_probs", noted)
+    t.update()
+    before, learned = ([m for grad, m in asked if grad is g] for g in (False, True))
+    assert len(set(learned)) == 3 and [m for m in learned for _ in range(2)] == before
+    end = t.layout.codec.end
+    answer = torch.tensor([[5, 6, end, end, 5], [end] * 5, [5, 5, 5, 5, 5]])
+    blank = torch.zeros(answer.shape)
+    decoded = Decoded(answer, answer[None], torch.zeros_like(answer), blank)
+    expected = [[1.0, 1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0], [1.0] * 5]
+    assert t.counted(decoded).tolist() == expected
+    assert tuning().counted(decoded).tolist() == [[1.0] * 5] * 3
 
 
 def test_the_first_update_of_a_round_is_reinforce() -> None:
