@@ -295,8 +295,9 @@ class Agent(ABC, Generic[B]):
         `episode_start` is True the memory is empty. An agent with memory observes no reward this
         way, since the signature has none; `mbrl.evaluation` passes rewards on."""
         if state is not None and episode_start is not None:
-            over = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1, 1)
-            state = torch.where(over.to(state.device), torch.zeros_like(state), state)
+            over = torch.as_tensor(np.asarray(episode_start, dtype=bool), device=state.device)
+            over = over.reshape(-1, *[1] * (state.ndim - 1))
+            state = torch.where(over, torch.zeros_like(state), state)
         return self.act(np.asarray(observation), deterministic=deterministic, state=state)
 
     def collector(self, task: Task) -> Any:

@@ -132,6 +132,11 @@ class FinetuningConfig(Settings):
                 f"trained is {self.trained} of {self.steps} steps; the last draws nothing, so at "
                 f"most {self.steps - 1}"
             )
+        if self.eta == 0.0 and self.method not in ("preferences", "weighted"):
+            raise ConfigError(
+                f"eta is 0 and method {self.method}, which learns from the noise of steps; give an "
+                "eta above 0"
+            )
         if self.group < 2 or (self.method == "explore" and self.candidates < self.group):
             raise ConfigError(
                 f"group is {self.group} and candidates {self.candidates}; a group has 2 samples or "

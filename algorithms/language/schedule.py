@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from algorithms.language import measures
+from algorithms.language import domains, measures
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.prompts import prompt_features
 from algorithms.language.tasks import text_task
@@ -79,7 +79,9 @@ def fitted(objective: Recipe, config: Any) -> Recipe:
     objective = dataclasses.replace(objective, terms=terms, modulation=changes)
     if isinstance(objective.gate, Discriminative):  # whose lengths are shares of the longest answer
         task = text_task(config.task)
-        longest = task.max_turns * (config.turn_tokens or task.turn_length)
+        usual = config.turn_tokens or task.turn_length
+        stages = [domains.stage(text, task, config.stage_tokens) for text in config.stages]
+        longest = task.max_turns * max([s.turn_tokens or usual for s in stages], default=usual)
         gate = dataclasses.replace(objective.gate, longest=float(longest))
         objective = dataclasses.replace(objective, gate=gate)
     if Requirement.BOTH_KINDS not in fulfilled(config):

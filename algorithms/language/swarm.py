@@ -106,6 +106,11 @@ class SwarmNode:
                 "round's prompts at least one group is the node's own, so external is from 0 to "
                 "prompts - 1, and staleness 0"
             )
+        if external and c.sampling.top_p < 1.0:
+            raise ConfigError(
+                f"sampling.top_p is {c.sampling.top_p} and external {external}; answers of others "
+                "may have tokens that such sampling leaves out, so top_p is 1"
+            )
         self.agent, self.number = agent, number
         self.collector = SharingCollector(agent, external)
         agent.collector = self.collector

@@ -35,13 +35,18 @@ class Parity:
     compared: list[str] = field(default_factory=list)
 
     def add(self, other: "Parity") -> None:
-        self.action = max(self.action, other.action)
-        self.out_of_data = max(self.out_of_data, other.out_of_data)
+        self.action = _larger(self.action, other.action)
+        self.out_of_data = _larger(self.out_of_data, other.out_of_data)
         self.fallback_used = max(self.fallback_used, other.fallback_used)
 
     @property
     def holds(self) -> bool:
-        return max(self.action, self.out_of_data) <= LIMIT and self.fallback_used == 0
+        return _larger(self.action, self.out_of_data) <= LIMIT and self.fallback_used == 0
+
+
+def _larger(a: float, b: float) -> float:
+    """What is no number is larger than all."""
+    return float(np.maximum(a, b))
 
 
 def observations(parts: Parts, dataset: Dataset | None, rows: int = ROWS) -> Tensor:

@@ -64,7 +64,7 @@ def adam_step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor | Non
         if t is not None
     ) or not all(_dense(p) for p in owned):
         return False
-    left, decoupled = iter(gradients), isinstance(optimiser, torch.optim.AdamW)
+    left = iter(gradients)
     for group in groups:
         pairs = [(p, _laid(g, p)) for p in group["params"] if (g := next(left)) is not None]
         if not pairs:
@@ -77,7 +77,7 @@ def adam_step(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor | Non
             addresses(parameters),
             addresses([g for _, g in pairs]),
             *(addresses([s[name] for s in states]) for name in ("exp_avg", "exp_avg_sq", "step")),
-            ctypes.byref(adam_struct(group, decoupled=decoupled)),
+            ctypes.byref(adam_struct(group)),
         )
         torch.autograd.graph.increment_version(parameters)
     return True

@@ -52,8 +52,8 @@ def addresses(tensors: Sequence[Tensor]) -> Any:
     return (_Pointer * len(tensors))(*[t.data_ptr() for t in tensors])
 
 
-def adam_struct(group: dict[str, Any], *, decoupled: bool = False) -> AdamStruct:
-    """The settings of a parameter group of Adam, or `decoupled` of AdamW."""
+def adam_struct(group: dict[str, Any]) -> AdamStruct:
+    """The settings of a parameter group of Adam or AdamW."""
     rate, decay = group["lr"], group["weight_decay"]
-    own = (0.0, rate * decay) if decoupled else (decay, 0.0)
+    own = (0.0, rate * decay) if group["decoupled_weight_decay"] else (decay, 0.0)
     return AdamStruct(rate, *group["betas"], group["eps"], *own)

@@ -272,6 +272,13 @@ def test_act_takes_and_gives_plans(pendulum: Dataset) -> None:
         agent.act(pendulum.transitions.obs[:5], state=plan)
     with pytest.raises(ConfigError, match=r"elite_share is 0\.0"):
         PlannerConfig(elite_share=0.0)
+    generator = agent.generator.get_state()
+    mixed, _ = agent.predict(pendulum.transitions.obs[:3], plans[:3], [True, False, False])
+    for i, state in enumerate((None, plans[:3], plans[:3])):
+        agent.generator.set_state(generator)
+        assert np.array_equal(
+            agent.predict(pendulum.transitions.obs[:3], state, [False] * 3)[0][i], mixed[i]
+        )
 
 
 def test_pets_learns_the_regulator_online() -> None:

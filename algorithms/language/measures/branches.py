@@ -123,7 +123,7 @@ class ToolBranches(LanguageMeasure):
         """Take all on until they have `turns` turns."""
         agent, rows = self.agent, [leaf.row for leaf in leaves]
         agent.collector.advance(
-            rows, GenerationLimits(agent.config.sampling, agent.config.turn_tokens, turns)
+            rows, GenerationLimits(agent.config.sampling, agent.turn_tokens, turns)
         )
         for row in rows:
             if not row.replies[-1].done:  # it has only come to the end of these turns

@@ -141,7 +141,7 @@ class Probes(LanguageMeasure):
 
     def limit(self) -> int:
         """Tokens that a turn may have."""
-        most: int | None = self.agent.config.turn_tokens
+        most: int | None = self.agent.turn_tokens
         return self.agent.task.turn_length + 1 if most is None else most
 
     def word(self, rollouts: Rollouts, row: int) -> tuple[list[int], str]:

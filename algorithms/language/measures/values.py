@@ -117,7 +117,7 @@ def mean_returns(
         sampling,
         agent.generator,
         group=samples,
-        turn_tokens=agent.config.turn_tokens,
+        turn_tokens=agent.turn_tokens,
         max_turns=agent.collector.limits().max_turns if agent.config.horizon else None,
         openings=[rollouts.tokens[row, : int(spoken[row])].tolist() for row in rows.values()],
     )

@@ -17,6 +17,7 @@ from mbrl.errors import ConfigError, install_command
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 Opening = Literal["chat", "line", "bare"]
+SAID = "said-before"  # what no chat template writes by itself
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class TokenizerCodec:
     def between(self, observation: str) -> list[int]:
         if self.form != "chat":
             return self._encode(observation if self.form == "bare" else f"\n{observation}\n")
-        said = [("user", "a"), ("assistant", "b")]
+        said = [("user", "a"), ("assistant", SAID)]
         before = self._chat(said, False)
         whole = self._chat([*said, ("user", observation)], True)
         if not whole.startswith(before):
@@ -213,7 +214,9 @@ class TokenizerCodec:
                 "the tokenizer's chat template changes what was said before when more is said; "
                 "conversations of several turns need one that appends"
             )
-        return self._encode(whole[len(before) :])
+        # A turn has its end token already; what the template writes after it is still to come.
+        _, end, after = before.rpartition(SAID)[2].rpartition(self.tokenizer.decode([self.end]))
+        return self._encode((after if end else "") + whole[len(before) :])
 
     def turn(self, text: str) -> list[int]:
         return [*self._encode(text), self.end]

@@ -359,7 +359,8 @@ def take_in(agent: LanguagePolicyGradient, groups: list[Group]) -> int:
     updates = agent.config.epochs * agent.config.minibatches
     data = dataclasses.replace(rollouts.data, policy_version=version * updates)
     rollouts = dataclasses.replace(rollouts, data=data)
-    return agent.take_in(agent.with_old(rollouts, sampled=True))
+    # Without staleness the learner is the policy that sampled, but for the sampler's precision.
+    return agent.take_in(agent.with_old(rollouts, sampled=agent.config.staleness > 0))
 
 
 def weights_of(agent: LanguagePolicyGradient) -> Weights:

@@ -112,7 +112,7 @@ class RatioBand(RatioRejection):
 class RatioVeto(RatioRejection):
     """0 for a sequence with any step whose ratio is below `least`."""
 
-    least: NonNegative = 1e-4
+    least: Positive = 1e-4
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         lowest = sequence(t).min(self.log_ratio(log_prob, t))

@@ -205,7 +205,7 @@ class LargestVariance(Selection):
         at = torch.where(rows.units, rank, 0)
         low, high = (keep - at).clamp_min(0), size - at
         total = [ranked_sum(rows, value**p, rank, low, high) for p in (1, 2)]
-        count = keep.to(value.dtype)
+        count = keep.clamp_min(1).to(value.dtype)
         spread = total[1] / count - (total[0] / count) ** 2
         spread = torch.where(rows.units & (at <= keep), spread, -torch.inf)
         # The smallest choice among equals: rounding does not decide.
@@ -213,7 +213,7 @@ class LargestVariance(Selection):
         best = spread >= rows.max(spread) - digits * rows.max(value.abs()).square()
         tops = rows.min(torch.where(best, at, torch.iinfo(torch.int64).max).to(value.dtype))
         chosen = (rank < keep - tops) | (rank >= size - tops)
-        return sequence(t).max((chosen & rows.units).to(advantage.dtype))
+        return sequence(t).max((chosen & rows.units & (keep > 0)).to(advantage.dtype))
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,9 @@ def share_formula(share: float, grown: str) -> str:
 
 @dataclass(frozen=True)
 class Balanced(Selection):
-    """Keeps `size` sequences of a group, half of them right (reward above 0) and half wrong as far
-    as there are enough, drawn by `signals.uniform` of their first steps."""
+    """Keeps `size` sequences of a group, half of them right (reward above 0; of an odd number one
+    more) and half wrong as far as there are enough, drawn by `signals.uniform` of their first
+    steps."""
 
     text: ClassVar[str] = (
         "1 for {size} sequences that share {key}, half right and half wrong, drawn at random, "
@@ -277,12 +278,11 @@ class Balanced(Selection):
         right = outcome(t) > 0
         draw = torch.where(first, t.signals["uniform"], torch.zeros_like(advantage))
         kept = torch.zeros_like(first)
-        for mine, other in ((right, ~right), (~right, right)):
+        half = (self.size + 1) // 2
+        for mine, other, least in ((right, ~right, half), (~right, right, self.size - half)):
             side = group(t, self.key, first & mine)
             # As many as half, and what the other side cannot fill.
-            room = (self.size - group(t, self.key, first).count(other & first)).clamp_min(
-                self.size // 2
-            )
+            room = (self.size - group(t, self.key, first).count(other & first)).clamp_min(least)
             kept |= first & mine & (side.rank(draw) < room)
         return sequence(t).max(kept.to(advantage.dtype))
 

@@ -180,6 +180,7 @@ def test_evaluations_are_counted() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"eta": 0.0}, "eta is 0 and method chains"),
         ({"method": "branches", "splits": (0, 4)}, "each is below 4"),
         ({"method": "branches", "splits": (1,), "left_out": (2, 3, 4)}, "leave one"),
         ({"method": "branches", "width": "half"}, "width"),

@@ -13,6 +13,7 @@ from algorithms.language.learner import ModelConfig
 from algorithms.language.models.transformer import TransformerConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.conversation import Conversation
+from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.swarm import SwarmNode, retold, shared, swarm_round
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
@@ -163,6 +164,7 @@ def test_actors_of_ray_do_the_same() -> None:
         ({}, 4, "external is 4"),
         ({"staleness": 2}, 1, "staleness 2"),
         ({"templates": 2}, 1, "nodes that share"),
+        ({"sampling": Sampling(top_p=0.9)}, 1, "top_p is 0.9"),
     ],
 )
 def test_nodes_that_cannot_share(changes: dict[str, Any], external: int, message: str) -> None:

@@ -22,6 +22,7 @@ from algorithms.neubay import NEUBAY
 from experiments.export import agent as exporting
 from experiments.export.agent import FILES, export
 from experiments.export.files import NEEDED
+from experiments.export.parity import Parity
 from experiments.settings import build_config
 from mbrl.data.out_of_data import OutOfData
 from mbrl.errors import CheckpointError, ConfigError
@@ -189,6 +190,14 @@ def test_a_file_that_differs_is_refused_and_nothing_stays(
     with pytest.raises(CheckpointError, match=r"policy.onnx differs .* Nothing was written"):
         export(build("bc", pendulum.spec), tmp_path / "out", pendulum)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["action", "out_of_data"])
+def test_what_is_no_number_does_not_hold(name: str) -> None:
+    one = Parity(rows=1, **{name: float("nan")})
+    total = Parity(rows=1)
+    total.add(one)
+    assert not one.holds and not total.holds and Parity(rows=1).holds
 
 
 def test_double_precision_where_single_is_too_coarse(

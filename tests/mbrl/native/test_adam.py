@@ -111,3 +111,12 @@ def test_weights_with_gaps_are_left_to_pytorch() -> None:
     before, weight.grad = weight.detach().clone(), torch.ones(6, 2)
     optimiser.step()
     torch.testing.assert_close(before - weight.detach(), torch.full((6, 2), 1e-3))
+
+
+def test_decay_that_is_decoupled_by_a_flag_is() -> None:
+    weights = [torch.ones(2).requires_grad_() for _ in range(2)]
+    for weight, kind in zip(weights, (Adam, torch.optim.Adam), strict=True):
+        weight.grad = torch.zeros(2)
+        kind([weight], lr=0.1, weight_decay=0.1, decoupled_weight_decay=True).step()
+    torch.testing.assert_close(weights[0], weights[1])
+    assert weights[0].tolist() == pytest.approx([0.99, 0.99])

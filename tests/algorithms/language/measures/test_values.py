@@ -73,6 +73,15 @@ def test_greedy_returns_are_of_the_same_words_and_turns() -> None:
     assert heard == said_here and len(heard) > 4
 
 
+def test_greedy_returns_are_of_turns_as_long_as_the_stages() -> None:
+    agent = learner("addition+chain", "remax", levels=(1, 1001), stages=("chain:turn_tokens=2",))
+    found, longest = agent.sample_round(), []
+    plain = agent.task.reply
+    agent.task.reply = lambda problem, turns: longest.append(turns[-1]) or plain(problem, turns)
+    part_of(agent, GreedyReturn).measure(found)
+    assert max(map(len, longest)) <= 2 < agent.task.turn_length
+
+
 def test_tracked_success_rates() -> None:
     agent = learner("addition", "mssr", pool=4)
     part = part_of(agent, TrackedValue)

@@ -249,6 +249,18 @@ def test_conversations_follow_the_chat_template() -> None:
     assert words.decode(plain.between("no")) == "\nno\n"
 
 
+def test_several_turns_are_written_as_the_template_writes_them() -> None:
+    """What stands after the end of a turn (a new line in ChatML) stands there."""
+    words = tokenizer(True)
+    words.chat_template = CHAT.replace("{{ eos_token }}", "{{ eos_token }}=")
+    codec = huggingface.TokenizerCodec(words, len(words))
+    parts = [codec.opening("0-9"), codec.turn("7"), codec.between("no"), codec.turn("8")]
+    said = [("user", "0-9"), ("assistant", "7"), ("user", "no"), ("assistant", "8")]
+    messages = [{"role": role, "content": text} for role, text in said]
+    whole = words.apply_chat_template(messages, tokenize=False)
+    assert words.decode([token for part in parts for token in part]) + "=" == whole
+
+
 def test_a_prompt_may_stand_bare_and_a_turn_end_with_any_token() -> None:
     words = tokenizer(True)
     codec = huggingface.TokenizerCodec(words, len(words), opening="bare", end=";")

@@ -388,3 +388,20 @@ def test_a_run_that_can_go_nowhere_ends(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(type(collector.ledger), "may_begin", lambda ledger: 0)
     with pytest.raises(RuntimeError, match="0 groups began"):
         collector.collect(agent)
+
+
+@pytest.mark.parametrize(
+    ("name", "of"), [("truncated_is_grpo", "old"), ("areal", "proximal"), ("grpo", "old")]
+)
+def test_without_staleness_a_samplers_precision_is_seen(name: str, of: str) -> None:
+    """The learner's log-probs are its own and not the quantised sampler's, as without workers."""
+    agent = learner(recipe=name, staleness=0, sampling_precision="int3")
+    with torch.no_grad():
+        for weight in agent.model.parameters():
+            weight.mul_(8.0 if weight.ndim == 2 else 1.0)
+    AsyncCollector(agent, Inline(worker_config(agent, None, 1))).collect(agent)
+    batch = agent.trainer.data
+    known, mask = batch.data.log_probs, batch.data.mask
+    own = agent.measured(agent.model, batch.rollouts)[0]
+    assert torch.equal(known[of][mask], own[mask])
+    assert float((own - known["behaviour"])[mask].abs().max()) > 0.1

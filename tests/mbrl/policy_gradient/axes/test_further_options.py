@@ -15,9 +15,10 @@ from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, Imitation
 from mbrl.policy_gradient.axes.rejection import MaskedRatio, RatioVeto, TruncatedRatio
 from mbrl.policy_gradient.axes.reward import SoftOverlong, TaskReward
 from mbrl.policy_gradient.axes.scale import One
-from mbrl.policy_gradient.axes.selection import Finished, Outliers
+from mbrl.policy_gradient.axes.selection import Balanced, Finished, LargestVariance, Outliers
 from mbrl.policy_gradient.groups import group
 from mbrl.policy_gradient.measures.trackers import EntropyWeight
+from mbrl.types import Trajectories
 from tests.mbrl.policy_gradient import cases
 
 
@@ -167,3 +168,38 @@ def test_what_reached_the_tasks_own_limit_is_whole() -> None:
     short = cut & (t.lengths < longest)
     assert 0 < short.sum() < cut.sum()
     assert torch.equal(Finished(limit=longest)(t.reward, t)[:, 0], (~short).double())
+
+
+def rewarded(rewards: list[float]) -> Trajectories:
+    """Sequences of one step about one prompt."""
+    zero, n = torch.zeros(len(rewards), 1), len(rewards)
+    flag = torch.ones(n, 1, dtype=torch.bool)
+    return Trajectories(
+        obs=zero[..., None],
+        action=zero,
+        reward=torch.tensor(rewards)[:, None],
+        next_obs=zero[..., None],
+        terminated=flag,
+        truncated=~flag,
+        mask=flag,
+        log_probs={"behaviour": zero, "old": zero},
+        groups={"prompt": zero.long()},
+        signals={"uniform": torch.rand(n, 1)},
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5])
+@pytest.mark.parametrize(("right", "wrong"), [(4, 4), (8, 0), (1, 7), (0, 8), (2, 2)])
+def test_a_balanced_choice_has_its_size(size: int, right: int, wrong: int) -> None:
+    t = rewarded([1.0] * right + [0.0] * wrong)
+    kept = Balanced(size)(t.reward, t)
+    assert int(kept.sum()) == min(size, right + wrong)
+    assert int(kept[:right].sum()) == min(right, max((size + 1) // 2, size - wrong))
+
+
+def test_the_edges_of_shares_and_limits() -> None:
+    t = rewarded([1.0] * 4 + [0.0] * 4)
+    assert int(LargestVariance(0.0)(t.reward, t).sum()) == 0
+    assert int(LargestVariance(1.0)(t.reward, t).sum()) == 8
+    with pytest.raises(ConfigError, match="least is 0"):
+        RatioVeto(least=0.0)
