@@ -56,7 +56,7 @@ from algorithms.smore import SMORe, SMOReConfig
 from algorithms.stac import STAC, STACConfig
 from algorithms.td3_bc import TD3BC, TD3BCConfig
 from algorithms.wsrl import WSRL, WSRLConfig
-from mbrl import agent, checkpoint
+from mbrl import agent_files, checkpoint
 from mbrl.errors import unknown_name
 
 __all__ = [
@@ -224,12 +224,13 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def load(path: str | Path, device: str = "cpu") -> Any:
-    """Read any agent that `save` or a run's checkpoint wrote."""
+def load(path: str | Path, device: str = "cpu", **parts: Any) -> Any:
+    """Read any agent that `save` or a run's checkpoint wrote. `parts` are those of one's own that
+    it was made with (`model=`) and that settings cannot describe."""
     content = checkpoint.load(path)
     classes = {cls.__name__: (cls, kind) for cls, kind in ALGORITHMS.values()}
     name = content.get("algorithm")
     if name not in classes:
         raise unknown_name("algorithm in the checkpoint", str(name), classes)
     cls, kind = classes[name]
-    return agent.restore(cls, content, device, kind)
+    return agent_files.restore(cls, content, device, kind, parts)

@@ -205,6 +205,6 @@ def thresholds(calibration: Array, alpha: float, beta: float) -> Thresholds:
 def risk_coverage(confidence: Array, right: Array) -> tuple[Array, Array]:
     """Shares of rows answered [N], most confident first, and the share of wrong answers among them
     [N]."""
-    order = np.argsort(-confidence, kind="stable")
+    right, order = np.asarray(right, dtype=bool), np.argsort(-confidence, kind="stable")
     count = np.arange(1, len(right) + 1)
     return count / len(right), np.cumsum(~right[order]) / count

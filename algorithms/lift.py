@@ -11,6 +11,7 @@ rollouts follow MBPO's schedule.
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Generator
 
@@ -31,6 +32,7 @@ class GreedyConfig(DynaConfig):
     """MBPO's schedule with greedy actions in the task."""
 
     deterministic: bool = True
+    warmup_by: Literal["uniform", "policy"] = "policy"
     warmup: Count = 1000  # rows of the policy as it came, before the first fit of the model
     horizons: tuple[Count, Count] = (1, 20)
     growth: tuple[CountOrZero, CountOrZero] = (0, 10_000)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor
 
+from algorithms.learners.critics import q_values
 from algorithms.learners.soft_actor_critic import (
     LearnerConfig,
     SoftActorCritic,
@@ -27,7 +28,6 @@ from mbrl.agent import Agent
 from mbrl.buffer import Batch
 from mbrl.config import Count, NonNegative
 from mbrl.errors import ConfigError
-from mbrl.networks import ensemble_values
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from world_models import EnsembleDynamics, WorldModel
@@ -81,8 +81,7 @@ def inconsistency(
     shape = (samples, *mean.shape[:2])
     next_obs = model.reached(obs, mean + variance.sqrt() * noise(*shape, mean.shape[2]))
     next_action, _ = learner.actor.sample(next_obs, noise(*shape, learner.spec.action_dim))
-    x = torch.cat([next_obs, next_action], -1).flatten(0, 2)
-    q = ensemble_values(learner.target, x)[0].min(0).values
+    q = q_values(learner.target, next_obs.flatten(0, 2), next_action.flatten(0, 2)).min(0).values
     return bellman_inconsistency(q.view(shape))
 
 

@@ -128,6 +128,11 @@ class GeneratedRows:
         return self.real.logged
 
     @property
+    def reward_scale(self) -> float:
+        """What the learner's rewards are multiples of."""
+        return self.real.reward_scale
+
+    @property
     def learned(self) -> TrajectoryDiffusion:
         return self.model
 

@@ -1,9 +1,6 @@
 """An agent is a learner and a source of batches. `Agent` is the one class with `fit`, `learn`,
 `act`, `predict`, `save` and `load`; an algorithm's file says which learner and which source."""
 
-import dataclasses
-import inspect
-import typing
 from abc import ABC
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,13 +10,13 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from mbrl import checkpoint
 from mbrl import config as configs
+from mbrl.agent_files import config_class, content, load, restore, save
 from mbrl.agent_rules import require_arguments, require_dataset, require_share, require_steps
 from mbrl.collector import Collector, CollectorConfig
-from mbrl.errors import CheckpointError, ConfigError
+from mbrl.errors import ConfigError
 from mbrl.evaluation import require_fit
-from mbrl.logged_rules import drawn_obs, require_match, require_rows
+from mbrl.logged_rules import drawn_obs, require_match, require_no_others, require_rows
 from mbrl.networks import Normaliser
 from mbrl.observations import as_batch, like_input
 from mbrl.progress import Progress
@@ -29,14 +26,12 @@ from mbrl.training import (
     Callback,
     Metrics,
     Policy,
-    Trainable,
     chosen_action,
     is_stateful,
     train,
 )
 from mbrl.types import Dataset, Spec, Transitions
 
-A = TypeVar("A", bound=Trainable)
 B = TypeVar("B")  # what one update learns from
 L = TypeVar("L")
 S = TypeVar("S", covariant=True)
@@ -104,8 +99,8 @@ class Agent(ABC, Generic[B]):
     other.
 
     `config` None takes the defaults; `parts` are passed to `build` (a world model that is fitted
-    already, say). Raises `ConfigError` for a task whose actions the algorithm cannot take, or a
-    device that this machine does not have.
+    already, say); `load` needs those again that settings cannot describe. Raises `ConfigError` for
+    a task whose actions the algorithm cannot take, or a device that this machine does not have.
     """
 
     version: int
@@ -130,9 +125,11 @@ class Agent(ABC, Generic[B]):
         require_single_precision()
         self.spec, self.seed = spec, int(seed)  # numpy's whole numbers are not torch's
         self.step, self.updates = 0, 0  # of the loop; of the learner
+        self.rows_mark: bytes | None = None  # of the logged rows that it has
         self.config = config_class(type(self))() if config is None else config
         self.device = resolve_device(device)
         initial, self.generator = generators(self.seed, self.device)
+        self.given = {name: part for name, part in parts.items() if part is not None}
         self.learner: Any
         self.source: Any
         with torch.random.fork_rng(devices=[]):  # torch's layers draw before `initial` does
@@ -171,9 +168,11 @@ class Agent(ABC, Generic[B]):
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Take logged data in: fit the observation normaliser before the first update, and what
-        the source fits (a world model). Raises `ConfigError` for steps of different length, or
-        rows with weights, where a world model would not know of them."""
+        the source fits (a world model). Raises `ConfigError` where it has other rows already, and
+        for steps of different length, or rows with weights, where a world model would not know of
+        them."""
         require_rows(dataset, self.model, type(self).__name__)
+        self.rows_mark = require_no_others(self, dataset)
         if self.step == 0 and getattr(self.learner.config, "normalise_obs", False):
             fit_normalisers(self.learner.modules, drawn_obs(dataset.transitions).to(self.device))
         self.source.prepare(dataset, on_progress)
@@ -199,7 +198,7 @@ class Agent(ABC, Generic[B]):
     ) -> Self:
         """Train offline for `steps` further updates and return the agent. Without `callbacks` a
         progress bar is shown where the output is a terminal. Raises `ConfigError` for a negative
-        `steps` or a dataset of another task."""
+        `steps`, a dataset of another task, or another one than before."""
         require_steps(steps)
         require_dataset(dataset)
         require_match(self.spec, dataset)
@@ -349,18 +348,23 @@ class Agent(ABC, Generic[B]):
         self.updates = state.get("updates", self.step)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied and pickled as `save` writes it; compiled code is none of it."""
-        return restore, (type(self), content(self), str(self.device))
+        """Copied and pickled as `save` writes it, with the parts that it does not write; compiled
+        code is none of it."""
+        values = content(self)
+        parts = {name: self.given[name] for name in values["lacking"]}
+        return restore, (type(self), values, str(self.device), None, parts)
 
     def save(self, path: str | Path) -> None:
         """Write the whole agent, optimisers and generators included, to one file."""
         save(self, path)
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> Self:
-        """Read an agent that `save` or a run's checkpoint wrote. Raises `CheckpointError` where the
+    def load(cls, path: str | Path, device: str = "cpu", **parts: Any) -> Self:
+        """Read an agent that `save` or a run's checkpoint wrote. An agent that was made with a part
+        of one's own (a world model with another rule of ends, say) needs it again, fitted or not:
+        `load(path, model=model)`. Raises `CheckpointError` where it is not given, and where the
         file holds something else or is of another version."""
-        return load(cls, path, device)
+        return load(cls, path, device, **parts)
 
 
 def fit_normalisers(modules: dict[str, nn.Module], obs: Tensor) -> None:
@@ -404,63 +408,6 @@ def subclasses(cls: type) -> set[type[Agent[Any]]]:
     """All classes below `cls`."""
     direct: set[type[Agent[Any]]] = set(cls.__subclasses__())
     return direct.union(*(subclasses(c) for c in direct))
-
-
-def config_class(cls: type) -> type:
-    """The dataclass of an agent class's settings: the annotation of its `config`."""
-    hints = typing.get_type_hints(cls)
-    if not dataclasses.is_dataclass(hints.get("config")):
-        hints = typing.get_type_hints(inspect.getattr_static(cls, "__init__"))
-    hint = hints["config"]
-    kinds = [c for c in (hint, *typing.get_args(hint)) if isinstance(c, type)]
-    return next(c for c in kinds if dataclasses.is_dataclass(c))
-
-
-def content(agent: Trainable) -> dict[str, Any]:
-    """Everything a checkpoint of this agent holds."""
-    return {
-        "algorithm": type(agent).__name__,
-        "version": agent.version,
-        "spec": configs.plain(agent.spec.to_dict()),
-        "config": configs.to_dict(agent.config),
-        "seed": agent.seed,
-        "step": agent.step,
-        "state": agent.state_dict(),
-    }
-
-
-def save(agent: Trainable, path: str | Path) -> None:
-    """Write the whole agent, optimisers and generators included, to one file."""
-    checkpoint.save(path, content(agent))
-
-
-def load(cls: type[A], path: str | Path, device: str = "cpu") -> A:
-    """Read an agent that `save` wrote."""
-    return restore(cls, checkpoint.load(path), device)
-
-
-def restore(
-    cls: type[A], values: dict[str, Any], device: str = "cpu", kind: type | None = None
-) -> A:
-    """Build an agent of class `cls` from a checkpoint's content. `kind` is the dataclass of its
-    settings; None: the annotation of its `config`."""
-    if values.get("algorithm") != cls.__name__:
-        raise CheckpointError(
-            f"the checkpoint holds {values.get('algorithm')!r}, not {cls.__name__!r}; use "
-            "algorithms.load, which reads the name"
-        )
-    if values["version"] != cls.version:
-        raise CheckpointError(
-            f"the checkpoint is of {cls.__name__} version {values['version']}, this library has "
-            f"version {cls.version}; load it with the release that wrote it"
-        )
-    spec = Spec.from_dict(values["spec"])
-    config: Any = configs.from_dict(kind or config_class(cls), values["config"])
-    make: Callable[..., A] = cls
-    agent = make(spec, config, device=device, seed=values["seed"])
-    agent.step = values["step"]
-    agent.load_state_dict(values["state"])
-    return agent
 
 
 def resolve_device(name: str) -> torch.device:

@@ -23,7 +23,8 @@ class Batch(NamedTuple):
     Columns that some algorithms add: `next_action` [B, A], the logged action at `next_obs`, and
     `has_next` [B], 1 where there is one, else 0; `halted` [B], 1 where a pessimistic model ended
     the episode; `penalty` [B], what a target is lowered by; `expert` [B], 1 where the row is an
-    expert's, else 0; `to_go` [B], the discounted return from the row on; `ahead` [B], how many rows
+    expert's, else 0; `next_unknown` [B], 1 where what the last step of the task led to was not
+    recorded, else 0; `to_go` [B], the discounted return from the row on; `ahead` [B], how many rows
     its episode has from the row on; `real`, how many rows were
     recorded (they come first) rather than imagined. `action_mask`, `next_action_mask` [B, n] bool
     say which discrete actions are allowed at `obs` and `next_obs`, in tasks that tell.
@@ -47,6 +48,7 @@ class Batch(NamedTuple):
     halted: Tensor | None = None
     penalty: Tensor | None = None
     expert: Tensor | None = None
+    next_unknown: Tensor | None = None
     to_go: Tensor | None = None
     ahead: Tensor | None = None
     policy_goal: Tensor | None = None
@@ -266,7 +268,7 @@ def transitions(rows: Rows) -> Transitions:
     action = batch.action
     if not rows.spec.discrete:
         action = ActionScale(rows.spec).to(action.device).to_task(action)
-    ended = batch.discount == 0
+    ended, unknown = batch.discount == 0, batch.next_unknown
     return Transitions(
         batch.obs,
         action,
@@ -274,6 +276,7 @@ def transitions(rows: Rows) -> Transitions:
         batch.next_obs,
         ended,
         torch.zeros_like(ended),
+        next_known=None if unknown is None else unknown == 0,
         action_mask=batch.action_mask,
         next_action_mask=batch.next_action_mask,
     )

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from mbrl import agent as shared
-from mbrl import checkpoint
+from mbrl import agent_files, checkpoint
 from mbrl.errors import ConfigError, DivergenceError
 from mbrl.evaluation import evaluate
 from mbrl.progress import Progress
@@ -256,7 +255,7 @@ class Checkpointer:
         good checkpoint stays."""
         check_finite(read(self._seen), agent.step)
         began = time.monotonic()
-        content = shared.content(agent)
+        content = agent_files.content(agent)
         check_state(content["state"], agent.step)
         content["epoch"] = self._epoch
         content["threads"] = torch.get_num_threads()

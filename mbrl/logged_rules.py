@@ -1,11 +1,15 @@
 """What an agent asks of logged rows before it learns from them."""
 
+import hashlib
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Spec, Transitions
+
+FIRST, LATEST = slice(0, 100), slice(-100, None)  # rows that a dataset is told by
 
 
 def require_match(spec: Spec, dataset: Dataset) -> None:
@@ -47,6 +51,36 @@ def require_rows(dataset: Dataset, model: Any, algorithm: str) -> None:
             f"{algorithm} would be fitted to all alike; use an algorithm without one (iql, td3_bc, "
             "edac, ...), or the real rows alone"
         )
+
+
+def rows_mark(rows: Transitions) -> bytes:
+    """What tells `rows` from others: a hash of how many there are, and of the first and the last
+    ones."""
+    few = rows.select(torch.cat([torch.arange(len(rows))[part] for part in (FIRST, LATEST)]))
+    hashed = hashlib.sha256(str(len(rows)).encode())
+    for value in (few.obs, few.action, few.reward):
+        hashed.update(value.cpu().contiguous().numpy().tobytes())
+    return hashed.digest()
+
+
+def require_no_others(agent: Any, dataset: Dataset) -> bytes:
+    """The mark of the dataset's rows. Raises `ConfigError` where the agent has others already, with
+    which it would go on: those of another dataset, or experience alone."""
+    mark, name = rows_mark(dataset.transitions), type(agent).__name__
+    source = getattr(agent.source, "real", agent.source)
+    known = agent.source.logged
+    if known == 0 and getattr(source, "online", False):
+        raise ConfigError(
+            f"this {name} has experience of its own and would not see the {len(dataset)} rows of "
+            f"{dataset.provenance.card}; fit an agent to logged data before it acts"
+        )
+    if known and (known != len(dataset) or agent.rows_mark not in (None, mark)):
+        raise ConfigError(
+            f"this {name} has {known} rows of another dataset and would go on with those, not with "
+            f"the {len(dataset)} of {dataset.provenance.card}; save it and load it again (the file "
+            "has no logged rows), or make a new agent"
+        )
+    return mark
 
 
 def drawn_obs(rows: Transitions) -> Tensor:

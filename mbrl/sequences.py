@@ -12,6 +12,7 @@ from mbrl.types import Spec
 # Columns of a row beside observation and action: reward, discount, real, last, and in a penalised
 # buffer the reward before its penalty.
 EXTRA = 4
+LAST, UNKNOWN = 1.0, 2.0  # at an episode's last position; the latter where nothing is known of it
 
 
 class Tape(NamedTuple):
@@ -74,10 +75,13 @@ class SequenceBuffer:
         terminated: Tensor,
         real: Tensor,
         observed: Tensor | None = None,
+        *,
+        end_known: bool = True,
     ) -> None:
         """Add one episode: `obs` [n + 1, S], `action` [n, A] in [-1, 1], `reward`, `terminated` and
-        `real` [n]; `observed` [n] are the rewards before a penalty, if they differ. Raises
-        `ConfigError` for an episode that is longer than the buffer."""
+        `real` [n]; `observed` [n] are the rewards before a penalty, if they differ; without
+        `end_known` the last observation was not recorded. Raises `ConfigError` for an episode that
+        is longer than the buffer."""
         length = len(obs)
         if length > self.capacity:
             raise ConfigError(
@@ -96,7 +100,7 @@ class SequenceBuffer:
         rows[:-1, s + a] = reward
         rows[:-1, s + a + 1] = self.gamma * (1.0 - terminated.to(rows.dtype))
         rows[:-1, s + a + 2] = real.to(rows.dtype)
-        rows[-1, s + a + 3] = 1.0
+        rows[-1, s + a + 3] = LAST if end_known else UNKNOWN
         if self.penalised:
             rows[:-1, s + a + 4] = reward if observed is None else observed
         self.episodes.append((self.position, length))

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mbrl import tasks
 from mbrl.buffer import Batch
 from mbrl.errors import ConfigError, DataError
 from mbrl.networks import Normaliser
@@ -317,6 +318,30 @@ class EnsembleDynamics:
             raise ConfigError("the world model is not fitted yet; call fit(transitions) first")
 
     # State.
+
+    def described_in(self, config: Any) -> Any:
+        """The settings `config` of an algorithm with this model's own in them and where its
+        episodes end, so that they make such a model; None where no settings do: with a rule of
+        ends that is not the task's own, and for other kinds of models."""
+        rule = getattr(self.termination, "__self__", None)
+        if type(self) is not EnsembleDynamics:
+            return None
+        choice = "never"
+        if self.termination is not None:
+            known, spec = getattr(rule, "spec", None), self.spec
+            if known is None or spec.task not in tasks.TASKS:
+                return None
+            if (known.task, known.task_options) != (spec.task, spec.task_options):
+                return None
+            choice = "task"
+        changes: dict[str, Any] = {"model": self.config}
+        for name, part in vars(config).items():
+            if name == "termination":
+                changes[name] = choice
+            elif hasattr(part, "termination"):
+                truth = {"truth": 0.0} if hasattr(part, "truth") else {}
+                changes[name] = replace(part, termination=choice, **truth)
+        return replace(config, **changes)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -3,7 +3,7 @@ policy-guided diffusion (arXiv 2404.06356) does, with EDM's preconditioning (arX
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -117,6 +117,10 @@ class TrajectoryDiffusion:
     @property
     def fitted(self) -> bool:
         return self.updates >= self.config.updates
+
+    def described_in(self, config: Any) -> Any:
+        """The settings `config` of an algorithm with this model's own in them."""
+        return replace(config, model=self.config)
 
     def _build(self, generator: torch.Generator) -> nn.Module:
         c, size = self.config, self.tokens.size

@@ -96,7 +96,7 @@ class NetworkOracle:
         self.config, self.generator = config, generator
         self.shape = (members, size, config.hidden, actions)
         self.rows: list[Tensor] = []  # context, action, reward, weight [N, E], with room to spare
-        self.count = 0
+        self.count = self.arrived = 0  # rows that are remembered, and all there were
         self.reset()
 
     def reset(self) -> None:
@@ -118,7 +118,9 @@ class NetworkOracle:
         if c.memory == "last":
             self.reset()
         self._remember([context, action, reward, weight.T])
-        for _ in range(max(1, round(c.updates * len(action)))):
+        before, self.arrived = self.arrived, self.arrived + len(action)
+        steps = int(c.updates * self.arrived + 1e-9) - int(c.updates * before + 1e-9)
+        for _ in range(steps):
             drawn = torch.randint(self.count, (c.batch_size,), generator=self.generator)
             descend(self.optimiser, self.loss(*(column[drawn] for column in self.rows)))
 
@@ -151,6 +153,7 @@ class NetworkOracle:
             "network": self.network.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "rows": [row[: self.count].clone() for row in self.rows],
+            "arrived": self.arrived,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -159,6 +162,7 @@ class NetworkOracle:
         self.rows, self.count = [], 0
         if state["rows"]:
             self._remember(state["rows"])
+        self.arrived = state.get("arrived", self.count)
 
 
 def _with_one(context: Tensor) -> Tensor:

@@ -22,6 +22,14 @@ class ALPGMMConfig(Settings):
     components: tuple[Several, ...] = tuple(range(2, 11))  # numbers of Gaussians that are tried
     random_share: Probability = 0.2  # of tasks that are uniform
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.components or max(self.components) > self.fit_every:
+            raise ConfigError(
+                f"components are {self.components} and fit_every {self.fit_every}; a mixture of k "
+                "Gaussians needs k tasks or more, and one number is tried at least"
+            )
+
 
 class Mixture(NamedTuple):
     """Gaussians over task and progress: `means` [K, D + 1], `covariances` [K, D + 1, D + 1]; the

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from algorithms.learners.critics import q_values
 from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic
 from algorithms.learners.soft_actor_critic import SoftActorCritic, entropy_range
-from mbrl.networks import ensemble_values
 from mbrl.training import Metrics
 from world_models import WorldModel
 from world_models.edge_of_reach import outside
@@ -66,7 +66,7 @@ def greedy_values(learner: SoftActorCritic, obs: Tensor) -> Tensor:
 def values(learner: SoftActorCritic, obs: Tensor, action: Tensor) -> Tensor:
     """Every critic's value [N, B] of `action` [B, A], in the task's units, at `obs` [B, S]."""
     unit = learner.actor.scale.to_unit(action)
-    return ensemble_values(learner.critic, torch.cat([obs, unit], -1))[0]
+    return q_values(learner.critic, obs, unit)
 
 
 @torch.no_grad()
@@ -86,7 +86,7 @@ def value_metrics(
     (`learner.remembered`)."""
     noise = torch.randn(len(obs), learner.spec.action_dim, generator=generator, device=obs.device)
     action, _ = learner.actor.sample(obs, noise)
-    q = ensemble_values(learner.critic, torch.cat([obs, action], -1))[0].min(0).values.double()
+    q = q_values(learner.critic, obs, action).min(0).values.double()
     bounds = rewards if clip_rewards else (rewards[0] - math.inf, rewards[1] + math.inf)
     earned = soft_return(learner, model, obs, action, bounds, memory[1], generator)
     return excess_metrics(learner, q, earned, rewards, memory)

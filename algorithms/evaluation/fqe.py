@@ -206,9 +206,12 @@ def allowed_actions(data: Transitions, starts: Tensor) -> Tensor | None:
 
 def logged_next_actions(data: Transitions) -> Tensor:
     """The logged action at every `next_obs`: that of the next row, or, where an episode was cut,
-    that of a random one of the rows whose observations are nearest, among the allowed ones."""
+    that of a random one of the rows whose observations are nearest, among the allowed ones. The
+    last row counts as cut, if it is not an end of the task."""
     action = data.action.roll(-1, 0)
-    cut = (data.truncated & ~data.terminated).nonzero().flatten()
+    over = data.truncated.clone()
+    over[-1:] = True
+    cut = (over & ~data.terminated).nonzero().flatten()
     if len(cut):
         generator = torch.Generator().manual_seed(0)
         mask = None if data.next_action_mask is None else data.next_action_mask[cut]

@@ -18,14 +18,14 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from algorithms.evaluation import dice, fqe
+from algorithms.evaluation import diagnosis, dice, fqe
 from algorithms.evaluation.critic_values import critic_values
 from algorithms.evaluation.support import Support, rows_to_look_at, support
 from mbrl.config import Count, CountOrZero, Discount, Fraction, Settings, Several, Widths
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.logged_rules import require_match
 from mbrl.policy_gradient.off_policy_evaluation import Logged, doubly_robust
-from mbrl.training import Metrics, Trainable, is_stateful
+from mbrl.training import Metrics, Stateful, Trainable, is_stateful
 from mbrl.types import Dataset, Transitions
 from world_models.rollout import RolloutConfig, rollout
 
@@ -35,7 +35,6 @@ TAU = 0.1  # rate of the averaged critics: values are to settle within few updat
 NEVER = -60.0  # log-ratio of an action that the policy never takes
 ENOUGH = 0.1  # share of rows or episodes that weights must amount to, to be believed
 MOST_OUTSIDE = 0.15  # share of a policy's actions unlike logged ones at which nothing is believed
-LEFT = 0.05  # discount at which rollouts in a model end
 
 
 @dataclass(frozen=True)
@@ -350,6 +349,7 @@ def _doubly_robust(
         config.discount,
         padded(values[0]),
         padded(values[1]),
+        None if data.duration is None else padded(data.duration),
     )
     each = doubly_robust(logged, torch.eye(len(spans), dtype=torch.float64)).numpy()
     weight = logged.log_weights()[:, -1]
@@ -371,11 +371,12 @@ def _spans(data: Transitions, spans: list[tuple[int, int]]) -> Transitions:
 
 def _in_model(agent: Any, model: Any, dataset: Dataset, config: ValuationConfig) -> Estimate:
     """From the episodes' starts in the world model that the policy was trained in, over as many
-    steps as the discount leaves; the logged returns are cut there too."""
+    steps as the discount leaves; the logged returns are cut there too, and what is imagined where
+    the log of an episode was."""
     data = dataset.transitions
     spans = data.episodes()
     limit = dataset.spec.max_episode_steps or math.inf
-    horizon = int(min(limit, math.ceil(math.log(LEFT) / math.log(config.discount))))
+    horizon = int(min(limit, diagnosis.horizon(config.discount)))
     place = next(agent.policy.parameters()).device
     generator = torch.Generator(device=place).manual_seed(config.seed)
     chosen = [
@@ -389,8 +390,11 @@ def _in_model(agent: Any, model: Any, dataset: Dataset, config: ValuationConfig)
         action: Tensor = agent.policy(obs)
         return action
 
+    acting = _Greedy(agent.policy) if is_stateful(agent.policy) else greedy
+    lengths = [horizon if data.terminated[b - 1] else min(b - a, horizon) for a, b in chosen]
+    limits = torch.tensor(lengths, device=place)
     with torch.no_grad():
-        imagined = rollout(model, greedy, starts, settings, generator)
+        imagined = rollout(model, acting, starts, settings, generator, limits=limits)
     weight = config.discount ** torch.arange(horizon, dtype=torch.float64, device=place)
     reward = torch.where(imagined.mask, imagined.reward.double(), 0.0)
     values = (reward * weight[: reward.shape[1]]).sum(1).cpu().numpy()
@@ -404,6 +408,26 @@ def _in_model(agent: Any, model: Any, dataset: Dataset, config: ValuationConfig)
         believed=False,
         note="the policy was trained in this model, whose errors it may use",
     )
+
+
+class _Greedy:
+    """A policy with memory that takes its greedy actions in rollouts."""
+
+    def __init__(self, policy: Stateful) -> None:
+        self.policy = policy
+
+    def step(
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        generator: torch.Generator | None,
+        *,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        return self.policy.step(obs, state, generator, deterministic=True)
+
+    def observe_reward(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
+        return self.policy.observe_reward(state, reward, action)
 
 
 def _last_of(spans: list[tuple[int, int]], horizon: int) -> Tensor:

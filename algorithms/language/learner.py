@@ -20,9 +20,9 @@ from algorithms.language.models.vocabulary import Characters, Codec
 from algorithms.language.sampling.tokens import log_probs_and_entropy
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem, TextTask
-from mbrl import agent as shared
-from mbrl import checkpoint
+from mbrl import agent_files, checkpoint
 from mbrl import config as configs
+from mbrl.agent import generators, resolve_device
 from mbrl.config import Count, CountOrZero, Positive, Settings
 from mbrl.errors import ConfigError
 from mbrl.networks import adam
@@ -96,7 +96,7 @@ class LanguageLearner(ABC):
     series: ClassVar[str] = ""  # of problems: those that are shown are of another
     seed: int
     step: int
-    save = shared.save
+    save = agent_files.save
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class LanguageLearner(ABC):
     ) -> None:
         self.config: Any = config or self.default()
         self.seed, self.step, self.updates = seed, 0, 0
-        self.device = shared.resolve_device(device)
-        initial, self.generator = shared.generators(seed, self.device)
+        self.device = resolve_device(device)
+        initial, self.generator = generators(seed, self.device)
         self.task: TextTask = text_task(self.config.task)
         self.model: Any
         self.codec: Codec
@@ -187,7 +187,7 @@ class LanguageLearner(ABC):
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Self:
         """Read a learner that `save` or a run's checkpoint wrote."""
-        return shared.load(cls, path, device)  # type: ignore[type-var]
+        return agent_files.load(cls, path, device)  # type: ignore[type-var]
 
 
 def state_at(path: str | Path, config: ModelConfig) -> dict[str, Any]:

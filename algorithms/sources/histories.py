@@ -15,7 +15,7 @@ from algorithms.sources.imagined import RefitConfig, fit_to_logged, refit, refit
 from mbrl.collector import CollectorConfig
 from mbrl.config import Count, CountOrZero, NonNegative, Positive, Rate, Settings
 from mbrl.errors import ConfigError
-from mbrl.sequences import SequenceBuffer, Tape
+from mbrl.sequences import UNKNOWN, SequenceBuffer, Tape
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Trajectories, Transitions
 from world_models import EnsembleDynamics, RolloutConfig, WorldModel, rollout
@@ -122,6 +122,7 @@ class Histories:
             episode.reward,
             episode.terminated,
             torch.ones(len(episode), dtype=torch.bool),
+            end_known=episode.next_known is None or bool(episode.next_known[-1]),
         )
 
     def set_levels(self, data: Transitions) -> None:
@@ -180,7 +181,13 @@ class Histories:
             action = self.policy.scale.to_task(steps[:, s : s + a])
             parts.append(
                 Transitions(
-                    steps[:, :s], action, steps[:, s + a], rows[1:, :s], terminated, truncated
+                    obs=steps[:, :s],
+                    action=action,
+                    reward=steps[:, s + a],
+                    next_obs=rows[1:, :s],
+                    terminated=terminated,
+                    truncated=truncated,
+                    next_known=rows[1:, s + a + 3] != UNKNOWN,
                 )
             )
         return joined_rows(parts)
@@ -363,5 +370,7 @@ class Histories:
 
 def joined_rows(parts: list[Transitions]) -> Transitions:
     """All rows of `parts`, one after the other."""
-    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+    names = ["obs", "action", "reward", "next_obs", "terminated", "truncated"]
+    if all(part.next_known is not None for part in parts):
+        names.append("next_known")
     return Transitions(**{n: torch.cat([getattr(part, n) for part in parts]) for n in names})

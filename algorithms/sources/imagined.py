@@ -87,6 +87,7 @@ class ImaginedRows:
         self.model: WorldModel = model
         self.policy = policy or learner.actor.explore
         self.widths = widths or {}
+        columns = self.widths | {"next_unknown": 0}  # no dynamics are learned from such rows
         c = learner.config
         self.real = LoggedRows(
             learner.spec,
@@ -94,10 +95,10 @@ class ImaginedRows:
             c.batch_size,
             device,
             collection=collection or RefitConfig(),
-            widths=widths,
+            widths=columns,
         )
         rows = imagination.starts * imagination.rollout.horizon * imagination.retain
-        self.imagined = Buffer(learner.spec, rows, c.gamma, device, widths)
+        self.imagined = Buffer(learner.spec, rows, c.gamma, device, columns)
 
     @property
     def collection(self) -> CollectorConfig:

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mbrl.buffer import Batch, Buffer, Rows, resized
 from mbrl.collector import CollectorConfig
@@ -87,12 +88,19 @@ class LoggedRows:
             self.gamma,
             self.device,
             columns=self.widths,
-            values={} if self.columns is None else self.columns(data),
+            values=self._values(data),
             reward_scale=self.reward_scale,
         )
 
+    def _values(self, data: Transitions) -> dict[str, Tensor]:
+        """The further columns of `data`."""
+        values = {} if self.columns is None else dict(self.columns(data))
+        if "next_unknown" in (self.widths or {}) and data.next_known is not None:
+            values["next_unknown"] = ~data.next_known
+        return values
+
     def _append(self, data: Transitions, every: int = 1) -> None:
-        columns = {} if self.columns is None else self.columns(data)
+        columns = self._values(data)
         rows = data.select(slice(None, None, every))
         rows = replace(rows, reward=rows.reward * self.reward_scale)
         self._ring.append(rows, **{name: value[::every] for name, value in columns.items()})

@@ -34,7 +34,8 @@ class ModelRows(LoggedRows):
         refitted: Callable[["ModelRows"], None] | None = None,
         saves_model: bool = True,
     ) -> None:
-        super().__init__(spec, gamma, batch_size, device, collection=collection)
+        widths = {"next_unknown": 0}  # no dynamics are learned from such rows
+        super().__init__(spec, gamma, batch_size, device, collection=collection, widths=widths)
         self.model, self.refitted, self.saves_model = model, refitted, saves_model
         self.announced = False  # whether `refitted` knows of the present model
         self.learned = model if isinstance(model, EnsembleDynamics) else None

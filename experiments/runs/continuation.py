@@ -11,8 +11,7 @@ from experiments.runs import folders, imagined
 from experiments.runs.job import Job
 from experiments.runs.sources import Source, open_source
 from experiments.settings import RunSettings
-from mbrl import agent as shared
-from mbrl import checkpoint, data, tasks
+from mbrl import agent_files, checkpoint, data, tasks
 from mbrl import config as configs
 from mbrl.continuation import take_over
 from mbrl.errors import CheckpointError, ConfigError
@@ -150,7 +149,7 @@ def trained(settings: RunSettings, config: Any, before: Job, source: Source) -> 
     logged = logged_data(before.folder)
     content = checkpoint.load(before.folder / "checkpoint.pt")
     cls, kind = ALGORITHMS[earlier.algorithm]
-    known: Any = shared.restore(cls, content, settings.device, kind)
+    known: Any = agent_files.restore(cls, content, settings.device, kind)
     if same_agent(settings, before):
         agent = known
     else:

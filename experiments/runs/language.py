@@ -24,8 +24,7 @@ from algorithms.language.sampling.workers import KINDS, Inline
 from algorithms.language.tasks import parts_of, text_task
 from experiments.runs import folders
 from experiments.runs.job import Clock, Job
-from mbrl import agent as shared
-from mbrl import checkpoint
+from mbrl import agent_files, checkpoint
 from mbrl import config as configs
 from mbrl.callbacks import Checkpointer, Recorder, StopOnSignal
 from mbrl.config import Count, CountOrZero, Positive, Rate, Settings
@@ -143,7 +142,8 @@ def load(folder: Path) -> Any:
     """The learner of the run in `folder`, from its checkpoint."""
     settings, _ = read_settings(folder)
     path = folder / "checkpoint.pt"
-    return shared.restore(LEARNERS[settings.learner][0], checkpoint.load(path), settings.device)  # type: ignore[type-var]
+    cls: Any = LEARNERS[settings.learner][0]
+    return agent_files.restore(cls, checkpoint.load(path), settings.device)
 
 
 class LanguageRun(Job):
@@ -158,7 +158,8 @@ class LanguageRun(Job):
         path, content = self.folder / "checkpoint.pt", {}
         if path.exists():
             content = checkpoint.load(path)
-            agent: Any = shared.restore(LEARNERS[settings.learner][0], content, settings.device)  # type: ignore[type-var]
+            cls: Any = LEARNERS[settings.learner][0]
+            agent = agent_files.restore(cls, content, settings.device)
         else:
             agent = new_learner(settings, config)
         facts = {

@@ -24,8 +24,7 @@ from experiments.runs.sources import Source, load_data, open_source
 from experiments.runs.until_flat import UntilFlat
 from experiments.runs.values import ValueWatch
 from experiments.settings import RunSettings, default_steps, for_budget, is_file
-from mbrl import agent as shared
-from mbrl import checkpoint, data, sinks, tasks
+from mbrl import agent_files, checkpoint, data, sinks, tasks
 from mbrl import config as configs
 from mbrl.callbacks import (
     Checkpointer,
@@ -188,7 +187,7 @@ class TrainingRun(Job):
             with selection.naming_kept(self.folder):
                 content = checkpoint.load(path)
             self.require_own(content)
-            agent: Any = shared.restore(cls, content, settings.device, config_class)
+            agent: Any = agent_files.restore(cls, content, settings.device, config_class)
             continuation.give_logged(agent, settings, source)
         elif settings.after is not None:
             config = configs.from_dict(config_class, self.read()["config"])

@@ -26,8 +26,9 @@ class Logged:
 
     `log_ratio`: log of the target policy's probability of the action over the behaviour's; `mask`:
     steps that happened. `q` and `v`, for doubly robust estimators: values of the target policy at
-    (state, action) and at the state, from any source that has not seen these episodes. Raises
-    `ConfigError` for shapes that differ and for numbers that are not finite.
+    (state, action) and at the state, from any source that has not seen these episodes. `duration`:
+    how long each step is, where they differ; a discount is gamma to the time before the step.
+    Raises `ConfigError` for shapes that differ and for numbers that are not finite.
     """
 
     log_ratio: Tensor
@@ -36,11 +37,12 @@ class Logged:
     gamma: float
     q: Tensor | None = None
     v: Tensor | None = None
+    duration: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
             raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1]")
-        for name in ("log_ratio", "reward", "q", "v"):
+        for name in ("log_ratio", "reward", "q", "v", "duration"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -65,9 +67,9 @@ class Logged:
         return torch.where(self.mask, value.double(), 0.0)
 
     def discounts(self) -> Tensor:
-        """gamma^t [T]."""
-        steps = torch.arange(self.mask.shape[1], dtype=torch.float64, device=self.mask.device)
-        return self.gamma**steps
+        """gamma to the time before each step [B, T]."""
+        passed = self.mask.double() if self.duration is None else self.steps("duration")
+        return self.gamma ** (passed.cumsum(1) - passed)
 
     def log_weights(self) -> Tensor:
         """Log of the product of ratios up to each step [B, T]; after the end it stays."""
@@ -101,9 +103,8 @@ def per_decision(data: Logged, count: Tensor) -> Tensor:
 def weighted_per_decision(data: Logged, count: Tensor) -> Tensor:
     """sum_t gamma^t sum_i w_it r_it / sum_i w_it."""
     check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
-    weight = _relative(data.log_weights())
-    step = count @ (weight * data.steps("reward")) / (count @ weight).clamp_min(TINY)
-    return step @ data.discounts()
+    weight, gained = _relative(data.log_weights()), data.steps("reward") * data.discounts()
+    return (count @ (weight * gained) / (count @ weight).clamp_min(TINY)).sum(1)
 
 
 def doubly_robust(data: Logged, count: Tensor) -> Tensor:
@@ -125,11 +126,12 @@ def weighted_doubly_robust(data: Logged, count: Tensor) -> Tensor:
     log_weight = data.log_weights()
     before = torch.cat([torch.zeros_like(log_weight[:, :1]), log_weight[:, :-1]], 1)
     by_step = count.new_zeros(len(count), data.mask.shape[1])
-    error = data.steps("reward") - data.steps("q")
+    error, discount = data.steps("reward") - data.steps("q"), data.discounts()
     for logs, value in ((log_weight, error), (before, data.steps("v"))):
         weight = _relative(logs)
-        by_step = by_step + count @ (weight * value) / (count @ weight).clamp_min(TINY)
-    return by_step @ data.discounts()
+        gained = weight * value * discount
+        by_step = by_step + count @ gained / (count @ weight).clamp_min(TINY)
+    return by_step.sum(1)
 
 
 ESTIMATORS: dict[str, Counted] = {
@@ -205,7 +207,7 @@ def interval(
 
 
 def _returns(data: Logged) -> Tensor:
-    return data.steps("reward") @ data.discounts()
+    return (data.steps("reward") * data.discounts()).sum(1)
 
 
 def _mean(value: Tensor, count: Tensor) -> Tensor:

@@ -132,3 +132,10 @@ def test_scores_and_probabilities_that_are_none() -> None:
     for rows in ([[2.0, -1.0, 0.5]], [[0.7, 0.7]], [0.7, 0.3]):
         with pytest.raises(DataError, match="sum to 1"):
             label_scores(np.array(rows))
+
+
+def test_marks_of_right_answers_may_be_numbers() -> None:
+    confidence, right = np.array([0.2, 0.9, 0.5, 0.1]), np.array([0, 1, 0, 1])
+    _, risk = risk_coverage(confidence, right)
+    assert risk.tolist() == risk_coverage(confidence, right == 1)[1].tolist()
+    assert risk.tolist() == pytest.approx([0, 1 / 2, 2 / 3, 1 / 2])

@@ -55,3 +55,11 @@ def test_goes_on_exactly(physics: str | None, tmp_path: Path) -> None:
 def test_physics_and_truth_do_not_go_together() -> None:
     with pytest.raises(ConfigError, match="the truth needs no physics"):
         built(**PHYSICS, imagination={"truth": 0.5})
+
+
+def test_the_first_rows_are_of_the_policy_as_it_came() -> None:
+    agent = built(**PHYSICS, online={"warmup": 20}).learn(TASK, 12, callbacks=[])
+    rows = agent.source.real.rows.whole()
+    with torch.no_grad():
+        greedy = agent.policy.scale.to_unit(agent.policy(rows.obs))
+    torch.testing.assert_close(rows.action, greedy, rtol=0, atol=1e-5)

@@ -10,6 +10,8 @@ from rich.console import Console
 
 import algorithms
 from algorithms import PGD, TD3BC, TD3BCConfig, load
+from algorithms.evaluation.critic_values import critic_values
+from algorithms.learners.critics import q_values
 from algorithms.pgd import LEARNERS
 from experiments.runs import jobs
 from experiments.runs import model_fits as fits
@@ -199,3 +201,18 @@ def test_runs_share_a_generator(tmp_path: Path) -> None:
 def test_impossible_settings(generation: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         build_config("pgd", {"generation": generation})
+
+
+def test_values_are_in_the_tasks_units(pendulum: Dataset) -> None:
+    """Where the learner's rewards are scaled, as those of the learner without generated rows."""
+    settings = {"learner": "iql", "iql": {"hidden": [16], "normalise_rewards": True}}
+    agent = PGD(pendulum.spec, build_config("pgd", merge(CONFIGS["pgd"], settings)), seed=0)
+    agent.fit(pendulum, 3, callbacks=[])
+    obs = pendulum.transitions.obs[:9]
+    scale = agent.source.real.reward_scale
+    assert scale != 1.0
+    values = critic_values(agent, obs)
+    with torch.no_grad():
+        unit = agent.policy.scale.to_unit(agent.policy(obs))
+        scaled = q_values(agent.learner.critic, agent.policy.normaliser(obs), unit).min(0).values
+    torch.testing.assert_close(values * scale, scaled)

@@ -15,7 +15,8 @@ from algorithms import ALGORITHMS
 from algorithms.control.measures import log_probs_and_entropy
 from experiments.__main__ import main
 from experiments.recording.environment import RecordingStopped, collect
-from mbrl import agent as shared
+from mbrl import agent_files
+from mbrl.agent import Agent
 from mbrl.buffer import Batch, Buffer
 from mbrl.collector import Collector, CollectorConfig
 from mbrl.data import from_arrays, load, save_npz
@@ -35,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def small(name: str, spec: Spec) -> shared.Agent:
+def small(name: str, spec: Spec) -> Agent:
     cls, config = ALGORITHMS[name]
     return cls(spec, config(hidden=(16, 16), batch_size=32))
 
@@ -170,8 +171,8 @@ def test_policy_gradient_drops_a_round_that_was_lost() -> None:
     collector = agent.collector(task)
     while not agent.transitions:
         collector.collect(agent)
-    kept, content = collector.state_dict(), shared.content(agent)
-    other = shared.restore(lr.PolicyGradient, content)
+    kept, content = collector.state_dict(), agent_files.content(agent)
+    other = agent_files.restore(lr.PolicyGradient, content)
     fresh = other.collector(make(Corridor, masked=False))
     with pytest.warns(UserWarning, match="cannot be saved"):
         fresh.load_state_dict(kept)

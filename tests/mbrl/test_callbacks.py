@@ -49,7 +49,7 @@ def test_a_save_that_is_slow_is_made_less_often(
         return {"state": {}}
 
     monkeypatch.setattr(mbrl.callbacks.time, "monotonic", lambda: agent.now)
-    monkeypatch.setattr(mbrl.callbacks.shared, "content", content)
+    monkeypatch.setattr(mbrl.callbacks.agent_files, "content", content)
     saver = Checkpointer(tmp_path / "checkpoint.pt", every=10, seconds=1e9)
     for agent.step in range(1, 56):
         agent.now += 1.0

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from algorithms.bandits import BANDITS, NetworkOracle, OracleConfig, RidgeOracle, Rows
+from algorithms.bandits import oracle as oracles
 from algorithms.evaluation.bandit import logistic_regression
 from mbrl import checkpoint
 from mbrl import config as configs
@@ -130,3 +131,24 @@ def test_a_saved_learner_goes_on_as_the_other(name: str, kind: str, tmp_path) ->
 def test_an_impossible_oracle_is_refused() -> None:
     with pytest.raises(ConfigError, match="kind is 'ridge' with loss 'log'"):
         OracleConfig(kind="ridge", loss="log")
+
+
+@pytest.mark.parametrize("memory", ["all", "last"])
+@pytest.mark.parametrize("updates", [0.05, 0.5, 1.4, 2.0])
+def test_gradient_steps_are_as_many_as_were_asked_for(
+    updates: float, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row by row, and a saved oracle goes on counting where the other stood."""
+    count: list[int] = []
+    monkeypatch.setattr(oracles, "descend", lambda *_: count.append(1))
+    config = OracleConfig(updates=updates, memory=memory)
+    draw = torch.Generator().manual_seed(0)
+    one = NetworkOracle(4, 3, 1, config, draw)
+    context, action, reward, _ = rows(60, 4, 3)
+    for i in range(60):
+        if i == 33:
+            state, one = one.state_dict(), NetworkOracle(4, 3, 1, config, draw)
+            one.load_state_dict(state)
+        at = slice(i, i + 1)
+        one.update(context[at], action[at], reward[at], torch.ones(1, 1))
+    assert abs(len(count) - 60 * updates) < 1

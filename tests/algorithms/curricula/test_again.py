@@ -45,7 +45,7 @@ def test_the_expert_is_the_best_of_the_nearest() -> None:
 
 
 def test_a_curriculum_leaves_out_gaussians_of_little_progress() -> None:
-    taught = ALPGMM([0.0], [1.0], ALPGMMConfig(fit_every=4))
+    taught = ALPGMM([0.0], [1.0], ALPGMMConfig(fit_every=4, components=(2,)))
     two = Mixture(np.array([[0.1, 0.5], [0.9, 0.1]]), np.zeros((2, 2, 2)))
     taught.mixtures, taught.fitted_at = [two, at(0.5, 0.05), two], [4, 8, 12]
     taught.rewards = [0.0] * 4 + [0.2, 0.4, 0.9, 0.6] + [0.0] * 4 + [0.3]

@@ -97,3 +97,9 @@ def test_a_teacher_goes_on_exactly() -> None:
 def test_wrong_bounds(low: object, high: object) -> None:
     with pytest.raises(ConfigError, match="every low below its high"):
         ALPGMM(low, high)
+
+
+@pytest.mark.parametrize("components", [(), (2, 9)])
+def test_more_gaussians_than_tasks_are_refused(components: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="fit_every 8; a mixture of k Gaussians needs k tasks"):
+        ALPGMMConfig(fit_every=8, components=components)

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms import MBPO, RAVL, MBPOConfig, RAVLConfig
+from algorithms import ALGORITHMS, MBPO, RAVL, MBPOConfig, RAVLConfig
 from algorithms.evaluation import diagnosis
 from algorithms.learners.soft_actor_critic import LearnerConfig, SoftActorCritic, value_memory
+from experiments.settings import build_config, merge
 from mbrl import config as configs
 from mbrl import data
 from mbrl.errors import ConfigError
 from mbrl.tasks.synthetic import PointMass
-from mbrl.types import Spec
+from mbrl.types import Dataset, Spec
 from tests.small import CONFIGS
 from world_models import EnsembleDynamics, Interpolated, Prediction, TrueDynamics
 
@@ -228,3 +229,19 @@ def test_true_and_mixed_dynamics_as_a_setting() -> None:
     torch.testing.assert_close(step.next_obs, row.next_obs)
     with pytest.raises(ConfigError, match="truth is 2"):
         configs.from_dict(MBPOConfig, {"imagination": {"truth": 2.0}})
+
+
+@pytest.mark.parametrize("name", ["mbpo", "mobile"])
+@pytest.mark.parametrize("norm", ["critics", "all"])
+def test_critics_with_layer_norm_are_diagnosed(name: str, norm: str, pendulum: Dataset) -> None:
+    values = merge(
+        CONFIGS[name], {"learner": {"layer_norm": norm}, "imagination": {"diagnose": 10}}
+    )
+    agent = ALGORITHMS[name][0](pendulum.spec, build_config(name, values), seed=0)
+    seen: dict[str, float] = {}
+    agent.fit(pendulum, 12, callbacks=[lambda _event, _agent, metrics: seen.update(metrics)])
+    obs = pendulum.transitions.obs[:5]
+    unit = agent.policy.scale.to_unit(agent.policy(obs))
+    expected = agent.learner.critic(torch.cat([obs, unit], -1))[..., 0]
+    torch.testing.assert_close(diagnosis.greedy_values(agent.learner, obs), expected)
+    assert math.isfinite(float(seen["value/q"])) and math.isfinite(float(seen["value/excess"]))

@@ -1,11 +1,14 @@
 """Valuations in a small world whose values are exact."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from algorithms import MOPO
+from algorithms.evaluation import valuation
 from algorithms.evaluation.fqe import (
     LOGGED,
     FQEConfig,
@@ -25,7 +28,9 @@ from mbrl.data import from_arrays, load
 from mbrl.errors import DataError
 from mbrl.evaluation import evaluate
 from mbrl.tasks import make
+from mbrl.types import Spec
 from tests.small import CONFIGS
+from world_models.protocol import Prediction
 
 GAMMA, END = 0.9, 0.1
 
@@ -116,6 +121,28 @@ def test_doubly_robust_estimates_are_unbiased_over_data_sets():
     assert abs(np.mean(values) - (exact(1.0) - cut)) < 3 * error
 
 
+def test_steps_of_any_length_are_discounted_alike_on_both_sides():
+    """The logged policy itself: with probabilities of 1 its estimate is its returns' mean."""
+    rng = np.random.default_rng(0)
+    over = np.arange(240) % 12 == 11
+    data = from_arrays(
+        obs=rng.normal(size=(240, 2)).astype(np.float32),
+        action=np.ones(240, dtype=np.int64),
+        reward=rng.normal(size=240).astype(np.float32),
+        terminated=over,
+        truncated=np.zeros(240, dtype=bool),
+        duration=rng.uniform(1.0, 9.0, size=240).astype(np.float32),
+        behaviour_prob=np.ones(240, dtype=np.float32),
+        spec=Spec("mine", 2, 1, 2),
+    )
+    config = ValuationConfig(steps=5, gamma=GAMMA, hidden=(8,), dice_steps=0, resamples=2)
+    robust = value_policies([Constant(1)], data, config)[0].estimates[1]
+    assert robust.method == "doubly robust"
+    wanted = discounted_returns(data.transitions, GAMMA).mean()
+    assert robust.value == pytest.approx(wanted, abs=1e-4)
+    assert robust.difference == pytest.approx(0.0, abs=1e-4)
+
+
 def test_discounted_returns_are_those_of_the_episodes():
     data = world(episodes=5)
     rows = data.transitions
@@ -157,6 +184,15 @@ def test_the_logged_policys_next_action_is_that_of_the_next_row():
     assert torch.equal(logged_next_actions(only)[cut], rows.next_obs[cut, 1].long())
 
 
+def test_a_last_row_without_a_flag_is_cut():
+    rows = world(episodes=40).transitions
+    length = int(rows.ends.nonzero()[-2]) + 3  # in the midst of the last episode
+    part = rows.select(slice(0, length))
+    part.action.copy_(part.obs[:, 1].long())  # action = state
+    assert not part.ends[-1]
+    assert logged_next_actions(part)[-1] == part.next_obs[-1, 1].long()
+
+
 def test_in_an_exact_model_the_greedy_policy_has_its_value_in_the_task():
     """MOPO whose model is the task's own dynamics: the value by rollouts in it is the discounted
     return in the task from the same starts, up to what lies beyond the last step."""
@@ -172,3 +208,56 @@ def test_in_an_exact_model_the_greedy_policy_has_its_value_in_the_task():
     returns = evaluate(agent, task, len(state), gamma=GAMMA, state=state)
     seen = 1 - GAMMA**29  # of the discount: rollouts end where 5 % of it is left
     assert estimate.value == pytest.approx(seen * returns.mean(), rel=0.02)
+
+
+class Paying:
+    """A model of the truth: every step pays 1, whatever is done, for ever."""
+
+    num_members = 1
+
+    def predict(self, obs, action, generator, *, member=None, state=None, measure=None):
+        return Prediction(obs, torch.ones(len(obs)), torch.zeros(len(obs), dtype=torch.bool))
+
+
+class Still(nn.Module):
+    """Does nothing, with a memory that counts its steps or without one."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused, self.counts = nn.Parameter(torch.zeros(1)), []
+
+    def forward(self, obs):
+        return torch.zeros(len(obs), 1)
+
+
+class Counting(Still):
+    def step(self, obs, state, generator, *, deterministic=True):
+        assert deterministic
+        state = torch.zeros(len(obs), 1) if state is None else state
+        self.counts.append(float(state.max()))
+        return self(obs), state + 1
+
+    def observe_reward(self, state, reward, action=None):
+        return state
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 0.99])
+@pytest.mark.parametrize("limit", [20, None])
+@pytest.mark.parametrize("kind", [Still, Counting])
+def test_what_is_imagined_ends_where_the_log_does(gamma, limit, kind):
+    """Logs that were cut before an end: logged and imagined returns are over the same steps, and a
+    memory lasts from step to step."""
+    ended = np.zeros(200, dtype=bool)
+    data = from_arrays(
+        obs=np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32),
+        action=np.zeros((200, 1), dtype=np.float32),
+        reward=np.ones(200, dtype=np.float32),
+        terminated=ended,
+        truncated=np.arange(200) % 20 == 19,
+        spec=Spec("mine", 2, 1, None, (-1.0,), (1.0,), limit),
+    )
+    agent = SimpleNamespace(policy=kind())
+    found = valuation._in_model(agent, Paying(), data, ValuationConfig(gamma=gamma))
+    assert found.difference == pytest.approx(0.0) and found.value >= 1.0
+    assert agent.policy.counts == list(range(len(agent.policy.counts)))
+    assert (len(agent.policy.counts) > 0) == (kind is Counting)

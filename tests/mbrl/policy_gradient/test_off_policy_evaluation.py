@@ -1,5 +1,6 @@
 """Off-policy evaluation against loops, exact values of a small world and classical intervals."""
 
+import dataclasses
 import itertools
 import math
 from pathlib import Path
@@ -30,7 +31,7 @@ def slow(data: Logged, name: str) -> float:
     """The formulas as they stand in the papers, episode by episode and step by step."""
     episodes = []
     for b in range(len(data.mask)):
-        rows, weight = [], 1.0
+        rows, weight, passed = [], 1.0, 0.0
         for t in range(data.mask.shape[1]):
             before = weight
             if data.mask[b, t]:
@@ -39,7 +40,8 @@ def slow(data: Logged, name: str) -> float:
                 known = [float(x[b, t]) for x in (data.reward, data.q, data.v)]
             else:
                 known = [0.0, 0.0, 0.0]
-            rows.append((before, weight, *known, 0.9**t))
+            rows.append((before, weight, *known, 0.9**passed))
+            passed += 1.0 if data.duration is None else float(data.duration[b, t])
         episodes.append(rows)
     n = len(episodes)
     last = [rows[-1][1] for rows in episodes]
@@ -54,10 +56,10 @@ def slow(data: Logged, name: str) -> float:
         # The recursion of the paper, from the last step to the first.
         total = 0.0
         for rows in episodes:
-            value = 0.0
-            for before, weight, r, q, v, _ in reversed(rows):
+            value, following = 0.0, rows[-1][-1]
+            for before, weight, r, q, v, g in reversed(rows):
                 ratio = weight / before
-                value = v + ratio * (r + 0.9 * value - q)
+                value, following = v + ratio * (r + following / g * value - q), g
             total += value
         return total / n
     total = 0.0
@@ -72,9 +74,14 @@ def slow(data: Logged, name: str) -> float:
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-def test_estimators_equal_loops(name: str) -> None:
+@pytest.mark.parametrize("timed", [False, True])
+def test_estimators_equal_loops(name: str, timed: bool) -> None:
+    """With steps of one length, and of lengths from 0.5 to 3."""
     for seed in range(4):
         data = logged(seed=seed)
+        if timed:
+            lengths = 0.5 + 2.5 * torch.rand(data.mask.shape, dtype=torch.float64)
+            data = dataclasses.replace(data, duration=lengths)
         assert evaluate(data, name, draws=2).value == pytest.approx(slow(data, name), rel=1e-9)
 
 

@@ -1,0 +1,42 @@
+"""Rows that an agent has, and others that it is then given."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import algorithms
+from algorithms import ALGORITHMS
+from experiments.settings import build_config
+from mbrl.errors import ConfigError
+from mbrl.types import Dataset
+from tests.conftest import random_dataset
+from tests.small import CONFIGS
+
+
+def built(name: str, data: Dataset) -> Any:
+    return ALGORITHMS[name][0](data.spec, build_config(name, CONFIGS[name]), seed=0)
+
+
+@pytest.mark.parametrize("name", ["iql", "mbpo", "neubay", "pgd", "recoil"])
+def test_other_rows_than_before_are_refused(name: str, tmp_path: Path) -> None:
+    one, other = (random_dataset("Pendulum-v1", 400, seed) for seed in (0, 1))
+    agent = built(name, one).fit(one, 2, callbacks=[])
+    agent.fit(random_dataset("Pendulum-v1", 400, 0), 2, callbacks=[])  # read again
+    for data in (other, random_dataset("Pendulum-v1", 600, 0)):
+        with pytest.raises(ConfigError, match="has 400 rows of another dataset"):
+            agent.fit(data, 2, callbacks=[])
+    agent.save(tmp_path / "agent.pt")
+    again = algorithms.load(tmp_path / "agent.pt").fit(other, 2, callbacks=[])
+    assert again.source.logged == 400 and again.step == 6
+
+
+def test_experience_alone_takes_no_dataset_in() -> None:
+    data = random_dataset("Pendulum-v1", 300)
+    agent = built("sac", data).learn("Pendulum-v1", 30, callbacks=[])
+    with pytest.raises(ConfigError, match="has experience of its own and would not see the 300"):
+        agent.fit(data, 2, callbacks=[])
+    logged = built("iql", data).fit(data, 2, callbacks=[])
+    logged.learn("Pendulum-v1", 30, callbacks=[])
+    logged.fit(data, 2, callbacks=[])  # the same rows, which are there, and those of the task
+    assert logged.step == 34
