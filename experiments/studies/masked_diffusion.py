@@ -25,7 +25,7 @@ from mbrl import checkpoint
 from mbrl import config as configs
 from mbrl.config import Count, CountOrZero, Positive
 
-VERSION = 2
+VERSION = 1
 DEFAULTS: dict[str, Any] = {
     "task": "sorting",
     "level": 4,  # of the problems shown, rewarded and judged
