@@ -194,11 +194,13 @@ def state_at(path: str | Path, config: ModelConfig) -> dict[str, Any]:
     """The state in a checkpoint of a learner with this model. Raises `ConfigError` where its model
     is another one: the same weights would be another function."""
     content = checkpoint.load(path)
-    known = content["config"]["model"]
-    if config.path is None and configs.from_dict(ModelConfig, known) != config:
+    known = configs.from_dict(ModelConfig, content["config"]["model"])
+    if config.path is None and known != config:
+        theirs, own = (configs.flatten(configs.to_dict(c)) for c in (known, config))
+        apart = [name for name in own if theirs.get(name) != own[name]]
         raise ConfigError(
-            f"the model in {path} has the settings {known}, this one {configs.to_dict(config)}; "
-            "give it the same"
+            f"the model in {path} has {', '.join(f'{n} {theirs.get(n)}' for n in apart)}, this one "
+            f"{', '.join(f'{n} {own[n]}' for n in apart)}; give --model.NAME the same values"
         )
     state: dict[str, Any] = content["state"]
     return state
@@ -237,7 +239,15 @@ def kept(module: nn.Module) -> dict[str, Tensor]:
 
 
 def put(module: nn.Module, state: dict[str, Tensor]) -> None:
-    """Take over what `kept` gave."""
+    """Take over what `kept` gave. Raises `ConfigError` for that of another model."""
+    own = module.state_dict()
+    for name in sorted(own.keys() & state.keys()):
+        if own[name].shape != state[name].shape:
+            raise ConfigError(
+                f"the checkpoint is of another model: its {name} is {list(state[name].shape)}, "
+                f"that of this one {list(own[name].shape)}; take the model's settings that it was "
+                "made with"
+            )
     _, unknown = module.load_state_dict(state, strict=False)
     lacking = kept(module).keys() - state.keys()
     if unknown or lacking:

@@ -13,7 +13,7 @@ import torch
 from algorithms.language import tasks
 from algorithms.language.evaluation import evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
-from algorithms.language.learner import ModelConfig
+from algorithms.language.learner import ModelConfig, put
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.tokens import Sampling
 from mbrl import checkpoint
@@ -171,6 +171,17 @@ def test_parts_of_a_minibatch_have_its_gradient() -> None:
     for x, y in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         assert x.grad is not None and y.grad is not None
         torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_start_of_other_sizes_is_told_by_what_differs(tmp_path: Path) -> None:
+    learner().save(tmp_path / "agent.pt")
+    wider = dataclasses.replace(TINY, width=2 * TINY.width)
+    other = LanguagePolicyGradient(None, LanguageConfig(model=ModelConfig(transformer=wider)))
+    said = f"has transformer.width {TINY.width}, this one transformer.width {wider.width}; give"
+    with pytest.raises(ConfigError, match=said):
+        other.begin_with(tmp_path / "agent.pt")
+    with pytest.raises(ConfigError, match=r"its .*weight is \[.*\], that of this one \["):
+        put(other.model, learner().model.state_dict())
 
 
 def test_stale_conversations_are_as_old_as_stated() -> None:
