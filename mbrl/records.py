@@ -94,7 +94,8 @@ class Evaluations:
         result = Evaluations()
         with np.load(path, allow_pickle=False) as file:
             parts = np.split(file["returns"], np.cumsum(file["counts"])[:-1])
-            for step, returns in zip(file["steps"].tolist(), parts, strict=True):
+            steps = file["steps"].tolist()
+            for step, returns in zip(steps, parts if steps else [], strict=True):
                 result.add(step, returns)
         return result
 

@@ -70,7 +70,7 @@ def _ipw(rounds: LoggedDecisions, limit: float) -> Array:
 
 
 def _snipw(rounds: LoggedDecisions, limit: float) -> Array:
-    return _ipw(rounds, limit) / float(rounds.weight.mean())
+    return _self_normalised(rounds.weight, rounds.reward)
 
 
 def _dr(rounds: LoggedDecisions, limit: float) -> Array:
@@ -78,8 +78,15 @@ def _dr(rounds: LoggedDecisions, limit: float) -> Array:
 
 
 def _sndr(rounds: LoggedDecisions, limit: float) -> Array:
-    relative = rounds.weight / float(rounds.weight.mean())
-    return rounds.v + relative * (rounds.reward - rounds.q)
+    return rounds.v + _self_normalised(rounds.weight, rounds.reward - rounds.q)
+
+
+def _self_normalised(weight: Array, value: Array) -> Array:
+    """What each round adds to sum w x / sum w, to first order: with this mean, and the deviation of
+    a quotient, whose denominator varies too."""
+    relative = weight / float(weight.mean())
+    mean = float((relative * value).mean())
+    return mean + relative * (value - mean)
 
 
 def _switch_dr(rounds: LoggedDecisions, limit: float) -> Array:

@@ -12,8 +12,10 @@ from rich.console import Console
 
 import algorithms
 from experiments.reports.grid import grid
-from experiments.runs import folders, selection
-from mbrl import data, tasks
+from experiments.runs import selection
+from experiments.runs.export import training_data
+from experiments.runs.training import TrainingRun
+from mbrl import tasks
 from mbrl.config import Count, CountOrZero, Settings
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.evaluation import START_SEED, evaluate
@@ -133,7 +135,9 @@ class Evaluate(Settings):
             )
         torch.set_num_threads(self.threads)
         agent = algorithms.load(self.path / "checkpoint.pt")
-        dataset = data.load(folders.read_json(self.path / "config.json")["run"]["data"])
+        dataset = training_data(TrainingRun(self.path))  # without episodes that were held out
+        if dataset is None:
+            raise CheckpointError(f"{self.path} learned in a task; give the run of logged data")
         selected = selection.select(self.path, agent, dataset, self.fqe_steps)
         table = grid("update", "value from the data", "TD error", title=str(self.path))
         rows = zip(selected["steps"], selected["values"], selected["td_errors"], strict=True)

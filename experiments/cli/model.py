@@ -11,7 +11,9 @@ from rich.table import Table
 
 from experiments.reports import figures
 from experiments.runs import history
+from experiments.runs.export import training_data
 from experiments.runs.model_fits import FitSettings, ModelFit, description, ensure
+from experiments.runs.training import TrainingRun
 from experiments.settings import preset_config
 from mbrl import checkpoint, data
 from mbrl import config as configs
@@ -152,9 +154,12 @@ class Inspect(Settings):
             agent = algorithms.load(self.model / "checkpoint.pt")
             if not isinstance(getattr(agent, "model", None), EnsembleDynamics):
                 raise ConfigError(f"the run in {self.model} has no learned world model")
-            name = json.loads((self.model / "config.json").read_text())["run"]["data"]
-            chosen = self.data or name
-            return agent.model, data.load(chosen).transitions, self.data is None
+            if self.data is not None:
+                return agent.model, data.load(self.data).transitions, False
+            own = training_data(TrainingRun(self.model))
+            if own is None:
+                raise ConfigError(f"the run in {self.model} learned in a task; give --data")
+            return agent.model, own.transitions, True
         raise CheckpointError(f"{self.model} holds neither model.pt nor checkpoint.pt")
 
 

@@ -15,6 +15,13 @@ from experiments.runs.training import TrainingRun
 from mbrl.config import flatten
 from mbrl.errors import CheckpointError, unknown_name
 
+# Settings of a run that say how it is watched, and those that differ from seed to seed.
+LOOKS = {
+    *("seed", "algorithm", "data", "task", "steps", "threads", "device", "fqe_steps"),
+    *("eval_every", "eval_episodes", "final_episodes", "log_every", "checkpoint_every"),
+    *("checkpoint_seconds", "tensorboard", "sinks", "callback", "model", "after"),
+}
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -64,11 +71,13 @@ class Plot:
 
 def lines_of(folders: Sequence[Path]) -> dict[Path, str]:
     """The name of each run's line: its algorithm, and those settings in which the runs of the
-    algorithm differ. Runs of one name differ in their seeds alone."""
+    algorithm differ. Runs of one name differ in their seeds alone, or in what is only looked at."""
     configs = {}
     for folder in folders:
         run = TrainingRun(folder)
-        configs[folder] = (run.settings.algorithm, flatten(run.read()["config"]))
+        content = run.read()
+        learned = {k: v for k, v in flatten(content["run"]).items() if k not in LOOKS}
+        configs[folder] = (run.settings.algorithm, learned | flatten(content["config"]))
     names = {}
     for folder, (algorithm, config) in configs.items():
         others = [other for kind, other in configs.values() if kind == algorithm]

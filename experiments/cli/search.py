@@ -16,6 +16,7 @@ import tyro
 from rich.console import Console
 
 from algorithms import ALGORITHMS
+from algorithms.pets import PETS
 from experiments.reports.grid import grid
 from experiments.runs import folders, launchers
 from experiments.settings import merge
@@ -83,6 +84,11 @@ class Search(Settings):
         suggest = [parse_range(text) for text in self.ranges]
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
+        if self.objective == "fqe" and issubclass(ALGORITHMS[self.algorithm][0], PETS):
+            raise ConfigError(
+                f"{self.algorithm} plans and learns no policy that fitted Q values could judge; "
+                "give --objective score"
+            )
         require(self.data)
         self._require_names()
         with folders.locked(self.out):
@@ -226,8 +232,8 @@ class Search(Settings):
         return Plan(self.out.name, "Search", (block,), fqe_steps=fqe)
 
     def _outcome(self, planned: Plan, column: Column) -> tuple[float, float]:
-        """Objective and last score of a trial, as means over seeds; NaN if one of its runs
-        failed."""
+        """Objective and score in the task of a trial's policy, as means over seeds; NaN if one of
+        its runs failed. The policy is the last, with a fitted-Q objective that which it values."""
         values, scores = [], []
         for cell in planned.cells(planned.blocks[0]):
             if cell.column != column:
@@ -235,9 +241,12 @@ class Search(Settings):
             record = records.read(self.out / cell.path, cell.key)
             if record is None:
                 return math.nan, math.nan
-            scores.append(records.last_score(record))
-            chosen = max(record["selection"]["values"]) if "selection" in record else scores[-1]
-            values.append(chosen)
+            if self.objective == "fqe":
+                scores.append(records.selected_score(record))
+                values.append(max(record["selection"]["values"]))
+            else:
+                scores.append(records.last_score(record))
+                values.append(scores[-1])
         return float(np.mean(values)), float(np.mean(scores))
 
     def _show(self, study: Any) -> None:
@@ -247,12 +256,12 @@ class Search(Settings):
         names = [name_of(text) for text in self.ranges]
         with (self.out / "trials.csv").open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["trial", *names, self.objective, "last_score"])
+            writer.writerow(["trial", *names, self.objective, "score_in_task"])
             for t in done:
                 values = [t.params[n] for n in names]
                 writer.writerow([t.number, *values, t.value, t.user_attrs["score"]])
         console = Console()
-        heads = ("trial", *names, f"objective ({self.objective})", "last score")
+        heads = ("trial", *names, f"objective ({self.objective})", "score in the task")
         shown = grid(*heads, title=f"{self.algorithm} on {self.data}: {len(done)} trials")
         for t in done[:10]:
             values = [str(t.params[n]) for n in names]

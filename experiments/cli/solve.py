@@ -55,7 +55,7 @@ class Solve(Settings):
         train, held = solving.split(settings, dataset)
         out = self.out or default_folder(self.data)
         chosen = solving.portfolio(settings, dataset)
-        steps = solving.plan_steps(settings, self.data, train, chosen)
+        steps = solving.plan_steps(settings, self.data, train, chosen, out)
         console.print(
             f"training {', '.join(f'{name} ({steps[name]:,} updates)' for name in chosen)} on "
             f"{len(train.transitions.episodes())} episodes; "

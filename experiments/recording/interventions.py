@@ -164,7 +164,7 @@ def _episode(
         over = corrector.over(obs[0], step.obs[0])
         corrected = mode == CORRECT and over
         last = t + 1 == step_limit(task.spec) or (mode > POLICY and left == 0)
-        cut = ~step.terminated & (last or (corrected and rules.ends))
+        cut = (step.ended | last | (corrected and rules.ends)) & ~step.terminated
         rows.append(
             Transitions(
                 obs, action, step.reward, step.obs, step.terminated, cut,
@@ -197,7 +197,7 @@ def record_demonstrations(
             action = corrector.correct(obs[0])[None]
             step = task.step(state, action)
             last = t + 1 == step_limit(task.spec) or len(rows) + 1 == frames
-            cut = ~step.terminated & last
+            cut = (step.ended | last) & ~step.terminated
             rows.append(
                 Transitions(
                     obs, action, step.reward, step.obs, step.terminated, cut,

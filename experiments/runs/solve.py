@@ -66,14 +66,22 @@ def portfolio(settings: SolveSettings, dataset: Dataset) -> dict[str, dict[str, 
 
 
 def plan_steps(
-    settings: SolveSettings, data: str, dataset: Dataset, chosen: dict[str, dict[str, Any]]
+    settings: SolveSettings,
+    data: str,
+    dataset: Dataset,
+    chosen: dict[str, dict[str, Any]],
+    out: Path,
 ) -> dict[str, int]:
-    """Updates of each algorithm: equal shares of the budget's time, from a short timing."""
+    """Updates of each algorithm: equal shares of the budget's time, from a short timing, or those
+    of the run that an earlier call left in `out`."""
     if settings.steps is not None:
         return {name: updates_of(name, settings.steps) for name in chosen}
     seconds = 60.0 * settings.budget * OVERHEAD * settings.workers / len(chosen)
     steps = {}
     for name, values in chosen.items():
+        if described := folders.description(out / name):
+            steps[name] = int(described["run"]["steps"])
+            continue
         # An update of SHAC is about five of EDAC, and half of its time goes into its model.
         timed, share = ("edac", 0.1) if name == "shac" else (name, 1.0)
         agent = _agent(timed, data, dataset, {} if timed != name else values)

@@ -51,7 +51,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     with (out / "trials.csv").open() as file:
         rows = sorted(csv.DictReader(file), key=lambda row: int(row["trial"]))
     objective = np.array([float(row["fqe"]) for row in rows])
-    score = np.array([float(row["last_score"]) for row in rows])
+    score = np.array([float(row["score_in_task"]) for row in rows])
     values = {
         "found": float(objective.max()),
         "chosen": float(score[objective.argmax()]),

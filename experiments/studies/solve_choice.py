@@ -9,13 +9,13 @@ from algorithms import ALGORITHMS
 from algorithms.evaluation.valuation import ValuationConfig
 from experiments.reports import figures
 from experiments.runs.solve import SolveSettings, choose, portfolio, updates_of, values_for
-from experiments.settings import build_config, merge, preset
+from experiments.settings import build_config, for_budget, merge, preset
 from experiments.studies import Outcome
 from mbrl import data, tasks
 from mbrl.data.split import hold_out
 from mbrl.evaluation import evaluate
 
-VERSION = 3
+VERSION = 4
 DEFAULTS: dict[str, Any] = {
     "data": "pendulum/medium-replay",
     "steps": 2500,  # updates of each algorithm
@@ -45,6 +45,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         updates = updates_of(name, settings["steps"])
         own = values_for(name, updates, values)
         config = build_config(name, merge(preset(name, presets)["config"], own))
+        config = for_budget(name, presets, config, updates)
         agents[name] = cls(dataset.spec, config, seed=seed)
         agents[name].fit(train, updates, callbacks=[])
     config = ValuationConfig(steps=settings["updates"], resamples=settings["resamples"], seed=seed)

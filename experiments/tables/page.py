@@ -61,7 +61,8 @@ def _rows(block: BlockSummary) -> str:
 
 def _row(block: BlockSummary, row: Row, columns: Sequence[Column]) -> str:
     entries = [block.entry(row, column) for column in columns]
-    means = [float(np.mean(e.last)) if e.last else -np.inf for e in entries]
+    whole = [e.last and not np.isnan(e.last).any() for e in entries]
+    means = [float(np.mean(e.last)) if w else -np.inf for e, w in zip(entries, whole, strict=True)]
     top = max(means) if block.block.study is None else np.inf
     cells = "".join(
         _cell(e, len(block.block.seeds), m == top and np.isfinite(m))

@@ -5,7 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -304,10 +304,11 @@ def _study_blocks(values: dict[str, Any]) -> list[Block]:
     for block in values.get("blocks", []):
         settings = common.get("settings", {}) | block.get("settings", {})
         blocks.append(_study_block(common | block | {"settings": settings}))
-    known: dict[tuple[str | None, str], dict[str, Any]] = {}
+    known: dict[tuple[str | None, str], Any] = {}
     for block in blocks:
         for row in block.rows:
-            if known.setdefault((block.study, row.folder), row.settings) != row.settings:
+            cell = row.settings, row.matmul_precision
+            if known.setdefault((block.study, row.folder), cell) != cell:
                 raise ConfigError(f"two rows are called {row.label!r}; give each its own label")
     return blocks
 
@@ -354,9 +355,17 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
         shared = {k: v for k, v in values.items() if k != "datasets"}
         rows = _rows(shared | block, suffix)
         blocks.append(Block(block["title"], rows, own, tuple(block.get("seeds", seeds))))
+    known: dict[tuple[str, str], Any] = {}
     for block in blocks:
         for row in block.rows:
             require(row.data)
+            for column in block.columns:
+                cell = replace(row, seconds=None), column
+                if known.setdefault((row.folder, file_name(column.label)), cell) != cell:
+                    raise ConfigError(
+                        f"two blocks have {column.label!r} on {row.label!r} with other settings, "
+                        "and one place for its records; give one of the columns another label"
+                    )
     return blocks
 
 

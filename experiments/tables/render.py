@@ -56,8 +56,7 @@ def text_of(entry: Entry, wanted: int) -> str:
     NaN are left out and counted; "none" if all are NaN."""
     if not entry.last:
         return "no data" if entry.missing else "not run"
-    last = np.array(entry.last)
-    having = last[~np.isnan(last)]
+    last, having = entry.last, measured(entry)
     if not len(having):
         return "none"
     digits = ".1f" if entry.best else ".3g"  # scores, or what a study measured
@@ -67,6 +66,11 @@ def text_of(entry: Entry, wanted: int) -> str:
         count = f" ({len(having)} of {len(last)})"
     changed = " *" if entry.changed else ""
     return f"{having.mean():{digits}}{spread}{count}{changed}"
+
+
+def measured(entry: Entry) -> np.ndarray:
+    """The values of the seeds that have one."""
+    return np.array([value for value in entry.last if not np.isnan(value)])
 
 
 def deviation(values: np.ndarray) -> float:
@@ -253,10 +257,12 @@ def _numbers(entry: Entry) -> dict[str, object]:
         values["published_mark"] = first.evidence
     if not entry.last:
         return values
-    last, around = np.array(entry.last), entry.interval
-    values |= {"mean": f"{last.mean():.6g}", "seconds": f"{np.mean(entry.seconds):.4g}"}
-    if len(last) > 1:
-        values |= {"sd": f"{deviation(last):.6g}", "low": f"{around.low:.6g}"}
+    having, around = measured(entry), entry.interval
+    values["seconds"] = f"{np.mean(entry.seconds):.4g}"
+    if len(having):
+        values["mean"] = f"{having.mean():.6g}"
+    if len(having) > 1:
+        values |= {"sd": f"{deviation(having):.6g}", "low": f"{around.low:.6g}"}
         values["high"] = f"{around.high:.6g}"
     if entry.best:
         values |= {"steps": entry.records[0]["key"]["steps"], "best": f"{np.mean(entry.best):.6g}"}

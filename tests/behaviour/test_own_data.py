@@ -14,8 +14,9 @@ from algorithms.evaluation.valuation import ValuationConfig
 from experiments.__main__ import main
 from experiments.cli.solve import default_folder
 from experiments.recording.environment import collect
-from experiments.runs import solve
-from experiments.runs.solve import SolveSettings, best, portfolio, split
+from experiments.runs import solve, training
+from experiments.runs.solve import SolveSettings, best, plan_steps, portfolio, split
+from experiments.settings import RunSettings, preset_config
 from mbrl.data import load, save_npz
 from mbrl.errors import ConfigError
 from tests.mbrl.own_environments import Corridor
@@ -105,6 +106,16 @@ def test_the_portfolio_fits_the_data(clinic):
     known = portfolio(SolveSettings(), load("pendulum/medium"))
     assert "shac" in known and known["shac"] == {}
     assert "discrete_sac_n" in portfolio(SolveSettings(), load("cartpole/random"))
+
+
+def test_updates_of_an_earlier_call_are_kept(tmp_path):
+    """Timed anew, an algorithm would get another number than its finished run had."""
+    data = load("pendulum/medium")
+    settings = RunSettings("iql", "pendulum/medium", steps=77, holdout=0.2)
+    training.create(settings, preset_config("iql", "pendulum/medium"), tmp_path / "iql")
+    chosen = {"iql": {}, "bc": {}}
+    steps = plan_steps(SolveSettings(budget=0.5), "pendulum/medium", data, chosen, tmp_path)
+    assert steps["iql"] == 77 and steps["bc"] >= 100
 
 
 def test_one_episode_cannot_choose():

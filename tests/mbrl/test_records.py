@@ -42,3 +42,8 @@ def test_evaluations_round_trip(tmp_path: Path) -> None:
             got.load_state_dict(kept.state_dict())
         assert got.steps == [10, 20]
         assert [r.tolist() for r in got.returns] == [[1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+def test_no_evaluation_yet_is_read_as_none(tmp_path: Path) -> None:
+    Evaluations().save(tmp_path / "e.npz")
+    assert Evaluations.load(tmp_path / "e.npz").steps == []

@@ -70,7 +70,7 @@ def test_self_normalised_ones_ignore_the_scale_of_the_weights() -> None:
 
 def test_intervals_cover_as_often_as_they_say() -> None:
     random, truth = np.random.default_rng(1), TARGET @ MEAN
-    inside = dict.fromkeys(("ipw", "dr"), 0)
+    inside = dict.fromkeys(("ipw", "dr", "snipw", "sndr"), 0)
     for _ in range(400):
         actions = random.choice(3, 200, p=LOGGING)
         some = rounds(actions, (random.random(200) < MEAN[actions]).astype(float))
@@ -121,3 +121,11 @@ def test_what_is_no_log_is_refused(part: str, value: np.ndarray, words: str) -> 
     with pytest.raises(ConfigError, match="all above 0"):
         evaluate(some, "dr_os", limits=())
     assert len(LIMITS) == 8
+
+
+def test_a_quotients_interval_knows_its_denominator() -> None:
+    """Rewards that are all alike leave nothing to doubt, whatever the weights."""
+    random = np.random.default_rng(0)
+    some = rounds(random.choice(3, 50, p=LOGGING), np.ones(50))
+    result = evaluate(some, "snipw")
+    assert result.low == pytest.approx(1.0) == result.high

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from experiments.__main__ import main
-from experiments.runs import history
+from experiments.cli.plot import lines_of
+from experiments.runs import history, training
 from experiments.runs.training import TrainingRun
+from experiments.settings import RunSettings, build_config
 from mbrl.errors import CheckpointError
+from tests.small import CONFIGS
 
 
 def test_a_plot_joins_seeds(runs: list[Path], tmp_path: Path) -> None:
@@ -35,3 +38,20 @@ def test_what_cannot_be_drawn(runs: list[Path], tmp_path: Path, capsys) -> None:
     assert main(["report"]) == 2
     with pytest.raises(CheckpointError, match="holds no run"):
         TrainingRun(tmp_path).read()
+
+
+def test_runs_that_learned_otherwise_are_no_seeds_of_each_other(tmp_path: Path) -> None:
+    folders = []
+    for name, options in {
+        "a": {},
+        "b": {"seed": 1, "log_every": 7},
+        "c": {"holdout": 0.5},
+        "d": {"matmul_precision": "medium"},
+    }.items():
+        settings = RunSettings("bc", "pendulum/expert", steps=5, **options)
+        training.create(settings, build_config("bc", CONFIGS["bc"]), tmp_path / name)
+        folders.append(tmp_path / name)
+    names = lines_of(folders)
+    assert names[folders[0]] == names[folders[1]] and len(set(names.values())) == 3
+    assert "holdout=0.5" in names[folders[2]] and "medium" in names[folders[3]]
+    assert lines_of(folders[:2]) == dict.fromkeys(folders[:2], "bc")

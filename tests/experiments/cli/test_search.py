@@ -60,6 +60,11 @@ def test_a_search_is_continued_and_keeps_its_objective(tmp_path, monkeypatch, ca
     files = (tmp_path / "found").glob("trial-*/*/0.json")
     best = [max(_record(f)["selection"]["values"]) for f in files]
     assert sorted(best, reverse=True) == pytest.approx(objective)
+    for row in rows:  # the score beside a value is that of the policy that has this value
+        record = _record(next((tmp_path / "found" / f"trial-{row['trial']}").rglob("0.json")))
+        assert float(row["score_in_task"]) == pytest.approx(records.selected_score(record))
+    with pytest.raises(ConfigError, match="pets plans and learns no policy"):
+        search.Search("pets", "pendulum/expert", ("gamma_=1:2",), **values).main()
     with pytest.raises(ConfigError, match="give another --out"):
         search.Search("bc", "pendulum/expert", ranges, objective="score", **values).main()
 

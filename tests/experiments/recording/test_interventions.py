@@ -2,6 +2,7 @@
 
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from experiments.recording.interventions import (
 from mbrl.data import from_arrays, load, save_npz
 from mbrl.errors import ConfigError, DataError
 from mbrl.tasks import make
+from mbrl.tasks.base import LiveStep
 from mbrl.types import Transitions
 
 TASK = make("DoorChain-v0")
@@ -189,3 +191,32 @@ def test_the_command_records_with_a_corrector(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=text):
             collect_main(words)
+
+
+class Impatient:
+    """The doors, in a task that cuts its episodes itself after five steps and cannot go on then."""
+
+    def __init__(self) -> None:
+        self.spec, self.device, self.steps = TASK.spec, TASK.device, 0
+
+    def reset(self, count: int, generator: torch.Generator) -> Tensor:
+        self.steps = 0
+        return TASK.reset(count, generator)
+
+    def observe(self, state: Tensor) -> Tensor:
+        return TASK.observe(state)
+
+    def step(self, state: Tensor, action: Tensor) -> LiveStep:
+        assert self.steps < 5, "the episode is over"
+        self.steps += 1
+        step = LiveStep(*TASK.step(state, action))
+        step.cut = torch.tensor([self.steps == 5])
+        return step
+
+
+def test_episodes_that_the_task_cuts_are_over() -> None:
+    task: Any = Impatient()
+    rows = record_demonstrations(task, DoorCorrector(torch.zeros(5, 8)), 23, draws())
+    assert [b - a for a, b in rows.episodes()] == [5, 5, 5, 5, 3] and rows.truncated[4]
+    rows = record_interventions(task, ahead, DoorCorrector(known().obs), 12, draws(1), Rules())
+    assert max(b - a for a, b in rows.episodes()) <= 5

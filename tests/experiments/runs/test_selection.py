@@ -35,6 +35,17 @@ def test_offline_choice_is_among_the_kept_policies(tmp_path: Path, capsys) -> No
         assert bool((mine == kept).all())
 
 
+def test_episodes_that_were_held_out_do_not_choose_afterwards_either(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = RunSettings(
+        "bc", "pendulum/expert", steps=20, tensorboard=False, fqe_steps=5, holdout=0.5
+    )
+    runs.start(settings, build_config("bc", CONFIGS["bc"]), folder, quiet=True)
+    first = (folder / "selection.json").read_text()
+    assert evaluate_main([str(folder), "--fqe-steps", "5"]) == 0
+    assert (folder / "selection.json").read_text() == first
+
+
 @pytest.mark.parametrize("name", ["neubay", "pets"])
 def test_a_choice_among_policies_that_carry_something(name: str, tmp_path: Path) -> None:
     """Policies with memory are chosen from as others are. A planner learns none: asked for, the

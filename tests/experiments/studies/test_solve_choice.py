@@ -2,7 +2,7 @@
 
 import pytest
 
-from algorithms import ALGORITHMS, BC
+from algorithms import ALGORITHMS, BC, IQL
 from experiments.studies import solve_choice
 
 TINY = {"steps": 3, "updates": 20, "resamples": 2, "episodes": 4, "data": "reacher/expert"}
@@ -33,3 +33,19 @@ def test_a_portfolio_of_ones_own_with_the_presets_of_files(tmp_path, monkeypatch
     outcome = solve_choice.measure(solve_choice.DEFAULTS | TINY | own, 0, tmp_path)
     assert outcome.curves["chosen"] == [1.0] and outcome.values["regret"] == 0
     assert seen["config"].batch_size == 32 and seen["config"].normalise_obs
+
+
+@pytest.mark.parametrize("presets", ["", "log.csv"])
+def test_decays_are_as_long_as_in_solve(presets, tmp_path, monkeypatch):
+    """IQL's rate falls to 0 over the updates that are made, as over those of a run."""
+    seen = {}
+
+    class Spy(IQL):
+        def __init__(self, spec, config, *, seed):
+            seen["config"] = config
+            super().__init__(spec, config, seed=seed)
+
+    monkeypatch.setitem(solve_choice.ALGORITHMS, "iql", (Spy, ALGORITHMS["iql"][1]))
+    own = {"portfolio": {"iql": {}}, "presets": presets}
+    solve_choice.measure(solve_choice.DEFAULTS | TINY | own, 0, tmp_path)
+    assert seen["config"].decay_steps == 3

@@ -78,6 +78,18 @@ def test_a_precision_is_in_the_key_and_the_name_unless_it_is_the_highest(tmp_pat
         plan.load(str(file))
 
 
+@pytest.mark.parametrize("change", ["holdout = 0.5", "final_episodes = 7", "columns"])
+def test_two_blocks_do_not_share_a_place_for_other_settings(change: str, tmp_path: Path) -> None:
+    columns = 'columns = [{ label = "bc", algorithm = "bc", config = { hidden = [8] } }]'
+    block = '\n[[blocks]]\ntitle = "other"\ndatasets = ["pendulum/expert"]\n'
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL + block)
+    plan.load(str(file))  # the same cells twice
+    file.write_text(SMALL + block + (columns if change == "columns" else change) + "\n")
+    with pytest.raises(ConfigError, match="two blocks have 'bc' on 'pendulum/expert'"):
+        plan.load(str(file))
+
+
 def test_the_rows_of_a_study_have_the_precision_of_their_table(tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     text = 'study = "edge_of_reach"\nmetrics = ["q"]\nseeds = [0]\n'

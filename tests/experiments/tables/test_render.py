@@ -79,6 +79,25 @@ def test_the_caption_names_the_episodes_of_the_last_evaluation(tmp_path: Path) -
         assert starts in render.markdown(summary.collect(loaded, tmp_path, {}, {}))
 
 
+def test_seeds_without_a_number_are_left_out_of_every_form(small, tmp_path: Path) -> None:
+    text = SMALL.split("[[blocks]]")[0].replace("seeds = [0, 1]", "seeds = [0, 1, 2]")
+    (tmp_path / "three.toml").write_text(text)
+    three = plan.load(str(tmp_path / "three.toml"))
+    written_records(three, tmp_path)
+    for name, seeds in (("bc", "1"), ("bc-wide", "012")):
+        for seed in seeds:
+            file = next((tmp_path / name).rglob(f"{seed}.json"))
+            record = json.loads(file.read_text())
+            record["means"][-1] = float("nan")
+            file.write_text(json.dumps(record))
+    result = summary.collect(three, tmp_path, {"pendulum/expert": "x"}, {})
+    first, second = csv.DictReader(io.StringIO(render.comma_separated(result)))
+    assert (first["mean"], float(first["sd"])) == ("22", pytest.approx(2 * 2**0.5, 1e-5))
+    assert float(first["low"]) < 22 < float(first["high"])
+    assert second["mean"] == second["sd"] == second["low"] == ""
+    assert "22.0 ± 2.8 (2 of 3) | none" in render.markdown(result)
+
+
 def test_equal_numbers_have_no_deviation() -> None:
     """Whose mean is rounded, so that each seems to lie off it."""
     equal, apart = np.array([0.09467] * 3), np.array([1.0, 2.0, 4.0])
