@@ -18,7 +18,7 @@ from experiments.studies import Outcome
 from mbrl.data.locate import data_home
 from mbrl.errors import ConfigError, MissingDataError, optional_packages
 
-VERSION = 1
+VERSION = 2
 DEFAULTS: dict[str, Any] = {
     "behaviour": "random",  # whose log it is: random or bts
     "target": "bts",  # whose value is estimated

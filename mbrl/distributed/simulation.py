@@ -71,31 +71,36 @@ class System:
 
 @dataclass
 class Conversation:
-    """A conversation: its group's number, its whole `length` in seconds, and its piece."""
+    """A conversation: its group's number, its whole `length` in seconds, its piece, and the seconds
+    that workers `spent` on its finished pieces."""
 
     group: int
     length: float
     piece: int = 0
+    spent: float = 0.0
 
 
 @dataclass
 class Group:
     """`begun` under that version, with as many conversations `left` to begin; `done` are lengths of
-    the first ones to end."""
+    the first ones to end. Workers `spent` so many seconds on all of them, of which those that are
+    done were `useful`."""
 
     begun: int
     left: int
     done: list[float] = field(default_factory=list)
+    spent: float = 0.0
+    useful: float = 0.0
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Of a run: updates and conversations learned from per second, the share of the workers' time
     in which they did nothing (`idle`), or something that nobody used (`wasted`: conversations given
-    up, pieces lost with a worker), the mean `staleness` of groups in versions, the part of `wasted`
-    that deaths did (`lost`), the number of `deaths`, the mean length in seconds of the
-    conversations learned from (`taken`) and of all that were begun (`every`), and in how many
-    seconds a worker was replaced (`restart`)."""
+    up, whole groups that were too old, pieces lost with a worker), the mean `staleness` of groups
+    in versions, the part of `wasted` that deaths did (`lost`), the number of `deaths`, the mean
+    length in seconds of the conversations learned from (`taken`) and of all that were begun
+    (`every`), and in how many seconds a worker was replaced (`restart`)."""
 
     wall: float
     updates: float
@@ -123,6 +128,7 @@ class Controller:
         self.taken: list[float] = []
         self.ages: list[int] = []
         self.unbegun: deque[int] = deque()  # open groups with conversations left to begin
+        self.unused = 0.0  # seconds of workers on what was given up
 
     def next(self, kind: int = 0) -> Conversation | None:
         """What a worker of this kind does next; None: there is nothing for it."""
@@ -159,6 +165,14 @@ class Controller:
         """Whether anybody waits for this conversation."""
         return talk.group in self.open and not self.complete(talk.group)
 
+    def spend(self, talk: Conversation, seconds: float) -> None:
+        """A worker was at it for so long."""
+        talk.spent += seconds
+        if talk.group in self.open:
+            self.open[talk.group].spent += seconds
+        else:
+            self.unused += seconds
+
     def over(self, talk: Conversation) -> bool:
         """A piece of it is done; whether its group is complete with it."""
         if not self.wanted(talk):
@@ -168,6 +182,7 @@ class Controller:
             self.again[talk.piece % 2 if self.system.two_kinds else 0].append(talk)
             return False
         self.open[talk.group].done.append(talk.length)
+        self.open[talk.group].useful += talk.spent
         if self.complete(talk.group):
             self.ready.append(talk.group)
             return True
@@ -186,6 +201,7 @@ class Controller:
             group = self.open.pop(self.ready.popleft())
             self.taken += group.done
             self.ages.append(self.version - group.begun)
+            self.unused += group.spent - group.useful
 
     def learned(self) -> None:
         """An update is over; groups that are too old now are given up."""
@@ -196,7 +212,7 @@ class Controller:
             if self.version - group.begun > self.system.staleness
         ]
         for number in late:
-            del self.open[number]
+            self.unused += self.open.pop(number).spent
         self.dropped += len(late)
         self.ready = deque(number for number in self.ready if number in self.open)
 
@@ -207,9 +223,11 @@ class Controller:
         return talk.length / s.pieces * (s.slowdown if wrong else 1.0)
 
     def outcome(
-        self, wall: float, busy: float, wasted: float, lost: float, deaths: int, restart: float
+        self, wall: float, busy: float, lost: float, deaths: int, restart: float
     ) -> Outcome:
         room = wall * self.system.workers
+        waiting = [self.open[number] for number in self.ready]
+        wasted = self.unused + lost + sum(g.spent - g.useful for g in waiting)
         return Outcome(
             wall,
             self.version / wall,
@@ -244,7 +262,7 @@ class Clock:
         self.at: dict[
             int, tuple[float, Conversation, int]
         ] = {}  # by worker: since when, with what, work
-        self.now = self.busy = self.wasted = self.lost = 0.0
+        self.now = self.busy = self.lost = 0.0
         self.deaths, self.learning = 0, False
 
     def advance(self) -> None:
@@ -267,7 +285,7 @@ class Clock:
     def outcome(self) -> Outcome:
         busy = self.busy + sum(self.now - since for since, _, _ in self.at.values())
         restart = self.system.restart
-        return self.rounds.outcome(self.now, busy, self.wasted, self.lost, self.deaths, restart)
+        return self.rounds.outcome(self.now, busy, self.lost, self.deaths, restart)
 
     def _begin(self) -> None:
         for worker in sorted(self.idle):
@@ -295,12 +313,12 @@ class Clock:
         """A piece of work is done, or its worker has died."""
         talk = self.at[worker][1]
         if what == "dies":
-            self.lost += self._free(worker, waste=True)
+            self.lost += self._free(worker)
             self.rounds.lost(talk)
             self.deaths += 1
             self._later(self.system.restart, "there", worker)
             return
-        self._free(worker, waste=False)
+        self.rounds.spend(talk, self._free(worker))
         self.idle.add(worker)
         if self.rounds.over(talk):
             self._give_up()
@@ -308,13 +326,12 @@ class Clock:
     def _give_up(self) -> None:
         """Free the workers whose conversations nobody waits for."""
         for other in [w for w, (_, t, _) in self.at.items() if not self.rounds.wanted(t)]:
-            self._free(other, waste=True)
+            self.rounds.spend(self.at[other][1], self._free(other))
             self.idle.add(other)
 
-    def _free(self, worker: int, waste: bool) -> float:
+    def _free(self, worker: int) -> float:
         spent = self.now - self.at.pop(worker)[0]
         self.busy += spent
-        self.wasted += spent if waste else 0.0
         return spent
 
 
@@ -370,7 +387,7 @@ def _run(system: System, updates: int, rng: np.random.Generator, actors: Actors)
     ] = {}  # worker, conversation, since, dies at
     idle, coming = set(range(system.workers)), dict[Any, tuple[int, float]]()
     gone = [system.restart] if system.death_every is None else list[float]()
-    busy = wasted = lost = 0.0
+    busy = lost = 0.0
     deaths, learning = 0, None
     started = time.perf_counter()
     while rounds.version < updates:
@@ -400,11 +417,12 @@ def _run(system: System, updates: int, rng: np.random.Generator, actors: Actors)
                 continue
             worker, talk, since, _ = out.pop(reference)
             busy += now - since
+            rounds.spend(talk, now - since)
             idle.add(worker)
             rounds.over(talk)
         for reference in [r for r, o in out.items() if o[3] <= now]:
             worker, talk, since, _ = out.pop(reference)
-            busy, wasted, lost = (v + now - since for v in (busy, wasted, lost))
+            busy, lost = (v + now - since for v in (busy, lost))
             rounds.lost(talk)
             deaths += 1
             coming[actors.replace(worker)] = worker, now
@@ -414,9 +432,10 @@ def _run(system: System, updates: int, rng: np.random.Generator, actors: Actors)
         for reference in [r for r, o in out.items() if not rounds.wanted(o[1])]:
             worker, talk, since, _ = out.pop(reference)
             ray.cancel(reference)
-            busy, wasted = busy + now - since, wasted + now - since
+            busy += now - since
+            rounds.spend(talk, now - since)
             idle.add(worker)
     now = time.perf_counter()
     busy += sum(now - since for _, _, since, _ in out.values())
     restart = float(np.mean(gone)) if gone else system.restart
-    return rounds.outcome(now - started, busy, wasted, lost, deaths, restart)
+    return rounds.outcome(now - started, busy, lost, deaths, restart)

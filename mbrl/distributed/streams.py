@@ -32,8 +32,8 @@ class Answer(NamedTuple):
 
 class CategoricalActs:
     """Actions of a policy with `logits`, as a function of uniform numbers: the same observation and
-    number have the same action, whoever else is in the batch (in float64, so that the order of
-    sums in a product does not matter)."""
+    number have the same action, whoever else is in the batch (in float64, which `policy` becomes,
+    so that the order of sums in a product does not matter)."""
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy.double()
@@ -48,7 +48,8 @@ class CategoricalActs:
 
 class GaussianActs:
     """What a policy with a `distribution` before its squash draws [B, A], as a function of uniform
-    numbers [B, A] by the inverse of the normal distribution function, in float64."""
+    numbers [B, A] by the inverse of the normal distribution function, in float64, which `policy`
+    becomes."""
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy.double()

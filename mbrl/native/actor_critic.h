@@ -115,8 +115,10 @@ static void value_gradients(const Network& critic, const float* x, Int rows, Int
   }
   std::vector<Int> lowest(rows, 0), chosen(rows);
   for (Int m = 0; m < rows; m++) {
-    for (Int e = 1; e < members; e++)
-      if (each[e * rows + m] < each[lowest[m] * rows + m]) lowest[m] = e;
+    for (Int e = 1; e < members; e++) {
+      const float value = each[e * rows + m];
+      if (value < each[lowest[m] * rows + m] || value != value) lowest[m] = e;  // NaN stays, as in PyTorch
+    }
     q[m] = each[lowest[m] * rows + m];
   }
   for (Int e = 0; e < members; e++) {

@@ -62,17 +62,27 @@ def struct(weights: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Net
 
 
 def computes(x: Tensor, weights: Iterable[Tensor], activation: str) -> bool:
-    """Whether the library does this pass: float32 on the CPU, known activation, hidden layers; not
-    while a graph is recorded for a compiler."""
+    """Whether the library does this pass: float32 on the CPU, known activation, hidden layers, and
+    rows that fit; not while a graph is recorded for a compiler."""
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32
         and activation in ACTIVATIONS
-        and len(kinds := [w.dtype for w in weights]) > 1
-        and kinds[0] == torch.float32
+        and len(layers := list(weights)) > 1
+        and layers[0].dtype == torch.float32
+        and _fits(x, layers[0])
         and not torch.compiler.is_compiling()
         and library() is not None
     )
+
+
+def _fits(x: Tensor, first: Tensor) -> bool:
+    """Whether `x` has rows, of the width and for the members of the first layer's weight."""
+    if x.ndim == 0 or x.numel() == 0:
+        return False
+    if first.ndim == 2:
+        return x.shape[-1] == first.shape[1]
+    return x.shape[-1] == first.shape[1] and (x.ndim == 2 or x.shape[0] == len(first))
 
 
 def forward(

@@ -40,8 +40,9 @@ def computes(x: Tensor, first: Tensor, parameters: Sequence[Tensor]) -> bool:
     not while a graph is recorded for a compiler."""
     return (
         x.ndim == 2
-        and len(x) > 0
+        and len(x) == len(first) > 0
         and len(parameters) > EMBEDDING
+        and x.shape[1] >= parameters[0].shape[1]
         and x.device.type == first.device.type == "cpu"
         and x.dtype == parameters[0].dtype == torch.float32
         and first.dtype == torch.bool

@@ -34,7 +34,8 @@ class PointMaze:
     tiles, a in [-1, 1]^2, plus noise of deviation `noise` in each coordinate (a fixed function of a
     seed and the number of the step, both in the state), first along one axis and then along the
     other. It keeps 0.25 away from the walls beside its tile: a move that would come nearer ends
-    there, and the rest of it goes on along the wall.
+    there, and the rest of it goes on along the wall. (A point that came into a tile sideways may
+    stand nearer to a wall; a move towards it then takes the point back to 0.25.)
 
     Start and goal are the middles of two different free tiles, drawn uniformly. Arriving within
     0.4 of the goal pays 1 and ends the episode, so that the score is the share of starts from which

@@ -16,9 +16,10 @@ class Formatted(TextTask):
     """`level` numbers below 20 to add, answered "<work><sum>" in about as many characters as the
     prompt says: "4+7+5 in 11:" asks for "<11;16><16>", 20 for "<4+7=11;11+5=16><16>".
 
-    The reward is 1 for the right sum in that form, as "<sum>" or bare. `format_reward` is 1 for
-    work (digits and "+=;") and a number, 1/2 for "<number>", else 0. `length_reward` falls from 1
-    at the length asked for to 0 at none or its double, whatever the text says.
+    Held out are numbers with a length: the same numbers may be asked for in another length in
+    training. The reward is 1 for the right sum in that form, as "<sum>" or bare. `format_reward` is
+    1 for work (digits and "+=;") and a number, 1/2 for "<number>", else 0. `length_reward` falls
+    from 1 at the length asked for to 0 at none or its double, whatever the text says.
     """
 
     name = "formatted"

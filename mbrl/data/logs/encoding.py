@@ -88,14 +88,19 @@ def _require_precision(name: str, values: np.ndarray) -> None:
 
 
 def encode(
-    entries: Sequence[Entry], table: Table, episode: np.ndarray, *, rename: dict[str, str]
+    entries: Sequence[Entry],
+    table: Table,
+    episode: np.ndarray,
+    *,
+    rename: dict[str, str],
+    before: np.ndarray | None = None,
 ) -> np.ndarray:
     """Observations [N, S] float64, NaN where a value is missing and not to be filled in. A missing
-    number with a `fill` takes the last one of the same `episode` [N], else `fill`. `rename` gives
-    the column to read instead of an entry's own. Raises `DataError` for a label that no entry
-    has."""
+    number with a `fill` takes the last one of the same `episode` [N], else `fill`; with `before`
+    [N, S], the observations that these follow, that of `before`. `rename` gives the column to read
+    instead of an entry's own. Raises `DataError` for a label that no entry has."""
     parts = []
-    for entry in entries:
+    for place, entry in enumerate(entries):
         column = table[rename.get(entry.column, entry.column)]
         missing = tables.is_missing(column)
         imputed = any(e.column == entry.column and e.kind == "missing" for e in entries)
@@ -107,7 +112,9 @@ def encode(
                 value[missing] = np.nan
         else:
             value = tables.numbers(f"obs {entry.column}", column)
-            if entry.fill is not None:
+            if entry.fill is not None and before is not None:
+                value = np.where(np.isnan(value), before[:, place], value)
+            elif entry.fill is not None:
                 value = fill_forward(value, episode, entry.fill)
         parts.append(value)
     for column_name in dict.fromkeys(e.column for e in entries if e.kind == "category"):

@@ -3,6 +3,7 @@
 """
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -21,16 +22,19 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Eq: np.equal, ast.NotEq: lambda a, b: np.not_equal(a, b) & ~(_missing(a) | _missing(b)),
     ast.And: lambda a, b: _either(0.0, a, b), ast.Or: lambda a, b: _either(1.0, a, b),
 }  # fmt: skip
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": np.abs, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sign": np.sign,
-    "min": np.minimum, "max": np.maximum, "clip": np.clip,
-    "fill": lambda value, other: np.where(np.isnan(value), other, value),
-    "where": lambda condition, yes, no: np.where(_known(condition) == 1, yes, no),
+# By name: how many values it takes (None: two or more), and what it makes of them.
+FUNCTIONS: dict[str, tuple[int | None, Callable[..., Any]]] = {
+    "abs": (1, np.abs), "sqrt": (1, np.sqrt), "exp": (1, np.exp), "log": (1, np.log),
+    "sign": (1, np.sign), "clip": (3, np.clip),
+    "min": (None, lambda *values: functools.reduce(np.minimum, values)),
+    "max": (None, lambda *values: functools.reduce(np.maximum, values)),
+    "fill": (2, lambda value, other: np.where(np.isnan(value), other, value)),
+    "where": (3, lambda condition, yes, no: np.where(_known(condition) == 1, yes, no)),
 }  # fmt: skip
 SHIFTS = {"next": -1, "previous": 1}
 RULE = (
     "columns (in backquotes where a name is no word), numbers, text in quotes, + - * / ** % //, "
-    "comparisons (false where a number is missing), and, or, not, "
+    "comparisons (false where a value is missing), and, or, not, "
     + ", ".join([*FUNCTIONS, *SHIFTS])
     + ", and last (true on the last row of an episode)"
 )
@@ -38,6 +42,8 @@ RULE = (
 
 def _missing(value: Any) -> np.ndarray:
     column = np.asarray(value)
+    if column.dtype == object:
+        return np.equal(column, None)
     return np.isnan(column) if column.dtype.kind == "f" else np.zeros(column.shape, dtype=bool)
 
 
@@ -122,7 +128,7 @@ class _Reader:
 
     def value(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
-            return node.value
+            return node.value if isinstance(node.value, str) else float(node.value)
         if isinstance(node, ast.Name):
             return self.column(self.names.get(node.id, node.id))
         if isinstance(node, ast.BoolOp) or isinstance(getattr(node, "op", None), ast.Not):
@@ -169,7 +175,10 @@ class _Reader:
             return np.where(edge, np.nan, shifted.astype(np.float64))
         if name not in FUNCTIONS:
             raise self.error(f"there is no function {name!r}")
-        return FUNCTIONS[name](*values)
+        count, function = FUNCTIONS[name]
+        if len(values) != count and (count is not None or len(values) < 2):
+            raise self.error(f"{name} takes {count or '2 or more'} values and has {len(values)}")
+        return function(*values)
 
     def column(self, name: str) -> Any:
         if name in self.table:

@@ -239,7 +239,13 @@ class _Reading:
                 self.findings.append(note(f"missing cells that were filled in: {counts}"))
             if self.names["next_obs"]:
                 pairs = dict(zip(self.names["obs"], self.names["next_obs"], strict=True))
-                after = encoding.encode(self.entries, self.table, episode, rename=pairs)
+                after = encoding.encode(
+                    self.entries,
+                    self.table,
+                    episode,
+                    rename=pairs,
+                    before=self.columns.need("obs"),
+                )
                 self.put(next_obs=after)
         if self.columns.obs is not None and self.schema.missing == "drop":
             self._drop_episodes()

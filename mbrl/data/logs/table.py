@@ -143,7 +143,7 @@ def numbers(name: str, column: np.ndarray) -> np.ndarray:
                 values[row] = np.nan
                 continue
             try:
-                values[row] = WORDS[cell.lower()] if cell.lower() in WORDS else float(cell)
+                values[row] = WORDS[cell.lower()] if cell.lower() in WORDS else _number(cell)
             except ValueError:
                 raise DataError(f"{name} is {cell!r} in row {row}, which is not a number") from None
     if np.isinf(values).any():
@@ -160,10 +160,17 @@ def is_numeric(column: np.ndarray) -> bool:
         if cell is None or cell.lower() in WORDS:
             continue
         try:
-            float(cell)
+            _number(cell)
         except ValueError:
             return False
     return True
+
+
+def _number(cell: str) -> float:
+    """Raises `ValueError` for what is no number, such as 1_1, which Python takes for 11."""
+    if "_" in cell:
+        raise ValueError
+    return float(cell)
 
 
 def is_whole(column: np.ndarray) -> bool:
@@ -176,11 +183,11 @@ def is_whole(column: np.ndarray) -> bool:
 
 def labels(column: np.ndarray) -> np.ndarray:
     """A column as text, None where a cell is missing; 2.0 and 2 are the same label."""
-    if column.dtype == object:
-        return column
     missing = is_missing(column)
 
     def text(value: Any) -> str:
+        if isinstance(value, str):
+            return re.sub(r"^([+-]?\d+)\.0*$", r"\1", value)
         return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
     cells = [None if m else text(v) for v, m in zip(column.tolist(), missing, strict=True)]
@@ -206,7 +213,7 @@ def times(name: str, column: np.ndarray) -> np.ndarray:
                 f"{name} is {cell!r} in row {row}, neither a number nor an ISO date "
                 "(2024-05-31 or 2024-05-31T08:15:00)"
             ) from None
-        values[row] = stamp.astype(np.int64) / 1e6
+        values[row] = np.nan if np.isnat(stamp) else stamp.astype(np.int64) / 1e6
     return values
 
 

@@ -114,6 +114,15 @@ def test_what_holds_for_all(
     assert len(clock.rounds.taken) == 20 * 4 and max(clock.rounds.ages) <= staleness
     assert 0 <= result.wasted <= 1 - result.idle <= 1 + 1e-9 and result.lost <= result.wasted
     assert (result.deaths > 0) or result.lost == 0
+    # What was worked is learned from, may be, is going on, or was for nothing.
+    room = result.wall * workers
+    going = sum(clock.now - since for since, _, _ in clock.at.values())
+    waiting = [clock.rounds.open[number] for number in clock.rounds.ready]
+    pending = sum(group.spent for group in clock.rounds.open.values())
+    pending -= sum(group.spent - group.useful for group in waiting)
+    learned = sum(clock.rounds.taken)
+    worked = (1 - result.idle) * room
+    assert result.wasted * room == pytest.approx(worked - going - pending - learned, abs=1e-6)
 
 
 def test_what_does_not_fit_is_refused() -> None:

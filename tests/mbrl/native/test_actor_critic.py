@@ -130,6 +130,16 @@ def test_what_is_not_a_number_does_not_get_lost() -> None:
     assert all(p.isnan().any() for p in ours.modules["actor"].parameters())
 
 
+def test_a_minimum_is_no_number_where_any_critic_is_none() -> None:
+    for place in range(2):
+        ours, _ = pair({"hidden": (16, 16)})
+        with torch.no_grad():
+            ours.learner.critic.weights[-1][place] = float("nan")
+        metrics = ours.update(batch(32, torch.Generator().manual_seed(2)))
+        assert not torch.isfinite(torch.as_tensor(metrics["actor/loss"]))
+        assert all(p.isnan().any() for p in ours.modules["actor"].parameters())
+
+
 def test_new_moments_and_moved_parameters_are_followed() -> None:
     ours, plain = pair({"hidden": (16, 16)})
     draw = torch.Generator().manual_seed(2)

@@ -168,3 +168,25 @@ def test_chosen_members_are_those_members() -> None:
     x, members = torch.randn(11, 7, generator=draw), torch.tensor([3, 0])
     assert passes.computes(x, net.weights, net.activation)
     torch.testing.assert_close(net.chosen(x, members), net.batched(x)[members])
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 5), (2, 5, 4), (4,), (7, 2, 3)])
+def test_inputs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    """As PyTorch refuses them; the compiled pass would read beyond them."""
+    x = torch.randn(*shape)
+    for net in (MLP(4, (8, 8), 2), EnsembleMLP(3, 4, (8, 8), 2)):
+        if shape == (4,) and isinstance(net, MLP):
+            assert net(x).shape == (2,)
+        elif shape == (2, 5, 4) and isinstance(net, MLP):
+            assert net(x).shape == (2, 5, 2)
+        else:
+            with pytest.raises((RuntimeError, IndexError)):
+                net(x)
+
+
+def test_no_rows_have_no_gradient() -> None:
+    for net in (MLP(4, (8,), 2), EnsembleMLP(3, 4, (8,), 2)):
+        out = net(torch.randn(0, 4))
+        out.sum().backward()
+        assert out.numel() == 0
+        assert all(p.grad is None or not p.grad.any() for p in net.parameters())

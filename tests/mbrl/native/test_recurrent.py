@@ -90,3 +90,10 @@ def test_blocks_and_a_last_layer_are_one_pass() -> None:
     theirs = torch.autograd.grad(layers(x).sum(), [*layers.parameters()])
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_tapes_that_do_not_fit_are_refused() -> None:
+    encoder, x, first = made(SIZES[0])
+    for wrong in ((x[:, :-3], first), (x, first[:-1])):
+        with pytest.raises((RuntimeError, IndexError)):
+            encoder(*wrong)

@@ -35,7 +35,13 @@ def values(text: str) -> list[float]:
         ("next(flag) == 1", [1, 0, 0, 0]),
         ("-10 * (last and died == 1)", [0, 0, 0, -10]),
         ("last and ward == 'ICU'", [0, 0, 0, 1]),
-        ("ward != 'ICU'", [0, 1, 1, 0]),
+        ("ward != 'ICU'", [0, 0, 1, 0]),  # nor is missing text
+        ("not (ward == 'ICU')", [0, 1, 1, 0]),
+        ("min(dose, flag, 0.75) == 0.75", [0, 1, 1, 0]),
+        ("max(flag, 0, dose - 1) == 1", [0, 1, 1, 0]),
+        ("dose < 10**19", [1, 1, 1, 0]),
+        ("dose * 10**-1 == 0.2", [0, 0, 1, 0]),
+        ("flag + 2**64 > 2**63", [1, 1, 1, 1]),
     ],
 )
 def test_truth_with_missing_values(text: str, expected: list[float]) -> None:
@@ -54,5 +60,21 @@ def test_truth_with_missing_values(text: str, expected: list[float]) -> None:
     ],
 )
 def test_what_is_missing_is_no_condition(text: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        values(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("min(dose)", "min takes 2 or more values and has 1"),
+        ("log(dose, 2)", "log takes 1 values and has 2"),
+        ("abs(dose, flag)", "abs takes 1 values and has 2"),
+        ("clip(dose, 0)", "clip takes 3 values and has 2"),
+        ("clip(dose, 0, 1, flag)", "clip takes 3 values and has 4"),
+        ("fill(dose)", "fill takes 2 values and has 1"),
+    ],
+)
+def test_functions_take_as_many_values_as_they_use(text: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         values(text)

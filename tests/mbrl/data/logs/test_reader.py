@@ -419,3 +419,36 @@ def test_times_with_offsets_are_those_of_utc():
     assert torch.allclose(
         log.transitions.obs[:, 0], torch.tensor(data.heart_rate[:3].to_numpy("f4"))
     )
+
+
+def test_a_missing_next_measurement_is_the_one_before():
+    """Imputed: that of the row itself, from which the step begins, also in an episode's first row
+    and where the row's own was imputed too."""
+    data = frame()
+    data["heart_rate_after"] = data.heart_rate.shift(-1)
+    data["lactate_after"] = data.lactate.shift(-1)
+    data.loc[[0, 2, 6], "heart_rate_after"] = np.nan
+    data.loc[[1, 3, 7], "heart_rate"] = np.nan
+    options = COLUMNS | {"next_obs": ["heart_rate_after", "lactate_after"]}
+    log = from_log(data.iloc[:10], **options, missing="impute")
+    obs, after = log.transitions.obs[:, 0], log.transitions.next_obs[:, 0]
+    for row in (0, 2, 6):
+        assert after[row] == obs[row] == obs[row + 1]
+
+
+def test_text_that_looks_like_a_number_is_text():
+    data = frame()
+    data["room"] = np.where(data.index % 2 == 0, "1_1", "11")
+    log = from_log(data, **(COLUMNS | {"obs": ["heart_rate", "room"]}))
+    assert log.spec.obs_names == ("heart_rate", "room=11", "room=1_1")
+    data["move"] = np.where(data.index % 3 == 0, "1.0", np.where(data.index % 3 == 1, "1", "0"))
+    log = from_log(data, **(COLUMNS | {"action": "move", "discrete": True}))
+    assert log.spec.action_names == ("0", "1")
+
+
+def test_a_time_that_is_none_is_missing():
+    data = frame()
+    data["at"] = [f"2024-01-01T{hour:02d}:00:00" for hour in data.time]
+    data.loc[7, "at"] = "NaT"
+    with pytest.raises(DataError, match="order is missing in 1 of 30 rows"):
+        from_log(data, **(COLUMNS | {"order": "at"}))
