@@ -43,7 +43,7 @@ RULE = (
 def _missing(value: Any) -> np.ndarray:
     column = np.asarray(value)
     if column.dtype == object:
-        return np.equal(column, None)
+        return np.array([cell is None for cell in column.flat], dtype=bool).reshape(column.shape)
     return np.isnan(column) if column.dtype.kind == "f" else np.zeros(column.shape, dtype=bool)
 
 
