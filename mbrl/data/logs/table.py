@@ -187,7 +187,7 @@ def labels(column: np.ndarray) -> np.ndarray:
 
     def text(value: Any) -> str:
         if isinstance(value, str):
-            return re.sub(r"^([+-]?\d+)\.0*$", r"\1", value)
+            return re.sub(r"^([+-]?\d+)\.0*$", r"\1", value) if "." in value else value
         return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
     cells = [None if m else text(v) for v, m in zip(column.tolist(), missing, strict=True)]
