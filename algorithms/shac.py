@@ -260,7 +260,7 @@ class SHAC(Agent[Batch]):
                      L = sum_n mean (V_n(s_t) - G_t)^2
 
     When not to use it: where contacts or jumps make the model's derivatives useless, and on narrow
-    data: in the table solve-neorl2 it has -12 on SafetyHalfCheetah, where cloning has 73. It is at
+    data: in the table solve-neorl2 it has -1 on SafetyHalfCheetah, where cloning has 73. It is at
     its best where the dynamics are smooth and the data broad: 91 on DMSD there, cloning 65.
     """
 
