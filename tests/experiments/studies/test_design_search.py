@@ -21,8 +21,8 @@ def test_the_study_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     rows = list(csv.DictReader((tmp_path / "search" / "trials.csv").open()))
     first = max(rows, key=lambda row: float(row["fqe"]))
     assert outcome.values["found"] == float(first["fqe"])
-    assert outcome.values["chosen"] == float(first["last_score"])
-    scores = [float(row["last_score"]) for row in rows]
+    assert outcome.values["chosen"] == float(first["score_in_task"])
+    scores = [float(row["score_in_task"]) for row in rows]
     assert outcome.values["hindsight"] == max(scores)
     assert outcome.values["mean"] == pytest.approx(np.mean(scores))
     assert outcome.curves["trial"] == [1.0, 2.0, 3.0]
