@@ -78,6 +78,7 @@ def rollout(
     *,
     memory: Tensor | None = None,
     limits: Tensor | None = None,
+    deterministic: bool = False,
 ) -> Trajectories:
     """Roll `policy` (raw observations to task-unit actions) from `starts` [B, S] in `model`.
 
@@ -85,10 +86,10 @@ def rollout(
     its threshold (flagged truncated: it bootstraps; with `HaltingRollout` terminated), when the
     model cannot predict it (nothing recorded), or at the horizon (truncated). `states` [B, K]:
     simulator states at the starts, for models that carry them; `memory` [B, M]: what a `Stateful`
-    policy carries there, which observes rewards before their penalty, as they are recorded in
-    `signals["unpenalised_reward"]`; `limits` [B]: most steps of each row, if fewer. With
-    `HaltingRollout`, `signals["halted"]` is 1 at the steps that lead to HALT. Raises `DataError`
-    for starts that are not finite."""
+    policy carries there, which takes its greedy actions if `deterministic`, and observes rewards
+    before their penalty, as they are recorded in `signals["unpenalised_reward"]`; `limits` [B]:
+    most steps of each row, if fewer. With `HaltingRollout`, `signals["halted"]` is 1 at the steps
+    that lead to HALT. Raises `DataError` for starts that are not finite."""
     _check_finite(starts)
     record = _Record(len(starts), config.horizon, starts)
     alive = torch.arange(len(starts), device=starts.device)
@@ -102,7 +103,7 @@ def rollout(
         if not len(alive):
             break
         if is_stateful(policy):
-            action, memory = policy.step(obs, memory, generator, deterministic=False)
+            action, memory = policy.step(obs, memory, generator, deterministic=deterministic)
         else:
             action = _act(policy, obs, generator)
         if config.member == "per_step":

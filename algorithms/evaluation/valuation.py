@@ -25,7 +25,7 @@ from mbrl.config import Count, CountOrZero, Discount, Fraction, Settings, Severa
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.logged_rules import require_match
 from mbrl.policy_gradient.off_policy_evaluation import Logged, doubly_robust
-from mbrl.training import Metrics, Stateful, Trainable, is_stateful
+from mbrl.training import Metrics, Trainable, is_stateful
 from mbrl.types import Dataset, Transitions
 from world_models.rollout import RolloutConfig, rollout
 
@@ -390,11 +390,13 @@ def _in_model(agent: Any, model: Any, dataset: Dataset, config: ValuationConfig)
         action: Tensor = agent.policy(obs)
         return action
 
-    acting = _Greedy(agent.policy) if is_stateful(agent.policy) else greedy
+    acting = agent.policy if is_stateful(agent.policy) else greedy
     lengths = [horizon if data.terminated[b - 1] else min(b - a, horizon) for a, b in chosen]
     limits = torch.tensor(lengths, device=place)
     with torch.no_grad():
-        imagined = rollout(model, acting, starts, settings, generator, limits=limits)
+        imagined = rollout(
+            model, acting, starts, settings, generator, limits=limits, deterministic=True
+        )
     weight = config.discount ** torch.arange(horizon, dtype=torch.float64, device=place)
     reward = torch.where(imagined.mask, imagined.reward.double(), 0.0)
     values = (reward * weight[: reward.shape[1]]).sum(1).cpu().numpy()
@@ -408,26 +410,6 @@ def _in_model(agent: Any, model: Any, dataset: Dataset, config: ValuationConfig)
         believed=False,
         note="the policy was trained in this model, whose errors it may use",
     )
-
-
-class _Greedy:
-    """A policy with memory that takes its greedy actions in rollouts."""
-
-    def __init__(self, policy: Stateful) -> None:
-        self.policy = policy
-
-    def step(
-        self,
-        obs: Tensor,
-        state: Tensor | None,
-        generator: torch.Generator | None,
-        *,
-        deterministic: bool = True,
-    ) -> tuple[Tensor, Tensor]:
-        return self.policy.step(obs, state, generator, deterministic=True)
-
-    def observe_reward(self, state: Tensor, reward: Tensor, action: Tensor | None = None) -> Tensor:
-        return self.policy.observe_reward(state, reward, action)
 
 
 def _last_of(spans: list[tuple[int, int]], horizon: int) -> Tensor:

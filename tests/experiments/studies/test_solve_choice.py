@@ -2,7 +2,7 @@
 
 import pytest
 
-from algorithms import ALGORITHMS, BC, IQL
+from algorithms import ALGORITHMS
 from experiments.studies import solve_choice
 
 TINY = {"steps": 3, "updates": 20, "resamples": 2, "episodes": 4, "data": "reacher/expert"}
@@ -20,32 +20,30 @@ def test_the_score_chosen_is_that_of_one_of_the_portfolio(tmp_path):
     assert len(curves["halted_low"]) in (0, 5)  # none where fitted Q decided
 
 
-def test_a_portfolio_of_ones_own_with_the_presets_of_files(tmp_path, monkeypatch):
+def config_of(name, own, tmp_path, monkeypatch):
+    """The config that the study trains an algorithm with, and its outcome."""
     seen = {}
+    algorithm, kind = ALGORITHMS[name]
 
-    class Spy(BC):
+    class Spy(algorithm):
         def __init__(self, spec, config, *, seed):
             seen["config"] = config
             super().__init__(spec, config, seed=seed)
 
-    monkeypatch.setitem(solve_choice.ALGORITHMS, "bc", (Spy, ALGORITHMS["bc"][1]))
-    own = {"portfolio": {"bc": {"batch_size": 32}}, "presets": "log.csv"}
+    monkeypatch.setitem(solve_choice.ALGORITHMS, name, (Spy, kind))
     outcome = solve_choice.measure(solve_choice.DEFAULTS | TINY | own, 0, tmp_path)
+    return seen["config"], outcome
+
+
+def test_a_portfolio_of_ones_own_with_the_presets_of_files(tmp_path, monkeypatch):
+    own = {"portfolio": {"bc": {"batch_size": 32}}, "presets": "log.csv"}
+    config, outcome = config_of("bc", own, tmp_path, monkeypatch)
     assert outcome.curves["chosen"] == [1.0] and outcome.values["regret"] == 0
-    assert seen["config"].batch_size == 32 and seen["config"].normalise_obs
+    assert config.batch_size == 32 and config.normalise_obs
 
 
 @pytest.mark.parametrize("presets", ["", "log.csv"])
 def test_decays_are_as_long_as_in_solve(presets, tmp_path, monkeypatch):
     """IQL's rate falls to 0 over the updates that are made, as over those of a run."""
-    seen = {}
-
-    class Spy(IQL):
-        def __init__(self, spec, config, *, seed):
-            seen["config"] = config
-            super().__init__(spec, config, seed=seed)
-
-    monkeypatch.setitem(solve_choice.ALGORITHMS, "iql", (Spy, ALGORITHMS["iql"][1]))
     own = {"portfolio": {"iql": {}}, "presets": presets}
-    solve_choice.measure(solve_choice.DEFAULTS | TINY | own, 0, tmp_path)
-    assert seen["config"].decay_steps == 3
+    assert config_of("iql", own, tmp_path, monkeypatch)[0].decay_steps == 3
