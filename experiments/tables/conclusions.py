@@ -85,19 +85,36 @@ def guided(summary: Summary) -> list[str]:
     for block in summary.blocks:
         scores = {c.label: block.scores(c) for c in block.block.columns if block.complete(c)}
         where = block.block.title or f"{len(block.block.rows)} datasets"
-        for name in scores:
-            if f"{name} unguided" not in scores:
-                continue
-            for label in (x for x in scores if x.startswith(f"{name} guided")):
-                kind = label.removeprefix(f"{name} ")
-                kinds = {"real": name, "unguided": f"{name} unguided", kind: label}
-                parts = []
-                for a, b in (("unguided", "real"), (kind, "real"), (kind, "unguided")):
-                    pair = {k: scores[kinds[k]] for k in (a, b)}
-                    d = statistics.paired_comparison(pair, b)[a].difference
-                    around = "" if np.isnan(d.low) else f" [{d.low:.1f}, {d.high:.1f}]"
-                    parts.append(f"{a} less {b} {d.estimate:.1f}{around}")
-                lines.append(f"{name}, {where}: {', '.join(parts)} (mean score, 95 %).")
+        lines += _guided(scores, where, "mean score, 95 %")
+    return lines
+
+
+def guided_by_dataset(summary: Summary) -> list[str]:
+    """As `guided`, of every dataset by itself."""
+    lines = []
+    for block in summary.blocks:
+        for row in block.block.rows:
+            own = {c.label: np.array(block.entry(row, c).last) for c in block.block.columns}
+            scores = {label: [last] for label, last in own.items() if len(last)}
+            lines += _guided(scores, row.label, "last score, 95 %")
+    return lines
+
+
+def _guided(scores: dict[str, list[np.ndarray]], where: str, what: str) -> list[str]:
+    lines = []
+    for name in scores:
+        if f"{name} unguided" not in scores:
+            continue
+        for label in (x for x in scores if x.startswith(f"{name} guided")):
+            kind = label.removeprefix(f"{name} ")
+            kinds = {"real": name, "unguided": f"{name} unguided", kind: label}
+            parts = []
+            for a, b in (("unguided", "real"), (kind, "real"), (kind, "unguided")):
+                pair = {k: scores[kinds[k]] for k in (a, b)}
+                d = statistics.paired_comparison(pair, b)[a].difference
+                around = "" if np.isnan(d.low) else f" [{d.low:.1f}, {d.high:.1f}]"
+                parts.append(f"{a} less {b} {d.estimate:.1f}{around}")
+            lines.append(f"{name}, {where}: {', '.join(parts)} ({what}).")
     return lines
 
 
@@ -275,6 +292,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "detector": detector,
     "few_steps": few_steps,
     "guided": guided,
+    "guided_by_dataset": guided_by_dataset,
     "precisions": precisions,
     "rewards": language.rewards,
     "schedulers": language.schedulers,

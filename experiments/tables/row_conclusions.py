@@ -1,5 +1,7 @@
 """Differences between two rows of a study, paired by seed, as sentences under its table."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from experiments.tables.language_conclusions import span
@@ -14,7 +16,52 @@ RECOVERY = (
     ("rac", "rac without ends"),
     ("rac without ends", "correct (HG-DAgger)"),
 )
-COMPARED = {
+# A row alone is compared with its own number before, `NAME_before`.
+Pair = tuple[str, str] | tuple[str]
+BONUSES = (
+    ("global, counts of positions", "none, counts of positions"),
+    ("episodic, counts of positions", "none, counts of positions"),
+    ("episodic, counts of positions", "global, counts of positions"),
+    ("product, counts of positions", "none, counts of positions"),
+    ("product, counts of positions", "global, counts of positions"),
+)
+OF_OBSERVATIONS = (
+    ("product, counts of observations", "none, counts of positions"),
+    ("product, counts of observations", "global, counts of positions"),
+)
+NETWORK = ("RND", "RND times first visits", "RND times E3B", "NovelD")
+
+
+def _bonuses() -> Iterator[tuple[str, str]]:
+    for share in ("1.0", "0.67", "0.33", "0.0"):
+        pairs = BONUSES + OF_OBSERVATIONS
+        if share in ("0.67", "0.0"):
+            pairs += tuple((name, "none, counts of positions") for name in NETWORK)
+        yield from ((f"{share}, {a}", f"{share}, {b}") for a, b in pairs)
+    for share in ("0.67", "0.0"):
+        pairs = BONUSES + tuple((name, "none, counts of positions") for name in NETWORK)
+        yield from ((f"{share}, {a}, new mazes", f"{share}, {b}, new mazes") for a, b in pairs)
+
+
+EOSER = "early ends rejected"
+MASKED = (
+    (f"decoding, ascending, {EOSER}", "decoding, four even steps"),
+    (f"decoding, ascending, {EOSER}", "decoding, a place a step"),
+    ("decoding, ascending", "decoding, four even steps"),
+    (f"decoding, four even steps, {EOSER}", "decoding, four even steps"),
+    (f"decoding, a place a step, {EOSER}", "decoding, a place a step"),
+    ("decoding, a place a step", "decoding, left to right"),
+    ("decoding, a place a step", "decoding, at random"),
+    ("rewards, trajectory, ascending", "rewards, one step, ascending"),
+    ("rewards, trajectory, 16 steps", "rewards, one step, 16 steps"),
+    ("rewards, trajectory, ascending",),
+    ("rewards, one step, ascending",),
+    ("rewards, trajectory, 16 steps",),
+    ("rewards, one step, 16 steps",),
+)
+COMPARED: dict[str, tuple[tuple[str, ...], tuple[Pair, ...]]] = {
+    "bonuses": (("success",), tuple(_bonuses())),
+    "masked-diffusion": (("solved",), MASKED),
     "recovery": (
         ("success 1", "success 2", "success 4"),
         (*RECOVERY, *((f"slide: {a}", f"slide: {b}") for a, b in RECOVERY)),
@@ -42,7 +89,8 @@ COMPARED = {
 
 def differences(summary: Summary) -> list[str]:
     """Of every pair of rows that this table compares the mean difference over the seeds that both
-    have, with its interval; pairs with one such seed are left out."""
+    have, with its interval; of a row alone what it gained. Pairs with one such seed are left
+    out."""
     numbers, pairs = COMPARED[summary.plan.name]
     by_row = {
         label: {r["key"]["seed"]: r["values"] for r in records}
@@ -50,14 +98,17 @@ def differences(summary: Summary) -> list[str]:
         for label, records in records_of(block).items()
     }
     lines = []
-    for first, second in pairs:
+    for first, *others in pairs:
+        second = others[0] if others else first
+        suffix = "" if others else "_before"
         ours, theirs = by_row.get(first, {}), by_row.get(second, {})
         both = sorted(ours.keys() & theirs.keys())
         if len(both) < 2:
             continue
         parts = []
         for name in numbers:
-            each = np.array([ours[s][name] - theirs[s][name] for s in both])
+            each = np.array([ours[s][name] - theirs[s][name + suffix] for s in both])
             parts.append(f"{name} {span(statistics.confidence_interval(each, statistics.mean))}")
-        lines.append(f"{first} less {second}, {len(both)} seeds: {', '.join(parts)}.")
+        title = f"{first} less {second}" if others else f"{first}, gained by training"
+        lines.append(f"{title}, {len(both)} seeds: {', '.join(parts)}.")
     return lines

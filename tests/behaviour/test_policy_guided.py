@@ -1,10 +1,12 @@
 """The table of learners on generated data: shared fits, stated budgets, and what is concluded."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from experiments.runs import jobs
 from experiments.settings import preset
@@ -109,3 +111,13 @@ def test_the_conclusion_is_the_differences_of_means(guided: plan.Plan) -> None:
     }
     d = statistics.paired_comparison(pair, "iql")["iql guided"].difference
     assert f"[{d.low:.1f}, {d.high:.1f}]" in lines[1]
+    # Of one dataset it is Welch's interval.
+    first = block.rows[0].label
+    said = conclusions.guided_by_dataset(summary.Summary(guided, (known,)))
+    assert len(said) == 2 * len(block.rows) and said[0].startswith(f"td3_bc, {first}: ")
+    a, b = (np.array(entries[first, f"td3_bc{kind}"].last) for kind in (" guided", ""))
+    exact = stats.ttest_ind(a, b, equal_var=False).confidence_interval()
+    numbers = re.search(r"unguided [^,]*, [^,]*, guided less real (\S+) \[(\S+), (\S+)\]", said[0])
+    assert numbers is not None
+    got = [float(x) for x in numbers.groups()]
+    assert got == pytest.approx([np.mean(a - b), *exact], abs=0.051)

@@ -35,3 +35,13 @@ def test_every_compared_row_and_number_is_in_the_table(name: str) -> None:
     assert {label for pair in pairs for label in pair} <= labels
     metrics = tomllib.loads((plan.TABLES / f"{name}.toml").read_text())["metrics"]
     assert set(numbers) <= set(metrics) and "differences" in table.conclusions
+
+
+def test_a_row_alone_is_compared_with_its_number_before() -> None:
+    """Gains of 10 and 20."""
+    label = "rewards, one step, ascending"
+    rows = {label: [record(s, solved=60.0 + 10 * s, solved_before=50.0) for s in (0, 1)]}
+    known = summary(rows, "solved")
+    plain = dataclasses.replace(known.plan, name="masked-diffusion")
+    (line,) = row_conclusions.differences(dataclasses.replace(known, plan=plain))
+    assert line.startswith(f"{label}, gained by training, 2 seeds: solved 15.0 [")
