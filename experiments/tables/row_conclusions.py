@@ -18,6 +18,7 @@ RECOVERY = (
 )
 # A row alone is compared with its own number before, `NAME_before`.
 Pair = tuple[str, str] | tuple[str]
+Pairs = tuple[tuple[str, str], ...]
 BONUSES = (
     ("global, counts of positions", "none, counts of positions"),
     ("episodic, counts of positions", "none, counts of positions"),
@@ -34,7 +35,7 @@ NETWORK = ("RND", "RND times first visits", "RND times E3B", "NovelD")
 
 def _bonuses() -> Iterator[tuple[str, str]]:
     for share in ("1.0", "0.67", "0.33", "0.0"):
-        pairs = BONUSES + OF_OBSERVATIONS
+        pairs: Pairs = BONUSES + OF_OBSERVATIONS
         if share in ("0.67", "0.0"):
             pairs += tuple((name, "none, counts of positions") for name in NETWORK)
         yield from ((f"{share}, {a}", f"{share}, {b}") for a, b in pairs)
