@@ -299,6 +299,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "trends": trends,
     "warm_starts": language.warm_starts,
     "windows": windows,
+    "within": row_conclusions.within,
 }
 
 

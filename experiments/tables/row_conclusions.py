@@ -1,4 +1,5 @@
-"""Differences between two rows of a study, paired by seed, as sentences under its table."""
+"""Differences between two rows of a study, or two numbers of a row, paired by seed, as sentences
+under its table."""
 
 from collections.abc import Iterator
 
@@ -112,4 +113,34 @@ def differences(summary: Summary) -> list[str]:
             parts.append(f"{name} {span(statistics.confidence_interval(each, statistics.mean))}")
         title = f"{first} less {second}" if others else f"{first}, gained by training"
         lines.append(f"{title}, {len(both)} seeds: {', '.join(parts)}.")
+    return lines
+
+
+# By table: pairs of numbers of the same record, the first less the second.
+WITHIN = {
+    "curricula": (
+        ("alp-gmm", "random"),
+        ("pool", "alp-gmm"),
+        ("time", "alp-gmm"),
+        ("reward", "alp-gmm"),
+        ("random expert", "random"),
+        ("random expert", "reward"),
+    )
+}
+
+
+def within(summary: Summary) -> list[str]:
+    """Of every row with two seeds or more the mean differences between its own numbers, paired by
+    seed, with their intervals."""
+    lines = []
+    for block in summary.blocks:
+        for label, records in records_of(block).items():
+            if len(records) < 2:
+                continue
+            parts = []
+            for first, second in WITHIN[summary.plan.name]:
+                each = np.array([r["values"][first] - r["values"][second] for r in records])
+                at = statistics.confidence_interval(each, statistics.mean)
+                parts.append(f"{first} less {second} {span(at)}")
+            lines.append(f"{label}, {len(records)} seeds: {', '.join(parts)}.")
     return lines

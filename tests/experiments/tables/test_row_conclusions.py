@@ -45,3 +45,20 @@ def test_a_row_alone_is_compared_with_its_number_before() -> None:
     plain = dataclasses.replace(known.plan, name="masked-diffusion")
     (line,) = row_conclusions.differences(dataclasses.replace(known, plan=plain))
     assert line.startswith(f"{label}, gained by training, 2 seeds: solved 15.0 [")
+
+
+def test_numbers_of_a_row_are_paired_by_seed() -> None:
+    """Learning progress 20 and 40 above uniform tasks, so 30; one seed alone says nothing."""
+    names = plan.load("curricula").blocks[0].columns
+    plain = dict.fromkeys((c.label for c in names), 50.0)
+    rows = {
+        "students of a corner": [
+            record(seed, **plain | {"alp-gmm": 70.0 + 20 * seed}) for seed in (0, 1)
+        ],
+        "students of any cell": [record(0, **plain)],
+    }
+    known = summary(rows, "random")
+    named = dataclasses.replace(known, plan=dataclasses.replace(known.plan, name="curricula"))
+    (line,) = row_conclusions.within(named)
+    assert line.startswith("students of a corner, 2 seeds: alp-gmm less random 30.0 [")
+    assert "pool less alp-gmm -30.0 [" in line and "random expert less random 0.0 [" in line
