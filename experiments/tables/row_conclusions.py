@@ -61,8 +61,27 @@ MASKED = (
     ("rewards, trajectory, 16 steps",),
     ("rewards, one step, 16 steps",),
 )
+GOALS = (
+    *(
+        ("large-navigate, saw", f"large-navigate, saw {kind}")
+        for kind in ("unweighted", "no waypoints")
+    ),
+    *(
+        ("blocks-play, hecrl", f"blocks-play, {other}")
+        for other in (
+            "hecrl best by value",
+            "hecrl any sample",
+            "hecrl no subgoals",
+            "hecrl one entity",
+            "saw unweighted",
+        )
+    ),
+    ("blocks-play, saw", "blocks-play, saw unweighted"),
+    ("blocks-play, saw", "blocks-play, saw no waypoints"),
+)
 COMPARED: dict[str, tuple[tuple[str, ...], tuple[Pair, ...]]] = {
     "bonuses": (("success",), tuple(_bonuses())),
+    "goals": (("success",), GOALS),
     "masked-diffusion": (("solved",), MASKED),
     "recovery": (
         ("success 1", "success 2", "success 4"),
