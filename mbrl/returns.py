@@ -5,13 +5,22 @@ import numpy as np
 from mbrl.types import Transitions
 
 
+def endless_return(data: Transitions, gamma: float) -> float:
+    """The discounted return of the mean reward for ever; where steps have durations, each discounts
+    by the mean of `gamma ** duration`."""
+    discount = gamma
+    if data.duration is not None:
+        discount = float((gamma ** data.duration.cpu().double().numpy()).mean())
+    return float(data.reward.cpu().double().numpy().mean()) / (1 - discount)
+
+
 def returns_to_go(data: Transitions, gamma: float) -> np.ndarray:
     """The discounted return from each row on [N], float64; after a truncation the mean reward goes
     on for ever."""
     from scipy.signal import lfilter  # here, as it takes a second to import
 
     reward = np.array(data.reward.cpu().numpy(), np.float64)
-    endless = reward.mean() / (1 - gamma)
+    endless = endless_return(data, gamma)
     if data.duration is not None:
         discount = gamma ** data.duration.cpu().double().numpy()
         return _irregular_returns(data, reward, discount, endless)

@@ -15,6 +15,7 @@ from mbrl.errors import ConfigError
 Categories = Literal["one-hot", "number"]
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete, and Dict and Tuple of these"
+PICTURE = 1000  # entries above which an array is taken for one
 ACTIONS = "Box with finite bounds, and Discrete"
 
 
@@ -138,7 +139,9 @@ def action_sizes(space: Any, task: str) -> dict[str, Any]:
     if isinstance(space, spaces.Discrete):
         if int(space.n) < 2:
             raise ConfigError(f"{task}: the action space {space} has one action; two are the least")
-        return {"num_actions": int(space.n)}
+        start = int(space.start)
+        names = tuple(str(start + i) for i in range(int(space.n))) if start else ()
+        return {"num_actions": int(space.n), "action_names": names}
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         raise ConfigError(
             f"{task}: the action space {space} is not taken; allowed: {ACTIONS}. Wrap the "
@@ -183,9 +186,16 @@ def _leaves(
     yield Leaf(keys, space, path, names, one_hot)
 
 
+def _is_image(space: spaces.Box) -> bool:
+    """A frame of bytes in colour, or an array of bytes or of rank 3 with a picture's size."""
+    rank, of_bytes = len(space.shape), space.dtype == np.uint8
+    large = bool(np.prod(space.shape) > PICTURE)
+    return (of_bytes and rank == 3) or (large and (rank >= 3 or (of_bytes and rank == 2)))
+
+
 def _require_taken(space: Any, path: str, task: str) -> None:
     where = f"observation space {path!r}, {space}," if path else f"observation space {space}"
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+    if isinstance(space, spaces.Box) and _is_image(space):
         raise ConfigError(
             f"{task}: the {where} is an image, and the networks of this library are not "
             "convolutional; give features instead: the environment's own vector observation, or a "

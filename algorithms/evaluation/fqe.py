@@ -29,7 +29,7 @@ from mbrl.networks import (
     polyak_update,
     target_copy,
 )
-from mbrl.returns import returns_to_go
+from mbrl.returns import endless_return, returns_to_go
 from mbrl.training import Metrics, Stateful, Trainable, chosen_action, is_stateful
 from mbrl.types import Dataset, Spec, Transitions
 
@@ -162,7 +162,7 @@ def return_range(
 def return_moments(data: Transitions, gamma: float) -> tuple[float, float]:
     """Mean and standard deviation (1 where it is 0) of `returns_to_go`."""
     returns = returns_to_go(data, gamma)
-    endless = float(data.reward.cpu().double().numpy().mean()) / (1 - gamma)
+    endless = endless_return(data, gamma)
     scale = float(returns.std())
     return float(returns.mean()), scale if scale > 1e-8 * abs(endless) else 1.0
 

@@ -105,7 +105,8 @@ class Range:
 
 class HaltingModel:
     """A model fitted to `train` that ends where these data end, and `windows` rows of the held-out
-    episodes from which policies are imagined in it for `horizon` steps at most. `termination` is
+    episodes from which policies are imagined in it for `horizon` steps, or for as many as half of
+    these episodes (two at least) have, where that is fewer. `termination` is
     the task's rule, None where episodes do not end. `state` is the `state_dict` of an earlier one,
     which is not fitted again. Raises `DataError` for fewer than two held-out episodes.
 
@@ -136,7 +137,7 @@ class HaltingModel:
         else:
             self.model.load_state_dict(state)
         self.known = Range.of(train.transitions, rows, self.model)
-        self.horizon = min(horizon, max(b - a for a, b in spans))
+        self.horizon = min(horizon, _reached(rows))
         starts, ended, earned = _starts(rows, self.horizon)
         pick = np.unique(np.linspace(0, len(starts) - 1, windows).astype(np.int64))
         starts, self.ended = starts[pick], float(ended[pick].mean())
@@ -171,6 +172,15 @@ def halted_values(
     model = HaltingModel(train, held, termination, horizon=horizon, windows=windows)
     each = tuple(model.value(policy) for policy in policies)
     return HaltedValues(each, model.ended, model.spread)
+
+
+def _reached(rows: Transitions) -> int:
+    """The most steps of which half of the episodes, and two at least, show what came of them: an
+    episode that the task ended shows it of any number, so that there the longest one bounds it."""
+    spans = rows.episodes()
+    longest = max(b - a for a, b in spans)
+    known = sorted(longest if rows.terminated[b - 1] else b - a for a, b in spans)
+    return known[-max((len(known) + 1) // 2, 2)]
 
 
 def _starts(rows: Transitions, horizon: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -40,10 +40,11 @@ class Normaliser(nn.Module):
         self.register_buffer("std", torch.ones(dim))
 
     def fit(self, values: Tensor, eps: float = 0.0) -> None:
-        """Mean and standard deviation (plus `eps`) of `values` [N, D]."""
+        """Mean and standard deviation of `values` [N, D]. To the latter `eps` is added, but not
+        more than the deviation itself, so that columns in small units are seen, too."""
         mean, std = moments(values)
         self.mean.copy_(mean)
-        self.std.copy_(torch.where(std < 1e-12, torch.ones_like(std), std + eps))
+        self.std.copy_(torch.where(std < 1e-12, torch.ones_like(std), std + std.clamp(max=eps)))
 
     def forward(self, values: Tensor) -> Tensor:
         return (values - self.mean) / self.std

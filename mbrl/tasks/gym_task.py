@@ -154,7 +154,7 @@ class GymTask:
             obs, gain, ended, cut, info = self._step(copy, chosen, elapsed)
             limit = self.spec.max_episode_steps
             cut = cut or (limit is not None and elapsed >= limit and not ended)
-            new.append(self._row(copy, elapsed, obs, info))
+            new.append(self._row(copy, elapsed, obs, info, over=ended))
             if ended or cut:
                 copy.ticket = None
             reward.append(gain)
@@ -271,22 +271,28 @@ class GymTask:
         what = f"{type(problem).__name__}: {problem}"
         return f"{self._maker.name}{when}: the environment raised {what}"
 
-    def _row(self, copy: Copy, elapsed: int, obs: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+    def _row(
+        self, copy: Copy, elapsed: int, obs: np.ndarray, info: dict[str, Any], over: bool = False
+    ) -> np.ndarray:
         self._tickets += 1
         copy.ticket = self._tickets
         head = [self._copies.index(copy), copy.ticket, elapsed]
         parts = [np.array(head, dtype=np.float64), obs]
         if self.spec.action_mask:
-            parts.append(self._mask(info, elapsed))
+            parts.append(self._mask(info, elapsed, over))
         return np.concatenate(parts)
 
-    def _mask(self, info: dict[str, Any], elapsed: int) -> np.ndarray:
+    def _mask(self, info: dict[str, Any], elapsed: int, over: bool) -> np.ndarray:
+        """What may be done; everything where the episode is `over`, and nothing is."""
         count = self.spec.num_actions
         mask = np.asarray(info.get("action_mask"))
+        if over and mask.shape == (count,) and not mask.any():
+            mask = np.ones(count)
         if mask.shape != (count,) or not mask.any():
             raise TaskError(
                 f"{self.spec.task} at step {elapsed} of an episode: info['action_mask'] is {mask}; "
-                f"it must hold {count} flags at every reset and step, at least one of them set"
+                f"it must hold {count} flags at every reset and step, at least one of them set "
+                "unless the episode has ended"
             )
         return mask.astype(bool).astype(np.float64)
 

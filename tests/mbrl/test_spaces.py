@@ -63,6 +63,9 @@ def test_a_single_box_has_no_names_and_any_rank() -> None:
     [
         (spaces.Box(0, 255, (8, 8, 3), np.uint8), "is an image"),
         (spaces.Dict({"cam": spaces.Box(0, 255, (8, 8, 3), np.uint8)}), "'cam'.* is an image"),
+        (spaces.Box(0, 1, (84, 84, 3)), "is an image"),
+        (spaces.Box(0, 255, (4, 84, 84, 1), np.uint8), "is an image"),
+        (spaces.Box(0, 255, (84, 84), np.uint8), "is an image"),
         (spaces.Dict({"say": spaces.Text(5)}), "'say'.*not taken; allowed: Box.*Filter"),
         (spaces.Sequence(spaces.Discrete(2)), "not taken"),
         (spaces.Graph(spaces.Box(0, 1, (1,)), None), "not taken"),
@@ -99,6 +102,9 @@ def test_spec_from_spaces() -> None:
     assert Spec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
     discrete = Spec.from_spaces(spaces.Box(-1, 1, (3,)), spaces.Discrete(4, start=2), task="T")
     assert discrete.num_actions == 4 and discrete.obs_names == ()
+    assert discrete.action_names == ("2", "3", "4", "5")  # what the environment calls them
+    board = Spec.from_spaces(spaces.Box(0, 2, (8, 8), np.uint8), spaces.Discrete(4), task="T")
+    assert board.obs_dim == 64 and board.action_names == ()
 
 
 def test_names_are_checked_and_absent_from_files_where_there_are_none() -> None:

@@ -108,3 +108,20 @@ def test_leads_are_paired(values):
 def test_one_held_out_episode_is_refused():
     with pytest.raises(DataError, match="two at least"):
         halted_values([still], walk(4, 0), walk(1, 1), None)
+
+
+def test_episodes_of_many_lengths_are_judged_over_what_half_of_them_have():
+    """Lengths 3, 4, 5, 6, 7, 8, 20: four of seven have 6 steps, and none but one has 20."""
+    lengths = (5, 20, 3, 8, 4, 7, 6)
+    train, whole = walk(60, 0), walk(len(lengths), 1).transitions
+    kept = torch.cat([20 * k + torch.arange(n) for k, n in enumerate(lengths)])
+    last = torch.tensor(np.cumsum(lengths) - 1)
+    columns = {
+        name: getattr(whole, name)[kept]
+        for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+    }
+    columns["truncated"][last] = True
+    held = Dataset(Transitions(**columns), SPEC, Provenance("ragged"))
+    (of,) = halted_values([still], train, held, None).each
+    assert of.horizon == 6 and len(of.value) == 4
+    assert lead(of, replace(of, value=of.value - np.arange(4)), 0.9)[1] > -np.inf

@@ -160,6 +160,33 @@ def test_masks_and_shifted_actions() -> None:
     assert task.spec.action_mask and make(Rover).action_mask(state) is None
 
 
+class Board(Corridor):
+    """Where nothing can be done any more once the goal is reached."""
+
+    def _info(self):
+        info = super()._info()
+        return info if self.cell < 4 else {"action_mask": np.zeros(2, np.int8)}
+
+
+class Stuck(Corridor):
+    def _info(self):
+        return {"action_mask": np.zeros(2, np.int8)}
+
+
+def test_nothing_needs_to_be_allowed_after_the_end() -> None:
+    task = make(Board)
+    state = task.reset(1, Generator().manual_seed(0))
+    while True:
+        step = task.step(state, torch.ones(1, dtype=torch.long))
+        state = step.state
+        if bool(step.terminated):
+            break
+    mask = task.action_mask(state)
+    assert mask is not None and bool(mask.all())
+    with pytest.raises(TaskError, match="unless the episode has ended"):
+        make(Stuck).reset(1, Generator().manual_seed(0))
+
+
 def test_a_state_is_used_once() -> None:
     task = make(Rover, max_episode_steps=5)
     state = task.reset(1, Generator().manual_seed(0))
