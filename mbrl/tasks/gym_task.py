@@ -287,7 +287,7 @@ class GymTask:
         count = self.spec.num_actions
         mask = np.asarray(info.get("action_mask"))
         if over and mask.shape == (count,) and not mask.any():
-            mask = np.ones(count)
+            mask = np.ones_like(mask)
         if mask.shape != (count,) or not mask.any():
             raise TaskError(
                 f"{self.spec.task} at step {elapsed} of an episode: info['action_mask'] is {mask}; "
