@@ -263,6 +263,13 @@ class DataImport(FileOptions):
                 f"--out {target}: end the name in .npz (compact) or {MAPPED} (mapped, for files "
                 "larger than memory)"
             )
+        if self.out is None and target.exists():
+            known = load(target).provenance.card
+            if known != dataset.provenance.card:
+                raise DataError(
+                    f"{target} has the rows of {known}; give --out FILE.npz for those of "
+                    f"{self.source}"
+                )
         write(dataset, target, target.suffix[1:])
         for finding in check(self.source, **given(self, "source", "out")):
             console.print(line(finding))

@@ -77,6 +77,12 @@ def test_import_writes_a_file_that_loads(capsys, home):
     assert data.spec.task == "Pendulum-v1" and len(data) == 6
     with pytest.raises(DataError, match=r"end the name in \.npz"):
         run(capsys, "import", str(home / "mine.npz"), "--task", "Pendulum-v1", "--out", "x.hdf5")
+    # Again is again; another file of that name is not written over it.
+    assert run(capsys, "import", str(home / "mine.npz"), "--task", "Pendulum-v1")[0] == 0
+    (home / "other").mkdir()
+    np.savez(home / "other/mine.npz", **arrays())
+    with pytest.raises(DataError, match="has the rows of .*mine.npz; give --out"):
+        run(capsys, "import", str(home / "other/mine.npz"), "--task", "Pendulum-v1")
 
 
 def test_fetch_finds_what_is_here_and_says_how_to_record_what_is_not(capsys):
