@@ -134,7 +134,9 @@ def _observations(parts: Parts, dataset: Dataset | None) -> list[dict[str, Any]]
         entry |= {"low": low[i], "high": high[i], "mean": float(obs[:, i].double().mean())}
         if i < len(described):
             column = described[i]["column"]
-            entry |= {"unit": log.get("units", {}).get(column), "from": origin(described[i])}
+            number = described[i].get("kind", "number") == "number"  # a flag has no unit
+            unit = log.get("units", {}).get(column) if number else None
+            entry |= {"unit": unit, "from": origin(described[i])}
     return entries
 
 

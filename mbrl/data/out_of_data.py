@@ -55,8 +55,9 @@ def fit_out_of_data(dataset: Dataset, seed: int = 0) -> OutOfData:
     parts = [_sample(obs, generator) for obs in _parts(dataset, seed)]
     obs = dataset.transitions.obs.cpu().double()
     mean, std = obs.mean(0), obs.std(0, correction=0)
-    still = STILL * mean.abs().clamp_min(1.0)
-    scale = torch.where(std < 1e-6 * mean.abs().clamp_min(1.0), still, std)
+    size = mean.abs()
+    still = STILL * torch.where(size > 0, size, 1.0)  # of what never changes
+    scale = torch.where(std <= 1e-6 * size, still, std)
     rows = (parts[0] - mean) / scale
     count = min(PROTOTYPES, max(1, len(rows) // ROWS_EACH))
     prototypes = cluster_means(rows, count, generator)

@@ -81,7 +81,7 @@ def test_import_writes_a_file_that_loads(capsys, home):
     assert run(capsys, "import", str(home / "mine.npz"), "--task", "Pendulum-v1")[0] == 0
     (home / "other").mkdir()
     np.savez(home / "other/mine.npz", **arrays())
-    with pytest.raises(DataError, match="has the rows of .*mine.npz; give --out"):
+    with pytest.raises(DataError, match=r"has the rows of .*mine\.npz; give --out"):
         run(capsys, "import", str(home / "other/mine.npz"), "--task", "Pendulum-v1")
 
 

@@ -79,3 +79,13 @@ def test_cluster_means_of_separate_clouds() -> None:
 def test_equal_rows() -> None:
     score = fit_out_of_data(dataset(torch.ones(100, 4)))
     assert isinstance(score, OutOfData) and float(score(torch.ones(1, 4))) == 0.0
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 2.0**-18])
+def test_a_constant_in_any_unit_that_doubles_is_seen(unit: float) -> None:
+    rows = torch.cat([normal(2000, 0), torch.full((2000, 1), unit)], 1)
+    score = fit_out_of_data(dataset(rows))
+    changed = rows[:50].clone()
+    assert score(changed).max() < 5
+    changed[:, -1] *= 2
+    assert score(changed).min() > 100
