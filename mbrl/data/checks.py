@@ -179,7 +179,7 @@ def _close_together(name: str, array: np.ndarray) -> list[Finding]:
     """An error for the first entry whose numbers float32 brings together."""
     values = array.reshape(len(array), -1)
     for i, entry in enumerate(values.T):
-        spread = float(entry.std())
+        spread = float(entry.std()) if entry.max() > entry.min() else 0.0
         lost = np.abs(entry.astype(np.float32) - entry).max()
         if spread > 0 and lost > PRECISION * spread:
             text = (
@@ -192,6 +192,13 @@ def _close_together(name: str, array: np.ndarray) -> list[Finding]:
 
 def _sizes(columns: Columns, spec: Spec) -> list[Finding]:
     findings = []
+    chance = columns.behaviour_prob
+    if spec.discrete and chance is not None and (chance > 1).any():
+        row = int(np.argmax(chance > 1))
+        text = (
+            f"behaviour_prob is {chance[row]} in row {row}; the probability of a discrete action "
+        )
+        findings.append(error(f"{text}is at most 1 (per cent: divide by 100)", row, chance > 1))
     obs_dim = columns.need("obs").shape[1]
     if obs_dim != spec.obs_dim:
         findings.append(

@@ -13,6 +13,8 @@ from mbrl.data.logs.schema import listing
 from mbrl.data.logs.table import Table
 from mbrl.errors import DataError
 
+NUMBER = r"[+-]?[\d.]+(e[+-]?\d+)?"
+MARKED = r"[+-]?\d[\d.,]*,\d[\d.,]*|[+-]?\d[\d.,]* ?%"  # 1,234.5, 0,5 and 12%
 MOST_LABELS = 50  # of a categorical observation
 MOST_ACTIONS = 20  # whole numbers with more different values are taken for continuous
 
@@ -67,7 +69,14 @@ def _require_text(name: str, column: np.ndarray) -> None:
     """Refuse text that is mostly numbers, which a stray cell would make a label each."""
     cells = tables.labels(column)
     labels = {str(cell) for cell in cells if cell is not None}
-    other = sorted(label for label in labels if not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", label))
+    other = sorted(label for label in labels if not re.fullmatch(NUMBER, label))
+    marked = sorted(label for label in other if re.fullmatch(MARKED, label))
+    if marked and 2 * len(marked) > len(labels):
+        raise DataError(
+            f"{name} holds numbers with commas or per cent signs: {listing(marked, 3)}. Write them "
+            "as plain numbers (1234.5, 0.12), or name the column in categorical where each is a "
+            "label"
+        )
     if 2 * len(other) < len(labels):
         row = next(i for i, cell in enumerate(cells) if cell == other[0]) if other else 0
         raise DataError(
@@ -79,7 +88,7 @@ def _require_text(name: str, column: np.ndarray) -> None:
 
 def _require_precision(name: str, values: np.ndarray) -> None:
     """Refuse numbers that float32, in which all is computed, cannot tell apart."""
-    spread = float(values.std())
+    spread = float(values.std()) if values.max() > values.min() else 0.0
     if spread > 0 and np.abs(values.astype(np.float32) - values).max() > PRECISION * spread:
         raise DataError(
             f"obs {name} lies near {np.median(values):.6g} and varies by {spread:.3g} only, which "

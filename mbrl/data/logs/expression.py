@@ -5,13 +5,14 @@
 import ast
 import functools
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mbrl.data.logs.schema import listing
-from mbrl.data.logs.table import Table, is_numeric, numbers
+from mbrl.data.logs.table import Table, is_numeric, labels, numbers
 from mbrl.errors import DataError
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -80,11 +81,17 @@ def _either(decides: float, *values: Any) -> np.ndarray:
 
 
 def evaluate(
-    option: str, text: str, table: Table, first: np.ndarray, last: np.ndarray
+    option: str,
+    text: str,
+    table: Table,
+    first: np.ndarray,
+    last: np.ndarray,
+    notes: list[str] | None = None,
 ) -> np.ndarray:
     """The column or expression `text`, [N] float64. `table` holds rows in time order, episode after
     episode; `first` and `last` [N] mark their ends. `next(x)` is NaN on an episode's last row,
-    `previous(x)` on its first. Raises `DataError` for anything that is not allowed."""
+    `previous(x)` on its first. Texts in it that no cell has are told in `notes`. Raises `DataError`
+    for anything that is not allowed."""
     if text in table:
         column = table[text]
         if not is_numeric(column) and option in ("terminated", "truncated"):
@@ -111,6 +118,8 @@ def evaluate(
     with np.errstate(all="ignore"):
         try:
             value = np.broadcast_to(np.asarray(reader.value(tree.body)), first.shape)
+            if notes is not None:
+                notes += dict.fromkeys(reader.absent)
             return value.astype(np.float64)
         except (TypeError, ValueError, RecursionError) as problem:
             if isinstance(problem, DataError):
@@ -125,6 +134,7 @@ class _Reader:
     ) -> None:  # fmt: skip
         self.option, self.text, self.table, self.names = option, text, table, names
         self.first, self.last = first, last
+        self.absent: list[str] = []  # texts that nothing equals
 
     def value(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
@@ -164,7 +174,32 @@ class _Reader:
             operator, ast.Eq | ast.NotEq
         ):
             raise self.error("text can only be compared by == and !=")
+        if isinstance(operator, ast.Eq | ast.NotEq):
+            values = self.comparable(*values)
         return OPERATORS[type(operator)](*values)
+
+    def comparable(self, *values: Any) -> tuple[Any, ...]:
+        """Numbers as they are; of text the labels, of which 2.0 and 2 are one."""
+        columns = [np.asarray(value) for value in values]
+        texts = [column for column in columns if column.dtype.kind in "OU"]
+        if not texts:
+            return values
+        known = [column for column in texts if column.ndim]
+        found = sorted({str(x) for c in known for x in labels(c) if x is not None})
+        if len(texts) < len(columns):
+            raise self.error(
+                f"text is compared with a number, and no text equals one. The text is "
+                f"{listing(found, 5)}; put what it is compared with in quotes, such as "
+                f"{found[0] if found else ''!r}"
+            )
+        same = [labels(np.atleast_1d(c.astype(object))).reshape(c.shape) for c in texts]
+        for constant in (str(c) for c in same if not c.ndim):
+            if known and constant not in found:
+                there = listing(found, 5)
+                self.absent.append(
+                    f"{self.option}: no cell has the text {constant!r}; there are {there}"
+                )
+        return tuple(same)
 
     def call(self, name: str, values: list[Any]) -> Any:
         if name in SHIFTS:
@@ -186,6 +221,9 @@ class _Reader:
             return numbers(f"column {name}", column) if is_numeric(column) else column
         if name == "last":
             return self.last
+        alike = [own for own in self.table if unicodedata.normalize("NFKC", own) == name]
+        if len(alike) == 1:  # Python reads names in that form
+            return self.column(alike[0])
         raise self.error(f"there is no column {name!r}; the columns are {listing(self.table)}")
 
     def error(self, problem: str) -> DataError:

@@ -193,7 +193,8 @@ class _Reading:
         if self.schema.step is not None:
             dates = tables.has_dates(self.table[str(self.schema.order)])
             length = tables.step_length(self.schema.step, dates)
-            duration = np.ones(len(when))
+            # The last row of an episode lasts as long as most do: nobody saw its end.
+            duration = np.full(len(when), np.median(gaps) / length)
             duration[:-1][inside] = gaps / length
             if np.abs(duration - 1).max() > 1e-6:
                 self.put(duration=duration)
@@ -316,7 +317,9 @@ class _Reading:
             if text is None:
                 continue
             with self.trying():
-                value = expression.evaluate(option, text, self.table, first, last)
+                absent: list[str] = []
+                value = expression.evaluate(option, text, self.table, first, last, absent)
+                self.findings += map(warning, absent)
                 bad = (value != 0) & (value != 1)
                 if bad.any():
                     row = int(np.argmax(bad))
@@ -364,7 +367,10 @@ class _Reading:
     def reward(self) -> None:
         with self.trying():
             first, last = self._edges()
-            reward = expression.evaluate("reward", self.schema.reward, self.table, first, last)
+            absent: list[str] = []
+            text = self.schema.reward
+            reward = expression.evaluate("reward", text, self.table, first, last, absent)
+            self.findings += map(warning, absent)
             self.put(reward=reward)
 
     def finish(self) -> None:

@@ -43,7 +43,7 @@ def read_text_table(path: Path) -> Table:
     table = {}
     for name, cells in zip(header, columns, strict=True):
         text = [cell.strip() for cell in cells]
-        if separator == ";":  # where a comma may be the decimal sign
+        if separator != ",":  # where a comma may be the decimal sign
             text = _decimal_points(text)
         table[name] = np.array(
             [None if cell.lower() in EMPTY else cell for cell in text], dtype=object
@@ -99,9 +99,12 @@ def _column(values: Any) -> np.ndarray:
 
 
 def _clean(array: np.ndarray) -> np.ndarray:
-    """Numbers and times as they are; anything else as text or None."""
+    """Numbers and dates as they are, lengths of time in seconds; anything else as text or None."""
     if array.ndim != 1:
         raise DataError(f"a column has shape {array.shape}; a column has one value a row")
+    if array.dtype.kind == "m":  # seconds
+        seconds = array.astype("timedelta64[us]").astype(np.float64) / 1e6
+        return np.where(np.isnat(array), np.nan, seconds)
     if array.dtype.kind in "biufM":
         return array
     cells: list[Any] = [None if _is_missing(cell) else cell for cell in array.tolist()]
@@ -219,8 +222,8 @@ def times(name: str, column: np.ndarray) -> np.ndarray:
 
 def _without_offset(cell: str) -> str:
     """An ISO date in UTC, with a T and no Z or offset."""
-    text = cell.replace(" ", "T").removesuffix("Z")
-    if re.search(r"T.*[+-]\d\d:?\d\d$", text):
+    text = cell.replace(" ", "T").removesuffix("Z").removesuffix("z")
+    if re.search(r"T.*[+-]\d\d(:?\d\d)?$", text):
         return datetime.fromisoformat(text).astimezone(UTC).replace(tzinfo=None).isoformat()
     return text
 

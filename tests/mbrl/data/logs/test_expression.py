@@ -78,3 +78,27 @@ def test_what_is_missing_is_no_condition(text: str, words: str) -> None:
 def test_functions_take_as_many_values_as_they_use(text: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         values(text)
+
+
+def test_text_is_compared_with_text() -> None:
+    """'2.0' and '2' are one label, as in observations; a number is none."""
+    table = {"outcome": np.array(["1", "2", "2.0", "unknown"], dtype=object)}
+    notes: list[str] = []
+
+    def known(text: str) -> list[float]:
+        return evaluate("terminated", text, table, FIRST, LAST, notes).tolist()
+
+    assert known("outcome == '2'") == [0, 1, 1, 0] == known("'2.0' == outcome")
+    assert known("outcome != '2'") == [1, 0, 0, 1] and notes == []
+    for text in ("outcome == 2", "2 != outcome", "last and outcome == 2.0"):
+        with pytest.raises(DataError, match=r"text is compared with a number.* in quotes"):
+            known(text)
+    assert known("outcome == 'Unknown'") == [0, 0, 0, 0]
+    assert notes == ["terminated: no cell has the text 'Unknown'; there are 1, 2, unknown"]
+
+
+@pytest.mark.parametrize("name", ["\u00b5g", "sante\u0301", "\ufb01o"])
+def test_names_that_python_reads_in_another_form(name: str) -> None:
+    """A micro sign, an accent of its own, a ligature."""
+    table = {name: np.array([1.0, 2.0, 3.0, 4.0])}
+    assert evaluate("reward", f"-{name}", table, FIRST, LAST).tolist() == [-1, -2, -3, -4]

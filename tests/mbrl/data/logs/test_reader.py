@@ -406,6 +406,40 @@ def test_options_that_say_nothing_of_this_log_are_refused():
 
 
 @pytest.mark.filterwarnings("error:no explicit representation of timezones")
+def test_the_last_row_of_a_cut_episode_lasts_as_long_as_most():
+    """A reward of 1 every four hours for ever, each discounted by 0.9 ** 4."""
+    data = frame().assign(died=0, gain=1.0)
+    after = data.groupby("patient")[["heart_rate", "lactate"]].shift(-1).fillna(1.0)
+    after = after.add_prefix("next_")
+    log = from_log(
+        data.assign(**after), **COLUMNS, next_obs=["next_heart_rate", "next_lactate"], step="1"
+    )
+    assert len(log) == EPISODES * STEPS and set(log.transitions.duration.tolist()) == {4.0}
+
+
+@pytest.mark.parametrize("value", [36.6, 0.1, 98.6, 7.0])
+def test_a_column_that_never_changes_is_taken(value):
+    for rows in (30, 29):
+        log = from_log(frame().iloc[:rows].assign(lactate=value), **COLUMNS)
+        assert log.transitions.obs[:, 1].tolist() == pytest.approx([value] * len(log))
+
+
+def test_numbers_with_commas_and_per_cent_signs_are_refused():
+    for cell in ("{:,.1f}", "{:.0f}%", "{:.1f}"):
+        column = [cell.format(1234.5 + row).replace(".", ",") for row in range(30)]
+        with pytest.raises(DataError, match="numbers with commas or per cent signs"):
+            from_log(frame().assign(lactate=column), **COLUMNS)
+
+
+def test_a_probability_in_per_cent_is_refused():
+    choices = COLUMNS | {"action": "choice", "behaviour_prob": "chance"}
+    assert len(from_log(frame().assign(chance=1.0), **choices)) > 0
+    with pytest.raises(DataError, match=r"behaviour_prob is 50\.0 in row 0.* at most 1"):
+        from_log(frame().assign(chance=50.0), **choices)
+    densities = COLUMNS | {"behaviour_prob": "chance"}
+    assert len(from_log(frame().assign(chance=50.0), **densities)) > 0
+
+
 def test_times_with_offsets_are_those_of_utc():
     data = frame().iloc[:4].assign(patient="P0", died=0)
     data["time"] = [
