@@ -192,13 +192,13 @@ def _close_together(name: str, array: np.ndarray) -> list[Finding]:
 
 def _sizes(columns: Columns, spec: Spec) -> list[Finding]:
     findings = []
-    chance = columns.behaviour_prob
-    if spec.discrete and chance is not None and (chance > 1).any():
-        row = int(np.argmax(chance > 1))
-        text = (
-            f"behaviour_prob is {chance[row]} in row {row}; the probability of a discrete action "
+    probability = columns.behaviour_prob
+    if spec.discrete and probability is not None and (probability > 1).any():
+        row = int(np.argmax(probability > 1))
+        text = f"behaviour_prob is {probability[row]} in row {row}; the probability of a discrete action "
+        findings.append(
+            error(f"{text}is at most 1 (per cent: divide by 100)", row, probability > 1)
         )
-        findings.append(error(f"{text}is at most 1 (per cent: divide by 100)", row, chance > 1))
     obs_dim = columns.need("obs").shape[1]
     if obs_dim != spec.obs_dim:
         findings.append(
