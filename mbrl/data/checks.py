@@ -194,11 +194,12 @@ def _sizes(columns: Columns, spec: Spec) -> list[Finding]:
     findings = []
     probability = columns.behaviour_prob
     if spec.discrete and probability is not None and (probability > 1).any():
-        row = int(np.argmax(probability > 1))
-        text = f"behaviour_prob is {probability[row]} in row {row}; the probability of a discrete action "
-        findings.append(
-            error(f"{text}is at most 1 (per cent: divide by 100)", row, probability > 1)
+        bad = probability > 1
+        row = int(np.argmax(bad))
+        text = (
+            f"behaviour_prob is {probability[row]} in row {row}; of discrete actions it is at most"
         )
+        findings.append(error(f"{text} 1 (per cent: divide by 100)", row, bad))
     obs_dim = columns.need("obs").shape[1]
     if obs_dim != spec.obs_dim:
         findings.append(

@@ -185,19 +185,19 @@ class _Reader:
         if not texts:
             return values
         known = [column for column in texts if column.ndim]
-        found = sorted({str(x) for c in known for x in labels(c) if x is not None})
+        cells = sorted({str(x) for c in known for x in labels(c) if x is not None})
         if len(texts) < len(columns):
             raise self.error(
                 f"text is compared with a number, and no text equals one. The text is "
-                f"{listing(found, 5)}; put what it is compared with in quotes, such as "
-                f"{found[0] if found else ''!r}"
+                f"{listing(cells, 5)}; put what it is compared with in quotes, such as "
+                f"{cells[0] if cells else ''!r}"
             )
         same = [labels(np.atleast_1d(c.astype(object))).reshape(c.shape) for c in texts]
         for constant in (str(c) for c in same if not c.ndim):
-            if known and constant not in found:
-                there = listing(found, 5)
+            if known and constant not in cells:
+                listed = listing(cells, 5)
                 self.absent.append(
-                    f"{self.option}: no cell has the text {constant!r}; there are {there}"
+                    f"{self.option}: no cell has the text {constant!r}; there are {listed}"
                 )
         return tuple(same)
 
