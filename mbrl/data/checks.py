@@ -24,6 +24,7 @@ LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 WIDE = ("obs", "next_obs", "action", "state", "action_mask", "next_action_mask")  # [N, size]
 EXACT = 2**24  # whole numbers up to here are float32 numbers
 PRECISION = 1e-2  # rounding above this share of a deviation loses what is observed
+MOST = 1 + 1e-5  # of a probability, rounding included
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -193,8 +194,8 @@ def _close_together(name: str, array: np.ndarray) -> list[Finding]:
 def _sizes(columns: Columns, spec: Spec) -> list[Finding]:
     findings = []
     probability = columns.behaviour_prob
-    if spec.discrete and probability is not None and (probability > 1).any():
-        bad = probability > 1
+    if spec.discrete and probability is not None and (probability > MOST).any():
+        bad = probability > MOST
         row = int(np.argmax(bad))
         text = (
             f"behaviour_prob is {probability[row]} in row {row}; of discrete actions it is at most"

@@ -14,7 +14,10 @@ from mbrl.data.logs.table import Table
 from mbrl.errors import DataError
 
 NUMBER = r"[+-]?[\d.]+(e[+-]?\d+)?"
-MARKED = r"[+-]?\d[\d.,]*,\d[\d.,]*|[+-]?\d[\d.,]* ?%"  # 1,234.5, 0,5 and 12%
+# 1,234.5, 0,5, 12%, 1 234 and 1'234
+MARKED = (
+    r"[+-]?\d[\d.,]*,\d[\d.,]*|[+-]?\d[\d.,]* ?%|[+-]?\d{1,3}([ '\u00a0\u202f]\d{3})+([.,]\d+)?"
+)
 MOST_LABELS = 50  # of a categorical observation
 MOST_ACTIONS = 20  # whole numbers with more different values are taken for continuous
 
@@ -73,9 +76,9 @@ def _require_text(name: str, column: np.ndarray) -> None:
     marked = sorted(label for label in other if re.fullmatch(MARKED, label))
     if marked and 2 * len(marked) > len(labels):
         raise DataError(
-            f"{name} holds numbers with commas or per cent signs: {listing(marked, 3)}. Write them "
-            "as plain numbers (1234.5, 0.12), or name the column in categorical where each is a "
-            "label"
+            f"{name} holds numbers with commas, spaces or per cent signs: {listing(marked, 3)}. "
+            "Write them as plain numbers (1234.5, 0.12), or name the column in categorical where "
+            "each is a label"
         )
     if 2 * len(other) < len(labels):
         row = next(i for i, cell in enumerate(cells) if cell == other[0]) if other else 0

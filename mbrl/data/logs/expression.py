@@ -140,7 +140,7 @@ class _Reader:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
             return node.value if isinstance(node.value, str) else float(node.value)
         if isinstance(node, ast.Name):
-            return self.column(self.names.get(node.id, node.id))
+            return self.column(self.names.get(node.id) or self.own_name(node.id))
         if isinstance(node, ast.BoolOp) or isinstance(getattr(node, "op", None), ast.Not):
             return _known(self.truth(node))
         if isinstance(node, ast.BinOp | ast.UnaryOp):
@@ -186,14 +186,16 @@ class _Reader:
             return values
         known = [column for column in texts if column.ndim]
         cells = sorted({str(x) for c in known for x in labels(c) if x is not None})
-        if len(texts) < len(columns):
+        if any(c.dtype.kind not in "OU" and not _missing(c).all() for c in columns):
             raise self.error(
                 f"text is compared with a number, and no text equals one. The text is "
                 f"{listing(cells, 5)}; put what it is compared with in quotes, such as "
                 f"{cells[0] if cells else ''!r}"
             )
-        same = [labels(np.atleast_1d(c.astype(object))).reshape(c.shape) for c in texts]
-        for constant in (str(c) for c in same if not c.ndim):
+        # A column without any cell was taken for numbers; its cells are missing text as well.
+        kept = [c if c.dtype.kind in "OU" else np.full(c.shape, None) for c in columns]
+        same = [labels(np.atleast_1d(c.astype(object))).reshape(c.shape) for c in kept]
+        for constant in (str(c) for c in same if not c.ndim and c.item() is not None):
             if known and constant not in cells:
                 listed = listing(cells, 5)
                 self.absent.append(
@@ -215,15 +217,19 @@ class _Reader:
             raise self.error(f"{name} takes {count or '2 or more'} values and has {len(values)}")
         return function(*values)
 
+    def own_name(self, name: str) -> str:
+        """The column that a bare `name` means, which Python reads in a form of its own (NFKC)."""
+        alike = [own for own in self.table if unicodedata.normalize("NFKC", own) == name]
+        if len(alike) > 1:
+            raise self.error(f"{name!r} may be any of {alike}; put backquotes around the name")
+        return alike[0] if alike else name
+
     def column(self, name: str) -> Any:
         if name in self.table:
             column = self.table[name]
             return numbers(f"column {name}", column) if is_numeric(column) else column
         if name == "last":
             return self.last
-        alike = [own for own in self.table if unicodedata.normalize("NFKC", own) == name]
-        if len(alike) == 1:  # Python reads names in that form
-            return self.column(alike[0])
         raise self.error(f"there is no column {name!r}; the columns are {listing(self.table)}")
 
     def error(self, problem: str) -> DataError:

@@ -193,7 +193,7 @@ class _Reading:
         if self.schema.step is not None:
             dates = tables.has_dates(self.table[str(self.schema.order)])
             length = tables.step_length(self.schema.step, dates)
-            # The last row of an episode lasts as long as most do: nobody saw its end.
+            # Of last rows, whose own nobody recorded, the median.
             duration = np.full(len(when), np.median(gaps) / length)
             duration[:-1][inside] = gaps / length
             if np.abs(duration - 1).max() > 1e-6:
@@ -202,7 +202,10 @@ class _Reading:
             text = (
                 f"steps last {low / length:.3g} to {high / length:.3g} (median {mid / length:.3g})"
             )
-            self.findings.append(note(f"{text} in units of {self.schema.step}: discounted by time"))
+            text += f" in units of {self.schema.step}: discounted by time"
+            if self.names["next_obs"]:
+                text += "; last rows of episodes, whose length is not known, last the median"
+            self.findings.append(note(text))
         elif gaps.max() > 1.5 * np.median(gaps) or gaps.min() < 0.5 * np.median(gaps):
             text = f"times between rows differ: {gaps.min():.4g} to {gaps.max():.4g}, median "
             text += f"{np.median(gaps):.4g}; each row counts as one step"
@@ -335,6 +338,10 @@ class _Reading:
         if self.schema.episode is None:
             ends = flags["terminated"] | flags["truncated"]
             self.put(episode=np.concatenate([[0], np.cumsum(ends)[:-1]]))
+            if self.columns.duration is not None and not ends.all():  # up to the next episode
+                duration = self.columns.duration.copy()
+                duration[ends] = np.median(duration[~ends])
+                self.put(duration=duration)
         if rest.any() and self.schema.terminated is None and self.schema.last_row == "truncated":
             text = f"nothing says where the task ended: all {int(rest.sum())} episodes count as cut"
             text += " off, so that what would have come after them counts too"

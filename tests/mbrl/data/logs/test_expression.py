@@ -1,5 +1,7 @@
 """Expressions over a log's columns: what is missing is neither true nor false."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,8 @@ def test_text_is_compared_with_text() -> None:
     for text in ("outcome == 2", "2 != outcome", "last and outcome == 2.0"):
         with pytest.raises(DataError, match=r"text is compared with a number.* in quotes"):
             known(text)
+    table["nothing"] = np.array([None] * 4, dtype=object)
+    assert known("last and nothing == 'died'") == [0, 0, 0, 0] == known("nothing != 'died'")
     assert known("outcome == 'Unknown'") == [0, 0, 0, 0]
     assert notes == ["terminated: no cell has the text 'Unknown'; there are 1, 2, unknown"]
 
@@ -102,3 +106,7 @@ def test_names_that_python_reads_in_another_form(name: str) -> None:
     """A micro sign, an accent of its own, a ligature."""
     table = {name: np.array([1.0, 2.0, 3.0, 4.0])}
     assert evaluate("reward", f"-{name}", table, FIRST, LAST).tolist() == [-1, -2, -3, -4]
+    table[unicodedata.normalize("NFKC", name)] = np.zeros(4)
+    assert evaluate("reward", f"-`{name}`", table, FIRST, LAST).tolist() == [-1, -2, -3, -4]
+    with pytest.raises(DataError, match="put backquotes around the name"):
+        evaluate("reward", f"-{name}", table, FIRST, LAST)
