@@ -41,7 +41,8 @@ def test_fitted_q_evaluation_gives_the_closed_form():
 def test_moments_of_returns_follow_the_rows_own_discounts():
     data = chain(40)
     rows, reward = data.transitions, 1.0
-    endless = reward / (1 - GAMMA)
+    discounts = GAMMA ** rows.duration.double().numpy()
+    endless = reward / (1 - discounts.mean())  # steps go on as long as the logged ones
     returns = []
     for first, stop in rows.episodes():
         for t in range(first, stop):
