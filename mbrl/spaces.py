@@ -15,8 +15,8 @@ from mbrl.errors import ConfigError
 Categories = Literal["one-hot", "number"]
 
 OBSERVATIONS = "Box, Discrete, MultiBinary, MultiDiscrete, and Dict and Tuple of these"
-PICTURE = 1000  # entries above which an array is taken for one
 ACTIONS = "Box with finite bounds, and Discrete"
+PICTURE = 1000  # an array with more entries may be an image
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,7 @@ def rollout(
     that lead to HALT. Raises `DataError` for starts that are not finite."""
     _check_finite(starts)
     record = _Record(len(starts), config.horizon, starts)
-    alive = torch.arange(len(starts), device=starts.device)
-    obs, state = starts, states
+    obs, state, alive = starts, states, torch.arange(len(starts), device=starts.device)
     members = _members(model, config, len(starts), generator)
     if limits is not None:
         obs, alive = obs[limits > 0], torch.nonzero(limits > 0).flatten()

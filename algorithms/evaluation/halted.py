@@ -106,9 +106,9 @@ class Range:
 class HaltingModel:
     """A model fitted to `train` that ends where these data end, and `windows` rows of the held-out
     episodes from which policies are imagined in it for `horizon` steps, or for as many as half of
-    these episodes (two at least) have, where that is fewer. `termination` is
-    the task's rule, None where episodes do not end. `state` is the `state_dict` of an earlier one,
-    which is not fitted again. Raises `DataError` for fewer than two held-out episodes.
+    these episodes (two at least) have, where that is fewer. `termination` is the task's rule, None
+    where episodes do not end. `state` is the `state_dict` of an earlier one, which is not fitted
+    again. Raises `DataError` for fewer than two held-out episodes.
 
     All policies start from the same rows in the same members, so that differences between them are
     paired. Of the windows in the log `ended` is the share that ended, `spread` the standard

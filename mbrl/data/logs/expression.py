@@ -90,8 +90,8 @@ def evaluate(
 ) -> np.ndarray:
     """The column or expression `text`, [N] float64. `table` holds rows in time order, episode after
     episode; `first` and `last` [N] mark their ends. `next(x)` is NaN on an episode's last row,
-    `previous(x)` on its first. Texts in it that no cell has are told in `notes`. Raises `DataError`
-    for anything that is not allowed."""
+    `previous(x)` on its first. Texts in it that no cell has are added to `notes`. Raises
+    `DataError` for anything that is not allowed."""
     if text in table:
         column = table[text]
         if not is_numeric(column) and option in ("terminated", "truncated"):
@@ -188,9 +188,8 @@ class _Reader:
         cells = sorted({str(x) for c in known for x in labels(c) if x is not None})
         if any(c.dtype.kind not in "OU" and not _missing(c).all() for c in columns):
             raise self.error(
-                f"text is compared with a number, and no text equals one. The text is "
-                f"{listing(cells, 5)}; put what it is compared with in quotes, such as "
-                f"{cells[0] if cells else ''!r}"
+                f"text is compared with a number. The text is {listing(cells, 5)}; put what it is "
+                f"compared with in quotes, such as {cells[0] if cells else ''!r}"
             )
         # A column without any cell was taken for numbers; its cells are missing text as well.
         kept = [c if c.dtype.kind in "OU" else np.full(c.shape, None) for c in columns]

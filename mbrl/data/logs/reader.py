@@ -320,9 +320,7 @@ class _Reading:
             if text is None:
                 continue
             with self.trying():
-                absent: list[str] = []
-                value = expression.evaluate(option, text, self.table, first, last, absent)
-                self.findings += map(warning, absent)
+                value = self._value(option, text, first, last)
                 bad = (value != 0) & (value != 1)
                 if bad.any():
                     row = int(np.argmax(bad))
@@ -349,6 +347,13 @@ class _Reading:
                 warning(f"{text}. --terminated COLUMN, or --last-row terminated, says otherwise")
             )
 
+    def _value(self, option: str, text: str, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """A column or expression [N], with a warning for texts in it that no cell has."""
+        absent: list[str] = []
+        value = expression.evaluate(option, text, self.table, first, last, absent)
+        self.findings += map(warning, absent)
+        return value
+
     def _edges(self) -> tuple[np.ndarray, np.ndarray]:
         """[N] bool each: the first and the last row of every episode."""
         episode = self.columns.need("episode")
@@ -374,11 +379,7 @@ class _Reading:
     def reward(self) -> None:
         with self.trying():
             first, last = self._edges()
-            absent: list[str] = []
-            text = self.schema.reward
-            reward = expression.evaluate("reward", text, self.table, first, last, absent)
-            self.findings += map(warning, absent)
-            self.put(reward=reward)
+            self.put(reward=self._value("reward", self.schema.reward, first, last))
 
     def finish(self) -> None:
         """Next observations, then what must not be missing in the rows that are left."""

@@ -406,57 +406,6 @@ def test_options_that_say_nothing_of_this_log_are_refused():
 
 
 @pytest.mark.filterwarnings("error:no explicit representation of timezones")
-def test_the_last_row_of_a_cut_episode_lasts_as_long_as_most():
-    """A reward of 1 every four hours for ever, each discounted by 0.9 ** 4."""
-    data = frame().assign(died=0, gain=1.0)
-    after = data.groupby("patient")[["heart_rate", "lactate"]].shift(-1).fillna(1.0)
-    after = after.add_prefix("next_")
-    log = from_log(
-        data.assign(**after), **COLUMNS, next_obs=["next_heart_rate", "next_lactate"], step="1"
-    )
-    assert len(log) == EPISODES * STEPS and set(log.transitions.duration.tolist()) == {4.0}
-    assert any("not known, last the median" in text for text in log.provenance.notes)
-
-
-def test_the_time_to_the_next_episode_is_no_step():
-    """Where flags alone part episodes, 100 apart."""
-    data = frame().assign(over=lambda f: (f.time == 4 * (STEPS - 1)).astype(int))
-    data["time"] += 120 * np.repeat(np.arange(EPISODES), STEPS)
-    after = data[["heart_rate", "lactate"]].shift(-1).fillna(1.0).add_prefix("next_")
-    options = {k: v for k, v in COLUMNS.items() if k not in ("episode", "terminated")}
-    log = from_log(
-        data.assign(**after), **options, truncated="over", step="1",
-        next_obs=["next_heart_rate", "next_lactate"],
-    )  # fmt: skip
-    assert len(log.transitions.episodes()) == EPISODES
-    assert set(log.transitions.duration.tolist()) == {4.0}
-
-
-@pytest.mark.parametrize("value", [36.6, 0.1, 98.6, 7.0])
-def test_a_column_that_never_changes_is_taken(value):
-    for rows in (30, 29):
-        log = from_log(frame().iloc[:rows].assign(lactate=value), **COLUMNS)
-        assert log.transitions.obs[:, 1].tolist() == pytest.approx([value] * len(log))
-
-
-def test_numbers_with_commas_and_per_cent_signs_are_refused():
-    for cell in ("{:,.1f}", "{:.0f}%", "{:.1f}", "{:_.0f}"):
-        text = [cell.format(1234.5 + row) for row in range(30)]
-        column = [t.replace(".", ",").replace("_", " ") for t in text]
-        with pytest.raises(DataError, match="numbers with commas, spaces or per cent signs"):
-            from_log(frame().assign(lactate=column), **COLUMNS)
-
-
-def test_a_probability_in_per_cent_is_refused():
-    choices = COLUMNS | {"action": "choice", "behaviour_prob": "chance"}
-    assert len(from_log(frame().assign(chance=1.0), **choices)) > 0
-    with pytest.raises(DataError, match=r"behaviour_prob is 50\.0 in row 0.* at most 1"):
-        from_log(frame().assign(chance=50.0), **choices)
-    assert len(from_log(frame().assign(chance=1 + 1e-7), **choices)) > 0  # rounding
-    densities = COLUMNS | {"behaviour_prob": "chance"}
-    assert len(from_log(frame().assign(chance=50.0), **densities)) > 0
-
-
 def test_times_with_offsets_are_those_of_utc():
     data = frame().iloc[:4].assign(patient="P0", died=0)
     data["time"] = [

@@ -23,6 +23,7 @@ def test_lengths_of_time_are_seconds() -> None:
     np.testing.assert_array_equal(column, [3600.0, np.nan, 1.5])
 
 
+@pytest.mark.filterwarnings("error:no explicit representation of timezones")
 def test_offsets_of_whole_hours() -> None:
     """As Postgres prints them."""
     cells = ["2024-03-01 12:00:00+00", "2024-03-01T07:00:00-05", "2024-03-01T12:00:00z"]
