@@ -78,9 +78,10 @@ class RecipeMethods(Methods):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-        log_prob, entropy, _ = self._get_per_token_logps_and_entropies(
-            model, ids, attention, inputs["completion_ids"].shape[1], compute_entropy=True
-        )
+        log_prob, entropy, router = self._get_per_token_logps_and_entropies(
+            model, ids, attention, inputs["completion_ids"].shape[1],
+            compute_entropy=True, compute_aux_loss=self.aux_loss_enabled,
+        )  # fmt: skip
         value, metrics = loss(
             self.recipe,
             log_prob,
@@ -95,6 +96,10 @@ class RecipeMethods(Methods):
         mode = "train" if self.model.training else "eval"
         for name, number in metrics.items():
             self._metrics[mode][name].append(self.accelerator.gather(number).mean().item())
+        if self.aux_loss_enabled:  # balances the experts of a mixture, whatever the recipe
+            value = value + self.router_aux_loss_coef * router
+            aux = self.accelerator.gather_for_metrics(router).mean().item()
+            self._metrics[mode]["aux_loss"].append(aux)
         return value / (self.current_gradient_accumulation_steps if mode == "train" else 1)
 
 
@@ -105,10 +110,12 @@ def trained_tokens(output: dict[str, Any]) -> Tensor:
 
 
 def ended(output: dict[str, Any], ends: Iterable[int]) -> Tensor:
-    """[B]: whether an answer has a token that ends it."""
-    ids = output["completion_ids"]
-    end = torch.isin(ids, torch.tensor([*ends], device=ids.device))
-    result: Tensor = (end & output["completion_mask"].bool()).any(1)
+    """[B]: whether the last token of an answer ends it; turns before a tool's result end, too."""
+    ids, mask = output["completion_ids"], output["completion_mask"].bool()
+    places = torch.arange(mask.shape[1], device=ids.device)
+    last = torch.where(mask, places, 0).amax(1, keepdim=True)
+    end = torch.isin(ids, torch.tensor([*ends], device=ids.device)) & mask
+    result: Tensor = end.gather(1, last)[:, 0]
     return result
 
 

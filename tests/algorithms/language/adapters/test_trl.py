@@ -113,6 +113,41 @@ def test_updates_are_those_of_trl(chosen: Recipe, settings: dict[str, Any], tmp_
         assert (ours.model.state_dict()[name] - value).norm() < 0.01 * moved, name
 
 
+def test_the_experts_of_a_mixture_are_balanced_as_trl_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mixture() -> Any:
+        torch.manual_seed(0)
+        config = transformers.MixtralConfig(
+            vocab_size=12, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=2, num_local_experts=4,
+            num_experts_per_tok=2, pad_token_id=PAD, eos_token_id=END, bos_token_id=None,
+        )  # fmt: skip
+        return transformers.MixtralForCausalLM(config)
+
+    monkeypatch.setitem(globals(), "model", mixture)
+    several = {"max_steps": 2, "learning_rate": 1e-3, "router_aux_loss_coef": 0.5}
+    theirs = trainer(tmp_path / "theirs", trl.GRPOTrainer, loss_type="grpo", **several)
+    theirs.train()
+    ours = trainer(tmp_path / "ours", recipe=SAME["grpo"][0], **several)
+    ours.train()
+    before, mine = mixture().state_dict(), ours.model.state_dict()
+    for name, value in theirs.model.state_dict().items():
+        assert (mine[name] - value).norm() <= 0.01 * (value - before[name]).norm(), name
+    logged = [
+        [h["aux_loss"] for h in t.state.log_history if "aux_loss" in h] for t in (theirs, ours)
+    ]
+    assert len(logged[0]) == 2 and logged[1] == pytest.approx(logged[0], rel=1e-4)
+
+
+def test_an_answer_ends_with_its_last_token() -> None:
+    """A turn that ended before a tool's result, then one that was cut; padding; no token at all."""
+    ids = torch.tensor([[1, END, 2, 3], [1, 2, END, PAD], [1, 2, 3, END], [END, PAD, PAD, PAD]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
+    found = adapter.ended({"completion_ids": ids, "completion_mask": mask}, [END])
+    assert found.tolist() == [False, True, True, False]
+
+
 def test_a_reference_is_the_model_without_its_adapter(tmp_path: Path) -> None:
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     ours = trainer(tmp_path, recipe="grpo", beta=1.0, peft_config=config, max_steps=2)
