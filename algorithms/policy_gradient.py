@@ -21,7 +21,7 @@ from algorithms.control.bonuses import Bonus, BonusConfig
 from algorithms.control.critic import Critic, Moments
 from algorithms.control.measures import CriticValues, Episodes, log_probs_and_entropy, needed
 from algorithms.control.recipes import check, in_control, success
-from mbrl.agent import Agent
+from mbrl.agent import AFRESH, Agent
 from mbrl.collector import CollectorConfig
 from mbrl.config import Count, CountOrZero, NonNegative, Positive, Probability, Settings
 from mbrl.errors import ConfigError, unknown_name
@@ -210,14 +210,17 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
         policy: CategoricalPolicy | SquashedGaussianPolicy = self.policy
         return policy
 
-    def collector(self, task: Task) -> EpisodeCollector:
-        """What acts in `task` with the agent's exploration."""
-        c = self.config
+    def collector(self, task: Task, acted: int = 0) -> EpisodeCollector:
+        """What acts in `task` with the agent's exploration; after `acted` steps that it took
+        before, from starts and with noise of its own."""
+        c, seed = self.config, self.seed + AFRESH * acted
+        if acted:
+            self.drop_round()  # its episodes do not go on
         horizon = Horizon(c.horizon, c.horizon_every) if c.horizon else None
         if c.pool == 0:
             greedy = any(m.greedy for m in self.measures.values())
             return EpisodeCollector(
-                task, envs=c.envs, group=c.group, seed=self.seed, horizon=horizon, greedy=greedy
+                task, envs=c.envs, group=c.group, seed=seed, horizon=horizon, greedy=greedy
             )
         return ScheduledEpisodeCollector(
             task,
@@ -225,7 +228,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
             c.pool,
             envs=c.envs,
             group=c.group,
-            seed=self.seed,
+            seed=seed,
             horizon=horizon,
             settings=settings(c.scheduler, c.scheduler_settings),
         )
@@ -257,6 +260,7 @@ class PolicyGradient(Agent[Minibatch[Episodes]]):
     def observe_rows(self, data: Transitions, rows: Tensor) -> None:
         """Add one step of the copies `rows` of the round, for which `explore` drew last. (What a
         greedy copy did instead is not kept: it is not learned from.)"""
+        self.acted += len(data)
         drawn = self.drawn.to(data.obs.device)
         self.transitions.append((dataclasses.replace(data, action=drawn), rows))
 

@@ -32,6 +32,7 @@ from mbrl.training import (
 )
 from mbrl.types import Dataset, Spec, Transitions
 
+AFRESH = 1_000_003  # times the steps acted before: what the seed of a later collector is moved by
 B = TypeVar("B")  # what one update learns from
 L = TypeVar("L")
 S = TypeVar("S", covariant=True)
@@ -125,6 +126,7 @@ class Agent(ABC, Generic[B]):
         require_single_precision()
         self.spec, self.seed = spec, int(seed)  # numpy's whole numbers are not torch's
         self.step, self.updates = 0, 0  # of the loop; of the learner
+        self.acted = 0  # steps of copies of the task
         self.rows_mark: bytes | None = None  # of the logged rows that it has
         self.config = config_class(type(self))() if config is None else config
         self.device = resolve_device(device)
@@ -233,7 +235,7 @@ class Agent(ABC, Generic[B]):
             self.source.collection = collection
         task = as_task(task)
         require_fit(self.spec, task.spec)
-        collector = self.collector(task)
+        collector = self.collector(task, self.acted)
         if isinstance(collector, Collector):
             collector.warn_of_warmup(steps)
         try:
@@ -299,16 +301,19 @@ class Agent(ABC, Generic[B]):
             state = torch.where(over, torch.zeros_like(state), state)
         return self.act(np.asarray(observation), deterministic=deterministic, state=state)
 
-    def collector(self, task: Task) -> Any:
+    def collector(self, task: Task, acted: int = 0) -> Any:
         """What acts in `task` with the agent's exploration: uniform actions in the warm-up, which
-        an agent with logged data does not need. Rates that decay over a number of offline
-        updates are constant from here on."""
+        an agent with logged data does not need. After `acted` steps that it took before, it has
+        starts and noise of its own, and of warm-up and frozen rows what these leave. Rates that
+        decay over a number of offline updates are constant from here on."""
         c, logged = self.source.collection, self.source.logged
         if c.logged_share is not None:
             require_share(self)
         if hasattr(self.learner, "offline"):
             self.learner.offline = False
-        return Collector.configured(task, c, logged=logged > 0, seed=self.seed)
+        return Collector.configured(
+            task, c, logged=logged > 0, seed=self.seed + AFRESH * acted, rows=acted
+        )
 
     @property
     def updates_per_step(self) -> int:
@@ -318,6 +323,7 @@ class Agent(ABC, Generic[B]):
 
     def observe(self, data: Transitions) -> None:
         """Add experience (the collector calls this)."""
+        self.acted += len(data)
         self.source.observe(data, self.step)
 
     # Saving.
@@ -328,6 +334,7 @@ class Agent(ABC, Generic[B]):
             "optimisers": {k: v.state_dict() for k, v in self.learner.optimisers.items()},
             "generator": self.generator.get_state(),
             "updates": self.updates,
+            **({"acted": self.acted} if self.acted else {}),
             "collection": configs.to_dict(self.source.collection),
             **self.source.state_dict(),
         }
@@ -345,7 +352,7 @@ class Agent(ABC, Generic[B]):
         for name, optimiser in self.learner.optimisers.items():
             optimiser.load_state_dict(state["optimisers"][name])
         self.generator.set_state(state["generator"])
-        self.updates = state.get("updates", self.step)
+        self.updates, self.acted = state.get("updates", self.step), state.get("acted", 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled as `save` writes it, with the parts that it does not write; compiled

@@ -40,9 +40,10 @@ class Collector:
     greedy one), one step a call.
 
     The first `warmup` rows come from uniform actions, and of those after them `frozen` from the
-    agent as it is, before the first update. Its whole state is tensors, so an online run
-    resumes exactly; with a gymnasium environment, whose state cannot be saved, it resumes with new
-    episodes, a warning, and `interrupted` one higher for each that was lost.
+    agent as it is, before the first update; `rows` is how many there were before. Its whole state
+    is tensors, so an online run resumes exactly; with a gymnasium environment, whose state cannot
+    be saved, it resumes with new episodes, a warning, and `interrupted` one higher for each that
+    was lost.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Collector:
         frozen: int = 0,
         deterministic: bool = False,
         seed: int = 0,
+        rows: int = 0,
     ) -> None:
         if envs < 1 or warmup < 0 or frozen < 0:
             raise ConfigError(
@@ -75,13 +77,15 @@ class Collector:
         self.policy_state: torch.Tensor | None = (
             None  # what the agent's `act` returned beside actions
         )
-        self.rows = 0
+        self.rows = rows
         self.returns: list[float] = []  # finished episodes, in order
         self.interrupted = 0  # episodes that a resumed run could not go on with
 
     @classmethod
-    def configured(cls, task: Task, config: CollectorConfig, *, logged: bool, seed: int) -> Self:
-        """As `config` says. An agent with `logged` rows needs no warm-up."""
+    def configured(
+        cls, task: Task, config: CollectorConfig, *, logged: bool, seed: int, rows: int = 0
+    ) -> Self:
+        """As `config` says, after so many `rows`. An agent with `logged` rows needs no warm-up."""
         warmup = 0 if logged else config.warmup
         uniform = warmup if config.warmup_by == "uniform" else 0
         return cls(
@@ -91,6 +95,7 @@ class Collector:
             frozen=config.frozen + warmup - uniform,
             deterministic=config.deterministic,
             seed=seed,
+            rows=rows,
         )
 
     def warn_of_warmup(self, steps: int) -> None:

@@ -1,0 +1,79 @@
+"""`learn` in several calls: experience goes on, and nothing of it is repeated."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import longreach as lr
+from algorithms import IQL, SAC, WSRL, PolicyGradient
+from experiments.settings import build_config
+from mbrl.collector import CollectorConfig
+from mbrl.data import load
+from tests.small import CONFIGS
+
+TASK = lr.make("Pendulum-v1")
+
+
+def sac(warmup: int) -> SAC:
+    agent = SAC(TASK.spec, build_config("sac", CONFIGS["sac"]), seed=0)
+    agent.source.collection = CollectorConfig(warmup=warmup)
+    return agent
+
+
+def distinct(agent) -> int:
+    rows = agent.source.rows.whole()
+    return len(torch.unique(torch.cat([rows.obs, rows.action], 1), dim=0))
+
+
+def test_the_warm_up_comes_once_and_no_row_twice(tmp_path: Path) -> None:
+    whole = sac(30).learn(TASK, 80, callbacks=[])
+    parts = sac(30)
+    for _ in range(3):
+        parts.learn(TASK, 20, callbacks=[])
+    assert parts.acted == 60 and parts.updates == 30
+    parts.save(tmp_path / "agent.pt")
+    parts = SAC.load(tmp_path / "agent.pt").learn(TASK, 20, callbacks=[])
+    assert parts.acted == 80 == distinct(parts) and parts.updates == whole.updates == 50
+
+
+def test_the_first_call_is_as_it_was() -> None:
+    """What a run does, too: its collector knows of no earlier call."""
+    agent = sac(10)
+    collector = agent.collector(TASK)
+    for _ in range(5):
+        collector.collect(agent)
+    learned = sac(10).learn(TASK, 5, callbacks=[])
+    assert torch.equal(agent.source.rows.whole().obs, learned.source.rows.whole().obs)
+
+
+@pytest.mark.parametrize("name", ["iql", "wsrl"])
+def test_logged_rows_then_the_task_twice(name: str) -> None:
+    dataset = load("pendulum/medium-replay")
+    agent = {"iql": IQL, "wsrl": WSRL}[name](
+        dataset.spec, build_config(name, CONFIGS[name]), seed=0
+    )
+    agent.fit(dataset, 2, callbacks=[])
+    frozen = agent.source.collection.frozen
+    before = agent.updates
+    steps = frozen + 5
+    agent.learn(TASK, steps, callbacks=[])
+    after = agent.updates
+    agent.learn(TASK, 5, callbacks=[])
+    each = agent.updates_per_step
+    assert after - before == 5 * each and agent.updates - after == 5 * each
+    rows = agent.source.rows.whole()
+    new = torch.cat([rows.obs, rows.action], 1)[-(steps + 5) :]
+    assert len(torch.unique(new, dim=0)) == steps + 5
+
+
+def test_a_round_that_was_left_is_not_joined_to_the_next() -> None:
+    agent = PolicyGradient(
+        TASK.spec, build_config("policy_gradient", CONFIGS["policy_gradient"]), seed=0
+    )
+    limit = int(TASK.spec.max_episode_steps or 0)
+    agent.learn(TASK, limit // 2, callbacks=[])
+    assert agent.transitions and not agent.rounds
+    agent.learn(TASK, limit, callbacks=[])
+    (episodes,) = agent.rounds
+    assert episodes.mask.sum(1).max() == limit
