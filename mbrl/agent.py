@@ -229,9 +229,12 @@ class Agent(ABC, Generic[B]):
         logged data, if there are any. (A file of an agent that has not acted yet does not hold
         them: after `load`, call `prepare(dataset)` first.) `collection` None: as the algorithm has
         it. Raises `ConfigError` for a negative `steps`, and for a share of logged rows where the
-        algorithm's batches cannot have one, or there are none."""
+        algorithm's batches cannot have one, or there are none, or where experience was gathered
+        with another capacity or other logged rows."""
         require_steps(steps)
         if collection is not None:
+            if hasattr(self.source, "allows"):
+                self.source.allows(collection)
             self.source.collection = collection
         task = as_task(task)
         require_fit(self.spec, task.spec)
@@ -317,7 +320,9 @@ class Agent(ABC, Generic[B]):
 
     @property
     def updates_per_step(self) -> int:
-        """Updates after each step of the collector."""
+        """Updates after each step of the collector; none while there is nothing to learn from."""
+        if getattr(self.source, "empty", False):
+            return 0
         count: int = self.source.collection.updates_per_step
         return count
 

@@ -60,9 +60,13 @@ class EpisodeRows(LoggedRows):
         if self.unfinished:
             # Where another collector began in between, the episode is cut.
             last = self.unfinished[-1]
-            broken = ((last.next_obs - data.obs).abs() > 1e-3).any(-1) & ~last.ends
+            broken = ~last.ends
+            if len(last) == len(data):
+                broken &= ((last.next_obs - data.obs).abs() > 1e-3).any(-1)
             self.unfinished[-1] = replace(last, truncated=last.truncated | broken)
             self._close(broken)
+            if len(last) != len(data):
+                self.unfinished = []
         self.unfinished = [*self.unfinished, data]
         self._close(data.ends)
 

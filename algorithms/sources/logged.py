@@ -69,6 +69,29 @@ class LoggedRows:
             )
         return self.buffer
 
+    @property
+    def empty(self) -> bool:
+        """Whether logged rows were left behind and no experience has joined yet, because its
+        columns wait for later steps: then there is nothing to learn from."""
+        return self.online and self.kept is None and len(self.rows) == 0
+
+    def allows(self, collection: CollectorConfig) -> None:
+        """Raises `ConfigError` for settings that experience which has begun cannot follow."""
+        if not self.online:
+            return
+        now = self.collection
+        for name, fits in (
+            ("capacity", collection.capacity == now.capacity),
+            ("logged_share", collection.logged_share == now.logged_share
+             or (self.kept is not None and collection.logged_share is not None)),
+        ):  # fmt: skip
+            if not fits:
+                raise ConfigError(
+                    f"collection.{name} is {getattr(collection, name)}, and the agent gathered its "
+                    f"experience with {getattr(now, name)}; keep that, or begin with an agent that "
+                    "has not acted"
+                )
+
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Put the dataset on the device, unless there are rows. Raises `ConfigError` where rewards
         cannot be normalised."""

@@ -1,0 +1,72 @@
+"""Experience beside logged rows, or without them, where rows wait for later steps."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import longreach as lr
+from algorithms import CQL, SAC, ReBRAC
+from experiments.settings import build_config
+from mbrl.collector import CollectorConfig
+from mbrl.data import load
+from mbrl.errors import ConfigError
+from tests.small import CONFIGS
+
+TASK = lr.make("Pendulum-v1")
+
+
+def fitted(name: str, **more: Any) -> Any:
+    dataset = load("pendulum/medium-replay")
+    cls = {"rebrac": ReBRAC, "cql": CQL}[name]
+    config = build_config(name, CONFIGS[name] | more)
+    return cls(dataset.spec, config, seed=0).fit(dataset, 2, callbacks=[])
+
+
+def test_updates_begin_with_the_first_row_where_logged_ones_are_left_behind() -> None:
+    """ReBRAC's rows have the next action, so that the first joins with the second step."""
+    agent = fitted("rebrac")
+    before = agent.updates
+    agent.learn(TASK, 6, collection=CollectorConfig(logged_share=0.0), callbacks=[])
+    assert agent.updates - before == 5 and len(agent.source.rows) == 5
+
+
+def test_updates_begin_with_the_first_episode_where_logged_ones_are_left_behind() -> None:
+    agent = fitted("cql", calibrated=True)
+    before, limit = agent.updates, int(TASK.spec.max_episode_steps or 0)
+    collection = CollectorConfig(logged_share=0.0)
+    agent.learn(TASK, limit - 1, collection=collection, callbacks=[])
+    assert agent.updates == before and agent.source.empty
+    agent = fitted("cql", calibrated=True)
+    agent.learn(TASK, limit + 1, collection=collection, callbacks=[])
+    assert agent.updates - before == 2 and len(agent.source.rows) == limit
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 3), (3, 1)])
+def test_other_numbers_of_copies_cut_what_is_unfinished(first: int, second: int) -> None:
+    agent = fitted("cql", calibrated=True)
+    logged = len(agent.source.rows)
+    agent.learn(TASK, 4, collection=CollectorConfig(envs=first), callbacks=[])
+    assert len(agent.source.rows) == logged
+    agent.learn(TASK, 3, collection=CollectorConfig(envs=second), callbacks=[])
+    new = agent.source.rows.whole()
+    assert len(new.obs) - logged == 4 * first
+    assert bool((new.discount[logged:] > 0).all())  # cut, and not ended
+
+
+def test_settings_that_experience_cannot_follow_are_refused() -> None:
+    agent = fitted("rebrac")
+    agent.learn(TASK, 3, collection=CollectorConfig(logged_share=0.5), callbacks=[])
+    agent.learn(TASK, 3, collection=CollectorConfig(logged_share=0.25), callbacks=[])
+    for changed in ({"logged_share": None}, {"logged_share": 0.5, "capacity": 777}):
+        with pytest.raises(ConfigError, match="gathered its experience with"):
+            agent.learn(TASK, 3, collection=CollectorConfig(**changed), callbacks=[])
+    left = fitted("rebrac")
+    left.learn(TASK, 3, collection=CollectorConfig(logged_share=0.0), callbacks=[])
+    with pytest.raises(ConfigError, match=r"logged_share is 0\.5, .* with 0\.0"):
+        left.learn(TASK, 3, collection=CollectorConfig(logged_share=0.5), callbacks=[])
+    plain = SAC(TASK.spec, build_config("sac", CONFIGS["sac"]), seed=0)
+    plain.learn(TASK, 3, collection=CollectorConfig(capacity=500), callbacks=[])
+    with pytest.raises(ConfigError, match="capacity is 600"):
+        plain.learn(TASK, 3, collection=CollectorConfig(capacity=600), callbacks=[])
+    assert torch.isfinite(plain.source.rows.whole().obs).all()
