@@ -18,6 +18,7 @@ from algorithms.language.adapters.tensors import loss
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe as named
 from mbrl.policy_gradient.axes.aggregation import SequenceMean, SequenceSum, TokenMean
+from mbrl.policy_gradient.axes.gate import CovarianceClip, CovariancePenalty
 
 
 class LossOutputs(NamedTuple):
@@ -34,7 +35,8 @@ def recipe_loss(inputs: Any, recipe: str) -> LossOutputs:
     prime-rl adds the losses of answers up and divides by the number of tokens. So a recipe that
     takes the mean over tokens is itself; of one that takes it over answers each answer counts as it
     should, and the whole is smaller by the answers' mean length, which Adam divides out. Raises
-    `ConfigError` for recipes with other means, or that need what one answer does not have.
+    `ConfigError` for recipes with other means, or that need what one answer does not have, such as
+    the largest covariances of a batch, or another learning rate.
     """
     chosen = named(recipe)
     kind = chosen.aggregation
@@ -42,6 +44,16 @@ def recipe_loss(inputs: Any, recipe: str) -> LossOutputs:
         raise ConfigError(
             f"recipe {recipe} takes the {kind.formula()} or compares answers in its loss, and "
             "prime-rl gives one answer at a time; take one with a mean over tokens or sequences"
+        )
+    if isinstance(chosen.gate, CovarianceClip | CovariancePenalty):
+        raise ConfigError(
+            f"recipe {recipe} ranks the tokens of a whole batch in its loss, and prime-rl gives one "
+            "answer at a time; take another gate"
+        )
+    if chosen.step_size is not None:
+        raise ConfigError(
+            f"recipe {recipe} changes the learning rate, which prime-rl's hook does not; take "
+            "another, or leave step_size out"
         )
     now, mask = inputs.trainer_logprobs, inputs.loss_mask
     weights = inputs.loss_weights

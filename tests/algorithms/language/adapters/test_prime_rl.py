@@ -56,6 +56,15 @@ def test_a_mean_over_answers_weighs_them_alike() -> None:
     assert parts[0].metrics["log_ratio"].ndim == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("kl_cov", "a whole batch"), ("clip_cov", "a whole batch"), ("s_ppo", "the learning rate")],
+)
+def test_recipes_that_one_answer_cannot_serve_are_refused(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        recipe_loss(answers()[0], name)
+
+
 def test_weights_multiply_and_a_reference_is_read() -> None:
     one = answers()[0]
     half = answers(loss_weights=torch.full_like(one.advantages, 0.5))[0]
