@@ -119,6 +119,12 @@ class CascadingVI:
         state. Items after a click were not examined."""
         if place is not None and not 0 <= place < len(items):
             raise DataError(f"place is {place}, the list has {len(items)} items; None: no click")
+        states, own = self.examined.shape
+        for name, numbers, count in (
+            ("state", (state, next_state), states), ("items", items, own)
+        ):  # fmt: skip
+            if not all(0 <= k < count for k in numbers):
+                raise DataError(f"{name}: {numbers} must be whole numbers from 0 to {count - 1}")
         seen = items if place is None else items[: place + 1]
         self.examined[state, list(seen)] += 1
         if place is not None:

@@ -118,7 +118,8 @@ class AGAIN:
 
     def test(self, competences: np.ndarray, expert: PastStudent | None = None) -> None:
         """End the pre-test with the student's competences [T]; `expert` in the place of the choice
-        by them. Raises `DataError` for competences of other tests than the past students'."""
+        by them. Raises `DataError` for competences of other tests than the past students', and
+        for an expert without stages."""
         competences = np.asarray(competences, float)
         for student in self.past:
             if student.early.shape != competences.shape or not np.isfinite(competences).all():
@@ -127,6 +128,8 @@ class AGAIN:
                     "as the past students have"
                 )
         known = [student for student in self.past if student.stages]
+        if expert is not None and not expert.stages:
+            raise DataError("expert has no stages: its training ended before the first mixture")
         chosen = expert or expert_of(known, competences, self.config.neighbours)
         self.stages = chosen.stages
         self._advance()

@@ -105,6 +105,7 @@ ESTIMATORS: dict[str, Callable[[LoggedDecisions, float], Array]] = {
     "dm": _dm, "ipw": _ipw, "snipw": _snipw, "dr": _dr, "sndr": _sndr, "switch_dr": _switch_dr,
     "dr_os": _dr_os,
 }  # fmt: skip
+SELF_NORMALISED = ("snipw", "sndr")
 LIMITED = ("switch_dr", "dr_os")  # those with a limit to choose
 
 
@@ -117,9 +118,17 @@ def evaluate(
 ) -> Evaluation:
     """The estimate with Student's interval over rounds; where the weights of few rounds are most of
     their sum (`effective_share`), intervals cover less than they say. An estimator with a limit has
-    it chosen among `limits` by `slope`. Raises `ConfigError` for an unknown one."""
+    it chosen among `limits` by `slope`. Raises `ConfigError` for an unknown one, a confidence
+    outside (0, 1), and a self-normalised one where all weights are 0."""
     if estimator not in ESTIMATORS:
         raise unknown_name("estimator", estimator, ESTIMATORS)
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence is {confidence}; it lies between 0 and 1, such as 0.95")
+    if estimator in SELF_NORMALISED and not (rounds.weight > 0).any():
+        raise ConfigError(
+            f"estimator {estimator} divides by the sum of the weights, and all are 0: the policy "
+            "never takes what was logged; take dm, or data in which it could have"
+        )
     limit: float = slope(rounds, estimator, limits) if estimator in LIMITED else math.inf
     gained = ESTIMATORS[estimator](rounds, limit)
     mean, n = float(gained.mean()), len(gained)

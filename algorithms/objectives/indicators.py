@@ -28,6 +28,8 @@ def hypervolume(points: np.ndarray, reference: np.ndarray) -> float:
         raise ConfigError(
             f"reference has the shape {reference.shape}, points have {points.shape[1]} objectives"
         )
+    if np.isnan(reference).any():
+        raise ConfigError(f"reference is {reference}; give a number for each objective")
     above = points[(points > reference).all(1)]
     if len(above) == 0:
         return 0.0

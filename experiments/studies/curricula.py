@@ -98,7 +98,8 @@ def taught(
             variant=variant, neighbours=settings["neighbours"], rewards=settings["rewards"]
         )
         teacher = AGAIN(LOW, HIGH, past, config, seed)
-    expert = past[int(draws.integers(len(past)))] if method == "random expert" else None
+    taught = [student for student in past if student.stages]
+    expert = taught[int(draws.integers(len(taught)))] if method == "random expert" else None
     curve, done = [], 0
     times = np.linspace(0, settings["episodes"], POINTS + 1)[1:].round().astype(int)
     for time in times:

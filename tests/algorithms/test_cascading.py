@@ -178,3 +178,15 @@ def test_lists_of_what_is_no_probability_are_refused() -> None:
             best_lists(*wrong, size=1)
     with pytest.raises(DataError, match=r"give \[S, N\]"):
         best_lists(q, w[:, :1], default, size=1)
+
+
+@pytest.mark.parametrize(
+    ("state", "items", "after"), [(0, (0, 1), -1), (0, (0, -1), 1), (2, (0, 1), 1), (0, (0, 3), 1)]
+)
+def test_states_and_items_that_are_none_are_refused(
+    state: int, items: tuple[int, ...], after: int
+) -> None:
+    agent = CascadingVI(np.full((2, 3), 0.5), CascadingVIConfig(size=2))
+    with pytest.raises(DataError, match="must be whole numbers from 0"):
+        agent.observe(state, items, 1, after)
+    agent.observe(0, (2, 1), 1, 1)

@@ -47,8 +47,8 @@ def recipe_loss(inputs: Any, recipe: str) -> LossOutputs:
         )
     if isinstance(chosen.gate, CovarianceClip | CovariancePenalty):
         raise ConfigError(
-            f"recipe {recipe} ranks the tokens of a whole batch in its loss, and prime-rl gives one "
-            "answer at a time; take another gate"
+            f"recipe {recipe} ranks the tokens of a whole batch in its loss, and prime-rl gives "
+            "one answer at a time; take another gate"
         )
     if chosen.step_size is not None:
         raise ConfigError(

@@ -147,3 +147,8 @@ def test_students_of_other_tasks_or_tests_are_refused() -> None:
     ):
         with pytest.raises(DataError, match=text):
             ours.update(np.array(task), reward)
+
+
+def test_an_expert_needs_stages() -> None:
+    with pytest.raises(DataError, match="expert has no stages"):
+        teacher("reward", [student(0.0, 5.0)]).test(np.array([0.5]), student(1.0, 9.0, stages=0))

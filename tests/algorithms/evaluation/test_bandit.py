@@ -129,3 +129,14 @@ def test_a_quotients_interval_knows_its_denominator() -> None:
     some = rounds(random.choice(3, 50, p=LOGGING), np.ones(50))
     result = evaluate(some, "snipw")
     assert result.low == pytest.approx(1.0) == result.high
+
+
+def test_what_cannot_be_estimated_is_refused() -> None:
+    never = LoggedDecisions(np.ones(3), np.zeros(3), np.full(3, 0.5), np.full(3, 0.5))
+    for name in ("snipw", "sndr"):
+        with pytest.raises(ConfigError, match="all are 0"):
+            evaluate(never, name)
+    assert evaluate(never, "dm").value == 0.5
+    for confidence in (0.0, 1.0, 95.0):
+        with pytest.raises(ConfigError, match="between 0 and 1"):
+            evaluate(rounds(np.array([0, 1, 2]), np.ones(3)), confidence=confidence)

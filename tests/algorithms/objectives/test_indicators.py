@@ -76,3 +76,8 @@ def test_wrong_points() -> None:
 def test_weights_of_nothing(objectives: int, divisions: int) -> None:
     with pytest.raises(ConfigError, match="both must be at least 1"):
         weights_on_simplex(objectives, divisions)
+
+
+def test_a_reference_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match="reference is"):
+        hypervolume(FRONT, np.array([0.0, np.nan]))
