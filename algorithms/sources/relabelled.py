@@ -8,7 +8,7 @@ future goals have equal odds; theirs round, so that the first and the last have 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from algorithms.sources.episode_rows import EpisodeRows
 from mbrl.buffer import Batch, Rows
 from mbrl.collector import CollectorConfig
 from mbrl.config import Probability, Settings
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from mbrl.goals import GoalEntries
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Transitions
@@ -112,14 +112,15 @@ class RelabelledRows:
         return self.real.rows
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
-        """Put the dataset on the device. Raises `ConfigError` for steps of different length: values
-        count steps."""
+        """Put the dataset on the device, but for rows whose next observation nobody recorded: no
+        goal lies behind them. Raises `ConfigError` for steps of different length: values count
+        steps; `DataError` where no row is left."""
         if dataset.transitions.duration is not None:
             raise ConfigError(
                 f"the steps of {dataset.provenance.card} differ in length, and values of goals "
                 "count steps; import the log without `step`"
             )
-        self.real.prepare(dataset, on_progress)
+        self.real.prepare(_followed(dataset), on_progress)
 
     def observe(self, data: Transitions, step: int) -> None:
         """Add a row of each copy of the task."""
@@ -240,3 +241,16 @@ def _joined(first: Batch, second: Batch) -> Batch:
         if isinstance(one, Tensor) and isinstance(other, Tensor):
             values[name] = torch.cat([one, other])
     return Batch(**values)
+
+
+def _followed(dataset: Dataset) -> Dataset:
+    """The rows whose next observation is known; where the one behind a row is not, the episode is
+    cut after that row."""
+    data = dataset.transitions
+    if data.next_known is None or bool(data.next_known.all()):
+        return dataset
+    if not bool(data.next_known.any()):
+        raise DataError(f"{dataset.provenance.card}: no row has a next observation; give next_obs")
+    unknown = torch.cat([~data.next_known[1:], data.next_known.new_zeros(1)])
+    cut = data.truncated | (unknown & ~data.ends)
+    return dataset.with_transitions(replace(data, truncated=cut).with_known_next())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from algorithms.sources.relabelled import GoalDraws, RelabelledRows, distances, rows_ahead
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Spec, Transitions
 
 SPEC = Spec("line", 3, 1, None, (-1.0,), (1.0,), 10, goal=(2,), achieved=(1,))
@@ -127,6 +127,20 @@ def test_rows_that_are_never_drawn_end_the_look_ahead() -> None:
     assert rows_ahead(data.transitions)["ahead"].tolist() == [4, 3, 2, 1, 1, 2, 1, 5, 4, 3, 2, 1]
     made = source(data, values=GoalDraws(0.0, 1.0, 0.0), entering=True)
     assert not (drawn(made).obs[:, 0] == 202).any()
+
+
+def test_rows_that_lead_to_nobody_knows_what_are_no_steps() -> None:
+    """The last row of the first episode and all of the second: what is left of the first is cut."""
+    known = torch.tensor([True] * 3 + [False] * 2 + [True] * 7)
+    made = source(rows(next_known=known), values=GoalDraws(current=0.0, future=1.0, random=0.0))
+    plain = rows().transitions.select(known)
+    kept = made.rows.whole()
+    assert torch.equal(kept.obs, plain.obs) and torch.equal(kept.next_obs, plain.next_obs)
+    batch = drawn(made)
+    first = batch.obs[:, 0] < 100
+    assert set(batch.obs[first, 2].tolist()) == {0.5, 1.0, 1.5}  # goals of the three rows
+    with pytest.raises(DataError, match="no row has a next observation"):
+        source(rows(next_known=torch.zeros(12, dtype=torch.bool)))
 
 
 def test_experience_joins_by_episodes_and_a_full_ring_goes_round() -> None:
