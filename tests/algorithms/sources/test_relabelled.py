@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from algorithms import GCBC, GCBCConfig
 from algorithms.sources.relabelled import GoalDraws, RelabelledRows, distances, rows_ahead
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Spec, Transitions
@@ -141,6 +142,11 @@ def test_rows_that_lead_to_nobody_knows_what_are_no_steps() -> None:
     assert set(batch.obs[first, 2].tolist()) == {0.5, 1.0, 1.5}  # goals of the three rows
     with pytest.raises(DataError, match="no row has a next observation"):
         source(rows(next_known=torch.zeros(12, dtype=torch.bool)))
+    agent = GCBC(SPEC, GCBCConfig(hidden=(4,), batch_size=4))
+    data = rows(next_known=known)
+    agent.fit(data, 1, callbacks=[]).fit(data, 1, callbacks=[])  # again the same
+    with pytest.raises(ConfigError, match="rows of another dataset"):
+        agent.fit(rows(first=3, next_known=known), 1, callbacks=[])
 
 
 def test_experience_joins_by_episodes_and_a_full_ring_goes_round() -> None:
