@@ -233,13 +233,14 @@ class Search(Settings):
 
     def _outcome(self, planned: Plan, column: Column) -> tuple[float, float]:
         """Objective and score in the task of a trial's policy, as means over seeds; NaN if one of
-        its runs failed. The policy is the last, with a fitted-Q objective that which it values."""
+        its runs failed or diverged. The policy is the last, with a fitted-Q objective that which
+        it values."""
         values, scores = [], []
         for cell in planned.cells(planned.blocks[0]):
             if cell.column != column:
                 continue
             record = records.read(self.out / cell.path, cell.key)
-            if record is None:
+            if record is None or "diverged" in record:
                 return math.nan, math.nan
             if self.objective == "fqe":
                 scores.append(records.selected_score(record))

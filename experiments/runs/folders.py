@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from mbrl.errors import CheckpointError
 from mbrl.files import replacing
 
+DIVERGED = "diverged.json"  # why and when a job's training diverged, of its last session
 STARTED = ("lock", "log.txt")  # of a job, written again at every start
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from experiments.runs import folders
 from experiments.runs.manifest import environment
 from mbrl.callbacks import Interrupted
-from mbrl.errors import CheckpointError, ConfigError, DataError
+from mbrl.errors import CheckpointError, ConfigError, DataError, DivergenceError
 
 Clock = Callable[[], float]  # seconds of all sessions so far
 BAR_UNITS = 500  # of a job without updates, in a progress bar that counts updates
@@ -124,12 +124,17 @@ class Job(ABC):
         def clock() -> float:
             return round(before + time.perf_counter() - began, 2)
 
+        diverged = self.folder / folders.DIVERGED
+        diverged.unlink(missing_ok=True)
         try:
             result = self.work(quiet, clock)
         except Interrupted:
             raise Interrupted(
                 f"stopped and saved; continue with: python -m experiments resume {self.folder}"
             ) from None
+        except DivergenceError as problem:
+            folders.write_json(diverged, {"seconds": clock(), "reason": str(problem)})
+            raise
         result = {"seconds": clock()} | result
         folders.write_json(self.folder / "result.json", result)
         return result

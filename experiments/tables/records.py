@@ -68,11 +68,26 @@ def with_defaults(key: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(file: Path, key: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Write the record of the finished job in `folder` to `file`."""
-    record = of_run(key, folder) if "algorithm" in key else of_study(key, folder)
+    """Write the record of the finished or diverged job in `folder` to `file`."""
+    if (folder / folders.DIVERGED).exists():
+        record = of_diverged(key, folder)
+    else:
+        record = of_run(key, folder) if "algorithm" in key else of_study(key, folder)
     with replacing(file) as part:
         part.write((json.dumps(record, separators=(",", ":")) + "\n").encode())
     return record
+
+
+def of_diverged(key: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Why the training diverged, in `diverged`, with data, versions and time; no score."""
+    outcome = folders.read_json(folder / folders.DIVERGED)
+    record: dict[str, Any] = {"key": key, "diverged": outcome["reason"]}
+    if (folder / "manifest.json").exists():
+        manifest = folders.read_json(folder / "manifest.json")
+        record |= environment(manifest)
+        if manifest["data"] is not None:
+            record["fingerprint"] = manifest["data"]["fingerprint"]
+    return record | {"seconds": outcome["seconds"]}
 
 
 def of_study(key: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -162,7 +177,9 @@ def scores(record: dict[str, Any]) -> np.ndarray:
 
 def last_score(record: dict[str, Any]) -> float:
     """Score of the last evaluation. Of data whose task is not here, the value that fitted Q
-    evaluation gave to the policy it chose; NaN without either."""
+    evaluation gave to the policy it chose; NaN without either, and of a run that diverged."""
+    if "diverged" in record:
+        return float("nan")
     if record["steps"]:
         return float(scores(record)[-1])
     if estimated(record):

@@ -53,9 +53,11 @@ def heading(block: BlockSummary, summary: Summary) -> str:
 
 def text_of(entry: Entry, wanted: int) -> str:
     """Mean ± standard deviation, with the number of seeds if some are missing. Seeds whose value is
-    NaN are left out and counted; "none" if all are NaN."""
+    NaN are left out and counted; "none" if all are NaN. "diverged" if no seed has a number and the
+    training of some diverged."""
     if not entry.last:
-        return "no data" if entry.missing else "not run"
+        unfinished = "no data" if entry.missing else "not run"
+        return "diverged" if entry.diverged else unfinished
     last, having = entry.last, measured(entry)
     if not len(having):
         return "none"
@@ -64,6 +66,8 @@ def text_of(entry: Entry, wanted: int) -> str:
     count = "" if len(last) == wanted else f" ({len(last)})"
     if len(having) < len(last):
         count = f" ({len(having)} of {len(last)})"
+    if entry.diverged:
+        count = f" ({len(having)}; {len(entry.diverged)} diverged)"
     changed = " *" if entry.changed else ""
     return f"{having.mean():{digits}}{spread}{count}{changed}"
 
@@ -193,6 +197,7 @@ def footnotes(summary: Summary) -> list[str]:
     lines = sorted({e.missing for e in entries if e.missing and not e.last})
     if any(0 < len(e.last) < len(b.block.seeds) for b in blocks for e in b.entries.values()):
         lines.append("In parentheses: the finished seeds where not all are.")
+    lines += [line for block in blocks for line in diverged(block)]
     if any(e.changed for e in entries):
         lines.append("\\* the data here have another checksum than those of the record.")
     mine = [r for e in entries for r in e.records if "steps" in r]
@@ -223,6 +228,20 @@ def footnotes(summary: Summary) -> list[str]:
             f"that use the same one: {mean:.0f} s each, not in the seconds above."
         )
     return lines
+
+
+def diverged(block: BlockSummary) -> list[str]:
+    """Which seeds of a row and column diverged, with the first one's reason."""
+    lines = []
+    for row in block.block.rows:
+        for column in block.block.columns:
+            entry = block.entry(row, column)
+            if entry.diverged:
+                name = row.label if block.block.study else f"{column.label} on {row.label}"
+                seeds = ", ".join(map(str, entry.diverged))
+                reason = next(iter(entry.diverged.values())).partition(". ")[0]
+                lines.append(printable(f"{name}, seeds {seeds}: {reason}."))
+    return list(dict.fromkeys(lines))  # the columns of a study are of one run
 
 
 COLUMNS = (

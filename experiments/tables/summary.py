@@ -28,7 +28,8 @@ class Published:
 
 @dataclass
 class Entry:
-    """The finished seeds of one row and column; arrays [seeds], in the plan's order."""
+    """The seeds of one row and column that have numbers; arrays [seeds], in the plan's order.
+    Seeds whose training diverged are in `diverged` alone, each with the reason."""
 
     seeds: list[int] = field(default_factory=list)
     last: list[float] = field(default_factory=list)
@@ -38,6 +39,7 @@ class Entry:
     model_seconds: list[float] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     changed: bool = False  # the data here have another checksum than some record's
+    diverged: dict[int, str] = field(default_factory=dict)
     missing: str | None = None  # why the data are not here
     published: list[Published] = field(default_factory=list)
 
@@ -95,6 +97,10 @@ def collect(
         entries = {label: Entry() for label in labels}
         for cell in plan.cells(block):
             record = records.read(home / cell.path, cell.key)
+            if record is not None and "diverged" in record:
+                for column in block.columns if block.study else (cell.column,):
+                    entries[cell.row.label, column.label].diverged[cell.seed] = record["diverged"]
+                continue
             if block.study is not None:
                 _add_values(entries, block, cell.row, cell.seed, record)
                 continue

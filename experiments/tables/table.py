@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from experiments.runs import jobs, pool, study
+from experiments.runs import folders, jobs, pool, study
 from experiments.runs import model_fits as fits
 from experiments.runs import training as runs
 from experiments.runs.launchers import Launcher
@@ -89,7 +89,8 @@ def finish(
 ) -> int:
     """Run those of `cells` that have no record under `home`, in job folders under `folder`; with
     `strict` also those whose data have changed. A failure is printed and stops no other job.
-    Returns the exit status: 1 if a job failed."""
+    A run that diverges is recorded as such. Returns the exit status: 1 if a job failed otherwise.
+    """
     fingerprint_of, _ = fingerprints(cells)
     missing = []
     for cell in cells:
@@ -103,15 +104,18 @@ def finish(
         refused: dict[Path, str] = {}
         cell_of = describe_all(table, missing, fingerprint_of, folder, refused)
 
-    def finished(folder: Path) -> None:
+    def write_record(folder: Path) -> None:
         if folder in cell_of:
             cell = cell_of[folder]
             records.write(home / cell.path, cell.key, folder)
 
-    failed = pool.run_all(jobs.in_order(cell_of), launcher, table.name, finished)
+    failed = pool.run_all(jobs.in_order(cell_of), launcher, table.name, write_record)
     for broken, text in (failed | refused).items():
         Console(stderr=True).print(f"{broken} failed:\n{text}", markup=False)
-    return int(bool(failed or refused))
+    diverged = [f for f in failed if f in cell_of and (f / folders.DIVERGED).exists()]
+    for folder in diverged:
+        write_record(folder)
+    return int(len(failed) + len(refused) > len(diverged))
 
 
 def _data_changed(cell: Cell, record: dict[str, Any], fingerprint_of: dict[str, str]) -> bool:
@@ -140,7 +144,7 @@ def check(
         failed = pool.run_all(jobs.in_order(cell_of), launcher, "check")
         for folder, cell in cell_of.items():
             verdict = f"failed: {failed.get(folder)}"
-            if folder not in failed:
+            if folder not in failed or (folder / folders.DIVERGED).exists():
                 new = records.write(folder / "record.json", cell.key, folder)
                 old = records.read(home / cell.path, cell.key)
                 assert old is not None
@@ -148,7 +152,7 @@ def check(
                 before, now = (r.get("processor") for r in (old, new))
                 if verdict == "DIFFERENT" and before != now:
                     verdict += f" (recorded on {before}, repeated on {now}: rounding may differ)"
-                if "study" not in cell.key:
+                if "study" not in cell.key and "diverged" not in old | new:
                     was, is_now = records.last_score(old), records.last_score(new)
                     changes.append(is_now - was)
                     verdict += f"; score {was:.1f}, now {is_now:.1f}" if was != is_now else ""
@@ -169,7 +173,7 @@ def _change(table: Plan, home: Path, chosen: Sequence[Cell], changes: np.ndarray
     for cell in chosen:
         same = [c for c in seeds.values() if c.path.parent == cell.path.parent]
         known = [records.read(home / c.path, c.key) for c in same]
-        last = [records.last_score(r) for r in known if r is not None]
+        last = [records.last_score(r) for r in known if r is not None and "diverged" not in r]
         if len(last) > 1:
             spreads.append(float(np.var(last, ddof=1)))
     at = statistics.confidence_interval(changes, statistics.mean)

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import re
 import shutil
 import time
@@ -15,8 +16,9 @@ from rich.console import Console
 from scipy import stats
 
 from algorithms.evaluation import halted
+from experiments.runs import jobs, launchers
 from experiments.tables import plan, records, render, summary, table, table_figures
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DivergenceError
 from tests.experiments.tables.small_table import Here, finish
 
 
@@ -111,6 +113,62 @@ def test_a_table_of_a_study(tmp_path: Path, monkeypatch) -> None:
     assert "| expert | " in render.markdown(result)
     (figure,) = table_figures.draw(result, tmp_path)
     assert len(list(csv.reader(figure.with_suffix(".csv").open()))) == 11
+
+
+DIVERGING = """
+seeds = [0, 1]
+steps = 100
+datasets = ["pendulum/expert"]
+algorithms = ["bc"]
+
+[[columns]]
+label = "wild"
+algorithm = "td3_bc"
+config = { learning_rate = 1e9, hidden = [8] }
+"""
+
+
+class Failing(Here):
+    """Jobs that may fail."""
+
+    def start(self, folder: Path) -> str:
+        try:
+            jobs.resume(folder, quiet=True)
+        except DivergenceError as problem:
+            return str(problem)
+        return ""
+
+    def poll(self, handle: str) -> launchers.Exit:
+        return launchers.Exit(int(bool(handle)), False, handle)
+
+
+def test_a_run_that_diverges_is_recorded_as_such(tmp_path: Path) -> None:
+    """It is not begun again, has no score, and is left out of its column's means."""
+    (tmp_path / "wild.toml").write_text(DIVERGING)
+    wild, home = plan.load(str(tmp_path / "wild.toml")), tmp_path / "records"
+    cells = table.all_cells(wild)
+    for _ in range(2):
+        assert table.finish(wild, home, tmp_path / "runs", Failing(), cells) == 0
+    first, second = sorted((home / "wild").rglob("*.json"))
+    record = json.loads(first.read_text())
+    assert "critic/loss is" in record["diverged"] and math.isnan(records.last_score(record))
+    assert (
+        record["seconds"] > 0
+        and record["fingerprint"] == table.fingerprints(cells)[0]["pendulum/expert"]
+    )
+    page = render.markdown(summary.collect(wild, home, {}, {}))
+    assert "| diverged |" in page and "wild on pendulum/expert, seeds 0, 1: training" in page
+
+    known = json.loads(next((home / "bc").rglob("1.json")).read_text())
+    second.write_text(json.dumps(known | {"key": json.loads(second.read_text())["key"]}))
+    result = summary.collect(wild, home, {}, {})
+    score = records.last_score(known)
+    assert f"| {score:.1f} (1; 1 diverged) |" in render.markdown(result)
+    assert "| mean, last | " in (page := render.markdown(result)) and f" | {score:.1f} |\n" in page
+    assert table_figures.draw(result, tmp_path)
+
+    console = Console(quiet=True)
+    assert table.check(wild, home, [c for c in cells if c.seed == 0], 2, Failing(), console) == 0
 
 
 @pytest.mark.parametrize(
