@@ -87,7 +87,7 @@ class LIFT(Agent[Batch]):
     the model does not know.
     """
 
-    version = 1
+    version = 2
     fresh = ("temperature", "alpha")  # not taken over from an earlier run
     config: LIFTConfig
 

@@ -9,6 +9,7 @@ critics alone.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Generator
@@ -26,6 +27,7 @@ from mbrl.buffer import Batch, resized
 from mbrl.config import Count, CountOrZero
 from mbrl.errors import ConfigError
 from mbrl.training import Metrics
+from mbrl.types import Transitions
 from world_models import RolloutConfig, WorldModel
 from world_models.rollout import Actor
 
@@ -36,7 +38,10 @@ class DynaConfig(RefitConfig):
 
     updates_per_step: Count = 20  # of the learner, a loop step
     horizons: tuple[Count, Count] = (1, 15)  # of rollouts, at first and in the end
-    growth: tuple[CountOrZero, CountOrZero] = (20_000, 150_000)  # loop steps while they grow
+    growth: tuple[CountOrZero, CountOrZero] = (
+        20_000,
+        150_000,
+    )  # steps of a copy of the task while they grow
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,6 +88,7 @@ class DynaRows(ImaginedRows):
         super().__init__(
             learner, model, imagination, device, seed, policy=policy, collection=online
         )
+        self.task_steps = 0  # of a copy; steps of the loop before experience are not of the task
 
     @property
     def online(self) -> DynaConfig | None:
@@ -90,13 +96,24 @@ class DynaRows(ImaginedRows):
         c = self.collection
         return c if self.real.online and isinstance(c, DynaConfig) else None
 
+    @property
+    def horizon(self) -> int:
+        """Of the rollouts that are imagined now."""
+        if self.online is None:
+            return self.imagination.rollout.horizon
+        return self.online.horizon(self.task_steps - 1)
+
+    def observe(self, data: Transitions, step: int) -> None:
+        self.task_steps += 1
+        super().observe(data, step)
+
     def advance(self, step: int, generator: Generator) -> Metrics:
-        """Imagine after each refit, `horizon(step)` steps far, into a buffer that holds `retain`
-        such refreshes."""
+        """Imagine after each refit, `horizon` steps far, into a buffer that holds `retain` such
+        refreshes."""
         metrics = super().advance(step, generator)
         if self.online is None:
             return metrics
-        metrics["model/horizon"] = torch.tensor(float(self.online.horizon(step)))
+        metrics["model/horizon"] = torch.tensor(float(self.horizon))
         if self.learned is not None and self.learned.holdout_mse is not None:
             metrics["model/holdout_mse"] = self.learned.holdout_mse.mean()
         return metrics
@@ -107,17 +124,21 @@ class DynaRows(ImaginedRows):
         return step % self.online.refit_every == 0 or len(self.imagined) == 0
 
     def rollout_config(self, step: int) -> RolloutConfig:
-        rollout = self.imagination.rollout
-        return (
-            rollout if self.online is None else replace(rollout, horizon=self.online.horizon(step))
-        )
+        return replace(self.imagination.rollout, horizon=self.horizon)
 
     def imagine(self, step: int, generator: Generator) -> Metrics:
         if self.online is not None:
             c = self.imagination
-            capacity = c.starts * self.online.horizon(step) * c.retain
-            self.imagined = resized(self.imagined, capacity)
+            self.imagined = resized(self.imagined, c.starts * self.horizon * c.retain)
         return super().imagine(step, generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | ({"task_steps": self.task_steps} if self.task_steps else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        # Not in files of earlier releases, in which every row that was met is counted.
+        self.task_steps = state.get("task_steps", state.get("acted", 0) // self.collection.envs)
 
 
 class MBPO(Agent[Batch]):

@@ -21,7 +21,7 @@ from mbrl import tasks
 from mbrl.evaluation import evaluate
 from mbrl.records import Evaluations
 
-VERSION = 1
+VERSION = 2
 DEFAULTS: dict[str, Any] = {
     "task": "CartPoleSwingUp-v0",  # of the first policy
     "changed": "CartPoleSwingUp-v0,pole_mass=1.0,half_length=1.0",  # where it goes on

@@ -1,12 +1,13 @@
 """MBPO online: when the model is refitted, what is imagined and how far."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from algorithms import MBPO
+from algorithms import ALGORITHMS, MBPO, load
 from algorithms.mbpo import DynaConfig
 from experiments.settings import build_config, merge
 from mbrl.buffer import Buffer, resized
@@ -129,6 +130,25 @@ def test_logged_data_are_the_first_experience(pendulum: Dataset) -> None:
     kept = experience.batch(experience.rows[: len(pendulum)])
     assert torch.allclose(kept.action * 2.0, pendulum.transitions.action, atol=1e-5)
     assert torch.equal(kept.obs, pendulum.transitions.obs)
+
+
+@pytest.mark.parametrize("name", ["mbpo", "coplanner", "lift"])
+def test_horizons_grow_with_steps_in_the_task(name: str, pendulum: Dataset, tmp_path: Path) -> None:
+    """Updates on logged data before them do not count; neither does a stop in between."""
+    config = build_config(name, merge(CONFIGS[name], {"online": {"growth": [0, 8]}}))
+    agent = ALGORITHMS[name][0](pendulum.spec, config).fit(pendulum, 10, callbacks=[])
+    assert agent.source.horizon == config.imagination.rollout.horizon
+    seen: list[float] = []
+
+    def watch(event: str, agent: Any, metrics: Any) -> None:
+        if event == "step":
+            seen.append(float(metrics["model/horizon"]))
+
+    agent.learn(make("Pendulum-v1"), 3, callbacks=[watch]).save(tmp_path / "agent.pt")
+    again = load(tmp_path / "agent.pt")
+    again.prepare(pendulum, lambda metrics: None)
+    again.fit(pendulum, 2, callbacks=[]).learn(make("Pendulum-v1"), 3, callbacks=[watch])
+    assert seen == [config.online.horizon(step) for step in range(6)] and len(set(seen)) > 1
 
 
 def test_mbpo_learns_the_identity_task_online() -> None:
