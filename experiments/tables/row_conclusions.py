@@ -79,8 +79,21 @@ GOALS = (
     ("blocks-play, saw", "blocks-play, saw unweighted"),
     ("blocks-play, saw", "blocks-play, saw no waypoints"),
 )
+FINETUNING = (
+    ("lift without physics", "sac, stochastic"),
+    ("lift without physics", "sac, stochastic, slow"),
+    ("lift", "sac, stochastic, slow"),
+    ("lift", "lift without physics"),
+    ("lift", "lift, stochastic"),
+    ("sac, greedy", "sac, stochastic"),
+    ("sac, stochastic, slow", "sac, stochastic"),
+)
 COMPARED: dict[str, tuple[tuple[str, ...], tuple[Pair, ...]]] = {
     "bonuses": (("success",), tuple(_bonuses())),
+    "finetuning": (
+        ("mean", "lowest", "end", "outside"),
+        tuple((f"{t}, {a}", f"{t}, {b}") for t in ("heavy pole", "gravity") for a, b in FINETUNING),
+    ),
     "goals": (("success",), GOALS),
     "masked-diffusion": (("solved",), MASKED),
     "recovery": (
