@@ -180,7 +180,7 @@ class Plan:
             "seed": seed,
             "threads": 1,
         }
-        key |= objective_version(key["settings"])
+        key |= objective_version(key["settings"]) | algorithm_versions(key["settings"])
         if row.matmul_precision != "highest":
             key["matmul_precision"] = row.matmul_precision
         path = Path(study) / row.folder / f"{seed}.json"
@@ -192,6 +192,19 @@ def objective_version(settings: dict[str, Any]) -> dict[str, int]:
     formula are not its own."""
     recipe = RECIPES.get(settings.get("recipe", ""))
     return {} if recipe is None or recipe.version == 1 else {"objective_version": recipe.version}
+
+
+# Of algorithms that were past the first when studies' keys began to hold versions.
+FIRST_VERSIONS = {"lift": 2, "neubay": 3, "policy_gradient": 5, "props": 4}
+
+
+def algorithm_versions(settings: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """The versions of the algorithms that a study's settings name, where a record without them is
+    of an earlier one."""
+    names = [settings.get("algorithm"), *settings.get("algorithms", ())]
+    versions = {n: ALGORITHMS[n][0].version for n in names if n in ALGORITHMS}
+    newer = {n: v for n, v in versions.items() if v > FIRST_VERSIONS.get(n, 1)}
+    return {"algorithms": newer} if newer else {}
 
 
 def config_of(column: Column, data: str, steps: int | None = None) -> Any:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from algorithms import ALGORITHMS
 from experiments import studies
 from experiments.tables import plan, table
 from mbrl.errors import ConfigError
@@ -137,3 +138,18 @@ def test_values_of_a_hyperparameter() -> None:
     assert plan.parse_values("model.target=raw,standardised")[1] == ["raw", "standardised"]
     with pytest.raises(ConfigError, match="'eta' is not NAME=VALUE"):
         plan.parse_values("eta")
+
+
+def test_a_study_is_made_again_for_a_newer_version_of_its_algorithm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records from before their keys held versions stay those of the versions of that time."""
+    table = plan.load("finetuning")
+    before = {c.path: c.key for c in table.cells(table.blocks[0])}
+    assert not any("algorithms" in key for key in before.values())
+    monkeypatch.setattr(ALGORITHMS["lift"][0], "version", 3)
+    for cell in table.cells(table.blocks[0]):
+        newer = cell.row.settings["algorithm"] == "lift"
+        assert cell.key == before[cell.path] | ({"algorithms": {"lift": 3}} if newer else {})
+    several = {"algorithms": ["lift", "bc", "squarecb"]}
+    assert plan.algorithm_versions(several) == {"algorithms": {"lift": 3}}
