@@ -87,7 +87,7 @@ class LIFT(Agent[Batch]):
     the model does not know.
     """
 
-    version = 2
+    version = 3
     fresh = ("temperature", "alpha")  # not taken over from an earlier run
     config: LIFTConfig
 

@@ -10,14 +10,14 @@ from mbrl.errors import ConfigError
 from mbrl.tasks.base import Task
 from mbrl.types import Transitions
 from world_models.ensemble import EnsembleDynamics
-from world_models.true_dynamics import TrueDynamics
 
 
 class PhysicsResidual(EnsembleDynamics):
     """Predicts what `physics` does, a task of the same observations and actions, and the members'
     correction of its next observation and reward. Members learn from the differences between the
-    rows and the answers of `physics`; where it has no answer to an observation (it cannot be one of
-    the simulator) a row is predicted as without it.
+    rows and the answers of `physics`. Predictions are none of its observations (cosine and sine
+    leave their circle): it steps the state that it reads in them, the angle, say. Where its answer
+    is not finite, a row is predicted as without it.
 
     LIFT (arXiv 2601.21363): integrated rigid-body dynamics and a learned residual. Raises
     `ConfigError` where sizes differ, and for the target "residual", which takes a regression off
@@ -36,7 +36,7 @@ class PhysicsResidual(EnsembleDynamics):
             raise ConfigError(
                 "reward is 'reached', whose networks know no physics; set model.reward to 'joint'"
             )
-        self.physics = TrueDynamics(physics)
+        self.physics = physics
 
     def targets(self, data: Transitions | Batch) -> Tensor:
         """[N, S + 1]: next observation and reward less those of the physics, in target units."""
@@ -55,9 +55,11 @@ class PhysicsResidual(EnsembleDynamics):
 
     def answers(self, obs: Tensor, action: Tensor) -> Tensor:
         """[B, S + 1]: next observation and reward of the physics; `obs` and 0 where it has none."""
-        generator = torch.Generator(obs.device)  # the simulator draws nothing
-        step = self.physics.predict(obs, action, generator)
-        return torch.cat([step.next_obs, step.reward[:, None]], -1).to(obs)
+        state, _ = self.physics.state_from_obs(obs)
+        step = self.physics.step(state, action)
+        known = torch.cat([step.obs, step.reward[:, None]], -1).to(obs)
+        without = torch.cat([obs, obs.new_zeros(len(obs), 1)], -1)
+        return torch.where(known.isfinite().all(-1, keepdim=True), known, without)
 
     def _fit_normalisers(self, data: Transitions) -> None:
         """As the ensemble's; a change's unit with the target "standardised" is the deviation of

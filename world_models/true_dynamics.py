@@ -13,6 +13,14 @@ from mbrl.types import Spec
 from world_models.protocol import Prediction, WorldModel
 
 
+def shown(task: Task, obs: Tensor) -> Tensor:
+    """What `task` shows of the states that it reads in `obs` [B, S]: itself where it is an
+    observation, and one near it where it is none. Models and means leave the circle of cosine and
+    sine, say, where the task has no answer. Rows in which it reads nothing stay as they are."""
+    seen = task.observe(task.state_from_obs(obs)[0]).to(obs)
+    return torch.where(torch.isfinite(seen).all(-1, keepdim=True), seen, obs)
+
+
 class TrueDynamics:
     """The task's own step as a world model.
 
@@ -135,9 +143,8 @@ class Interpolated:
         next_obs, reward, valid = model.next_obs, model.reward, model.valid
         if self.weight > 0.0:
             truth = self.truth.predict(obs, action, generator)
-            next_obs = self._possible(
-                torch.lerp(next_obs, truth.next_obs.to(next_obs), self.weight)
-            )
+            mean = torch.lerp(next_obs, truth.next_obs.to(next_obs), self.weight)
+            next_obs = shown(self.truth.task, mean)
             reward = torch.lerp(reward, truth.reward.to(reward), self.weight)
             valid = truth.valid if valid is None else valid & _all_if_none(truth.valid, valid)
         terminated = self.truth.task.terminates(obs, action, next_obs)
@@ -145,14 +152,6 @@ class Interpolated:
             return Prediction(next_obs, reward, terminated, valid=valid)
         disagreement = (1.0 - self.weight) * model.disagreement
         return Prediction(next_obs, reward, terminated, disagreement, valid=valid)
-
-    def _possible(self, obs: Tensor) -> Tensor:
-        """What the task would show of the state that it reads in `obs` [B, S]: a mean of two
-        observations need not be one (cosine and sine leave their circle), and the truth would have
-        no answer at the next step."""
-        task = self.truth.task
-        shown = task.observe(task.state_from_obs(obs)[0]).to(obs)
-        return torch.where(torch.isfinite(shown).all(-1, keepdim=True), shown, obs)
 
     def disagreement(self, obs: Tensor, action: Tensor, name: str) -> Tensor:
         """(1 - weight) times the model's disagreement [B]."""

@@ -121,8 +121,10 @@ class MujocoTask:
         )
 
     def state_from_obs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """States with the hidden root coordinates 0; impossible rows (not finite, a speed at its
-        clip of 10, sin and cos off the circle, a quaternion far from unit) hold the start pose.
+        """States with the hidden root coordinates 0. Impossible rows are those that are not finite
+        or too large for the simulator, which hold the start pose, and those that no state shows (a
+        speed at its clip of 10, sin and cos off the circle, a quaternion far from unit), which hold
+        what can be read: the angle, the speed of 10.
 
         One step from the rebuilt state, against one from the true state under random actions
         (float32 observations; largest |error| / (1 + |value|) of an entry, over 3,000 to 6,000
@@ -133,15 +135,16 @@ class MujocoTask:
         """
         seen = obs.detach().to("cpu", torch.float64)
         q, v, possible = self._robot.invert(seen)
-        q = torch.where(possible[:, None], q, torch.from_numpy(np.array(self._model.qpos0)))
-        v = torch.where(possible[:, None], v, torch.zeros_like(v))
+        readable = usable(seen)[:, None]
+        q = torch.where(readable, q, torch.from_numpy(np.array(self._model.qpos0)))
+        v = torch.where(readable, v, torch.zeros_like(v))
         varied = self._robot.varied.read(seen) if self._robot.varied else None
         if varied is not None:
-            varied = torch.where(possible[:, None], varied, torch.ones_like(varied))
+            varied = torch.where(readable, varied, torch.ones_like(varied))
         state = self._settle(q, v, varied)
         if self._robot.restore is not None:
             extra = self._robot.restore(seen, state[:, self._core :])
-            extra = torch.where(possible[:, None], extra, state[:, self._core :])
+            extra = torch.where(readable, extra, state[:, self._core :])
             state = torch.cat([state[:, : self._core], extra], dim=-1)
         return state.to(self.device), possible.to(self.device)
 

@@ -10,7 +10,7 @@ from mbrl.errors import ConfigError
 from mbrl.tasks import make
 from mbrl.types import Spec
 from world_models.protocol import Prediction, WorldModel
-from world_models.true_dynamics import Interpolated, TrueDynamics
+from world_models.true_dynamics import Interpolated, TrueDynamics, shown
 
 TASKS = ["Pendulum-v1", "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "PointMass-v0"]
 
@@ -141,6 +141,26 @@ def test_a_blend_is_an_observation_of_the_task() -> None:
         expected = torch.stack([mean[:, 0] / radius, mean[:, 1] / radius, mean[:, 2]], 1)
         torch.testing.assert_close(got.next_obs, expected, rtol=1e-4, atol=1e-5)
         obs = got.next_obs
+
+
+@pytest.mark.parametrize("task_id", ["Reacher-v5", "InvertedDoublePendulum-v5"])
+def test_a_blend_of_mujoco_observations_keeps_its_angles(task_id: str) -> None:
+    """Off the circle the pose is read all the same; it is not that of a start."""
+    truth, _, obs, _ = batch(task_id, 16)
+    assert isinstance(truth, TrueDynamics)
+    pairs = [(0, 2), (1, 3)] if task_id == "Reacher-v5" else [(3, 1), (4, 2)]  # cosine and sine
+    off = obs.clone()
+    for cosine, sine in pairs:
+        angle = torch.linspace(-1.2, 1.2, 16)
+        obs[:, cosine], obs[:, sine] = angle.cos(), angle.sin()
+        off[:, cosine], off[:, sine] = 0.9 * angle.cos(), 0.9 * angle.sin()
+    _, possible = truth.task.state_from_obs(off)
+    assert not possible.any()
+    columns = [column for pair in pairs for column in pair]
+    seen = shown(truth.task, off)
+    torch.testing.assert_close(seen[:, columns], obs[:, columns], rtol=0, atol=1e-5)
+    lost = torch.full_like(obs, torch.nan)
+    assert shown(truth.task, lost).shape == obs.shape
 
 
 def test_the_state_is_carried_only_where_the_truth_is_alone() -> None:

@@ -145,6 +145,7 @@ def test_a_study_is_made_again_for_a_newer_version_of_its_algorithm(
 ) -> None:
     """Records from before their keys held versions stay those of the versions of that time."""
     table = plan.load("finetuning")
+    monkeypatch.setattr(ALGORITHMS["lift"][0], "version", 2)
     before = {c.path: c.key for c in table.cells(table.blocks[0])}
     assert not any("algorithms" in key for key in before.values())
     monkeypatch.setattr(ALGORITHMS["lift"][0], "version", 3)
