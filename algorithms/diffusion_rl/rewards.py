@@ -4,15 +4,14 @@ import torch
 from torch import Tensor
 
 from mbrl.tasks.base import Task
+from world_models.true_dynamics import shown
 from world_models.windows import Tokens
 
 
 def nearest_state(task: Task, obs: Tensor) -> tuple[Tensor, Tensor]:
     """The states [B, ...] that the task reads in observations [B, S] that it may never show (cosine
     and sine of an angle leave their circle), and whether it has them [B]."""
-    shown = task.observe(task.state_from_obs(obs)[0]).to(obs)
-    shown = torch.where(shown.isfinite().all(-1, keepdim=True), shown, obs)
-    return task.state_from_obs(shown)
+    return task.state_from_obs(shown(task, obs))
 
 
 @torch.no_grad()
