@@ -22,6 +22,7 @@ class Dataset:
 
     methods: dict[str, list[Record]] = field(default_factory=dict)
     bounds: dict[str, list[Record]] = field(default_factory=dict)
+    able: bool = True  # whether such runs reached `SOLVED` from any dataset of the task
 
     def best(self) -> str:
         """The method with the highest mean of last scores."""
@@ -55,8 +56,9 @@ def verdict(known: Dataset) -> str:
     """`nothing` at fault: the best method ends at `SOLVED`. Else, where runs with the true dynamics
     reached `NEAR` points more than the best method ends at: `budget` if a run of that method ended
     at a limit rather than by the criterion, and `method` if all of them ended by it. Where they do
-    not: `open` if a run with them still rises, and `data` otherwise. `open` too without such
-    runs."""
+    not: `open` if a run with them still rises, or if none reached `SOLVED` from other states of the
+    task either, since a learner that cannot solve it bounds nothing; `data` otherwise. `open` too
+    without such runs."""
     best = score(known.methods[known.best()])
     if best >= SOLVED:
         return "nothing"
@@ -65,7 +67,8 @@ def verdict(known: Dataset) -> str:
     if reach(known.bounds[known.bound()]) >= best + NEAR:
         ends = {r["until_flat"]["why"] for r in known.methods[known.best()]}
         return "method" if ends == {"flat"} else "budget"
-    return "open" if any(rising(r) for r in known.bounds[known.bound()]) else "data"
+    rises = any(rising(r) for r in known.bounds[known.bound()])
+    return "open" if rises or not known.able else "data"
 
 
 def by_dataset(summary: Summary) -> dict[str, Dataset]:
@@ -78,6 +81,13 @@ def by_dataset(summary: Summary) -> dict[str, Dataset]:
                 own = known.setdefault(data, Dataset())
                 group = own.methods if "until_flat" in record else own.bounds
                 group.setdefault(column, []).append(record)
+    solved = {
+        name.partition("/")[0]
+        for name, own in known.items()
+        if own.bounds and reach(own.bounds[own.bound()]) >= SOLVED
+    }
+    for name, own in known.items():
+        own.able = name.partition("/")[0] in solved
     return {name: own for name, own in known.items() if own.methods}
 
 

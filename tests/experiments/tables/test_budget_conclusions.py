@@ -42,6 +42,13 @@ def test_verdicts(ends, last, bound, wanted):
     assert conclusions.verdict(known) == wanted
 
 
+def test_a_learner_that_never_solves_the_task_bounds_nothing():
+    known = Dataset({"bc": [record([38.0], "flat")]}, {"true": [record([24.0] * 6)]})
+    assert conclusions.verdict(known) == "data"
+    known.able = False
+    assert conclusions.verdict(known) == "open"
+
+
 def test_the_higher_of_two_bounds_counts():
     known = Dataset({"bc": [record([20.0], "flat")]}, {})
     known.bounds = {"narrow": [record([25.0])], "wide": [record([90.0]), record([70.0])]}
@@ -90,6 +97,7 @@ until_flat = {}
         record([1.0, 42.0], "flat"), record([2.0, 44.0], "updates"),
     ]  # fmt: skip
     blocks[1].entries["pendulum/expert@20", "true"].records.append(record([60.0]))
+    assert not any(own.able for own in conclusions.by_dataset(summary).values())
     assert conclusions.budgets(summary) == [
         "pendulum/expert: at fault budget; best bc 43.0, true dynamics 60.0 at their "
         "highest and 60.0 at the end. bc 43.0 (2000 updates, flat; 2000 updates, updates; 7 s). "
