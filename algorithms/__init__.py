@@ -57,7 +57,7 @@ from algorithms.stac import STAC, STACConfig
 from algorithms.td3_bc import TD3BC, TD3BCConfig
 from algorithms.wsrl import WSRL, WSRLConfig
 from mbrl import agent_files, checkpoint
-from mbrl.errors import unknown_name
+from mbrl.errors import CheckpointError, unknown_name
 
 __all__ = [
     "A2PR",
@@ -230,6 +230,11 @@ def load(path: str | Path, device: str = "cpu", **parts: Any) -> Any:
     content = checkpoint.load(path)
     classes = {cls.__name__: (cls, kind) for cls, kind in ALGORITHMS.values()}
     name = content.get("algorithm")
+    if str(name).startswith("Language"):
+        raise CheckpointError(
+            f"{path} holds a language model's run ({name}); `python -m experiments language "
+            "evaluate FOLDER` reads it"
+        )
     if name not in classes:
         raise unknown_name("algorithm in the checkpoint", str(name), classes)
     cls, kind = classes[name]

@@ -13,7 +13,7 @@ from experiments.reports.page_parts import single_run
 from experiments.runs import history
 from experiments.runs.training import TrainingRun
 from mbrl.config import flatten
-from mbrl.errors import CheckpointError, unknown_name
+from mbrl.errors import CheckpointError, ConfigError, unknown_name
 
 # Settings of a run that say how it is watched, and those that differ from seed to seed.
 LOOKS = {
@@ -41,10 +41,21 @@ class Plot:
                     f"{folder} is named more than once, and would count as several seeds; name "
                     "every run once"
                 )
+        if self.out.suffix == ".csv":
+            raise ConfigError(
+                f"--out {self.out}: the figure's data go to that file; name a picture"
+            )
         names = lines_of(self.folders)
+        seeds: dict[tuple[str, str, int], Path] = {}
         panels: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
         for folder in self.folders:
             run = TrainingRun(folder).settings
+            first = seeds.setdefault((run.data, names[folder], run.seed), folder)
+            if first != folder:
+                raise CheckpointError(
+                    f"{first} and {folder} have the same settings and seed {run.seed}, and would "
+                    "count as several seeds; name one of them"
+                )
             line = self._values(folder)
             panels.setdefault(run.data, {}).setdefault(names[folder], []).append(line)
         curves = {
@@ -93,6 +104,8 @@ def _joined(lines: list[tuple[np.ndarray, np.ndarray]]) -> Curve:
     steps = lines[0][0]
     for x, _ in lines[1:]:
         steps = np.intersect1d(steps, x)
+    if not len(steps):
+        raise CheckpointError("runs of one line have no step in common; plot them one by one")
     values = np.array([y[np.isin(x, steps)] for x, y in lines])
     return figures.curve(steps, values) if len(lines) > 1 else single_run(steps, values[0])
 

@@ -23,6 +23,7 @@ from experiments.settings import merge
 from experiments.tables import plan, records, table
 from experiments.tables.plan import Block, Column, Plan, Row
 from mbrl import config as configs
+from mbrl import data, tasks
 from mbrl.config import Count, CountOrZero, Seeds, Settings
 from mbrl.data.loading import require
 from mbrl.errors import ConfigError, install_command, unknown_name
@@ -89,7 +90,7 @@ class Search(Settings):
                 f"{self.algorithm} plans and learns no policy that fitted Q values could judge; "
                 "give --objective score"
             )
-        require(self.data)
+        self._require_data()
         self._require_names()
         with folders.locked(self.out):
             study = self._study()
@@ -98,6 +99,19 @@ class Search(Settings):
                 status = self._search(study, suggest, launcher)
             self._show(study)
         return status
+
+    def _require_data(self) -> None:
+        """Raise, before trials are spent on it, where the data cannot be had or, with the objective
+        `score`, name no task."""
+        require(self.data)
+        spec = data.load(self.data).spec
+        if self.objective == "score":
+            if not tasks.is_task(spec.task):
+                raise ConfigError(
+                    f"{self.data} names no task that scores could come from ({spec.task!r}); leave "
+                    "--objective at fqe"
+                )
+            tasks.make_for(spec)
 
     def _require_names(self) -> None:
         """Raise `ConfigError` for a hyperparameter that the algorithm does not have, before trials
@@ -132,14 +146,16 @@ class Search(Settings):
                 f"`search` needs Optuna; install it with `{install_command('hpo')}`"
             ) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        if "?" in str(self.out):  # ends the file's name in a database's address
+            raise ConfigError(f"--out {self.out} has a question mark; give another folder")
         self.out.mkdir(parents=True, exist_ok=True)
         study = optuna.create_study(
             storage=f"sqlite:///{self.out / 'search.db'}",
             study_name="search",
-            sampler=self._sampler(),
             direction="maximize",
             load_if_exists=True,
         )
+        study.sampler = self._sampler(len(study.trials))
         known = {
             "algorithm": self.algorithm,
             "data": self.data,
@@ -159,17 +175,21 @@ class Search(Settings):
         study.set_user_attr("search", known)
         return study
 
-    def _sampler(self) -> Any:
+    def _sampler(self, before: int) -> Any:
+        """The sampler, with draws of its own after `before` trials of earlier calls."""
         from optuna import samplers
 
+        seed = self.sampler_seed
+        if before > 0:
+            seed = int(np.random.SeedSequence([seed, before]).generate_state(1)[0])
         if self.sampler == "random":
-            return samplers.RandomSampler(seed=self.sampler_seed)
+            return samplers.RandomSampler(seed=seed)
         if self.sampler == "tpe":
-            return samplers.TPESampler(seed=self.sampler_seed, constant_liar=True)
+            return samplers.TPESampler(seed=seed, constant_liar=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna calls it experimental
             # A trial's value depends on its seeds, so that it has noise.
-            return samplers.GPSampler(seed=self.sampler_seed, deterministic_objective=False)
+            return samplers.GPSampler(seed=seed, deterministic_objective=False)
 
     def _search(self, study: Any, suggest: Sequence["Suggest"], where: launchers.Launcher) -> int:
         """Run as many trials at a time as there are workers, unfinished ones of earlier calls
@@ -203,7 +223,9 @@ class Search(Settings):
                 value, score = self._outcome(planned, column)
                 trial.set_user_attr("score", score)
                 if math.isnan(value):
+                    Console(stderr=True).print(f"trial {trial.number} failed: it has no value")
                     study.tell(trial, state=TrialState.FAIL)
+                    status = 1
                 else:
                     study.tell(trial, value)
         return status
@@ -308,10 +330,11 @@ def parse_range(text: str) -> Suggest:
         low, high = (float(b) for b in bounds)
     except ValueError:
         raise ConfigError(f"range {values!r} of {name} is not LOW:HIGH in numbers") from None
-    if kind not in ("float", "log", "int") or not low < high or (kind == "log" and low <= 0):
+    wrong = not low < high or math.isinf(high - low) or (kind == "log" and low <= 0)
+    if kind not in ("float", "log", "int") or wrong:
         raise ConfigError(
             f"range {values!r} of {name} must be LOW:HIGH, log:LOW:HIGH (LOW above 0) or "
-            "int:LOW:HIGH, with LOW below HIGH"
+            "int:LOW:HIGH, with LOW below HIGH and both finite"
         )
     if kind == "int" and not (low.is_integer() and high.is_integer()):
         raise ConfigError(f"range {values!r} of {name} has ends that are not whole numbers")

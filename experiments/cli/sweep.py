@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,6 +79,9 @@ class Sweep(Settings):
         for name in self.data:
             require(name)
         choices = [plan.parse_values(text) for text in self.set]
+        _require_once("--set", [name for name, _ in choices])
+        for name, options in choices:
+            _require_once(f"--set {name}", [_text(value) for value in options])
         columns: list[Column] = []
         swept_values: list[Any] = []
         refused: dict[str, str] = {}
@@ -112,6 +116,13 @@ class Sweep(Settings):
             swept=swept,
         )
         return sweep, refused
+
+
+def _require_once(what: str, texts: Sequence[str]) -> None:
+    """Raise `ConfigError` where one of `texts` stands twice: its runs would count as others."""
+    for text in texts:
+        if list(texts).count(text) > 1:
+            raise ConfigError(f"{what} has {text} twice; give it once")
 
 
 def _text(value: Any) -> str:

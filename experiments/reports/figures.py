@@ -148,7 +148,7 @@ def by_label(
     those whose y is no number in one of them are left out, and x is the mean over them."""
     panels: dict[str, dict[str, Curve]] = {}
     for label, records in rows.items():
-        panel, line = label.split(", ", 1)
+        panel, _, line = label.partition(", ")
         values = np.array([y(record) for record in records])
         kept = np.isfinite(values).all(0)
         where = np.array([x(record) for record in records]).mean(0)

@@ -55,9 +55,12 @@ class Job(ABC):
         """The description in config.json. Raises `CheckpointError` if it is not of this kind."""
         values = folders.description(self.folder)
         if self.kind not in values:
-            raise CheckpointError(
-                f"{self.folder} holds no {self.title}: there is no config.json of one in it"
+            why = (
+                "its config.json is of something else"
+                if values
+                else "there is no config.json in it"
             )
+            raise CheckpointError(f"{self.folder} holds no {self.title}: {why}")
         return values
 
     def describe(self, values: dict[str, Any]) -> None:

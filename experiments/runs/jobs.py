@@ -21,7 +21,8 @@ def job_in(folder: Path) -> Job:
     for cls in KINDS:
         if cls.kind in values:
             return cls(folder)
-    raise CheckpointError(f"{folder} holds no run: there is no config.json of one in it")
+    why = "its config.json is of something else" if values else "there is no config.json in it"
+    raise CheckpointError(f"{folder} holds no run: {why}")
 
 
 def resume(folder: Path, *, quiet: bool = False) -> dict[str, Any]:

@@ -144,6 +144,9 @@ def run_all(
         except KeyboardInterrupt:
             launcher.stop([h for h in queue.running.values() if h is not ELSEWHERE])
             raise Interrupted("stopped; every run is saved: the same command continues") from None
+        except Exception:  # of `on_finished`, say: no job goes on unwatched
+            launcher.stop([h for h in queue.running.values() if h is not ELSEWHERE])
+            raise
         finally:
             signal.signal(signal.SIGTERM, handler)
             if isinstance(where, int):

@@ -5,7 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from experiments.settings import (
     merge,
     preset,
 )
+from experiments.tables import keys
+from experiments.tables.keys import FINAL_EPISODES
 from mbrl import config as configs
-from mbrl.config import Count, CountOrZero, Names, Positive, Seeds, Settings, Share
 from mbrl.data.cards import cards_dir
 from mbrl.data.loading import recipe_version, require
 from mbrl.errors import ConfigError, unknown_name
@@ -28,11 +29,6 @@ from mbrl.policy_gradient import RECIPES
 from mbrl.precision import PRECISIONS, MatmulPrecision
 
 TABLES = Path(__file__).parent / "definitions"
-FINAL_EPISODES = 100  # of the last evaluation, unless a table says otherwise
-KEYS = {"title", "note", "datasets", "algorithms", "columns", "seeds", "steps", "fqe_steps"}
-KEYS |= {"blocks", "sweep", "study", "rows", "settings", "metrics", "published", "reference"}
-KEYS |= {"conclusions", "cell_seconds", "final_episodes", "holdout", "until_flat"}
-KEYS |= {"matmul_precision"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,10 @@ class Column:
     algorithm: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     matmul_precision: MatmulPrecision | None = None  # None: the row's
+
+    @property
+    def folder(self) -> str:
+        return file_name(self.label.replace("/", "-").replace(" ", "-"))
 
 
 def file_name(text: str) -> str:
@@ -84,6 +84,11 @@ class Block:
     columns: tuple[Column, ...]
     seeds: tuple[int, ...]
     study: str | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is asked of a study."""
+        return tuple(column.label for column in self.columns) if self.study else ()
 
 
 @dataclass(frozen=True)
@@ -135,14 +140,13 @@ class Plan:
     def cells(self, block: Block) -> Iterator[Cell]:
         """Cells of a block, seed by seed, so that an unfinished table has whole seeds."""
         places = [(row, column) for row in block.rows for column in block.columns]
-        keys = [] if block.study else [self._key(row, column) for row, column in places]
+        of_runs = [] if block.study else [self._key(row, column) for row, column in places]
         for seed in block.seeds:
             if block.study is not None:
                 yield from (self._measurement(block.study, row, seed) for row in block.rows)
                 continue
-            for (row, column), key in zip(places, keys, strict=True):
-                name = file_name(column.label.replace("/", "-").replace(" ", "-"))
-                path = Path(name) / row.folder / f"{seed}.json"
+            for (row, column), key in zip(places, of_runs, strict=True):
+                path = Path(column.folder) / row.folder / f"{seed}.json"
                 yield Cell(row, column, seed, key | {"seed": seed}, path)
 
     def _key(self, row: Row, column: Column) -> dict[str, Any]:
@@ -245,42 +249,8 @@ def published_file(name: str) -> Path:
     return file
 
 
-@dataclass(frozen=True)
-class _Common(Settings):
-    """Keys of a table or block whose values are checked by their kind alone."""
-
-    seeds: Seeds
-    datasets: Names = ("none",)
-    algorithms: Names = ("none",)
-    published: tuple[str, ...] = ()
-    conclusions: tuple[str, ...] = ()
-    steps: Count | None = None
-    fqe_steps: CountOrZero = 0
-    cell_seconds: Positive | None = None
-    final_episodes: Count = FINAL_EPISODES
-    holdout: Share = 0.0
-
-
-def _check_kinds(values: dict[str, Any]) -> None:
-    """Raise `ConfigError` for a value of another kind or range than its key takes."""
-    names = {f.name for f in fields(_Common)}
-    given = {k: v for k, v in values.items() if k in names}
-    text = {"datasets", "algorithms", "published", "conclusions"}
-    for name in text & given.keys():
-        if not isinstance(given[name], list) or not all(isinstance(n, str) for n in given[name]):
-            raise ConfigError(f'{name} is {given[name]!r}; give a list of names: ["..."]')
-    configs.from_dict(_Common, given)
-
-
 def _plan(name: str, values: dict[str, Any]) -> Plan:
-    for key in values:
-        if key not in KEYS:
-            raise unknown_name("key", key, sorted(KEYS))
-    if "seeds" not in values:
-        raise ConfigError("seeds is missing; give a list such as seeds = [0, 1, 2]")
-    _check_kinds(values)
-    for block in values.get("blocks", []):
-        _check_kinds({"seeds": [0]} | block)
+    keys.check(values)
     for published in values.get("published", ()):
         published_file(published)
     blocks = _study_blocks(values) if "study" in values else _run_blocks(values)
@@ -374,10 +344,10 @@ def _run_blocks(values: dict[str, Any]) -> list[Block]:
             require(row.data)
             for column in block.columns:
                 cell = replace(row, seconds=None), column
-                if known.setdefault((row.folder, file_name(column.label)), cell) != cell:
+                if known.setdefault((row.folder, column.folder), cell) != cell:
                     raise ConfigError(
-                        f"two blocks have {column.label!r} on {row.label!r} with other settings, "
-                        "and one place for its records; give one of the columns another label"
+                        f"two columns with other settings have one place, {column.folder!r}, for "
+                        f"their records on {row.label!r}; give {column.label!r} another label"
                     )
     return blocks
 

@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from experiments.tables import records
 from experiments.tables.plan import Block, Column, Plan, Row, published_file
 from mbrl import statistics
-from mbrl.errors import ConfigError
+from mbrl.errors import unknown_name
 from mbrl.statistics import Interval
 
 
@@ -64,10 +65,13 @@ class BlockSummary:
         return [np.array(getattr(self.entry(row, column), kind)) for row in self.block.rows]
 
     def complete(self, column: Column) -> bool:
-        """Whether every row has at least one finished seed with a score; runs on data whose task is
-        not known have none."""
-        last = (self.entry(row, column).last for row in self.block.rows)
-        return all(len(scores) > 0 and not np.isnan(scores).all() for scores in last)
+        """Whether every row has at least one finished seed with a score, and all are of one kind:
+        the values of data whose task is not known do not mix with scores."""
+        entries = [self.entry(row, column) for row in self.block.rows]
+        kinds = {records.estimated(r) for e in entries for r in e.records if "steps" in r}
+        last = (entry.last for entry in entries)
+        known = all(len(scores) > 0 and not np.isnan(scores).all() for scores in last)
+        return known and len(kinds) < 2
 
 
 def records_of(block: BlockSummary) -> dict[str, list[dict[str, Any]]]:
@@ -141,17 +145,20 @@ def _add_values(
 ) -> None:
     if record is None:
         return
+    require_metrics(block.metrics, record)
     for column in block.columns:
         entry = entries[row.label, column.label]
-        if column.label not in record["values"]:
-            raise ConfigError(
-                f"the study measured {', '.join(record['values'])}; the table asks for "
-                f"{column.label!r}"
-            )
         entry.seeds.append(seed)
         entry.last.append(record["values"][column.label])
         entry.seconds.append(record["seconds"])
         entry.records.append(record)
+
+
+def require_metrics(metrics: Sequence[str], record: dict[str, Any]) -> None:
+    """Raise `ConfigError` for a metric that the study of the record did not measure."""
+    for name in metrics:
+        if name not in record.get("values", metrics):
+            raise unknown_name("metric of the study", name, record["values"])
 
 
 def published(name: str, letter: str) -> dict[tuple[str, str], Published]:

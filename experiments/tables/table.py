@@ -28,9 +28,10 @@ def show(table: Plan, home: Path, console: Console) -> None:
     """Write the table from the records under `home`, and print it."""
     results = summary.collect(table, home, *fingerprints(all_cells(table)))
     home.mkdir(parents=True, exist_ok=True)
+    written = render.write(results, home)  # first, whatever becomes of the figures
     figures = unchanged(home, lambda: table_figures.draw(results, home))
     (home / "table.html").write_text(page.html(results, figures))
-    written = [*render.write(results, home), home / "table.html", *figures]
+    written += [home / "table.html", *figures]
     console.print(render.markdown(results), markup=False, highlight=False, soft_wrap=True)
     console.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)
 
@@ -107,7 +108,10 @@ def finish(
     def write_record(folder: Path) -> None:
         if folder in cell_of:
             cell = cell_of[folder]
-            records.write(home / cell.path, cell.key, folder)
+            record = records.write(home / cell.path, cell.key, folder)
+            summary.require_metrics(metrics_of[cell.path], record)  # before others are begun
+
+    metrics_of = {c.path: b.metrics for b in table.blocks for c in table.cells(b)}
 
     failed = pool.run_all(jobs.in_order(cell_of), launcher, table.name, write_record)
     for broken, text in (failed | refused).items():

@@ -1,6 +1,7 @@
 """The verb `plot`: curves of runs, and what cannot be drawn."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,12 @@ def test_what_cannot_be_drawn(runs: list[Path], tmp_path: Path, capsys) -> None:
     other = runs[0].parent / "." / runs[0].name / ".." / runs[0].name
     assert main(["plot", str(runs[0]), str(other)]) == 2
     assert "more than once" in capsys.readouterr().err
+    twin = tmp_path / "twin"
+    shutil.copytree(runs[0], twin)
+    assert main(["plot", str(runs[0]), str(twin)]) == 2
+    assert "have the same settings and seed 0" in " ".join(capsys.readouterr().err.split())
+    assert main(["plot", str(runs[0]), "--out", str(tmp_path / "x.csv")]) == 2
+    assert "name a picture" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
     assert main(["report"]) == 2

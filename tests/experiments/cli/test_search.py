@@ -1,17 +1,21 @@
 """The verb `search`: ranges, trials that are continued, and spaces."""
 
 import csv
+import dataclasses
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from experiments.__main__ import main
 from experiments.cli import search
 from experiments.runs import launchers
 from experiments.settings import build_config
 from experiments.tables import records
+from mbrl import data
 from mbrl.errors import ConfigError
+from mbrl.types import Dataset
 from tests.experiments.tables.test_table import Here
 from world_models.disagreement import MEASURES
 
@@ -223,3 +227,48 @@ def test_a_misspelt_hyperparameter_costs_no_trial(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=text):
             search.Search("bc", "pendulum/medium", (names,), out=tmp_path / "found").main()
     assert not (tmp_path / "found").exists()
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_further_trials_are_other_trials(sampler: str, tmp_path: Path) -> None:
+    """Those of one call alike, whenever it is made."""
+    pytest.importorskip("optuna")
+
+    def asked(out: Path, calls: list[int], seed: int = 0) -> list[float]:
+        values = []
+        for count in calls:
+            command = search.Search(
+                "bc", "pendulum/expert", ("learning_rate=0:1",), sampler=sampler,
+                sampler_seed=seed, out=out,
+            )  # fmt: skip
+            study = command._study()
+            for _ in range(count):
+                trial = study.ask()
+                values.append(trial.suggest_float("learning_rate", 0, 1))
+                study.tell(trial, values[-1])
+        return values
+
+    first = asked(tmp_path / "a", [2, 2, 2])
+    assert len(set(first)) == 6
+    assert asked(tmp_path / "b", [2, 2, 2]) == first
+    assert asked(tmp_path / "c", [3])[:2] == first[:2]
+    assert not set(asked(tmp_path / "d", [2, 2], seed=1)) & set(first)
+
+
+def test_data_that_cannot_be_searched_cost_no_trial(
+    pendulum: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna")
+    options = ["--hyperparameter", "learning_rate=0.1:1", "--steps", "10", "--trials", "1"]
+    broken = tmp_path / "bad.npz"
+    broken.write_bytes(b"none")
+    out = ["--out", str(tmp_path / "out")]
+    assert main(["search", "bc", str(broken), *options, *out]) == 2
+    assert "bad.npz" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    own = tmp_path / "own.npz"
+    spec = dataclasses.replace(pendulum.spec, task="own", reference_returns=None)
+    data.save_npz(dataclasses.replace(pendulum, spec=spec), own)
+    assert main(["search", "bc", str(own), *options, *out, "--objective", "score"]) == 2
+    assert "names no task that scores could come from" in capsys.readouterr().err
+    assert main(["search", "bc", "pendulum/expert", *options, "--out", str(tmp_path / "a?b")]) == 2
+    assert "has a question mark" in capsys.readouterr().err

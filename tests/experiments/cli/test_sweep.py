@@ -85,3 +85,27 @@ def test_a_sweep_over_data_without_a_task_has_a_table_too(
     assert sweep.main([*options, "--steps", "5", "--out", str(tmp_path / "s")]) == 0
     assert "--fqe-steps 2500 gives estimates" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "s" / "table.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (["learning_rate=0.001,0.001"], "--set learning_rate has 0.001 twice"),
+        (["learning_rate=0.001", "learning_rate=0.01"], "--set has learning_rate twice"),
+    ],
+)
+def test_a_run_counts_once(settings: list[str], text: str, tmp_path: Path) -> None:
+    command = sweep.Sweep(("bc",), ("pendulum/expert",), set=tuple(settings), out=tmp_path)
+    with pytest.raises(ConfigError, match=text):
+        command._plan()
+
+
+def test_values_and_scores_have_no_mean(pendulum, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
+    spec = dataclasses.replace(pendulum.spec, task="Kitchen-v0", reference_returns=None)
+    save_npz(dataclasses.replace(pendulum, spec=spec), tmp_path / "kitchen.npz")
+    options = ["--algorithms", "bc", "--data", str(tmp_path / "kitchen.npz"), "pendulum/expert"]
+    options += ["--steps", "5", "--fqe-steps", "5", "--seeds", "0", "--out", str(tmp_path / "s")]
+    assert sweep.main(options) == 0
+    page = (tmp_path / "s" / "table.md").read_text()
+    assert "| pendulum/expert | " in page and "over all datasets" not in page

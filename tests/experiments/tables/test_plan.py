@@ -21,16 +21,34 @@ from tests.experiments.tables.small_table import SMALL
         ("pendulum/expert", "pendulum/exprt", "exprt"),
         ('"bc wide"', '"bc"', "same label"),
         ("hidden = [16]", "hiden = [16]", "hiden"),
-        ('title = "Twice"\ndatasets', 'title = "Twice"\ndataset', "'Twice' needs datasets"),
-        ("steps = 20", 'steps = "20"', "steps is '20' .str., expected int"),
+        (
+            'title = "Twice"\ndatasets',
+            'title = "Twice"\ndataset',
+            "key of a block 'dataset': did you mean 'datasets'",
+        ),
+        ("steps = 20", 'steps = "20"', "steps of a table is '20', a text; give a whole"),
         ("steps = 20", "steps = 20\ncell_seconds = -5", "cell_seconds is -5"),
         ("steps = 20", 'steps = 20\npublished = ["corll"]', "did you mean 'corl'"),
-        ("steps = 20", 'steps = 20\npublished = "corl"', "published is 'corl'; give a list"),
-        ("seeds = [0, 1]", "seeds = 2", "seeds is 2; give a list"),
+        (
+            "steps = 20",
+            'steps = 20\npublished = "corl"',
+            "published of a table is 'corl', a text; give a list",
+        ),
+        ("seeds = [0, 1]", "seeds = 2", "seeds of a table is 2, a whole number; give a list"),
         ("seeds = [0, 1]", "seeds = [0, 0]", "seeds has 0 twice"),
         ("seeds = [0, 1]", "seeds = [-1]", "seeds is .*each must be at least 0"),
         ("seeds = [0, 1]", "seeds = [0.5]", "seeds is .*whole number"),
-        ('algorithm = "bc"', 'algorithmus = "bc"', "lacks 'algorithm'"),
+        ('algorithm = "bc"', 'algorithmus = "bc"', "key of a column 'algorithmus'"),
+        ("config = {", "configs = {", "key of a column 'configs': did you mean 'config'"),
+        ('algorithm = "bc",', 'algorithm = "bc", steps = 40,', "key of a column 'steps'"),
+        ("steps = 40", "step = 40", "key of a block 'step'"),
+        ("steps = 20", 'steps = 20\nmetrics = ["last"]', "key of a table 'metrics'"),
+        ('"bc wide"', "3", "label of a column is 3, a whole number; give a text"),
+        ("config = { hidden = [16] }", 'config = "x"', "config of a column is 'x'"),
+        ('title = "Small"', "title = 3", "title of a table is 3"),
+        ("fqe_steps = 10", 'sweep = "eta"', "sweep of a table is 'eta', a text; give a table"),
+        ("columns = [", 'columns = ["bc", ', "a column is 'bc', a text; give a table of keys"),
+        ('"bc wide"', '"b/c", algorithm = "bc" }, { label = "b c"', "one place, 'b-c'"),
     ],
 )
 def test_mistakes_in_a_file_are_named(old: str, new: str, message: str, tmp_path: Path) -> None:
@@ -87,7 +105,7 @@ def test_two_blocks_do_not_share_a_place_for_other_settings(change: str, tmp_pat
     file.write_text(SMALL + block)
     plan.load(str(file))  # the same cells twice
     file.write_text(SMALL + block + (columns if change == "columns" else change) + "\n")
-    with pytest.raises(ConfigError, match="two blocks have 'bc' on 'pendulum/expert'"):
+    with pytest.raises(ConfigError, match="one place, 'bc', for their records on"):
         plan.load(str(file))
 
 
@@ -154,3 +172,29 @@ def test_a_study_is_made_again_for_a_newer_version_of_its_algorithm(
         assert cell.key == before[cell.path] | ({"algorithms": {"lift": 3}} if newer else {})
     several = {"algorithms": ["lift", "bc", "squarecb"]}
     assert plan.algorithm_versions(several) == {"algorithms": {"lift": 3}}
+
+
+STUDY = """
+study = "solver_orders"
+metrics = ["order"]
+seeds = [0]
+rows = [{ label = "one" }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('["order"]', '"order"', "metrics of a table of a study is 'order'"),
+        ("rows = [", "rows = [1, ", "a row is 1; give a label and settings"),
+        ("seeds = [0]", 'seeds = [0]\ndatasets = ["pendulum/expert"]', "'datasets'"),
+        ("rows = ", '[[blocks]]\ntitle = "a"\nsetting = {}\nrows = ', "block 'setting': did you"),
+    ],
+)
+def test_mistakes_in_a_table_of_a_study(old: str, new: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY)
+    assert len(table.all_cells(plan.load(str(file)))) == 1
+    file.write_text(STUDY.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=f"(?s){message}"):
+        plan.load(str(file))

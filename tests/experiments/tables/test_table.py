@@ -171,6 +171,20 @@ def test_a_run_that_diverges_is_recorded_as_such(tmp_path: Path) -> None:
     assert table.check(wild, home, [c for c in cells if c.seed == 0], 2, Failing(), console) == 0
 
 
+def test_a_metric_that_is_not_measured_is_told_by_the_first_cell(tmp_path: Path) -> None:
+    text = 'study = "solver_orders"\nmetrics = ["ordr"]\nseeds = [0, 1]\nrows = [{ label = "one" }]'
+    (tmp_path / "orders.toml").write_text(text)
+    orders, home = plan.load(str(tmp_path / "orders.toml")), tmp_path / "records"
+    with pytest.raises(ConfigError, match="metric of the study 'ordr': did you mean 'order'"):
+        finish(orders, tmp_path)
+    assert len(list(home.rglob("*.json"))) == 1  # whose numbers are kept
+    (tmp_path / "orders.toml").write_text(text.replace("ordr", "order"))
+    orders = plan.load(str(tmp_path / "orders.toml"))
+    finish(orders, tmp_path)
+    table.show(orders, home, Console(quiet=True))  # a label without a comma has a figure, too
+    assert "| one | " in (home / "table.md").read_text() and list(home.glob("*.png"))
+
+
 @pytest.mark.parametrize(
     ("name", "command"),
     [
