@@ -14,6 +14,7 @@ import torch
 from algorithms.language.adapters.tensors import advantages
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe
+from mbrl.policy_gradient.axes.selection import Finished
 
 Groups = list[np.ndarray]
 
@@ -22,8 +23,13 @@ def estimator(name: str) -> Callable[..., tuple[Groups, Groups]]:
     """A function for `register_rllm_adv_estimator`: from the rewards of every group's answers, one
     array a group, to their advantages. Lengths are those of the answers' tokens where rLLM gives
     its `traj_groups`, else 1. Raises `ConfigError` for a recipe whose advantages differ between
-    the tokens of an answer, or that needs more than rewards."""
+    the tokens of an answer, or that needs more than rewards, such as which answers were cut off."""
     chosen = recipe(name)
+    if any(isinstance(option, Finished) for option in chosen.selection):
+        raise ConfigError(
+            f"recipe {name} leaves out answers that were cut off, and rLLM's hook does not tell "
+            "which; take another recipe"
+        )
 
     def advantage(
         rewards: Groups, algorithm_config: Any = None, traj_groups: Any = None, **others: Any

@@ -32,9 +32,11 @@ def advantages(
     """Advantages [B, T] of the tokens of B answers, and their weights [B, T]: 0 where the recipe
     does not train. Advantages are 0 there and outside the mask.
 
-    `reward` [B] of answers, or [B, T] of tokens; `mask` [B, T]: 1 where the policy chose the token,
-    else 0 (an answer without any is left out, its reward too); `prompt` [B]: which answers share a
-    prompt (any ids; None: each answer has its own); `truncated` [B]: whether an answer was cut off;
+    `reward` [B] of answers, or [B, T] of tokens (at a token that the policy did not choose, a
+    tool's say, it counts at the answer's token before); `mask` [B, T]: 1 where the policy chose the
+    token, else 0 (an answer without any is left out, its reward too); `prompt` [B]: which answers
+    share a prompt (any ids, or the prompts' own tokens; None: each answer has its own); `truncated`
+    [B]: whether an answer was cut off;
     `fields`: what else the recipe reads, each [B, T], by the names in `recipe.needs`, such as
     `log_probs.old` or `segments.turn`.
 
@@ -70,10 +72,10 @@ def loss(
 ) -> tuple[Tensor, Metrics]:
     """The loss, a scalar with gradients in `log_prob` [B, T], and what it measured.
 
-    `advantage` and `weight` [B, T] are those of `advantages` (no weight: all of the mask; an
-    advantage [B] counts for all tokens); `old` are log-probs [B, T] of the policy that sampled
-    (None: the current one), `reference` those of the reference policy, `entropy` [B, T] that of the
-    current policy. The others are as for `advantages`.
+    `advantage` and `weight` [B, T] are those of `advantages` (no weight: all of the mask; one of
+    shape [B] counts for all tokens of an answer); `old` are log-probs [B, T] of the policy that
+    sampled (None: the current one), `reference` those of the reference policy, `entropy` [B, T]
+    that of the current policy. The others are as for `advantages`.
 
     Raises `ConfigError` that names what the recipe needs and is not there, or has another shape.
     """
@@ -90,15 +92,29 @@ def loss(
             f"recipe {recipe.name} needs the current policy's entropy; give `entropy`"
         )
     require(recipe, of_loss(recipe), t)
-    if advantage.ndim == 1:
-        advantage = advantage[:, None].expand(t.mask.shape)
-    kept = t.mask.to(log_prob.dtype) if weight is None else weight * t.mask
+    advantage = of_tokens("advantage", advantage, t.mask)
+    kept = t.mask.to(log_prob.dtype)
+    if weight is not None:
+        kept = of_tokens("weight", weight, t.mask) * t.mask
     advantage = torch.where(t.mask, advantage, torch.zeros_like(advantage))
     return objective(recipe, log_prob, t, Estimate(advantage, kept), entropy)
 
 
 def by_name(recipe: Recipe | str) -> Recipe:
     return recipe_called(recipe) if isinstance(recipe, str) else recipe
+
+
+def of_tokens(name: str, value: Tensor, mask: Tensor) -> Tensor:
+    """`value` [B], [B, 1] or [B, T] as one of every token [B, T]."""
+    rows = len(mask)
+    if value.shape in ((rows,), (rows, 1)):
+        return value.reshape(rows, 1).expand(mask.shape)
+    if value.shape != mask.shape:
+        raise ConfigError(
+            f"{name} is {tuple(value.shape)} and mask {tuple(mask.shape)}; give one number for "
+            "every token or for every answer"
+        )
+    return value
 
 
 def trajectories(
@@ -109,8 +125,12 @@ def trajectories(
     fields: Fields | None,
 ) -> Trajectories:
     """Answers in this library's words; a reward [B] is that of an answer's last token."""
-    if mask.ndim != 2:
-        raise ConfigError(f"mask is {tuple(mask.shape)}; give one number for every token, [B, T]")
+    mask = torch.as_tensor(mask)
+    if mask.ndim != 2 or len(mask) == 0:
+        raise ConfigError(
+            f"mask is {tuple(mask.shape)}; give one number for every token, [B, T], of one answer "
+            "or more"
+        )
     if not bool(((mask == 0) | (mask == 1)).all()):
         raise ConfigError("mask has numbers other than 0 and 1; 1 marks the tokens of the answer")
     mask = mask.bool()
@@ -119,13 +139,15 @@ def trajectories(
     reward = numbers(reward)
     if reward.shape == (rows,):
         reward = torch.where(last, reward[:, None], torch.zeros_like(reward)[:, None])
+    elif reward.shape == mask.shape:
+        reward = at_answers(reward, mask)
     if prompt is not None and len(prompt) != rows:
         raise ConfigError(f"{len(prompt)} prompts are given for {rows} answers")
-    if truncated is not None and truncated.shape != (rows,):
+    cut = mask.new_zeros(rows) if truncated is None else torch.as_tensor(truncated).to(mask)
+    if cut.shape != (rows,):
         raise ConfigError(
-            f"truncated is {tuple(truncated.shape)}; give one flag for each of the {rows} answers"
+            f"truncated is {tuple(cut.shape)}; give one flag for each of the {rows} answers"
         )
-    cut = mask.new_zeros(rows) if truncated is None else truncated.bool()
     empty = reward.new_zeros(rows, steps, 0)
     group = numbered(range(rows) if prompt is None else prompt).to(mask.device)
     t = Trajectories(
@@ -155,6 +177,16 @@ def numbers(reward: Tensor | Sequence[float]) -> Tensor:
     return reward
 
 
+def at_answers(reward: Tensor, mask: Tensor) -> Tensor:
+    """Rewards [B, T] with those outside the mask moved to the answer's token before, or to its
+    first; a trainer may put an answer's reward behind a tool's text."""
+    places = torch.arange(mask.shape[1], device=mask.device)
+    before = torch.where(mask, places, -1).cummax(1).values
+    first = mask.int().argmax(1, keepdim=True)
+    place = torch.where(before < 0, first, before)
+    return torch.zeros_like(reward).scatter_add(1, place, reward) * mask.any(1, keepdim=True)
+
+
 def rows_differ(t: Trajectories) -> bool:
     """Whether answers have different rewards."""
     total = t.reward.sum(1)
@@ -171,7 +203,8 @@ def numbered(ids: Iterable[Hashable] | Tensor) -> Tensor:
     """Ids of any kind [B] as integers from 0 in the order in which they first come."""
     known: dict[Hashable, int] = {}
     values = ids.tolist() if isinstance(ids, Tensor) else ids
-    values = [v.item() if isinstance(v, Tensor) and v.ndim == 0 else v for v in values]
+    values = [v.tolist() if isinstance(v, Tensor) else v for v in values]
+    values = [tuple(v) if isinstance(v, list) else v for v in values]
     return torch.tensor([known.setdefault(i, len(known)) for i in values], dtype=torch.int64)
 
 

@@ -73,6 +73,7 @@ class RecipeMethods(Methods):
         output["advantages"] = advantage[rows, :steps]
         output["recipe_weight"] = weight[rows, :steps]
         output["recipe_prompt"] = prompt[rows]
+        output["recipe_scored"] = scored[rows]
         return output
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -82,11 +83,12 @@ class RecipeMethods(Methods):
             model, ids, attention, inputs["completion_ids"].shape[1],
             compute_entropy=True, compute_aux_loss=self.aux_loss_enabled,
         )  # fmt: skip
+        scored = trained_tokens(inputs) * inputs["recipe_scored"][:, None]
         value, metrics = loss(
             self.recipe,
             log_prob,
             inputs["advantages"],
-            trained_tokens(inputs),
+            scored,
             old=inputs.get("old_per_token_logps"),
             weight=inputs["recipe_weight"],
             reference=inputs.get("ref_per_token_logps"),

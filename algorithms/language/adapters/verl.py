@@ -18,6 +18,7 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES, Recipe, recipe
 from mbrl.policy_gradient.axes.aggregation import SequenceMean, SequenceSum, TokenMean
 from mbrl.policy_gradient.axes.regulariser import KL, EntropyBonus
+from mbrl.policy_gradient.axes.selection import Finished
 
 PREFIX = "longreach_"
 AT_ADVANTAGES, AT_LOSS = {"groups.prompt"}, {"log_probs.old"}  # what the hooks are given
@@ -84,6 +85,8 @@ def _reason(chosen: Recipe) -> str | None:
         return f"is for {', '.join(map(str, chosen.requirements))}, which verl does not make"
     if not isinstance(chosen.aggregation, TokenMean | SequenceMean | SequenceSum):
         return f"takes the {chosen.aggregation.formula()}, which verl's micro-batches do not keep"
+    if any(isinstance(option, Finished) for option in chosen.selection):
+        return "leaves out answers that were cut off, and verl does not tell its hooks which"
     if bare.removes:
         return "leaves answers out of its means, and verl's hooks do not tell the loss which"
     if bare.needs_entropy:

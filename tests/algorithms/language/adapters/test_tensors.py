@@ -76,6 +76,38 @@ def test_a_truncated_answer_is_left_out_where_a_recipe_says_so() -> None:
     assert weight[:2].all() and not weight[2].any()
 
 
+@pytest.mark.parametrize("name", ["grpo", "rloo", "dr_grpo"])
+def test_a_reward_behind_an_answer_is_the_answers(name: str) -> None:
+    """On a tool's token after it, before it, or between two of its turns."""
+    mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1]])
+    reward = torch.tensor([[0, 0, 0, 1.0], [0, 0, 0, 0.25], [0.5, 0, 0.125, 0]])
+    wanted = advantages(recipe(name), torch.tensor([1.0, 0.25, 0.625]), mask, [0, 0, 0])
+    for ours, theirs in zip(advantages(recipe(name), reward, mask, [0, 0, 0]), wanted, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_numbers_of_answers_are_no_numbers_of_tokens() -> None:
+    """As many answers as tokens: a weight [B] would be taken for one of every step."""
+    log_prob, mask = torch.full((2, 2), -1.0), torch.ones(2, 2)
+    advantage, weight = torch.tensor([1.0, -1.0]), torch.tensor([1.0, 0.0])
+    first = loss("rloo", log_prob, advantage, mask, weight=weight)[0]
+    assert first == loss("rloo", log_prob, advantage, mask, weight=weight[:, None])[0] != 0
+    each = weight[:, None].expand(2, 2)
+    assert first == loss("rloo", log_prob, advantage[:, None].expand(2, 2), mask, weight=each)[0]
+    with pytest.raises(ConfigError, match=r"weight is \(3,\) and mask \(2, 2\)"):
+        loss("rloo", log_prob, advantage, mask, weight=torch.ones(3))
+
+
+def test_lists_are_taken_and_no_answers_refused() -> None:
+    reward, mask, tokens = [1.0, 0.0, 1.0], [[1, 1], [1, 0], [1, 1]], [[5, 6], [5, 6], [7, 8]]
+    wanted = advantages("rloo", torch.tensor(reward), torch.tensor(mask), ["a", "a", "b"])
+    for prompt in (tokens, torch.tensor(tokens)):
+        made = advantages("rloo", reward, mask, prompt, truncated=[False, True, False])
+        assert torch.equal(made[0], wanted[0])
+    with pytest.raises(ConfigError, match=r"mask is \(0, 3\).*one answer or more"):
+        advantages("rloo", torch.zeros(0), torch.zeros(0, 3))
+
+
 def test_what_is_missing_is_named() -> None:
     reward, mask = torch.zeros(2), torch.ones(2, 3)
     with pytest.raises(ConfigError, match=r"ppo needs signals.value.*a critic"):

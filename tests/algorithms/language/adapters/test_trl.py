@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from algorithms.language.adapters import loss
 from algorithms.language.adapters import trl as adapter
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe, recipe
@@ -159,14 +160,27 @@ def test_a_reference_is_the_model_without_its_adapter(tmp_path: Path) -> None:
         trainer(tmp_path, recipe="gspo", beta=0.1, peft_config=config)
 
 
-def test_an_answer_without_a_score_is_left_out(tmp_path: Path) -> None:
+def test_an_answer_without_a_score_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every mean: the loss does not see its tokens."""
+    seen: list[torch.Tensor] = []
+
+    def spy(recipe: Any, log_prob: Any, advantage: Any, mask: Any, **others: Any) -> Any:
+        seen.append(mask.any(1))
+        return loss(recipe, log_prob, advantage, mask, **others)
+
+    monkeypatch.setattr(adapter, "loss", spy)
+
     def some(completions: list[str], **others: Any) -> list[float | None]:
         scores = share_of_a(completions)
         return [None if i % 8 == 0 else s for i, s in enumerate(scores)]
 
     ours = trainer(tmp_path, recipe="rloo", reward=some, max_steps=1)
     ours.train()
-    assert ours.state.log_history[0]["policy/kept"] == pytest.approx(7 / 8, abs=0.05)
+    rows = torch.cat(seen)
+    assert len(rows) >= 8 and int(rows.sum()) == len(rows) * 7 // 8
+    assert ours.state.log_history[0]["policy/kept"] == 1.0
 
 
 def test_settings_that_would_not_count_are_refused(tmp_path: Path) -> None:
