@@ -56,6 +56,11 @@ class ModelConfig(Settings):
                 f"lora_alpha is {self.lora_alpha} and lora_targets {self.lora_targets}, and lora "
                 "is 0; give lora a rank, or leave both out"
             )
+        if self.path is not None and self.transformer != TransformerConfig():
+            raise ConfigError(
+                f"transformer is {self.transformer}, and the model of path {self.path} has its own "
+                "sizes; leave one of the two out"
+            )
         if self.path is None and (self.opening, self.end) != (None, None):
             raise ConfigError(
                 f"opening is {self.opening!r} and end {self.end!r}; these are for models from a "

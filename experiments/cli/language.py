@@ -1,5 +1,6 @@
 """The verb `language`: language models on text tasks."""
 
+import contextlib
 import dataclasses
 import random
 from dataclasses import dataclass
@@ -95,8 +96,12 @@ def run_main(arguments: list[str]) -> int:
     find_recipe(name)
     if any(option.split("=")[0] == "--recipe" for option in options):
         raise ConfigError(f"two recipes, {name} and that of --recipe; leave out --recipe")
-    # The recipe comes in last: with the defaults alone (their task, no scheduler) it may not fit.
-    command = parse_run(ROUNDS, LanguageConfig(), name, f"run {name}", options)
+    # With the defaults alone (their task, no scheduler) the recipe may not fit: then it comes in
+    # last.
+    first = LanguageConfig()
+    with contextlib.suppress(ConfigError):
+        first = dataclasses.replace(first, recipe=name)
+    command = parse_run(ROUNDS, first, name, f"run {name}", options)
     settings, config = command.settings, dataclasses.replace(command.config, recipe=name)
     if settings.workers:
         check_plain(config, "workers", "leave workers at 0")  # before a warm start is trained

@@ -284,7 +284,9 @@ def _numbers(entry: Entry) -> dict[str, object]:
         values |= {"sd": f"{deviation(having):.6g}", "low": f"{around.low:.6g}"}
         values["high"] = f"{around.high:.6g}"
     if entry.best:
-        values |= {"steps": entry.records[0]["key"]["steps"], "best": f"{np.mean(entry.best):.6g}"}
+        values["steps"] = entry.records[0]["key"]["steps"]
+        if not np.isnan(entry.best).any():
+            values["best"] = f"{np.mean(entry.best):.6g}"
         if not np.isnan(entry.selected).any():
             values["selected"] = f"{np.mean(entry.selected):.6g}"
     return values

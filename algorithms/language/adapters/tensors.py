@@ -80,6 +80,8 @@ def loss(
     Raises `ConfigError` that names what the recipe needs and is not there, or has another shape.
     """
     recipe = by_name(recipe)
+    if log_prob.dtype in (torch.bfloat16, torch.float16):
+        log_prob = log_prob.float()  # a ratio near 1 is 1 in half precision
     given = dict(fields or {}) | {"log_probs.old": log_prob.detach() if old is None else old}
     if reference is not None:
         given["log_probs.reference"] = reference

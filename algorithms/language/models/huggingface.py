@@ -70,12 +70,22 @@ class HuggingFace(nn.Module):
         self.size: int = inner.config.vocab_size
         own_forward = getattr(inner, "get_base_model", lambda: inner)().forward  # not peft's
         self.window: int | None = getattr(inner.config, "sliding_window", None)
+        self.longest: int | None = getattr(inner.config, "max_position_embeddings", None)
         self.keeps_columns = "logits_to_keep" in inspect.signature(own_forward).parameters
 
     def train(self, mode: bool = True) -> Self:
         return self
 
+    def require_length(self, count: int) -> None:
+        """Raise `ConfigError` for more tokens than the model has positions for."""
+        if self.longest is not None and count > self.longest:
+            raise ConfigError(
+                f"the model reads at most {self.longest} tokens and a conversation has {count}; "
+                "take shorter prompts or turns (turn_tokens), or a model that reads more"
+            )
+
     def forward(self, tokens: Tensor) -> Tensor:
+        self.require_length(tokens.shape[1])
         logits: Tensor = self.inner(input_ids=tokens, use_cache=False).logits
         return logits
 
@@ -96,11 +106,13 @@ class HuggingFace(nn.Module):
             real, at = torch.ones_like(rest, dtype=torch.bool), columns - start
             logits = self._read(rest, real, cache.select(owner), at)
         else:
+            self.require_length(tokens.shape[1])
             output = self.inner(input_ids=tokens, use_cache=False, logits_to_keep=columns)
             logits = output.logits
         return logits[here[:, columns]]
 
     def features(self, tokens: Tensor) -> Tensor:
+        self.require_length(tokens.shape[1])
         output = self.inner(input_ids=tokens, use_cache=False, output_hidden_states=True)
         last: Tensor = output.hidden_states[-1]
         return last
@@ -137,6 +149,7 @@ class HuggingFace(nn.Module):
         after the columns `keep`, or the last so many, or all (None)."""
         start, stop = cache.used, cache.used + tokens.shape[1]
         positions = (cache.count[:, None] + real.cumsum(1) - 1).clamp_min(0)
+        self.require_length(int(positions.max()) + 1 if positions.numel() else 0)
         cache.real = torch.cat([cache.real, real], 1)
         cache.count = cache.count + real.sum(1)
         at = torch.arange(stop, device=tokens.device)

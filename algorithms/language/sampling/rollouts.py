@@ -1,6 +1,8 @@
 """Whole conversations with tasks, as token sequences for the estimators."""
 
 import dataclasses
+import math
+import numbers
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,7 +161,7 @@ def to_rollouts(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollout
             kept[i, j, : len(ids)] = ids
         for k, ((start, stop), reply) in enumerate(zip(row.spans, row.replies, strict=True)):
             turn[i, start - 1 :] = k
-            reward[i, stop - 2] = reply.reward if k >= row.given else 0.0
+            reward[i, stop - 2] = reward_of(reply, row) if k >= row.given else 0.0
         last = row.spans[-1][1] - 2
         ended = row.replies[-1].done and not row.cut
         terminated[i, last], truncated[i, last] = ended, not ended
@@ -190,6 +192,18 @@ def to_rollouts(rows: Sequence[Conversation], pad: int, like: Tensor) -> Rollout
         tuple(tuple(r.turns) for r in rows),
         tuple(tuple(r.replies) for r in rows),
     )
+
+
+def reward_of(reply: Reply, row: Conversation) -> float:
+    """The reward of a turn. Raises `ConfigError` where a task gave what is no finite number, which
+    would end all learning in silence."""
+    value = reply.reward
+    if not isinstance(value, numbers.Real | np.bool_) or not math.isfinite(value):
+        raise ConfigError(
+            f"the reward of a turn is {value!r}, on the problem {row.problem.prompt!r}; a task's "
+            "rewards are finite numbers"
+        )
+    return float(value)
 
 
 def grouped(rollouts: Rollouts, prompts: Sequence[int]) -> Rollouts:

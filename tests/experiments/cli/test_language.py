@@ -200,6 +200,18 @@ def test_recipes_that_the_defaults_do_not_fit_run(
     assert main([*run, *few]) == 0
 
 
+def test_options_are_checked_for_the_recipe_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`reinforce` learns from single answers, which the default recipe cannot."""
+    monkeypatch.chdir(tmp_path)
+    few = ["--steps=1", "--eval-every=0", *SMALL]
+    assert main(["language", "warm-start", "--until=None", *few]) == 0
+    assert main(["language", "run", "reinforce", "--prompts=4", "--group=1", *few]) == 0
+    assert main(["language", "run", "grpo", "--prompts=4", "--group=1", *few]) == 2
+    assert "recipe grpo compares" in capsys.readouterr().err
+
+
 def test_tasks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["language", "list"]) == 0
     assert "grid_world" in capsys.readouterr().out

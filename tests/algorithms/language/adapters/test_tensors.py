@@ -98,6 +98,17 @@ def test_numbers_of_answers_are_no_numbers_of_tokens() -> None:
         loss("rloo", log_prob, advantage, mask, weight=torch.ones(3))
 
 
+def test_a_loss_of_half_precision_is_summed_in_single() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_prob = (-torch.rand(4, 6, generator=generator)).bfloat16()
+    old = (log_prob.float() + 0.01 * torch.randn(4, 6, generator=generator)).bfloat16()
+    advantage, mask = torch.tensor([1.0, -1.0, 0.5, -0.5]), torch.ones(4, 6)
+    half, metrics = loss("gspo", log_prob, advantage, mask, old=old)
+    whole, single = loss("gspo", log_prob.float(), advantage, mask, old=old.float())
+    assert half.dtype == torch.float32 and torch.allclose(half, whole) and float(half) != 0
+    assert torch.allclose(metrics["policy/ratio_max"], single["policy/ratio_max"])
+
+
 def test_lists_are_taken_and_no_answers_refused() -> None:
     reward, mask, tokens = [1.0, 0.0, 1.0], [[1, 1], [1, 0], [1, 1]], [[5, 6], [5, 6], [7, 8]]
     wanted = advantages("rloo", torch.tensor(reward), torch.tensor(mask), ["a", "a", "b"])

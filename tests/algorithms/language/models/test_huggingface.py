@@ -15,6 +15,7 @@ from algorithms.language import tasks  # noqa: E402
 from algorithms.language.imitation import Imitation, ImitationConfig  # noqa: E402
 from algorithms.language.learner import ModelConfig  # noqa: E402
 from algorithms.language.models import huggingface  # noqa: E402
+from algorithms.language.models.transformer import TransformerConfig  # noqa: E402
 from algorithms.language.models.vocabulary import ALPHABET  # noqa: E402
 from algorithms.language.policy_gradient import (  # noqa: E402
     LanguageConfig,
@@ -142,6 +143,19 @@ def test_a_prompt_that_rows_share_is_read_once_with_the_same_logits_and_gradient
     )
     for mine, other in pairs:
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_longer_than_the_model_reads_is_told(folder: Path) -> None:
+    agent = learner(folder)
+    agent.model.longest = 8
+    tokens = torch.randint(1, 9, (2, 9))
+    for read in (agent.model, agent.model.features):
+        read(tokens[:, :8])
+        with pytest.raises(ConfigError, match="reads at most 8 tokens and a conversation has 9"):
+            read(tokens)
+    cache = agent.model.cache(2, 9)
+    with pytest.raises(ConfigError, match="reads at most 8 tokens"):
+        agent.model.extend(tokens, torch.ones_like(tokens, dtype=torch.bool), cache)
 
 
 def test_lora_takes_its_scale_and_the_layers_that_are_named(folder: Path) -> None:
@@ -282,6 +296,8 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
         ModelConfig(str(tmp_path), lora_alpha=4.0)
     with pytest.raises(ConfigError, match="these are for models from a `path`"):
         ModelConfig(opening="bare")
+    with pytest.raises(ConfigError, match="has its own sizes"):
+        ModelConfig(str(tmp_path), transformer=TransformerConfig(width=32))
     words = tokenizer(False)
     words.eos_token = None
     with pytest.raises(ConfigError, match="no end-of-sequence token"):

@@ -1,5 +1,6 @@
 """Conversations as trajectories, against the conversations read token by token."""
 
+import dataclasses
 import io
 import random
 from collections.abc import Sequence
@@ -31,6 +32,17 @@ def sample(group: int | list[int] = 3, **options: int):
     problems = [task.problem(4, random.Random(i)) for i in range(4)]
     g = torch.Generator().manual_seed(2)
     return roll_out(model, CODEC, task, problems, Sampling(), g, group=group, **options)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), None, "1.0"])
+def test_a_reward_that_is_no_number_is_told(reward: object, monkeypatch) -> None:
+    """It would make every gradient of its round nothing, in silence."""
+    right = Halves.reply
+    monkeypatch.setattr(
+        Halves, "reply", lambda self, p, t: dataclasses.replace(right(self, p, t), reward=reward)
+    )
+    with pytest.raises(ConfigError, match=r"the reward of a turn is .*finite numbers"):
+        sample()
 
 
 def test_positions_are_those_of_the_conversation() -> None:
