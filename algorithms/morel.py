@@ -94,8 +94,10 @@ class HaltingRows(ImaginedRows):
         levels = data_disagreement(self.model, data, MEASURE)
         threshold = halt_threshold(levels, c.threshold_rule, c.threshold)
         reward = data.reward.min() + c.halt_offset
-        if c.halt_forever:
-            reward = reward / (1.0 - c.gamma)
+        if (
+            c.halt_forever
+        ):  # never a prize, as it would be where every step is paid and ends are not
+            reward = reward.clamp_max(0.0) / (1.0 - c.gamma)
         self.halt = torch.stack([threshold.float(), reward.float()])
 
     def rollout_config(self, step: int) -> RolloutConfig:
@@ -129,7 +131,7 @@ class MOReL(Agent[Batch]):
     better than going on; set `halt_forever` there.
     """
 
-    version = 1
+    version = 2
     config: MOReLConfig
     source: HaltingRows
 

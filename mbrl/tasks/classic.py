@@ -74,10 +74,12 @@ class Pendulum:
         return Step(state, self.observe(state), -cost, torch.zeros_like(cost, dtype=torch.bool))
 
     def state_from_obs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Angle in (-pi, pi] and speed; possible where cos^2+sin^2 is 1 and |speed| <= 8."""
+        """Angle in (-pi, pi] and speed; possible where cos^2+sin^2 is 1 and |speed| <= 8. Of a
+        larger speed 8, the nearest, is read."""
         cosine, sine, speed = obs.unbind(-1)
         possible = finite_rows(obs) & on_circle(cosine, sine)
         possible &= speed.abs() <= self.max_speed * (1 + SLACK)
+        speed = speed.clamp(-self.max_speed, self.max_speed)
         return torch.stack([torch.atan2(sine, cosine), speed], dim=-1), possible
 
     def terminates(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:

@@ -95,6 +95,14 @@ def test_morel_halt_for_ever_is_below_every_return(pendulum: Dataset) -> None:
     assert float(ever.source.halt[1]) <= worst + 1e-3 < float(once.source.halt[1])
 
 
+def test_morel_halt_is_no_prize_where_every_step_is_paid(pendulum: Dataset) -> None:
+    """An end pays nothing from there on, so that a least reward of 1 for ever would be the most."""
+    paid = replace(pendulum.transitions, reward=torch.ones_like(pendulum.transitions.reward))
+    data = replace(pendulum, transitions=paid)
+    ever = prepared("morel", data, halt_offset=0.0, halt_forever=True)
+    assert float(ever.source.halt[1]) == 0.0
+
+
 def test_morel_keeps_its_threshold(pendulum: Dataset, tmp_path) -> None:
     agent = agent_of("morel", pendulum).fit(pendulum, 3, callbacks=[])
     agent.save(tmp_path / "a.pt")

@@ -143,6 +143,19 @@ def test_a_blend_is_an_observation_of_the_task() -> None:
         obs = got.next_obs
 
 
+def test_a_blend_keeps_to_the_speeds_of_the_task() -> None:
+    """A mean may be faster than the pendulum can be; its next step has an answer all the same."""
+    truth, _, obs, action = batch("Pendulum-v1")
+    assert isinstance(truth, TrueDynamics)
+    obs[:, 2] = 7.9
+    mixed = Interpolated(Shifted(truth.spec), truth, 0.5)  # which adds 1 to the speed
+    for _ in range(5):
+        got = mixed.predict(obs, action, torch.Generator(), member=torch.zeros(len(obs)))
+        assert got.valid is not None and got.valid.all() and (got.next_obs[:, 2] <= 8).all()
+        obs = got.next_obs
+    assert (obs[:, 2] == 8).any()
+
+
 @pytest.mark.parametrize("task_id", ["Reacher-v5", "InvertedDoublePendulum-v5"])
 def test_a_blend_of_mujoco_observations_keeps_its_angles(task_id: str) -> None:
     """Off the circle the pose is read all the same; it is not that of a start."""
