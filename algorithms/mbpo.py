@@ -38,10 +38,8 @@ class DynaConfig(RefitConfig):
 
     updates_per_step: Count = 20  # of the learner, a loop step
     horizons: tuple[Count, Count] = (1, 15)  # of rollouts, at first and in the end
-    growth: tuple[CountOrZero, CountOrZero] = (
-        20_000,
-        150_000,
-    )  # steps of a copy of the task while they grow
+    # steps of a copy of the task while they grow
+    growth: tuple[CountOrZero, CountOrZero] = (20_000, 150_000)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -94,9 +94,8 @@ class HaltingRows(ImaginedRows):
         levels = data_disagreement(self.model, data, MEASURE)
         threshold = halt_threshold(levels, c.threshold_rule, c.threshold)
         reward = data.reward.min() + c.halt_offset
-        if (
-            c.halt_forever
-        ):  # never a prize, as it would be where every step is paid and ends are not
+        if c.halt_forever:
+            # Never a prize, as it would be where every step is paid and ends are not.
             reward = reward.clamp_max(0.0) / (1.0 - c.gamma)
         self.halt = torch.stack([threshold.float(), reward.float()])
 

@@ -55,11 +55,7 @@ class Job(ABC):
         """The description in config.json. Raises `CheckpointError` if it is not of this kind."""
         values = folders.description(self.folder)
         if self.kind not in values:
-            why = (
-                "its config.json is of something else"
-                if values
-                else "there is no config.json in it"
-            )
+            why = "its config.json is of another kind" if values else "it has no config.json"
             raise CheckpointError(f"{self.folder} holds no {self.title}: {why}")
         return values
 

@@ -21,7 +21,7 @@ def job_in(folder: Path) -> Job:
     for cls in KINDS:
         if cls.kind in values:
             return cls(folder)
-    why = "its config.json is of something else" if values else "there is no config.json in it"
+    why = "its config.json is of another kind" if values else "it has no config.json"
     raise CheckpointError(f"{folder} holds no run: {why}")
 
 

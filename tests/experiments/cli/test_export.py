@@ -73,7 +73,7 @@ def test_wrong_folders_and_steps(of_log: Path, tmp_path: Path, capsys) -> None:
     (other / "config.json").write_text('{"language": {}}')
     (other / "checkpoint.pt").touch()
     assert main(["export", str(other)]) == 2
-    assert "holds no run: its config.json is of something else" in capsys.readouterr().err
+    assert "holds no run: its config.json is of another kind" in capsys.readouterr().err
     assert main(["export", str(of_log), "--step", "41"]) == 2
     assert "kept the policies of 40, 60" in capsys.readouterr().err
 
