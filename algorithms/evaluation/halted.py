@@ -10,7 +10,7 @@ used to compare policies instead of to train one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,9 @@ MODEL = EnsembleConfig(
 EDGE = 0.99  # quantile of the held-out rows' disagreement
 FAR = 3.0  # times it, beyond which a step is not known
 MARGIN = 0.05  # deviations beyond the logged range that count as inside
-WORST = 0.01  # quantile of the logged rewards that is earned after the end
+WORST = (
+    0.01  # quantile of the logged rewards that is earned after the end; 0 at most in tasks that end
+)
 FEW = 0.02  # share of windows by which ends may differ without meaning
 ROOM = 3.0  # deviations beyond the range that imagined observations are kept to
 SEED = 977  # of the model, apart from those of the agents
@@ -137,6 +139,9 @@ class HaltingModel:
         else:
             self.model.load_state_dict(state)
         self.known = Range.of(train.transitions, rows, self.model)
+        if termination is not None and can_end(self.model, rows):
+            # An end pays nothing from there on; to leave the data must be worth no more.
+            self.known = replace(self.known, worst=min(self.known.worst, 0.0))
         self.horizon = min(horizon, _reached(rows))
         starts, ended, earned = _starts(rows, self.horizon)
         pick = np.unique(np.linspace(0, len(starts) - 1, windows).astype(np.int64))
@@ -172,6 +177,17 @@ def halted_values(
     model = HaltingModel(train, held, termination, horizon=horizon, windows=windows)
     each = tuple(model.value(policy) for policy in policies)
     return HaltedValues(each, model.ended, model.spread)
+
+
+def can_end(model: EnsembleDynamics, rows: Transitions) -> bool:
+    """Whether the task's rule ends an episode anywhere: at observations up to a thousand deviations
+    from the logged ones. An expert's log may hold no end of a task that has them."""
+    generator = torch.Generator().manual_seed(SEED)
+    noise = torch.randn(rows.obs.shape, generator=generator) * model.obs_normaliser.std
+    for scale in (1.0, 10.0, 100.0, 1000.0):
+        if bool(model.terminates(rows.obs, rows.action, rows.obs + scale * noise).any()):
+            return True
+    return False
 
 
 def _reached(rows: Transitions) -> int:

@@ -125,3 +125,25 @@ def test_episodes_of_many_lengths_are_judged_over_what_half_of_them_have():
     (of,) = halted_values([still], train, held, None).each
     assert of.horizon == 6 and len(of.value) == 4
     assert lead(of, replace(of, value=of.value - np.arange(4)), 0.9)[1] > -np.inf
+
+
+@pytest.mark.parametrize("limit", [None, 2.0, torch.inf])
+def test_leaving_the_data_is_no_prize_where_every_step_is_paid(limit: float | None) -> None:
+    """A reward of 1 a step and ends far from the data: who leaves them earns nothing more. Without
+    ends the worst reward goes on."""
+    data = []
+    for seed, episodes in ((0, 60), (1, 8)):
+        rows = walk(episodes, seed)
+        paid = replace(rows.transitions, reward=torch.ones_like(rows.transitions.reward))
+        data.append(replace(rows, transitions=paid))
+
+    def beyond(obs, action, reached):
+        return reached[:, 0].abs() > limit
+
+    rule = None if limit is None else beyond
+    stays, leaves = halted_values([still, reckless], *data, rule, horizon=10, windows=60).each
+    assert stays.value.mean() == pytest.approx(10, rel=0.01) and stays.ended == leaves.ended == 0
+    if limit == 2.0:
+        assert leaves.inside < 0.5 and leaves.value.mean() < 7
+    else:
+        assert leaves.value.mean() == pytest.approx(10, rel=0.01)
