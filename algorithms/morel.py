@@ -40,7 +40,8 @@ class MOReLConfig(ModelBasedConfig):
     threshold_rule: Rule = "mean_std"  # how the data's disagreements give the threshold
     threshold: NonNegative = 5.0  # deviations above the mean; or quantile; or factor of the maximum
     halt_offset: Finite = -50.0  # added to the data's least reward to give that of HALT
-    halt_forever: bool = False  # HALT pays at every later step: its reward / (1 - gamma)
+    # HALT pays at every later step: its reward, or 0 if that is less, / (1 - gamma)
+    halt_forever: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,9 +30,7 @@ MODEL = EnsembleConfig(
 EDGE = 0.99  # quantile of the held-out rows' disagreement
 FAR = 3.0  # times it, beyond which a step is not known
 MARGIN = 0.05  # deviations beyond the logged range that count as inside
-WORST = (
-    0.01  # quantile of the logged rewards that is earned after the end; 0 at most in tasks that end
-)
+WORST = 0.01  # quantile of the logged rewards that is earned after the end; 0 at most if tasks end
 FEW = 0.02  # share of windows by which ends may differ without meaning
 ROOM = 3.0  # deviations beyond the range that imagined observations are kept to
 SEED = 977  # of the model, apart from those of the agents

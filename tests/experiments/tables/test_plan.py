@@ -52,8 +52,12 @@ from tests.experiments.tables.small_table import SMALL
     ],
 )
 def test_mistakes_in_a_file_are_named(old: str, new: str, message: str, tmp_path: Path) -> None:
+    require_refused(SMALL.replace(old, new, 1), message, tmp_path)
+
+
+def require_refused(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
-    file.write_text(SMALL.replace(old, new, 1))
+    file.write_text(text)
     with pytest.raises(ConfigError, match=f"(?s){message}"):
         table.all_cells(plan.load(str(file)))
 
@@ -195,6 +199,4 @@ def test_mistakes_in_a_table_of_a_study(old: str, new: str, message: str, tmp_pa
     file = tmp_path / "study.toml"
     file.write_text(STUDY)
     assert len(table.all_cells(plan.load(str(file)))) == 1
-    file.write_text(STUDY.replace(old, new, 1))
-    with pytest.raises(ConfigError, match=f"(?s){message}"):
-        plan.load(str(file))
+    require_refused(STUDY.replace(old, new, 1), message, tmp_path)
