@@ -97,7 +97,8 @@ def trace_targets(
 
 class Limits(nn.Module):
     """What the logged rows say of the model: `edge`, the disagreement of their most unusual
-    hundredth; `low` and `high` [S] of imagined observations; the deviation of rewards."""
+    hundredth; `low` and `high` [S] of imagined observations; the deviation of rewards, 1 where all
+    are equal."""
 
     edge: Tensor
     low: Tensor
@@ -119,7 +120,8 @@ class Limits(nn.Module):
         room = ROOM * rows.obs.std(0)
         self.low.copy_(rows.obs.amin(0) - room)
         self.high.copy_(rows.obs.amax(0) + room)
-        self.reward.copy_(rows.reward.std().clamp_min(1e-6))
+        deviation = rows.reward.std()
+        self.reward.copy_(torch.where(deviation < 1e-6, 1.0, deviation))
 
 
 class Window(NamedTuple):
@@ -202,14 +204,14 @@ class ShortHorizon:
         for _ in range(self.config.horizon):
             action = self.actor(obs)
             reached, reward, level = self.model.mean_step(obs, action, member)
-            reached = torch.minimum(torch.maximum(reached, self.limits.low), self.limits.high)
             excess = F.relu(level / self.limits.edge - 1.0)
             rewards.append((reward / self.limits.reward - self.config.penalty * excess) * alive)
             outside.append((excess > 0).float().mean())
             with torch.no_grad():
+                # Ends are outside the logged range, where all logged episodes go on.
                 ended = self.model.terminates(obs, action, reached)
                 alive = alive * (~ended).to(alive.dtype)
-            obs = reached
+            obs = torch.minimum(torch.maximum(reached, self.limits.low), self.limits.high)
             seen.append(obs)
             lives.append(alive)
         share = torch.stack(outside).mean().detach()

@@ -18,7 +18,7 @@ from mbrl.types import Spec, Trajectories, Transitions
 from world_models.denoisers import WIDE, SamplingUNet, TemporalUNet, WindowTransformer
 from world_models.guidance import PolicyGuidance
 from world_models.samplers import SAMPLERS, Denoiser, Sampler, edm_levels
-from world_models.windows import Tokens, window_starts
+from world_models.windows import Tokens, window_rows
 
 Network = Literal["unet", "transformer"]
 Progress = Callable[[dict[str, Tensor]], None]
@@ -84,10 +84,10 @@ def denoising_loss(
 class TrajectoryDiffusion:
     """A generator of windows: `fit(transitions)`, then `sample(count, generator)`.
 
-    Differences from the authors' code: windows end where the task ends and nothing after that
-    counts, and a task that ends nowhere in the data ends in no window; the budget is a number of
-    updates rather than of epochs; the averaged weights reach back over at most about a tenth of
-    the updates so far, so that a short fit is not held back by its first weights.
+    Differences from the authors' code: windows end where the task ends, anywhere in the window, and
+    nothing after that counts; a task that ends nowhere in the data ends in no window; the budget
+    is a number of updates rather than of epochs; the averaged weights reach back over at most about
+    a tenth of the updates so far, so that a short fit is not held back by its first weights.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class TrajectoryDiffusion:
         train, held = self.split(data)
         raw = self.tokens.raw(data)
         if self.updates == 0:
-            self.tokens.fit(self.gather(raw, train).flatten(0, 1))
+            self.tokens.fit(raw[train].flatten(0, 1))
         rows = self.tokens.normaliser(raw)
         epoch = max(1, len(train) // self.config.batch_size)
         total, count = torch.zeros((), device=self._device), 0
@@ -164,29 +164,25 @@ class TrajectoryDiffusion:
                 total, count = torch.zeros_like(total), 0
 
     def split(self, data: Transitions) -> tuple[Tensor, Tensor]:
-        """First rows of the training windows and of the held-out ones, by whole episodes."""
+        """Rows [N, L] of the training windows and of the held-out ones, by whole episodes."""
         c = self.config
-        starts = window_starts(data, c.length, c.stride).to(self._device)
+        index = window_rows(data, c.length, c.stride).to(self._device)
         ends = torch.tensor([end for _, end in data.episodes()], device=self._device)
-        episode = torch.searchsorted(ends, starts, right=True)
+        episode = torch.searchsorted(ends, index[:, 0].contiguous(), right=True)
         order = torch.randperm(len(ends), generator=torch.Generator().manual_seed(self.seed + 47))
         held = order[: int(c.holdout_fraction * len(ends))].to(self._device)
         out = torch.isin(episode, held)
         if bool(out.all()):
             out = torch.zeros_like(out)  # only held-out episodes are long enough
-        return starts[~out], starts[out]
+        return index[~out], index[out]
 
-    def batch(self, rows: Tensor, starts: Tensor) -> Tensor:
-        """Windows [B, L, F] drawn uniformly."""
+    def batch(self, rows: Tensor, index: Tensor) -> Tensor:
+        """Windows [B, L, F] drawn uniformly from those of `index` [N, L]."""
         c = self.config
         draw = torch.randint(
-            len(starts), (c.batch_size,), generator=self.generator, device=self._device
+            len(index), (c.batch_size,), generator=self.generator, device=self._device
         )
-        return self.gather(rows, starts[draw])
-
-    def gather(self, rows: Tensor, starts: Tensor) -> Tensor:
-        """The windows [B, L, F] that begin at `starts` [B]."""
-        return rows[starts[:, None] + torch.arange(self.config.length, device=self._device)]
+        return rows[index[draw]]
 
     def update(self, windows: Tensor) -> Tensor:
         """One gradient step; its loss."""
@@ -214,11 +210,11 @@ class TrajectoryDiffusion:
         return (c.noise_mean + c.noise_std * draw).exp(), noise
 
     @torch.no_grad()
-    def holdout_loss(self, rows: Tensor, starts: Tensor) -> Tensor:
+    def holdout_loss(self, rows: Tensor, index: Tensor) -> Tensor:
         """The loss of the averaged weights on held-out windows, with the same noise each time."""
         generator = torch.Generator(self._device).manual_seed(self.seed + 53)
-        some = torch.randperm(len(starts), generator=generator, device=self._device)[:HELD]
-        windows = self.gather(rows, starts[some])
+        some = torch.randperm(len(index), generator=generator, device=self._device)[:HELD]
+        windows = rows[index[some]]
         return denoising_loss(self.average, windows, *self._noise(windows, generator))
 
     # Samples.

@@ -91,28 +91,31 @@ class Tokens(nn.Module):
         )
 
 
-def window_starts(data: Transitions, length: int, stride: int) -> Tensor:
-    """Rows [N] at which windows of `length` steps begin: every `stride`-th row of an episode, and
-    the row whose window ends with the task's end; none crosses the end of an episode. Raises
-    `DataError` where no episode is long enough.
+def window_rows(data: Transitions, length: int, stride: int) -> Tensor:
+    """Rows [N, length] of windows that begin at every `stride`-th row of an episode. None crosses
+    the end of an episode. Where the task ends an episode, its last row fills what a window lacks,
+    so that ends are as frequent among windows as in the data. Raises `DataError` where no window
+    fits.
 
-    Difference from policy-guided diffusion's code: the stride is counted in each episode rather
-    than over all rows, and windows that end at a time limit are kept, because a time limit is not
-    part of a token.
+    Difference from policy-guided diffusion's code: that has only whole windows without an end
+    before their last step, so that ends are rarer by about a window's length, and episodes shorter
+    than a window are lost; its stride is counted over all rows, and it has no windows that end at a
+    time limit, which is not part of a token here.
     """
     if length < 2 or stride < 1:
         raise ConfigError(f"length is {length} (2 or more), stride {stride} (1 or more)")
-    first: list[int] = []
+    first: list[Tensor] = []
+    last: list[Tensor] = []
     for begin, end in data.episodes():
-        last = end - length
-        starts = list(range(begin, last + 1, stride))
-        if last >= begin and starts[-1] != last and bool(data.terminated[end - 1]):
-            starts.append(last)
-        first += starts
-    if not first:
+        stop = end if bool(data.terminated[end - 1]) else end - length + 1
+        starts = torch.arange(begin, max(begin, stop), stride)
+        first.append(starts)
+        last.append(torch.full_like(starts, end - 1))
+    if not sum(map(len, first)):
         longest = max((end - begin for begin, end in data.episodes()), default=0)
         raise DataError(
-            f"no episode has {length} steps, the longest has {longest}; fit with length "
-            f"{longest} or less"
+            f"no episode has {length} steps or ends the task, the longest has {longest}; fit with "
+            f"length {longest} or less"
         )
-    return torch.tensor(first)
+    rows = torch.cat(first)[:, None] + torch.arange(length)
+    return torch.minimum(rows, torch.cat(last)[:, None])

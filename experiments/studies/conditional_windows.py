@@ -14,7 +14,7 @@ from mbrl.config import Count, Several
 from mbrl.tasks.base import Task
 from mbrl.types import Transitions
 from world_models.trajectory_diffusion import TrajectoryDiffusion
-from world_models.windows import window_starts
+from world_models.windows import window_rows
 
 # Settings of every study of such windows.
 DEFAULTS: dict[str, Any] = {
@@ -63,11 +63,11 @@ def starts(
 ) -> tuple[Tensor, Fixed]:
     """Windows of `ConditionalWindows`: `learn` and `judge`."""
     tokens: Tensor = generator.tokens.normaliser(generator.tokens.raw(rows))
-    first = window_starts(rows, generator.config.length, 1)
-    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed + 7))
-    held = max(1, int(JUDGED * len(first)))
-    learn = generator.gather(tokens, first[order[held:]])
-    judge = generator.gather(tokens, first[order[:held][:count]])
+    index = window_rows(rows, generator.config.length, 1)
+    order = torch.randperm(len(index), generator=torch.Generator().manual_seed(seed + 7))
+    held = max(1, int(JUDGED * len(index)))
+    learn = tokens[index[order[held:]]]
+    judge = tokens[index[order[:held][:count]]]
     return learn, Fixed(given(generator), judge)
 
 

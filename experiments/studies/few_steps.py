@@ -278,8 +278,8 @@ class Quality:
         self.count, self.model, self.seed = settings["windows"], model, seed
         self.task = tasks.make_for(dataset.spec)
         self.scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
-        starts = dense(model, dataset)[1]
-        held = windows_at(model, dataset, starts)
+        index = dense(model, dataset)[1]
+        held = windows_at(model, dataset, index)
         generator = torch.Generator().manual_seed(seed)
         some = torch.randperm(len(held), generator=generator)[: self.count]
         size = held[0].numel()
@@ -287,11 +287,11 @@ class Quality:
         self.directions = directions / directions.norm(dim=0)
         self.held = (held[some].flatten(1) @ self.directions).double().numpy()
         ends = torch.tensor([end for _, end in dataset.transitions.episodes()])
-        episode = torch.searchsorted(ends, starts[some], right=True)
-        _, index = np.unique(episode.numpy(), return_inverse=True)
+        episode = torch.searchsorted(ends, index[some, 0], right=True)
+        _, group = np.unique(episode.numpy(), return_inverse=True)
         draw = np.random.default_rng(seed)
         self.drawn = _counts(draw, self.count)
-        self.drawn_held = _counts(draw, int(index.max()) + 1)[:, index]
+        self.drawn_held = _counts(draw, int(group.max()) + 1)[:, group]
 
     @torch.no_grad()
     def of(self, method: Method) -> MethodQuality:
@@ -366,10 +366,10 @@ def dense(model: TrajectoryDiffusion, dataset: Dataset) -> tuple[Tensor, Tensor]
     return fitted, held
 
 
-def windows_at(model: TrajectoryDiffusion, dataset: Dataset, starts: Tensor) -> Tensor:
-    """Standardised windows [N, L, F] of the data that begin at `starts` [N]."""
-    rows = model.tokens.normaliser(model.tokens.raw(dataset.transitions))
-    return model.gather(rows, starts)
+def windows_at(model: TrajectoryDiffusion, dataset: Dataset, index: Tensor) -> Tensor:
+    """Standardised windows [N, L, F] of the data with the rows `index` [N, L]."""
+    rows: Tensor = model.tokens.normaliser(model.tokens.raw(dataset.transitions))
+    return rows[index]
 
 
 def merged(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

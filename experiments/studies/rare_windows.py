@@ -23,7 +23,7 @@ from world_models.samplers import (
     minority_score,
 )
 from world_models.trajectory_diffusion import TrajectoryDiffusion
-from world_models.windows import window_starts
+from world_models.windows import window_rows
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = {
@@ -95,9 +95,9 @@ def check(settings: dict[str, Any]) -> None:
 def logged(model: TrajectoryDiffusion, rows: Any, generator: torch.Generator) -> Tensor:
     """Standardised windows [N, L, F] of the data, some of them where there are many."""
     tokens: Tensor = model.tokens.normaliser(model.tokens.raw(rows))
-    first = window_starts(rows, model.config.length, 1)
-    order = torch.randperm(len(first), generator=generator)[:SCORED]
-    return model.gather(tokens, first[order])
+    index = window_rows(rows, model.config.length, 1)
+    order = torch.randperm(len(index), generator=generator)[:SCORED]
+    return tokens[index[order]]
 
 
 def worth(model: TrajectoryDiffusion, windows: Tensor) -> Tensor:

@@ -53,13 +53,13 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     frame = TrajectoryDiffusion(dataset.spec, config, seed=seed)
     train, held = frame.split(dataset.transitions)
     raw = frame.tokens.raw(dataset.transitions)
-    frame.tokens.fit(frame.gather(raw, train).flatten(0, 1))
+    frame.tokens.fit(raw[train].flatten(0, 1))
     rows = frame.tokens.normaliser(raw)
-    model = _fitted(frame, rows, train, settings, seed, folder)
+    model = _fitted(rows, train, settings, seed, folder)
     generator = torch.Generator().manual_seed(seed + 5)
     some = held[torch.randperm(len(held), generator=generator)[: settings["windows"]]]
     like = train[torch.randperm(len(train), generator=generator)[: len(some)]]
-    others = frame.gather(rows, some)
+    others = rows[some]
     kernel = radial_kernel(*_widths(others))
     scale = dataset.transitions.obs.std(0, correction=0).clamp_min(1e-6)
     task = tasks.make_for(dataset.spec)
@@ -80,17 +80,16 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     for name, refinement in VARIANTS.items():
         own = ScaleModel(model.features, model.config, seed=seed)
         own.load_state_dict(copy.deepcopy(model.state_dict()))
-        _train(own, frame, rows, train, settings["more"], refinement, settings["batch"])
+        _train(own, rows, train, settings["more"], refinement, settings["batch"])
         values |= judged(own, name)
-    near = float(mmd_squared(frame.gather(rows, like), others, kernel))
+    near = float(mmd_squared(rows[like], others, kernel))
     values["floor"] = max(0.0, near) ** 0.5
     return Outcome({name: rounded(value) for name, value in values.items()}, {})
 
 
 def _fitted(
-    frame: TrajectoryDiffusion,
     rows: Tensor,
-    starts: Tensor,
+    index: Tensor,
     settings: dict[str, Any],
     seed: int,
     folder: Path,
@@ -103,7 +102,7 @@ def _fitted(
     if path.exists():
         model.load_state_dict(torch.load(path, weights_only=True))
         return model
-    _train(model, frame, rows, starts, settings["fit"], None, settings["batch"])
+    _train(model, rows, index, settings["fit"], None, settings["batch"])
     with replacing(path) as file:
         torch.save(model.state_dict(), file)
     return model
@@ -111,16 +110,15 @@ def _fitted(
 
 def _train(
     model: ScaleModel,
-    frame: TrajectoryDiffusion,
     rows: Tensor,
-    starts: Tensor,
+    index: Tensor,
     updates: int,
     refinement: RefinementConfig | None,
     batch: int,
 ) -> None:
     for _ in range(updates):
-        drawn = torch.randint(len(starts), (batch,), generator=model.generator)
-        windows = frame.gather(rows, starts[drawn])
+        drawn = torch.randint(len(index), (batch,), generator=model.generator)
+        windows = rows[index[drawn]]
         if refinement is None:
             model.update(windows)
         else:

@@ -91,3 +91,30 @@ def test_the_logged_rows_set_the_limits() -> None:
     assert 0.97 < float((level <= limits.edge).float().mean()) < 1.0
     assert float(limits.reward) == pytest.approx(float(rows.reward.std()), rel=0.1)
     assert bool((limits.low < rows.obs.amin(0)).all() and (limits.high > rows.obs.amax(0)).all())
+
+
+def test_equal_rewards_are_not_scaled() -> None:
+    dataset = logged(600)
+    dataset.transitions.reward.fill_(1.0)
+    agent = SHAC(dataset.spec, build_config("shac", CONFIGS["shac"]), seed=0)
+    agent.fit(dataset, 1, callbacks=[])
+    assert float(agent.learner.limits.reward) == 1.0
+
+
+def test_ends_beyond_the_logged_range_are_seen() -> None:
+    """Imagined observations are kept within their limits, and what ends the task lies outside."""
+    dataset = logged(600)
+    agent = SHAC(dataset.spec, build_config("shac", CONFIGS["shac"]), seed=0)
+    agent.fit(dataset, 1, callbacks=[])
+    obs = dataset.transitions.obs[:32]
+    agent.learner.limits.low.fill_(-0.5)
+    agent.learner.limits.high.fill_(0.5)
+    agent.learned.termination = lambda obs, action, reached: reached.abs().amax(1) > 0.6
+    window = agent.learner.imagine(obs)
+    reached, _, _ = agent.learned.mean_step(
+        obs, agent.learner.actor(obs), torch.arange(32) % agent.learned.num_members
+    )
+    ended = reached.abs().amax(1) > 0.6
+    assert 0 < int(ended.sum()) < 32
+    assert torch.equal(window.alive[0] == 0.0, ended)
+    assert float(window.obs[1:].detach().abs().max()) <= 0.5

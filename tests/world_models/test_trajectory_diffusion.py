@@ -179,7 +179,7 @@ def test_held_out_windows_are_of_whole_episodes() -> None:
     data = linear_process(20)
     train, held = TrajectoryDiffusion(SPEC, small(holdout_fraction=0.2)).split(data)
     assert len(train) == 16 * 3 and len(held) == 4 * 3
-    assert not set((train // 8).tolist()) & set((held // 8).tolist())
+    assert not set((train // 8).flatten().tolist()) & set((held // 8).flatten().tolist())
 
 
 @pytest.fixture(scope="module")

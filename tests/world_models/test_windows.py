@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Spec, Transitions
-from world_models.windows import Tokens, window_starts
+from world_models.windows import Tokens, window_rows
 
 SPEC = Spec("toy", 2, 1, action_low=(-2.0,), action_high=(4.0,))
 
@@ -39,19 +39,42 @@ def tokens(data: Transitions) -> Tokens:
     return made
 
 
-def test_starts_keep_to_episodes_and_reach_the_tasks_ends() -> None:
-    data = episodes((10, False), (3, True), (11, True), (5, False))
-    # 0..9 cut; 10..12 too short; 13..23 ends, so its last five are a window too; 24..28.
-    assert window_starts(data, 5, 4).tolist() == [0, 4, 13, 17, 19, 24]
-    assert window_starts(data, 5, 3).tolist() == [0, 3, 13, 16, 19, 24]
-    assert window_starts(data, 11, 4).tolist() == [13]
+def test_windows_keep_to_episodes() -> None:
+    data = episodes((10, False), (3, False), (11, False), (5, False))
+    # 0..9 and 13..23 are cut; 10..12 is too short; 24..28.
+    assert window_rows(data, 5, 4)[:, 0].tolist() == [0, 4, 13, 17, 24]
+    assert window_rows(data, 5, 3)[:, 0].tolist() == [0, 3, 13, 16, 19, 24]
+    assert window_rows(data, 11, 4).tolist() == [list(range(13, 24))]
 
 
-def test_starts_say_when_no_episode_is_long_enough() -> None:
-    with pytest.raises(DataError, match="no episode has 12 steps, the longest has 11"):
-        window_starts(episodes((11, True), (4, False)), 12, 1)
+def test_the_last_row_fills_windows_that_the_tasks_end_is_in() -> None:
+    data = episodes((6, False), (3, True), (5, True))
+    assert window_rows(data, 4, 2).tolist() == [
+        [0, 1, 2, 3], [2, 3, 4, 5],
+        [6, 7, 8, 8], [8, 8, 8, 8],
+        [9, 10, 11, 12], [11, 12, 13, 13], [13, 13, 13, 13],
+    ]  # fmt: skip
+
+
+def test_ends_are_as_frequent_among_windows_as_in_the_data() -> None:
+    """Of the data's own windows as steps, where episodes of 1 to 60 steps all end the task."""
+    data = episodes(*((n, True) for n in range(1, 61)))
+    made = tokens(data)
+    windows = made.normaliser(made.raw(data))[window_rows(data, 8, 1)]
+    steps = made.trajectories(windows).transitions()
+    logged, own = data.terminated.double().mean(), steps.terminated.double().mean()
+    # A row near the start of an episode is in fewer windows, and an end in as many as its row.
+    assert 1.0 <= float(own / logged) < 1.3
+    assert set(steps.obs[steps.terminated][:, 0].tolist()) == set(
+        data.obs[data.terminated][:, 0].tolist()
+    )
+
+
+def test_windows_say_when_no_episode_is_long_enough() -> None:
+    with pytest.raises(DataError, match="no episode has 12 steps or ends the task"):
+        window_rows(episodes((11, False), (4, False)), 12, 1)
     with pytest.raises(ConfigError, match="length is 1"):
-        window_starts(episodes((11, True)), 1, 1)
+        window_rows(episodes((11, True)), 1, 1)
 
 
 def test_tokens_are_standardised_and_come_back() -> None:

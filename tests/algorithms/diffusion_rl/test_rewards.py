@@ -20,7 +20,7 @@ from mbrl.data import load
 from mbrl.tasks.base import Step
 from tests.algorithms.diffusion_rl.linear import Constant, normal
 from world_models.trajectory_diffusion import denoising_loss
-from world_models.windows import Tokens, window_starts
+from world_models.windows import Tokens, window_rows
 
 
 @pytest.fixture(name="windows", scope="module")
@@ -30,7 +30,7 @@ def _windows() -> tuple[Tokens, torch.Tensor, torch.Tensor]:
     tokens = Tokens(load("pendulum/medium-replay").spec)
     raw = tokens.raw(rows)
     tokens.fit(raw)
-    index = window_starts(rows, 9, 60)[:20, None] + torch.arange(9)
+    index = window_rows(rows, 9, 60)[:20]
     return tokens, tokens.normaliser(raw)[index], rows.reward[index]
 
 

@@ -88,20 +88,19 @@ def test_held_out_windows_are_of_episodes_that_the_fit_has_not_seen(
 ) -> None:
     dataset = data.load("pendulum/medium")
     rows = dataset.transitions
-    seen = {int(s) + t for s in model.split(rows)[0] for t in range(4)}
+    seen = set(model.split(rows)[0].flatten().tolist())
     fitted, held = few_steps.dense(model, dataset)
+    first = held[:, 0].tolist()
+    assert torch.equal(held, held[:, :1] + torch.arange(4))
     every = [s for a, b in rows.episodes() for s in range(a, b - 3)]
-    assert sorted([*fitted.tolist(), *held.tolist()]) == every  # the floor's windows and these
-    assert not seen & {int(s) + t for s in held for t in range(4)}
-    within = [
-        [a <= int(s) and int(s) + 4 <= b for a, b in rows.episodes()].count(True) for s in held
-    ]
+    assert sorted([*fitted[:, 0].tolist(), *first]) == every  # the floor's windows and these
+    assert not seen & set(held.flatten().tolist())
+    within = [[a <= s and s + 4 <= b for a, b in rows.episodes()].count(True) for s in first]
     assert set(within) == {1}
     length = rows.episodes()[0][1]
     assert len(held) % (length - 3) == 0 and len(held) > 0  # one window at every row
     result = few_steps.windows_at(model, dataset, held[:1])[0]
-    index = int(held[0])
-    raw = model.tokens.raw(rows)[index : index + 4]
+    raw = model.tokens.raw(rows)[first[0] : first[0] + 4]
     expected = (raw - model.tokens.normaliser.mean) / model.tokens.normaliser.std
     assert torch.allclose(result, expected, atol=1e-5)
 
@@ -146,10 +145,10 @@ def test_held_out_windows_are_drawn_by_episodes(
 ) -> None:
     """Windows of one episode are in a bootstrap sample equally often, those of two are not."""
     dataset = data.load("pendulum/medium")
-    starts = few_steps.dense(model, dataset)[1]
-    some = torch.randperm(len(starts), generator=torch.Generator().manual_seed(0))[:12]
+    index = few_steps.dense(model, dataset)[1]
+    some = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:12]
     length = dataset.transitions.episodes()[0][1]  # all are as long
-    episode = [int(s) // length for s in starts[some]]
+    episode = [int(s) // length for s in index[some, 0]]
     assert quality.drawn_held.shape == (few_steps.DRAWS, 12) and len(set(episode)) < 12
     for a, b in itertools.combinations(range(12), 2):
         alike = bool((quality.drawn_held[:, a] == quality.drawn_held[:, b]).all())
@@ -214,9 +213,9 @@ def floor_of_every_row(folder: Path) -> float:
     model = prerequisites.generator_of_windows(TINY, 0, folder / "model")
     dataset = data.load("pendulum/medium")
     rows = dataset.transitions
-    held = set(few_steps.dense(model, dataset)[1].tolist())
+    held = set(few_steps.dense(model, dataset)[1][:, 0].tolist())
     every = [s for a, b in rows.episodes() for s in range(a, b - 3) if s not in held]
-    windows = few_steps.windows_at(model, dataset, torch.tensor(every))
+    windows = few_steps.windows_at(model, dataset, torch.tensor(every)[:, None] + torch.arange(4))
     return Quality(TINY, dataset, model, 0).floor(windows)
 
 
