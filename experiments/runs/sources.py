@@ -66,7 +66,14 @@ def open_source(settings: RunSettings) -> Source:
         return Source(task.spec, None, task, logged)
     dataset = load_data(settings)
     if settings.holdout > 0:
-        dataset = hold_out(dataset, settings.holdout)[0]
+        total = len(dataset.transitions.episodes())
+        dataset, held = hold_out(dataset, settings.holdout)
+        if len(held.transitions.episodes()) == 1:
+            warnings.warn(
+                f"--holdout {settings.holdout:g} leaves one of {total} episodes out; intervals of "
+                f"`value` and `--until-flat` need two: --holdout {min(2.0 / total, 0.9):.2f}",
+                stacklevel=2,
+            )
     if tasks.is_task(dataset.spec.task):
         try:
             task = tasks.make_for(dataset.spec)
