@@ -196,8 +196,12 @@ class PolicyKeeper:
     def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
         due = agent.step == self.last or (self.every > 0 and agent.step % self.every == 0)
         if event == "step" and due:
-            weights = agent.policy.state_dict()
-            checkpoint.save(self.folder / f"{agent.step}.pt", {"policy": weights})
+            self.keep(agent)
+
+    def keep(self, agent: Trainable) -> None:
+        """Keep the policy of this step."""
+        weights = agent.policy.state_dict()
+        checkpoint.save(self.folder / f"{agent.step}.pt", {"policy": weights})
 
     def steps(self) -> list[int]:
         """The steps whose policy is kept, in order."""

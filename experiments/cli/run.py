@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 
 from algorithms import ALGORITHMS
-from experiments.runs import continuation, until_flat
+from experiments.runs import continuation, folders, until_flat
 from experiments.runs import training as runs
 from experiments.runs import values as run_values
 from experiments.settings import CollectionSettings, RunSettings, from_file, preset_config
@@ -122,6 +122,19 @@ def _last_values(folder: Path, console: Console) -> None:
         console.print(f"[{colour}]{values.sentence}[/]", soft_wrap=True)
 
 
+def _chosen(folder: Path, console: Console) -> None:
+    """One line on the policy that a choice was made of, where it was evaluated."""
+    file = folder / "selection.json"
+    choice = folders.read_json(file) if file.exists() else {}
+    if "return_mean" in choice:
+        score = f", score {choice['score']:.1f}" if "score" in choice else ""
+        console.print(
+            f"highest value on held-out episodes: update {choice['chosen']}, return "
+            f"{choice['return_mean']:.1f}{score} (--step chosen takes that policy)",
+            soft_wrap=True,
+        )
+
+
 def show(result: dict[str, Any], folder: Path, *, online: bool = False) -> None:
     """Print the outcome of the training run in `folder`."""
     console = Console()
@@ -135,6 +148,7 @@ def show(result: dict[str, Any], folder: Path, *, online: bool = False) -> None:
         text = f"last evaluation: return {mean:.1f} ± {spread:.1f} over {len(returns)} starts"
         score = result["last_score"]
         console.print(text + ("" if score is None else f", score {score:.1f}"))
+    _chosen(folder, console)
     _last_values(folder, console)
     if result.get("interrupted_episodes"):
         console.print(

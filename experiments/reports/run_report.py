@@ -59,8 +59,10 @@ def _summary(folder: Path) -> dict[str, Any]:
     if not (folder / "result.json").exists():
         facts["state"] = "not finished"
     elif (folder / "selection.json").exists():
-        chosen = folders.read_json(folder / "selection.json")["chosen"]
-        facts["chosen offline"] = f"the policy of update {chosen}"
+        choice = folders.read_json(folder / "selection.json")
+        facts["chosen offline"] = f"the policy of update {choice['chosen']}"
+        if "return_mean" in choice:
+            facts["chosen offline"] += f", return {choice['return_mean']:.1f}"
     return facts
 
 

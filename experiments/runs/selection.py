@@ -1,5 +1,5 @@
-"""The choice among the kept policies of a run from the logged data alone, by fitted Q evaluation of
-all of them at once."""
+"""The choice among the kept policies of a run from the logged data alone: by fitted Q evaluation of
+all of them at once, or by the value that `--until-flat` asks for."""
 
 import copy
 from collections.abc import Iterator
@@ -14,7 +14,9 @@ from algorithms.pets import PETS
 from experiments.runs import folders
 from mbrl import checkpoint
 from mbrl import config as configs
+from mbrl.callbacks import Evaluator
 from mbrl.errors import CheckpointError, ConfigError
+from mbrl.evaluation import evaluate
 from mbrl.progress import Progress
 from mbrl.training import Metrics, Trainable
 from mbrl.types import Dataset, Spec
@@ -136,5 +138,20 @@ def select(
         "td_errors": [float(f"{v:.4g}") for v in estimates.td_errors],
         "chosen": steps[best(estimates.values)],
     }
+    folders.write_json(folder / "selection.json", result)
+    return result
+
+
+def select_highest(folder: Path, step: int, evaluator: Evaluator | None) -> dict[str, Any]:
+    """Write to `selection.json` that the policy of `step` had the highest value on held-out
+    episodes, with what it earns in the task, from the starts of the last evaluation, where there is
+    an `evaluator`."""
+    result: dict[str, Any] = {"by": "value in a model that ends where the data end", "chosen": step}
+    if evaluator is not None:
+        agent = agent_at(folder, str(step))
+        mean = float(evaluate(agent, evaluator.task, evaluator.last_episodes).mean())
+        result["return_mean"] = float(f"{mean:.7g}")
+        if agent.spec.reference_returns is not None:
+            result["score"] = float(agent.spec.score(mean))
     folders.write_json(folder / "selection.json", result)
     return result

@@ -245,7 +245,7 @@ def _train(
     if watch is not None:
         watch.file.truncate("step", agent.step)
     _put_back(content, agent.step, folder, recorder, evaluator, collector)
-    flat = _until_flat(settings, source, folder, content, steps, [evaluator, keeper, watch])
+    flat = _until_flat(settings, source, folder, content, steps, keeper, [evaluator, keeper, watch])
     if flat is not None:
         steps = agent.step if flat.why is not None else steps  # an earlier session came to the end
     saver = Checkpointer(
@@ -276,6 +276,8 @@ def _train(
     if flat is not None:
         result["until_flat"] = flat.outcome()
     chooses = settings.fqe_steps > 0 and selection.chooses(agent)
+    if flat is not None and flat.best is not None and not chooses:
+        selection.select_highest(folder, flat.best, evaluator)
     if chooses and source.dataset is not None:
         selection.select(folder, agent, source.dataset, settings.fqe_steps, quiet=quiet)
     return result | {"chooses": chooses}
@@ -313,10 +315,12 @@ def _until_flat(
     folder: Path,
     content: dict[str, Any],
     last: int,
+    keeper: PolicyKeeper,
     others: Sequence[Any],
 ) -> UntilFlat | None:
-    """What ends the run by the offline criterion, and lets the `others` know that a step is the
-    last; None where the settings ask for none."""
+    """What ends the run by the offline criterion, has the `keeper` keep the policy of the highest
+    value, and lets the `others` know that a step is the last; None where the settings ask for none.
+    """
     if settings.until_flat.every == 0:
         return None
     assert source.dataset is not None
@@ -327,7 +331,7 @@ def _until_flat(
                 callback.last = step
 
     model = until_flat.halting_model(settings, source.dataset, load_data(settings), folder)
-    flat = UntilFlat(settings.until_flat, model, last, on_stop)
+    flat = UntilFlat(settings.until_flat, model, last, on_stop, keeper.keep)
     if "until_flat" in content.get("run", {}):
         flat.load_state_dict(content["run"]["until_flat"])
     return flat

@@ -86,7 +86,8 @@ class UntilFlat:
     """A callback that values the policy every `settings.every` updates and ends the training once
     `settings.patience` values in a row are not above the highest before them by more than the
     standard error of the difference over held-out episodes, or the processor time is over, or the
-    step is `last`. `on_stop` gets the step at which it does.
+    step is `last`. `on_stop` gets the step at which it does, `keep` the agent at each rise; `best`
+    is the step of the last rise.
 
     `checks` holds a row for each value: the step, the mean over episodes, its rise over the highest
     before, the standard error of that, the share of windows inside the data.
@@ -98,9 +99,12 @@ class UntilFlat:
         model: HaltingModel,
         last: int,
         on_stop: Callable[[int], None] = lambda step: None,
+        keep: Callable[[Trainable], None] = lambda agent: None,
     ) -> None:
-        self.settings, self.model, self.last, self.on_stop = settings, model, last, on_stop
+        self.settings, self.model, self.last = settings, model, last
+        self.on_stop, self.keep = on_stop, keep
         self.why: str | None = None
+        self.best: int | None = None  # None in checkpoints of earlier versions, too
         self.checks: list[list[float]] = []
         self.highest: Halted | None = None
         self.waited = 0  # values since the highest
@@ -131,7 +135,8 @@ class UntilFlat:
         difference, error = (np.inf, 0.0) if self.highest is None else rise(now, self.highest)
         risen = bool(difference > error)
         if risen:
-            self.highest, self.waited = now, 0
+            self.highest, self.waited, self.best = now, 0, agent.step
+            self.keep(agent)
         else:
             self.waited += 1
         row = (agent.step, now.value.mean(), difference, error, now.inside)
@@ -153,12 +158,13 @@ class UntilFlat:
             "why": self.why,
             "checks": [list(row) for row in self.checks],
             "highest": best,
+            "best": self.best,
             "waited": self.waited,
             "seconds": self.seconds,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.why, self.waited = state["why"], state["waited"]
+        self.why, self.waited, self.best = state["why"], state["waited"], state.get("best")
         self.checks = [list(row) for row in state["checks"]]
         self._before, self._began = state["seconds"], time.process_time()
         if state["highest"] is not None:

@@ -1,7 +1,6 @@
 """What is at fault where logged data do not give the expert's score: the data, the budget or the
 method. Runs that ended by the offline criterion, beside runs with the task's own dynamics."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,9 +90,13 @@ def by_dataset(summary: Summary) -> dict[str, Dataset]:
     return {name: own for name, own in known.items() if own.methods}
 
 
-def _ends(known: Iterable[Record]) -> str:
-    """How runs ended: the updates and why, and the seconds."""
+def _ends(known: list[Record]) -> str:
+    """How runs ended: the updates and why, the score of the policy of the highest value where it
+    was kept, and the seconds."""
     parts = [f"{r['steps'][-1]} updates, {r['until_flat']['why']}" for r in known]
+    kept = float(np.mean([records.selected_score(r) for r in known]))
+    if not np.isnan(kept):
+        parts.append(f"{kept:.1f} at the highest value")
     seconds = np.mean([r["processor_seconds"] for r in known])
     return f"{'; '.join(parts)}; {seconds:.0f} s"
 

@@ -167,11 +167,15 @@ def agree(a: dict[str, Any], b: dict[str, Any]) -> bool:
 def scores(record: dict[str, Any]) -> np.ndarray:
     """Normalised score of the mean return of each evaluation, in order; the mean return itself
     where the data have no reference returns."""
-    means = np.array(record["means"])
+    return normalised(record, np.array(record["means"]))
+
+
+def normalised(record: dict[str, Any], returns: np.ndarray) -> np.ndarray:
+    """Scores of returns; the returns where the data have no reference returns."""
     if record["reference_returns"] is None:
-        return means
+        return returns
     low, high = record["reference_returns"]
-    result: np.ndarray = 100.0 * (means - low) / (high - low)
+    result: np.ndarray = 100.0 * (returns - low) / (high - low)
     return result
 
 
@@ -190,11 +194,14 @@ def last_score(record: dict[str, Any]) -> float:
 
 def estimated(record: dict[str, Any]) -> bool:
     """Whether a run has an estimate of its policy's value and no evaluation in a task."""
-    return "steps" in record and not record["steps"] and "selection" in record
+    return "steps" in record and not record["steps"] and "values" in record.get("selection", {})
 
 
 def selected_score(record: dict[str, Any]) -> float:
-    """Score of the evaluation at the step that fitted Q evaluation chose; NaN without a choice."""
+    """Score of the policy that was chosen from the logged data; NaN without a choice."""
     if "selection" not in record or not record["steps"]:
         return float("nan")
-    return float(scores(record)[record["steps"].index(record["selection"]["chosen"])])
+    choice = record["selection"]
+    if "return_mean" in choice:  # chosen by `--until-flat`, and evaluated at the end
+        return float(normalised(record, np.array(choice["return_mean"])))
+    return float(scores(record)[record["steps"].index(choice["chosen"])])

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from algorithms.evaluation.halted import Halted, HaltingModel, rise
-from experiments.runs import training, until_flat
+from experiments.runs import selection, training, until_flat
 from experiments.runs.until_flat import UntilFlat
 from experiments.settings import RunSettings, UntilFlatSettings, build_config
-from mbrl import checkpoint
+from experiments.tables import records
+from mbrl import checkpoint, tasks
 from mbrl.callbacks import Checkpointer
 from mbrl.data import save_npz
 from mbrl.errors import ConfigError
+from mbrl.evaluation import evaluate
 from mbrl.records import Evaluations
 from mbrl.types import Dataset
 from tests.conftest import random_dataset
@@ -129,6 +131,21 @@ def test_a_run_ends_and_keeps_its_last_policy(whole: Path):
     assert evaluations.steps[-1] == result["step"] and len(evaluations.returns[-1]) == 3
 
 
+def test_the_policy_of_the_highest_value_is_kept_and_evaluated(whole: Path):
+    """It is the one of the last row whose rise is above its standard error."""
+    rows = outcome(whole)["until_flat"]["checks"]
+    risen = [row[0] for row in rows if row[2] is None or row[2] > row[3]]
+    choice = json.loads((whole / "selection.json").read_text())
+    assert choice["chosen"] == risen[-1] < rows[-1][0]
+    agent = selection.agent_at(whole, "chosen")
+    assert agent.step == choice["chosen"]
+    returns = evaluate(agent, tasks.make("Pendulum-v1"), 3)
+    assert choice["return_mean"] == pytest.approx(float(returns.mean()), rel=1e-5)
+    record = records.of_run({"algorithm": "bc"}, whole)
+    assert records.selected_score(record) == pytest.approx(choice["score"], rel=1e-4)
+    assert not records.estimated(record | {"steps": []})
+
+
 def test_the_task_has_no_part_in_it(whole: Path, log: str, tmp_path: Path):
     """Without a single evaluation in the task before the last, the run ends at the same update."""
     config = build_config("bc", CONFIGS["bc"])
@@ -156,6 +173,8 @@ def test_a_run_that_dies_ends_where_the_other_does(
         with pytest.raises(KeyboardInterrupt):
             training.start(settings(log), config, folder, quiet=True)
     training.TrainingRun(folder).resume(quiet=True)
+    choices = [json.loads((f / "selection.json").read_text()) for f in (folder, whole)]
+    assert choices[0] == choices[1]
     results = [outcome(f) for f in (folder, whole)]
     for result in results:
         result.pop("seconds")
