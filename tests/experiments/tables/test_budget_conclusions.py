@@ -103,3 +103,9 @@ until_flat = {}
         "highest and 60.0 at the end. bc 43.0 (2000 updates, flat; 2000 updates, updates; 7 s). "
         "Not run: iql."
     ]
+    for own, earned in zip(
+        blocks[0].entries["pendulum/expert", "bc"].records, (40, 60), strict=True
+    ):
+        own["selection"] = {"chosen": 1000, "return_mean": float(earned)}
+    kept = "2000 updates, updates; 50.0 at the highest value; 7 s)"
+    assert kept in conclusions.budgets(summary)[0]
