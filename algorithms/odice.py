@@ -185,9 +185,9 @@ class ODICE(Agent[Batch]):
         policy       L = -mean w log pi(a|s), w = min(max(0, y_f / 2 + 1), bound)
 
     When not to use it: where rewards have no known scale: f* is not scale-free, and residuals that
-    are small beside 1 make the policy a clone of the data (divide rewards, or set
-    `normalise_rewards`). The authors choose lambda and eta for each dataset; no table of ours says
-    yet how much that is worth.
+    are small beside 1 make the policy a clone of the data (multiply rewards, or set
+    `normalise_rewards` where returns are small). The authors choose lambda and eta for each
+    dataset; no table of ours says yet how much that is worth.
     """
 
     version = 1

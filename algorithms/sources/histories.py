@@ -2,6 +2,7 @@
 episodes for a learner with memory."""
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -97,6 +98,7 @@ class Histories:
         data = dataset.transitions.to(self.device)
         if self.recorded is None:
             episodes = data.episodes()
+            self._warn_of_tape(max(end - begin for begin, end in episodes))
             self.recorded = self._empty(len(data) + len(episodes))
             for begin, end in episodes:
                 self._record(self.recorded, data.select(slice(begin, end)))
@@ -105,6 +107,15 @@ class Histories:
             fit_to_logged(self.learned, dataset, on_progress)
         if self.levels is None:
             self.set_levels(data)
+
+    def _warn_of_tape(self, longest: int) -> None:
+        tape = self.learner.config.tape
+        if longest >= tape:
+            warnings.warn(
+                f"learner.tape is {tape} and the longest episode has {longest} steps; nothing is "
+                f"learned from later steps, imagined ones among them: --learner.tape {longest + 1}",
+                stacklevel=3,
+            )
 
     def _require_limit(self) -> None:
         if self.spec.max_episode_steps is None and self.config.cap is None:

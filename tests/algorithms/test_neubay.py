@@ -423,6 +423,14 @@ def test_memory_solves_what_a_markov_agent_cannot() -> None:
     assert abs(earned["none"]) < 0.3
 
 
+def test_episodes_longer_than_a_tape_are_warned_of() -> None:
+    dataset = data.load("pendulum/medium-replay")
+    made = NEUBAY(dataset.spec, configs.from_dict(NEUBAYConfig, CONFIGS["neubay"]), seed=0)
+    said = r"learner.tape is 64 and the longest episode has 200 steps.*--learner.tape 201"
+    with pytest.warns(UserWarning, match=said):
+        made.prepare(dataset, lambda metrics: None)
+
+
 def test_predict_empties_the_memory_where_an_episode_begins() -> None:
     """With Stable-Baselines3's helper, two copies side by side: what each is shown first in every
     episode, and what it does there, is what a new agent does."""
