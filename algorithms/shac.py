@@ -208,7 +208,7 @@ class ShortHorizon:
             rewards.append((reward / self.limits.reward - self.config.penalty * excess) * alive)
             outside.append((excess > 0).float().mean())
             with torch.no_grad():
-                # Ends are outside the logged range, where all logged episodes go on.
+                # Of the observation as predicted: ends may lie beyond the limits.
                 ended = self.model.terminates(obs, action, reached)
                 alive = alive * (~ended).to(alive.dtype)
             obs = torch.minimum(torch.maximum(reached, self.limits.low), self.limits.high)
