@@ -56,6 +56,12 @@ class Tokens(nn.Module):
         """Raw observations [..., S] of standardised tokens."""
         return self.restored(tokens)[..., : self.spec.obs_dim]
 
+    def rewards(self, tokens: Tensor) -> Tensor:
+        """Rewards [..., L] of standardised windows [..., L, F], 0 after the task has ended."""
+        raw = self.restored(tokens)
+        said = (raw[..., -1] > 0.5).int()
+        return torch.where(said.cumsum(-1) - said > 0, 0.0, raw[..., -2])
+
     def unit_actions(self, tokens: Tensor) -> Tensor:
         """Actions [..., A] in (-1, 1) of standardised tokens."""
         return torch.tanh(self.restored(tokens)[..., self.actions])

@@ -102,7 +102,7 @@ def logged(model: TrajectoryDiffusion, rows: Any, generator: torch.Generator) ->
 
 def worth(model: TrajectoryDiffusion, windows: Tensor) -> Tensor:
     """[B]: the sum of the rewards that windows say they have."""
-    return model.tokens.restored(windows)[..., -2].sum(1)
+    return model.tokens.rewards(windows).sum(1)
 
 
 def share_above(values: Tensor, bar: Tensor) -> float:

@@ -151,7 +151,7 @@ def rewards(windows: ConditionalWindows, settings: dict[str, Any]) -> Callable[[
         return lambda made: simulated_return(tokens, made, windows.task)
     if settings["reward"] == "states":
         return lambda made: reward_at_states(tokens, made, windows.task)
-    return lambda made: tokens.restored(made)[:, :-1, -2].sum(1)
+    return lambda made: tokens.rewards(made)[:, :-1].sum(1)
 
 
 @torch.no_grad()

@@ -130,6 +130,16 @@ def test_the_end_of_the_task_ends_the_window() -> None:
     assert rows.episodes() == [(0, 3)]
 
 
+def test_nothing_is_earned_after_the_end_of_the_task() -> None:
+    """The row that fills a window up repeats the last reward."""
+    data = episodes((6, False), (3, True))
+    made = tokens(data)
+    standard = made.normaliser(made.raw(data))[window_rows(data, 5, 1)]
+    earned = made.rewards(standard).sum(1)
+    wanted = [data.reward[a:b].sum() for a, b in ((0, 5), (1, 6), (6, 9), (7, 9), (8, 9))]
+    torch.testing.assert_close(earned, torch.stack(wanted), rtol=1e-4, atol=1e-4)
+
+
 def test_what_never_varies_in_the_data_never_varies() -> None:
     data = episodes((12, False))  # one episode: its number and the end of the task are constant
     made = tokens(data)
