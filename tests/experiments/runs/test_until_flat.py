@@ -78,6 +78,16 @@ def test_a_rise_within_the_standard_error_is_none():
     assert ends_at(values, patience=1) == (30, "flat")
 
 
+def test_the_policy_of_every_rise_is_kept():
+    """Of values 1, 3, 2, 4, 0, 0: the first, the second and the fourth."""
+    agent, kept, model = AtStep(0), [], Scripted([SPREAD + v for v in (1, 3, 2, 4, 0, 0)])
+    settings = UntilFlatSettings(every=10, patience=2)
+    flat = UntilFlat(settings, model, 100, keep=lambda a: kept.append(a.step))  # type: ignore[arg-type]
+    for agent.step in range(1, 61):
+        flat("step", agent, {})  # type: ignore[arg-type]
+    assert kept == [10, 20, 40] and flat.best == 40 and flat.why == "flat"
+
+
 def test_slow_rises_add_up():
     """Each is less than a standard error over the one before, and all together are more."""
     base = np.zeros(3)
