@@ -80,9 +80,11 @@ def test_rollouts_avoid_and_exploration_seeks_what_is_unknown() -> None:
     careful = agent.imagined_action(obs, generator)[:, 0]
     generator, _ = draws()
     curious, _ = agent.act(obs, deterministic=False, generator=generator)
+    changed = agent.source.changed[-1]
     for b in range(7):
         scores = {sign: candidates[b] + sign * candidates[b].square() for sign in (-3.0, 5.0)}
         assert float(careful[b]) == pytest.approx(float(candidates[b, scores[-3.0].argmax()]))
+        assert bool(changed[b]) == (scores[-3.0].argmax() != candidates[b].argmax())
         assert float(curious[b, 0]) == pytest.approx(float(candidates[b, scores[5.0].argmax()]))
     assert (curious[:, 0].abs() > careful.abs()).float().mean() > 0.5
     greedy, state = agent.act(obs.numpy())
@@ -94,7 +96,7 @@ def test_coplanner_rollouts_go_through_its_choice(pendulum: Dataset) -> None:
     weights: list[float] = []
     choose = agent.choose
 
-    def watching(obs: Tensor, weight: float, generator: torch.Generator) -> Tensor:
+    def watching(obs: Tensor, weight: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         weights.append(weight)
         return choose(obs, weight, generator)
 
