@@ -25,6 +25,7 @@ Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 Progress = Callable[[dict[str, Tensor]], None]
 LEAST_UNIT = 1e-4  # least unit of what a regression leaves, in deviations of the observation
 CHUNK = 1000  # rows that predictions on a CPU take at a time, so that activations stay in cache
+MOST_PADDING = 1.5  # rows that grouped predictions compute, for each row that is asked for
 
 
 class EnsembleDynamics:
@@ -218,17 +219,35 @@ class EnsembleDynamics:
         member (rows grouped by member)."""
         if self._device.type != "cpu":
             return _pick(*self.members_predict(obs, action), member)
+        order = torch.argsort(member)
+        counts = torch.bincount(member, minlength=self.num_members)
+        most = int(counts.max())
+        if most <= chunk and most * self.num_members <= MOST_PADDING * len(obs):
+            return self._grouped_predict(obs, action, member, order, counts)
         mean = obs.new_empty(len(obs), self.network.out_dim)
         variance = torch.empty_like(mean)
-        order = torch.argsort(member)
-        counts = torch.bincount(member, minlength=self.num_members).tolist()
-        for index, group in enumerate(torch.split(order, counts)):
+        for index, group in enumerate(torch.split(order, counts.tolist())):
             for rows in torch.split(group, chunk):
                 x = self.encode(obs.index_select(0, rows), action.index_select(0, rows))
                 guess = self.network.moments(self.network.mlp.member(x, index), x)
                 mean.index_copy_(0, rows, guess[0])
                 variance.index_copy_(0, rows, guess[1])
         return mean, variance
+
+    def _grouped_predict(
+        self, obs: Tensor, action: Tensor, member: Tensor, order: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`chosen_predict` as one pass of all members, each with its own rows and zeros up to the
+        most that one has: few rows are mostly the cost of calls."""
+        x = self.encode(obs, action)
+        group = member[order]
+        slot = torch.arange(len(order)) - (counts.cumsum(0) - counts)[group]
+        padded = x.new_zeros(self.num_members, int(counts.max()), x.shape[1])
+        padded[group, slot] = x[order]
+        mean, variance = self.network.moments(self.network.mlp(padded), padded)
+        place = torch.empty_like(slot)
+        place[order] = slot
+        return mean[member, place], variance[member, place]
 
     def _measured_predict(
         self, obs: Tensor, action: Tensor, member: Tensor | None, measure: str | None

@@ -135,13 +135,16 @@ def test_noise_is_learned() -> None:
     assert only_obs.error < 0.12
 
 
-def test_members_are_predicted_alone_as_together() -> None:
+@pytest.mark.parametrize("shares", [(100, 100, 100), (120, 110, 70), (280, 0, 20), (0, 0, 300)])
+@pytest.mark.parametrize("chunk", [32, 1000])
+def test_members_are_predicted_alone_as_together(shares: tuple[int, ...], chunk: int) -> None:
     spec, data = linear_world(300)
     model = EnsembleDynamics(spec, EnsembleConfig(**SMALL))
     model.fit(data)
-    member = torch.arange(300) % 3
+    member = torch.arange(3).repeat_interleave(torch.tensor(shares))
+    member = member[torch.randperm(300, generator=torch.Generator().manual_seed(0))]
     together, variance = model.members_predict(data.obs, data.action, chunk=64)
-    mean, alone = model.chosen_predict(data.obs, data.action, member, chunk=32)
+    mean, alone = model.chosen_predict(data.obs, data.action, member, chunk=chunk)
     rows = torch.arange(300)
     assert torch.allclose(mean, together[member, rows], atol=1e-5)
     assert torch.allclose(alone, variance[member, rows], rtol=1e-4)
