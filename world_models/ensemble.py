@@ -221,8 +221,8 @@ class EnsembleDynamics:
             return _pick(*self.members_predict(obs, action), member)
         order = torch.argsort(member)
         counts = torch.bincount(member, minlength=self.num_members)
-        most = int(counts.max())
-        if most <= chunk and most * self.num_members <= MOST_PADDING * len(obs):
+        padded = int(counts.max()) * self.num_members
+        if len(obs) <= chunk and padded <= MOST_PADDING * len(obs):
             return self._grouped_predict(obs, action, member, order, counts)
         mean = obs.new_empty(len(obs), self.network.out_dim)
         variance = torch.empty_like(mean)
