@@ -6,7 +6,9 @@ acts and makes the critics' targets. The formulas were read in a public copy of 
 Differences from the authors' code: the clone is a flow by default (theirs DDPM with ten steps, a
 residual network and averaged weights; see generative BC); edited actions are clipped to the bounds;
 greedy actions take the edits' means and the first critics, theirs draw both; the log of the
-temperature stands in its loss, as in this library's SAC. Nothing is known of the edits' scales but
+temperature stands in its loss, as in this library's SAC. The target of the entropy is one of edits
+before they are scaled, as in the re-implementation; in the copy it is -A / 2 of scaled ones, unless
+told otherwise, which edits of at most 0.3 cannot reach. Nothing is known of the edits' scales but
 that they are chosen for each task; the re-implementation's lie between 0.1 and 0.8.
 """
 
@@ -58,7 +60,7 @@ class EXPOConfig(GenerativeConfig):
     layer_norm: bool = True  # in the critics
     policy_every: Count = 1  # clone and edits take a step in every so many updates
     alpha: Positive = 1.0  # initial temperature of the edits
-    target_entropy: Finite | None = None  # of the scaled edits; None: -A / 2
+    target_entropy: Finite | None = None  # of edits before they are scaled; None: -A / 2
     tau: Rate = 0.005  # rate of the target average
 
     def __post_init__(self) -> None:
@@ -93,10 +95,9 @@ class EditedPolicy(nn.Module):
 
     def moved(self, obs: Tensor, actions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """`actions` [K, B, A] in [-1, 1] after edits drawn with standard normal `noise` [K, B, A],
-        and the log-densities [K, B] of the scaled edits."""
+        and the log-densities [K, B] of the edits in [-1, 1], before they are scaled."""
         standard = self.normaliser(obs).expand(actions.shape[0], -1, -1)
         step, log_prob = self.edit.sample(torch.cat([standard, actions], -1), noise)
-        log_prob = log_prob - actions.shape[-1] * math.log(self.edit_scale)
         return (actions + self.edit_scale * step).clamp(-1, 1), log_prob
 
     def options(self, obs: Tensor, noise: Tensor, edit_noise: Tensor) -> Tensor:
@@ -154,6 +155,12 @@ class ExpressiveLearner:
         self.log_alpha = nn.Parameter(torch.tensor(float(config.alpha)).log().to(device))
         entropy = config.target_entropy
         self.target_entropy = -0.5 * spec.action_dim if entropy is None else entropy
+        most = spec.action_dim * math.log(2.0)
+        if self.target_entropy >= most:
+            raise ConfigError(
+                f"target_entropy is {entropy}, it must lie below {most:.3f}: no edit of "
+                f"{spec.action_dim} numbers in [-1, 1] has a larger entropy"
+            )
         learned: dict[str, nn.Module] = {
             "base": self.base,
             "edit": self.edit.net,  # without a normaliser of its own: its input is standardised
@@ -235,7 +242,7 @@ class EXPO(Agent[Drawn]):
     options by critics that never see an outcome of most of them. It is made to go on online.
     """
 
-    version = 1
+    version = 2
     config: EXPOConfig
 
     def build(self, generator: Generator) -> tuple[ExpressiveLearner, LoggedRows]:

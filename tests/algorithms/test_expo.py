@@ -88,7 +88,7 @@ def test_without_edits_it_is_the_best_of_samples(pendulum: Dataset) -> None:
     assert "actor/alpha" not in metrics and "actor/bc" in metrics
 
 
-def test_density_of_a_scaled_edit(pendulum: Dataset) -> None:
+def test_density_of_an_edit(pendulum: Dataset) -> None:
     made = agent(pendulum, edit_scale=0.2)
     obs, noise = pendulum.transitions.obs[:6], torch.randn(1, 6, 1)
     start = torch.zeros(1, 6, 1)
@@ -98,8 +98,17 @@ def test_density_of_a_scaled_edit(pendulum: Dataset) -> None:
     for i in range(6):
         e = float(moved[0, i]) / 0.2
         normal = stats.norm(float(mean[i]), math.exp(float(log_std[i])))
-        expected = normal.logpdf(math.atanh(e)) - math.log(1 - e * e) - math.log(0.2)
+        expected = normal.logpdf(math.atanh(e)) - math.log(1 - e * e)
         assert float(log_prob[0, i]) == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_temperature_of_edits_settles(pendulum: Dataset) -> None:
+    """Edits can have more entropy than the target, so the temperature falls; of scaled ones, with
+    the same target, it would rise without end."""
+    made = agent(pendulum, learning_rate=1e-2)
+    metrics = [made.update(made.next_batch()) for _ in range(100)]
+    assert float(metrics[0]["actor/entropy"]) > -0.5
+    assert float(metrics[-1]["actor/alpha"]) < 0.6
 
 
 @pytest.mark.parametrize("source", ["logged", "samples"])
@@ -115,7 +124,7 @@ def test_edits_climb_and_nothing_else_does(source: str, pendulum: Dataset) -> No
     mean, log_std = learner.edit.net(torch.cat([standard, start], 1)).chunk(2, -1)
     pre = mean + log_std.exp() * rows.noise[-1]
     normal = torch.distributions.Normal(mean, log_std.exp()).log_prob(pre)
-    log_prob = (normal - torch.log(0.3 * (1 - torch.tanh(pre).square()))).sum(1)
+    log_prob = (normal - torch.log(1 - torch.tanh(pre).square())).sum(1)
     action = (start + 0.3 * torch.tanh(pre)).clamp(-1, 1)
     q = learner.critic.batched(torch.cat([standard, action], 1))[..., 0].mean(0)
     edit = list(learner.edit.net.parameters())
@@ -154,3 +163,9 @@ def test_clone_and_edits_wait_for_their_turn(pendulum: Dataset) -> None:
 def test_settings_out_of_range_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_config("expo", values)
+
+
+def test_an_entropy_that_no_edit_has_is_refused(pendulum: Dataset) -> None:
+    config = build_config("expo", {"target_entropy": 0.7})
+    with pytest.raises(ConfigError, match=r"target_entropy is 0.7, it must lie below 0.693"):
+        EXPO(pendulum.spec, config, seed=0)
