@@ -81,18 +81,6 @@ def futures(
     return reward, uncertainty
 
 
-class ForesightRows(DynaRows):
-    """MBPO's rows. `foresight/changed` is the share of imagined actions that would be others
-    without uncertainty; `changed` gathers it, [B] bool of each imagined step."""
-
-    changed: tuple[Tensor, ...] = ()
-
-    def imagine(self, step: int, generator: Generator) -> Metrics:
-        self.changed = ()
-        metrics = super().imagine(step, generator)
-        return metrics | {"foresight/changed": torch.cat(self.changed).float().mean()}
-
-
 class COPlanner(Agent[Batch]):
     """MBPO whose rollouts avoid what the model does not know and whose exploration seeks it.
     `model` replaces the learned ensemble.
@@ -114,16 +102,24 @@ class COPlanner(Agent[Batch]):
     version = 1
     config: COPlannerConfig
     learner: SoftActorCritic
-    source: ForesightRows
+    source: DynaRows
+    changed: list[Tensor]  # of each step imagined since the last metrics, [B] bool
 
     def build(
         self, generator: Generator, model: WorldModel | None = None
-    ) -> tuple[SoftActorCritic, ForesightRows]:
+    ) -> tuple[SoftActorCritic, DynaRows]:
         c = self.config
         learner = SoftActorCritic(self.spec, c.learner, self.device, generator)
         model = dynamics(self.spec, c.model, c.imagination, self.device, self.seed, model)
-        source = ForesightRows(
-            learner, model, c.imagination, c.online, self.seed, policy=self.imagined_action
+        self.changed = []
+        source = DynaRows(
+            learner,
+            model,
+            c.imagination,
+            c.online,
+            self.seed,
+            policy=self.imagined_action,
+            policy_metrics=self.foresight_metrics,
         )
         return learner, source
 
@@ -143,8 +139,15 @@ class COPlanner(Agent[Batch]):
     def imagined_action(self, obs: Tensor, generator: Generator) -> Tensor:
         """The conservative choice."""
         action, changed = self.choose(obs, -self.config.foresight.conservative, generator)
-        self.source.changed += (changed,)
+        self.changed.append(changed)
         return action
+
+    def foresight_metrics(self) -> Metrics:
+        """Of a refresh: `foresight/changed`, the share of its imagined actions that would be others
+        without uncertainty."""
+        share = torch.cat(self.changed).float().mean()
+        self.changed = []
+        return {"foresight/changed": share}
 
     def explore(
         self, obs: Tensor, generator: Generator | None, mask: Tensor | None = None

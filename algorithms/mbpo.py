@@ -8,6 +8,7 @@ fitted once, the horizon is fixed and the schedule is RAVL's, so that the two di
 critics alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,10 +82,18 @@ class DynaRows(ImaginedRows):
         seed: int,
         *,
         policy: Actor | None = None,
+        policy_metrics: Callable[[], Metrics] | None = None,
     ) -> None:
         device = learner.log_alpha.device
         super().__init__(
-            learner, model, imagination, device, seed, policy=policy, collection=online
+            learner,
+            model,
+            imagination,
+            device,
+            seed,
+            policy=policy,
+            policy_metrics=policy_metrics,
+            collection=online,
         )
         self.task_steps = 0  # of a copy; steps of the loop before experience are not of the task
 

@@ -315,7 +315,12 @@ class Agent(ABC, Generic[B]):
         if hasattr(self.learner, "offline"):
             self.learner.offline = False
         return Collector.configured(
-            task, c, logged=logged > 0, seed=self.seed + AFRESH * acted, rows=acted
+            task,
+            c,
+            logged=logged > 0,
+            seed=self.seed + AFRESH * acted,
+            rows=acted,
+            least=getattr(self.source, "least_experience", 0),
         )
 
     @property

@@ -6,8 +6,9 @@ from typing import Any, Literal, Self
 
 import torch
 
-from mbrl.config import Count, CountOrZero, Probability, Settings
+from mbrl.config import Count, CountOrZero, NonNegative, Probability, Settings
 from mbrl.errors import ConfigError
+from mbrl.networks import DeterministicPolicy
 from mbrl.tasks import Task, as_live
 from mbrl.types import Transitions
 
@@ -24,8 +25,12 @@ class CollectorConfig(Settings):
     warmup_by: Literal["uniform", "policy"] = "uniform"  # who makes the rows of the warm-up
     deterministic: bool = False  # act greedily; what explores is a world model, or nothing
     # Share of each batch that is logged rows, exactly; 0: they are left behind; None: a batch is
-    # drawn from logged rows and experience alike.
+    # drawn from logged rows and experience alike. With a share, nothing is learned until there is
+    # as much experience as a batch takes.
     logged_share: Probability | None = None
+    # Deviation of the normal noise on the actions of a policy without randomness (TD3+BC's, say),
+    # in halves of their range; they are clipped to it.
+    noise: NonNegative = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,10 +45,12 @@ class Collector:
     greedy one), one step a call.
 
     The first `warmup` rows come from uniform actions, and of those after them `frozen` from the
-    agent as it is, before the first update; `rows` is how many there were before. Its whole state
-    is tensors, so an online run resumes exactly; with a gymnasium environment, whose state cannot
-    be saved, it resumes with new episodes, a warning, and `interrupted` one higher for each that
-    was lost.
+    agent as it is, before the first update; `rows` is how many there were before. `noise` is the
+    deviation of what is added to a `DeterministicPolicy`'s actions, in halves of their range.
+
+    Its whole state is tensors, so an online run resumes exactly; with a gymnasium environment,
+    whose state cannot be saved, it resumes with new episodes, a warning, and `interrupted` one
+    higher for each that was lost.
     """
 
     def __init__(
@@ -54,6 +61,7 @@ class Collector:
         warmup: int = 100,
         frozen: int = 0,
         deterministic: bool = False,
+        noise: float = 0.0,
         seed: int = 0,
         rows: int = 0,
     ) -> None:
@@ -65,7 +73,7 @@ class Collector:
         if task.spec.max_episode_steps is None:
             raise ConfigError(no_limit(task.spec.task))
         self.task, self.envs, self.warmup = task, envs, warmup
-        self.deterministic = deterministic
+        self.deterministic, self.noise = deterministic, noise
         self.learns_after = warmup + frozen  # rows
         self.environments = as_live(task)
         self.limit: int = task.spec.max_episode_steps
@@ -83,17 +91,26 @@ class Collector:
 
     @classmethod
     def configured(
-        cls, task: Task, config: CollectorConfig, *, logged: bool, seed: int, rows: int = 0
+        cls,
+        task: Task,
+        config: CollectorConfig,
+        *,
+        logged: bool,
+        seed: int,
+        rows: int = 0,
+        least: int = 0,
     ) -> Self:
-        """As `config` says, after so many `rows`. An agent with `logged` rows needs no warm-up."""
+        """As `config` says, after so many `rows`, with the first update after `least` rows or more.
+        An agent with `logged` rows needs no warm-up."""
         warmup = 0 if logged else config.warmup
         uniform = warmup if config.warmup_by == "uniform" else 0
         return cls(
             task,
             envs=config.envs,
             warmup=uniform,
-            frozen=config.frozen + warmup - uniform,
+            frozen=max(config.frozen + warmup, least) - uniform,
             deterministic=config.deterministic,
+            noise=config.noise,
             seed=seed,
             rows=rows,
         )
@@ -105,7 +122,8 @@ class Collector:
             warnings.warn(
                 f"nothing is learned: {steps} steps end after {rows} rows of experience, and the "
                 f"first update comes after {self.learns_after}. Give more steps, or a smaller "
-                "warm-up (collection: warmup, frozen)",
+                "warm-up (collection: warmup, frozen; with a logged_share at least the rows that a "
+                "batch takes)",
                 stacklevel=3,
             )
 
@@ -155,6 +173,20 @@ class Collector:
         if self.environments is not None:
             self.environments.release(self.state)
 
+    def _needs_noise(self, agent: Any) -> bool:
+        return (
+            self.noise > 0
+            and not self.deterministic
+            and isinstance(agent.policy, DeterministicPolicy)
+        )
+
+    def _with_noise(self, action: torch.Tensor) -> torch.Tensor:
+        spec = self.task.spec
+        low, high = (torch.tensor(b).to(action) for b in (spec.action_low, spec.action_high))
+        draw = torch.randn(action.shape, generator=self.generator, device=action.device)
+        noisy: torch.Tensor = (action + self.noise * (high - low) / 2 * draw).clamp(low, high)
+        return noisy
+
     def _mask(self, state: torch.Tensor) -> torch.Tensor | None:
         return None if self.environments is None else self.environments.action_mask(state)
 
@@ -170,7 +202,7 @@ class Collector:
                 generator=self.generator,
                 **limits,
             )
-            return action
+            return self._with_noise(action) if self._needs_noise(agent) else action
         if mask is not None:
             return torch.multinomial(mask.float(), 1, generator=self.generator)[:, 0]
         if spec.discrete:

@@ -67,8 +67,8 @@ class ImaginedRows:
 
     `model` is what rollouts are made in; a learned ensemble is fitted to the logged data, and
     online refitted to the experience every `collection.refit_every` steps. `policy` is who acts in
-    them (None: the learner's). `widths` are further columns of both kinds of rows; rollouts give
-    theirs as signals.
+    them (None: the learner's), and `policy_metrics` what it tells after each refresh. `widths` are
+    further columns of both kinds of rows; rollouts give theirs as signals.
     """
 
     def __init__(
@@ -80,12 +80,14 @@ class ImaginedRows:
         seed: int,
         *,
         policy: Actor | None = None,
+        policy_metrics: Callable[[], Metrics] | None = None,
         collection: RefitConfig | None = None,
         widths: dict[str, int] | None = None,
     ) -> None:
         self.learner, self.imagination, self.seed, self.device = learner, imagination, seed, device
         self.model: WorldModel = model
         self.policy = policy or learner.actor.explore
+        self.policy_metrics = policy_metrics or dict
         self.widths = widths or {}
         columns = self.widths | {"next_unknown": 0}  # no dynamics are learned from such rows
         c = learner.config
@@ -155,9 +157,10 @@ class ImaginedRows:
         trajectories = rollout(self.model, self.policy, starts, config, generator)
         columns = {name: trajectories.signals[name][trajectories.mask] for name in self.widths}
         self.imagined.append(trajectories.transitions(), **columns)
+        metrics = self.policy_metrics()
         if c.diagnose > 0 and step % c.diagnose < c.every:
-            return self.diagnose(trajectories, step)
-        return {}
+            metrics |= self.diagnose(trajectories, step)
+        return metrics
 
     def diagnose(self, trajectories: Trajectories, step: int) -> Metrics:
         """Reach and values of the current critics, from random draws of their own, so that a

@@ -75,6 +75,16 @@ class LoggedRows:
         columns wait for later steps: then there is nothing to learn from."""
         return self.online and self.kept is None and len(self.rows) == 0
 
+    @property
+    def least_experience(self) -> int:
+        """Rows of experience before the first update: what a batch takes of them, where they are
+        apart from the logged rows; else 0, since the logged rows are there."""
+        share = self.collection.logged_share
+        if share is None:
+            return 0
+        rows = self.batch_size - round(share * self.batch_size)
+        return min(rows, self.collection.capacity)
+
     def allows(self, collection: CollectorConfig) -> None:
         """Raises `ConfigError` for settings that experience which has begun cannot follow."""
         if not self.online:

@@ -15,7 +15,7 @@ from mbrl import data, tasks
 from mbrl.evaluation import evaluate
 from mbrl.records import Evaluations
 
-VERSION = 1
+VERSION = 2
 DEFAULTS = prerequisites.DEFAULTS | {
     "data": "pendulum/medium",
     "algorithm": "iql",

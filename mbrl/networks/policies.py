@@ -189,7 +189,7 @@ class DeterministicPolicy(nn.Module):
         return self.scale.to_task(self.unit(obs))
 
     def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The policy has no noise of its own: the action itself."""
+        """The policy has no noise of its own: the action itself. (A collector adds some.)"""
         return self.forward(obs)
 
 

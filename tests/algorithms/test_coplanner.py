@@ -80,7 +80,7 @@ def test_rollouts_avoid_and_exploration_seeks_what_is_unknown() -> None:
     careful = agent.imagined_action(obs, generator)[:, 0]
     generator, _ = draws()
     curious, _ = agent.act(obs, deterministic=False, generator=generator)
-    changed = agent.source.changed[-1]
+    (changed,) = agent.changed
     for b in range(7):
         scores = {sign: candidates[b] + sign * candidates[b].square() for sign in (-3.0, 5.0)}
         assert float(careful[b]) == pytest.approx(float(candidates[b, scores[-3.0].argmax()]))

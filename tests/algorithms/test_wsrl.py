@@ -68,16 +68,16 @@ def test_wsrl_on_logged_data_is_calibrated_cql(pendulum: Dataset) -> None:
 def test_wsrl_waits_and_leaves_logged_rows_behind(pendulum: Dataset) -> None:
     """Nothing changes before `frozen` rows are there; batches never hold a logged row; then four
     steps of the critics come on one of the actor."""
-    agent = built("wsrl", pendulum, frozen=5, updates_per_step=4, learner={"policy_every": 4}).fit(
+    agent = built("wsrl", pendulum, frozen=20, updates_per_step=4, learner={"policy_every": 4}).fit(
         pendulum, 3, callbacks=[]
     )
     before, counts = weights(agent), [steps_of(o) for o in agent.optimisers.values()]
     assert counts == [3, 3, 3]
     task = make("Pendulum-v1")
-    agent.learn(task, 5, callbacks=[])
-    assert same(before, weights(agent)) and len(agent.source.rows) == 5
+    agent.learn(task, 20, callbacks=[])
+    assert same(before, weights(agent)) and len(agent.source.rows) == 20
     collector = agent.collector(task)
-    for _ in range(9):  # 5 rows more without an update, then 4 with
+    for _ in range(24):  # 20 rows more without an update, then 4 with
         for _ in range(collector.collect(agent)):
             batch = agent.next_batch()
             known = agent.source.rows.whole().obs
@@ -141,7 +141,7 @@ def test_losses_in_the_task_against_numpy(name: str, pendulum: Dataset) -> None:
 def test_rlpd_draws_half_of_every_batch_from_logged_rows(pendulum: Dataset) -> None:
     agent = built("rlpd", pendulum, learner={"batch_size": 16, "policy_every": 2})
     agent.prepare(pendulum, lambda metrics: None)
-    agent.learn(make("Pendulum-v1"), 6, callbacks=[])
+    agent.learn(make("Pendulum-v1"), 14, callbacks=[])  # 8 rows first, half of a batch
     assert steps_of(agent.optimisers["critic"]) == 12
     assert steps_of(agent.optimisers["actor"]) == 6
     batch = agent.next_batch()

@@ -130,7 +130,7 @@ def test_logged_rows_from_the_start(pendulum: Dataset, tmp_path: Path) -> None:
     save_npz(pendulum, file)
     config = build_config("rlpd", CONFIGS["rlpd"])
     settings = RunSettings(
-        "rlpd", "Pendulum-v1", logged=str(file), steps=12, checkpoint_every=4, **QUICK
+        "rlpd", "Pendulum-v1", logged=str(file), steps=20, checkpoint_every=4, **QUICK
     )
     runs.start(settings, config, tmp_path / "whole", quiet=True)
     folder = tmp_path / "killed"
@@ -145,7 +145,7 @@ def test_logged_rows_from_the_start(pendulum: Dataset, tmp_path: Path) -> None:
     jobs.resume(folder, quiet=True)
     assert_same(*(checkpoint.load(f / "checkpoint.pt") for f in (tmp_path / "whole", folder)))
     agent = algorithms.load(folder / "checkpoint.pt")
-    assert len(agent.source.kept) == 600 and len(agent.source.rows) == 12
+    assert len(agent.source.kept) == 600 and len(agent.source.rows) == 20
     known = folders.read_json(folder / "manifest.json")["data"]
     assert known["task"] == "Pendulum-v1" and known["logged"]["rows"] == 600
 

@@ -54,9 +54,9 @@ def test_logged_rows_then_the_task_twice(name: str) -> None:
         dataset.spec, build_config(name, CONFIGS[name]), seed=0
     )
     agent.fit(dataset, 2, callbacks=[])
-    frozen = agent.source.collection.frozen
+    waits = max(agent.source.collection.frozen, agent.source.least_experience)
     before = agent.updates
-    steps = frozen + 5
+    steps = waits + 5
     agent.learn(TASK, steps, callbacks=[])
     after = agent.updates
     agent.learn(TASK, 5, callbacks=[])

@@ -23,12 +23,27 @@ def fitted(name: str, **more: Any) -> Any:
     return cls(dataset.spec, config, seed=0).fit(dataset, 2, callbacks=[])
 
 
-def test_updates_begin_with_the_first_row_where_logged_ones_are_left_behind() -> None:
-    """ReBRAC's rows have the next action, so that the first joins with the second step."""
-    agent = fitted("rebrac")
+@pytest.mark.parametrize(("share", "envs"), [(0.0, 1), (0.0, 2), (0.25, 1), (0.5, 1)])
+def test_updates_wait_for_as_much_experience_as_a_batch_takes(share: float, envs: int) -> None:
+    """Copies of a few rows are no batch. ReBRAC's rows have the next action, so that each joins
+    with the step after it."""
+    agent = fitted("rebrac", batch_size=16)
+    before, least = agent.updates, round((1 - share) * 16)
+    collection = CollectorConfig(logged_share=share, envs=envs)
+    agent.learn(TASK, least // envs, collection=collection, callbacks=[])
+    assert agent.updates == before
+    agent = fitted("rebrac", batch_size=16)
+    agent.learn(TASK, least // envs + 5, collection=collection, callbacks=[])
+    assert agent.updates - before == 5 and len(agent.source.rows) == least + 4 * envs
+
+
+def test_a_small_buffer_is_not_waited_for_in_vain() -> None:
+    agent = fitted("rebrac", batch_size=16)
     before = agent.updates
-    agent.learn(TASK, 6, collection=CollectorConfig(logged_share=0.0), callbacks=[])
-    assert agent.updates - before == 5 and len(agent.source.rows) == 5
+    agent.learn(
+        TASK, 12, collection=CollectorConfig(logged_share=0.0, capacity=8, warmup=0), callbacks=[]
+    )
+    assert agent.updates - before == 4
 
 
 def test_updates_begin_with_the_first_episode_where_logged_ones_are_left_behind() -> None:
@@ -40,6 +55,23 @@ def test_updates_begin_with_the_first_episode_where_logged_ones_are_left_behind(
     agent = fitted("cql", calibrated=True)
     agent.learn(TASK, limit + 1, collection=collection, callbacks=[])
     assert agent.updates - before == 2 and len(agent.source.rows) == limit
+
+
+@pytest.mark.parametrize("settings", [{}, {"noise": 0.3}, {"noise": 0.0}, {"deterministic": True}])
+def test_policies_without_randomness_get_noise_in_the_task(settings: dict[str, Any]) -> None:
+    """A tenth of half of the range where nothing else is said; clipped to the range."""
+    agent = fitted("rebrac")
+    agent.source.collection = CollectorConfig(envs=2000, frozen=10_000, **settings)
+    collector = agent.collector(TASK)
+    obs = collector.obs
+    collector.collect(agent)
+    row = agent.source.waiting  # ReBRAC's rows wait for the next action
+    greedy, _ = agent.act(obs)
+    assert row is not None and float(row.action.abs().max()) <= 2.0
+    inner = greedy.abs() < 1.0
+    deviation = (row.action - greedy)[inner].std()
+    expected = 0.0 if settings.get("deterministic") else 2.0 * settings.get("noise", 0.1)
+    assert float(deviation) == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 3), (3, 1)])

@@ -121,14 +121,14 @@ def test_a_batch_holds_the_share_of_logged_rows_exactly(name: str, share: float)
 
 def test_the_frozen_policy_acts_before_the_first_update() -> None:
     logged = load("pendulum/medium")
-    agent = agent_in("iql", logged, logged_share=0.0, frozen=20)
+    agent = agent_in("iql", logged, logged_share=0.0, frozen=300)
     before = [p.clone() for p in agent.policy.parameters()]
-    agent.learn("Pendulum-v1", 20, callbacks=[])
-    assert agent.updates == 3 and len(agent.source.rows) == 20
+    agent.learn("Pendulum-v1", 300, callbacks=[])
+    assert agent.updates == 3 and len(agent.source.rows) == 300
     for old, new in zip(before, agent.policy.parameters(), strict=True):
         assert torch.equal(old, new)
-    again = agent_in("iql", logged, logged_share=0.0, frozen=20, updates_per_step=4)
-    again.learn("Pendulum-v1", 25, callbacks=[])
+    again = agent_in("iql", logged, logged_share=0.0, frozen=300, updates_per_step=4)
+    again.learn("Pendulum-v1", 305, callbacks=[])
     assert again.updates == 3 + 5 * 4
 
 
