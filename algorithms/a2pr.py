@@ -228,7 +228,8 @@ class A2PR(Agent[Batch]):
 
     When not to use it: where the log is of one good policy: TD3+BC is the same there without three
     further networks. The authors choose alpha and the weight for each dataset, alpha up to 40; no
-    table of ours says yet what it is worth at TD3+BC's.
+    table of ours says yet what it is worth at TD3+BC's. While values still fall, V, the least of
+    several, lies below Q and lets nearly all actions pass: look at `vae/chosen`.
     """
 
     version = 1
