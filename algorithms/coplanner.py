@@ -96,7 +96,8 @@ class COPlanner(Agent[Batch]):
     When not to use it: on logged data alone, where only its cautious half is at work: take MOPO or
     COMBO, which are measured. Every action costs candidates times horizon steps of the model. Where
     the members agree about what the policy's few actions lead to, it is MBPO at several times the
-    cost: look at `foresight/changed`, about 0.01 on Pendulum and up to 0.1 on swing-up.
+    cost: look at `foresight/changed`. `run coplanner Pendulum-v1 --steps 2000` ends with 0.01 (seed
+    0), CartPoleSwingUp-v0 with 0.10.
     """
 
     version = 1

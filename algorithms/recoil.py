@@ -77,8 +77,8 @@ class ReCOIL(Agent[Batch]):
     task ends well for the expert: an end counts as the worst that can happen, unless it is a time
     limit. Values move between -200 and 200, far more than the bound of the Gumbel loss's exponent
     lets through at beta 1. Where Q - V is beyond it on every row, V has no gradient and all weights
-    are at their bound, which is cloning: on Pendulum's expert data 5 of 6 rows to the end of 5,000
-    updates. One run on Pendulum's medium-replay data ended below random actions.
+    are at their bound, which is cloning. One run on Pendulum's medium-replay data ended below
+    random actions.
     With `scaled_by` "batch" m is at its bound as soon as an expert's value stands out.
     """
 

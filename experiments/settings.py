@@ -42,6 +42,7 @@ class CollectionSettings(Settings):
     warmup_by: Literal["uniform", "policy"] | None = None  # who makes the rows of the warm-up
     deterministic: bool | None = None  # act greedily
     logged_share: Probability | None = None  # of a batch, exactly; 0: logged rows are left behind
+    noise: NonNegative | None = None  # on actions of a policy without randomness, in half ranges
     refit_every: Count | None = None  # steps between refits of a world model
     refit_epochs: Count | None = None  # passes over the experience a refit makes at most
 

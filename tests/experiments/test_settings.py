@@ -1,10 +1,14 @@
 """Presets: values of a purpose, and settings that follow the budget of a run."""
 
+import dataclasses
+
 import pytest
 
-from experiments.settings import default_steps, preset_config
+from algorithms.sources.imagined import RefitConfig
+from experiments.settings import CollectionSettings, default_steps, preset_config
 from experiments.tables import plan
 from mbrl import config as configs
+from mbrl.collector import CollectorConfig
 
 
 def test_a_decay_as_long_as_the_budget_follows_it() -> None:
@@ -59,3 +63,10 @@ def test_a_tier_takes_the_values_of_the_dataset_that_it_resembles() -> None:
         "pgd",
     ):
         assert default_steps(name, own) == 10_000
+
+
+@pytest.mark.parametrize("kind", [CollectorConfig, RefitConfig])
+def test_all_of_how_experience_is_gathered_can_be_given(kind: type) -> None:
+    """By `run ... --collection.NAME`, and for every algorithm."""
+    known = {f.name for f in dataclasses.fields(kind)}
+    assert known <= {f.name for f in dataclasses.fields(CollectionSettings)}
