@@ -3,9 +3,10 @@ drawn to the flow's actions and up the critics' value. The formulas were read in
 (github.com/seohongpark/fql, agents/fql.py).
 
 Differences from the authors' code: SiLU and ReLU in the place of GELU; networks start as
-`torch.nn.Linear` does; LayerNorm stands before the activation; the greedy action is that of a noise
-which is kept, theirs draws it at every step of an evaluation too; the target critics follow the
-critics after their step (theirs: before it).
+`torch.nn.Linear` does; LayerNorm stands before the activation; the greedy action is that of a
+noise which is kept, theirs draws it at every step of an evaluation too (here `--eval-stochastic`;
+with one action dimension the kept noise is 1 or -1, so that greedy actions lie on one side of what
+the policy samples); the target critics follow the critics after their step (theirs: before it).
 """
 
 from collections.abc import Sequence

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from mbrl import agent_files, checkpoint
@@ -145,7 +146,8 @@ class Recorder:
 
 class Evaluator:
     """Evaluates in the real task every `every` steps with `episodes` fixed starts, and at step
-    `last` with `last_episodes`; not before the agent is `ready`, where it says so."""
+    `last` with `last_episodes`; not before the agent is `ready`, where it says so. The actions are
+    greedy, or sampled with `stochastic`."""
 
     def __init__(
         self,
@@ -156,12 +158,14 @@ class Evaluator:
         episodes: int = 20,
         last: int,
         last_episodes: int = 100,
+        stochastic: bool = False,
         recorder: Recorder | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.task, self.every, self.episodes = task, every, episodes
         self.last, self.last_episodes = last, last_episodes
         self.path = None if folder is None else Path(folder) / "evaluations.npz"
+        self.stochastic = stochastic
         self.recorder, self.progress = recorder, progress
         self.evaluations = Evaluations()
 
@@ -173,7 +177,7 @@ class Evaluator:
             return
         if not final and not getattr(agent, "ready", True):
             return
-        returns = evaluate(agent, self.task, self.last_episodes if final else self.episodes)
+        returns = self.returns(agent, self.last_episodes if final else self.episodes)
         self.evaluations.add(agent.step, returns)
         mean = float(returns.mean())
         if self.path is not None:
@@ -184,6 +188,10 @@ class Evaluator:
             spec = agent.spec
             scored = f", score {spec.score(mean):.1f}" if spec.reference_returns else ""
             self.progress.note(f"return {mean:.1f}{scored}")
+
+    def returns(self, agent: Trainable, episodes: int) -> np.ndarray:
+        """Returns [episodes] of the agent, which need not be the one that is trained."""
+        return evaluate(agent, self.task, episodes, deterministic=not self.stochastic)
 
 
 class PolicyKeeper:

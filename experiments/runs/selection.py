@@ -16,7 +16,6 @@ from mbrl import checkpoint
 from mbrl import config as configs
 from mbrl.callbacks import Evaluator
 from mbrl.errors import CheckpointError, ConfigError
-from mbrl.evaluation import evaluate
 from mbrl.progress import Progress
 from mbrl.training import Metrics, Trainable
 from mbrl.types import Dataset, Spec
@@ -149,7 +148,7 @@ def select_highest(folder: Path, step: int, evaluator: Evaluator | None) -> dict
     result: dict[str, Any] = {"by": "value in a model that ends where the data end", "chosen": step}
     if evaluator is not None:
         agent = agent_at(folder, str(step))
-        mean = float(evaluate(agent, evaluator.task, evaluator.last_episodes).mean())
+        mean = float(evaluator.returns(agent, evaluator.last_episodes).mean())
         result["return_mean"] = float(f"{mean:.7g}")
         if agent.spec.reference_returns is not None:
             result["score"] = float(agent.spec.score(mean))

@@ -401,6 +401,7 @@ def _evaluator(
         episodes=settings.eval_episodes,
         last=last,
         last_episodes=settings.final_episodes,
+        stochastic=settings.eval_stochastic,
         recorder=recorder,
         progress=progress,
     )

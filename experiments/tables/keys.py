@@ -11,6 +11,7 @@ from mbrl.errors import ConfigError, unknown_name
 FINAL_EPISODES = 100  # of the last evaluation, unless a table says otherwise
 Kinds = dict[str, type | tuple[type, ...]]
 COLUMN: Kinds = {"label": str, "algorithm": str, "config": dict, "matmul_precision": str}
+COLUMN |= {"eval_stochastic": bool}
 SWEEP: Kinds = {"algorithm": str, "knob": str, "values": list}
 _SHARED: Kinds = {"title": str, "seeds": list, "cell_seconds": (int, float)}
 _SHARED |= {"matmul_precision": str}
@@ -24,6 +25,7 @@ RUN_TABLE: Kinds = RUN_BLOCK | _TABLE
 RUN_TABLE |= {"fqe_steps": int, "sweep": dict, "published": list, "reference": str}
 STUDY_TABLE: Kinds = STUDY_BLOCK | _TABLE
 NAMES = {dict: "a table", list: "a list", str: "a text", int: "a whole number", float: "a number"}
+NAMES |= {bool: "true or false"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def require(what: str, values: Any, kinds: Kinds) -> None:
             raise unknown_name(f"key of {what}", key, sorted(kinds))
         kind = kinds[key]
         allowed = kind if isinstance(kind, tuple) else (kind,)
-        if not isinstance(value, allowed) or isinstance(value, bool):
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             wanted = " or ".join(NAMES[k] for k in allowed)
             raise ConfigError(f"{key} of {what} is {value!r}, {_kind(value)}; give {wanted}")
 

@@ -39,6 +39,7 @@ class Column:
     algorithm: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     matmul_precision: MatmulPrecision | None = None  # None: the row's
+    eval_stochastic: bool = False  # evaluate sampled actions, not the greedy ones
 
     @property
     def folder(self) -> str:
@@ -166,6 +167,8 @@ class Plan:
         }
         if row.final_episodes != FINAL_EPISODES:
             key["final_episodes"] = row.final_episodes
+        if column.eval_stochastic:
+            key["eval_stochastic"] = True
         if row.holdout > 0:
             key["holdout"] = row.holdout
         if row.until_flat.every > 0:
@@ -384,6 +387,7 @@ def _columns(values: dict[str, Any]) -> tuple[Column, ...]:
             c["algorithm"],
             c.get("config", {}),
             _precision(c, None),
+            c.get("eval_stochastic", False),
         )
         for c in values.get("columns", [])
     ]

@@ -273,6 +273,7 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
         steps=cell.key["steps"],
         seed=cell.seed,
         final_episodes=cell.row.final_episodes,
+        eval_stochastic=cell.column.eval_stochastic,
         tensorboard=False,
         fqe_steps=table.fqe_steps,
         holdout=cell.row.holdout,

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,6 +97,22 @@ def test_a_continuation_repeats_too(tmp_path: Path) -> None:
     assert main(["run", "iql", "Pendulum-v1", "--config", file, "--out", str(again)]) == 0
     for name in ("config.json", "policies/30.pt"):
         assert (online / name).read_bytes() == (again / name).read_bytes()
+
+
+def test_a_run_may_be_scored_by_sampled_actions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    words = ["--hidden", "8", "--steps", "20", "--final-episodes", "3", "--eval-every", "0"]
+    out = ["--eval-stochastic", "--out", str(folder)]
+    assert main(["run", "fql", "pendulum/medium", *words, *out]) == 0
+    stored = np.load(folder / "evaluations.npz")["returns"]
+    capsys.readouterr()
+    returns = {}
+    for name, more in {"sampled": ["--stochastic"], "greedy": []}.items():
+        assert main(["evaluate", str(folder), "--episodes", "3", "--json", *more]) == 0
+        returns[name] = json.loads(capsys.readouterr().out)["returns"]
+    assert returns["sampled"] == stored.tolist() != returns["greedy"]
 
 
 def test_value_of() -> None:

@@ -81,6 +81,19 @@ def test_an_unusual_number_of_last_episodes_is_in_the_key(
     assert {c.row.final_episodes for c in cells} == {500}
 
 
+def test_sampled_scores_are_in_the_key_of_their_column_alone(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    column = 'label = "bc wide"'
+    file.write_text(SMALL.replace(column, column + ", eval_stochastic = true"))
+    cells = table.all_cells(plan.load(str(file)))
+    sampled = [c for c in cells if c.key.get("eval_stochastic")]
+    assert sampled and {c.column.label for c in sampled} == {"bc wide"}
+    assert all("eval_stochastic" not in c.key for c in cells if c not in sampled)
+    file.write_text(SMALL.replace(column, column + ", eval_stochastic = 1"))
+    with pytest.raises(ConfigError, match="give true or false"):
+        plan.load(str(file))
+
+
 def test_a_precision_is_in_the_key_and_the_name_unless_it_is_the_highest(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     block = '\n[[blocks]]\ntitle = "medium"\ndatasets = ["pendulum/expert"]\n'
