@@ -153,6 +153,7 @@ class CorrectedPolicy(nn.Module):
         self.state_score, self.state_weight = state_score, config.state_weight
         self.scale = ActionScale(spec)
         self.used = int((score.sigmas <= config.act_below).sum())  # the last of them
+        self.stochastic = getattr(base, "stochastic", True)
 
     def correct(self, obs: Tensor, action: Tensor) -> Tensor:
         """`action` [B, A] in the task's units after the steps; with a step size of 0 as it is."""

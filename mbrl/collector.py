@@ -8,7 +8,6 @@ import torch
 
 from mbrl.config import Count, CountOrZero, NonNegative, Probability, Settings
 from mbrl.errors import ConfigError
-from mbrl.networks import DeterministicPolicy
 from mbrl.tasks import Task, as_live
 from mbrl.types import Transitions
 
@@ -46,7 +45,8 @@ class Collector:
 
     The first `warmup` rows come from uniform actions, and of those after them `frozen` from the
     agent as it is, before the first update; `rows` is how many there were before. `noise` is the
-    deviation of what is added to a `DeterministicPolicy`'s actions, in halves of their range.
+    deviation of what is added to the actions of a policy that is not `stochastic`, in halves of
+    their range.
 
     Its whole state is tensors, so an online run resumes exactly; with a gymnasium environment,
     whose state cannot be saved, it resumes with new episodes, a warning, and `interrupted` one
@@ -177,7 +177,7 @@ class Collector:
         return (
             self.noise > 0
             and not self.deterministic
-            and isinstance(agent.policy, DeterministicPolicy)
+            and not getattr(agent.policy, "stochastic", True)
         )
 
     def _with_noise(self, action: torch.Tensor) -> torch.Tensor:

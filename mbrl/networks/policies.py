@@ -170,6 +170,8 @@ def squashed_log_prob(pre: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
 class DeterministicPolicy(nn.Module):
     """a = tanh(f(s)), in [-1, 1]."""
 
+    stochastic = False  # a collector adds noise to its actions
+
     def __init__(
         self,
         spec: Spec,
@@ -189,7 +191,7 @@ class DeterministicPolicy(nn.Module):
         return self.scale.to_task(self.unit(obs))
 
     def explore(self, obs: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The policy has no noise of its own: the action itself. (A collector adds some.)"""
+        """The policy has no noise of its own: the action itself."""
         return self.forward(obs)
 
 

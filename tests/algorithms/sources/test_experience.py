@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import longreach as lr
-from algorithms import CQL, SAC, ReBRAC
+from algorithms import CDSA, CQL, SAC, ReBRAC
 from experiments.settings import build_config
 from mbrl.collector import CollectorConfig
 from mbrl.data import load
@@ -18,7 +18,7 @@ TASK = lr.make("Pendulum-v1")
 
 def fitted(name: str, **more: Any) -> Any:
     dataset = load("pendulum/medium-replay")
-    cls = {"rebrac": ReBRAC, "cql": CQL}[name]
+    cls = {"rebrac": ReBRAC, "cql": CQL, "cdsa": CDSA}[name]
     config = build_config(name, CONFIGS[name] | more)
     return cls(dataset.spec, config, seed=0).fit(dataset, 2, callbacks=[])
 
@@ -72,6 +72,24 @@ def test_policies_without_randomness_get_noise_in_the_task(settings: dict[str, A
     deviation = (row.action - greedy)[inner].std()
     expected = 0.0 if settings.get("deterministic") else 2.0 * settings.get("noise", 0.1)
     assert float(deviation) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("learner", ["td3_bc", "iql"])
+def test_a_corrected_policy_gets_noise_where_the_one_below_has_none(learner: str) -> None:
+    deviations = []
+    for noise in (0.0, 0.1):
+        agent = fitted("cdsa", learner=learner)
+        logged = len(agent.source.rows)
+        agent.source.collection = CollectorConfig(envs=2000, frozen=10_000, noise=noise)
+        collector = agent.collector(TASK)
+        greedy, _ = agent.act(collector.obs)
+        collector.collect(agent)
+        action = 2.0 * agent.source.rows.whole().action[logged:]  # stored in [-1, 1]
+        deviations.append(float((action - greedy)[greedy.abs() < 1.0].std()))
+    if learner == "td3_bc":
+        assert deviations == [0.0, pytest.approx(0.2, rel=0.1)]
+    else:
+        assert deviations[0] == deviations[1] > 0.1
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 3), (3, 1)])
