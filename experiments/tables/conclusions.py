@@ -275,7 +275,6 @@ def _first(known: list[tuple[int, str]]) -> str:
 
 CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "goals": goal_conclusions.goals,
-    "differences": row_conclusions.differences,
     "against_grpo": language.against_grpo,
     "detectable": language.detectable,
     "power": language.power,
@@ -299,13 +298,14 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "trends": trends,
     "warm_starts": language.warm_starts,
     "windows": windows,
-    "within": row_conclusions.within,
 }
 
 
 def lines(summary: Summary) -> list[str]:
-    """The sentences of all conclusions of the table. Raises `ConfigError` for an unknown name."""
+    """The sentences of all conclusions of the table, and what it compares. Raises `ConfigError` for
+    an unknown name."""
     for name in summary.plan.conclusions:
         if name not in CONCLUSIONS:
             raise unknown_name("conclusion", name, CONCLUSIONS)
-    return [line for name in summary.plan.conclusions for line in CONCLUSIONS[name](summary)]
+    named = [line for name in summary.plan.conclusions for line in CONCLUSIONS[name](summary)]
+    return named + row_conclusions.differences(summary)

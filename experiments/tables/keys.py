@@ -23,7 +23,8 @@ RUN_BLOCK: Kinds = _SHARED | _RUN_BLOCK
 STUDY_BLOCK: Kinds = _SHARED | _STUDY_BLOCK
 RUN_TABLE: Kinds = RUN_BLOCK | _TABLE
 RUN_TABLE |= {"fqe_steps": int, "sweep": dict, "published": list, "reference": str}
-STUDY_TABLE: Kinds = STUDY_BLOCK | _TABLE
+STUDY_TABLE: Kinds = STUDY_BLOCK | _TABLE | {"compared": list}
+COMPARED: Kinds = {"rows": list, "than": str, "numbers": list, "digits": int}
 NAMES = {dict: "a table", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 NAMES |= {bool: "true or false"}
 
@@ -64,6 +65,8 @@ def check(values: dict[str, Any]) -> None:
         if isinstance(part.get("rows"), list):
             for row in part["rows"]:
                 _require_row(row)
+    for compared in values.get("compared", []):
+        require("compared", compared, COMPARED)
     if "sweep" in values:
         require("the sweep", values["sweep"], SWEEP)
 

@@ -309,7 +309,7 @@ def _compared(reference: str, about: str, table: dict[str, list[np.ndarray]]) ->
     return lines
 
 
-def span(at: Interval) -> str:
+def span(at: Interval, digits: int = 1) -> str:
     """An estimate with its interval, where it has one."""
-    around = "" if np.isnan(at.low) else f" [{at.low:.1f}, {at.high:.1f}]"
-    return f"{at.estimate:.1f}{around}"
+    low, estimate, high = (f"{x:.{digits}f}" for x in (at.low, at.estimate, at.high))
+    return estimate if np.isnan(at.low) else f"{estimate} [{low}, {high}]"

@@ -1,64 +1,84 @@
-"""Differences of rows, by hand-made records whose answer is plain."""
+"""What a table compares, by hand-made records whose answer is plain."""
 
 import dataclasses
 import re
-import tomllib
 
 import pytest
 
 from experiments.tables import plan, row_conclusions
+from experiments.tables.plan import Compared
+from experiments.tables.summary import Summary
+from mbrl.errors import ConfigError
 from tests.experiments.tables.test_bandit_conclusions import record, summary
+
+
+def comparing(known: Summary, *compared: Compared) -> list[str]:
+    asked = dataclasses.replace(known.plan, compared=compared)
+    return row_conclusions.differences(dataclasses.replace(known, plan=asked))
+
+
+def numbers_of(line: str) -> list[float]:
+    return [float(x) for x in re.findall(r"-?\d+\.\d+", line)]
 
 
 def test_differences_are_paired_by_seed() -> None:
     """60 and 80, so 70, and Student's t(1) 12.706 times the error of 10; the seed that the other
     lacks counts not, and a pair with one seed is left out."""
     rows = {
-        "simple, minibatch 256": [record(1, score=90.0), record(0, score=80.0), record(2, score=0)],
-        "shaped, minibatch 256": [record(0, score=20.0), record(1, score=10.0)],
-        "simple, minibatch 1024": [record(0, score=1.0)],
-        "shaped, minibatch 1024": [record(0, score=1.0), record(1, score=1.0)],
+        "a": [record(1, score=90.0), record(0, score=80.0), record(2, score=0)],
+        "b": [record(0, score=20.0), record(1, score=10.0)],
+        "c": [record(0, score=1.0)],
     }
     known = summary(rows, "score")
-    named = dataclasses.replace(known, plan=dataclasses.replace(known.plan, name="simple-reward"))
-    (line,) = row_conclusions.differences(named)
-    assert line.startswith("simple, minibatch 256 less shaped, minibatch 256, 2 seeds: score ")
-    numbers = [float(x) for x in re.findall(r"-?\d+\.\d", line)]
-    assert numbers == pytest.approx([70.0, 70 - 127.06, 70 + 127.06], rel=0.03)
+    (line,) = comparing(known, Compared(("a", "c", "unknown"), "b", ("score",), digits=2))
+    assert line.startswith("a less b, 2 seeds: score 70.00 [")
+    assert numbers_of(line) == pytest.approx([70.0, 70 - 127.06, 70 + 127.06], rel=0.03)
 
 
-@pytest.mark.parametrize("name", row_conclusions.COMPARED)
-def test_every_compared_row_and_number_is_in_the_table(name: str) -> None:
-    numbers, pairs = row_conclusions.COMPARED[name]
-    table = plan.load(name)
-    labels = {row.label for block in table.blocks for row in block.rows}
-    assert {label for pair in pairs for label in pair} <= labels
-    metrics = tomllib.loads((plan.TABLES / f"{name}.toml").read_text())["metrics"]
-    assert set(numbers) <= set(metrics) and "differences" in table.conclusions
-
-
-def test_a_row_alone_is_compared_with_its_number_before() -> None:
-    """Gains of 10 and 20."""
-    label = "rewards, one step, ascending"
-    rows = {label: [record(s, solved=60.0 + 10 * s, solved_before=50.0) for s in (0, 1)]}
-    known = summary(rows, "solved")
-    plain = dataclasses.replace(known.plan, name="masked-diffusion")
-    (line,) = row_conclusions.differences(dataclasses.replace(known, plan=plain))
-    assert line.startswith(f"{label}, gained by training, 2 seeds: solved 15.0 [")
-
-
-def test_numbers_of_a_row_are_paired_by_seed() -> None:
-    """Learning progress 20 and 40 above uniform tasks, so 30; one seed alone says nothing."""
-    names = plan.load("curricula").blocks[0].columns
-    plain = dict.fromkeys((c.label for c in names), 50.0)
+def test_a_row_alone_has_its_means_and_differences_of_its_own_numbers() -> None:
+    """Gains of 10 and 20, and means of 60 and 70; one seed says nothing."""
     rows = {
-        "students of a corner": [
-            record(seed, **plain | {"alp-gmm": 70.0 + 20 * seed}) for seed in (0, 1)
-        ],
-        "students of any cell": [record(0, **plain)],
+        "a": [record(s, solved=60.0 + 10 * s, before=50.0) for s in (0, 1)],
+        "b": [record(0, solved=1.0, before=1.0)],
     }
-    known = summary(rows, "random")
-    named = dataclasses.replace(known, plan=dataclasses.replace(known.plan, name="curricula"))
-    (line,) = row_conclusions.within(named)
-    assert line.startswith("students of a corner, 2 seeds: alp-gmm less random 30.0 [")
-    assert "pool less alp-gmm -30.0 [" in line and "random expert less random 0.0 [" in line
+    known = summary(rows, "solved")
+    asked = Compared(("a", "b"), None, (("solved", "before"), "solved"))
+    (line,) = comparing(known, asked)
+    assert line.startswith("a, 2 seeds: solved less before 15.0 [") and ", solved 65.0 [" in line
+
+
+def test_a_point_of_a_curve_is_compared() -> None:
+    """The third of eleven points."""
+    curve = [float(x) for x in range(11)]
+    rows = {
+        name: [
+            record(s, score=0.0) | {"curves": {"return": [by * x for x in curve]}} for s in (0, 1)
+        ]
+        for name, by in {"a": 3.0, "b": 1.0}.items()
+    }
+    (line,) = comparing(summary(rows, "score"), Compared(("a",), "b", ("return@0.2", "return@1")))
+    assert numbers_of(line.replace("@0.2", "").replace("@1", "")) == [4.0] * 3 + [20.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('rows = ["swing-upp"]', "did you mean 'swing-up'"),
+        ('rows = ["swing-up"]\nthan = "other"', "unknown row that is compared 'other'"),
+        ('rows = ["swing-up"]\nnumbers = ["gap_sarr"]', "did you mean 'gap_sar'"),
+        ('rows = ["swing-up"]\nnumbers = ["gap_sar@2"]', "unknown number that is compared"),
+        ('rows = ["swing-up"]\nnumbers = [["gap_sar", "floor", "floor"]]', "or pairs of names"),
+        (
+            'rows = ["swing-up"]\nthan = "swing-up"\nnumbers = [["gap_sar", "floor"]]',
+            "pairs are of one row",
+        ),
+        ('row = ["swing-up"]', "did you mean 'rows'"),
+        ('than = "swing-up"', "lacks 'rows'"),
+    ],
+)
+def test_comparisons_that_cannot_be_made_are_refused(text: str, words: str, tmp_path) -> None:
+    whole = (plan.TABLES / "scale-wise.toml").read_text()
+    file = tmp_path / "scale-wise.toml"
+    file.write_text(whole[: whole.index("[[compared]]")] + f"[[compared]]\n{text}\n")
+    with pytest.raises(ConfigError, match=words):
+        plan.load(str(file))
