@@ -45,3 +45,13 @@ def test_intervals_are_printed_by_the_tables_of_their_page(page: Path) -> None:
         if not all(known(number, values) for number in found.groups())
     ]
     assert not unknown, f"{page.name}: no table of the page prints {unknown}"
+
+
+def test_scores_of_the_guide_are_those_of_the_tables() -> None:
+    text = (ROOT / "docs" / "which_algorithm.md").read_text(encoding="utf-8")
+    cells = re.findall(r"\| `([a-z-]+)`, ([^|]*:[^|]*) \|", text)
+    assert len(cells) >= 5
+    for table, cell in cells:
+        for number in re.findall(r"-?\d+\.\d", cell):
+            here = any(f"{value:.1f}" == number for value in printed(table))
+            assert here, f"{table} does not print {number}: {cell}"
