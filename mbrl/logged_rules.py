@@ -1,6 +1,7 @@
 """What an agent asks of logged rows before it learns from them."""
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,6 +32,24 @@ def require_match(spec: Spec, dataset: Dataset) -> None:
             )
     if len(dataset) == 0:
         raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
+
+
+def with_bounds_of(spec: Spec, dataset: Dataset) -> Dataset:
+    """The dataset with the action bounds of `spec`, widened where logged actions go beyond them:
+    what an agent is worth does not depend on the bounds that a log was read with, and none of its
+    actions is cut to them."""
+    if dataset.spec.discrete:
+        return dataset
+    action = dataset.transitions.action.double().cpu()
+    low, high = (torch.tensor(b, dtype=torch.float64) for b in (spec.action_low, spec.action_high))
+    slack = 1e-5 * (high - low)  # float32 rounding of a bound
+    least, most = action.min(0).values, action.max(0).values
+    low = torch.where(least < low - slack, least, low)
+    high = torch.where(most > high + slack, most, high)
+    bounded = replace(
+        dataset.spec, action_low=tuple(low.tolist()), action_high=tuple(high.tolist())
+    )
+    return replace(dataset, spec=bounded)
 
 
 def require_rows(dataset: Dataset, model: Any, algorithm: str) -> None:

@@ -23,7 +23,7 @@ from algorithms.evaluation.critic_values import critic_values
 from algorithms.evaluation.support import Support, rows_to_look_at, support
 from mbrl.config import Count, CountOrZero, Discount, Fraction, Settings, Several, Widths
 from mbrl.errors import ConfigError, DataError, DivergenceError
-from mbrl.logged_rules import require_match
+from mbrl.logged_rules import require_match, with_bounds_of
 from mbrl.policy_gradient.off_policy_evaluation import Logged, doubly_robust
 from mbrl.training import Metrics, Trainable, is_stateful
 from mbrl.types import Dataset, Transitions
@@ -99,6 +99,7 @@ def value_policy(
     `value_policies`, and what its own critic and world model say. `on_progress` gets the method at
     work and what it measured. Raises `ConfigError` for data of other observations or actions."""
     require_match(agent.spec, dataset)
+    dataset = with_bounds_of(agent.spec, dataset)
     config = config or ValuationConfig()
     if config.gamma is None:
         config = replace(config, gamma=own_gamma(agent))

@@ -61,12 +61,15 @@ class Solve(Settings):
             f"{len(train.transitions.episodes())} episodes; "
             f"{len(held.transitions.episodes())} are held out"
         )
-        places = solving.train_portfolio(settings, self.data, chosen, steps, out, train)
+        places, failed = solving.train_portfolio(settings, self.data, chosen, steps, out, train)
+        for label, problem in failed.items():
+            text = f"{label} failed and is left out: {problem}"
+            console.print(text, soft_wrap=True, markup=False)
         agents = {label: agent_at(folder, "last") for label, folder in places.items()}
         choice = solving.choose(agents, train, held, self.value)
         name = choice.name
         console.print(candidates(choice))
-        solving.write_choice(out, choice, steps)
+        solving.write_choice(out, choice, steps, failed)
         content = value_run(places[name], self.value)
         print_valuation(content, console)
         lines = [f"chosen: {name}; run folder {places[name]}"]

@@ -122,9 +122,9 @@ def train_portfolio(
     steps: dict[str, int],
     out: Path,
     train: Dataset,
-) -> dict[str, Path]:
-    """Run folders of the portfolio, finished on the episodes `train` of `data`; those that failed
-    are left out. Raises `ConfigError` where all did, and where `out` has runs of another call."""
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Run folders of the portfolio, finished on the episodes `train` of `data`, and why the others
+    failed. Raises `ConfigError` where all did, and where `out` has runs of another call."""
     places = {}
     for name, values in chosen.items():
         run = RunSettings(
@@ -139,7 +139,7 @@ def train_portfolio(
     done = {name: folder for name, folder in places.items() if folder not in failed}
     if not done:
         raise ConfigError(f"every run failed; the first one: {next(iter(failed.values()))}")
-    return done
+    return done, {name: failed[folder] for name, folder in places.items() if folder in failed}
 
 
 def _require_own(folder: Path, run: RunSettings, train: Dataset, *, timed: bool) -> None:
@@ -230,7 +230,7 @@ def best(valuations: dict[str, Valuation]) -> str:
     return max(bounds, key=lambda name: bounds[name])
 
 
-def write_choice(out: Path, choice: Choice, steps: Any) -> None:
+def write_choice(out: Path, choice: Choice, steps: Any, failed: dict[str, str]) -> None:
     rows: dict[str, dict[str, Any]] = {}
     for name, valuation in choice.valuations.items():
         rows[name] = {k: v for k, v in asdict(valuation.estimates[0]).items() if k != "method"}
@@ -240,6 +240,7 @@ def write_choice(out: Path, choice: Choice, steps: Any) -> None:
             rows[name]["halted"] = [float(own.value.mean()), *choice.lead(name)]
             rows[name]["inside"] = own.inside
     content = {"chosen": choice.name, "base": choice.base, "steps": steps, "portfolio": rows}
+    content["failed"] = failed
     folders.write_json(out / "solve.json", content)
 
 

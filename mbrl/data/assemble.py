@@ -159,7 +159,10 @@ def _array(name: str, value: Any) -> np.ndarray | None:
     if value is None:
         return None
     try:
-        return value.detach().cpu().numpy() if isinstance(value, Tensor) else unmasked(name, value)
+        if not isinstance(value, Tensor):
+            return unmasked(name, value)
+        held = value.float() if value.dtype == torch.bfloat16 else value  # NumPy has no bfloat16
+        return held.detach().cpu().numpy()
     except DataError:
         raise
     except ValueError as problem:

@@ -157,7 +157,7 @@ def _held(name: str, array: np.ndarray) -> list[Finding]:
     and observations far from 0 that vary little."""
     if array.dtype.kind not in "iuf" or array.dtype.itemsize < 4 or array.dtype == np.float32:
         return []
-    if name in ("episode", "state", "action"):  # kept as they are; actions are checked later
+    if name in ("episode", "state", "action"):  # kept as they are; see `_actions`
         return []
     size = np.abs(array.astype(np.float64))
     most = 2.0**53 if array.dtype.kind == "f" else math.inf
@@ -167,7 +167,7 @@ def _held(name: str, array: np.ndarray) -> list[Finding]:
     )
     bad = bad.reshape(len(array), -1).any(axis=1)
     if not bad.any():
-        return _close_together(name, array) if name in ("obs", "next_obs") else []
+        return _close_together(name, array) if name in ("obs", "next_obs", "reward") else []
     row = int(np.argmax(bad))
     text = (
         f"{name} has whole numbers above {EXACT} in row {row} that float32 would round; "
@@ -178,13 +178,16 @@ def _held(name: str, array: np.ndarray) -> list[Finding]:
 
 def _close_together(name: str, array: np.ndarray) -> list[Finding]:
     """An error for the first entry whose numbers float32 brings together."""
+    if array.dtype == np.float32 or array.dtype.kind not in "iuf":
+        return []
     values = array.reshape(len(array), -1)
     for i, entry in enumerate(values.T):
         spread = float(entry.std()) if entry.max() > entry.min() else 0.0
         lost = np.abs(entry.astype(np.float32) - entry).max()
         if spread > 0 and lost > PRECISION * spread:
+            which = f"{name}[{i}]" if array.ndim > 1 else name
             text = (
-                f"{name}[{i}] lies near {np.median(entry):.6g} and varies by {spread:.3g} only, "
+                f"{which} lies near {np.median(entry):.6g} and varies by {spread:.3g} only, "
                 "which 32-bit numbers do not keep; subtract an offset first"
             )
             return [error(text)]
@@ -234,6 +237,8 @@ def _actions(columns: Columns, spec: Spec, options: Options) -> list[Finding]:
             f"{count - 1}. If actions are continuous, say discrete=False and give the bounds"
         )
         return [error(text, row, bad)]
+    if close := _close_together("action", action):
+        return close
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
     slack = 1e-5 * (high - low)  # float32 rounding of a bound is not a violation
     outside = (action < low - slack) | (action > high + slack)

@@ -117,4 +117,4 @@ def _options(schema: LogSchema, table: Table, known: dict[str, Any]) -> Options:
     spans = [tables.numbers(f"action {name}", table[name]) for name in action["columns"]]
     low = [min(a, float(np.nanmin(v))) for a, v in zip(action["low"], spans, strict=True)]
     high = [max(a, float(np.nanmax(v))) for a, v in zip(action["high"], spans, strict=True)]
-    return replace(options, action_low=tuple(low), action_high=tuple(high))
+    return replace(options, action_low=tuple(low), action_high=tuple(high), discrete=False)

@@ -1,22 +1,27 @@
 """What is allowed in a dataset and worth a second look: columns that give the action away, episodes
 that all end alike, repeated rows; and how much of the actions a log covers."""
 
+import math
 from typing import Any
 
 import numpy as np
 from scipy.spatial import cKDTree
+from torch import Tensor
 
 from mbrl.data.issues import Finding, warning
 from mbrl.types import Dataset
 
 ROWS = 5000  # looked at, spread evenly over the data
 NEIGHBOURS = 10
+UNSEEN = 1e-12  # deviation below which `mbrl.networks.Normaliser` leaves a column as it is
+SMALL_REWARD, LARGE_REWARD = 0.01, 1000.0
 LEAK = 0.99  # share of an action's variance that one column explains
 
 
 def suspicions(dataset: Dataset) -> list[Finding]:
     """Warnings about a dataset that can be used."""
-    return [*_repeated(dataset), *_same_lengths(dataset), *_leaks(dataset), *_constant(dataset)]
+    found = [*_repeated(dataset), *_same_lengths(dataset), *_leaks(dataset)]
+    return [*found, *_constant(dataset), *unit_of_reward(dataset)]
 
 
 def _name(names: tuple[str, ...], kind: str, index: int) -> str:
@@ -101,11 +106,48 @@ def _explained(column: np.ndarray, action: np.ndarray) -> float:
 
 def _constant(dataset: Dataset) -> list[Finding]:
     obs = dataset.transitions.obs
-    still = (obs == obs[0]).all(0).nonzero().flatten().tolist()
-    if not still or len(obs) < 2:
+    if len(obs) < 2:
         return []
-    names = ", ".join(_name(dataset.spec.obs_names, "obs", i) for i in still[:10])
-    return [warning(f"{names} never changes: leave it out, or check how it was recorded")]
+    spread = obs.double().std(0)
+    still = (obs == obs[0]).all(0)
+    small = ~still & (spread < UNSEEN)
+
+    def named(which: Tensor) -> str:
+        indices = which.nonzero().flatten().tolist()
+        return ", ".join(_name(dataset.spec.obs_names, "obs", i) for i in indices[:10])
+
+    findings = []
+    if still.any():
+        text = f"{named(still)} never changes: leave it out, or check how it was recorded"
+        findings.append(warning(text))
+    if small.any():
+        findings.append(
+            warning(
+                f"{named(small)} varies by less than {UNSEEN:g}, which learners take for constant: "
+                "give it in another unit"
+            )
+        )
+    return findings
+
+
+def unit_of_reward(dataset: Dataset) -> list[Finding]:
+    """A warning where rewards are of another size than that for which settings are made."""
+    size = dataset.transitions.reward.double().abs()
+    most, typical = float(size.max()), float(size.mean())
+    if most == 0 or (most >= SMALL_REWARD and typical <= LARGE_REWARD):
+        return []
+    power = 10.0 ** round(-math.log10(most if most < SMALL_REWARD else typical))
+    given = (
+        f"no reward is beyond {most:.3g}"
+        if most < SMALL_REWARD
+        else (f"rewards are {typical:.3g} on average")
+    )
+    return [
+        warning(
+            f"{given}: the settings of most learners are made for rewards near 1, and what they "
+            f"learn depends on the unit: multiply rewards by {power:g}"
+        )
+    ]
 
 
 def action_coverage(dataset: Dataset) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def test_from_a_log_to_a_valued_policy_in_three_commands(clinic, capsys):
     text = capsys.readouterr().out
     assert "80 are held out" in text and "(chosen)" in text and "than the logged policy" in text
     result = json.loads(Path("solved/solve.json").read_text())
+    assert result["failed"] == {}
     assert result["steps"] == {"bc": 40, "iql": 40} and set(result["portfolio"]) == {"bc", "iql"}
     chosen = Path("solved") / result["chosen"]
     valued = json.loads((chosen / "valuation.json").read_text())
@@ -61,6 +62,13 @@ def test_from_a_log_to_a_valued_policy_in_three_commands(clinic, capsys):
     assert (chosen / "export/policy.onnx").exists()
     # the same command again finds the runs finished
     assert main(["solve", "clinic.npz", "--out", "solved", *options]) == 0
+    with_model = [*options[:4], "mopo", *options[4:]]  # its ends follow no rule that is known
+    assert main(["solve", "clinic.npz", "--out", "other", *with_model]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "mopo failed and is left out: " in told and "no termination rule is known" in told
+    assert (
+        "no termination rule" in json.loads(Path("other/solve.json").read_text())["failed"]["mopo"]
+    )
     # another call is not answered with these runs
     for changed in (["--seed", "1"], ["--holdout", "0.3"], ["--steps", "50"]):
         assert main(["solve", "clinic.npz", "--out", "solved", *options, *changed]) == 2

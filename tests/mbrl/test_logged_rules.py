@@ -1,5 +1,6 @@
 """Rows that an agent has, and others that it is then given."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import pytest
 
 import algorithms
 from algorithms import ALGORITHMS
+from algorithms.evaluation.valuation import ValuationConfig, value_policy
 from experiments.settings import build_config
 from mbrl.errors import ConfigError
+from mbrl.logged_rules import with_bounds_of
 from mbrl.types import Dataset
 from tests.conftest import random_dataset
 from tests.small import CONFIGS
@@ -40,3 +43,17 @@ def test_experience_alone_takes_no_dataset_in() -> None:
     logged.learn("Pendulum-v1", 30, callbacks=[])
     logged.fit(data, 2, callbacks=[])  # the same rows, which are there, and those of the task
     assert logged.step == 34
+
+
+def test_bounds_of_a_log_are_those_of_the_agent_unless_actions_go_beyond() -> None:
+    data = random_dataset("Pendulum-v1", 300)
+    wide = replace(data, spec=replace(data.spec, action_low=(-40.0,), action_high=(40.0,)))
+    assert with_bounds_of(data.spec, wide).spec == data.spec
+    most = float(data.transitions.action.max())
+    narrow = replace(data.spec, action_high=(1.0,))
+    assert with_bounds_of(narrow, data).spec.action_high == (most,)
+    assert with_bounds_of(narrow, data).spec.action_low == (-2.0,)
+    agent = built("bc", data).fit(data, 2, callbacks=[])
+    settings = ValuationConfig(steps=10, dice_steps=0, hidden=(8,))
+    values = [value_policy(agent, d, settings).estimates[0].value for d in (data, wide)]
+    assert values[0] == values[1]

@@ -74,7 +74,7 @@ def _require_text(name: str, column: np.ndarray) -> None:
     labels = {str(cell) for cell in cells if cell is not None}
     other = sorted(label for label in labels if not re.fullmatch(NUMBER, label))
     marked = sorted(label for label in other if re.fullmatch(MARKED, label))
-    if marked and 2 * len(marked) > len(labels):
+    if marked and 2 * len(marked) >= len(labels):
         raise DataError(
             f"{name} holds numbers with commas, spaces or per cent signs: {listing(marked, 3)}. "
             "Write them as plain numbers (1234.5, 0.12), or name the column in categorical where "

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mbrl.data.logs.schema import listing
-from mbrl.data.logs.table import Table, is_numeric, labels, numbers
+from mbrl.data.logs.table import WORDS, Table, is_numeric, labels, numbers
 from mbrl.errors import DataError
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -151,7 +151,7 @@ class _Reader:
             value = np.ones(self.first.shape, dtype=bool)
             for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
                 value = value & self.apply(operator, left, right)
-            return value
+            return value.astype(np.float64)  # numpy's sum of two truths is an "or"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             return self.call(node.func.id, [self.value(part) for part in node.args])
         raise self.error(f"{ast.unparse(node)!r} is not allowed")
@@ -185,8 +185,18 @@ class _Reader:
         if not texts:
             return values
         known = [column for column in texts if column.ndim]
+        numeric = [c for c in columns if c.dtype.kind not in "OU" and not _missing(c).all()]
+        if numeric and not known:
+            given = str(texts[0].item())
+            number = WORDS.get(given.lower(), given)
+            raise self.error(
+                f"numbers are compared with the text {given!r}; the column was read as numbers "
+                f"(true is 1, false is 0): write {number:g} without quotes"
+                if isinstance(number, float)
+                else f"numbers are compared with the text {given!r}; write a number, without quotes"
+            )
         cells = sorted({str(x) for c in known for x in labels(c) if x is not None})
-        if any(c.dtype.kind not in "OU" and not _missing(c).all() for c in columns):
+        if numeric:
             raise self.error(
                 f"text is compared with a number. The text is {listing(cells, 5)}; put what it is "
                 f"compared with in quotes, such as {cells[0] if cells else ''!r}"
@@ -228,7 +238,7 @@ class _Reader:
             column = self.table[name]
             return numbers(f"column {name}", column) if is_numeric(column) else column
         if name == "last":
-            return self.last
+            return self.last.astype(np.float64)
         raise self.error(f"there is no column {name!r}; the columns are {listing(self.table)}")
 
     def error(self, problem: str) -> DataError:

@@ -15,6 +15,7 @@ Table = dict[str, np.ndarray]
 
 EMPTY = {"", "na", "n/a", "nan", "null"}  # cells of text that mean "not recorded"
 WORDS = {"true": 1.0, "false": 0.0}
+POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")  # a number with a decimal point
 UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
@@ -40,10 +41,12 @@ def read_text_table(path: Path) -> Table:
                 f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
             )
     columns = zip(*body, strict=True) if body else [()] * len(header)
+    # A comma may be the decimal sign, unless a point is.
+    comma = separator != "," and not any(POINT.fullmatch(c.strip()) for row in body for c in row)
     table = {}
     for name, cells in zip(header, columns, strict=True):
         text = [cell.strip() for cell in cells]
-        if separator != ",":  # where a comma may be the decimal sign
+        if comma:
             text = _decimal_points(text)
         table[name] = np.array(
             [None if cell.lower() in EMPTY else cell for cell in text], dtype=object
@@ -64,12 +67,23 @@ def read_parquet_table(path: Path, *, nested: bool = False) -> Table:
 
     with path.open("rb") as file:
         table = parquet.read_table(file)
-    columns = {str(name): table.column(name).to_numpy() for name in table.column_names}
+    columns = {str(name): _plain(table.column(name)) for name in table.column_names}
     lists = (list, np.ndarray)
     return {
-        name: column if nested and len(column) and isinstance(column[0], lists) else _clean(column)
+        name: column if nested and len(column) and isinstance(column[0], lists) else clean(column)
         for name, column in columns.items()
     }
+
+
+def _plain(column: Any) -> np.ndarray:
+    """A column of Parquet as an array; categories as their cells, since of the codes alone NumPy
+    makes labels where cells are missing."""
+    import pyarrow as arrow
+
+    if arrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    array: np.ndarray = column.to_numpy()
+    return array
 
 
 def table_of(frame: Any) -> Table:
@@ -94,11 +108,11 @@ def _column(values: Any) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray):
         cells = np.array(values.data, dtype=object)
         cells[np.ma.getmaskarray(values)] = None
-        return _clean(cells)
-    return _clean(values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values))
+        return clean(cells)
+    return clean(values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values))
 
 
-def _clean(array: np.ndarray) -> np.ndarray:
+def clean(array: np.ndarray) -> np.ndarray:
     """Numbers and dates as they are, lengths of time in seconds; anything else as text or None."""
     if array.ndim != 1:
         raise DataError(f"a column has shape {array.shape}; a column has one value a row")
@@ -107,7 +121,8 @@ def _clean(array: np.ndarray) -> np.ndarray:
         return np.where(np.isnat(array), np.nan, seconds)
     if array.dtype.kind in "biufM":
         return array
-    cells: list[Any] = [None if _is_missing(cell) else cell for cell in array.tolist()]
+    decoded = [c.decode("utf-8", "replace") if isinstance(c, bytes) else c for c in array.tolist()]
+    cells: list[Any] = [None if _is_missing(cell) else cell for cell in decoded]
     kinds = {type(cell) for cell in cells if cell is not None}
     if kinds and kinds <= {int, float, bool}:
         if None in cells or float in kinds:

@@ -15,6 +15,8 @@ from mbrl.data.columns import ALIASES
 from mbrl.data.logs.schema import listing
 from mbrl.data.logs.table import (
     Table,
+    clean,
+    is_missing,
     is_numeric,
     is_whole,
     numbers,
@@ -225,12 +227,21 @@ def group_columns(columns: dict[str, Any], source: str) -> dict[str, np.ndarray]
 
 def _parsed(column: str, name: str, values: np.ndarray) -> np.ndarray:
     """Text cells of a table as numbers, whole ones as integers; episodes may have any names."""
-    if values.dtype != object or (len(values) and isinstance(values[0], list | np.ndarray)):
+    if values.dtype == object and len(values) and isinstance(values[0], list | np.ndarray):
         return values
+    if values.dtype.kind in "OSUmM":
+        values = clean(values)
+    missing = is_missing(values)
+    if name == "episode" and missing.any():
+        row = int(np.argmax(missing))
+        raise DataError(f"{column} is missing in row {row}; every row needs its episode")
     if name == "episode" and not is_numeric(values):
         return np.unique(values.astype(str), return_inverse=True)[1]
+    if values.dtype.kind not in "OM":
+        return values
     parsed = numbers(column, values)
-    return parsed.astype(np.int64) if len(values) and is_whole(values) else parsed
+    whole = len(values) and is_whole(values) and not missing.any()
+    return parsed.astype(np.int64) if whole else parsed
 
 
 def _unnest(values: np.ndarray) -> np.ndarray:

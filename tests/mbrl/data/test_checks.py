@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mbrl.data import check, from_arrays, load, save_npz
+from mbrl.data import check, from_arrays, from_dataframe, load, save_npz
 from mbrl.errors import DataError
 from mbrl.types import Spec
 
@@ -392,3 +392,46 @@ def test_observations_that_float32_brings_together_are_refused():
         arrays[name][:, 1] += 1.7e9
     with pytest.raises(DataError, match=r"obs\[1\] lies near 1\.7e\+09 and varies by \d\.\d+ only"):
         from_arrays(**arrays, spec=SPEC)
+
+
+@pytest.mark.parametrize("name", ["obs", "action", "reward"])
+@pytest.mark.parametrize("kind", [np.float64, np.int64])
+def test_numbers_that_32_bits_bring_together_are_refused(name: str, kind: type) -> None:
+    rng = np.random.default_rng(0)
+    arrays = good_arrays(rng) | {
+        "boundaries": "cut",
+        "action_low": -1e9,
+        "action_high": 1e9,
+        "discrete": False,
+    }
+    arrays[name] = (433_920_001 + 6 * rng.normal(size=arrays[name].shape)).astype(kind)
+    message = "varies by .* 32-bit" if kind is np.float64 or name == "action" else "float32 would"
+    with pytest.raises(DataError, match=message):
+        from_arrays(**arrays)
+    arrays[name] = (arrays[name] - 433_920_001).astype(np.float64)
+    from_arrays(**arrays)
+
+
+def test_blank_cells_of_whole_numbers_and_of_episodes_are_named(tmp_path) -> None:
+    head = "obs_0,action_0,reward,terminated,episode\n"
+    rows = ["70,0.1,1,0,A", "71,0.4,2,1,A", "80,0.5,0,0,B", "82,0.1,0,1,B"]
+    for row, bad, message in (
+        (1, "71,0.4,,1,A", "reward is not finite in row 1"),
+        (2, ",0.5,0,0,B", "obs.* row 2"),
+        (3, "82,0.1,0,1,", "episode is missing in row 3"),
+    ):
+        (tmp_path / "log.csv").write_text(head + "\n".join([*rows[:row], bad, *rows[row + 1 :]]))
+        with pytest.raises(DataError, match=message):
+            load(str(tmp_path / "log.csv"))
+
+
+def test_columns_of_objects_and_dates_of_a_frame() -> None:
+    frame = pd.DataFrame({"obs_0": [1.0, 2.0, 3.0], "action_0": [0.1, 0.2, 0.3], "episode": 0})
+    frame["reward"] = np.array([1, 2, 3], dtype=object)
+    frame["terminated"] = np.array([False, False, True], dtype=object)
+    data = from_dataframe(frame, action_low=0.0, action_high=1.0)
+    assert data.transitions.reward.tolist() == [1.0, 2.0, 3.0]
+    assert data.transitions.terminated.tolist() == [False, False, True]
+    frame["obs_0"] = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"])
+    with pytest.raises(DataError, match="obs_0 holds dates"):
+        from_dataframe(frame, action_low=0.0, action_high=1.0)

@@ -23,6 +23,23 @@ def messages(**changes):
     return [finding.message for finding in suspicions(from_arrays(**arrays() | changes))]
 
 
+def test_rewards_in_another_unit():
+    """Beyond 1e-4 and of 1e6 on average; not rare large ones."""
+    reward = np.clip(np.random.default_rng(1).normal(size=2000), -1, 1)
+    (small,) = messages(reward=1e-4 * reward)
+    assert "no reward is beyond 0.0001" in small and "multiply rewards by 10000" in small
+    (large,) = messages(reward=2e6 * np.sign(reward))
+    assert "rewards are 2e+06 on average" in large and "multiply rewards by 1e-06" in large
+    assert messages(reward=np.zeros(2000)) == []
+    assert messages(reward=np.where(np.arange(2000) == 5, 1.0, 0.0)) == []
+
+
+def test_a_column_that_learners_take_for_constant():
+    obs = arrays()["obs"] * [1.0, 1e-14, 1.0]
+    (told,) = messages(obs=obs, next_obs=np.roll(obs, -1, 0))
+    assert "obs[1] varies by less than 1e-12" in told
+
+
 def test_clean_data_raise_no_suspicion():
     assert messages() == []
     for name in ("pendulum/medium-replay", "pendulum/expert", "cartpole/random"):

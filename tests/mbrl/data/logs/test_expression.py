@@ -44,6 +44,10 @@ def values(text: str) -> list[float]:
         ("dose < 10**19", [1, 1, 1, 0]),
         ("dose * 10**-1 == 0.2", [0, 0, 1, 0]),
         ("flag + 2**64 > 2**63", [1, 1, 1, 1]),
+        ("(flag == 1) + (dose > 0.5)", [0, 2, 2, 0]),  # a sum of truths, not an "or"
+        ("-(flag == 1) - last", [0, -2, -1, -1]),
+        ("exp(flag == 1) == exp(1)", [0, 1, 1, 0]),
+        ("last and (flag == 1) + (dose > 0.5) >= 2", [0, 1, 0, 0]),
     ],
 )
 def test_truth_with_missing_values(text: str, expected: list[float]) -> None:
@@ -69,6 +73,8 @@ def test_what_is_missing_is_no_condition(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("flag == 'true'", "the text 'true'; .* write 1 without quotes"),
+        ("flag == '1'", "the text '1'; write a number, without quotes"),
         ("min(dose)", "min takes 2 or more values and has 1"),
         ("log(dose, 2)", "log takes 1 values and has 2"),
         ("abs(dose, flag)", "abs takes 1 values and has 2"),
