@@ -20,8 +20,8 @@ LEAK = 0.99  # share of an action's variance that one column explains
 
 def suspicions(dataset: Dataset) -> list[Finding]:
     """Warnings about a dataset that can be used."""
-    found = [*_repeated(dataset), *_same_lengths(dataset), *_leaks(dataset)]
-    return [*found, *_constant(dataset), *unit_of_reward(dataset)]
+    about_rows = [*_repeated(dataset), *_same_lengths(dataset), *_leaks(dataset)]
+    return [*about_rows, *_constant(dataset), *unit_of_reward(dataset)]
 
 
 def _name(names: tuple[str, ...], kind: str, index: int) -> str:
