@@ -1,6 +1,7 @@
 """An agent is a learner and a source of batches. `Agent` is the one class with `fit`, `learn`,
 `act`, `predict`, `save` and `load`; an algorithm's file says which learner and which source."""
 
+import warnings
 from abc import ABC
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from mbrl.errors import ConfigError
 from mbrl.evaluation import require_fit
 from mbrl.logged_rules import drawn_obs, require_match, require_no_others, require_rows
 from mbrl.networks import Normaliser
-from mbrl.observations import as_batch, like_input
+from mbrl.observations import as_batch, as_mask, like_input
 from mbrl.progress import Progress
 from mbrl.shapes import require_single_precision
 from mbrl.tasks import Task, as_task
@@ -259,15 +260,19 @@ class Agent(ABC, Generic[B]):
         deterministic: bool = True,
         state: Any = None,
         generator: Generator | None = None,
-        mask: Tensor | None = None,
+        mask: Any = None,
     ) -> tuple[Any, Any]:
         """Action in the task's units for raw observations [S] or [B, S], array or tensor; the same
         kind comes back. The greedy one by default, where `predict` samples by default. `state` is
         what the call for the step before returned (None for Markov agents and at an episode's
         start); a policy with memory must be given the reward in between: `state =
         agent.policy.observe_reward(state, reward)`. A stochastic action, and a planner's, draws
-        from `generator`. `mask` [B, n] bool says which of the discrete actions are allowed."""
+        from `generator`. `mask` [n] or [B, n], array or tensor, says which of the discrete actions
+        are allowed. A discrete action is a number from 0 on; where an environment's begin elsewhere
+        add `env.action_space.start`. Raises `ConfigError` where the task has masks and none is
+        given."""
         batch = as_batch(self, obs)
+        mask = as_mask(self.spec, mask)
         with torch.no_grad():
             if is_stateful(self.policy):
                 action, state = self.policy.step(
@@ -293,16 +298,20 @@ class Agent(ABC, Generic[B]):
         state: Any = None,
         episode_start: Any = None,
         deterministic: bool = False,
+        action_masks: Any = None,
     ) -> tuple[np.ndarray, Any]:
         """Stable-Baselines3's signature, for its evaluation helpers and wrappers, and its default:
         a sampled action, where `act` gives the greedy one. Where
         `episode_start` is True the memory is empty. An agent with memory observes no reward this
-        way, since the signature has none; `mbrl.evaluation` passes rewards on."""
+        way, since the signature has none; `mbrl.evaluation` passes rewards on. `action_masks` is
+        the mask of `act`, by sb3-contrib's name."""
         if state is not None and episode_start is not None:
             over = torch.as_tensor(np.asarray(episode_start, dtype=bool), device=state.device)
             over = over.reshape(-1, *[1] * (state.ndim - 1))
             state = torch.where(over, torch.zeros_like(state), state)
-        return self.act(np.asarray(observation), deterministic=deterministic, state=state)
+        return self.act(
+            np.asarray(observation), deterministic=deterministic, state=state, mask=action_masks
+        )
 
     def collector(self, task: Task, acted: int = 0) -> Any:
         """What acts in `task` with the agent's exploration: uniform actions in the warm-up, which
@@ -314,6 +323,13 @@ class Agent(ABC, Generic[B]):
             require_share(self)
         if hasattr(self.learner, "offline"):
             self.learner.offline = False
+        if acted == 0 and logged == 0 and getattr(self.learner.config, "normalise_obs", False):
+            warnings.warn(
+                "normalise_obs is on and there are no logged rows to take the moments from: "
+                "observations are learned from as they are. Fit the agent to logged data first, or "
+                "scale them in the environment",
+                stacklevel=2,
+            )
         return Collector.configured(
             task,
             c,

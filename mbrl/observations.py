@@ -8,6 +8,26 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError
 from mbrl.training import Trainable
+from mbrl.types import Spec
+
+
+def as_mask(spec: Spec, mask: Any) -> Tensor | None:
+    """Allowed actions as [B, n] bool, from flags [n] or [B, n], array or tensor. Raises
+    `ConfigError` for another shape, and where the task has masks and none is given."""
+    if mask is None:
+        if spec.action_mask:
+            raise ConfigError(
+                f"task {spec.task!r} does not allow all actions at all times; give `mask` (of "
+                "gymnasium: info['action_mask']; predict: action_masks)"
+            )
+        return None
+    flags = mask if isinstance(mask, Tensor) else torch.as_tensor(np.asarray(mask))
+    if flags.ndim not in (1, 2) or flags.shape[-1] != (spec.num_actions or 0):
+        raise ConfigError(
+            f"mask has shape {tuple(flags.shape)}, task {spec.task!r} needs [{spec.num_actions}] "
+            f"or [B, {spec.num_actions}]"
+        )
+    return flags.reshape(-1, flags.shape[-1]).bool()
 
 
 def as_batch(agent: Trainable, obs: Any) -> Tensor:

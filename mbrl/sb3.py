@@ -44,6 +44,13 @@ class SB3Policy:
                 f"{spec.task!r} has {spec.obs_dim} observations and "
                 f"{spec.num_actions or spec.action_dim} actions"
             )
+        if hasattr(model.policy, "lstm_actor"):
+            raise ConfigError(
+                f"the model is a {type(model).__name__}, whose memory is not carried from step to "
+                "step here; evaluate it with stable_baselines3.common.evaluation.evaluate_policy"
+            )
+        scaled = getattr(model, "get_vec_normalize_env", lambda: None)()
+        self._normalised = scaled if scaled is not None and scaled.norm_obs else None
         self._masks = "action_masks" in inspect.signature(model.predict).parameters
         self._kind = model.observation_space.dtype
 
@@ -72,7 +79,10 @@ class SB3Policy:
         options: dict[str, Any] = {"deterministic": deterministic}
         if mask is not None and self._masks:  # sb3-contrib's MaskablePPO
             options["action_masks"] = mask.cpu().numpy()
-        action, _ = self.model.predict(obs.cpu().numpy().astype(self._kind), **options)
+        rows = obs.cpu().numpy().astype(self._kind)
+        if self._normalised is not None:  # with the moments of its training
+            rows = self._normalised.normalize_obs(rows)
+        action, _ = self.model.predict(rows, **options)
         return torch.as_tensor(np.asarray(action)).to(obs.device)
 
 

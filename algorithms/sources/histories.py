@@ -150,6 +150,7 @@ class Histories:
         if not self.online:
             self.begin_experience()
         data = data.to(self.device)
+        self._cut(data)
         self.open = self.open or [[] for _ in range(len(data))]
         for copy, rows in enumerate(self.open):
             rows.append(data.select(slice(copy, copy + 1)))
@@ -167,6 +168,20 @@ class Histories:
         if self.learned is not None:
             refit(self.learned, known, c)
         self.set_levels(known)
+
+    def _cut(self, data: Transitions) -> None:
+        """Record the unfinished episodes that `data`, a row of each copy, does not go on with:
+        another collector began in between."""
+        same = len(self.open) == len(data)
+        for copy, rows in enumerate(self.open):
+            if rows and not (
+                same and bool(((rows[-1].next_obs[0] - data.obs[copy]).abs() <= 1e-3).all())
+            ):
+                assert self.recorded is not None
+                self._record(self.recorded, joined_rows(rows))
+                rows.clear()
+        if not same:
+            self.open = []
 
     def begin_experience(self) -> None:
         """Make room for episodes of the task behind the logged ones."""

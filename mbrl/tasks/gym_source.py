@@ -210,6 +210,21 @@ def _checked(env: Any, name: str) -> Any:
     return env
 
 
+def require_no_running_statistics(env: Any, name: str) -> None:
+    """Raise `ConfigError` for wrappers whose statistics move with every step: each copy would have
+    its own, and an evaluation would change what it measures."""
+    running = (gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.NormalizeReward)
+    inner = env
+    while isinstance(inner, gymnasium.Wrapper):
+        if isinstance(inner, running) and inner.update_running_mean:
+            raise ConfigError(
+                f"{name} is wrapped in {type(inner).__name__}, whose statistics move with every "
+                "step, evaluations included, and differ from copy to copy; leave the wrapper out, "
+                "or set its update_running_mean to False on an instance whose statistics are done"
+            )
+        inner = inner.env
+
+
 def declared_limit(env: Any) -> int | None:
     """The steps after which an environment cuts an episode: those of its TimeLimit, else of an
     attribute `max_episode_steps` or `max_steps`; None where neither is there."""

@@ -14,7 +14,7 @@ from mbrl.errors import ConfigError, TaskError
 from mbrl.spaces import Flattener
 from mbrl.tasks.base import LiveStep
 from mbrl.tasks.common import check_dtype, continuous_action, discrete_action
-from mbrl.tasks.gym_source import declared_limit, maker
+from mbrl.tasks.gym_source import declared_limit, maker, require_no_running_statistics
 from mbrl.types import Spec
 
 HEAD = 3  # entries of a state before the observation: environment, ticket, steps of the episode
@@ -78,6 +78,14 @@ class GymTask:
         self._copies: list[Copy] = []
         first = self._new()
         env = first.env
+        require_no_running_statistics(env, name)
+        own = declared_limit(env)
+        if own is not None and max_episode_steps is not None and max_episode_steps > own:
+            raise ConfigError(
+                f"{name}: max_episode_steps is {max_episode_steps} and the environment ends its "
+                f"episodes after {own} by itself; give at most {own}, or a function that makes it "
+                f"so: lambda: gymnasium.make(..., max_episode_steps={max_episode_steps})"
+            )
         self._flat = Flattener(env.observation_space, name, categories)
         self._space = env.action_space
         obs, info = self._reset(first, 0)
@@ -90,7 +98,7 @@ class GymTask:
             env.action_space,
             task=name,
             categories=categories,
-            max_episode_steps=max_episode_steps or declared_limit(env),
+            max_episode_steps=max_episode_steps or own,
             task_options={k: v for k, v in given.items() if v is not None},
             action_mask="action_mask" in info,
         )
@@ -265,6 +273,8 @@ class GymTask:
                 f"{self._maker.name}{when}: entry {entry} of the observation is {flat[entry]}, not "
                 "a number"
             )
+        if self.dtype == torch.float32 and copy.stepped <= CHECKED:
+            _require_held(flat, f"{self._maker.name}{when}")
         return flat
 
     def _failed(self, problem: Exception, when: str) -> str:
@@ -304,3 +314,20 @@ class GymTask:
         given = continuous_action(task, action, self.spec.action_dim).detach().cpu().numpy()
         rows = given.astype(space.dtype).reshape(-1, *space.shape)
         return list(np.clip(rows, space.low, space.high))
+
+
+def _require_held(flat: np.ndarray, where: str) -> None:
+    """Raise `TaskError` for whole numbers, such as times, that 32 bits round, and for numbers that
+    they cannot hold."""
+    with np.errstate(over="ignore"):
+        held = flat.astype(np.float32).astype(np.float64)
+    bad = ~np.isfinite(held) | (
+        (np.abs(flat) > 2.0**24) & (flat == np.floor(flat)) & (held != flat)
+    )
+    if bad.any():
+        entry = int(np.argmax(bad))
+        raise TaskError(
+            f"{where}: entry {entry} of the observation is {flat[entry]:.17g}, which 32-bit "
+            "numbers do not keep; subtract an offset (times: since the episode began) or change "
+            "the unit"
+        )

@@ -1,12 +1,13 @@
 """`learn` in several calls: experience goes on, and nothing of it is repeated."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
 import longreach as lr
-from algorithms import IQL, SAC, WSRL, PolicyGradient
+from algorithms import IQL, NEUBAY, SAC, WSRL, PolicyGradient
 from experiments.settings import build_config
 from mbrl.collector import CollectorConfig
 from mbrl.data import load
@@ -77,3 +78,18 @@ def test_a_round_that_was_left_is_not_joined_to_the_next() -> None:
     agent.learn(TASK, limit, callbacks=[])
     (episodes,) = agent.rounds
     assert episodes.mask.sum(1).max() == limit
+
+
+def test_whole_episodes_are_cut_where_another_call_goes_on(monkeypatch) -> None:
+    """130 steps, then 270 from a new start, then 30 of each of two copies, then 10 of one: nothing
+    is joined, nothing is lost but what is unfinished at the end."""
+    agent = NEUBAY(TASK.spec, build_config("neubay", CONFIGS["neubay"]), seed=0)
+    monkeypatch.setattr("algorithms.sources.histories.refit_due", lambda *parts: False)
+    for steps, envs in ((130, 1), (270, 1), (30, 2), (10, 1)):
+        collection = dataclasses.replace(agent.source.collection, envs=envs, warmup=10_000)
+        agent.learn(TASK, steps, collection=collection, callbacks=[])
+    lengths = [end - begin for begin, end in agent.source.recorded_rows().episodes()]
+    assert lengths == [130, 200, 70, 30, 30]
+    rows = agent.source.recorded_rows()
+    jumps = (rows.next_obs[:-1] - rows.obs[1:]).abs().amax(1) > 1e-3
+    assert jumps.nonzero().flatten().tolist() == [129, 329, 399, 429]

@@ -1,6 +1,7 @@
 """An environment of a user's from end to end: evaluate, record, learn offline and online, stop and
 resume, and masks that every step keeps to."""
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -15,15 +16,18 @@ from algorithms import ALGORITHMS
 from algorithms.control.measures import log_probs_and_entropy
 from experiments.__main__ import main
 from experiments.recording.environment import RecordingStopped, collect
+from experiments.settings import build_config
 from mbrl import agent_files
 from mbrl.agent import Agent
 from mbrl.buffer import Batch, Buffer
 from mbrl.collector import Collector, CollectorConfig
 from mbrl.data import from_arrays, load, save_npz
 from mbrl.errors import ConfigError, DataError, TaskError
+from mbrl.evaluation import require_fit
 from mbrl.tasks import make
 from mbrl.types import Spec
 from tests.mbrl.own_environments import Corridor, Failing, Rover
+from tests.small import CONFIGS
 
 MODULE = "tests.mbrl.own_environments"
 ROVER, CORRIDOR = f"{MODULE}:Rover,max_episode_steps=25", f"{MODULE}:Corridor"
@@ -349,3 +353,39 @@ def test_what_would_learn_nothing_or_act_outside_of_the_bounds_is_refused(here, 
         lr.evaluate(agent, ROVER, "many")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="gamma is 2"):
         lr.evaluate(agent, ROVER, 1, gamma=2.0)
+
+
+def test_actions_outside_of_the_collector_keep_to_the_mask(tmp_path: Path) -> None:
+    task = lr.make(Corridor)
+    data = collect(task, steps=40)
+    agent = lr.DiscreteIQL(data.spec, build_config("discrete_iql", {"hidden": [8]}), seed=0)
+    agent.fit(data, 5, callbacks=[])
+    obs = data.transitions.obs[:6].numpy()
+    with pytest.raises(ConfigError, match=r"give `mask` .*info\['action_mask'\]"):
+        agent.act(obs[0])
+    with pytest.raises(ConfigError, match="mask has shape"):
+        agent.act(obs[0], mask=np.array([1, 1, 1]))
+    for kind in (np.array, torch.tensor):
+        for only in (0, 1):
+            mask = kind([int(only == 0), int(only == 1)])
+            assert int(agent.act(obs[0], mask=mask)[0]) == only
+            assert agent.predict(obs, action_masks=np.tile(np.asarray(mask), (6, 1)))[
+                0
+            ].tolist() == ([only] * 6)
+
+
+def test_a_task_whose_entries_have_other_names_is_refused() -> None:
+    task = lr.make("Pendulum-v1")
+    named = dataclasses.replace(task.spec, obs_names=("x", "y", "speed"))
+    agent = lr.BC(named, lr.BCConfig(hidden=(8,)), seed=0)
+    assert lr.evaluate(agent, task, 1).shape == (1,)  # it has no names
+    other = dataclasses.replace(named, obs_names=("y", "x", "speed"))
+    with pytest.raises(ConfigError, match="differ in obs_names"):
+        require_fit(agent.spec, other)
+
+
+def test_moments_that_nothing_was_logged_for_are_said_to_be_missing() -> None:
+    agent = lr.SAC(lr.make("Pendulum-v1").spec, build_config("sac", CONFIGS["sac"]), seed=0)
+    agent.learner.config = dataclasses.replace(agent.learner.config, normalise_obs=True)
+    with pytest.warns(UserWarning, match="normalise_obs is on and there are no logged rows"):
+        agent.learn("Pendulum-v1", 3, callbacks=[])

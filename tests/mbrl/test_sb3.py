@@ -103,3 +103,26 @@ def test_a_policy_of_the_wrong_kind_is_refused() -> None:
     ]:
         with pytest.raises(ConfigError, match=text):
             collect(task, policy, 10)
+
+
+def test_observations_are_scaled_as_the_model_saw_them_in_training() -> None:
+    """By the moments of its `VecNormalize`, which stay as they are."""
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    env = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]), norm_reward=False)
+    agent = model("PPO", env)
+    env.obs_rms.mean, env.obs_rms.var = np.array([3.0, -2.0, 1.0]), np.array([4.0, 9.0, 0.25])
+    obs = np.array([[0.5, 0.1, -1.0], [1.0, 0.0, 2.0]], np.float32)
+    policy = SB3Policy(agent, make("Pendulum-v1").spec)
+    expected, _ = agent.predict(env.normalize_obs(obs), deterministic=True)
+    assert np.array_equal(policy(torch.from_numpy(obs)).numpy(), expected)
+    assert env.obs_rms.mean.tolist() == [3.0, -2.0, 1.0]
+    other, _ = agent.predict(obs, deterministic=True)
+    assert not np.allclose(other, expected)
+
+
+def test_a_model_with_memory_is_refused() -> None:
+    agent = model("PPO", gymnasium.make("Pendulum-v1"))
+    agent.policy.lstm_actor = torch.nn.LSTM(3, 4)
+    with pytest.raises(ConfigError, match="whose memory is not carried"):
+        SB3Policy(agent, make("Pendulum-v1").spec)

@@ -340,3 +340,48 @@ def test_a_file_can_call_environments_alone(
 def test_a_limit_that_is_no_number_of_steps_is_named(limit: str) -> None:
     with pytest.raises(ConfigError, match=r"max_episode_steps .*whole numbers of at least 1"):
         make(f"CliffWalking-v1,max_episode_steps={limit}")
+
+
+class Clock(gymnasium.Env):
+    """Observes a time that 32 bits round, or a number beyond them."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, begin: float) -> None:
+        self.begin = begin
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([self.begin]), {}
+
+    def step(self, action):
+        return np.array([self.begin]), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("begin", [1.7e9 + 1, 1e39])
+def test_observations_that_32_bits_do_not_keep_are_refused(begin: float) -> None:
+    with pytest.raises(TaskError, match="32-bit numbers do not keep"):
+        make(lambda: Clock(begin), max_episode_steps=5)
+    assert make(lambda: Clock(2.5), max_episode_steps=5).spec.obs_dim == 1
+    assert GymTask(lambda: Clock(1.7e9 + 1), dtype=torch.float64).spec.obs_dim == 1
+
+
+@pytest.mark.parametrize("kind", ["NormalizeObservation", "NormalizeReward"])
+def test_wrappers_with_running_statistics_are_refused(kind: str) -> None:
+    wrapper = getattr(gymnasium.wrappers, kind)
+
+    def wrapped(moving: bool) -> gymnasium.Env:
+        env = wrapper(gymnasium.make("Pendulum-v1"))
+        env.update_running_mean = moving
+        return env
+
+    with pytest.raises(ConfigError, match=f"wrapped in {kind}, whose statistics move"):
+        make(lambda: wrapped(True))
+    assert make(lambda: wrapped(False)).spec.max_episode_steps == 200
+
+
+def test_a_limit_beyond_the_environments_own_is_refused() -> None:
+    make_env = functools.partial(gymnasium.make, "Acrobot-v1")
+    with pytest.raises(ConfigError, match="ends its episodes after 500 by itself"):
+        make(make_env, max_episode_steps=501)
+    assert make(make_env, max_episode_steps=40).spec.max_episode_steps == 40
