@@ -13,10 +13,12 @@ from mbrl import statistics
 def differences(summary: Summary) -> list[str]:
     """Of every row that is compared the means over its seeds, with their intervals. Of another row
     only the seeds count that both have. Where there is one such seed, the line is left out."""
+    named = {name for asked in summary.plan.compared for name in (*asked.rows, asked.than)}
     by_row = {
         label: {r["key"]["seed"]: r for r in records}
         for block in summary.blocks
         for label, records in records_of(block).items()
+        if label in named
     }
     return [
         line
