@@ -98,7 +98,7 @@ class RunSettings(Settings):
     eval_every: CountOrZero | None = None
     eval_episodes: Count = 20  # fixed starts of each
     final_episodes: Count = 100  # fixed starts of the last
-    eval_stochastic: bool = False  # of sampled actions, not the greedy ones
+    eval_stochastic: bool = False  # evaluate sampled actions, not the greedy ones
     log_every: Count = 100  # updates between rows of metrics.csv
     checkpoint_every: CountOrZero = 1000  # updates between checkpoints
     checkpoint_seconds: Positive = 60.0  # and at most this long apart

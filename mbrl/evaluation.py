@@ -11,7 +11,7 @@ from mbrl.errors import ConfigError
 from mbrl.sb3 import SB3Agent, is_model
 from mbrl.tasks import Task, as_live, as_task
 from mbrl.training import chosen_action, is_stateful
-from mbrl.types import Spec
+from mbrl.types import Spec, require_entries
 
 START_SEED = 20_402  # the start states of every evaluation, equal for all agents and steps
 
@@ -99,18 +99,5 @@ def _returns(
 
 
 def require_fit(mine: Spec, theirs: Spec) -> None:
-    """Raise `ConfigError` where the sizes of an agent's spec are not those of the task's, or, where
-    both have names, these are others."""
-    sizes = [(s.obs_dim, s.action_dim, s.num_actions) for s in (mine, theirs)]
-    if sizes[0] != sizes[1]:
-        raise ConfigError(
-            f"agent and task differ in (obs_dim, action_dim, num_actions): {sizes[0]} of "
-            f"{mine.task!r} against {sizes[1]} of {theirs.task!r}"
-        )
-    for kind in ("obs_names", "action_names"):
-        named, others = getattr(mine, kind), getattr(theirs, kind)
-        if named and others and named != others:
-            raise ConfigError(
-                f"agent and task differ in {kind}: {list(named)} of {mine.task!r} against "
-                f"{list(others)} of {theirs.task!r}; give a task whose names are the agent's"
-            )
+    """Raise `ConfigError` where an agent does not fit a task (`require_entries`)."""
+    require_entries(mine, theirs, "task", "take an agent that was built for this task")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import ConfigError, DataError
-from mbrl.types import Dataset, Spec, Transitions
+from mbrl.types import Dataset, Spec, Transitions, require_entries
 
 SHOWN = 100  # first and last rows that a dataset is told by
 
@@ -16,20 +16,7 @@ SHOWN = 100  # first and last rows that a dataset is told by
 def require_match(spec: Spec, dataset: Dataset) -> None:
     """Raise `ConfigError` unless the dataset's observations and actions are those of `spec`, in
     number and, where both have names, in these."""
-    mine = (spec.obs_dim, spec.action_dim, spec.num_actions)
-    theirs = (dataset.spec.obs_dim, dataset.spec.action_dim, dataset.spec.num_actions)
-    if mine != theirs:
-        raise ConfigError(
-            f"agent and dataset differ in (obs_dim, action_dim, num_actions): {mine} against "
-            f"{theirs}; build the agent from dataset.spec"
-        )
-    for kind in ("obs_names", "action_names"):
-        named, others = getattr(spec, kind), getattr(dataset.spec, kind)
-        if named and others and named != others:
-            raise ConfigError(
-                f"agent and dataset differ in {kind}: {list(named)} against {list(others)}; give "
-                "data with the agent's names in its order, or build the agent from dataset.spec"
-            )
+    require_entries(spec, dataset.spec, "dataset", "build the agent from dataset.spec")
     if len(dataset) == 0:
         raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
 

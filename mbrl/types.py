@@ -13,6 +13,8 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError, DataError
 
+EXACT = 2**24  # whole numbers up to here are float32 numbers
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -409,6 +411,25 @@ class Provenance:
     def to_dict(self) -> dict[str, Any]:
         values = asdict(self)
         return {k: v for k, v in values.items() if k != "log" or v is not None}
+
+
+def require_entries(mine: Spec, theirs: Spec, whose: str, fix: str) -> None:
+    """Raise `ConfigError` unless observations and actions of an agent's spec and of another are the
+    same in number and, where both have names, in these. `whose` ("task") the other is and the `fix`
+    are in the message."""
+    sizes = [(s.obs_dim, s.action_dim, s.num_actions) for s in (mine, theirs)]
+    if sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"agent and {whose} differ in (obs_dim, action_dim, num_actions): {sizes[0]} of "
+            f"{mine.task!r} against {sizes[1]} of {theirs.task!r}; {fix}"
+        )
+    for kind in ("obs_names", "action_names"):
+        named, others = getattr(mine, kind), getattr(theirs, kind)
+        if named and others and named != others:
+            raise ConfigError(
+                f"agent and {whose} differ in {kind}: {list(named)} against {list(others)}; give "
+                f"the agent's names in its order, or {fix}"
+            )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.sources.logged import Columns, LoggedRows
+from algorithms.sources.logged import Columns, LoggedRows, broken_off
 from mbrl.data.loading import joined_rows
 from mbrl.errors import ConfigError
 from mbrl.returns import returns_to_go
@@ -62,7 +62,7 @@ class EpisodeRows(LoggedRows):
             last = self.unfinished[-1]
             broken = ~last.ends
             if len(last) == len(data):
-                broken &= ((last.next_obs - data.obs).abs() > 1e-3).any(-1)
+                broken &= broken_off(last, data)
             self.unfinished[-1] = replace(last, truncated=last.truncated | broken)
             self._close(broken)
             if len(last) != len(data):

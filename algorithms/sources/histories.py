@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 from algorithms.evaluation import recurrent_diagnosis
 from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic
 from algorithms.sources.imagined import RefitConfig, fit_to_logged, refit, refit_due
+from algorithms.sources.logged import broken_off
 from mbrl.collector import CollectorConfig
 from mbrl.config import Count, CountOrZero, NonNegative, Positive, Rate, Settings
 from mbrl.errors import ConfigError
@@ -174,9 +175,8 @@ class Histories:
         another collector began in between."""
         same = len(self.open) == len(data)
         for copy, rows in enumerate(self.open):
-            if rows and not (
-                same and bool(((rows[-1].next_obs[0] - data.obs[copy]).abs() <= 1e-3).all())
-            ):
+            own = data.select(slice(copy, copy + 1))
+            if rows and (not same or bool(broken_off(rows[-1], own))):
                 assert self.recorded is not None
                 self._record(self.recorded, joined_rows(rows))
                 rows.clear()

@@ -17,6 +17,13 @@ from mbrl.types import Dataset, Spec, Transitions
 Columns = Callable[[Transitions], dict[str, torch.Tensor]]
 
 
+def broken_off(before: Transitions, data: Transitions) -> Tensor:
+    """[E] bool: where `data`, a row of each copy of the task, does not go on from the rows
+    `before` it."""
+    broken: Tensor = ((before.next_obs - data.obs).abs() > 1e-3).any(-1)
+    return broken
+
+
 class LoggedRows:
     """Uniform batches of logged rows, or by the rows' weights where they have any. Online,
     experience joins them in a ring of `collection.capacity` rows, the logged data being its first;
@@ -153,7 +160,7 @@ class LoggedRows:
         before, self.waiting = self.waiting, data
         if before is not None and len(before) == len(data):
             # Where another collector began in between, the row has no next one.
-            broken = ((before.next_obs - data.obs).abs() > 1e-3).any(-1)
+            broken = broken_off(before, data)
             before = replace(before, truncated=before.truncated | (broken & ~before.terminated))
             self._append(interleaved(before, data), every=2)
 

@@ -13,7 +13,7 @@ from mbrl.data.episode_ends import resolve_ends
 from mbrl.data.issues import Finding, error, has_error, note
 from mbrl.data.task_spec import resolve_spec
 from mbrl.errors import ConfigError, DataError
-from mbrl.types import SEGMENTS, Spec
+from mbrl.types import EXACT, SEGMENTS, Spec
 
 FLAGS = ("terminated", "truncated", "done", "next_known", "expert")
 LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
@@ -22,7 +22,6 @@ LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "segment": (f"0 to {len(SEGMENTS) - 1}", lambda array: np.isin(array, range(len(SEGMENTS)))),
 }
 WIDE = ("obs", "next_obs", "action", "state", "action_mask", "next_action_mask")  # [N, size]
-EXACT = 2**24  # whole numbers up to here are float32 numbers
 PRECISION = 1e-2  # rounding above this share of a deviation loses what is observed
 MOST = 1 + 1e-5  # of a probability, rounding included
 FLOAT32_MAX = float(np.finfo(np.float32).max)

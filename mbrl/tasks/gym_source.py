@@ -220,7 +220,7 @@ def require_no_running_statistics(env: Any, name: str) -> None:
             raise ConfigError(
                 f"{name} is wrapped in {type(inner).__name__}, whose statistics move with every "
                 "step, evaluations included, and differ from copy to copy; leave the wrapper out, "
-                "or set its update_running_mean to False on an instance whose statistics are done"
+                "or set its update_running_mean to False on an instance whose statistics are final"
             )
         inner = inner.env
 

@@ -15,7 +15,7 @@ from mbrl.spaces import Flattener
 from mbrl.tasks.base import LiveStep
 from mbrl.tasks.common import check_dtype, continuous_action, discrete_action
 from mbrl.tasks.gym_source import declared_limit, maker, require_no_running_statistics
-from mbrl.types import Spec
+from mbrl.types import EXACT, Spec
 
 HEAD = 3  # entries of a state before the observation: environment, ticket, steps of the episode
 CHECKED = 20  # steps of each copy whose observations are compared with their space
@@ -83,8 +83,8 @@ class GymTask:
         if own is not None and max_episode_steps is not None and max_episode_steps > own:
             raise ConfigError(
                 f"{name}: max_episode_steps is {max_episode_steps} and the environment ends its "
-                f"episodes after {own} by itself; give at most {own}, or a function that makes it "
-                f"so: lambda: gymnasium.make(..., max_episode_steps={max_episode_steps})"
+                f"episodes after {own} by itself; give at most {own}, or an environment with that "
+                f"limit: lambda: gymnasium.make(..., max_episode_steps={max_episode_steps})"
             )
         self._flat = Flattener(env.observation_space, name, categories)
         self._space = env.action_space
@@ -321,9 +321,7 @@ def _require_held(flat: np.ndarray, where: str) -> None:
     they cannot hold."""
     with np.errstate(over="ignore"):
         held = flat.astype(np.float32).astype(np.float64)
-    bad = ~np.isfinite(held) | (
-        (np.abs(flat) > 2.0**24) & (flat == np.floor(flat)) & (held != flat)
-    )
+    bad = ~np.isfinite(held) | ((np.abs(flat) > EXACT) & (flat == np.floor(flat)) & (held != flat))
     if bad.any():
         entry = int(np.argmax(bad))
         raise TaskError(
