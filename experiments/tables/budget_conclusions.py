@@ -115,4 +115,21 @@ def budgets(summary: Summary) -> list[str]:
         ended = ", ".join(f"{m} {score(r):.1f} ({_ends(r)})" for m, r in known.methods.items())
         top = f"best {best} {score(known.methods[best]):.1f}, true dynamics {true}"
         lines.append(f"{name}: at fault {verdict(known)}; {top}. {ended}.{rest}")
-    return lines
+    return lines + _kept_or_last(summary)
+
+
+def _kept_or_last(summary: Summary) -> list[str]:
+    """Of every method the mean score of the policies of the highest value beside that of the last
+    ones, over the datasets where the former were kept."""
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for known in by_dataset(summary).values():
+        for method, own in known.methods.items():
+            kept = float(np.mean([records.selected_score(r) for r in own]))
+            if not np.isnan(kept):
+                pairs.setdefault(method, []).append((kept, score(own)))
+    parts = [
+        f"{method} {kept:.1f} against {last:.1f} ({len(each)} datasets)"
+        for method, each in pairs.items()
+        for kept, last in [np.mean(each, axis=0)]
+    ]
+    return [f"at the highest value against the end: {', '.join(parts)}."] if parts else []

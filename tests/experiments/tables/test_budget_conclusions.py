@@ -109,3 +109,6 @@ until_flat = {}
         own["selection"] = {"chosen": 1000, "return_mean": float(earned)}
     kept = "2000 updates, updates; 50.0 at the highest value; 7 s)"
     assert kept in conclusions.budgets(summary)[0]
+    blocks[0].entries["pendulum/medium", "bc"].records.append(record([10.0], "flat"))  # not kept
+    means = "at the highest value against the end: bc 50.0 against 43.0 (1 datasets)."
+    assert conclusions.budgets(summary)[-1] == means
