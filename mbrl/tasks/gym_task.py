@@ -321,7 +321,7 @@ def _require_held(flat: np.ndarray, where: str) -> None:
     they cannot hold."""
     with np.errstate(over="ignore"):
         held = flat.astype(np.float32).astype(np.float64)
-    bad = ~np.isfinite(held) | ((np.abs(flat) > EXACT) & (flat == np.floor(flat)) & (held != flat))
+    bad = (np.abs(flat) > EXACT) & (flat == np.floor(flat)) & (held != flat)  # inf, too
     if bad.any():
         entry = int(np.argmax(bad))
         raise TaskError(

@@ -53,6 +53,9 @@ def test_bounds_of_a_log_are_those_of_the_agent_unless_actions_go_beyond() -> No
     narrow = replace(data.spec, action_high=(1.0,))
     assert with_bounds_of(narrow, data).spec.action_high == (most,)
     assert with_bounds_of(narrow, data).spec.action_low == (-2.0,)
+    least = float(data.transitions.action.min())
+    narrow = replace(data.spec, action_low=(-1.0,))
+    assert with_bounds_of(narrow, data).spec.action_low == (least,)
     agent = built("bc", data).fit(data, 2, callbacks=[])
     settings = ValuationConfig(steps=10, dice_steps=0, hidden=(8,))
     values = [value_policy(agent, d, settings).estimates[0].value for d in (data, wide)]

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.__main__ import main
@@ -58,3 +60,22 @@ def test_data_of_a_name(runs: list[Path], capsys) -> None:
     assert same["drifted"] == [] and same["out_of_data"] < 0.03
     assert main(["data", "check", "pendulum/expert", "--against", str(runs[2]), "--json"]) == 0
     assert "action[0]" in json.loads(capsys.readouterr().out)["drifted"]
+
+
+def test_whole_doses_stay_continuous_where_the_new_log_has_few(tmp_path: Path, capsys) -> None:
+    rng = np.random.default_rng(0)
+
+    def log(name: str, doses: int) -> str:
+        rows = np.arange(80)
+        frame = pd.DataFrame({"pid": rows // 8, "t": rows % 8, "x": rng.normal(size=80)})
+        frame["dose"], frame["r"] = rows % doses, rng.normal(size=80)
+        frame.to_csv(tmp_path / name, index=False)
+        return str(tmp_path / name)
+
+    words = ["--obs", "x", "--action", "dose", "--reward", "r", "--episode", "pid", "--order", "t"]
+    data, run = str(tmp_path / "log.npz"), str(tmp_path / "run")
+    assert main(["data", "import", log("old.csv", 40), *words, "--out", data]) == 0
+    assert main(["run", "bc", data, "--steps", "5", "--hidden", "8", "--out", run]) == 0
+    capsys.readouterr()
+    assert main(["data", "check", log("new.csv", 5), "--against", run, "--json"]) == 0
+    assert "dose" in json.loads(capsys.readouterr().out)["drifted"]

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -435,3 +436,10 @@ def test_columns_of_objects_and_dates_of_a_frame() -> None:
     frame["obs_0"] = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"])
     with pytest.raises(DataError, match="obs_0 holds dates"):
         from_dataframe(frame, action_low=0.0, action_high=1.0)
+
+
+def test_tensors_of_bfloat16_are_taken() -> None:
+    arrays = good_arrays(np.random.default_rng(0))
+    half = torch.from_numpy(arrays["obs"]).bfloat16()
+    data = from_arrays(**arrays | {"obs": half}, boundaries="cut", spec=SPEC)
+    assert torch.equal(data.transitions.obs, half.float())

@@ -46,6 +46,7 @@ def values(text: str) -> list[float]:
         ("flag + 2**64 > 2**63", [1, 1, 1, 1]),
         ("(flag == 1) + (dose > 0.5)", [0, 2, 2, 0]),  # a sum of truths, not an "or"
         ("-(flag == 1) - last", [0, -2, -1, -1]),
+        ("last + last", [0, 2, 0, 2]),
         ("exp(flag == 1) == exp(1)", [0, 1, 1, 0]),
         ("last and (flag == 1) + (dose > 0.5) >= 2", [0, 1, 0, 0]),
     ],
