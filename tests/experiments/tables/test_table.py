@@ -80,6 +80,15 @@ def test_data_that_changed_are_marked_and_done_again_when_strict(small, tmp_path
     assert json.loads(file.read_text())["fingerprint"] == right
 
 
+def test_runs_of_a_column_are_scored_by_sampled_actions_where_it_says_so(tmp_path: Path) -> None:
+    file, column = tmp_path / "t.toml", 'label = "bc wide"'
+    file.write_text(SMALL.replace(column, column + ", eval_stochastic = true"))
+    finish(plan.load(str(file)), tmp_path)
+    runs = [json.loads(f.read_text())["run"] for f in (tmp_path / "runs").rglob("config.json")]
+    sampled = sorted(run["eval_stochastic"] for run in runs)
+    assert sampled == [False] * 4 + [True] * 2
+
+
 def test_part_of_a_table_can_be_chosen(small) -> None:
     chosen = table.choose(small, 1, ["bc wide"])
     assert [(c.column.label, c.seed, c.row.label) for c in chosen] == [

@@ -32,6 +32,7 @@ def test_rewards_in_another_unit():
     assert "rewards are 2e+06 on average" in large and "multiply rewards by 1e-06" in large
     assert messages(reward=np.zeros(2000)) == []
     assert messages(reward=np.where(np.arange(2000) == 5, 1.0, 0.0)) == []
+    assert messages(reward=np.where(np.arange(2000) == 5, 5000.0, reward)) == []
 
 
 def test_a_column_that_learners_take_for_constant():
