@@ -19,7 +19,7 @@ from algorithms.evaluation import halted
 from experiments.runs import jobs, launchers
 from experiments.tables import plan, records, render, summary, table, table_figures
 from mbrl.errors import ConfigError, DivergenceError
-from tests.experiments.tables.small_table import Here, finish
+from tests.experiments.tables.small_table import SMALL, Here, finish
 
 
 def test_cells_are_done_once_and_a_deleted_one_alone_again(small, tmp_path: Path) -> None:
