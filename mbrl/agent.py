@@ -19,7 +19,7 @@ from mbrl.errors import ConfigError
 from mbrl.evaluation import require_fit
 from mbrl.logged_rules import drawn_obs, require_match, require_no_others, require_rows
 from mbrl.networks import Normaliser
-from mbrl.observations import as_batch, as_mask, like_input
+from mbrl.observations import as_batch, as_mask, as_observed, like_input
 from mbrl.progress import Progress
 from mbrl.shapes import require_single_precision
 from mbrl.tasks import Task, as_task
@@ -265,8 +265,8 @@ class Agent(ABC, Generic[B]):
         """Action in the task's units for raw observations [S] or [B, S], array or tensor; the same
         kind comes back. The greedy one by default, where `predict` samples by default. `state` is
         what the call for the step before returned (None for Markov agents and at an episode's
-        start); a policy with memory must be given the reward in between: `state =
-        agent.policy.observe_reward(state, reward)`. A stochastic action, and a planner's, draws
+        start); a policy with memory must be given the reward in between, by `observe_reward`.
+        A stochastic action, and a planner's, draws
         from `generator`. `mask` [n] or [B, n], array or tensor, says which of the discrete actions
         are allowed. A discrete action is a number from 0 on; where an environment's begin elsewhere
         add `env.action_space.start`. Raises `ConfigError` where the task has masks and none is
@@ -283,6 +283,15 @@ class Agent(ABC, Generic[B]):
             else:
                 action = self.explore(batch, generator, mask)
         return like_input(action, obs), state
+
+    def observe_reward(self, state: Any, reward: Any, action: Any = None) -> Any:
+        """The state for the next `act`, after the `reward` of the step that followed the last: a
+        number, or one a row [B]. `action` [A] or [B, A], in the task's units, where another was
+        taken than the agent's. An agent without memory gives `state` back as it is. Raises
+        `ConfigError` for another number of rows, and for numbers that are not finite."""
+        if not is_stateful(self.policy):
+            return state
+        return self.policy.observe_reward(state, *as_observed(self.spec, state, reward, action))
 
     def explore(
         self, obs: Tensor, generator: Generator | None, mask: Tensor | None = None

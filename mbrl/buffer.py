@@ -244,9 +244,8 @@ class Buffer(Rows):
 
 def action_range(spec: Spec, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """Centre and half of the width [A] of the range of continuous actions."""
-    low = torch.tensor(spec.action_low, device=device)
-    high = torch.tensor(spec.action_high, device=device)
-    return (high + low) / 2, (high - low) / 2
+    scale = ActionScale(spec).to(device)
+    return scale.centre, scale.half_range
 
 
 def resized(rows: Rows, capacity: int) -> Buffer:

@@ -72,3 +72,33 @@ def like_input(action: Tensor, obs: Any) -> Any:
     if np.ndim(obs) == 1:
         action = action[0]
     return action if isinstance(obs, Tensor) else action.cpu().numpy()
+
+
+def as_observed(spec: Spec, state: Any, reward: Any, action: Any) -> tuple[Tensor, Tensor | None]:
+    """A reward [B], and an action [B, A] where one is given, for the rows of `state` [B, ...].
+    Raises `ConfigError` for other shapes, and for numbers that are not finite."""
+    if not isinstance(state, Tensor):
+        raise ConfigError(
+            f"state is {state!r}; give the state that `act` returned for the step's observation"
+        )
+    rows = len(state)
+    rewards = _of_rows("reward", reward, (rows,), state)
+    if action is None:
+        return rewards, None
+    return rewards, _of_rows("action", action, (rows, spec.action_dim), state)
+
+
+def _of_rows(name: str, given: Any, shape: tuple[int, ...], state: Tensor) -> Tensor:
+    """Numbers of `shape`, on the device of `state`; where there is one row, it may stand alone."""
+    given = given.detach().cpu() if isinstance(given, Tensor) else given
+    values = torch.as_tensor(np.asarray(given, dtype=np.float64))
+    if shape[0] == 1 and values.ndim == len(shape) - 1:
+        values = values[None]
+    if values.shape != shape:
+        raise ConfigError(
+            f"{name} has shape {list(values.shape)}, and the state {shape[0]} rows; give one of "
+            f"shape {list(shape)}"
+        )
+    if not torch.isfinite(values).all():
+        raise ConfigError(f"{name} has a number that is not finite; give finite ones")
+    return values.to(state.device, torch.float32)

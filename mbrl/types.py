@@ -14,6 +14,7 @@ from torch import Tensor
 from mbrl.errors import ConfigError, DataError
 
 EXACT = 2**24  # whole numbers up to here are float32 numbers
+STEPS_APART = 100 / EXACT  # how wide an action's range must be, in sizes of its larger bound
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,13 @@ class Spec:
                 f"spec of {self.task!r}: every action_low must lie below its action_high, got "
                 f"{self.action_low} and {self.action_high}"
             )
+        for low, high in zip(self.action_low, self.action_high, strict=True):
+            if high - low < STEPS_APART * max(abs(low), abs(high)):
+                raise ConfigError(
+                    f"spec of {self.task!r}: actions lie between {low} and {high}, and 32 bits "
+                    "hold too few numbers between them; give actions and their bounds as "
+                    "distances from a usual value"
+                )
 
     def _check_numbers(self) -> None:
         for name in ("obs_dim", "action_dim", "num_actions", "max_episode_steps"):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -13,7 +14,7 @@ from mbrl.types import Dataset, Spec
 
 UPDATES = 3000  # of the clone
 
-Wanted = str | int | float | Sequence[float] | None
+Wanted = str | int | float | Sequence[float] | np.ndarray | torch.Tensor | None
 
 
 def fallback_of(wanted: Wanted, spec: Spec, dataset: Dataset | None) -> nn.Module | None:
@@ -23,6 +24,7 @@ def fallback_of(wanted: Wanted, spec: Spec, dataset: Dataset | None) -> nn.Modul
     Raises `ConfigError` for what is no action of the task."""
     if wanted is None:
         return None
+    wanted = plain(wanted)
     if dataset is None:
         raise ConfigError(
             "a fallback needs the data: it acts where the out-of-data score is above 1"
@@ -39,6 +41,11 @@ def fallback_of(wanted: Wanted, spec: Spec, dataset: Dataset | None) -> nn.Modul
     return FixedAction(fixed_action(wanted, spec))
 
 
+def plain(wanted: Any) -> Any:
+    """An array or tensor as numbers, anything else as it is."""
+    return wanted.tolist() if isinstance(wanted, np.ndarray | np.generic | torch.Tensor) else wanted
+
+
 def fixed_action(wanted: Any, spec: Spec) -> torch.Tensor:
     """The action that text, a number or numbers mean: [A] float32, or a single int64."""
     if spec.discrete:
@@ -50,7 +57,7 @@ def fixed_action(wanted: Any, spec: Spec) -> torch.Tensor:
     parts = wanted.split(",") if isinstance(wanted, str) else wanted
     try:
         values = [float(part) for part in (parts if isinstance(parts, list | tuple) else [parts])]
-    except ValueError:
+    except (TypeError, ValueError):
         raise ConfigError(
             f"fallback is {wanted!r}; allowed: cloned, or {spec.action_dim} numbers with commas "
             "between them, in the task's units"
@@ -71,6 +78,6 @@ def describe_fallback(wanted: Wanted) -> str | None:
     """A sentence for the card."""
     if wanted is None:
         return None
-    if wanted == "cloned":
+    if isinstance(wanted, str) and wanted == "cloned":
         return f"the policy of behaviour cloning, {UPDATES} updates on the data"
-    return f"the action {wanted}"
+    return f"the action {plain(wanted)}"

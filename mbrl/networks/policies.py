@@ -16,7 +16,8 @@ from mbrl.types import Spec
 
 
 class ActionScale(nn.Module):
-    """The affine map between [-1, 1] and the task's action bounds."""
+    """The affine map between [-1, 1] and the task's action bounds. In float32 no action of
+    [-1, 1] is mapped beyond them."""
 
     centre: Tensor
     half_range: Tensor
@@ -24,14 +25,24 @@ class ActionScale(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
-        self.register_buffer("centre", (high + low) / 2)
-        self.register_buffer("half_range", (high - low) / 2)
+        centre = (high + low) / 2
+        self.register_buffer("centre", centre)
+        self.register_buffer("half_range", _half_range(low, centre, high))
 
     def to_unit(self, action: Tensor) -> Tensor:
         return (action - self.centre) / self.half_range
 
     def to_task(self, unit: Tensor) -> Tensor:
         return unit * self.half_range + self.centre
+
+
+def _half_range(low: Tensor, centre: Tensor, high: Tensor) -> Tensor:
+    """The largest half of the range [A] that, as rounded, leads from the centre to neither side
+    of the bounds: the plain half passes them by a rounding step for every fourth pair of bounds."""
+    half = torch.minimum((high - low) / 2, torch.minimum(high - centre, centre - low))
+    while (past := (centre + half > high) | (centre - half < low)).any():
+        half = torch.where(past, torch.nextafter(half, torch.zeros_like(half)), half)
+    return half
 
 
 class MLP(nn.Module):

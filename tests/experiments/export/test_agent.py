@@ -21,6 +21,7 @@ from algorithms import ALGORITHMS, BC
 from algorithms.neubay import NEUBAY
 from experiments.export import agent as exporting
 from experiments.export.agent import FILES, export
+from experiments.export.fallback import describe_fallback, fallback_of
 from experiments.export.files import NEEDED
 from experiments.export.parity import Parity
 from experiments.settings import build_config
@@ -279,13 +280,27 @@ def test_a_fixed_discrete_action_by_name(cartpole: Dataset, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"), [("a,b", "cloned, or 1 numbers"), ("5", "from"), ("1,1", "is 1 numbers")]
+    ("wanted", "words"),
+    [
+        ("a,b", "cloned, or 1 numbers"),
+        ("5", "from"),
+        ("1,1", "is 1 numbers"),
+        (np.array([0.5, 0.5]), "is 1 numbers"),
+        ([None], "cloned, or 1 numbers"),
+    ],
 )
-def test_an_impossible_fallback(wanted: str, words: str, pendulum: Dataset, tmp_path) -> None:
+def test_an_impossible_fallback(wanted: Any, words: str, pendulum: Dataset, tmp_path) -> None:
     with pytest.raises(ConfigError, match=words):
         export(build("bc", pendulum.spec), tmp_path / "out", pendulum, fallback=wanted)
     with pytest.raises(ConfigError, match="needs the data"):
         export(build("bc", pendulum.spec), tmp_path / "out", fallback="cloned")
+
+
+@pytest.mark.parametrize("wanted", [-1.5, [-1.5], np.array([-1.5]), torch.tensor([-1.5])])
+def test_a_fixed_action_in_any_form(wanted: Any, pendulum: Dataset) -> None:
+    policy = fallback_of(wanted, pendulum.spec, pendulum)
+    assert policy is not None and policy(torch.zeros(2, 3)).tolist() == [[-1.5], [-1.5]]
+    assert describe_fallback(wanted) in ("the action -1.5", "the action [-1.5]")
 
 
 def test_memory_with_a_fallback(pendulum: Dataset, tmp_path: Path) -> None:
