@@ -21,19 +21,21 @@ needs, measure = language_training.needs, language_training.measure
 GRPO = "grpo"
 # Named before any score was seen; `dual_clip_grpo` is GRPO without its divergence from the start.
 CHOSEN = (GRPO, "dual_clip_grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo")
-RATES = (1e-4, 3e-4, 9e-4)
+# Planned from 1e-4 to 9e-4: after five runs, of seed 100, whose scores fell from the lowest rate on
+# (GRPO 57.7, 54.5, 46.5), a lower rate took the place of the highest.
+RATES = (3e-5, 1e-4, 3e-4)
+DROPPED = (GRPO, 9e-4)
 
 
 def rates() -> list[dict[str, Any]]:
-    """A row for every recipe and rate."""
+    """A row for every recipe and rate, and one for what had run at the rate that was dropped."""
     return [
         {
             "label": f"{name}, {rate:.0e}",
             "recipe": name,
             "config": SAME | {"learning_rate": rate},
         }
-        for name in CHOSEN
-        for rate in RATES
+        for name, rate in [(n, r) for n in CHOSEN for r in RATES] + [DROPPED]
     ]
 
 
