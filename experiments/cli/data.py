@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from rich.progress import TransferSpeedColumn as Speed
 from rich.table import Table
 
+from experiments import positional
 from experiments.recording.environment import named_policy, policy_returns
 from experiments.reports.drift import print_drift
 from experiments.reports.grid import grid
@@ -36,7 +37,7 @@ COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
 class DataList:
     """List the datasets, and which of them are on this machine."""
 
-    family: tyro.conf.Positional[str | None] = None
+    family: positional.Family = None
     """One family (pendulum, d4rl, ...), with all its datasets; by default an overview of all."""
 
     def main(self) -> int:
@@ -65,7 +66,7 @@ class DataList:
 class DataInfo:
     """Print the card of a dataset: task, scores, licence, addresses, files."""
 
-    name: tyro.conf.Positional[str]
+    name: positional.Dataset
     """A dataset such as pendulum/medium or d4rl/hopper-medium-v2, or a file."""
 
     def main(self) -> int:
@@ -161,7 +162,7 @@ class DataCheck(FileOptions):
     """List every problem of a dataset or file, and what its actions cover; with --against, whether
     it is like the data of a run. Exit status 1 if it cannot be used."""
 
-    name: tyro.conf.Positional[str]
+    name: positional.Dataset
     """A dataset, or a path to an npz, hdf5, csv or parquet file."""
     against: Path | None = None
     """Folder of a run: compare with the data that it was trained on. A table is read as the log of
@@ -221,7 +222,7 @@ class DataCheck(FileOptions):
 class DataFetch:
     """Download a published dataset, verify it, and print the path of its file."""
 
-    name: tyro.conf.Positional[str]
+    name: positional.Dataset
     """A dataset such as d4rl/hopper-medium-v2."""
     trajectories: Count | None = None
     """NeoRL: how many trajectories (up to 10000; 1000 by default). NeoRL-2: only the first ones."""
@@ -249,7 +250,7 @@ class DataImport(FileOptions):
     """Verify a file of your own and write it in this library's compact format. Columns of any name
     are read where --obs, --action, --reward, --episode say which is what."""
 
-    source: tyro.conf.Positional[str]
+    source: positional.Source
     """An npz, hdf5, csv or parquet file, or a Minari folder."""
     out: Path | None = None
     """The file to write, in .npz or .rows; by default
@@ -283,7 +284,7 @@ class DataExport(FileOptions):
     """Write a dataset: a Minari folder, a table, an npz of this library, or rows of this library
     that are mapped (for files larger than memory)."""
 
-    name: tyro.conf.Positional[str]
+    name: positional.Dataset
     """A dataset, or a file."""
     format: Literal["minari", "npz", "rows", "csv", "parquet"]
     """What to write."""
@@ -304,7 +305,7 @@ class DataReplay:
     the data come from? A line a dataset: rows compared, then the median, the 99th percentile and
     the largest error, of observations as |error| / (1 + |value|), and of rewards."""
 
-    names: tyro.conf.Positional[tuple[str, ...]]
+    names: positional.Datasets
     """Datasets such as neorl2/DMSD, or files."""
     task: str | None = None
     """The task, where a file does not say it; else that of each dataset."""

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 import algorithms
+from experiments import positional
 from experiments.reports.grid import grid
 from experiments.runs import selection
 from experiments.runs.export import training_data
@@ -30,7 +31,7 @@ UNSEEN = {"max_episode_steps", "threads"}  # options of a task that no picture s
 class Evaluate(Settings):
     """Evaluate a run folder or checkpoint in its task, from fixed start states."""
 
-    path: tyro.conf.Positional[Path | None] = None  # run folder or checkpoint file
+    path: positional.FolderOrFile = None  # run folder or checkpoint file
     episodes: Count = 100  # start states
     step: str = "last"  # which policy of a run: last, chosen (offline), or a kept one's number
     seed: CountOrZero = START_SEED  # of the start states; by default those of every run

@@ -8,6 +8,7 @@ import torch
 import tyro
 from rich.console import Console
 
+from experiments import positional
 from experiments.runs.export import FOLDER, export_run
 from mbrl.config import Count, Settings
 
@@ -17,7 +18,7 @@ class Export(Settings):
     """Export a run's policy: ONNX, torch.export, weights, and a policy card. The files act as the
     policy does, or nothing is written. See docs/export.md."""
 
-    run: tyro.conf.Positional[Path]  # run folder
+    run: positional.Folder  # run folder
     out: Path | None = None  # folder to write; None: `export` in the run's folder
     step: str = "last"  # which policy: last, chosen (offline), or the number of a kept one
     # what acts where the out-of-data score is above 1: cloned (behaviour cloning), or an action:

@@ -21,6 +21,7 @@ from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.schedule import check_plain
 from algorithms.language.tasks import TASKS, level_name, parts_of, text_task
 from algorithms.language.votes import ALLOCATIONS, VotePool, voted
+from experiments import positional
 from experiments.cli import language_sequence
 from experiments.cli.language_subnetwork import Subnetwork
 from experiments.cli.language_value import FitValue
@@ -218,7 +219,7 @@ class Evaluate(Settings):
     """Accuracy by difficulty, pass@k and cons@k of a run's model, on problems it was not trained
     on."""
 
-    folder: tyro.conf.Positional[Path]  # the run's folder
+    folder: positional.Folder  # the run's folder
     problems: Count = 200  # of each level
     samples: Count = 8  # answers to each problem
     temperature: NonNegative = 1.0  # 0: the likeliest token
@@ -285,7 +286,7 @@ def show_votes(chosen: Evaluate, agent: Any, options: dict[str, Any]) -> int:
 class Replay:
     """Repeat a run with workers from its schedule, and compare the model."""
 
-    folder: tyro.conf.Positional[Path]  # the run's folder
+    folder: positional.Folder  # the run's folder
 
     def main(self) -> int:
         same = language_run.replay(self.folder)
@@ -297,7 +298,7 @@ class Replay:
 class Converse(Settings):
     """Print conversations of a run's model with its task."""
 
-    folder: tyro.conf.Positional[Path]  # the run's folder
+    folder: positional.Folder  # the run's folder
     level: int | None = None  # difficulty; None: the hardest that was trained on
     count: Count = 5  # conversations
     temperature: NonNegative = 1.0  # 0: the likeliest token
@@ -329,7 +330,7 @@ class Rates(Settings):
     with right and wrong answers (a recipe that compares answers learns from those alone), on
     held-out problems of the levels that runs train on."""
 
-    folder: tyro.conf.Positional[str]  # Hugging Face causal LM
+    folder: positional.ModelFolder  # Hugging Face causal LM
     tasks: tuple[str, ...] = ()  # names of `language list`; none: all
     opening: Literal["chat", "line", "bare"] | None = None  # see `run RECIPE --help`
     end: str | None = None  # text of the token that ends a turn

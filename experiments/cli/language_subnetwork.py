@@ -4,11 +4,11 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 from torch import Tensor
 
 from algorithms.language import subnetwork
+from experiments import positional
 from experiments.reports.grid import grid
 from experiments.runs import language as language_run
 from mbrl.config import NonNegative, Settings
@@ -20,7 +20,7 @@ class Subnetwork(Settings):
     """Which weights runs moved from where they began: the share that stayed within a tolerance, and
     in bfloat16, the rank of the change, and how much the sets of two runs overlap."""
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]  # runs of one model
+    folders: positional.Folders  # runs of one model
     tolerance: NonNegative = 1e-5  # differences up to it count as none
     matrices: bool = False  # a row for every matrix of the first run
     write: Path | None = None  # file for the weights that the first run moved in bfloat16

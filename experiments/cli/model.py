@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from experiments import positional
 from experiments.reports import figures
 from experiments.runs import history
 from experiments.runs.export import training_data
@@ -41,7 +42,7 @@ class Fit(Settings):
     """Fit a world model, with part of the episodes held out for `model inspect`. The same command
     continues a fit that was stopped."""
 
-    data: tyro.conf.Positional[str]  # dataset name or file
+    data: positional.Data  # dataset name or file
     out: Path = Path("model")  # folder for model.pt and its description
     seed: CountOrZero = 0  # seed of weights, holdout and batches
     threads: Count = 1  # CPU threads
@@ -75,7 +76,7 @@ class Inspect(Settings):
     """Measure k-step error, calibration and rank correlation of a fitted model on the held-out
     episodes, or of the model in a run folder on its training data."""
 
-    model: tyro.conf.Positional[Path]  # folder of `model fit`, or of a run
+    model: positional.Folder  # folder of `model fit`, or of a run
     data: str | None = None  # another dataset to measure on
     steps: Count = 20  # longest horizon of the error curve
     out: Path | None = None  # figure and numbers; None: beside the model

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 
+from experiments import positional
 from experiments.reports import figures
 from experiments.reports.figures import Curve
 from experiments.reports.page_parts import single_run
@@ -28,7 +29,7 @@ class Plot:
     """Draw curves of runs, with a panel for each dataset and a line for each algorithm with the
     settings in which its runs differ: the mean over seeds with its 95 % interval."""
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]  # run folders
+    folders: positional.Folders  # run folders
     metric: str = "score"  # score, or a column of metrics.csv such as critic/q_mean
     out: Path = Path("plot.png")  # the figure; its data go beside it as CSV
 

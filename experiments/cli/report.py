@@ -1,10 +1,10 @@
 """The verb `report`: a page about a run."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import tyro
 
+from experiments import positional
 from experiments.reports import language_report, run_report
 from experiments.runs import jobs
 from mbrl.errors import CheckpointError
@@ -14,7 +14,7 @@ from mbrl.errors import CheckpointError
 class Report:
     """Write report.html about a run into its folder: scores, losses, reach and values, settings."""
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]  # run folders
+    folders: positional.Folders  # run folders
 
     def main(self) -> int:
         if not self.folders:

@@ -1,10 +1,10 @@
 """The verb `resume`: continue a job that was stopped."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import tyro
 
+from experiments import positional
 from experiments.cli.run import show
 from experiments.runs import jobs
 from experiments.runs.training import TrainingRun
@@ -15,7 +15,7 @@ class Resume:
     """Continue a run, the fit of a world model or a cell of a table from its checkpoint. It ends
     exactly where the uninterrupted one would."""
 
-    folder: tyro.conf.Positional[Path]  # the run's folder
+    folder: positional.Folder  # the run's folder
     quiet: bool = False  # no progress bar and no summary
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from algorithms import ALGORITHMS
 from algorithms.pets import PETS
+from experiments import positional
 from experiments.reports.grid import grid
 from experiments.runs import folders, launchers
 from experiments.settings import merge
@@ -46,8 +47,8 @@ class Search(Settings):
     """Search hyperparameters of one algorithm on one dataset. The same command continues a search
     that was stopped; with more trials it adds to it."""
 
-    algorithm: tyro.conf.Positional[str]  # a name in `python -m experiments list`
-    data: tyro.conf.Positional[str]  # a dataset
+    algorithm: positional.Algorithm  # a name in `python -m experiments list`
+    data: positional.Data  # a dataset
     hyperparameter: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar="NAME=RANGE", help=RANGES)
     ] = ()

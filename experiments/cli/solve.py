@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from algorithms.evaluation.valuation import ValuationConfig
+from experiments import positional
 from experiments.cli.data import line, summary
 from experiments.cli.value import number, print_valuation
 from experiments.reports import run_report
@@ -32,7 +33,7 @@ class Solve(Settings):
     policy that is surest to beat the logged one on the rest, value it, and write a report, an ONNX
     file and a policy card."""
 
-    data: tyro.conf.Positional[str]  # a dataset or a file
+    data: positional.Data  # a dataset or a file
     settings: Annotated[SolveSettings, tyro.conf.arg(name="")] = field(
         default_factory=SolveSettings
     )

@@ -7,13 +7,15 @@ from typing import Literal
 
 import tyro
 
+from experiments import positional
+
 
 @dataclass(frozen=True)
 class Table:
     """Run the cells of a table that have no record, and write the table. The same command continues
     one that was stopped."""
 
-    name: tyro.conf.Positional[str]  # in experiments/tables/definitions, or the path of a file
+    name: positional.Table  # in experiments/tables/definitions, or the path of a file
     run: bool = True  # --no-run: only write the table from its records
     workers: int = 2  # jobs side by side, one thread each
     launcher: Literal["local", "ray"] = "local"  # processes of this machine, or Ray

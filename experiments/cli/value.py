@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from algorithms.evaluation.valuation import ValuationConfig
+from experiments import positional
 from experiments.reports.grid import grid
 from experiments.runs.valuation import value_run
 from mbrl.config import Count, Settings
@@ -25,7 +25,7 @@ class Value(Settings):
     beside that of the logged policy with an interval, how much of it the data support, and a
     verdict. Writes valuation.json into the run's folder; `report` shows it."""
 
-    run: tyro.conf.Positional[Path]  # run folder
+    run: positional.Folder  # run folder
     data: str | None = None  # other logged episodes to value it on; None: those the run held out
     step: str = "last"  # which policy: last, chosen (offline), or the number of a kept one
     settings: Annotated[ValuationConfig, tyro.conf.arg(name="")] = field(

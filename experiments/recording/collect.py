@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import tyro
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -23,6 +22,7 @@ from rich.progress import (
 )
 from torch import Tensor
 
+from experiments import positional
 from experiments.recording import interventions
 from experiments.recording.behaviour import (
     Behaviour,
@@ -144,7 +144,7 @@ class Collect(Settings):
     """Record the local datasets of a family anew, or a dataset of any task. The same seed gives the
     same files on the same machine and versions."""
 
-    family: tyro.conf.Positional[str]
+    family: positional.FamilyOrTask
     """A local family: pendulum, cartpole, reacher, ... (`python -m experiments data list`), one
     that is recorded from published agents (d4rl-like), or a task:
     CliffWalking-v1,max_episode_steps=200, or mypackage.envs:make_env."""

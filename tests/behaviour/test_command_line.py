@@ -1,5 +1,6 @@
 """Commands as a new user types them: help, good runs, and bad input that stops before any work."""
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +36,11 @@ def test_every_verb_has_help(verb: str, capsys) -> None:
     except SystemExit as stop:
         status = int(stop.code or 0)
     assert status == 0
-    assert len(capsys.readouterr().out) > 60
+    text = capsys.readouterr().out
+    assert len(text) > 60
+    usage = text.split("\n\n")[0].split()
+    for before, word in itertools.pairwise(usage):  # an option's value may be named by its type
+        assert word.strip("[]") not in ("STR", "PATH") or before.strip("[").startswith("--")
 
 
 def test_the_list_has_whole_sentences(capsys, monkeypatch) -> None:
