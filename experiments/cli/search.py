@@ -26,6 +26,7 @@ from experiments.tables.plan import Block, Column, Plan, Row
 from mbrl import config as configs
 from mbrl import data, tasks
 from mbrl.config import Count, CountOrZero, Seeds, Settings
+from mbrl.data.fingerprint import fingerprint
 from mbrl.data.loading import require
 from mbrl.errors import ConfigError, install_command, unknown_name
 
@@ -91,21 +92,26 @@ class Search(Settings):
                 f"{self.algorithm} plans and learns no policy that fitted Q values could judge; "
                 "give --objective score"
             )
-        self._require_data()
+        same = {
+            "fingerprint": self._require_data(),
+            "version": ALGORITHMS[self.algorithm][0].version,
+        }
         self._require_names()
         with folders.locked(self.out):
             study = self._study()
+            self._require_same(study, same)
             launcher = launchers.launcher(self.launcher, self.workers, self.address)
             with contextlib.closing(launcher):
                 status = self._search(study, suggest, launcher)
             self._show(study)
         return status
 
-    def _require_data(self) -> None:
-        """Raise, before trials are spent on it, where the data cannot be had or, with the objective
-        `score`, name no task."""
+    def _require_data(self) -> str:
+        """The fingerprint of the data. Raises, before trials are spent on it, where the data cannot
+        be had or, with the objective `score`, name no task."""
         require(self.data)
-        spec = data.load(self.data).spec
+        dataset = data.load(self.data)
+        spec = dataset.spec
         if self.objective == "score":
             if not tasks.is_task(spec.task):
                 raise ConfigError(
@@ -113,6 +119,19 @@ class Search(Settings):
                     "--objective at fqe"
                 )
             tasks.make_for(spec)
+        return fingerprint(dataset)
+
+    def _require_same(self, study: Any, now: dict[str, Any]) -> None:
+        """Raise `ConfigError` where data or algorithm are others `now` than at the search's first
+        call: values of their trials do not compare."""
+        before = study.user_attrs.get("same", now)
+        for what, told in (("fingerprint", f"the data {self.data}"), ("version", self.algorithm)):
+            if before[what] != now[what]:
+                raise ConfigError(
+                    f"{self.out} has trials with another {what} of {told} ({before[what]}, now "
+                    f"{now[what]}), which do not compare with new ones; give another --out"
+                )
+        study.set_user_attr("same", now)
 
     def _require_names(self) -> None:
         """Raise `ConfigError` for a hyperparameter that the algorithm does not have, before trials
@@ -274,7 +293,8 @@ class Search(Settings):
         return float(np.mean(values)), float(np.mean(scores))
 
     def _show(self, study: Any) -> None:
-        """Print the best trials and write all of them to trials.csv."""
+        """Print the best trials, write all of them to trials.csv, and the settings of the first to
+        best.json."""
         done = [t for t in study.trials if t.value is not None]
         done.sort(key=lambda t: -t.value)
         names = [name_of(text) for text in self.ranges]
@@ -286,13 +306,31 @@ class Search(Settings):
                 writer.writerow([t.number, *values, t.value, t.user_attrs["score"]])
         console = Console()
         heads = ("trial", *names, f"objective ({self.objective})", "score in the task")
-        shown = grid(*heads, title=f"{self.algorithm} on {self.data}: {len(done)} trials")
+        failed = sum(t.state.name == "FAIL" for t in study.trials)
+        title = f"{self.algorithm} on {self.data}: {len(done)} trials"
+        shown = grid(*heads, title=f"{title}, {failed} failed" if failed else title)
         for t in done[:10]:
-            values = [str(t.params[n]) for n in names]
+            values = [f"{v:.4g}" if isinstance(v := t.params[n], float) else str(v) for n in names]
             shown.add_row(str(t.number), *values, f"{t.value:.5g}", f"{t.user_attrs['score']:.1f}")
         console.print(shown)
         console.print(f"objective: {MEANING[self.objective]}")
         console.print(f"all trials: {self.out / 'trials.csv'}", soft_wrap=True)
+        if done:
+            best = self._write_best(done[0])
+            console.print(
+                f"a run with the best settings: python -m experiments run {self.algorithm} "
+                f"{self.data} --config {best}",
+                soft_wrap=True,
+            )
+
+    def _write_best(self, trial: Any) -> Path:
+        """Settings of `trial` as `run --config` reads them."""
+        run: dict[str, Any] = {"steps": self.steps} if self.steps else {}
+        if self.objective == "fqe":
+            run["fqe_steps"] = self.fqe_steps
+        path = self.out / "best.json"
+        folders.write_json(path, {"run": run, "config": _settings(trial.params)})
+        return path
 
 
 Suggest = Callable[[Any], None]

@@ -11,8 +11,9 @@ import pytest
 from experiments.__main__ import main
 from experiments.cli import search
 from experiments.runs import launchers
-from experiments.settings import build_config
+from experiments.settings import build_config, from_file
 from experiments.tables import records
+from mbrl import config as configs
 from mbrl import data
 from mbrl.errors import ConfigError
 from mbrl.types import Dataset
@@ -67,6 +68,19 @@ def test_a_search_is_continued_and_keeps_its_objective(tmp_path, monkeypatch, ca
     for row in rows:  # the score beside a value is that of the policy that has this value
         record = _record(next((tmp_path / "found" / f"trial-{row['trial']}").rglob("0.json")))
         assert float(row["score_in_task"]) == pytest.approx(records.selected_score(record))
+    settings, config = from_file(tmp_path / "found" / "best.json", "bc", "pendulum/expert")
+    first = _record(next((tmp_path / "found" / f"trial-{rows[0]['trial']}").rglob("0.json")))
+    assert configs.to_dict(config) == first["key"]["config"]
+    assert settings.steps == 10 and settings.fqe_steps == 5
+    assert "--config" in printed and str(tmp_path / "found" / "best.json") in printed
+    for changed, value in (("fingerprint", "data edited since"), ("version", 1000)):
+        with monkeypatch.context() as now:
+            if changed == "fingerprint":
+                now.setattr(search, "fingerprint", lambda _, value=value: value)
+            else:
+                now.setattr(search.ALGORITHMS["bc"][0], "version", value)
+            with pytest.raises(ConfigError, match=f"another {changed} of .*now {value}"):
+                search.Search("bc", "pendulum/expert", ranges, trials=3, **values).main()
     with pytest.raises(ConfigError, match="pets plans and learns no policy"):
         search.Search("pets", "pendulum/expert", ("gamma_=1:2",), **values).main()
     with pytest.raises(ConfigError, match="give another --out"):
@@ -131,7 +145,9 @@ def test_a_trial_that_cannot_be_fails_by_name(tmp_path, monkeypatch, capsys) -> 
     monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
     values = {"steps": 10, "objective": "score", "workers": 1, "trials": 2, "out": tmp_path}
     assert search.Search("bc", "pendulum/expert", ("batch_size=int:-2:-1",), **values).main() == 1
-    assert "batch_size is -" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "batch_size is -" in told.err and "0 trials, 2 failed" in told.out
+    assert not (tmp_path / "best.json").exists()
 
 
 class Corner:
