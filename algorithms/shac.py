@@ -107,9 +107,10 @@ class Limits(nn.Module):
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
-        self.register_buffer("edge", torch.tensor(torch.inf))
-        self.register_buffer("low", torch.full((spec.obs_dim,), -torch.inf))
-        self.register_buffer("high", torch.full((spec.obs_dim,), torch.inf))
+        most = torch.finfo(torch.float32).max  # infinite numbers are told as diverged
+        self.register_buffer("edge", torch.tensor(most))
+        self.register_buffer("low", torch.full((spec.obs_dim,), -most))
+        self.register_buffer("high", torch.full((spec.obs_dim,), most))
         self.register_buffer("reward", torch.ones(()))
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
 """What an agent asks of logged rows before it learns from them."""
 
 import hashlib
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Spec, Transitions, require_entries
 
-SHOWN = 100  # first and last rows that a dataset is told by
+SHOWN = 50_000  # rows that a dataset is told by
 
 
 def require_match(spec: Spec, dataset: Dataset) -> None:
@@ -60,13 +60,17 @@ def require_rows(dataset: Dataset, model: Any, algorithm: str) -> None:
 
 
 def rows_mark(rows: Transitions) -> bytes:
-    """What tells `rows` from others: a hash of how many there are, and of the first and the last
-    ones."""
-    count, some = len(rows), min(len(rows), SHOWN)
-    few = rows.select(torch.cat([torch.arange(some), torch.arange(count - some, count)]))
+    """What tells `rows` from others: a hash of how many there are, and of every column of up to
+    SHOWN of them, evenly spread (files that are mapped may have too many to read them all)."""
+    count = len(rows)
+    at = torch.linspace(0, max(count - 1, 0), min(count, SHOWN), dtype=torch.float64)
+    few = rows.select(at.round().long())
     hashed = hashlib.sha256(str(count).encode())
-    for value in (few.obs, few.action, few.reward):
-        hashed.update(value.cpu().contiguous().numpy().tobytes())
+    for part in fields(few):
+        value = getattr(few, part.name)
+        if isinstance(value, Tensor):
+            hashed.update(part.name.encode())
+            hashed.update(value.cpu().contiguous().numpy().tobytes())
     return hashed.digest()
 
 

@@ -1,5 +1,6 @@
 """The verb `evaluate`: evaluate a trained agent in its task."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +49,13 @@ class Evaluate(Settings):
     fqe_steps: CountOrZero = 0  # updates of a fitted Q evaluation of the kept policies; 0: none
 
     def main(self) -> int:
+        self._require_use()
         if self.fqe_steps > 0:
             return self._offline()
         torch.set_num_threads(self.threads)
         agent, title, task = self._sb3() if self.sb3 is not None else self._agent()
-        spec = task.spec if self.sb3 is not None else agent.spec
+        # A variant of the data's task keeps the scale of its scores.
+        spec = agent.spec if self.sb3 is None and agent.spec.task == task.spec.task else task.spec
         options = {k: v for k, v in task.spec.task_options.items() if k not in UNSEEN}
         name = ",".join([task.spec.task, *(f"{k}={v}" for k, v in options.items())])
         if self.film is not None and options:
@@ -64,7 +67,7 @@ class Evaluate(Settings):
             agent, task, self.episodes, seed=self.seed, deterministic=not self.stochastic
         )
         mean = float(returns.mean())
-        error = float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else 0.0
+        error = float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else None
         if self.film is not None:
             film(
                 agent, task.spec.task, self.film, episodes=self.film_episodes, seed=self.seed,
@@ -90,12 +93,24 @@ class Evaluate(Settings):
             return 0
         console = Console()
         console.print(f"{title}, in {name}")
-        console.print(f"return {mean:.2f} (standard error {error:.2f}) over {self.episodes} starts")
+        about = "unknown from one start" if error is None else f"{error:.2f}"
+        console.print(f"return {mean:.2f} (standard error {about}) over {self.episodes} starts")
         if spec.reference_returns is not None:
             low, high = spec.reference_returns
             score = spec.score(mean)
             console.print(f"score {score:.1f} (0 is a return of {low}, 100 of {high})")
         return 0
+
+    def _require_use(self) -> None:
+        """Raise `ConfigError` for an option that would have no part in what is asked for."""
+        unused: set[str] = {"step"} if self.sb3 is not None else set()
+        why = "is for runs, and a model of stable-baselines3 has one policy"
+        if self.fqe_steps > 0:
+            unused = {f.name for f in dataclasses.fields(self)} - {"path", "threads", "fqe_steps"}
+            why = "has no part in --fqe-steps, which chooses among a run's policies from its data"
+        for field in dataclasses.fields(self):
+            if field.name in unused and getattr(self, field.name) != field.default:
+                raise ConfigError(f"--{field.name.replace('_', '-')} {why}; leave it out")
 
     def _agent(self) -> tuple[Any, str, Task]:
         """The agent of a run or checkpoint, what it is, and the task to evaluate it in."""

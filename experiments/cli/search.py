@@ -125,10 +125,10 @@ class Search(Settings):
         """Raise `ConfigError` where data or algorithm are others `now` than at the search's first
         call: values of their trials do not compare."""
         before = study.user_attrs.get("same", now)
-        for what, told in (("fingerprint", f"the data {self.data}"), ("version", self.algorithm)):
+        for what, subject in (("fingerprint", f"the data {self.data}"), ("version", self.algorithm)):
             if before[what] != now[what]:
                 raise ConfigError(
-                    f"{self.out} has trials with another {what} of {told} ({before[what]}, now "
+                    f"{self.out} has trials with another {what} of {subject} ({before[what]}, now "
                     f"{now[what]}), which do not compare with new ones; give another --out"
                 )
         study.set_user_attr("same", now)

@@ -11,6 +11,7 @@ from scipy import linalg
 from algorithms import SHAC
 from algorithms.shac import trace_targets
 from experiments.settings import build_config
+from mbrl.training import check_state
 from mbrl.types import Dataset, Provenance, Transitions
 from tests.algorithms.test_pets import SPEC, A, B, Linear, Q, R
 from tests.small import CONFIGS
@@ -91,6 +92,12 @@ def test_the_logged_rows_set_the_limits() -> None:
     assert 0.97 < float((level <= limits.edge).float().mean()) < 1.0
     assert float(limits.reward) == pytest.approx(float(rows.reward.std()), rel=0.1)
     assert bool((limits.low < rows.obs.amin(0)).all() and (limits.high > rows.obs.amax(0)).all())
+
+
+def test_before_a_model_is_fitted_the_state_is_no_divergence() -> None:
+    """A run in a task saves one before it takes its first step."""
+    agent = SHAC(SPEC, build_config("shac", CONFIGS["shac"]), seed=0)
+    check_state(agent.state_dict(), 0)
 
 
 def test_equal_rewards_are_not_scaled() -> None:

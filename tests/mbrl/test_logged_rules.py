@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import algorithms
 from algorithms import ALGORITHMS
@@ -32,6 +33,22 @@ def test_other_rows_than_before_are_refused(name: str, tmp_path: Path) -> None:
     agent.save(tmp_path / "agent.pt")
     again = algorithms.load(tmp_path / "agent.pt").fit(other, 2, callbacks=[])
     assert again.source.logged == 400 and again.step == 6
+
+
+@pytest.mark.parametrize("changed", ["reward", "next_obs", "terminated", "weight"])
+def test_one_other_column_makes_another_dataset(changed: str) -> None:
+    data = random_dataset("Pendulum-v1", 400, 0)
+    agent = built("iql", data).fit(data, 2, callbacks=[])
+    rows = data.transitions
+    values = {
+        "reward": torch.cat([rows.reward[:200], -rows.reward[200:201], rows.reward[201:]]),
+        "next_obs": rows.next_obs + 1.0,
+        "terminated": rows.truncated,
+        "weight": torch.ones(400),
+    }
+    other = replace(data, transitions=replace(rows, **{changed: values[changed]}))
+    with pytest.raises(ConfigError, match="has 400 rows of another dataset"):
+        agent.fit(other, 2, callbacks=[])
 
 
 def test_experience_alone_takes_no_dataset_in() -> None:

@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
+import algorithms
 from experiments.__main__ import main
 from experiments.cli.run import run_command, value_of
+from mbrl import data
 from mbrl.errors import ConfigError
 from mbrl.records import TIME_COLUMNS, MetricsFile
 
@@ -113,6 +116,25 @@ def test_a_run_may_be_scored_by_sampled_actions(
         assert main(["evaluate", str(folder), "--episodes", "3", "--json", *more]) == 0
         returns[name] = json.loads(capsys.readouterr().out)["returns"]
     assert returns["sampled"] == stored.tolist() != returns["greedy"]
+
+
+def test_scores_are_on_the_scale_of_the_task_that_they_are_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = algorithms.BC(data.load("pendulum/medium").spec, seed=0)
+    agent.save(tmp_path / "agent.pt")
+    other = f"{__name__}:other_pendulum,max_episode_steps=20"
+    for task, known in (("Pendulum-v1", True), (other, False)):
+        words = ["--task", task, "--episodes", "1", "--json"]
+        assert main(["evaluate", str(tmp_path / "agent.pt"), *words]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert (result["score"] is not None) == known
+        assert result["standard_error"] is None  # unknown from one start
+
+
+def other_pendulum() -> gymnasium.Env:
+    """Pays otherwise than the task that it looks like."""
+    return gymnasium.wrappers.TransformReward(gymnasium.make("Pendulum-v1").unwrapped, abs)
 
 
 def test_value_of() -> None:
