@@ -125,7 +125,8 @@ class Search(Settings):
         """Raise `ConfigError` where data or algorithm are others `now` than at the search's first
         call: values of their trials do not compare."""
         before = study.user_attrs.get("same", now)
-        for what, subject in (("fingerprint", f"the data {self.data}"), ("version", self.algorithm)):
+        subjects = {"fingerprint": f"the data {self.data}", "version": self.algorithm}
+        for what, subject in subjects.items():
             if before[what] != now[what]:
                 raise ConfigError(
                     f"{self.out} has trials with another {what} of {subject} ({before[what]}, now "
