@@ -77,7 +77,8 @@ def voted(pool: VotePool, allocation: str, budget: int, *, draws: int = 20, seed
     for draw in range(draws):
         votes = pool.shuffled(rng)[half:]
         if online is not None:
-            counts = [online.wanted([answer for answer, _ in own]) for own in votes]
+            wanted = [online.wanted([answer for answer, _ in own]) for own in votes]
+            counts = [min(n, len(own)) for n, own in zip(wanted, votes, strict=True)]
         elif allocation == "pets":
             counts = allocated(votes, budget)
         else:

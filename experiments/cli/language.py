@@ -264,12 +264,12 @@ def show_votes(chosen: Evaluate, agent: Any, options: dict[str, Any]) -> int:
         )
     options = options | {"turn_tokens": agent.config.turn_tokens}
     counts: dict[str, Any] = {"problems": chosen.problems, "samples": chosen.votes}
-    parts = [
-        part
+    levels = [
+        answers(agent.model, agent.codec, agent.task, level, **counts, **options)
         for level in agent.levels
-        for part in answers(agent.model, agent.codec, agent.task, level, **counts, **options)
     ]
-    pool = VotePool(parts, chosen.votes)
+    # By turns, so that each half of the problems has all levels.
+    pool = VotePool([part for some in zip(*levels, strict=True) for part in some], chosen.votes)
     heads = ("answers", "of sure ones", "of others", "agrees", "accuracy")
     table = grid("votes", *heads, title=f"{chosen.folder}, second half of {len(pool)} problems")
     for budget in chosen.budgets:

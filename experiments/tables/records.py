@@ -45,11 +45,16 @@ def read(file: Path, key: dict[str, Any]) -> dict[str, Any] | None:
     return record if with_defaults(record["key"]) == json.loads(json.dumps(key)) else None
 
 
-def copy_from_other_table(home: Path, path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
-    """The record of the same cell in another table beside `home`, copied to `home`."""
+def copy_from_other_table(
+    home: Path, path: Path, key: dict[str, Any], fingerprint: str | None = None
+) -> dict[str, Any] | None:
+    """The record of the same cell in another table beside `home`, copied to `home`; of data with
+    that `fingerprint` where one is given: a key has the name of a file, not what is in it."""
     for other in sorted(home.parent.glob(f"*/{path}")):
         record = read(other, key)
-        if record is not None:
+        if record is None:
+            continue
+        if fingerprint in (None, record.get("fingerprint", fingerprint)):
             (home / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(other, home / path)
             return record

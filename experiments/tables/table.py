@@ -97,7 +97,8 @@ def finish(
     for cell in cells:
         record = records.read(home / cell.path, cell.key)
         if record is None:
-            record = records.copy_from_other_table(home, cell.path, cell.key)
+            here = fingerprint_of.get(cell.row.trained_on) if cell.row.data else None
+            record = records.copy_from_other_table(home, cell.path, cell.key, here)
         if record is None or (strict and _data_changed(cell, record, fingerprint_of)):
             missing.append(cell)
     Console().print(cost.sentence(missing, home, launcher.workers), soft_wrap=True, highlight=False)

@@ -22,7 +22,8 @@ STILL = 1e-3  # scale of a column that never varied, over its size
 
 
 class OutOfData(nn.Module):
-    """Scores [B] of raw observations [B, S], float32: 0 at a prototype, 1 at the data's edge."""
+    """Scores [B] of raw observations [B, S], float32: 0 at a prototype, 1 at the data's edge,
+    infinite where an entry is no finite number."""
 
     mean: Tensor
     scale: Tensor
@@ -41,7 +42,8 @@ class OutOfData(nn.Module):
         across = x @ self.prototypes.T
         sizes = x.square().sum(1, keepdim=True), self.prototypes.square().sum(1)
         nearest = (sizes[0] + sizes[1] - 2 * across).amin(1).clamp_min(0.0).sqrt()
-        return (nearest / self.edge).float()
+        score = (nearest / self.edge).float()
+        return torch.where(torch.isfinite(obs).all(1), score, torch.inf)
 
 
 def fit_out_of_data(dataset: Dataset, seed: int = 0) -> OutOfData:

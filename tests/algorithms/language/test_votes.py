@@ -49,6 +49,12 @@ def test_sure_questions_get_fewer_answers_and_the_budget_is_spent() -> None:
     assert allocated(few.shuffled(np.random.default_rng(0)), 3) == [3] * 4  # no more than there are
 
 
+def test_nobody_gets_more_answers_than_there_are() -> None:
+    pool = torn(12, 6, 0)
+    votes = voted(pool, "pets-online", 6, draws=2)
+    assert votes.used <= 6.0 and votes.torn == 6.0
+
+
 def test_uniform_votes_by_hand() -> None:
     pool = torn(20, 9, 1)
     found = voted(pool, "uniform", 3, draws=5, seed=7)

@@ -54,11 +54,15 @@ def test_a_cell_of_another_table_is_borrowed(tmp_path: Path) -> None:
     }
     other = tmp_path / "other" / "a" / "0.json"
     other.parent.mkdir(parents=True)
-    other.write_text(json.dumps({"key": key}))
+    other.write_text(json.dumps({"key": key, "fingerprint": "of a file edited since"}))
     mine = tmp_path / "mine"
     assert records.copy_from_other_table(mine, Path("a/0.json"), key | {"seed": 1}) is None
     assert not (mine / "a/0.json").exists()
-    assert records.copy_from_other_table(mine, Path("a/0.json"), key) is not None
+    assert records.copy_from_other_table(mine, Path("a/0.json"), key, "of today's") is None
+    assert not (mine / "a/0.json").exists()
+    same = "of a file edited since"
+    assert records.copy_from_other_table(mine, Path("a/0.json"), key, same) is not None
+    assert records.copy_from_other_table(tmp_path / "any", Path("a/0.json"), key) is not None
     assert records.read(mine / "a/0.json", key) is not None
 
 

@@ -56,6 +56,13 @@ def test_a_column_that_never_varied_and_now_does() -> None:
     assert score(obs).min() > 1
 
 
+def test_what_is_no_number_is_outside() -> None:
+    score = fit_out_of_data(dataset(normal(400, 0)))
+    obs = normal(4, 1)
+    obs[0, 1], obs[1, 3], obs[2, 0] = torch.nan, torch.inf, -torch.inf
+    assert torch.isinf(score(obs)).tolist() == [True, True, True, False]
+
+
 def test_few_rows_and_one_episode() -> None:
     score = fit_out_of_data(dataset(normal(40, 0), length=1000))
     assert torch.isfinite(score(normal(10, 1))).all()
