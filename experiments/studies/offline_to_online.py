@@ -90,8 +90,12 @@ def dip(steps: list[float], scores: list[float]) -> tuple[float, float]:
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Score against steps in the task."""
+    """Score against steps in the task, a panel for each way to mix."""
     panels = figures.by_label(rows, lambda r: r["curves"]["step"], lambda r: r["curves"]["score"])
+    label = "normalised score"
+    if len(data := {name.partition(" ")[0] for name in panels}) == 1:
+        label = f"score, {data.pop()}"
+        panels = {name.partition(" ")[2]: lines for name, lines in panels.items()}
     path = folder / f"switch{suffix}.png"
-    figures.curves(panels, "steps in the task", "normalised score", path, top=100)
+    figures.curves(panels, "steps in the task", label, path, top=100)
     return [path]

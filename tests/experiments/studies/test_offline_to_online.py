@@ -45,6 +45,16 @@ def test_the_study_measures(tmp_path: Path) -> None:
     assert again == outcome  # from what is there
 
 
+def test_panels_of_one_dataset_are_named_by_the_way(tmp_path: Path) -> None:
+    record = {"curves": {"step": [0.0, 5.0], "score": [1.0, 2.0]}}
+    rows = {f"pendulum/medium {way}, iql": [record] for way in ("half logged", "left behind")}
+    (path,) = offline_to_online.draw(rows, tmp_path, "")
+    text = path.with_suffix(".csv").read_text()
+    assert "half logged,iql" in text and "pendulum/medium" not in text
+    offline_to_online.draw(rows | {"reacher/medium half logged, iql": [record]}, tmp_path, "")
+    assert "reacher/medium half logged,iql" in path.with_suffix(".csv").read_text()
+
+
 def test_a_collection_that_is_not_there_is_refused(tmp_path: Path) -> None:
     settings = offline_to_online.DEFAULTS | TINY | {"collection": {"refit_every": 5}}
     with pytest.raises(ConfigError, match="refit_every"):
