@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from rich.progress import TransferSpeedColumn as Speed
 from rich.table import Table
 
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.recording.environment import named_policy, policy_returns
 from experiments.reports.drift import print_drift
 from experiments.reports.grid import grid

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 import algorithms
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.reports.grid import grid
 from experiments.runs import selection
 from experiments.runs.export import training_data

@@ -8,7 +8,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.runs.export import FOLDER, export_run
 from mbrl.config import Count, Settings
 

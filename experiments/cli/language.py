@@ -21,7 +21,7 @@ from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.schedule import check_plain
 from algorithms.language.tasks import TASKS, level_name, parts_of, text_task
 from algorithms.language.votes import ALLOCATIONS, VotePool, voted
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.cli import language_sequence
 from experiments.cli.language_subnetwork import Subnetwork
 from experiments.cli.language_value import FitValue

@@ -8,7 +8,7 @@ from rich.console import Console
 from torch import Tensor
 
 from algorithms.language import subnetwork
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.reports.grid import grid
 from experiments.runs import language as language_run
 from mbrl.config import NonNegative, Settings

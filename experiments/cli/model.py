@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.reports import figures
 from experiments.runs import history
 from experiments.runs.export import training_data

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.reports import figures
 from experiments.reports.figures import Curve
 from experiments.reports.page_parts import single_run

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import tyro
 
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.reports import language_report, run_report
 from experiments.runs import jobs
 from mbrl.errors import CheckpointError

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import tyro
 
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.cli.run import show
 from experiments.runs import jobs
 from experiments.runs.training import TrainingRun

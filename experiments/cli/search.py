@@ -17,7 +17,7 @@ from rich.console import Console
 
 from algorithms import ALGORITHMS
 from algorithms.pets import PETS
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.reports.grid import grid
 from experiments.runs import folders, launchers
 from experiments.settings import merge

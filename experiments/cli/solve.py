@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from algorithms.evaluation.valuation import ValuationConfig
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.cli.data import line, summary
 from experiments.cli.value import number, print_valuation
 from experiments.reports import run_report

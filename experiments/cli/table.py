@@ -7,7 +7,7 @@ from typing import Literal
 
 import tyro
 
-from experiments import positional
+from experiments.cli import _positional as positional
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from algorithms.evaluation.valuation import ValuationConfig
-from experiments import positional
+from experiments.cli import _positional as positional
 from experiments.reports.grid import grid
 from experiments.runs.valuation import value_run
 from mbrl.config import Count, Settings

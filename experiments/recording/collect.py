@@ -8,9 +8,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+import tyro
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,7 +23,6 @@ from rich.progress import (
 )
 from torch import Tensor
 
-from experiments import positional
 from experiments.recording import interventions
 from experiments.recording.behaviour import (
     Behaviour,
@@ -144,7 +144,7 @@ class Collect(Settings):
     """Record the local datasets of a family anew, or a dataset of any task. The same seed gives the
     same files on the same machine and versions."""
 
-    family: positional.FamilyOrTask
+    family: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="FAMILY|TASK")]]
     """A local family: pendulum, cartpole, reacher, ... (`python -m experiments data list`), one
     that is recorded from published agents (d4rl-like), or a task:
     CliffWalking-v1,max_episode_steps=200, or mypackage.envs:make_env."""
