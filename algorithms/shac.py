@@ -107,7 +107,7 @@ class Limits(nn.Module):
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
-        most = torch.finfo(torch.float32).max  # infinite numbers are told as diverged
+        most = torch.finfo(torch.float32).max  # an infinite one counts as a divergence
         self.register_buffer("edge", torch.tensor(most))
         self.register_buffer("low", torch.full((spec.obs_dim,), -most))
         self.register_buffer("high", torch.full((spec.obs_dim,), most))

@@ -266,11 +266,10 @@ class Agent(ABC, Generic[B]):
         kind comes back. The greedy one by default, where `predict` samples by default. `state` is
         what the call for the step before returned (None for Markov agents and at an episode's
         start); a policy with memory must be given the reward in between, by `observe_reward`.
-        A stochastic action, and a planner's, draws
-        from `generator`. `mask` [n] or [B, n], array or tensor, says which of the discrete actions
-        are allowed. A discrete action is a number from 0 on; where an environment's begin elsewhere
-        add `env.action_space.start`. Raises `ConfigError` where the task has masks and none is
-        given."""
+        A stochastic action, and a planner's, draws from `generator`. `mask` [n] or [B, n], array or
+        tensor, says which of the discrete actions are allowed. A discrete action is a number from 0
+        on; where an environment's begin elsewhere add `env.action_space.start`. Raises
+        `ConfigError` where the task has masks and none is given."""
         batch = as_batch(self, obs)
         mask = as_mask(self.spec, mask)
         with torch.no_grad():
