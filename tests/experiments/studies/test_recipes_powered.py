@@ -10,7 +10,7 @@ from mbrl import config as configs
 
 def test_every_recipe_has_every_rate() -> None:
     rows = recipes_powered.rates()
-    assert len(rows) == 22 == len({row["label"] for row in rows})
+    assert len(rows) == 29 == len({row["label"] for row in rows})
     assert rows[-1]["config"]["learning_rate"] == recipes_powered.DROPPED[1]
     for row in rows[:-1]:
         config = configs.from_dict(LanguageConfig, merge({"recipe": row["recipe"]}, row["config"]))
