@@ -233,6 +233,9 @@ def _content(path: Path) -> dict[str, Any]:
     return result
 
 
+DECAYS = ("decay_steps", "actor_decay")  # settings that are lengths of a decay, in updates
+
+
 def for_budget(algorithm: str, data: str, config: Any, steps: int) -> Any:
     """`config` for a run of `steps` updates: a decay of the learning rate that is as long as the
     preset's budget becomes as long as this one."""
@@ -240,7 +243,7 @@ def for_budget(algorithm: str, data: str, config: Any, steps: int) -> Any:
     if steps == known:
         return config
     for part in (values, *(v for v in values.values() if isinstance(v, dict))):
-        for name in ("decay_steps", "actor_decay"):
+        for name in DECAYS:
             if part.get(name) == known:
                 part[name] = steps
     return build_config(algorithm, values)

@@ -21,6 +21,7 @@ from experiments.bench.peers import PEERS, PeerError, PeerName, Running
 from experiments.bench.workloads import WORKLOADS, Name
 from experiments.runs.manifest import processor, version
 from mbrl.config import Positive, Settings
+from mbrl.errors import ConfigError
 from mbrl.precision import matmul_precision
 
 WINDOWS = 5
@@ -53,6 +54,13 @@ class Bench(Settings):
     """Folder of the peers' environments."""
     quick: bool = False
     """Small sizes and short windows, to see that it works; the figures mean nothing."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.figure is not None and self.curves is None:
+            raise ConfigError(
+                f"--figure {self.figure} is drawn of --curves alone; add it, or leave it out"
+            )
 
 
 def measure(command: Bench, console: Console) -> dict[str, Any]:

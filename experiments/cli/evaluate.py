@@ -14,7 +14,7 @@ from rich.console import Console
 import algorithms
 from experiments.cli import _positional as positional
 from experiments.reports.grid import grid
-from experiments.runs import selection
+from experiments.runs import folders, selection
 from experiments.runs.export import training_data
 from experiments.runs.training import TrainingRun
 from mbrl import tasks
@@ -148,6 +148,13 @@ class Evaluate(Settings):
         if self.path is None or not (self.path / "policies").is_dir():
             raise CheckpointError(
                 f"{self.path} is no run folder with kept policies; give that of an offline run"
+            )
+        chosen = self.path / "selection.json"
+        if chosen.exists() and "by" in folders.read_json(chosen):
+            raise ConfigError(
+                f"the policy of {self.path} was chosen by --until-flat, as the one of the highest "
+                "value on held-out episodes, and this would choose another: begin a run with "
+                "--fqe-steps too, or evaluate --step chosen"
             )
         torch.set_num_threads(self.threads)
         agent = algorithms.load(self.path / "checkpoint.pt")

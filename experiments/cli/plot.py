@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tyro
@@ -12,13 +13,14 @@ from experiments.reports import figures
 from experiments.reports.figures import Curve
 from experiments.reports.page_parts import single_run
 from experiments.runs import history
+from experiments.runs.folders import DIVERGED, read_json
 from experiments.runs.training import TrainingRun
 from mbrl.config import flatten
 from mbrl.errors import CheckpointError, ConfigError, unknown_name
 
 # Settings of a run that say how it is watched, and those that differ from seed to seed.
 LOOKS = {
-    *("seed", "algorithm", "data", "task", "steps", "threads", "device", "fqe_steps"),
+    *("seed", "algorithm", "data", "steps", "threads", "device", "fqe_steps"),
     *("eval_every", "eval_episodes", "final_episodes", "log_every", "checkpoint_every"),
     *("checkpoint_seconds", "tensorboard", "sinks", "callback", "model", "after"),
 }
@@ -42,11 +44,13 @@ class Plot:
                     f"{folder} is named more than once, and would count as several seeds; name "
                     "every run once"
                 )
-        if self.out.suffix == ".csv":
+        if self.out.suffix not in (".png", ".pdf", ".svg"):
             raise ConfigError(
-                f"--out {self.out}: the figure's data go to that file; name a picture"
+                f"--out {self.out}: name a picture, .png, .pdf or .svg; its data go beside it as "
+                ".csv"
             )
         names = lines_of(self.folders)
+        _require_one_content(self.folders)
         seeds: dict[tuple[str, str, int], Path] = {}
         panels: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
         for folder in self.folders:
@@ -63,17 +67,28 @@ class Plot:
             data: {name: _joined(lines) for name, lines in algorithms.items()}
             for data, algorithms in panels.items()
         }
-        label = "score" if self.metric == "score" else self.metric
+        label = self._label()
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        figures.curves(curves, "updates", label, self.out)
+        online = {TrainingRun(folder).settings.online for folder in self.folders}
+        unit = " or ".join("steps" if acts else "updates" for acts in sorted(online))
+        figures.curves(curves, unit, label, self.out)
         print(f"wrote {self.out} and {self.out.with_suffix('.csv')}")
         return 0
+
+    def _label(self) -> str:
+        """What the figure shows: scores only where every run has reference returns."""
+        if self.metric != "score":
+            return self.metric
+        kinds = {"score" if history.scores(f)[2] else "return" for f in self.folders}
+        return " or ".join(sorted(kinds, reverse=True))
 
     def _values(self, folder: Path) -> tuple[np.ndarray, np.ndarray]:
         if self.metric == "score":
             steps, values, _ = history.scores(folder)
             if not len(steps):
-                raise CheckpointError(f"{folder} holds no evaluation yet; resume the run first")
+                diverged = (folder / DIVERGED).exists()
+                why = "its training diverged" if diverged else "resume the run first"
+                raise CheckpointError(f"{folder} holds no evaluation yet; {why}")
             return steps, values
         known = history.metrics(folder)
         if self.metric not in known:
@@ -88,8 +103,7 @@ def lines_of(folders: Sequence[Path]) -> dict[Path, str]:
     for folder in folders:
         run = TrainingRun(folder)
         content = run.read()
-        learned = {k: v for k, v in flatten(content["run"]).items() if k not in LOOKS}
-        configs[folder] = (run.settings.algorithm, learned | flatten(content["config"]))
+        configs[folder] = (run.settings.algorithm, _learned(content) | _before(run))
     names = {}
     for folder, (algorithm, config) in configs.items():
         others = [other for kind, other in configs.values() if kind == algorithm]
@@ -98,6 +112,42 @@ def lines_of(folders: Sequence[Path]) -> dict[Path, str]:
         parts = [f"{key}={config.get(key)}" for key in differing]
         names[folder] = " ".join([algorithm, *parts])
     return names
+
+
+def _learned(content: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run's description that decide what is learned."""
+    run = {k: v for k, v in flatten(content["run"]).items() if k not in LOOKS}
+    return run | flatten(content["config"])
+
+
+def _before(run: TrainingRun) -> dict[str, Any]:
+    """Of the run that this one goes on from, what it learned from and how; its folder's name where
+    it is no longer there, since seeds have folders of their own."""
+    if run.settings.after is None:
+        return {}
+    before = TrainingRun(Path(run.settings.after))
+    if not before.described:
+        return {"after": run.settings.after}
+    content, known = before.read(), before.settings
+    about = {"algorithm": known.algorithm, "data": known.data, "steps": known.steps}
+    return {f"after.{k}": v for k, v in (about | _learned(content) | _before(before)).items()}
+
+
+def _require_one_content(folders: Sequence[Path]) -> None:
+    """Raise `CheckpointError` where runs on data of one name learned from different rows."""
+    first: dict[str, tuple[Path, str]] = {}
+    for folder in folders:
+        file = folder / "manifest.json"
+        about = (read_json(file) if file.is_file() else {}).get("data") or {}
+        run = TrainingRun(folder).settings
+        if "fingerprint" not in about or run.holdout > 0:  # other rows for each seed
+            continue
+        other, known = first.setdefault(run.data, (folder, about["fingerprint"]))
+        if known != about["fingerprint"]:
+            raise CheckpointError(
+                f"{other} and {folder} learned from different contents of {run.data}, so that "
+                "they are no seeds of one line; plot them one by one"
+            )
 
 
 def _joined(lines: list[tuple[np.ndarray, np.ndarray]]) -> Curve:

@@ -12,7 +12,14 @@ from algorithms import ALGORITHMS
 from experiments.runs import continuation, folders, until_flat
 from experiments.runs import training as runs
 from experiments.runs import values as run_values
-from experiments.settings import CollectionSettings, RunSettings, from_file, preset_config
+from experiments.settings import (
+    DECAYS,
+    CollectionSettings,
+    RunSettings,
+    default_steps,
+    from_file,
+    preset_config,
+)
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 from mbrl.records import Evaluations
@@ -96,7 +103,28 @@ def run_command(algorithm: str, data: str, options: list[str]) -> Any:
         frozen=True,
     )
     kind.__doc__ = f"Train {algorithm} on {data}. Defaults are those of its preset."
-    return tyro.cli(kind, args=options, prog=f"python -m experiments run {algorithm} {data}")
+    command: Any = tyro.cli(
+        kind, args=options, prog=f"python -m experiments run {algorithm} {data}"
+    )
+    _require_decay(command.settings, options)
+    return command
+
+
+def _require_decay(settings: RunSettings, options: list[str]) -> None:
+    """Raise `ConfigError` for a decay of a rate that is given as long as the preset's budget, where
+    the run has another: it could not be told from the preset's own, which follows the run's."""
+    budget = default_steps(settings.algorithm, settings.data)
+    for word in options:
+        option = word.partition("=")[0]
+        name = option.rpartition(".")[2].lstrip("-").replace("-", "_")
+        if name not in DECAYS or settings.steps in (None, budget):
+            continue
+        if value_of(option, options) == str(budget):
+            raise ConfigError(
+                f"{option} is {budget}, as long as the preset's budget, and a decay of that length "
+                f"follows --steps ({settings.steps}): leave it out for a decay over the whole run, "
+                f"or give {budget + 1} for one over more updates"
+            )
 
 
 def value_of(option: str, options: list[str]) -> str | None:

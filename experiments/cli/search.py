@@ -139,9 +139,18 @@ class Search(Settings):
         are spent on it."""
         config = plan.config_of(Column("", self.algorithm), self.data)
         known = configs.flatten(configs.to_dict(config))
-        for name in map(name_of, self.ranges):
+        for text in self.ranges:
+            name, _, values = text.partition("=")
+            name = name_of(text)
             if not any(k == name or k.startswith(f"{name}.") for k in known):
                 raise unknown_name(f"hyperparameter of {self.algorithm}", name, known)
+            whole = type(known.get(name)) is int
+            if whole and values.count(":") and not values.startswith("int:"):
+                bounds = ":".join(values.split(":")[-2:])
+                raise ConfigError(
+                    f"{name} is a whole number, and {values!r} draws others: int:{bounds}, or "
+                    "choices with commas"
+                )
 
     @property
     def ranges(self) -> tuple[str, ...]:

@@ -104,6 +104,8 @@ class Sweep(Settings):
         if not columns:
             raise ConfigError("; ".join(f"{label}: {text}" for label, text in refused.items()))
         rows = tuple(Row(name, name, self.steps) for name in self.data)
+        _require_folders("--data", rows)
+        _require_folders("the labels of the columns", columns)
         swept = None
         numeric = all(isinstance(v, int | float) for v in swept_values)
         if numeric and len(choices) == 1 and len(self.algorithms) == 1:
@@ -123,6 +125,18 @@ def _require_once(what: str, texts: Sequence[str]) -> None:
     for text in texts:
         if list(texts).count(text) > 1:
             raise ConfigError(f"{what} has {text} twice; give it once")
+
+
+def _require_folders(what: str, parts: Sequence[Row | Column]) -> None:
+    """Raise `ConfigError` where two names would share one folder of results."""
+    first: dict[str, str] = {}
+    for part in parts:
+        other = first.setdefault(part.folder, part.label)
+        if other != part.label:
+            raise ConfigError(
+                f"{what}: {other} and {part.label} would share the folder {part.folder} of results;"
+                " rename one, or sweep them into two folders with --out"
+            )
 
 
 def _text(value: Any) -> str:

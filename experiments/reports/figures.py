@@ -81,10 +81,15 @@ def model_inspection(
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a PNG with 256 colours, a third of the full size, and close the figure."""
+    """Write the figure in the format of the file's name, and close it; a PNG with 256 colours, a
+    third of the full size."""
     import matplotlib.pyplot as plt
     from PIL import Image
 
+    if path.suffix != ".png":
+        figure.savefig(path)
+        plt.close(figure)
+        return
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
     plt.close(figure)
@@ -133,7 +138,12 @@ def pointwise(values: Mapping[float, Sequence[float] | np.ndarray]) -> Curve:
 
 
 def _curve(x: np.ndarray, values: Iterable[Sequence[float] | np.ndarray]) -> Curve:
-    intervals = [confidence_interval(np.asarray(v), statistic_mean) for v in values]
+    """A gap where a value is no number: the mean of the others would be of other seeds."""
+    gap = Interval(np.nan, np.nan, np.nan)
+    intervals = [
+        confidence_interval(np.asarray(v), statistic_mean) if np.isfinite(v).all() else gap
+        for v in values
+    ]
     mean, low, high = np.array(intervals).reshape(-1, 3).T
     return Curve(x, mean, low, high)
 
@@ -337,7 +347,10 @@ def _line(axes: Any, index: int, name: str, c: Curve, every: int = 1) -> None:
 
 
 def _limit(axes: Any, means: np.ndarray) -> None:
-    """Fit the panel to the means; wide intervals of few seeds may leave it."""
+    """Fit the panel to the means that are numbers; wide intervals of few seeds may leave it."""
+    means = means[np.isfinite(means)]
+    if not len(means):
+        return
     low, high = float(means.min()), float(means.max())
     margin = 0.08 * (high - low) or 1.0
     axes.set_ylim(low - margin, high + margin)

@@ -79,13 +79,13 @@ def inlined(text: str, folder: Path) -> str:
     return re.sub(r'(src|href)="([A-Za-z0-9_-]+\.(?:png|csv))"', within, text)
 
 
-def losses(folder: Path, watched: Sequence[str]) -> list[str]:
+def losses(folder: Path, watched: Sequence[str], unit: str = "updates") -> list[str]:
     """Panels of those of the metrics `watched` that the run logged."""
     known = history.metrics(folder)
     panels = {name: {"": single_run(*known[name])} for name in watched if name in known}
     if not panels:
         return []
-    figures.curves(panels, "updates", "", folder / "report-losses.png")
+    figures.curves(panels, unit, "", folder / "report-losses.png")
     return ["<h2>Training</h2>", image("report-losses", "what the run logged")]
 
 

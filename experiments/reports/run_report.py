@@ -36,16 +36,22 @@ def write(folder: Path) -> Path:
         facts(_summary(folder)),
         *_before_you_deploy(folder),
         *_scores(folder),
-        *losses(folder, WATCHED),
+        *losses(folder, WATCHED, unit_of(folder)),
         *_reach_and_values(folder),
         *_values(folder),
     ]
     return write_page(folder, title, parts)
 
 
+def unit_of(folder: Path) -> str:
+    """What a run counts: steps in a task, or updates on logged data."""
+    return "steps" if TrainingRun(folder).settings.online else "updates"
+
+
 def _summary(folder: Path) -> dict[str, Any]:
     run, manifest = TrainingRun(folder).settings, folders.read_json(folder / "manifest.json")
-    facts: dict[str, Any] = {"updates": run.steps}
+    unit = unit_of(folder)
+    facts: dict[str, Any] = {unit: run.steps}
     if "rows" in manifest["data"]:
         facts["transitions"] = manifest["data"]["rows"]
     steps, score, normalised = history.scores(folder)
@@ -54,9 +60,13 @@ def _summary(folder: Path) -> dict[str, Any]:
         text = f"return {returns.mean():.1f} ± {returns.std():.1f} over {len(returns)} starts"
         if normalised:
             text = f"score {score[-1]:.1f}, {text}"
-        facts["last evaluation"] = f"{text}, at update {steps[-1]}"
-        facts["best evaluation"] = f"{score.max():.1f}, at update {steps[score.argmax()]}"
-    if not (folder / "result.json").exists():
+        at = unit.removesuffix("s")
+        facts["last evaluation"] = f"{text}, at {at} {steps[-1]}"
+        facts["best evaluation"] = f"{score.max():.1f}, at {at} {steps[score.argmax()]}"
+    diverged = folder / folders.DIVERGED
+    if diverged.exists():
+        facts["state"] = f"diverged: {folders.read_json(diverged)['reason']}"
+    elif not (folder / "result.json").exists():
         facts["state"] = "not finished"
     elif (folder / "selection.json").exists():
         choice = folders.read_json(folder / "selection.json")
@@ -72,7 +82,7 @@ def _scores(folder: Path) -> list[str]:
         return []
     name = "normalised score" if normalised else "return"
     figures.curves(
-        {"": {"": single_run(steps, score)}}, "updates", name, folder / "report-scores.png"
+        {"": {"": single_run(steps, score)}}, unit_of(folder), name, folder / "report-scores.png"
     )
     return ["<h2>Evaluations</h2>", image("report-scores", name)]
 
@@ -102,7 +112,7 @@ def _reach_and_values(folder: Path) -> list[str]:
             "at the edge": line("reach/penalty_edge"),
         },
     }
-    figures.curves(panels, "updates", "", folder / "report-reach.png")
+    figures.curves(panels, unit_of(folder), "", folder / "report-reach.png")
     return [
         "<h2>Reach and values</h2>",
         f"<p><strong>{escape(verdict.sentence)}</strong></p>",
@@ -122,7 +132,7 @@ def _values(folder: Path) -> list[str]:
 
     lines = {"of the policy, by its critics": line("mean"), "earned in the log": line("logged")}
     lines |= {"most that rewards allow": line("high")}
-    figures.curves({"": lines}, "updates", "discounted value", folder / "report-values.png")
+    figures.curves({"": lines}, unit_of(folder), "discounted value", folder / "report-values.png")
     now = measured[-1][1]
     text = now.sentence or (
         f"values are possible: {now.mean:.4g} on average at states of the data, where "

@@ -212,11 +212,14 @@ class TrainingRun(Job):
             "threads": settings.threads,
             "matmul_precision": settings.matmul_precision,
         }
-        known = self.manifest(facts, settings.device)["data"]
-        if known != data_now:
-            raise CheckpointError(
-                f"the data of {self.folder} has changed: it was {known}, now it is {data_now}"
-            )
+        began = self.manifest(facts, settings.device)
+        for name, what in {"data": "data", "seed": "seed", "matmul_precision": "precision"}.items():
+            known = began.get(name, facts[name])  # runs of earlier versions lack the precision
+            if known != facts[name]:
+                raise CheckpointError(
+                    f"the {what} of {self.folder} has changed: it was {known}, now it is "
+                    f"{facts[name]}"
+                )
         last = self.last_step
         return _train(agent, settings, source, self.folder, content, last, quiet, clock)
 

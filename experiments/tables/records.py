@@ -202,6 +202,14 @@ def estimated(record: dict[str, Any]) -> bool:
     return "steps" in record and not record["steps"] and "values" in record.get("selection", {})
 
 
+def unit(record: dict[str, Any]) -> str:
+    """What the numbers of a run are: "score" (0 to 100 between two reference returns), "return"
+    where the data have no such returns, or "value", of fitted Q evaluation, without a task."""
+    if estimated(record):
+        return "value"
+    return "return" if record["reference_returns"] is None else "score"
+
+
 def selected_score(record: dict[str, Any]) -> float:
     """Score of the policy that was chosen from the logged data; NaN without a choice."""
     if "selection" not in record or not record["steps"]:

@@ -3,6 +3,7 @@
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -182,6 +183,16 @@ def totals(block: BlockSummary, summary: Summary) -> list[tuple[str, list[str]]]
     return rows
 
 
+def _discounts(estimated: list[dict[str, Any]]) -> str:
+    """A warning where values of different discounts stand side by side."""
+    known = sorted(
+        {r["key"]["config"].get("gamma") for r in estimated if records.unit(r) == "value"}
+    )
+    if len(known) < 2:
+        return ""
+    return f" Those of other discounts ({', '.join(map(str, known))}) do not compare."
+
+
 def _markdown_totals(block: BlockSummary, summary: Summary) -> list[str]:
     columns = block.block.columns
     lines = ["| over all datasets | " + " | ".join(cell(c.label) for c in columns) + " |"]
@@ -204,12 +215,17 @@ def footnotes(summary: Summary) -> list[str]:
     if any(records.estimated(r) for r in mine):
         lines.append(
             "Data whose task is not in this library have no returns: their numbers are the values "
-            "(discounted) that fitted Q evaluation gave to the policy it chose."
+            "(discounted) that fitted Q evaluation gave to the policy it chose." + _discounts(mine)
         )
     elif any(not r["steps"] for r in mine):
         lines.append(
             "Data whose task is not in this library have no returns; --fqe-steps 2500 gives "
             "estimates of their policies' values."
+        )
+    if any(r["steps"] and records.unit(r) == "return" for r in mine):
+        lines.append(
+            "Data without reference returns have no scores: their numbers are returns, which no "
+            "mean over datasets takes in."
         )
     sources = sorted({(p.letter, p.source, p.evidence) for e in entries for p in e.published})
     lines += [

@@ -65,13 +65,23 @@ class BlockSummary:
         return [np.array(getattr(self.entry(row, column), kind)) for row in self.block.rows]
 
     def complete(self, column: Column) -> bool:
-        """Whether every row has at least one finished seed with a score, and all are of one kind:
-        the values of data whose task is not known do not mix with scores."""
+        """Whether every row has at least one finished seed with a number, and all are scores: a
+        mean over several datasets of returns or of values says nothing."""
         entries = [self.entry(row, column) for row in self.block.rows]
-        kinds = {records.estimated(r) for e in entries for r in e.records if "steps" in r}
         last = (entry.last for entry in entries)
         known = all(len(scores) > 0 and not np.isnan(scores).all() for scores in last)
-        return known and len(kinds) < 2
+        return known and (len(entries) == 1 or self.units <= {"score"})
+
+    @property
+    def units(self) -> set[str]:
+        """What the numbers of the block's runs are; see `records.unit`."""
+        return {records.unit(r) for e in self.entries.values() for r in e.records if "steps" in r}
+
+    @property
+    def unit(self) -> str:
+        """The same, for the axis of a figure."""
+        names = {"score": "normalised score", "return": "return", "value": "value by fitted Q"}
+        return " or ".join(names[u] for u in names if u in self.units)
 
 
 def records_of(block: BlockSummary) -> dict[str, list[dict[str, Any]]]:

@@ -26,7 +26,10 @@ def draw(summary: Summary, folder: Path) -> list[Path]:
         panels = _curves(block)
         if panels:
             path = folder / f"curves{suffix}.png"
-            figures.learning_curves(panels, path)
+            if block.units == {"score"}:
+                figures.learning_curves(panels, path)
+            else:
+                figures.curves(panels, "updates", block.unit, path)
             files.append(path)
         columns = [c for c in block.block.columns if block.complete(c)]
         if columns and len(block.block.rows) > 1:
@@ -89,7 +92,10 @@ def _sweep(summary: Summary, folder: Path) -> list[Path]:
     block, curves = summary.blocks[0], {}
     values = dict(zip((c.label for c in block.block.columns), swept.values, strict=True))
     for row in block.block.rows:
-        done = [c for c in block.block.columns if block.entry(row, c).last]
+        done = sorted(
+            (c for c in block.block.columns if block.entry(row, c).last),
+            key=lambda c: float(values[c.label]),
+        )
         if done:
             x = np.array([float(values[c.label]) for c in done])
             rows = np.array([block.entry(row, c).interval for c in done]).T
@@ -97,5 +103,5 @@ def _sweep(summary: Summary, folder: Path) -> list[Path]:
     if not curves:
         return []
     path = folder / "knob.png"
-    figures.against_hyperparameter(curves, swept.name, path, "normalised score")
+    figures.against_hyperparameter(curves, swept.name, path, block.unit)
     return [path]

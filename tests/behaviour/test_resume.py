@@ -16,11 +16,12 @@ import torch
 
 from algorithms import ALGORITHMS
 from algorithms.rambo import AdversarialRows
-from experiments.runs import jobs
+from experiments.runs import folders, jobs
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
 from mbrl import checkpoint
 from mbrl.data import save_npz
+from mbrl.errors import CheckpointError
 from mbrl.records import TIME_COLUMNS, MetricsFile
 from tests.small import CONFIGS, OFFLINE, others_long, suited, with_goals
 from world_models.fitting import Fit
@@ -202,6 +203,16 @@ def test_a_changed_dataset_is_refused(data_file, pendulum, tmp_path: Path) -> No
     save_npz(pendulum.with_transitions(changed), other)
     with pytest.raises(Exception, match="has changed"):
         jobs.resume(tmp_path / "run", quiet=True)
+
+
+def test_a_changed_seed_is_refused(data_file, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    runs.start(settings("bc", data_file), build_config("bc", CONFIGS["bc"]), folder, quiet=True)
+    described = folders.read_json(folder / "config.json")
+    described["run"]["seed"] += 1
+    folders.write_json(folder / "config.json", described)
+    with pytest.raises(CheckpointError, match=r"the seed of .* has changed: it was 0, now it is 1"):
+        jobs.resume(folder, quiet=True)
 
 
 def test_an_online_run_in_mujoco_resumes_exactly(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from experiments.__main__ import main
 from experiments.bench import measure
+from mbrl.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,8 @@ def test_one_workload_by_name_and_a_wrong_name(capsys):
     assert "model_fit" not in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["bench", "--workloads", "fast"])
+
+
+def test_a_figure_needs_curves(tmp_path):
+    with pytest.raises(ConfigError, match="drawn of --curves alone"):
+        measure.Bench(figure=tmp_path / "x.png")

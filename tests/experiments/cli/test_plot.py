@@ -1,7 +1,9 @@
 """The verb `plot`: curves of runs, and what cannot be drawn."""
 
 import csv
+import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,11 @@ import pytest
 
 from experiments.__main__ import main
 from experiments.cli.plot import lines_of
+from experiments.reports import figures
 from experiments.runs import history, training
 from experiments.runs.training import TrainingRun
 from experiments.settings import RunSettings, build_config
+from mbrl import config as configs
 from mbrl.errors import CheckpointError
 from tests.small import CONFIGS
 
@@ -62,3 +66,59 @@ def test_runs_that_learned_otherwise_are_no_seeds_of_each_other(tmp_path: Path) 
     assert names[folders[0]] == names[folders[1]] and len(set(names.values())) == 3
     assert "holdout=0.5" in names[folders[2]] and "medium" in names[folders[3]]
     assert lines_of(folders[:2]) == dict.fromkeys(folders[:2], "bc")
+
+
+def test_runs_after_other_runs_are_no_seeds_of_each_other(tmp_path: Path) -> None:
+    """Those of two seeds of one run before are, and a run scored in another task is not."""
+    folders = []
+    for name, expectile, seed in (("a", 0.7, 0), ("b", 0.7, 1), ("c", 0.9, 2)):
+        before = tmp_path / f"before-{name}"
+        values = CONFIGS["iql"] | {"expectile": expectile}
+        settings = RunSettings("iql", "pendulum/expert", steps=5, seed=seed)
+        training.create(settings, build_config("iql", values), before)
+        after = RunSettings("iql", "Pendulum-v1", steps=5, seed=seed, after=str(before))
+        (tmp_path / name).mkdir()
+        content = {
+            "run": asdict(after),
+            "config": configs.to_dict(build_config("iql", CONFIGS["iql"])),
+        }
+        (tmp_path / name / "config.json").write_text(json.dumps(content))
+        folders.append(tmp_path / name)
+    names = lines_of(folders)
+    assert names[folders[0]] == names[folders[1]] == "iql after.expectile=0.7"
+    assert names[folders[2]] == "iql after.expectile=0.9"
+
+
+def test_changed_rows_are_no_seed(runs: list[Path], tmp_path: Path, capsys) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(runs[1], other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["data"]["fingerprint"] = "another"
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["plot", str(runs[0]), str(other)]) == 2
+    assert "different contents of" in " ".join(capsys.readouterr().err.split())
+
+
+def test_axes_name_what_is_drawn_and_files_are_of_their_kind(
+    runs: list[Path], tmp_path: Path, monkeypatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr(figures, "curves", lambda *a: drawn.append(a[1:3]))
+    assert main(["plot", str(runs[0])]) == 0
+    folder = tmp_path / "returns"
+    shutil.copytree(runs[0], folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["spec"]["reference_returns"] = None
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["plot", str(folder)]) == 0
+    assert drawn == [("updates", "score"), ("updates", "return")]
+    monkeypatch.undo()
+    assert main(["plot", str(folder), "--out", str(tmp_path / "x.pdf")]) == 0
+    assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_line_with_gaps_is_drawn(tmp_path: Path) -> None:
+    for values in ([1.0, np.nan, 3.0], [np.nan] * 3):
+        line = figures.curve(np.arange(3.0), np.array([values, values]))
+        figures.curves({"": {"": line}}, "updates", "score", tmp_path / "gaps.png")
+        assert (tmp_path / "gaps.png").stat().st_size > 1000

@@ -11,6 +11,7 @@ import torch
 import algorithms
 from experiments.__main__ import main
 from experiments.cli.run import run_command, value_of
+from experiments.settings import default_steps
 from mbrl import data
 from mbrl.errors import ConfigError
 from mbrl.records import TIME_COLUMNS, MetricsFile
@@ -142,3 +143,13 @@ def test_value_of() -> None:
     assert value_of("--a", ["--a=x=y"]) == "x=y"
     assert value_of("--a", []) is None and value_of("--a", ["--a"]) is None
     assert value_of("--a", ["--ab", "1"]) is None
+
+
+def test_a_decay_as_long_as_the_presets_budget_is_not_replaced_in_silence() -> None:
+    budget = default_steps("iql", "pendulum/medium")
+    for given in (["--decay-steps", str(budget)], [f"--decay-steps={budget}"]):
+        with pytest.raises(ConfigError, match=rf"follows --steps \(50\).*{budget + 1}"):
+            run_command("iql", "pendulum/medium", ["--steps", "50", *given])
+        assert run_command("iql", "pendulum/medium", given).config.decay_steps == budget
+    other = run_command("iql", "pendulum/medium", ["--steps", "50", "--decay-steps", "70"])
+    assert other.config.decay_steps == 70

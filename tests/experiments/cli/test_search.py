@@ -288,3 +288,14 @@ def test_data_that_cannot_be_searched_cost_no_trial(
     assert "names no task that scores could come from" in capsys.readouterr().err
     assert main(["search", "bc", "pendulum/expert", *options, "--out", str(tmp_path / "a?b")]) == 2
     assert "has a question mark" in capsys.readouterr().err
+
+
+def test_a_whole_number_is_not_drawn_from_a_range_of_others(tmp_path: Path) -> None:
+    def names(text: str) -> None:
+        search.Search("iql", "pendulum/expert", hyperparameter=(text,))._require_names()
+
+    for text in ("batch_size=16:128", "batch_size=log:16:128"):
+        with pytest.raises(ConfigError, match="int:16:128"):
+            names(text)
+    for text in ("batch_size=int:16:128", "batch_size=16,128", "learning_rate=log:1e-5:1e-3"):
+        names(text)

@@ -109,3 +109,20 @@ def test_values_and_scores_have_no_mean(pendulum, tmp_path: Path, monkeypatch, c
     assert sweep.main(options) == 0
     page = (tmp_path / "s" / "table.md").read_text()
     assert "| pendulum/expert | " in page and "over all datasets" not in page
+
+
+def test_names_that_would_share_a_folder_are_refused(pendulum, tmp_path: Path) -> None:
+    files = [tmp_path / "logä.npz", tmp_path / "logö.npz"]
+    for file in files:
+        save_npz(pendulum, file)
+    with pytest.raises(ConfigError, match="would share the folder"):
+        sweep.Sweep(("bc",), tuple(map(str, files)), out=tmp_path)._plan()
+
+
+def test_the_figure_of_a_sweep_goes_from_low_to_high(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
+    options = ["--algorithms", "bc", "--data", "pendulum/expert", "--steps", "2"]
+    out = ["--set", "learning_rate=0.1,0.001", "--out", str(tmp_path / "s")]
+    assert sweep.main([*options, *out]) == 0
+    drawn = list(csv.DictReader((tmp_path / "s" / "knob.csv").open()))
+    assert [float(r["learning_rate"]) for r in drawn] == [0.001, 0.1]

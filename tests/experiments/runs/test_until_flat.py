@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from algorithms.evaluation.halted import Halted, HaltingModel, rise
+from experiments.cli.evaluate import Evaluate
 from experiments.runs import selection, training, until_flat
 from experiments.runs.until_flat import UntilFlat
 from experiments.settings import RunSettings, UntilFlatSettings, build_config
@@ -154,6 +155,9 @@ def test_the_policy_of_the_highest_value_is_kept_and_evaluated(whole: Path):
     record = records.of_run({"algorithm": "bc"}, whole)
     assert records.selected_score(record) == pytest.approx(choice["score"], rel=1e-4)
     assert not records.estimated(record | {"steps": []})
+    with pytest.raises(ConfigError, match="was chosen by --until-flat"):
+        Evaluate(whole, fqe_steps=5).main()
+    assert json.loads((whole / "selection.json").read_text()) == choice
 
 
 def test_the_task_has_no_part_in_it(whole: Path, log: str, tmp_path: Path):

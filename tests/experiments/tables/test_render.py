@@ -5,6 +5,7 @@ import io
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,3 +104,40 @@ def test_equal_numbers_have_no_deviation() -> None:
     equal, apart = np.array([0.09467] * 3), np.array([1.0, 2.0, 4.0])
     assert equal.std(ddof=1) > 0 and render.deviation(equal) == 0.0
     assert render.deviation(apart) == pytest.approx(statistics.stdev(apart))
+
+
+def _with_returns(small: plan.Plan, home: Path, labels: set[str]) -> summary.Summary:
+    """The small table where the data of the rows `labels` have no reference returns."""
+    written_records(small, home)
+    for file in home.rglob("*.json"):
+        record = json.loads(file.read_text())
+        if "selection" in record and file.parent.name in labels:
+            record["reference_returns"] = None
+            file.write_text(json.dumps(record))
+    return summary.collect(small, home, {}, {})
+
+
+def test_returns_enter_no_mean_over_datasets(tmp_path: Path) -> None:
+    text = SMALL.split("[[blocks]]")[0].replace(
+        'datasets = ["pendulum/expert"]', 'datasets = ["pendulum/expert", "pendulum/medium"]'
+    )
+    (tmp_path / "two.toml").write_text(text)
+    two = plan.load(str(tmp_path / "two.toml"))
+    scores = _with_returns(two, tmp_path / "scores", set())
+    assert scores.blocks[0].unit == "normalised score" and "| mean, last | 21" in (
+        render.markdown(scores)
+    )
+    assert "have no scores" not in render.markdown(scores)
+    for labels in ({"pendulum-medium"}, {"pendulum-medium", "pendulum-expert"}):
+        result = _with_returns(two, tmp_path / f"{len(labels)}", labels)
+        assert "return" in result.blocks[0].unit
+        page = render.markdown(result)
+        assert "mean, last" not in page and "their numbers are returns" in page
+
+
+def test_values_of_other_discounts_are_said_not_to_compare() -> None:
+    def record(gamma: float) -> dict[str, Any]:
+        return {"steps": [], "selection": {"values": [1.0]}, "key": {"config": {"gamma": gamma}}}
+
+    assert render._discounts([record(0.9), record(0.9)]) == ""
+    assert "0.9, 0.99" in render._discounts([record(0.99), record(0.9)])
