@@ -62,7 +62,7 @@ def test_from_a_log_to_a_valued_policy_in_three_commands(clinic, capsys):
     assert (chosen / "export/policy.onnx").exists()
     # the same command again finds the runs finished
     assert main(["solve", "clinic.npz", "--out", "solved", *options]) == 0
-    with_model = [*options[:4], "mopo", *options[4:]]  # its ends follow no rule that is known
+    with_model = [*options[:3], "bc", "mopo", *options[5:]]  # its ends follow no rule that is known
     assert main(["solve", "clinic.npz", "--out", "other", *with_model]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "mopo failed and is left out: " in told and "no termination rule is known" in told

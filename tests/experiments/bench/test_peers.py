@@ -37,7 +37,14 @@ def test_a_peer_answers_in_its_own_process_and_a_dead_one_is_reported(monkeypatc
         bench_peers.Running("mbrl-lib", "no such workload, and no mbrl here", tmp_path)
 
 
-def test_a_window_counts_what_was_done():
+def test_a_window_counts_what_was_done(monkeypatch):
+    """By a clock that a step moves on by two seconds: five steps, of seven units each, in ten."""
+    clock = [100.0]
+    monkeypatch.setattr(peer_programs.time, "perf_counter", lambda: clock[0])
     calls: list[int] = []
-    rate = peer_programs.window(lambda: calls.append(1), 7, 0.01)
-    assert rate == pytest.approx(7 * len(calls) / 0.01, rel=0.5)
+
+    def step() -> None:
+        calls.append(1)
+        clock[0] += 2.0
+
+    assert peer_programs.window(step, 7, 9.0) == 7 * 5 / 10.0 and len(calls) == 5

@@ -96,6 +96,7 @@ def test_a_policy_with_memory_acts_the_same_along_an_episode(
         folder = tmp_path / memory
         lr.export(agent, folder, pendulum)
         opened = session(folder)
+        names = [output.name for output in opened.get_outputs()]
         size = opened.get_inputs()[1].shape[1]
         state, carried = np.zeros((4, size), np.float32), None
         action, reward = np.full((4, 1), 7.0, np.float32), np.full(4, 9.0, np.float32)
@@ -104,7 +105,7 @@ def test_a_policy_with_memory_acts_the_same_along_an_episode(
             obs = generator.normal(size=(4, 3)).astype(np.float32)
             values = {"obs": obs, "state": state}
             values |= {"previous_action": action, "previous_reward": reward}
-            result = run(folder, **values)
+            result = dict(zip(names, opened.run(None, values), strict=True))
             mine, carried = agent.act(obs, state=carried)
             assert np.abs(result["action"] - mine).max() <= 4e-6  # of a range of 4
             action, state = result["action"], result["next_state"]

@@ -1,5 +1,6 @@
 """Recording with interventions: the two rules, the number of frames, and the scripted corrector."""
 
+from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def draws(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+@cache
 def known() -> Transitions:
     corrector = DoorCorrector(torch.zeros(5, 8))
     return record_demonstrations(TASK, corrector, 300, draws())
@@ -43,6 +45,7 @@ def ahead(obs: Tensor) -> Tensor:
     return torch.tensor([[1.0, 0.0]]).expand(len(obs), 2)
 
 
+@cache
 def recorded(rules: Rules, frames: int = 300) -> tuple[Transitions, DoorCorrector]:
     corrector = DoorCorrector(known().obs)
     return record_interventions(TASK, ahead, corrector, frames, draws(1), rules), corrector
