@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from mbrl import agent
 from mbrl.config import Count, CountOrZero, Discount, Positive, Rate, Settings, Widths
+from mbrl.data.neighbours import Neighbours
 from mbrl.errors import ConfigError, DataError, DivergenceError
 from mbrl.logged_table import rows_of
 from mbrl.networks import (
@@ -228,9 +228,7 @@ class NearestActions:
         obs = data.obs.cpu().double()
         self.scale = obs.std(0, correction=0).clamp_min(1e-12)
         self.action, self.count = data.action.cpu(), min(NEAREST, len(obs))
-        # A little noise, so that equal observations do not always give the same rows.
-        noise = 1e-6 * np.random.default_rng(0).normal(size=obs.shape)
-        self.tree = cKDTree((obs / self.scale).numpy() + noise)
+        self.neighbours = Neighbours((obs / self.scale).numpy())
 
     def __call__(
         self, obs: Tensor, generator: torch.Generator, mask: Tensor | None = None
@@ -238,7 +236,7 @@ class NearestActions:
         """Actions [B, A] (or [B]) in the task's units at raw `obs` [B, S]; those that `mask` [B, n]
         allows, each as likely as it is among the nearest rows (equally where it is in none)."""
         places = (obs.detach().cpu().double() / self.scale).numpy()
-        near = self.tree.query(places, k=self.count)[1].reshape(len(obs), self.count)
+        near = self.neighbours.nearest(places, self.count)
         if mask is not None:
             done = self.action[torch.from_numpy(near)].long()  # [B, k]
             counts = torch.zeros(mask.shape).scatter_add_(1, done, torch.ones(done.shape))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
+from mbrl.data.neighbours import Neighbours
 from mbrl.errors import DataError
 from mbrl.types import Dataset
 
@@ -79,9 +79,8 @@ def rows_to_look_at(dataset: Dataset) -> np.ndarray:
 def _neighbours(obs: np.ndarray, episode: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Rows [M, k] of the nearest observations of other episodes, -1 where there are fewer."""
     library = np.unique(np.linspace(0, len(obs) - 1, LIBRARY).astype(np.int64))
-    tree = cKDTree(obs[library])
     asked = min(4 * NEIGHBOURS, len(library))
-    index = library[tree.query(obs[rows], k=asked)[1].reshape(len(rows), asked)]
+    index = library[Neighbours(obs[library]).nearest(obs[rows], asked)]
     foreign = episode[index] != episode[rows][:, None]
     order = np.argsort(~foreign, axis=1, kind="stable")[:, :NEIGHBOURS]
     picked = np.take_along_axis(index, order, 1)

@@ -5,10 +5,10 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from mbrl.data.issues import Finding, warning
+from mbrl.data.neighbours import Neighbours
 from mbrl.types import Dataset
 
 ROWS = 5000  # looked at, spread evenly over the data
@@ -163,9 +163,12 @@ def action_coverage(dataset: Dataset) -> dict[str, Any]:
     result: dict[str, Any] = {"neighbours": near}
     if near < 1:
         return result | {"local_spread": 0.0} | _actions(dataset)
-    tree = cKDTree(obs / np.where(scale > 0, scale, 1.0))
-    _, index = tree.query(tree.data, k=near + 1)
-    there = action[index]  # [N, near + 1] or [N, near + 1, A], itself first
+    places = obs / np.where(scale > 0, scale, 1.0)
+    index = Neighbours(places).nearest(places, near + 1)
+    own = np.arange(len(pick))[:, None]
+    last = np.argsort(index == own, axis=1, kind="stable")  # among equal ones it may be missing
+    others = np.take_along_axis(index, last, 1)[:, :near]
+    there = action[np.hstack([own, others])]  # [N, near + 1] or [N, near + 1, A], itself first
     if dataset.spec.discrete:
         shares = np.bincount(action, minlength=int(dataset.spec.num_actions or 0)) / len(action)
         apart = float((there[:, 1:] != there[:, :1]).mean())

@@ -48,3 +48,21 @@ def test_a_single_episode_has_nothing_to_compare_with():
     one = data(n=9)
     with pytest.raises(DataError, match="the data has one episode"):
         support(one.transitions.action, one, np.arange(9))
+
+
+def test_support_at_repeated_observations_does_not_depend_on_the_order_of_the_log():
+    """Two kinds of patients, of whom a quarter had action 1, all in the log's second half."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(2, size=4000)
+    action = (np.arange(4000) >= 2000) & (rng.random(4000) < 0.5)
+    outside = []
+    for order in (np.arange(4000), np.arange(4000)[::-1]):
+        obs = np.eye(2)[kind[order]]
+        dataset = from_arrays(
+            obs=obs, action=action[order].astype(int), reward=np.zeros(4000), next_obs=obs,
+            terminated=np.ones(4000, bool), truncated=np.zeros(4000, bool), discrete=True,
+        )  # fmt: skip
+        rows = rows_to_look_at(dataset)
+        outside.append(support(torch.ones(len(rows), dtype=torch.int64), dataset, rows).outside)
+    # 20 random patients have no action 1 with probability 0.75^20
+    assert max(outside) < 0.02

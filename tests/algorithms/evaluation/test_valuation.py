@@ -184,6 +184,21 @@ def test_the_logged_policys_next_action_is_that_of_the_next_row():
     assert torch.equal(logged_next_actions(only)[cut], rows.next_obs[cut, 1].long())
 
 
+def test_where_repeated_observations_are_cut_actions_are_as_frequent_as_they_were():
+    """Episodes of three steps through two states that all look alike, action 1 in a quarter."""
+    rng, n = np.random.default_rng(0), 6000
+    obs = np.eye(2)[rng.integers(2, size=n)]
+    rows = from_arrays(
+        obs=obs, action=(rng.random(n) < 0.25).astype(int), reward=np.zeros(n), discrete=True,
+        next_obs=np.roll(obs, -1, 0), terminated=np.zeros(n, bool),
+        truncated=np.arange(n) % 3 == 2,
+    ).transitions  # fmt: skip
+    actions = logged_next_actions(rows)
+    for state in (0, 1):
+        cut = rows.truncated & (rows.next_obs[:, state] == 1)
+        assert float(actions[cut].double().mean()) == pytest.approx(0.25, abs=0.03)
+
+
 def test_a_last_row_without_a_flag_is_cut():
     rows = world(episodes=40).transitions
     length = int(rows.ends.nonzero()[-2]) + 3  # in the midst of the last episode

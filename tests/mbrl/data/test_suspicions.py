@@ -96,3 +96,13 @@ def test_coverage_is_one_for_random_actions_and_none_for_a_rule():
     assert np.allclose(cover["shares"], np.bincount(discrete) / 2000)
     one = from_arrays(**{k: v[:1] if k != "boundaries" else v for k, v in base.items()})
     assert action_coverage(one)["local_spread"] == 0 and torch.isfinite(one.transitions.obs).all()
+
+
+def test_coverage_of_actions_unrelated_to_repeated_observations_is_one():
+    """Also where one half of the log has the one action, the other half the other, or by turns."""
+    n = 4000
+    obs = np.eye(2)[np.random.default_rng(0).integers(2, size=n)]
+    for action in (np.arange(n) >= n // 2, np.arange(n) // 10 % 2):
+        base = arrays(n) | {"obs": obs, "next_obs": np.roll(obs, -1, 0)}
+        for own in ({"action": action.astype(int)}, {"action": 2.0 * action[:, None] - 1}):
+            assert 0.9 < action_coverage(from_arrays(**base | own))["local_spread"] < 1.1
