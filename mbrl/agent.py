@@ -15,7 +15,7 @@ from mbrl import config as configs
 from mbrl.agent_files import config_class, content, load, restore, save
 from mbrl.agent_rules import require_arguments, require_dataset, require_share, require_steps
 from mbrl.collector import Collector, CollectorConfig
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from mbrl.evaluation import require_fit
 from mbrl.logged_rules import drawn_obs, require_match, require_no_others, require_rows
 from mbrl.networks import Normaliser
@@ -128,7 +128,7 @@ class Agent(ABC, Generic[B]):
         self.spec, self.seed = spec, int(seed)  # numpy's whole numbers are not torch's
         self.step, self.updates = 0, 0  # of the loop; of the learner
         self.acted = 0  # steps of copies of the task
-        self.rows_mark: bytes | None = None  # of the logged rows that it has
+        self.rows_mark: str | None = None  # of the logged rows that it learned from
         self.config = config_class(type(self))() if config is None else config
         self.device = resolve_device(device)
         initial, self.generator = generators(self.seed, self.device)
@@ -171,14 +171,18 @@ class Agent(ABC, Generic[B]):
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Take logged data in: fit the observation normaliser before the first update, and what
-        the source fits (a world model). Raises `ConfigError` where it has other rows already, and
-        for steps of different length, or rows with weights, where a world model would not know of
-        them."""
+        the source fits (a world model). Raises `ConfigError` where it learned from other rows
+        already, before it was saved too, and for steps of different length, or rows with weights,
+        where a world model would not know of them."""
         require_rows(dataset, self.model, type(self).__name__)
-        self.rows_mark = require_no_others(self, dataset)
+        before, self.rows_mark = self.rows_mark, require_no_others(self, dataset)
         if self.step == 0 and getattr(self.learner.config, "normalise_obs", False):
             fit_normalisers(self.learner.modules, drawn_obs(dataset.transitions).to(self.device))
-        self.source.prepare(dataset, on_progress)
+        try:
+            self.source.prepare(dataset, on_progress)
+        except (ConfigError, DataError):  # rows that it does not take: others may follow
+            self.rows_mark = before
+            raise
 
     def advance(self) -> Metrics:
         """Let the source move on before the updates of a step; what it measured."""
@@ -369,13 +373,14 @@ class Agent(ABC, Generic[B]):
             "generator": self.generator.get_state(),
             "updates": self.updates,
             **({"acted": self.acted} if self.acted else {}),
+            **({"rows_mark": self.rows_mark} if self.rows_mark else {}),
             "collection": configs.to_dict(self.source.collection),
             **self.source.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave, also that of a release without `updates` or
-        `collection` in it."""
+        """Take over what `state_dict` gave, also that of a release without `updates`,
+        `collection` or `rows_mark` in it."""
         if "collection" in state:
             self.source.collection = configs.from_dict(
                 type(self.source.collection), state["collection"]
@@ -387,6 +392,7 @@ class Agent(ABC, Generic[B]):
             optimiser.load_state_dict(state["optimisers"][name])
         self.generator.set_state(state["generator"])
         self.updates, self.acted = state.get("updates", self.step), state.get("acted", 0)
+        self.rows_mark = state.get("rows_mark")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled as `save` writes it, with the parts that it does not write; compiled

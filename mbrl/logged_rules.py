@@ -59,7 +59,7 @@ def require_rows(dataset: Dataset, model: Any, algorithm: str) -> None:
         )
 
 
-def rows_mark(rows: Transitions) -> bytes:
+def rows_mark(rows: Transitions) -> str:
     """What tells `rows` from others: a hash of how many there are, and of every column of up to
     SHOWN of them, evenly spread (files that are mapped may have too many to read them all)."""
     count = len(rows)
@@ -71,12 +71,13 @@ def rows_mark(rows: Transitions) -> bytes:
         if isinstance(value, Tensor):
             hashed.update(part.name.encode())
             hashed.update(value.cpu().contiguous().numpy().tobytes())
-    return hashed.digest()
+    return hashed.hexdigest()
 
 
-def require_no_others(agent: Any, dataset: Dataset) -> bytes:
+def require_no_others(agent: Any, dataset: Dataset) -> str:
     """The mark of the dataset's rows. Raises `ConfigError` where the agent has others already, with
-    which it would go on: those of another dataset, or experience alone."""
+    which it would go on: those of another dataset, or experience alone; and where it learned from
+    others before it was saved or copied, since it would keep its model of them."""
     mark, name = rows_mark(dataset.transitions), type(agent).__name__
     source = getattr(agent.source, "real", agent.source)
     known = agent.source.logged
@@ -87,11 +88,13 @@ def require_no_others(agent: Any, dataset: Dataset) -> bytes:
         )
     # Learners of goals leave out rows whose next observation is not known.
     counts = (len(dataset), len(dataset.transitions.with_known_next()))
-    if known and (known not in counts or agent.rows_mark not in (None, mark)):
+    other = agent.rows_mark not in (None, mark)
+    if other or (known and known not in counts):
+        which = f"has {known} rows of" if known else "learned from"
         raise ConfigError(
-            f"this {name} has {known} rows of another dataset and would go on with those, not with "
-            f"the {len(dataset)} of {dataset.provenance.card}; save it and load it again (the file "
-            "has no logged rows), or make a new agent"
+            f"this {name} {which} another dataset and would go on with what it has of that (rows, "
+            f"world model, moments), not with the {len(dataset)} rows of {dataset.provenance.card};"
+            " make a new agent (mbrl.continuation.take_over gives it the networks of this one)"
         )
     return mark
 

@@ -1,5 +1,6 @@
 """Rows that an agent has, and others that it is then given."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import algorithms
 from algorithms import ALGORITHMS
 from algorithms.evaluation.valuation import ValuationConfig, value_policy
 from experiments.settings import build_config
+from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.logged_rules import with_bounds_of
 from mbrl.types import Dataset
@@ -31,8 +33,32 @@ def test_other_rows_than_before_are_refused(name: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="has 400 rows of another dataset"):
             agent.fit(data, 2, callbacks=[])
     agent.save(tmp_path / "agent.pt")
-    again = algorithms.load(tmp_path / "agent.pt").fit(other, 2, callbacks=[])
-    assert again.source.logged == 400 and again.step == 6
+    for again in (algorithms.load(tmp_path / "agent.pt"), copy.deepcopy(agent)):
+        with pytest.raises(ConfigError, match=f"this {type(agent).__name__} learned from another"):
+            again.fit(other, 2, callbacks=[])
+        again.fit(one, 2, callbacks=[])
+        assert again.source.logged == 400 and again.step == 6
+
+
+def test_a_file_of_before_takes_any_rows(tmp_path: Path) -> None:
+    """Releases before did not write which rows an agent learned from."""
+    one, other = (random_dataset("Pendulum-v1", 400, seed) for seed in (0, 1))
+    built("iql", one).fit(one, 2, callbacks=[]).save(tmp_path / "agent.pt")
+    content = checkpoint.load(tmp_path / "agent.pt")
+    del content["state"]["rows_mark"]
+    checkpoint.save(tmp_path / "agent.pt", content)
+    assert algorithms.load(tmp_path / "agent.pt").fit(other, 2, callbacks=[]).step == 4
+
+
+def test_rows_that_are_refused_leave_room_for_others() -> None:
+    data = random_dataset("Pendulum-v1", 400)
+    rows = data.transitions
+    still = replace(data, transitions=replace(rows, reward=torch.zeros(400)))
+    config = build_config("iql", {**CONFIGS["iql"], "normalise_rewards": True})
+    agent = ALGORITHMS["iql"][0](data.spec, config)
+    with pytest.raises(ConfigError, match="normalise_rewards"):
+        agent.fit(still, 2, callbacks=[])
+    assert agent.fit(data, 2, callbacks=[]).step == 2
 
 
 @pytest.mark.parametrize("changed", ["reward", "next_obs", "terminated", "weight"])
