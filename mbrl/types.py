@@ -309,8 +309,13 @@ class Transitions:
         return alive * torch.as_tensor(gamma, dtype=torch.float32) ** self.duration.float()
 
     def with_known_next(self) -> "Transitions":
-        """The rows whose next observation was recorded: those that dynamics can be learned from."""
-        return self if self.next_known is None else self.select(self.next_known)
+        """The rows whose next observation was recorded: those that dynamics can be learned from.
+        Where the row behind one was not, the episode is cut after that one."""
+        if self.next_known is None:
+            return self
+        unknown = torch.cat([~self.next_known[1:], self.next_known.new_zeros(1)])
+        cut = self.truncated | (unknown & ~self.ends)
+        return replace(self, truncated=cut).select(self.next_known)
 
     def select(self, index: Tensor | slice) -> "Transitions":
         """The rows at `index` (order kept); boundaries are those of the flags that remain."""
@@ -421,22 +426,22 @@ class Provenance:
         return {k: v for k, v in values.items() if k != "log" or v is not None}
 
 
-def require_entries(mine: Spec, theirs: Spec, whose: str, fix: str) -> None:
+def require_entries(mine: Spec, theirs: Spec, whose: str, fix: str, who: str = "agent") -> None:
     """Raise `ConfigError` unless observations and actions of an agent's spec and of another are the
-    same in number and, where both have names, in these. `whose` ("task") the other is and the `fix`
-    are in the message."""
+    same in number and, where both have names, in these. `whose` ("task") the other is, the `fix`
+    and `who` has the first one are in the message."""
     sizes = [(s.obs_dim, s.action_dim, s.num_actions) for s in (mine, theirs)]
     if sizes[0] != sizes[1]:
         raise ConfigError(
-            f"agent and {whose} differ in (obs_dim, action_dim, num_actions): {sizes[0]} of "
+            f"{who} and {whose} differ in (obs_dim, action_dim, num_actions): {sizes[0]} of "
             f"{mine.task!r} against {sizes[1]} of {theirs.task!r}; {fix}"
         )
     for kind in ("obs_names", "action_names"):
         named, others = getattr(mine, kind), getattr(theirs, kind)
         if named and others and named != others:
             raise ConfigError(
-                f"agent and {whose} differ in {kind}: {list(named)} against {list(others)}; give "
-                f"the agent's names in its order, or {fix}"
+                f"{who} and {whose} differ in {kind}: {list(named)} against {list(others)}; give "
+                f"the {who}'s names in its order, or {fix}"
             )
 
 

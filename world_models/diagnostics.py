@@ -1,5 +1,6 @@
 """How good a world model is: error over k steps, calibration, and whether its disagreement ranks
-its errors. Arrays first; `experiments model inspect` draws them."""
+its errors. Rows whose next observation was not recorded are left out. Arrays first; `experiments
+model inspect` draws them."""
 
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ def k_step_error(
 ) -> KStepError:
     """Roll the ensemble's mean along the actions of `windows` random windows of `data` that stay
     inside an episode. Raises `DataError` where no episode is `k` steps long."""
+    data = data.with_known_next()
     starts = window_starts(data, k)
     if len(starts) == 0:
         raise DataError(f"no episode of the data has {k} steps; use a smaller k")
@@ -127,6 +129,7 @@ def log_likelihood(model: EnsembleDynamics, data: Transitions, *, rows: int = 50
 
 
 def _first(data: Transitions, rows: int) -> Transitions:
+    data = data.with_known_next()
     return data if len(data) <= rows else data.select(slice(0, rows))
 
 

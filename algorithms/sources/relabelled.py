@@ -8,7 +8,7 @@ future goals have equal odds; theirs round, so that the first and the last have 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -251,6 +251,4 @@ def _followed(dataset: Dataset) -> Dataset:
         return dataset
     if not bool(data.next_known.any()):
         raise DataError(f"{dataset.provenance.card}: no row has a next observation; give next_obs")
-    unknown = torch.cat([~data.next_known[1:], data.next_known.new_zeros(1)])
-    cut = data.truncated | (unknown & ~data.ends)
-    return dataset.with_transitions(replace(data, truncated=cut).with_known_next())
+    return dataset.with_transitions(data.with_known_next())

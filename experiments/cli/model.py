@@ -11,7 +11,7 @@ from rich.table import Table
 
 from experiments.cli import _positional as positional
 from experiments.reports import figures
-from experiments.runs import history
+from experiments.runs import folders, history
 from experiments.runs.export import training_data
 from experiments.runs.model_fits import FitSettings, ModelFit, description, ensure
 from experiments.runs.training import TrainingRun
@@ -19,9 +19,11 @@ from experiments.settings import preset_config
 from mbrl import checkpoint, data
 from mbrl import config as configs
 from mbrl.config import Count, CountOrZero, Fraction, Settings
-from mbrl.errors import CheckpointError, ConfigError, unknown_name
+from mbrl.data.fingerprint import fingerprint
+from mbrl.errors import CheckpointError, ConfigError, DataError, unknown_name
+from mbrl.logged_rules import require_rows
 from mbrl.precision import MatmulPrecision
-from mbrl.types import Spec, Transitions
+from mbrl.types import Dataset, Spec, Transitions, require_entries
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models import diagnostics as measures
 
@@ -35,6 +37,8 @@ REACH = {
     "value/q": "value at data states",
     "value/monte_carlo": "discounted return of the policy from there in the model",
 }
+SEEN, HELD_OUT = "data the fit saw", "episodes the fit never saw"
+OTHER = "other data than those of the fit"
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,16 @@ class Inspect(Settings):
     out: Path | None = None  # figure and numbers; None: beside the model
 
     def main(self) -> int:
-        model, test, seen = self._open()
+        model, rows, where = self._open()
+        test = rows.with_known_next()
+        if len(test) == 0:
+            raise DataError("no row has a next observation to measure on; give other --data")
         longest = max(b - a for a, b in test.episodes())
         k = min(self.steps, longest)
         error = measures.k_step_error(model, test, k)
         cover = measures.calibration(model, test)
         ranks = measures.rank_correlation(model, test)
         likelihood = measures.log_likelihood(model, test)
-        where = "data the fit saw" if seen else "episodes the fit never saw"
         table = Table("quantity", "value", title=f"{self.model} on {where} ({len(test)} rows)")
         for t in sorted({1, min(5, k), k}):
             at = error.median[t - 1]
@@ -111,7 +117,7 @@ class Inspect(Settings):
         out.mkdir(parents=True, exist_ok=True)
         numbers = {
             "rows": len(test),
-            "data_seen_by_fit": seen,
+            "data_seen_by_fit": where == SEEN,
             "k_step_error": {
                 n: getattr(error, n).tolist() for n in ("median", "low", "high", "reward")
             },
@@ -128,40 +134,63 @@ class Inspect(Settings):
         print(f"wrote {out / 'inspect.json'} and {out / 'inspect.png'}")
         return 0
 
-    def _open(self) -> tuple[EnsembleDynamics, Transitions, bool]:
+    def _open(self) -> tuple[EnsembleDynamics, Transitions, str]:
+        """The model, the rows to measure on and what those are to it."""
         if (self.model / "model.pt").exists():
-            content = checkpoint.load(self.model / "model.pt")
-            known = content["description"]
-            fit = known.get(
-                "fit", known
-            )  # earlier versions have the fit's settings at the top level
-            rows = data.load(fit["data"])
-            spec = Spec.from_dict(known["spec"]) if "spec" in known else rows.spec
-            config = configs.from_dict(EnsembleConfig, known["config"])
-            model = EnsembleDynamics(spec, config)
-            model.load_state_dict(content["model"])
-            if not model.fitted:
-                raise CheckpointError(f"the fit in {self.model} is not finished; rerun model fit")
-            if self.data is not None:
-                return model, data.load(self.data).transitions, False
-            share = fit.get("test_share", 0.0)
-            if share == 0:
-                return model, rows.transitions, True
-            _, test = measures.split_episodes(rows.transitions, share, fit["seed"])
-            return model, test, False
+            return self._of_fit()
         if (self.model / "checkpoint.pt").exists():
-            import algorithms
-
-            agent = algorithms.load(self.model / "checkpoint.pt")
-            if not isinstance(getattr(agent, "model", None), EnsembleDynamics):
-                raise ConfigError(f"the run in {self.model} has no learned world model")
-            if self.data is not None:
-                return agent.model, data.load(self.data).transitions, False
-            own = training_data(TrainingRun(self.model))
-            if own is None:
-                raise ConfigError(f"the run in {self.model} learned in a task; give --data")
-            return agent.model, own.transitions, True
+            return self._of_run()
         raise CheckpointError(f"{self.model} holds neither model.pt nor checkpoint.pt")
+
+    def _of_fit(self) -> tuple[EnsembleDynamics, Transitions, str]:
+        content = checkpoint.load(self.model / "model.pt")
+        known = content["description"]
+        fit = known.get("fit", known)  # earlier versions have the fit's settings at the top level
+        rows = data.load(self.data or fit["data"])
+        spec = Spec.from_dict(known["spec"]) if "spec" in known else rows.spec
+        model = EnsembleDynamics(spec, configs.from_dict(EnsembleConfig, known["config"]))
+        model.load_state_dict(content["model"])
+        if not model.fitted:
+            raise CheckpointError(f"the fit in {self.model} is not finished; rerun model fit")
+        _require_like(model, rows)
+        mark = known.get("fingerprint")  # None: of an earlier version
+        if fingerprint(rows) != mark:
+            if self.data is not None:
+                return model, rows.transitions, OTHER
+            if mark is not None:
+                raise CheckpointError(
+                    f"{fit['data']} has changed since the fit in {self.model}; fit a model again, "
+                    f"or measure this one on what it is now: --data {fit['data']}"
+                )
+        share = fit.get("test_share", 0.0)
+        if share == 0:
+            return model, rows.transitions, SEEN
+        _, test = measures.split_episodes(rows.transitions, share, fit["seed"])
+        return model, test, HELD_OUT
+
+    def _of_run(self) -> tuple[EnsembleDynamics, Transitions, str]:
+        import algorithms
+
+        agent = algorithms.load(self.model / "checkpoint.pt")
+        model = getattr(agent, "model", None)
+        if not isinstance(model, EnsembleDynamics):
+            raise ConfigError(f"the run in {self.model} has no learned world model")
+        if self.data is not None:
+            rows = data.load(self.data)
+            _require_like(model, rows)
+            known = folders.read_json(self.model / "manifest.json")["data"]
+            same = fingerprint(rows) == known.get("fingerprint")
+            return model, rows.transitions, SEEN if same else OTHER
+        own = training_data(TrainingRun(self.model))
+        if own is None:
+            raise ConfigError(f"the run in {self.model} learned in a task; give --data")
+        return model, own.transitions, SEEN
+
+
+def _require_like(model: EnsembleDynamics, rows: Dataset) -> None:
+    """Raise `ConfigError` unless the model predicts what `rows` have."""
+    require_entries(model.spec, rows.spec, "data", "fit a model to them", "world model")
+    require_rows(rows, model, "`model fit`")
 
 
 HELP = """usage: python -m experiments model {fit,inspect} ...

@@ -18,6 +18,7 @@ from mbrl.callbacks import read
 from mbrl.config import Count, CountOrZero, Settings, Share
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError
+from mbrl.logged_rules import require_rows
 from mbrl.precision import MatmulPrecision, set_matmul_precision
 from mbrl.progress import Progress
 from mbrl.training import Metrics
@@ -97,6 +98,7 @@ class ModelFit(Job):
         torch.set_num_threads(settings.threads)
         set_matmul_precision(settings.matmul_precision)
         dataset = data.load(settings.data)
+        require_rows(dataset, self, "`model fit`")
         cls, config_class = MODELS[values.get("kind", "ensemble")]
         config = configs.from_dict(config_class, values["config"])
         model = cls(dataset.spec, config, seed=settings.seed)

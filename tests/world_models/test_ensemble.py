@@ -81,6 +81,30 @@ def test_fits_a_linear_world(variant: str) -> None:
     assert error.median[2] == pytest.approx(np.median(slow), rel=1e-4)
 
 
+def test_measures_leave_out_rows_whose_next_observation_is_not_known() -> None:
+    """The last row of each episode: no window goes on over it into the next episode."""
+    spec, data = linear_world(300)
+    model = EnsembleDynamics(spec, EnsembleConfig(**SMALL), seed=1)
+    model.fit(data)
+    end = data.ends
+    broken = torch.where(end[:, None], data.obs, data.next_obs)
+    unknown = replace(
+        data, next_obs=broken, next_known=~end, terminated=end, truncated=torch.zeros_like(end)
+    )
+    before = torch.cat([end[1:], end[:1]])
+    known = replace(data, truncated=before & ~end).select(~end)
+    for k in (1, 3):
+        mine, theirs = (measures.k_step_error(model, rows, k) for rows in (unknown, known))
+        assert mine.windows == 6 * (50 - k)
+        assert np.array_equal(mine.median, theirs.median)
+    with pytest.raises(DataError, match="no episode of the data has 50 steps"):
+        measures.k_step_error(model, unknown, 50)
+    for measure in (measures.log_likelihood, measures.rank_correlation):
+        np.testing.assert_equal(measure(model, unknown), measure(model, known))
+    mine, theirs = (measures.calibration(model, rows).observed for rows in (unknown, known))
+    assert np.array_equal(mine, theirs)
+
+
 def test_holdout_likelihood_equals_a_slow_loop() -> None:
     spec, data = linear_world(200, noise=0.1)
     model = EnsembleDynamics(spec, EnsembleConfig(**SMALL), seed=1)
