@@ -107,6 +107,7 @@ class AdversarialRows(ImaginedRows):
     optimiser and that of cloning are among the learner's."""
 
     model: EnsembleDynamics
+    changes_model = True  # after its fit too
 
     def __init__(
         self,

@@ -34,7 +34,8 @@ def fit_many(
     little, and `python -m experiments sweep` with processes is the faster way. `callbacks` makes
     those of an agent. Where one fails the others finish, and its error is raised then and names its
     place; Ctrl-C stops all after their present update. Raises `ConfigError` for one agent given
-    twice, a negative `steps`, no number of `workers`, or a dataset of another task.
+    twice, a world model that several would fit at once, a negative `steps`, no number of `workers`,
+    or a dataset of another task.
     """
     require_steps(steps)
     if not isinstance(agents, Sequence):
@@ -46,6 +47,7 @@ def fit_many(
         raise ConfigError("an agent is given twice; each needs to be an object of its own")
     for agent in agents:
         require_match(agent.spec, dataset)
+    require_models_apart(agents)
     stopped = threading.Event()
 
     def stop(event: str, agent: Trainable, metrics: Metrics) -> None:
@@ -68,3 +70,25 @@ def fit_many(
             error.add_note(f"of agent {place} of {len(agents)} (seed {agents[place].seed})")
             raise error
     return list(agents)
+
+
+def require_models_apart(agents: Sequence[Agent[Any]]) -> None:
+    """Raise `ConfigError` where agents share a world model that one of them changes: it is not
+    fitted yet, or the algorithm goes on learning it."""
+    places: dict[int, list[int]] = {}
+    for place, agent in enumerate(agents):
+        if agent.learned is not None:
+            places.setdefault(id(agent.learned), []).append(place)
+    for shared in places.values():
+        own = "give each one of its own"
+        if len(shared) < 2:
+            continue
+        if any(getattr(agents[place].source, "changes_model", False) for place in shared):
+            raise ConfigError(
+                f"agents {shared} share a world model and one goes on learning it; {own}"
+            )
+        if not agents[shared[0]].learned.fitted:
+            raise ConfigError(
+                f"agents {shared} share a world model that is not fitted, and each would fit it; "
+                f"fit it before, model.fit(dataset.transitions), or {own}"
+            )

@@ -11,7 +11,9 @@ from mbrl.data import load
 from mbrl.errors import ConfigError
 from mbrl.many import fit_many
 from mbrl.training import Metrics, Trainable
+from tests.conftest import random_dataset
 from tests.small import CONFIGS
+from world_models import EnsembleDynamics
 
 DATASET = load("pendulum/medium-replay")
 
@@ -57,3 +59,24 @@ def test_what_cannot_be_trained_is_refused() -> None:
         with pytest.raises(ConfigError, match=f"workers is {workers}"):
             fit_many([agent], DATASET, 1, workers=workers)  # type: ignore[arg-type]
     assert fit_many([], DATASET, 1) == []
+
+
+def test_a_world_model_that_several_would_change_is_refused() -> None:
+    data = random_dataset("Pendulum-v1", 300)
+    configs = {name: build_config(name, CONFIGS[name]) for name in ("ravl", "rambo")}
+    model = EnsembleDynamics(data.spec, configs["ravl"].model)
+
+    def made(name: str, seed: int) -> Any:
+        return ALGORITHMS[name][0](data.spec, configs[name], seed=seed, model=model)
+
+    with pytest.raises(
+        ConfigError, match=r"agents \[0, 1\] share a world model that is not fitted"
+    ):
+        fit_many([made("ravl", 0), made("ravl", 1)], data, 2)
+    fit_many([made("ravl", 0)], data, 2, callbacks=lambda agent: [])  # one alone fits it
+    first, second = fit_many(
+        [made("ravl", 0), made("ravl", 1)], data, 2, callbacks=lambda agent: []
+    )
+    assert first.learned is second.learned is model and first.step == second.step == 2
+    with pytest.raises(ConfigError, match=r"agents \[1, 2\] share .* one goes on learning it"):
+        fit_many([TD3BC(data.spec), made("rambo", 0), made("ravl", 1)], data, 2)
