@@ -329,13 +329,21 @@ class Agent(ABC, Generic[B]):
         """What acts in `task` with the agent's exploration: uniform actions in the warm-up, which
         an agent with logged data does not need. After `acted` steps that it took before, it has
         starts and noise of its own, and of warm-up and frozen rows what these leave. Rates that
-        decay over a number of offline updates are constant from here on."""
+        decay over a number of offline updates are constant from here on. Warns where the rows that
+        it learned from are gone (see `learn`)."""
         c, logged = self.source.collection, self.source.logged
         if c.logged_share is not None:
             require_share(self)
         if hasattr(self.learner, "offline"):
             self.learner.offline = False
-        if acted == 0 and logged == 0 and getattr(self.learner.config, "normalise_obs", False):
+        if self.rows_mark is not None and logged == 0 and self.acted == 0:
+            warnings.warn(
+                f"this {type(self).__name__} learned from logged rows, which neither a file nor a "
+                "copy of it has: it goes on with experience alone, after the warm-up of an agent "
+                "without data. Give it the rows before: agent.prepare(dataset), or fit",
+                stacklevel=3,
+            )
+        elif acted == 0 and logged == 0 and getattr(self.learner.config, "normalise_obs", False):
             warnings.warn(
                 "normalise_obs is on and there are no logged rows to take the moments from: "
                 "observations are learned from as they are. Fit the agent to logged data first, or "

@@ -1,6 +1,8 @@
 """`learn` in several calls: experience goes on, and nothing of it is repeated."""
 
+import copy
 import dataclasses
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from algorithms import IQL, NEUBAY, SAC, WSRL, PolicyGradient
 from experiments.settings import build_config
 from mbrl.collector import CollectorConfig
 from mbrl.data import load
+from tests.conftest import random_dataset
 from tests.small import CONFIGS
 
 TASK = lr.make("Pendulum-v1")
@@ -46,6 +49,26 @@ def test_the_first_call_is_as_it_was() -> None:
         collector.collect(agent)
     learned = sac(10).learn(TASK, 5, callbacks=[])
     assert torch.equal(agent.source.rows.whole().obs, learned.source.rows.whole().obs)
+
+
+def test_an_agent_without_the_rows_that_it_learned_from_warns(tmp_path: Path) -> None:
+    dataset = random_dataset("Pendulum-v1", 300)
+    config = build_config("iql", {**CONFIGS["iql"], "normalise_obs": True})
+    agent = IQL(dataset.spec, config).fit(dataset, 2, callbacks=[])
+    agent.save(tmp_path / "agent.pt")
+    lost = "this IQL learned from logged rows, which neither a file nor a copy"
+    for again in (lr.load(tmp_path / "agent.pt"), copy.deepcopy(agent)):
+        with pytest.warns(UserWarning, match=lost) as caught:
+            again.collector(TASK)
+        assert len(caught) == 1  # its moments are those of the rows
+        again.prepare(dataset, lambda metrics: None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            again.learn(TASK, 3, callbacks=[])
+        again.save(tmp_path / "again.pt")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert lr.load(tmp_path / "again.pt").learn(TASK, 2, callbacks=[]).acted == 5
 
 
 @pytest.mark.parametrize("name", ["iql", "wsrl"])
