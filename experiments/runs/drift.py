@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.runs.export import training_data
+from experiments.runs.sources import is_table
 from experiments.runs.training import TrainingRun
 from mbrl import data
 from mbrl.data.drift import Drift, compare
 from mbrl.data.out_of_data import fit_out_of_data
-from mbrl.data.readers.compact import is_compact
-from mbrl.data.readers.files import MAPPED, SUFFIXES, read_npz, require_file
 from mbrl.data.shared_encoding import SharedLog, read_as
 from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.types import Dataset
@@ -34,20 +33,13 @@ def read_new(name: str, reference: Dataset, options: dict[str, Any]) -> Dataset 
     """The data called `name`, or in the file `name`: a table is read as the log of the run was,
     where that was a log. Raises `ConfigError` for options that would read it in another way."""
     known = reference.provenance.log
-    path = Path(name).expanduser()
-    if known is None or path.suffix.lower() not in SUFFIXES or _is_ours(path):
+    if known is None or not is_table(name):
         return data.load(name, **({"spec": reference.spec} | options))
     if options:
         raise ConfigError(
             f"{name} is read as the log of the run was; leave out --{', --'.join(options)}"
         )
-    return read_as(path, known)
-
-
-def _is_ours(path: Path) -> bool:
-    require_file(path)
-    suffix = path.suffix.lower()
-    return suffix == MAPPED or (suffix == ".npz" and is_compact(read_npz(path)))
+    return read_as(Path(name).expanduser(), known)
 
 
 def drift_of(name: str, reference: Dataset, options: dict[str, Any]) -> Drift:

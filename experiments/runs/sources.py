@@ -9,6 +9,8 @@ from experiments.runs import folders
 from experiments.settings import RunSettings
 from mbrl import data, tasks
 from mbrl.data.fingerprint import fingerprint
+from mbrl.data.readers.compact import is_compact
+from mbrl.data.readers.files import MAPPED, SUFFIXES, read_npz, require_file
 from mbrl.data.split import hold_out
 from mbrl.errors import CheckpointError, ConfigError, TaskError
 from mbrl.tasks import Task
@@ -85,3 +87,14 @@ def open_source(settings: RunSettings) -> Source:
 def load_data(settings: RunSettings) -> Dataset:
     """All logged data of a run, held-out episodes among them."""
     return data.load(settings.data, **({"spec": settings.task} if settings.task else {}))
+
+
+def is_table(name: str) -> bool:
+    """Whether `name` is a file whose columns were not read yet: none of this library's formats, no
+    dataset's name. Raises `DataError` where there is no such file."""
+    path = Path(name).expanduser()
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        return False
+    require_file(path)
+    return suffix != MAPPED and not (suffix == ".npz" and is_compact(read_npz(path)))

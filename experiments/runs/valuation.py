@@ -1,5 +1,6 @@
 """The valuation of a run's policy on logged episodes, kept in its folder for the report."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 from algorithms.evaluation.valuation import Valuation, ValuationConfig, value_policy
 from algorithms.evaluation.verdict import Verdict, verdict
 from experiments.runs import folders, selection
-from experiments.runs.sources import facts, load_data, require_same
+from experiments.runs.sources import facts, is_table, load_data, require_same
 from experiments.runs.training import TrainingRun
+from experiments.settings import RunSettings
 from mbrl import data
+from mbrl.data.shared_encoding import read_as
 from mbrl.data.split import hold_out
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from mbrl.training import Metrics
 from mbrl.types import Dataset
 
@@ -22,10 +25,10 @@ FILE = "valuation.json"
 def episodes_for(run: TrainingRun, name: str | None) -> tuple[Dataset, str]:
     """The episodes to value a run's policy on, and a sentence about them: those of `name`, else
     those that the run held out, else, for want of others, those it learned from. Raises
-    `CheckpointError` where the run's own data have changed."""
+    `CheckpointError` where the run's own data have changed, and as `_others` does."""
     settings = run.settings
     if name is not None:
-        return data.load(name), f"episodes of {name}"
+        return _others(settings, name), f"episodes of {name}"
     if settings.online:
         raise ConfigError(
             f"{run.folder} learned in the task {settings.data}; name logged episodes with --data"
@@ -40,6 +43,66 @@ def episodes_for(run: TrainingRun, name: str | None) -> tuple[Dataset, str]:
         "the episodes that the run learned from, which flatter its policy; train with --holdout "
         "0.2 to value it on others"
     )
+
+
+def _others(settings: RunSettings, name: str) -> Dataset:
+    """The episodes of `name`, a table being read as the log of the run was. Raises `DataError` for
+    a table with rows that the run's log has no place for, and `ConfigError` for other units."""
+    if not is_table(name):
+        dataset = data.load(name)
+        if dataset.provenance.log is not None:
+            _compare_logs(_log_of(settings, name), dataset.provenance.log, name)
+        return dataset
+    known = _log_of(settings, name)
+    if not known:
+        return data.load(name)
+    log = read_as(Path(name).expanduser(), known)
+    if log.unfit:
+        new = [f"{column}: {', '.join(labels)}" for column, labels in log.new_labels.items()]
+        raise DataError(
+            f"{log.unfit} rows of {name} have labels that the log of the run did not have, or miss "
+            f"values that it never missed ({'; '.join(new) or 'missing values'}); leave the "
+            "episodes of these rows out"
+        )
+    return log.dataset
+
+
+def _log_of(settings: RunSettings, name: str) -> dict[str, Any]:
+    """How the log of the run was read; empty where it learned from none."""
+    try:
+        return {} if settings.online else load_data(settings).provenance.log or {}
+    except DataError as problem:
+        warnings.warn(
+            f"whether {name} was read as the data of the run is not known, since those cannot be "
+            f"read: {problem}",
+            stacklevel=2,
+        )
+        return {}
+
+
+def _compare_logs(known: dict[str, Any], new: dict[str, Any], name: str) -> None:
+    """Raise `ConfigError` where two logs have a column in other units, and warn where they put
+    other numbers in the place of missing ones."""
+    before, now = (log.get("units", {}) for log in (known, new))
+    for column in before.keys() & now.keys():
+        if before[column] != now[column]:
+            raise ConfigError(
+                f"{column} is in {now[column]} in {name} and in {before[column]} in the data of "
+                "the run; convert it"
+            )
+    mine, fills = ({e["name"]: e.get("fill") for e in log.get("obs", [])} for log in (known, new))
+    other = [
+        f"{column}: {fill:g}, in the run {mine[column]:g}"
+        for column, fill in fills.items()
+        if fill is not None and mine.get(column) not in (None, fill)
+    ]
+    if other:
+        warnings.warn(
+            f"{name} has other numbers in the place of missing ones than the data of the run "
+            f"({'; '.join(other)}), with which the policy acts; give the log itself, which is read "
+            "as that of the run was: --data LOG.csv",
+            stacklevel=2,
+        )
 
 
 def value_run(

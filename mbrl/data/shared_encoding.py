@@ -20,12 +20,14 @@ from mbrl.types import Dataset, Provenance
 
 @dataclass(frozen=True)
 class SharedLog:
-    """`dataset`: the rows that the earlier encoding fits; `rows`: of the whole table. `new_labels`
+    """`dataset`: the rows that the earlier encoding fits; `rows`: of the whole table, of which it
+    does not fit `unfit`. `new_labels`
     gives by column the share of rows of each label that the earlier log did not have,
     `gone_labels` those that only the earlier one had, `missing` the share of missing cells."""
 
     dataset: Dataset
     rows: int
+    unfit: int = 0
     new_labels: dict[str, dict[str, float]] = field(default_factory=dict)
     gone_labels: dict[str, list[str]] = field(default_factory=dict)
     missing: dict[str, float] = field(default_factory=dict)
@@ -73,7 +75,7 @@ def read_as(path: str | Path, known: dict[str, Any]) -> SharedLog:
     )
     missing = {name: float(tables.is_missing(table[name]).mean()) for name in columns}
     return SharedLog(
-        finish(source), count, {k: v for k, v in new.items() if v},
+        finish(source), count, int(left_out.sum()), {k: v for k, v in new.items() if v},
         {k: v for k, v in gone.items() if v}, missing,
     )  # fmt: skip
 
