@@ -15,6 +15,7 @@ import gymnasium
 
 from mbrl.errors import ConfigError, TaskError, unknown_name
 
+LIMIT = "max_episode_steps"
 ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.\-/]*")
 
 
@@ -187,8 +188,10 @@ def _make(name: str, options: dict[str, Any]) -> Any:
 def _copies(env: Any) -> Maker:
     name, options = origin(env)
     limit = declared_limit(env)
-    if limit is not None:
-        options = options | {"max_episode_steps": limit}
+    spec = env.unwrapped.spec
+    own = None if spec is None else getattr(gymnasium.registry.get(spec.id), LIMIT, None)
+    if limit not in (None, own):  # the id gives its own limit again
+        options = options | {LIMIT: limit}
     try:
         copy.deepcopy(env)
     except Exception:  # an environment may fail in any way: a socket, a window, a simulator

@@ -82,6 +82,10 @@ def test_sources_of_one_environment() -> None:
     registered = make(gymnasium.make("CliffWalking-v1", max_episode_steps=9))
     assert registered.spec.task == "CliffWalking-v1" and registered.spec.max_episode_steps == 9
     assert make_for(registered.spec).spec == registered.spec
+    plain = make(gymnasium.make("Pendulum-v1")).spec  # with the limit that the id has
+    assert plain.task_options == {} and plain.max_episode_steps == 200
+    assert make_for(plain).spec == make("Pendulum-v1").spec
+    assert make(gymnasium.make("Acrobot-v1")).spec == GymTask("Acrobot-v1").spec
     wrapped = gymnasium.wrappers.RescaleObservation(gymnasium.make("MountainCar-v0"), 0, 1)
     assert make(wrapped).spec.task == "MountainCar-v0 in RescaleObservation"
     assert make(f"{MODULE}:Rover,max_episode_steps=12").spec.max_episode_steps == 12
