@@ -53,10 +53,7 @@ class Subnetwork(Settings):
 
 def ends(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The trained weights of a run before its first update, and as they are."""
-    now, first = (
-        language_run.load(folder),
-        language_run.new_learner(*language_run.read_settings(folder)),
-    )
+    now, first = language_run.load(folder), language_run.first_learner(folder)
     after, before = (
         {k: p.detach().cpu() for k, p in agent.model.named_parameters() if p.requires_grad}
         for agent in (now, first)

@@ -22,7 +22,7 @@ from algorithms.language.sampling.async_collector import (
 )
 from algorithms.language.sampling.workers import KINDS, Inline
 from algorithms.language.tasks import parts_of, text_task
-from experiments.runs import folders
+from experiments.runs import folders, language_start
 from experiments.runs.job import Clock, Job
 from mbrl import agent_files, checkpoint
 from mbrl import config as configs
@@ -124,11 +124,24 @@ def start_checkpoint(folder: str) -> Path:
 
 def new_learner(settings: LanguageSettings, config: Any) -> Any:
     """The learner of a run that has not begun."""
+    if settings.start is not None:
+        path = start_checkpoint(settings.start)
+        if LanguageRun(path.parent).described:  # with LoRA, what it has learned is of its base
+            earlier = read_settings(path.parent)
+            language_start.require_same(path.parent, *earlier, first=False)
     cls, _ = LEARNERS[settings.learner]
     agent: Any = cls(config=config, device=settings.device, seed=settings.seed)
     if settings.start is not None:
-        agent.begin_with(start_checkpoint(settings.start))
+        agent.begin_with(path)
     return agent
+
+
+def first_learner(folder: Path) -> Any:
+    """The learner of the run in `folder` before its first step. Raises `CheckpointError` where what
+    its model was read from has changed since."""
+    settings, config = read_settings(folder)
+    language_start.require_same(folder, settings, config)
+    return new_learner(settings, config)
 
 
 def read_settings(folder: Path) -> tuple[LanguageSettings, Any]:
@@ -139,11 +152,18 @@ def read_settings(folder: Path) -> tuple[LanguageSettings, Any]:
 
 
 def load(folder: Path) -> Any:
-    """The learner of the run in `folder`, from its checkpoint."""
-    settings, _ = read_settings(folder)
-    path = folder / "checkpoint.pt"
+    """The learner of the run in `folder`, from its checkpoint. Raises `CheckpointError` where the
+    model's folder, on which it also depends, has changed since the run began."""
+    return _restored(folder)[0]
+
+
+def _restored(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """`load`, and the content of the checkpoint."""
+    settings, config = read_settings(folder)
+    language_start.require_same(folder, settings, config, first=False)
+    content = checkpoint.load(folder / "checkpoint.pt")
     cls: Any = LEARNERS[settings.learner][0]
-    return agent_files.restore(cls, checkpoint.load(path), settings.device)
+    return agent_files.restore(cls, content, settings.device), content
 
 
 class LanguageRun(Job):
@@ -155,14 +175,14 @@ class LanguageRun(Job):
         settings, config = read_settings(self.folder)
         torch.set_num_threads(settings.threads)
         set_matmul_precision(settings.matmul_precision)
-        path, content = self.folder / "checkpoint.pt", {}
-        if path.exists():
-            content = checkpoint.load(path)
-            cls: Any = LEARNERS[settings.learner][0]
-            agent = agent_files.restore(cls, content, settings.device)
+        facts: dict[str, Any] = {}
+        content: dict[str, Any] = {}
+        if (self.folder / "checkpoint.pt").exists():
+            agent, content = _restored(self.folder)
         else:
-            agent = new_learner(settings, config)
-        facts = {
+            agent = first_learner(self.folder)
+            facts = {language_start.KEY: language_start.describe(settings, config)}
+        facts |= {
             "algorithm": {"name": settings.learner, "version": agent.version},
             "data": {"task": config.task},
             "spec": agent.spec.to_dict(),
@@ -240,12 +260,12 @@ def rounds(agent: Any, settings: LanguageSettings, record: Path) -> AsyncCollect
 def replay(folder: Path) -> bool:
     """Repeat a run with workers from its schedule up to the step of its checkpoint; whether the
     model is the same, bit for bit."""
-    settings, config = read_settings(folder)
+    settings, _ = read_settings(folder)
     path = folder / "schedule.jsonl"
     if not path.exists():
         raise CheckpointError(f"{folder} has no schedule.jsonl; runs with workers write one")
     torch.set_num_threads(settings.threads)
-    known, agent = load(folder), new_learner(settings, config)
+    known, agent = load(folder), first_learner(folder)
     inline = Inline(worker_config(agent, settings.budget, settings.threads))
     source = ReplayCollector(
         agent, inline, path, redundancy=settings.redundancy, drop_late=settings.drop_late
