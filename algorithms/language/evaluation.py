@@ -21,15 +21,15 @@ SEED = 20_000_033  # by which held-out problems are drawn
 
 @dataclass(frozen=True)
 class Score:
-    """Of problems of one difficulty: the share of solved answers (`accuracy`, its standard error
-    over problems), of problems that one of k answers solves (`passes[k]`), of those that the
-    commonest of k answers solves (`agrees[k]`; none where there are several turns), and the mean
-    number of tokens of an answer."""
+    """Of problems of one difficulty: the share of solved answers (`accuracy`; its standard error
+    over different problems, `error`, is None where there is one alone), of problems that one of k
+    answers solves (`passes[k]`), of those that the commonest of k answers solves (`agrees[k]`; none
+    where there are several turns), and the mean number of tokens of an answer."""
 
     level: int
     problems: int
     accuracy: float
-    error: float
+    error: float | None
     passes: dict[int, float]
     agrees: dict[int, float]
     length: float
@@ -137,11 +137,29 @@ def score(level: int, parts: Sequence[Rollouts], samples: int, votes: bool) -> S
         level,
         len(right),
         float(rates.mean()),
-        float(rates.std(ddof=1) / np.sqrt(len(rates))) if len(rates) > 1 else 0.0,
+        standard_error(rates, [p.asked for part in parts for p in part.problems][::samples]),
         {k: float(np.mean([pass_at(k, samples, int(r.sum())) for r in right])) for k in counts},
         agrees,
         float(lengths.mean()),
     )
+
+
+def standard_error(rates: np.ndarray, asked: Sequence[str]) -> float | None:
+    """Of the mean of `rates` [problems], where those of problems that were `asked` more than once
+    (`Problem.asked`) are no new evidence: the clustered one of "Adding Error Bars to Evals", arXiv
+    2411.00640, whose variance is here times G / (G - 1) for G different problems, so that it is
+    the usual one where all differ. None where there is one alone, of which nobody can say."""
+    numbers = {text: i for i, text in enumerate(dict.fromkeys(asked))}
+    if len(numbers) < 2:
+        return None
+    sums = np.bincount([numbers[text] for text in asked], rates - rates.mean())
+    variance = len(sums) / (len(sums) - 1) * np.square(sums).sum()
+    return float(np.sqrt(variance) / len(rates))
+
+
+def with_error(accuracy: float, error: float | None) -> str:
+    """An accuracy as people read it: "0.330 ± 0.018"."""
+    return f"{accuracy:.3f} ± {'unknown' if error is None else f'{error:.3f}'}"
 
 
 def pass_at(k: int, samples: int, right: int) -> float:

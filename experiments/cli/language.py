@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 from algorithms.language.domains import forgetting
-from algorithms.language.evaluation import Score, answers, score, solved
+from algorithms.language.evaluation import Score, answers, score, solved, with_error
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.models import huggingface, smollm2
 from algorithms.language.policy_gradient import LanguageConfig
@@ -191,7 +191,7 @@ def show(folder: Path) -> None:
     for s in scores:
         note = "" if s.level in trained else " (held out)"
         name = level_name(task, s.level)
-        table.add_row(f"{name}{note}", f"{s.accuracy:.3f} ± {s.error:.3f}", f"{s.length:.1f}")
+        table.add_row(f"{name}{note}", with_error(s.accuracy, s.error), f"{s.length:.1f}")
     Console().print(table)
     if config_stages := getattr(config, "stages", ()):
         Console().print(stage_table(folder, config_stages))
@@ -248,7 +248,7 @@ class Evaluate(Settings):
         for s in scores:
             note = "" if s.level in agent.levels else " (held out)"
             cells = [f"{s.passes[k]:.3f}" for k in counts] + [f"{s.agrees[k]:.3f}" for k in votes]
-            shown = f"{s.accuracy:.3f} ± {s.error:.3f}"
+            shown = with_error(s.accuracy, s.error)
             name = level_name(agent.task, s.level)
             table.add_row(f"{name}{note}", shown, *cells, f"{s.length:.1f}")
         Console().print(table)
@@ -355,7 +355,7 @@ class Rates(Settings):
                 rates = solved(parts, self.samples).mean(1)
                 s = score(level, parts, self.samples, False)
                 mixed = float(((rates > 0) & (rates < 1)).mean())
-                cells = (f"{s.accuracy:.3f} ± {s.error:.3f}", f"{mixed:.2f}", f"{s.length:.1f}")
+                cells = (with_error(s.accuracy, s.error), f"{mixed:.2f}", f"{s.length:.1f}")
                 table.add_row(task.name, str(level), *cells)
         Console().print(table)
         return 0

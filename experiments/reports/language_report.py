@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from algorithms.language.evaluation import with_error
 from experiments.reports import figures
 from experiments.reports.figures import Curve
 from experiments.reports.page_parts import facts, image, losses, single_run, write_page
@@ -36,7 +37,7 @@ def _summary(folder: Path) -> str:
         more = {f"pass@{k}": v for k, v in level["passes"].items() if k != "1"}
         more |= {f"cons@{k}": v for k, v in level["agrees"].items() if k != "1"}
         text = ", ".join(f"{k} {v:.3f}" for k, v in more.items())
-        value = f"{level['accuracy']:.3f} ± {level['error']:.3f}"
+        value = with_error(level["accuracy"], level["error"])
         shown[f"level {level['level']}"] = f"{value}, {text}" if text else value
     return facts(shown)
 

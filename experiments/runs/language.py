@@ -321,7 +321,7 @@ class TextEvaluator:
                     "trained": int(score.level in agent.levels),
                     "problems": score.problems,
                     "accuracy": score.accuracy,
-                    "error": score.error,
+                    "error": "" if score.error is None else score.error,
                     "length": score.length,
                 }
                 | ({"stage": agent.domains.at, "over": int(over)} if agent.domains.stages else {})

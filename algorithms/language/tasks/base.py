@@ -30,12 +30,17 @@ class Problem:
     task: str = ""
 
     @property
-    def held_out(self) -> bool:
-        """Whether the problem is for evaluation: a fixed property of what is asked, in whatever
-        words and at whatever level, so that no seed brings it into training."""
+    def asked(self) -> str:
+        """What is asked, in whatever words and at whatever level: one text for problems that are
+        the same."""
         what = [self.family] if self.family else [self.prompt, self.facts]
-        text = json.dumps(what, sort_keys=True, default=dict)
-        return int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT == 0
+        return json.dumps(what, sort_keys=True, default=dict)
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the problem is for evaluation: a fixed property of what is asked, so that no seed
+        brings it into training."""
+        return int(hashlib.sha256(self.asked.encode()).hexdigest(), 16) % HELD_OUT == 0
 
 
 @dataclass(frozen=True)

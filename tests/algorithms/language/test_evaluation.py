@@ -10,8 +10,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
-from algorithms.language.evaluation import cons_at, evaluate, pass_at, score
+from algorithms.language.evaluation import (
+    cons_at,
+    evaluate,
+    pass_at,
+    score,
+    standard_error,
+    with_error,
+)
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.models.vocabulary import Characters
 from algorithms.language.sampling.conversation import Conversation
@@ -19,7 +27,7 @@ from algorithms.language.sampling.rollouts import grouped, to_rollouts
 from algorithms.language.tasks import TASKS
 from algorithms.language.tasks.base import Problem, Reply
 from mbrl.errors import ConfigError
-from tests.algorithms.language.small import MODEL, Digits, tiny
+from tests.algorithms.language.small import MODEL, Digits, Echo, tiny
 
 
 @pytest.mark.parametrize("right", [0, 1, 3, 6])
@@ -59,6 +67,36 @@ def test_votes_are_for_answers_and_not_for_their_derivations() -> None:
         )  # fmt: skip
     found = grouped(to_rollouts(rows, codec.pad, torch.empty(0)), [0] * len(rows))
     assert score(1, [found], 5, votes=True).agrees == {1: 3 / 5, 2: 3 / 4, 4: 1.0}
+
+
+def test_standard_errors_are_over_different_problems() -> None:
+    rates = np.random.default_rng(0).random(60)
+    names = [f"problem {i}" for i in range(60)]
+    assert standard_error(rates, names) == pytest.approx(stats.sem(rates))
+    # Of clusters of one size: that of the clusters' means; more of the same draws change nothing.
+    means = rates.reshape(6, 10).mean(1)
+    repeated = standard_error(rates, [f"problem {i // 10}" for i in range(60)])
+    assert repeated == pytest.approx(stats.sem(means))
+    assert standard_error(np.tile(rates, 4), 4 * names) == pytest.approx(stats.sem(rates))
+    assert standard_error(rates, 60 * ["one"]) is None
+    assert with_error(0.5, None) == "0.500 ± unknown" and with_error(0.5, 0.1) == "0.500 ± 0.100"
+
+
+def test_repeated_problems_of_an_evaluation_are_one() -> None:
+    """Four are asked, and two of them always solved: the error is that of two in four, not of half
+    of 64. Facts that differ make problems of one prompt different."""
+
+    class Halves(Echo):
+        def reply(self, problem: Problem, turns: Sequence[str]) -> Reply:
+            return Reply(success=problem.prompt in "01")
+
+    options = {"problems": 64, "samples": 2, "rows_at_once": 32, "turn_tokens": 1}
+    found = evaluate(tiny(), Characters(), Halves(), (4,), **options)[0]
+    assert found.accuracy == pytest.approx(0.5, abs=0.2)
+    assert found.error == pytest.approx(stats.sem([0, 0, 1, 1]), rel=0.2)
+    assert evaluate(tiny(), Characters(), Halves(), (4,), problems=1)[0].error is None
+    same = [Problem("a", 1, {"x": 1}), Problem("a", 2, {"x": 1}), Problem("a", 1, {"x": 2})]
+    assert same[0].asked == same[1].asked != same[2].asked
 
 
 def test_scores_are_those_of_the_texts_and_change_nothing() -> None:
