@@ -313,7 +313,9 @@ class Converse(Settings):
         ]
         generator = torch.Generator(device=agent.device).manual_seed(self.seed)
         sampling = Sampling(self.temperature)
-        r = roll_out(agent.model, agent.codec, agent.task, problems, sampling, generator)
+        limit = agent.config.turn_tokens
+        parts = (agent.model, agent.codec, agent.task, problems, sampling, generator)
+        r = roll_out(*parts, turn_tokens=limit)
         for problem, turns, replies in zip(r.problems, r.turns, r.replies, strict=True):
             print(f"task   {problem.prompt!r}")
             for turn, reply in zip(turns, replies, strict=True):

@@ -25,7 +25,8 @@ stopped goes on. For example, SCoRe with two attempts:
   python -m experiments language sequence score_first_stage:100 score:200 --task kernels --horizon 2
 
 writes to runs/language/kernels/score_first_stage-score/seed-0/1-score_first_stage and so on, and
-prints what attempts earn after each stage."""
+prints what first and second attempts earn after each stage, over the same conversations: one that
+is over after its first attempt counts with that."""
 
 
 def main(arguments: list[str], run: Callable[[list[str]], int]) -> int:
@@ -80,19 +81,17 @@ def value_of(options: list[str], name: str) -> str | None:
 
 
 def attempts(parts: list[Rollouts]) -> list[float]:
-    """The mean reward of first, second, ... turns, over the conversations that have them."""
-    sums: dict[int, list[float]] = {}
-    for part in parts:
-        for replies in part.replies:
-            for k, reply in enumerate(replies):
-                sums.setdefault(k, []).append(reply.reward)
-    return [sum(own) / len(own) for _, own in sorted(sums.items())]
+    """The mean reward of first, second, ... turns over all conversations; one that was over before
+    counts with its last, as it needed no further one."""
+    rewards = [[reply.reward for reply in replies] for part in parts for replies in part.replies]
+    most = max(map(len, rewards))
+    return [sum(own[min(k, len(own) - 1)] for own in rewards) / len(rewards) for k in range(most)]
 
 
 @torch.no_grad()
 def show_attempts(folder: Path) -> None:
     """Print what the turns of new problems earn, where the task has several."""
-    settings, _ = language_run.read_settings(folder)
+    settings, config = language_run.read_settings(folder)
     agent = language_run.load(folder)
     if agent.task.max_turns == 1:
         return
@@ -101,8 +100,10 @@ def show_attempts(folder: Path) -> None:
         counts: dict[str, Any] = {
             "problems": settings.final_problems,
             "samples": settings.final_samples,
+            "turn_tokens": config.turn_tokens,
         }
         parts = answers(agent.model, agent.codec, agent.task, level, seed=SEED, **counts)
-        first, second, *_ = [*attempts(parts), float("nan")]
+        first, *later = attempts(parts)
+        second = later[0] if later else first  # all were over
         table.add_row(str(level), f"{first:.4f}", f"{second:.4f}", f"{second - first:+.4f}")
     Console().print(table)

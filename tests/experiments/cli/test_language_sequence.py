@@ -1,19 +1,22 @@
 """The verbs `language sequence`, `fit-value` and `evaluate --votes`."""
 
+import ast
 import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from algorithms.language.policy_gradient import LanguageConfig
 from experiments.__main__ import main
 from experiments.cli import language, language_sequence
 from experiments.cli.language import run_main
 from experiments.cli.language_sequence import attempts, value_of, without
 from experiments.runs import folders
+from experiments.runs import language as language_run
 from mbrl import checkpoint
 from mbrl.errors import ConfigError
-from tests.experiments.cli.test_language import SMALL
+from tests.experiments.cli.test_language import MODEL, SMALL, settings
 
 FEW = [*SMALL, "--prompts=2", "--group=2", "--turn-tokens=3", "--no-tensorboard", "--eval-every=0"]
 
@@ -67,7 +70,35 @@ def test_mean_rewards_of_attempts() -> None:
     class Part:
         replies = ((Reply(1.0), Reply(0.0)), (Reply(0.5),), (Reply(0.0), Reply(0.5)))
 
-    assert attempts([Part()]) == [0.5, 0.25]  # type: ignore[list-item]
+    # The second conversation is over after its first turn, and keeps what that earned.
+    assert attempts([Part()]) == [0.5, pytest.approx((0 + 0.5 + 0.5) / 3)]  # type: ignore[list-item]
+    Part.replies = ((Reply(0.25),), (Reply(0.75),))
+    assert attempts([Part()]) == [0.5]  # type: ignore[list-item]
+
+
+def test_turns_are_as_long_as_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the table of attempts and in conversations; the task would give them four characters."""
+    config = LanguageConfig(
+        task="kernels", recipe="nsr", prompts=2, group=2, turn_tokens=1, model=MODEL
+    )
+    chosen = settings("policy_gradient", steps=1, eval_every=0)
+    language_run.start(chosen, config, tmp_path, quiet=True)
+    seen = []
+    monkeypatch.setattr(
+        language_sequence, "attempts", lambda parts: [0.0 * len(seen), seen.append(parts) or 0.0]
+    )
+    language_sequence.show_attempts(tmp_path)
+    turns = [turn for parts in seen for part in parts for row in part.turns for turn in row]
+    assert len(turns) > 20 and max(map(len, turns)) == 1
+    capsys.readouterr()
+    assert main(["language", "converse", str(tmp_path), "--count=4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    said = [
+        ast.literal_eval(x.removeprefix("model").strip()) for x in lines if x.startswith("model ")
+    ]
+    assert len(said) > 10 and max(map(len, said)) == 1
 
 
 def test_a_value_model_is_written_and_used(
