@@ -93,6 +93,21 @@ def run_main(arguments: list[str]) -> int:
         print("usage: python -m experiments language run RECIPE [options]")
         print(f"\nRECIPE  {', '.join(RECIPES)}\n\n... run RECIPE --help lists the options.")
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    settings, config, out = run_settings(arguments)
+    if settings.workers:
+        check_plain(config, "workers", "leave workers at 0")  # before a warm start is trained
+    folder = out or run_folder(config.task, config.recipe, settings.seed)
+    if settings.start is None and config.model.path is None:
+        settings = dataclasses.replace(settings, start=str(warm_start(settings, config)))
+    language_run.start(settings, config, folder)
+    show(folder)
+    return 0
+
+
+def run_settings(
+    arguments: list[str],
+) -> tuple[LanguageSettings, LanguageConfig, Path | None]:
+    """What `run` with these arguments, a recipe and options, is set to: settings, config, --out."""
     name, *options = arguments
     find_recipe(name)
     if any(option.split("=")[0] == "--recipe" for option in options):
@@ -103,15 +118,16 @@ def run_main(arguments: list[str]) -> int:
     with contextlib.suppress(ConfigError):
         first = dataclasses.replace(first, recipe=name)
     command = parse_run(ROUNDS, first, name, f"run {name}", options)
-    settings, config = command.settings, dataclasses.replace(command.config, recipe=name)
-    if settings.workers:
-        check_plain(config, "workers", "leave workers at 0")  # before a warm start is trained
-    folder = command.out or run_folder(config.task, name, settings.seed)
+    return command.settings, dataclasses.replace(command.config, recipe=name), command.out
+
+
+def stage_settings(arguments: list[str]) -> tuple[LanguageSettings, LanguageConfig]:
+    """The settings and config that `run` with these arguments gives its run."""
+    settings, config, _ = run_settings(arguments)
     if settings.start is None and config.model.path is None:
-        settings = dataclasses.replace(settings, start=str(warm_start(settings, config)))
-    language_run.start(settings, config, folder)
-    show(folder)
-    return 0
+        start = str(warm_folder(config.task, settings.seed))
+        settings = dataclasses.replace(settings, start=start)
+    return settings, config
 
 
 def parse_run(
@@ -381,7 +397,7 @@ COMMANDS: dict[str, Any] = {  # functions of arguments, and classes for tyro
     "list": List,
     "warm-start": warm_start_main,
     "run": run_main,
-    "sequence": lambda arguments: language_sequence.main(arguments, run_main),
+    "sequence": lambda arguments: language_sequence.main(arguments, run_main, stage_settings),
     "fit-value": FitValue,
     "evaluate": Evaluate,
     "replay": Replay,

@@ -12,6 +12,8 @@ from algorithms.language.evaluation import SEED, answers
 from algorithms.language.sampling.rollouts import Rollouts
 from experiments.reports.grid import grid
 from experiments.runs import language as language_run
+from experiments.runs import language_start
+from mbrl import config as configs
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe as find_recipe
 
@@ -20,7 +22,7 @@ USAGE = """usage: python -m experiments language sequence RECIPE:ROUNDS RECIPE:R
 
 Trains by each recipe for its rounds, from the model of the one before; options are those of
 `run RECIPE`, but for --steps and --recipe. Stages that are done are left as they are, one that was
-stopped goes on. For example, SCoRe with two attempts:
+stopped goes on; with other options than theirs it is refused. For example, SCoRe with two attempts:
 
   python -m experiments language sequence score_first_stage:100 score:200 --task kernels --horizon 2
 
@@ -29,8 +31,13 @@ prints what first and second attempts earn after each stage, over the same conve
 is over after its first attempt counts with that."""
 
 
-def main(arguments: list[str], run: Callable[[list[str]], int]) -> int:
-    """The verb with its arguments; `run` is the verb `run`."""
+def main(
+    arguments: list[str],
+    run: Callable[[list[str]], int],
+    settings: Callable[[list[str]], tuple[Any, Any]],
+) -> int:
+    """The verb with its arguments; `run` is the verb `run`, `settings` what it sets. Raises
+    `ConfigError` for folders of stages that had other options."""
     stages = [a for a in arguments if STAGE.fullmatch(a)]
     if not stages or arguments[: len(stages)] != stages:
         print(USAGE)
@@ -45,16 +52,45 @@ def main(arguments: list[str], run: Callable[[list[str]], int]) -> int:
     task = value_of(options, "--task") or "addition"
     seed = value_of(options, "--seed") or "0"
     base = Path(out or Path("runs") / "language" / task / "-".join(named) / f"seed-{seed}")
+    todo = []
     for number, (name, stage) in enumerate(zip(named, stages, strict=True), start=1):
         folder, rounds = base / f"{number}-{name}", stage.split(":")[1]
+        begin = [] if start is None else ["--start", str(start)]
+        todo.append((folder, [name, *options, "--steps", rounds, *begin]))
+        if (folder / "config.json").exists():
+            if number > 1 and not (todo[-2][0] / "config.json").exists():
+                raise ConfigError(
+                    f"{folder} began with the model of {start}, which is not there; remove it, or "
+                    "give another folder with --out"
+                )
+            require_same(folder, *settings(todo[-1][1]))
+        start = str(folder)
+    for folder, given in todo:
         if not (folder / "config.json").exists():
-            begin = [] if start is None else ["--start", str(start)]
-            run([name, *options, "--steps", rounds, *begin, "--out", str(folder)])
+            run([*given, "--out", str(folder)])
         elif not (folder / "result.json").exists():
             language_run.LanguageRun(folder).finish(quiet=False)
         show_attempts(folder)
-        start = str(folder)
     return 0
+
+
+def require_same(folder: Path, settings: Any, config: Any) -> None:
+    """Raise `ConfigError` where the run in `folder` has other settings or another config, and
+    `CheckpointError` where the model that it began with has changed."""
+    known, now = (
+        configs.flatten(configs.to_dict(own) | configs.to_dict(other))
+        for own, other in (language_run.read_settings(folder), (settings, config))
+    )
+    for values in (known, now):
+        values["start"] = values["start"] and str(Path(values["start"]).resolve())
+    if apart := [name for name in now if now[name] != known[name]]:
+        options = (f"--{n.replace('_', '-')} {known[n]}, not {now[n]}" for n in apart)
+        changed = " and ".join(options)
+        raise ConfigError(
+            f"{folder} is a stage with {changed}; give the options that it had, another folder "
+            "with --out, or remove it and those after it"
+        )
+    language_start.require_same(folder, settings, config)
 
 
 def without(options: list[str], name: str) -> tuple[list[str], str | None]:

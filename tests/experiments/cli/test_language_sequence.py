@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from algorithms.language.policy_gradient import LanguageConfig
 from experiments.__main__ import main
 from experiments.cli import language, language_sequence
-from experiments.cli.language import run_main
+from experiments.cli.language import run_main, stage_settings
 from experiments.cli.language_sequence import attempts, value_of, without
 from experiments.runs import folders
 from experiments.runs import language as language_run
@@ -47,12 +48,23 @@ def test_each_recipe_goes_on_from_the_one_before(
     assert main([*verb, "--horizon=2", *FEW]) == 0
     assert (second / "result.json").exists()
     assert checkpoint.load(first / "checkpoint.pt")["step"] == before
+    other = ["--horizon=1", "--seed", "0", "--learning-rate=0.1", *FEW]
+    assert main([*verb, *other]) == 2
+    assert (
+        f"{first.relative_to(here)} is a stage with --learning-rate 0.0003, not 0.1 and --horizon "
+        "[2], not [1]; give the options that it had" in capsys.readouterr().err
+    )
+    assert main([*verb, "--horizon=2", "--start=elsewhere", *FEW]) == 2
+    assert "warm-start/seed-0, not" in capsys.readouterr().err
+    shutil.rmtree(first)
+    assert main([*verb, "--horizon=2", *FEW]) == 2
+    assert f"{first.relative_to(here)}, which is not there" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--steps is given by the stages"):
-        language_sequence.main(["grpo:2", "--steps", "3"], run_main)
+        language_sequence.main(["grpo:2", "--steps", "3"], run_main, stage_settings)
     with pytest.raises(ConfigError, match="unknown recipe"):
-        language_sequence.main(["grppo:2"], run_main)
-    assert language_sequence.main([], run_main) == 2
-    assert language_sequence.main(["--help"], run_main) == 0
+        language_sequence.main(["grppo:2"], run_main, stage_settings)
+    assert language_sequence.main([], run_main, stage_settings) == 2
+    assert language_sequence.main(["--help"], run_main, stage_settings) == 0
 
 
 def test_options_are_read_in_both_forms() -> None:
