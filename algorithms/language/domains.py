@@ -104,6 +104,20 @@ def by_part(task: TextTask, levels: Sequence[int]) -> list[list[int]]:
     return [[x for x in levels if x // APART == k] for k in range(len(parts_of(task)))]
 
 
+def trained_levels(config: Any, task: TextTask) -> tuple[int, ...]:
+    """The levels that a run with this config trains on: those of its stages where a part has any,
+    else those of the run, which a part without a stage is judged by."""
+    usual: tuple[int, ...] = config.levels or task.trained
+    stages = [stage(text, task, 1) for text in getattr(config, "stages", ())]
+    if not any(s.levels for s in stages):
+        return usual
+    parts = by_part(task, usual)
+    known = {x for k, own in enumerate(parts) if k not in {s.part for s in stages} for x in own}
+    for s in stages:
+        known |= {APART * s.part + x for x in s.levels} or set(parts[s.part])
+    return tuple(x for x in task.levels if x in known)
+
+
 class Domains:
     """Of which part and level a problem is.
 
@@ -180,11 +194,11 @@ class Domains:
         self.at, self.since = state["stage"], state["since"]
 
 
-def domains_of(config: Any, task: TextTask, levels: Sequence[int]) -> Domains:
+def domains_of(config: Any, task: TextTask) -> Domains:
     """As the settings of a policy gradient say."""
     return Domains(
         task,
-        levels,
+        config.levels or task.trained,
         config.shares,
         learned=config.shares_of == "learned",
         stages=[stage(text, task, config.stage_tokens) for text in config.stages],

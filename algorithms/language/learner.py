@@ -135,8 +135,8 @@ class LanguageLearner(ABC):
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The difficulties that are trained on."""
-        return self.config.levels or self.task.trained
+        """The difficulties that are trained on, whether or not their stage has been."""
+        return domains.trained_levels(self.config, self.task)
 
     def problem(self, number: int) -> Problem:
         """Problem `number` of those to train on, none of which is held out for evaluation. With

@@ -54,7 +54,7 @@ class LanguagePolicyGradient(LanguageLearner):
     ) -> None:
         super().__init__(spec, config, device=device, seed=seed)
         self.task = with_rewards(self.task, self.config.rewards, self.config.reward_retries)
-        self.domains = domains_of(self.config, self.task, self.levels)
+        self.domains = domains_of(self.config, self.task)
         self.recipe: Recipe = schedule.fitted(recipe(self.config.recipe), self.config)
         self.trainer: Trainer[Rollouts] = Trainer(
             self.recipe,

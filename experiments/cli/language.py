@@ -11,7 +11,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from algorithms.language.domains import forgetting
+from algorithms.language.domains import forgetting, trained_levels
 from algorithms.language.evaluation import Score, answers, score, solved, with_error
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.models import huggingface, smollm2
@@ -202,7 +202,7 @@ def show(folder: Path) -> None:
     scores = [Score(**{**s, "passes": {}, "agrees": {}}) for s in result["levels"]]
     settings, config = language_run.read_settings(folder)
     task = text_task(config.task)
-    trained = config.levels or task.trained
+    trained = trained_levels(config, task)
     table = grid("level", "accuracy", "tokens", title=f"{config.task} after {result['step']} steps")
     for s in scores:
         note = "" if s.level in trained else " (held out)"

@@ -9,7 +9,7 @@ import tyro
 from torch import Tensor
 
 from algorithms.language import schedule
-from algorithms.language.domains import by_part
+from algorithms.language.domains import by_part, trained_levels
 from algorithms.language.evaluation import Score, evaluate
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.learner import LanguageLearner
@@ -376,7 +376,7 @@ def after_stages(folder: Path) -> Tensor:
     `folder`, the last row after the whole run: that of its final problems."""
     _, config = read_settings(folder)
     task = text_task(config.task)
-    levels = by_part(task, config.levels or task.trained)
+    levels = by_part(task, trained_levels(config, task))
     rows = MetricsFile(folder / "evaluations.csv").rows()
     ends: dict[str, dict[int, float]] = {}
     for r in rows:
@@ -384,4 +384,5 @@ def after_stages(folder: Path) -> Tensor:
             ends.setdefault(r["stage"], {})[int(r["level"])] = float(r["accuracy"])
     matrix = [[sum(own[x] for x in part) / len(part) for part in levels] for own in ends.values()]
     result = folders.read_json(folder / "result.json")
-    return torch.tensor([*matrix, list(result["parts"].values())], dtype=torch.float64)
+    last = result.get("parts", {config.task: result["accuracy"]})  # stages may be of one task
+    return torch.tensor([*matrix, list(last.values())], dtype=torch.float64)

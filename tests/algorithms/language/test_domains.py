@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from algorithms.language.domains import Domains, Stage, forgetting, learned_groups, stage
+from algorithms.language.domains import (
+    Domains,
+    Stage,
+    forgetting,
+    learned_groups,
+    stage,
+    trained_levels,
+)
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.tasks import text_task
@@ -98,6 +105,28 @@ def test_a_stage_as_it_is_written() -> None:
     ):
         with pytest.raises(ConfigError, match=reason):
             stage(wrong, TASK, 7)
+
+
+@pytest.mark.parametrize(
+    ("stages", "levels"),
+    [
+        ((), (1, 4, 1001)),
+        (("addition", "chain"), (1, 4, 1001)),
+        (("addition:levels=2", "chain:levels=3/1"), (2, 1001, 1003)),
+        (("addition:levels=2", "addition"), (1, 2, 4, 1001)),  # a part without a stage as it was
+        (("chain:levels=2", "addition:tokens=9", "chain:levels=5"), (1, 4, 1002, 1005)),
+    ],
+)
+def test_levels_of_all_stages_are_trained_on(stages: tuple[str, ...], levels: Any) -> None:
+    config = LanguageConfig(
+        task="addition+chain", levels=(1, 4, 1001), stages=stages, model=MODEL, prompts=2
+    )
+    assert trained_levels(config, text_task(config.task)) == levels
+    agent = LanguagePolicyGradient(config=config)
+    assert agent.levels == levels and agent.domains.levels == [[1, 4], [1001]]
+    assert trained_levels(
+        ImitationConfig(task="addition", levels=(3, 1)), text_task("addition")
+    ) == (3, 1)
 
 
 def staged(**settings: Any) -> LanguagePolicyGradient:

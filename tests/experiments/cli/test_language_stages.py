@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from algorithms.language.evaluation import Score
 from algorithms.language.imitation import ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from experiments.cli import language
@@ -47,6 +48,23 @@ def test_stages_are_evaluated_at_their_ends_also_after_a_kill(
     language.show(folder)
     shown = capsys.readouterr().out
     assert "forgotten" in shown and "chain 1" in shown and "chain 2 (held out)" in shown
+
+
+def test_levels_that_a_stage_trains_on_are_not_called_held_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stages = ("addition:levels=1", "addition:levels=2")
+    config = LanguageConfig(task="addition", levels=(4,), stages=stages, model=MODEL)
+    language_run.create(settings("policy_gradient"), config, tmp_path)
+    scores = [Score(x, 1, 0.1 * x, None, {}, {}, 1.0) for x in range(1, 7)]
+    agent = LanguagePolicyGradient(config=config)
+    result = language_run.summary(agent, scores) | {"step": 9}
+    assert result["accuracy"] == pytest.approx(0.15)
+    assert result["accuracy_other_levels"] == pytest.approx(0.45)
+    folders.write_json(tmp_path / "result.json", result)
+    language.show(tmp_path)
+    rows = [x.split("│")[1].strip() for x in capsys.readouterr().out.splitlines() if "│" in x][:6]
+    assert rows == ["1", "2", *(f"{x} (held out)" for x in range(3, 7))]
 
 
 def test_one_task_has_neither_parts_nor_stages(tmp_path: Path) -> None:
