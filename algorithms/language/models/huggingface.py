@@ -175,7 +175,7 @@ class TokenizerCodec:
     (`opening` "chat"), lines of their own ("line"), or stand as they are, so that the model goes on
     with them ("bare"); None: "chat" with a chat template, else "line". A turn ends with the token
     of the text `end`; None: with the tokenizer's end of sequence. Raises `ConfigError` where there
-    is no such token or no template."""
+    is no such token or no template, and for tokens beyond the model's `size`."""
 
     def __init__(
         self, tokenizer: Any, size: int, *, opening: Opening | None = None, end: str | None = None
@@ -189,6 +189,13 @@ class TokenizerCodec:
         self.form: Opening = opening or ("chat" if template else "line")
         self.end = self._end(end)
         self.pad: int = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        token, last = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
+        if last >= size:
+            raise ConfigError(
+                f"the tokenizer has the token {token!r} with number {last} and the model rows for "
+                f"{size} tokens, 0 to {size - 1}; take the tokenizer of that model, or enlarge it "
+                "by resize_token_embeddings and save it again"
+            )
 
     def _end(self, text: str | None) -> int:
         if text is not None:

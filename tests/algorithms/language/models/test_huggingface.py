@@ -299,6 +299,9 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has its own sizes"):
         ModelConfig(str(tmp_path), transformer=TransformerConfig(width=32))
     words = tokenizer(False)
+    huggingface.TokenizerCodec(words, 68)
+    with pytest.raises(ConfigError, match="number 67 and the model rows for 67 tokens, 0 to 66"):
+        huggingface.TokenizerCodec(words, 67)
     words.eos_token = None
     with pytest.raises(ConfigError, match="no end-of-sequence token"):
         huggingface.TokenizerCodec(words, 5)
