@@ -322,7 +322,8 @@ class Converse(Settings):
 
     def main(self) -> int:
         agent = language_run.load(self.folder)
-        level = agent.levels[-1] if self.level is None else self.level
+        hardest = max(agent.levels, key=agent.task.levels.index)
+        level = hardest if self.level is None else self.level
         problems = [
             agent.task.problem(level, random.Random(f"say {self.seed} {i}"))
             for i in range(self.count)

@@ -91,10 +91,10 @@ def test_mean_rewards_of_attempts() -> None:
 def test_turns_are_as_long_as_those_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the table of attempts and in conversations; the task would give them four characters."""
-    config = LanguageConfig(
-        task="kernels", recipe="nsr", prompts=2, group=2, turn_tokens=1, model=MODEL
-    )
+    """In the table of attempts and in conversations; the task would give them four characters.
+    Conversations are of the hardest level."""
+    sizes = {"prompts": 2, "group": 2, "turn_tokens": 1, "model": MODEL}
+    config = LanguageConfig(task="kernels", recipe="nsr", levels=(8, 7), **sizes)
     chosen = settings("policy_gradient", steps=1, eval_every=0)
     language_run.start(chosen, config, tmp_path, quiet=True)
     seen = []
@@ -111,6 +111,8 @@ def test_turns_are_as_long_as_those_of_the_run(
         ast.literal_eval(x.removeprefix("model").strip()) for x in lines if x.startswith("model ")
     ]
     assert len(said) > 10 and max(map(len, said)) == 1
+    asked = [x for x in lines if x.startswith("task ") and "x in" in x]
+    assert len(asked) == 4 and all(int(x.split("'")[1].split("x")[0]) >= 128 for x in asked)
 
 
 def test_a_value_model_is_written_and_used(
