@@ -219,9 +219,10 @@ class TokenizerCodec:
             return self._encode(self._chat([("user", prompt)], True))
         text = prompt + "\n" if self.form == "line" else prompt
         ids: list[int] = self.tokenizer.encode(text)
-        if self.form == "bare":  # only what the tokenizer puts at an end does not belong there
-            return ids[:-1] if ids[-1] == self.tokenizer.eos_token_id else ids
-        return [t for i, t in enumerate(ids) if i == 0 or t != self.end]
+        # Only what the tokenizer puts at an end does not belong there; a prompt's lines do, also
+        # where a turn ends with the token of a new line.
+        own = self._encode(text)[-1:] == ids[-1:]
+        return ids if own or ids[-1] != self.tokenizer.eos_token_id else ids[:-1]
 
     def between(self, observation: str) -> list[int]:
         if self.form != "chat":

@@ -287,6 +287,20 @@ def test_a_prompt_may_stand_bare_and_a_turn_end_with_any_token() -> None:
         huggingface.TokenizerCodec(tokenizer(False), len(words), opening="chat")
 
 
+@pytest.mark.parametrize("end", [None, "\n", "$$"])
+def test_a_prompt_keeps_its_lines_whatever_ends_a_turn(end: str | None) -> None:
+    """Without the token that the tokenizer puts behind all texts, its end of sequence."""
+    from tokenizers import processors
+
+    words = tokenizer(False)
+    codec = huggingface.TokenizerCodec(words, len(words), opening="line", end=end)
+    assert words.decode(codec.opening("1+1=2\n0-9")) == "1+1=2\n0-9\n"
+    both = processors.BertProcessing(("$$", 0), ("$$", 0))
+    words.backend_tokenizer.post_processor = both
+    assert words.decode(words.encode("0-9")) == "$$0-9$$"
+    assert words.decode(codec.opening("1+1=2\n0-9")) == "$$1+1=2\n0-9\n"
+
+
 def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds no model \(there is no config\.json\)"):
         learner(tmp_path)
