@@ -192,7 +192,9 @@ def pretrained(config: ValueConfig) -> PolicyValue:
         value, features[:seen], table[own][:, :seen], generator,
         steps=config.steps, context=config.context, lr=config.rate,
     )  # fmt: skip
-    measures = measured(value, features, table, own, seen, config)
+    numbers: dict[str, int] = {}
+    same = torch.tensor([numbers.setdefault(p.prompt, len(numbers)) for p in problems])
+    measures = measured(value, features, table, own, seen, same, config)
     return PolicyValue(config, model, codec, value, centre, scale, measures)
 
 
@@ -203,13 +205,16 @@ def measured(
     table: Tensor,
     own: Tensor,
     seen: int,
+    same: Tensor,
     config: ValueConfig,
 ) -> dict[str, float]:
     """On policies that were kept back, of prompts that were, too, after `context` scores on others:
     mean squared error of the value (`brier`), of the context's mean (`constant`) and, on prompts
     that were not kept back, of the value (`brier_seen`) and of the mean over the policies that were
     learned from (`by_prompt`); how far bins of predictions are from their outcomes (`calibration`);
-    rank correlation over prompts; and the error with a quarter of the context (`brier_less`)."""
+    rank correlation over prompts; and the error with a quarter of the context (`brier_less`).
+    Prompts with one number in `same` [N] are one that was drawn more than once: it is in none of
+    these where it was learned from, or is in the context. NaN where none is left."""
     generator = torch.Generator().manual_seed(config.seed + 1)
     sums: dict[str, list[float]] = {}
     guesses, truths = list[Tensor](), list[Tensor]()
@@ -217,7 +222,8 @@ def measured(
         for _ in range(TRIES):
             mixed = torch.randperm(seen, generator=generator)
             shown, rest = mixed[: config.context], mixed[config.context :]
-            new = torch.arange(seen, len(truth))
+            rest = rest[~torch.isin(same[rest], same[shown])]
+            new = seen + (~torch.isin(same[seen:], same[:seen])).nonzero().flatten()
 
             def guess(known: Tensor, asked: Tensor, truth: Tensor = truth) -> Tensor:
                 answer: Tensor = value(features[known], truth[known], features[asked])
@@ -234,7 +240,7 @@ def measured(
             }
             for name, errors in values.items():
                 sums.setdefault(name, []).append(float(errors.mean()))
-            if truth[new].std() > 0 and guesses[-1].std() > 0:
+            if len(new) > 1 and truth[new].std() > 0 and guesses[-1].std() > 0:
                 sums.setdefault("ranks", []).append(ranks(guesses[-1], truth[new]))
     means = {name: float(np.mean(own)) for name, own in sums.items()}
     return means | {"calibration": calibration(torch.cat(guesses), torch.cat(truths))}
@@ -248,9 +254,10 @@ def ranks(a: Tensor, b: Tensor) -> float:
 
 
 def calibration(guess: Tensor, truth: Tensor) -> float:
-    """The mean over predictions of how far the mean of their bin is from that of its outcomes."""
+    """The mean over predictions of how far the mean of their bin is from that of its outcomes; NaN
+    without one."""
     bins, total = (guess * BINS).long().clamp_max(BINS - 1), 0.0
     for k in bins.unique().tolist():
         inside = bins == k
         total += float((guess[inside].mean() - truth[inside].mean()).abs() * inside.sum())
-    return total / len(guess)
+    return total / len(guess) if len(guess) else float("nan")

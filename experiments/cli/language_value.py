@@ -1,5 +1,6 @@
 """The verb `language fit-value`: a value model of prompts for any policy."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,8 @@ class FitValue(Settings):
         count = self.config.runs * self.config.snapshots
         table = grid("measure", "value", title=f"{count} policies on {self.config.prompts} prompts")
         for name, number in value.measures.items():
-            table.add_row(f"{name}: {SAID[name]}", f"{number:.4f}")
+            shown = "unknown: all were learned from" if math.isnan(number) else f"{number:.4f}"
+            table.add_row(f"{name}: {SAID[name]}", shown)
         Console().print(table)
         print(f"wrote {path}")
         return 0

@@ -1,5 +1,6 @@
 """The pretrained value model: what it is made of, and that it knows policies that it never saw."""
 
+import math
 import random
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from algorithms.language.value_model import (
     ValueConfig,
     calibration,
     embedded,
+    measured,
     policies,
     pretrained,
 )
@@ -98,6 +100,24 @@ def test_it_knows_policies_that_it_never_saw(monkeypatch: pytest.MonkeyPatch) ->
     assert measures["brier_seen"] < measures["by_prompt"]
     assert measures["brier"] < measures["brier_less"]
     assert measures["calibration"] < 0.15
+
+
+def test_a_prompt_that_was_drawn_again_is_not_new() -> None:
+    """Of 16 prompts 12 are learned from; features are their numbers, scores are wrong by those."""
+    same = torch.tensor([*range(8), 0, 1, 2, 3, 2, 8, 9, 9])
+    asked: list[tuple[list[float], list[float]]] = []
+
+    def value(known: torch.Tensor, scores: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        asked.append((known[:, 0].tolist(), new[:, 0].tolist()))
+        return new[:, 0] / 10
+
+    table, own = torch.zeros(2, 16), torch.tensor([True, False])
+    measures = measured(value, same.float()[:, None], table, own, 12, same, SMALL)
+    assert measures["brier"] == pytest.approx((0.8**2 + 2 * 0.9**2) / 3)
+    assert all(not set(known) & set(new) for known, new in asked)
+    assert {x for _, new in asked for x in new} == set(range(10))
+    measures = measured(value, torch.zeros(16, 1), table, own, 12, 0 * same, SMALL)
+    assert math.isnan(measures["brier"]) and math.isnan(measures["calibration"])
 
 
 def test_predictions_do_not_depend_on_the_order_of_what_is_known() -> None:
