@@ -126,9 +126,11 @@ def new_learner(settings: LanguageSettings, config: Any) -> Any:
     """The learner of a run that has not begun."""
     if settings.start is not None:
         path = start_checkpoint(settings.start)
-        if LanguageRun(path.parent).described:  # with LoRA, what it has learned is of its base
+        if LanguageRun(path.parent).described:
             earlier = read_settings(path.parent)
-            language_start.require_same(path.parent, *earlier, first=False)
+            # With LoRA, what it has learned is of its base, which is to be this run's.
+            own = (settings, config) if config.model.lora else earlier
+            language_start.require_same(path.parent, *own, first=False)
     cls, _ = LEARNERS[settings.learner]
     agent: Any = cls(config=config, device=settings.device, seed=settings.seed)
     if settings.start is not None:

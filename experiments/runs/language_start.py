@@ -56,8 +56,8 @@ def digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def require_same(folder: Path, settings: Any, config: Any, *, first: bool = True) -> None:
-    """Raise `CheckpointError` where what the run in `folder` began with has changed since (`first`:
-    see `describe`). A run of a release that noted nothing passes."""
+    """Raise `CheckpointError` where what these settings and config name is not what the run in
+    `folder` began with (`first`: see `describe`). A run of a release that noted nothing passes."""
     file = folder / "manifest.json"
     noted = folders.read_json(file).get(KEY) if file.exists() else None
     if not noted:
@@ -70,6 +70,6 @@ def require_same(folder: Path, settings: Any, config: Any, *, first: bool = True
         base = f"the model in {config.model.path} ({files})"
         what = f"the model of --start {settings.start}" if "start" in changed else base
         raise CheckpointError(
-            f"{what} has changed since the run in {folder} began with it, and a result would be of "
-            "another model. Put it back as it was, or begin a new run (`run --out OTHER`)"
+            f"{what} is not what the run in {folder} began with (it has changed, or is another "
+            "one). Put it back as it was, or begin a new run (`run --out OTHER`)"
         )
