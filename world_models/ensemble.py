@@ -101,14 +101,20 @@ class EnsembleDynamics:
         continues an unfinished fit.
 
         `on_progress` is called after each epoch with `model/epoch`, `model/train_loss` and
-        `model/holdout_mse`. Raises `DataError` for fewer than 3 rows, and for numbers that are not
-        finite.
+        `model/holdout_mse`. Raises `DataError` for fewer than 3 rows, for numbers that are not
+        finite, and for rows with a `duration` or a `weight`, of which a fit takes no notice.
         """
         if not isinstance(data, Transitions):
             raise DataError(
                 f"a world model is fitted to Transitions and got a {type(data).__name__}; give "
                 "dataset.transitions"
             )
+        for name in ("duration", "weight"):
+            if getattr(data, name) is not None:
+                raise DataError(
+                    f"the rows have a {name}, and a world model is fitted to all alike, as steps "
+                    f"of one length; leave it out: dataclasses.replace(rows, {name}=None)"
+                )
         data = data.with_known_next()
         for name in ("obs", "action", "reward", "next_obs"):
             if not bool(getattr(data, name).isfinite().all()):

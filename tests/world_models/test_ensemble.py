@@ -271,6 +271,14 @@ def test_clear_errors() -> None:
         model.predict(data.obs, data.action, torch.Generator())
 
 
+@pytest.mark.parametrize("column", ["duration", "weight"])
+def test_rows_that_are_not_alike_are_refused(column: str) -> None:
+    spec, rows = linear_world(50)
+    unlike = replace(rows, **{column: torch.ones(len(rows))})
+    with pytest.raises(DataError, match=f"have a {column}"):
+        EnsembleDynamics(spec, EnsembleConfig(**SMALL)).fit(unlike)
+
+
 def test_tiny_data_and_constant_columns() -> None:
     """Ten rows, one of them constant: no division by zero, no empty holdout."""
     spec, data = linear_world(10)
