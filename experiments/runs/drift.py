@@ -9,7 +9,7 @@ from experiments.runs.training import TrainingRun
 from mbrl import data
 from mbrl.data.drift import Drift, compare
 from mbrl.data.out_of_data import fit_out_of_data
-from mbrl.data.shared_encoding import SharedLog, read_as
+from mbrl.data.shared_encoding import SharedLog, compare_logs, read_as
 from mbrl.errors import CheckpointError, ConfigError, DataError
 from mbrl.types import Dataset
 
@@ -31,10 +31,13 @@ def reference_of(folder: Path) -> Dataset:
 
 def read_new(name: str, reference: Dataset, options: dict[str, Any]) -> Dataset | SharedLog:
     """The data called `name`, or in the file `name`: a table is read as the log of the run was,
-    where that was a log. Raises `ConfigError` for options that would read it in another way."""
+    where that was a log. Raises `ConfigError` for options that would read it in another way, and
+    for columns in other units."""
     known = reference.provenance.log
     if known is None or not is_table(name):
-        return data.load(name, **({"spec": reference.spec} | options))
+        new = data.load(name, **({"spec": reference.spec} | options))
+        compare_logs(known or {}, new.provenance.log or {}, name)
+        return new
     if options:
         raise ConfigError(
             f"{name} is read as the log of the run was; leave out --{', --'.join(options)}"

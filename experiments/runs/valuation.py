@@ -13,7 +13,7 @@ from experiments.runs.sources import facts, is_table, load_data, require_same
 from experiments.runs.training import TrainingRun
 from experiments.settings import RunSettings
 from mbrl import data
-from mbrl.data.shared_encoding import read_as
+from mbrl.data.shared_encoding import compare_logs, read_as
 from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError, DataError
 from mbrl.training import Metrics
@@ -51,7 +51,7 @@ def _others(settings: RunSettings, name: str) -> Dataset:
     if not is_table(name):
         dataset = data.load(name)
         if dataset.provenance.log is not None:
-            _compare_logs(_log_of(settings, name), dataset.provenance.log, name)
+            compare_logs(_log_of(settings, name), dataset.provenance.log, name)
         return dataset
     known = _log_of(settings, name)
     if not known:
@@ -78,31 +78,6 @@ def _log_of(settings: RunSettings, name: str) -> dict[str, Any]:
             stacklevel=2,
         )
         return {}
-
-
-def _compare_logs(known: dict[str, Any], new: dict[str, Any], name: str) -> None:
-    """Raise `ConfigError` where two logs have a column in other units, and warn where they put
-    other numbers in the place of missing ones."""
-    before, now = (log.get("units", {}) for log in (known, new))
-    for column in before.keys() & now.keys():
-        if before[column] != now[column]:
-            raise ConfigError(
-                f"{column} is in {now[column]} in {name} and in {before[column]} in the data of "
-                "the run; convert it"
-            )
-    mine, fills = ({e["name"]: e.get("fill") for e in log.get("obs", [])} for log in (known, new))
-    other = [
-        f"{column}: {fill:g}, in the run {mine[column]:g}"
-        for column, fill in fills.items()
-        if fill is not None and mine.get(column) not in (None, fill)
-    ]
-    if other:
-        warnings.warn(
-            f"{name} has other numbers in the place of missing ones than the data of the run "
-            f"({'; '.join(other)}), with which the policy acts; give the log itself, which is read "
-            "as that of the run was: --data LOG.csv",
-            stacklevel=2,
-        )
 
 
 def value_run(

@@ -1,6 +1,7 @@
 """A log read as an earlier one was, so that the two can be compared: with its entries, labels and
 fill values, and with what does not fit them counted instead of refused."""
 
+import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from mbrl.data.logs import table as tables
 from mbrl.data.logs.schema import LogSchema, expand, listing
 from mbrl.data.logs.table import Table
 from mbrl.data.readers.files import file_hash, read_table
-from mbrl.errors import DataError
+from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Provenance
 
 
@@ -120,3 +121,28 @@ def _options(schema: LogSchema, table: Table, known: dict[str, Any]) -> Options:
     low = [min(a, float(np.nanmin(v))) for a, v in zip(action["low"], spans, strict=True)]
     high = [max(a, float(np.nanmax(v))) for a, v in zip(action["high"], spans, strict=True)]
     return replace(options, action_low=tuple(low), action_high=tuple(high), discrete=False)
+
+
+def compare_logs(known: dict[str, Any], new: dict[str, Any], name: str) -> None:
+    """Raise `ConfigError` where the log called `name` has a column in other units than the `known`
+    one of a run (`Provenance.log` of both), and warn where it has other numbers in the place of
+    missing ones."""
+    before, now = (log.get("units", {}) for log in (known, new))
+    for column in before.keys() & now.keys():
+        if before[column] != now[column]:
+            raise ConfigError(
+                f"{column} is in {now[column]} in {name} and in {before[column]} in the data of "
+                "the run; convert it"
+            )
+    mine, fills = ({e["name"]: e.get("fill") for e in log.get("obs", [])} for log in (known, new))
+    other = [
+        f"{column}: {fill:g}, before {mine[column]:g}"
+        for column, fill in fills.items()
+        if fill is not None and mine.get(column) not in (None, fill)
+    ]
+    if other:
+        warnings.warn(
+            f"{name} has other numbers in the place of missing ones than the data of the run "
+            f"({'; '.join(other)}); give the log itself, which is read as that was: LOG.csv",
+            stacklevel=2,
+        )

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from experiments.__main__ import main
+from experiments.runs import drift
 from experiments.runs.training import TrainingRun
 from experiments.runs.valuation import episodes_for
 from mbrl.data import from_arrays, from_log, save_npz
@@ -99,6 +100,8 @@ def test_other_logs_have_the_units_and_the_fill_of_the_run(
     run = TrainingRun(Path("run"))
     with pytest.raises(ConfigError, match=r"lactate is in mg/dl in .* and in mmol/l in the data"):
         episodes_for(run, "mg.npz")
+    with pytest.raises(ConfigError, match=r"lactate is in mg/dl in mg.npz and in mmol/l in"):
+        drift.drift_of("mg.npz", drift.reference_of(Path("run")), {})
     with pytest.warns(UserWarning, match="other numbers in the place of missing ones"):
         filled = episodes_for(run, "new.npz")[0].transitions
     own, new = (episodes_for(run, name)[0].transitions for name in ("own.npz", "new.csv"))
