@@ -7,6 +7,7 @@ adversary has no weight decay; critics see observations as they are (the authors
 rows of the adversary's rollouts that end start afresh from the data.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -107,7 +108,6 @@ class AdversarialRows(ImaginedRows):
     optimiser and that of cloning are among the learner's."""
 
     model: EnsembleDynamics
-    changes_model = True  # after its fit too
 
     def __init__(
         self,
@@ -238,8 +238,8 @@ class AdversarialRows(ImaginedRows):
 
 
 class RAMBO(Agent[Batch]):
-    """SAC against a model that is trained to be as bad for the policy as the data allow. `model`
-    replaces the learned ensemble by another.
+    """SAC against a model that is trained to be as bad for the policy as the data allow. A copy of
+    `model` replaces the learned ensemble.
 
     Formula:
 
@@ -262,5 +262,5 @@ class RAMBO(Agent[Batch]):
         c = self.config
         learner = SoftActorCritic(self.spec, c.learner, self.device, generator)
         model = dynamics(self.spec, c.model, c.imagination, self.device, self.seed, model)
-        ensemble = require_ensemble(model, "RAMBO")
+        ensemble = copy.deepcopy(require_ensemble(model, "RAMBO"))  # others keep what they gave
         return learner, AdversarialRows(c, learner, ensemble, self.seed, self.generator)

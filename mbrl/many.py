@@ -73,22 +73,14 @@ def fit_many(
 
 
 def require_models_apart(agents: Sequence[Agent[Any]]) -> None:
-    """Raise `ConfigError` where agents share a world model that one of them changes: it is not
-    fitted yet, or the algorithm goes on learning it."""
+    """Raise `ConfigError` where agents share a world model that is not fitted yet."""
     places: dict[int, list[int]] = {}
     for place, agent in enumerate(agents):
         if agent.learned is not None:
             places.setdefault(id(agent.learned), []).append(place)
     for shared in places.values():
-        own = "give each one of its own"
-        if len(shared) < 2:
-            continue
-        if any(getattr(agents[place].source, "changes_model", False) for place in shared):
-            raise ConfigError(
-                f"agents {shared} share a world model and one goes on learning it; {own}"
-            )
-        if not agents[shared[0]].learned.fitted:
+        if len(shared) > 1 and not agents[shared[0]].learned.fitted:
             raise ConfigError(
                 f"agents {shared} share a world model that is not fitted, and each would fit it; "
-                f"fit it before, model.fit(dataset.transitions), or {own}"
+                "fit it before, model.fit(dataset.transitions), or give each one of its own"
             )
