@@ -4,7 +4,7 @@ continued and timed in the same way; the class of a kind does its work."""
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -110,6 +110,29 @@ class Job(ABC):
             folders.write_json(file, known)
         return known
 
+    def require_own(self, content: dict[str, Any]) -> None:
+        """Raise `CheckpointError` where config.json says other settings of the algorithm than the
+        checkpoint's `content`: its numbers would not be those of the folder's settings."""
+        other = differences(self.read()["config"], content["config"])
+        if other:
+            changed = ", ".join(f"{k} from {used} to {now}" for k, (now, used) in other.items())
+            raise CheckpointError(
+                f"config.json of {self.folder} was changed since its checkpoint: {changed}. Put it "
+                "back, or begin a new run (`--out OTHER`)"
+            )
+
+    def require_same(self, facts: dict[str, Any]) -> None:
+        """Raise `CheckpointError` where manifest.json has other data, another seed or another
+        precision than `facts`, those of this session."""
+        began = folders.read_json(self.folder / "manifest.json")
+        for name, what in {"data": "data", "seed": "seed", "matmul_precision": "precision"}.items():
+            known = began.get(name, facts[name])  # runs of earlier versions lack the precision
+            if known != facts[name]:
+                raise CheckpointError(
+                    f"the {what} of {self.folder} has changed: it was {known}, now it is "
+                    f"{facts[name]}"
+                )
+
     def resume(self, *, quiet: bool = False) -> dict[str, Any]:
         """Begin the job, or continue it from its checkpoint; the content of result.json."""
         self.read()
@@ -142,3 +165,16 @@ class Job(ABC):
         """`resume`, unless nothing is left to do."""
         if not self.finished():
             self.resume(quiet=quiet)
+
+
+def differences(now: Mapping[str, Any], used: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What settings that both have are `now` and what was `used`, by name ("model.width"), where
+    these differ. Settings of one alone are those of another release, and do not count."""
+    changed: dict[str, tuple[Any, Any]] = {}
+    for name in used.keys() & now.keys():
+        pair = now[name], used[name]
+        if all(isinstance(value, Mapping) for value in pair):
+            changed |= {f"{name}.{k}": values for k, values in differences(*pair).items()}
+        elif pair[0] != pair[1]:
+            changed[name] = pair
+    return dict(sorted(changed.items()))

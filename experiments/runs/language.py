@@ -181,6 +181,7 @@ class LanguageRun(Job):
         content: dict[str, Any] = {}
         if (self.folder / "checkpoint.pt").exists():
             agent, content = _restored(self.folder)
+            self.require_own(content)
         else:
             agent = first_learner(self.folder)
             facts = {language_start.KEY: language_start.describe(settings, config)}
@@ -193,6 +194,7 @@ class LanguageRun(Job):
             "matmul_precision": settings.matmul_precision,
         }
         self.manifest(facts, settings.device)
+        self.require_same(facts)
         _train(agent, settings, self.folder, content, quiet, clock)
         if settings.save_model and isinstance(agent.model, huggingface.HuggingFace):
             huggingface.save(agent.model, agent.codec, self.folder / "model")

@@ -35,7 +35,7 @@ from mbrl.callbacks import (
 )
 from mbrl.collector import Collector
 from mbrl.data.cards import all_cards, find_tier
-from mbrl.errors import CheckpointError, ConfigError, TaskError
+from mbrl.errors import ConfigError, TaskError
 from mbrl.logged_rules import require_match
 from mbrl.precision import set_matmul_precision
 from mbrl.progress import Progress
@@ -156,18 +156,6 @@ class TrainingRun(Job):
         """The agent's step at the end: behind that of an earlier run, where one goes on."""
         return int(self.read().get("first_step", 0)) + int(self.settings.steps or 0)
 
-    def require_own(self, content: dict[str, Any]) -> None:
-        """Raise `CheckpointError` where config.json says other settings of the algorithm than the
-        checkpoint's `content`: its numbers would not be those of the folder's settings."""
-        written, used = self.read()["config"], content["config"]
-        other = [k for k in used if k in written and written[k] != used[k]]
-        if other:
-            changed = ", ".join(f"{k} from {used[k]} to {written[k]}" for k in other)
-            raise CheckpointError(
-                f"config.json of {self.folder} was changed since its checkpoint: {changed}. Put it "
-                "back, or begin a new run (`run --config FILE --out OTHER`)"
-            )
-
     def size(self) -> int:
         return int(self.settings.steps or 0)
 
@@ -212,14 +200,8 @@ class TrainingRun(Job):
             "threads": settings.threads,
             "matmul_precision": settings.matmul_precision,
         }
-        began = self.manifest(facts, settings.device)
-        for name, what in {"data": "data", "seed": "seed", "matmul_precision": "precision"}.items():
-            known = began.get(name, facts[name])  # runs of earlier versions lack the precision
-            if known != facts[name]:
-                raise CheckpointError(
-                    f"the {what} of {self.folder} has changed: it was {known}, now it is "
-                    f"{facts[name]}"
-                )
+        self.manifest(facts, settings.device)
+        self.require_same(facts)
         last = self.last_step
         return _train(agent, settings, source, self.folder, content, last, quiet, clock)
 
