@@ -1,5 +1,6 @@
 """Votes on answers: how many each question gets, and how good the commonest answer is then."""
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -39,15 +40,46 @@ class Votes:
 
 
 class VotePool:
-    """`samples` answers to each question, by what they mean, in the groups of `answers`."""
+    """`samples` answers to each question, by what they mean, in the groups of `answers`; questions
+    of all levels by turns."""
 
     def __init__(self, parts: Sequence[Rollouts], samples: int) -> None:
         said: list[Hashable] = [answer for part in parts for answer in meanings(part)]
-        self.answers = [said[i : i + samples] for i in range(0, len(said), samples)]
-        self.right: list[list[bool]] = solved(parts, samples).tolist()
+        right: list[list[bool]] = solved(parts, samples).tolist()
+        problems = [p for part in parts for p in part.problems][::samples]
+        before: Counter[int] = Counter()  # questions of a level
+        turns = []
+        for problem in problems:
+            turns.append(before[problem.level])
+            before[problem.level] += 1
+        order = sorted(range(len(problems)), key=turns.__getitem__)
+        self.answers = [said[i * samples : (i + 1) * samples] for i in order]
+        self.right = [right[i] for i in order]
+        self.problems = [problems[i] for i in order]
 
     def __len__(self) -> int:
         return len(self.answers)
+
+    def halves(self) -> tuple[list[int], list[int]]:
+        """Which questions curves are fitted on, and which are voted on. What is asked in one half
+        (`Problem.asked`) is not asked in the other, and each has about half of every level. Raises
+        `ConfigError` where all ask the same."""
+        places: dict[str, list[int]] = {}
+        for i, problem in enumerate(self.problems):
+            places.setdefault(problem.asked, []).append(i)
+        if len(places) < 2:
+            raise ConfigError(
+                f"{len(self)} problems ask {len(places)} different questions, and votes need 2 or "
+                "more, as curves are fitted on others; give more problems, or levels with more"
+            )
+        halves: tuple[list[int], list[int]] = [], []
+        sizes: tuple[Counter[int], Counter[int]] = Counter(), Counter()  # by level
+        for own in places.values():
+            level = self.problems[own[0]].level
+            smaller = min((0, 1), key=lambda at: (sizes[at][level], len(halves[at])))
+            halves[smaller].extend(own)
+            sizes[smaller].update(self.problems[i].level for i in own)
+        return sorted(halves[0]), sorted(halves[1])
 
     def shuffled(self, rng: np.random.Generator) -> list[list[tuple[Hashable, bool]]]:
         """The answers to each question, each with whether it is right, in a random order."""
@@ -59,23 +91,25 @@ class VotePool:
 
 
 def voted(pool: VotePool, allocation: str, budget: int, *, draws: int = 20, seed: int = 0) -> Votes:
-    """The mean of `draws` votes on the second half of the pool's questions, whose answers come in
-    random orders, the same for every allocation; "pets-online" fits its curves on the first half.
-    Raises `ConfigError` for another allocation, a budget beyond the pool, and fewer than two
+    """The mean of `draws` votes on the second of the pool's `halves`, whose answers come in random
+    orders, the same for every allocation; "pets-online" fits its curves on the first one. Raises
+    `ConfigError` for another allocation, a budget beyond the pool, and fewer than two different
     questions."""
     if allocation not in ALLOCATIONS:
         raise unknown_name("allocation of votes", allocation, ALLOCATIONS)
-    half, most = len(pool) // 2, min(map(len, pool.answers), default=0)
-    if half < 1 or not 1 <= budget <= most:
+    (first, second), most = pool.halves(), min(map(len, pool.answers))
+    if not 1 <= budget <= most:
         raise ConfigError(
-            f"budget {budget} of {most} answers to {len(pool)} questions; give two questions or "
-            "more, and a budget from 1 to the number of votes"
+            f"budget {budget} of {most} answers to a question; give one from 1 to the number of "
+            "votes"
         )
     rng = np.random.default_rng(seed)
-    online = fitted(pool, half, budget, most, seed) if allocation == "pets-online" else None
-    used, agrees, accuracy = np.zeros((draws, len(pool) - half)), 0.0, 0.0
+    online = fitted(pool, first, budget, most, seed) if allocation == "pets-online" else None
+    used, agrees, accuracy = np.zeros((draws, len(second))), 0.0, 0.0
+    whole = pool_votes(pool)
     for draw in range(draws):
-        votes = pool.shuffled(rng)[half:]
+        mixed = pool.shuffled(rng)
+        votes = [mixed[i] for i in second]
         if online is not None:
             wanted = [online.wanted([answer for answer, _ in own]) for own in votes]
             counts = [min(n, len(own)) for n, own in zip(wanted, votes, strict=True)]
@@ -85,13 +119,10 @@ def voted(pool: VotePool, allocation: str, budget: int, *, draws: int = 20, seed
             counts = [budget] * len(votes)
         used[draw] = counts
         shown = [own[:n] for own, n in zip(votes, counts, strict=True)]
-        agrees += float(
-            np.mean(
-                [lead(a) == lead(b) for a, b in zip(shown, pool_votes(pool)[half:], strict=True)]
-            )
-        )
+        same = [lead(own) == lead(whole[i]) for own, i in zip(shown, second, strict=True)]
+        agrees += float(np.mean(same))
         accuracy += float(np.mean([majority_right(own) for own in shown]))
-    sure = np.array([leads(own) >= SURE for own in pool.answers[half:]])
+    sure = np.array([leads(pool.answers[i]) >= SURE for i in second])
     means = used.mean(0)
     return Votes(
         allocation,
@@ -105,14 +136,14 @@ def voted(pool: VotePool, allocation: str, budget: int, *, draws: int = 20, seed
 
 
 def fitted(
-    pool: VotePool, half: int, budget: int, most: int, seed: int
+    pool: VotePool, half: Sequence[int], budget: int, most: int, seed: int
 ) -> OnlineSelfConsistencyAllocation:
-    """What the first `half` of the questions teach."""
+    """What the questions of this `half` teach."""
     config = OnlineSelfConsistencyConfig(
         budget=float(budget), warm_up=min(4, budget), most=max(most, budget + 1)
     )
     rng = np.random.default_rng(seed + 1)
-    parts = pool.answers[:half], pool.right[:half]
+    parts = [pool.answers[i] for i in half], [pool.right[i] for i in half]
     curves, shares = fitted_curves(*parts, config.warm_up, rng)
     return OnlineSelfConsistencyAllocation(curves, shares, config)
 

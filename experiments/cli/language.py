@@ -280,14 +280,15 @@ def show_votes(chosen: Evaluate, agent: Any, options: dict[str, Any]) -> int:
         )
     options = options | {"turn_tokens": agent.config.turn_tokens}
     counts: dict[str, Any] = {"problems": chosen.problems, "samples": chosen.votes}
-    levels = [
-        answers(agent.model, agent.codec, agent.task, level, **counts, **options)
+    parts = [
+        part
         for level in agent.levels
+        for part in answers(agent.model, agent.codec, agent.task, level, **counts, **options)
     ]
-    # By turns, so that each half of the problems has all levels.
-    pool = VotePool([part for some in zip(*levels, strict=True) for part in some], chosen.votes)
+    pool = VotePool(parts, chosen.votes)
     heads = ("answers", "of sure ones", "of others", "agrees", "accuracy")
-    table = grid("votes", *heads, title=f"{chosen.folder}, second half of {len(pool)} problems")
+    voted_on = f"{len(pool.halves()[1])} of {len(pool)} problems"
+    table = grid("votes", *heads, title=f"{chosen.folder}, {voted_on}")
     for budget in chosen.budgets:
         for allocation in chosen.allocate:
             v = voted(pool, allocation, budget)

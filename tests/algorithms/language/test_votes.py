@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 
 from algorithms.language.evaluation import answers
+from algorithms.language.measures.answers import meanings
+from algorithms.language.models.vocabulary import Characters
+from algorithms.language.tasks import Problem
 from algorithms.language.votes import VotePool, allocated, lead, leads, voted
 from mbrl.errors import ConfigError
 from tests.algorithms.language.cases import learner, lenient
+from tests.algorithms.language.small import Echo, tiny
 
 
 def pool_of(answers_: list[list[str]], right: str = "r") -> VotePool:
+    """Different questions, of two levels by turns."""
     pool = VotePool.__new__(VotePool)
+    pool.problems = [Problem(str(i), i % 2) for i in range(len(answers_))]
     pool.answers = [list(own) for own in answers_]
     pool.right = [[x == right for x in own] for own in answers_]
     return pool
@@ -60,8 +66,9 @@ def test_uniform_votes_by_hand() -> None:
     found = voted(pool, "uniform", 3, draws=5, seed=7)
     rng, agrees, right = np.random.default_rng(7), [], []
     for _ in range(5):
-        votes = pool.shuffled(rng)[10:]
-        for own, whole in zip(votes, pool.answers[10:], strict=True):
+        mixed = pool.shuffled(rng)
+        for i in pool.halves()[1]:
+            own, whole = mixed[i], pool.answers[i]
             said = [answer for answer, _ in own[:3]]
             most = max(Counter(said).values())
             mine = next(x for x in said if said.count(x) == most)
@@ -83,8 +90,32 @@ def test_answers_are_known_by_what_they_mean() -> None:
     assert any(isinstance(x, int) or x for own in pool.answers for x in own)
 
 
+def test_no_question_is_in_both_halves_and_each_has_all_levels() -> None:
+    """Level 2 of the task has two questions, level 4 has four, and all are drawn again and again;
+    each level comes in one part."""
+    parts = [p for x in (2, 4) for p in answers(tiny(), Characters(), Echo(), x, problems=40)]
+    assert len(parts) == 2
+    pool = VotePool(parts, 1)
+    first, second = pool.halves()
+    assert sorted(first + second) == list(range(80))
+    asked = [{pool.problems[i].asked for i in half} for half in (first, second)]
+    assert not asked[0] & asked[1] and len(asked[0] | asked[1]) == 4
+    assert {pool.problems[i].level for i in first} == {pool.problems[i].level for i in second}
+    assert [p.level for p in pool.problems[:4]] == [2, 4, 2, 4]
+    said = [a for part in parts for a in meanings(part)]
+    shown = [(p.prompt, p.level) for part in parts for p in part.problems]
+    kept = [(p.prompt, p.level) for p in pool.problems]
+    ours = zip(kept, [a for (a,) in pool.answers], [r for (r,) in pool.right], strict=True)
+    right = [bool(r) for part in parts for r in part.success]
+    assert Counter(ours) == Counter(zip(shown, said, right, strict=True))
+
+
 def test_what_votes_refuse() -> None:
     pool = torn(4, 4, 0)
+    one = torn(3, 4, 0)
+    one.problems = [Problem("1+1=", 1)] * 3
+    with pytest.raises(ConfigError, match="3 problems ask 1 different questions, and votes need 2"):
+        voted(one, "uniform", 2)
     with pytest.raises(ConfigError, match="budget 9 of 4 answers"):
         voted(pool, "uniform", 9)
     with pytest.raises(ConfigError, match="unknown allocation of votes 'pet'"):
