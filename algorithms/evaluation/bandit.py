@@ -34,10 +34,10 @@ LIMITS = (10.0, 50.0, 100.0, 500.0, 1000.0, 5000.0, 10_000.0, math.inf)
 
 @dataclass(frozen=True)
 class LoggedDecisions:
-    """Logged rounds, float64 [N] each. `reward`; `weight`: the policy's probability of the logged
-    action over the logging policy's; `q`, `v`: estimates, from other rounds, of the mean reward of
-    the logged action and of the policy there (zeros: without any). Raises `ConfigError` for shapes
-    that differ, for numbers that are not finite, and for negative weights."""
+    """Logged rounds, [N] each, kept as float64. `reward`; `weight`: the policy's probability of the
+    logged action over the logging policy's; `q`, `v`: estimates, from other rounds, of the mean
+    reward of the logged action and of the policy there (zeros: without any). Raises `ConfigError`
+    for shapes that differ, for numbers that are not finite, and for negative weights."""
 
     reward: Array
     weight: Array
@@ -46,7 +46,9 @@ class LoggedDecisions:
 
     def __post_init__(self) -> None:
         for name in ("reward", "weight", "q", "v"):
-            value = getattr(self, name)
+            # In small whole numbers 0 - 1 is 255.
+            value = np.asarray(getattr(self, name), np.float64)
+            object.__setattr__(self, name, value)
             if value.shape != self.reward.shape or value.ndim != 1 or len(value) == 0:
                 raise ConfigError(
                     f"{name} is {value.shape}, reward is {self.reward.shape}; all must be [N] with "
@@ -118,8 +120,9 @@ def evaluate(
 ) -> Evaluation:
     """The estimate with Student's interval over rounds; where the weights of few rounds are most of
     their sum (`effective_share`), intervals cover less than they say. An estimator with a limit has
-    it chosen among `limits` by `slope`. Raises `ConfigError` for an unknown one, a confidence
-    outside (0, 1), and a self-normalised one where all weights are 0."""
+    it chosen among `limits` by `slope`, which raises for a single round. Raises `ConfigError` for
+    an unknown one, a confidence outside (0, 1), and a self-normalised one where all weights are
+    0."""
     if estimator not in ESTIMATORS:
         raise unknown_name("estimator", estimator, ESTIMATORS)
     if not 0 < confidence < 1:
@@ -146,9 +149,15 @@ def slope(
 ) -> float:
     """The limit with the least variance whose estimates agree with all of larger variance: from the
     widest interval to the narrowest, the last one whose centre lies within its own half-width plus
-    (sqrt(6) - 1) times that of each one before."""
+    (sqrt(6) - 1) times that of each one before. Raises `ConfigError` for limits that are not
+    above 0 and for a single round."""
     if not limits or any(not limit > 0 for limit in limits):
         raise ConfigError(f"limits is {list(limits)}; give one at least, all above 0")
+    if len(rounds.reward) < 2:
+        raise ConfigError(
+            f"estimator {estimator} chooses its limit by the spread over rounds, and 1 round has "
+            "none; give 2 or more, or take dr"
+        )
     factor = math.sqrt(6) - 1
     centres, widths = [], []
     for limit in limits:
@@ -168,7 +177,10 @@ def logistic_regression(
     features: Array, outcome: Array, inverse_penalty: float = 1.0
 ) -> Callable[[Array], Array]:
     """Probability of an outcome (0 or 1, [N]) from `features` [N, D]: the minimum of |w|^2 / 2 +
-    `inverse_penalty` times the sum of the log-losses, without a penalty on the intercept."""
+    `inverse_penalty` times the sum of the log-losses, without a penalty on the intercept. Raises
+    `ConfigError` for other outcomes."""
+    if others := sorted({*np.unique(outcome).tolist()} - {0, 1}):
+        raise ConfigError(f"outcome has {others[0]}; give 0 or 1 for each row (False or True)")
     x = np.column_stack([features, np.ones(len(features))]).astype(np.float64)
     sign = 2.0 * np.asarray(outcome, np.float64) - 1.0
 

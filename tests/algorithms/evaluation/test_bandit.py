@@ -140,3 +140,23 @@ def test_what_cannot_be_estimated_is_refused() -> None:
     for confidence in (0.0, 1.0, 95.0):
         with pytest.raises(ConfigError, match="between 0 and 1"):
             evaluate(rounds(np.array([0, 1, 2]), np.ones(3)), confidence=confidence)
+
+
+def test_small_whole_numbers_are_numbers() -> None:
+    """Clicks and predicted clicks, of one byte each."""
+    clicks, always = np.array([0, 0, 1], np.uint8), np.ones(3, np.uint8)
+    log = LoggedDecisions(clicks, always, always, always)
+    assert evaluate(log, "dr").value == pytest.approx(1 / 3)  # it was 171
+    assert evaluate(LoggedDecisions(clicks == 1, always, always == 1, always)).value == 1 / 3
+
+
+def test_outcomes_and_limits_that_say_nothing_are_refused() -> None:
+    x = np.arange(4.0)[:, None]
+    with pytest.raises(ConfigError, match="outcome has -1; give 0 or 1"):
+        logistic_regression(x, np.array([-1, 1, -1, 1]))
+    logistic_regression(x, np.array([False, True, False, True]))
+    one = rounds(np.array([0]), np.array([1.0]))
+    for name in ("switch_dr", "dr_os"):
+        with pytest.raises(ConfigError, match=f"{name} chooses its limit by the spread"):
+            evaluate(one, name)
+    assert math.isnan(evaluate(one, "dr").low)
