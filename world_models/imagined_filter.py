@@ -95,7 +95,8 @@ def _blind(rows: Transitions, fixed: Tensor) -> Transitions:
 
 
 def _scores(model: EnsembleDynamics, rows: Transitions, fixed: Tensor, name: Filter) -> Tensor:
-    """[N]; the distance is infinite where a row changes what is fixed."""
+    """[N]; the distance is infinite where a row changes what is fixed, and 0 where nobody recorded
+    what followed, since nothing is then contradicted."""
     seen = _blind(rows, fixed)
     if name == "disagreement":
         return model.disagreement(seen.obs, seen.action, "max_pairwise_difference")
@@ -104,4 +105,5 @@ def _scores(model: EnsembleDynamics, rows: Transitions, fixed: Tensor, name: Fil
     target = model.targets(seen)
     score = standardised_distance(mean[..., used], variance[..., used], target[:, used])
     broken = (rows.obs != rows.next_obs)[:, fixed].any(1)
-    return score.masked_fill(broken, torch.inf)
+    score = score.masked_fill(broken, torch.inf)
+    return score if rows.next_known is None else score.masked_fill(~rows.next_known, 0.0)

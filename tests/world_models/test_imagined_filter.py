@@ -84,6 +84,28 @@ def test_disagreement_drops_what_the_real_rows_do_not_know_and_no_jump() -> None
     assert abs(keep[jumps].mean() - keep[~jumps].mean()) < 0.05 and keep.mean() > 0.9
 
 
+def test_an_end_of_which_nobody_recorded_what_followed_contradicts_nothing() -> None:
+    real, _ = linear(20, 0)
+    rows = real.transitions
+    end = rows.ends
+    rows = replace(
+        rows,
+        obs=rows.obs + torch.arange(20).repeat(20)[:, None],  # steps of length 1, unlike the ends'
+        next_obs=rows.next_obs + torch.arange(1, 21).repeat(20)[:, None],
+    )
+    rows = replace(
+        rows,
+        next_obs=torch.where(end[:, None], rows.obs, rows.next_obs),
+        terminated=end,
+        truncated=torch.zeros_like(end),
+        next_known=~end,
+    )
+    real = real.with_transitions(rows)
+    assert bool(score_imagined(real, real, "consistency").keep[end].all())
+    known = real.with_transitions(replace(rows, next_known=None))
+    assert not bool(score_imagined(real, known, "consistency").keep[end].any())
+
+
 def test_an_instruction_that_changes_on_the_way_is_inconsistent() -> None:
     real, _ = linear(30, 0)
     other, _ = linear(2, 1)
