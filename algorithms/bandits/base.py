@@ -1,6 +1,7 @@
 """What contextual bandit learners have in common: an oracle, and a rule from its predictions to
 probabilities of actions."""
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -124,14 +125,14 @@ class BanditLearner(ABC):
         return context
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides what comes next."""
+        """All that decides what comes next; it stays as it is while the learner goes on."""
         return {
-            "oracle": self.oracle.state_dict(),
+            "oracle": copy.deepcopy(self.oracle.state_dict()),
             "learned": self.learned,
             "generator": self.generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.oracle.load_state_dict(state["oracle"])
+        self.oracle.load_state_dict(copy.deepcopy(state["oracle"]))
         self.learned = state["learned"]
         self.generator.set_state(state["generator"])

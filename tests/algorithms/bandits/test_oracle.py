@@ -128,6 +128,24 @@ def test_a_saved_learner_goes_on_as_the_other(name: str, kind: str, tmp_path) ->
     assert torch.equal(go_on(one, 2), go_on(other, 2))
 
 
+@pytest.mark.parametrize("kind", ["ridge", "network"])
+def test_a_learner_goes_back_to_a_state_that_it_gave_twice(kind: str) -> None:
+    cls, base = BANDITS["squarecb"]
+    learner = cls(4, 3, configs.from_dict(base, {"oracle": {"kind": kind}}), seed=0)
+
+    def go_on(seed: int) -> torch.Tensor:
+        context, action, reward, _ = rows(20, 4, 3, seed)
+        learner.update(Rows(context, action, reward, torch.full((20,), 1 / 3)))
+        return learner.probabilities(context)
+
+    go_on(1)
+    state = learner.state_dict()
+    first = go_on(2)
+    for _ in range(2):
+        learner.load_state_dict(state)
+        assert torch.equal(go_on(2), first)
+
+
 def test_an_impossible_oracle_is_refused() -> None:
     with pytest.raises(ConfigError, match="kind is 'ridge' with loss 'log'"):
         OracleConfig(kind="ridge", loss="log")
