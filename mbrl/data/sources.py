@@ -16,10 +16,11 @@ def with_source(
 ) -> Dataset:
     """`dataset` and behind it `other`, with weights by which `other` has the `share`, in [0, 1],
     of the rows drawn, and each of its rows as much of that as the next; None: every row of both is
-    drawn as often. Rows where `keep` [N] bool is False have weight 0, but stay, so that the rows
-    around them keep their neighbours. Weights that `dataset` has (of an earlier call) stay in
-    proportion; the end of each part is the end of an episode. Columns that one of the two does not
-    have, such as `behaviour_prob`, are left out.
+    drawn as often (a row of `dataset` in the mean, where it has weights). Rows where `keep` [N]
+    bool is False have weight 0, but stay, so that the rows around them keep their neighbours.
+    Weights that `dataset` has (of an earlier call) stay in proportion; the end of each part is the
+    end of an episode. Columns that one of the two does not have, such as `behaviour_prob`, are left
+    out.
 
     Raises `ConfigError` for a share outside [0, 1], `DataError` where the two are not of the same
     task or nothing is left to draw from.
@@ -35,7 +36,9 @@ def with_source(
             f"no row of {other.provenance.card} is kept (of {len(added)}); filter less, or leave "
             "the source out"
         )
-    if share is not None:
+    if share is None:
+        own = own * ((own > 0).sum() / own.double().sum())  # 1 in the mean of the rows drawn
+    else:
         own = own * ((1 - share) / own.double().sum())
         theirs = theirs * (share / theirs.double().sum().clamp_min(1.0))
     columns = replace(rows, weight=own.float()), replace(added, weight=theirs.float())

@@ -82,6 +82,14 @@ def test_three_sources() -> None:
     assert within(int(counts[20:].sum()), 0.2)
 
 
+def test_a_third_source_whose_rows_are_drawn_as_often_as_those_of_the_first_two() -> None:
+    first = with_source(numbered(6), numbered(12, 100), 0.25)
+    counts = torch.bincount(drawn(with_source(first, numbered(9, 200), None)), minlength=209)
+    assert within(int(counts[:6].sum()), 18 / 27 * 0.75)
+    assert within(int(counts[100:112].sum()), 18 / 27 * 0.25)
+    assert within(int(counts[200:].sum()), 9 / 27)
+
+
 def test_an_open_episode_does_not_run_into_the_next_source() -> None:
     open_end = numbered(4)
     open_end.transitions.truncated[-1] = False
