@@ -22,6 +22,7 @@ class Job(ABC):
 
     kind: ClassVar[str]  # the key in config.json of the settings
     title: ClassVar[str]  # of the kind, in messages
+    again: ClassVar[str] = "--out OTHER"  # options of a new run with settings of this one
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -118,7 +119,7 @@ class Job(ABC):
             changed = ", ".join(f"{k} from {used} to {now}" for k, (now, used) in other.items())
             raise CheckpointError(
                 f"config.json of {self.folder} was changed since its checkpoint: {changed}. Put it "
-                "back, or begin a new run (`--out OTHER`)"
+                f"back, or begin a new run (`{self.again}`)"
             )
 
     def require_same(self, facts: dict[str, Any]) -> None:

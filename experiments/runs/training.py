@@ -130,6 +130,7 @@ class TrainingRun(Job):
     """The training of an algorithm on a dataset, or online in a task."""
 
     kind, title = "run", "run"
+    again = "run --config FILE --out OTHER"
 
     @property
     def settings(self) -> RunSettings:
