@@ -17,6 +17,7 @@ from mbrl.agent_rules import require_arguments, require_dataset, require_share, 
 from mbrl.collector import Collector, CollectorConfig
 from mbrl.errors import ConfigError, DataError
 from mbrl.evaluation import require_fit
+from mbrl.goals import GoalEntries
 from mbrl.logged_rules import drawn_obs, require_match, require_no_others, require_rows
 from mbrl.networks import Normaliser
 from mbrl.observations import as_batch, as_mask, as_observed, like_input
@@ -177,7 +178,11 @@ class Agent(ABC, Generic[B]):
         require_rows(dataset, self.model, type(self).__name__)
         before, self.rows_mark = self.rows_mark, require_no_others(self, dataset)
         if self.step == 0 and getattr(self.learner.config, "normalise_obs", False):
-            fit_normalisers(self.learner.modules, drawn_obs(dataset.transitions).to(self.device))
+            obs = drawn_obs(dataset.transitions)
+            if self.needs_goals:  # goals are states that were reached, the recorded ones unused
+                entries = GoalEntries(self.spec)
+                obs = entries.with_goal(obs, entries.achieved_of(obs))
+            fit_normalisers(self.learner.modules, obs.to(self.device))
         try:
             self.source.prepare(dataset, on_progress)
         except (ConfigError, DataError):  # rows that it does not take: others may follow

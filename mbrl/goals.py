@@ -1,13 +1,14 @@
 """Observations of tasks with goals, taken apart and put together again: what the agent sees of
 itself, the goal beside it, and what of itself the goal asks for."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mbrl.errors import ConfigError
-from mbrl.types import Spec
+from mbrl.types import Dataset, Spec
 
 
 class GoalEntries(nn.Module):
@@ -42,6 +43,18 @@ class GoalEntries(nn.Module):
     def with_goal(self, obs: Tensor, goal: Tensor) -> Tensor:
         """`obs` [..., S] with `goal` [..., G] in the place of its own."""
         return obs.index_copy(obs.ndim - 1, self.goal, goal)
+
+
+def with_reached_goals(dataset: Dataset, seed: int = 0) -> Dataset:
+    """The rows with goals that were reached in rows drawn at random: what a learner of goals may be
+    asked for, where the recorded goals may be few, or zeros. Next observations have the goal of
+    their row. Raises `ConfigError` for a task without goals."""
+    entries, rows = GoalEntries(dataset.spec), dataset.transitions
+    generator = torch.Generator().manual_seed(seed)
+    other = torch.randint(len(rows), (len(rows),), generator=generator)
+    goal = entries.achieved_of(rows.obs)[other.to(rows.obs.device)]
+    obs, next_obs = entries.with_goal(rows.obs, goal), entries.with_goal(rows.next_obs, goal)
+    return dataset.with_transitions(replace(rows, obs=obs, next_obs=next_obs))
 
 
 def goal_fields(own: int, achieved: tuple[int, ...]) -> dict[str, Any]:

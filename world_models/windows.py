@@ -100,8 +100,9 @@ class Tokens(nn.Module):
 def window_rows(data: Transitions, length: int, stride: int) -> Tensor:
     """Rows [N, length] of windows that begin at every `stride`-th row of an episode. None crosses
     the end of an episode. Where the task ends an episode, its last row fills what a window lacks,
-    so that ends are as frequent among windows as in the data. Raises `DataError` where no window
-    fits.
+    so that ends are not lost; they are more frequent than in the data by up to 1.7 times where
+    episodes have 10 to 32 rows (windows of 32, strides of 8), 1.06 times at 500 rows. Raises
+    `DataError` where no window fits.
 
     Difference from policy-guided diffusion's code: that has only whole windows without an end
     before their last step, so that ends are rarer by about a window's length, and episodes shorter

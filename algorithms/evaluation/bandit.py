@@ -119,7 +119,9 @@ def evaluate(
     confidence: float = 0.95,
 ) -> Evaluation:
     """The estimate with Student's interval over rounds; where the weights of few rounds are most of
-    their sum (`effective_share`), intervals cover less than they say. An estimator with a limit has
+    their sum (`effective_share`), intervals cover less than they say. Those of dm, switch_dr and
+    dr_os say nothing of bias, which a wrong `q` leaves in them at any number of rounds: to hold the
+    true value take the interval of dr. An estimator with a limit has
     it chosen among `limits` by `slope`, which raises for a single round. Raises `ConfigError` for
     an unknown one, a confidence outside (0, 1), and a self-normalised one where all weights are
     0."""

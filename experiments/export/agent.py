@@ -15,6 +15,7 @@ from experiments.export.files import require_packages, write_programs
 from experiments.export.graph import parts_of
 from experiments.export.parity import compare
 from mbrl.data.out_of_data import fit_out_of_data
+from mbrl.goals import with_reached_goals
 from mbrl.logged_rules import require_match
 from mbrl.types import Dataset
 
@@ -47,16 +48,19 @@ def export(
         require_match(agent.spec, dataset)
     dtype = {"float32": torch.float32, "float64": torch.float64}[precision]
     parts_of(agent, None, None, dtype)  # what cannot be exported is said before anything is fitted
-    score = None if dataset is None else fit_out_of_data(dataset)
-    parts = parts_of(agent, score, fallback_of(fallback, agent.spec, dataset), dtype)
+    asked = dataset
+    if dataset is not None and getattr(agent, "needs_goals", False):
+        asked = with_reached_goals(dataset)
+    score = None if asked is None else fit_out_of_data(asked)
+    parts = parts_of(agent, score, fallback_of(fallback, agent.spec, asked), dtype)
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         write_programs(parts, draft)
-        parity = compare(parts, draft, dataset)
+        parity = compare(parts, draft, asked)
         described = describe_fallback(fallback)
-        content = card.content(agent, parts, dataset, parity, described, run)
+        content = card.content(agent, parts, dataset, asked, parity, described, run)
         (draft / "card.json").write_text(json.dumps(content, indent=2) + "\n")
         (draft / "card.md").write_text(markdown.page(content))
         folder.mkdir(exist_ok=True)

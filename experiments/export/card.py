@@ -38,11 +38,13 @@ def content(
     agent: Any,
     parts: Parts,
     dataset: Dataset | None,
+    asked: Dataset | None,
     parity: Parity,
     fallback: str | None,
     run: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """The card of what was exported. `run` holds what only a run's folder knows: `name`,
+    """The card of what was exported. `dataset` is as it was recorded, `asked` with the goals of a
+    learner of goals (else the same). `run` holds what only a run's folder knows: `name`,
     `trained_with`, `value`."""
     run = run or {}
     made = environment("cpu")
@@ -64,10 +66,10 @@ def content(
         "data": None if dataset is None else _data(dataset),
         "inputs": [_port(name, parts) for name in parts.inputs],
         "outputs": [_port(name, parts) for name in parts.outputs],
-        "observations": _observations(parts, dataset),
+        "observations": _observations(parts, asked),
         "actions": _actions(parts, dataset),
         "encoding": None if dataset is None else dataset.provenance.log,
-        "out_of_data": _score(parts, dataset),
+        "out_of_data": _score(parts, asked),
         "fallback": fallback,
         "value": run.get("value"),
         "limits": _limits(parts, dataset, run.get("value")),

@@ -9,14 +9,16 @@ import torch
 from gymnasium import spaces
 
 import longreach as lr
-from algorithms import GCBC
+from algorithms import GCBC, SMORe
 from experiments.settings import build_config
 from mbrl import data
 from mbrl.data import save_npz
+from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import ConfigError
-from mbrl.goals import GoalEntries, goal_fields
+from mbrl.goals import GoalEntries, goal_fields, with_reached_goals
+from mbrl.networks import Normaliser
 from mbrl.tasks import make
-from mbrl.types import Spec
+from mbrl.types import Dataset, Spec, Transitions
 from tests.small import with_goals
 
 
@@ -90,3 +92,55 @@ def test_environments_of_gymnasium_robotics_have_goals() -> None:
     agent = GCBC(task.spec, build_config("gcbc", {"hidden": [8], "batch_size": 8}))
     agent.fit(lr.collect(task, "random", steps=20), 2, callbacks=[])
     assert len(lr.evaluate(agent, task, episodes=2)) == 2
+
+
+def place_and_nothing(rows: int = 400, unit: float = 1.0) -> Dataset:
+    """Random places with goals of zeros, as where nobody had one."""
+    place = 10 * unit * torch.rand(rows + 1, 2, generator=torch.Generator().manual_seed(0))
+    obs = torch.cat([place, torch.zeros(rows + 1, 2)], 1)
+    cut = torch.arange(rows) % 20 == 19
+    nothing = torch.zeros(rows)
+    rows_of = Transitions(obs[:-1], nothing[:, None], nothing, obs[1:], cut & ~cut, cut)
+    return Dataset(rows_of, spec(obs_dim=4, goal=(2, 3), achieved=(0, 1)))
+
+
+def test_drawn_goals_are_places_and_stay_for_a_step() -> None:
+    given = place_and_nothing()
+    rows, entries = with_reached_goals(given).transitions, GoalEntries(given.spec)
+    assert torch.equal(entries.own_of(rows.obs), entries.own_of(given.transitions.obs))
+    places = {tuple(x) for x in given.transitions.obs[:, :2].tolist()}
+    drawn = [tuple(x) for x in entries.goal_of(rows.obs).tolist()]
+    assert set(drawn) <= places and len(set(drawn)) > 150
+    assert torch.equal(entries.goal_of(rows.obs), entries.goal_of(rows.next_obs))
+    assert torch.equal(rows.next_obs[:, :2], given.transitions.next_obs[:, :2])
+
+
+def test_the_score_of_an_export_is_of_goals_that_may_be_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    given = place_and_nothing()
+    agent = GCBC(given.spec, build_config("gcbc", {"hidden": [8]}), seed=0)
+    card = lr.export(agent, tmp_path / "out", given, fallback=[0.5])
+    program = torch.export.load(tmp_path / "out" / "policy.pt2").module()
+    obs = with_reached_goals(given, seed=1).transitions.obs
+    with torch.no_grad():
+        scores = dict(zip([o["name"] for o in card["outputs"]], program(obs), strict=True))
+    assert float((scores["out_of_data"] > 1).float().mean()) < 0.1
+    assert not bool(scores["fallback_used"].all())
+    assert card["observations"][2]["high"] > 9 and card["data"]["rows"] == 400
+    assert card["data"]["fingerprint"] == fingerprint(given)
+
+
+def test_goals_are_standardised_by_what_is_reached() -> None:
+    for unit in (1.0, 1000.0):
+        given = place_and_nothing(unit=unit)
+        config = build_config("smore", {"hidden": [8], "normalise_obs": True})
+        agent = SMORe(given.spec, config, seed=0)
+        agent.prepare(given, lambda metrics: None)
+        scales = [
+            m for module in agent.modules.values() for m in module.modules()
+            if isinstance(m, Normaliser)
+        ]  # fmt: skip
+        assert scales
+        for scale in scales:
+            assert torch.allclose(scale.mean[:2], scale.mean[2:4])
+            assert scale.mean[2] == pytest.approx(5 * unit, rel=0.1)
