@@ -17,6 +17,16 @@ def test_every_recipe_has_every_rate() -> None:
         assert config.minibatches == 8 and config.learning_rate in recipes_powered.RATES
 
 
+def test_recipes_are_compared_at_the_best_of_their_rates() -> None:
+    rows = recipes_powered.comparison()
+    assert [row["recipe"] for row in rows] == list(recipes_powered.CHOSEN)
+    for row in rows:
+        assert row["config"] == {
+            "prompts": 16, "minibatches": 8, "learning_rate": recipes_powered.CHOSEN_RATE
+        }  # fmt: skip
+    assert recipes_powered.CHOSEN_RATE in recipes_powered.RATES[1:-1]  # tried on both sides
+
+
 def test_the_figure(tmp_path: Path) -> None:
     records = [{"values": {"gain": x}} for x in (1.0, 2.0)]
     (file,) = recipes_powered.draw({"grpo, 1e-04": records, "dapo, 1e-04": records}, tmp_path, "")
