@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,7 +51,7 @@ def export(
     parts_of(agent, None, None, dtype)  # what cannot be exported is said before anything is fitted
     asked = dataset
     if dataset is not None and getattr(agent, "needs_goals", False):
-        asked = with_reached_goals(dataset)
+        asked = with_reached_goals(replace(dataset, spec=agent.spec))  # its own may name no goal
     score = None if asked is None else fit_out_of_data(asked)
     parts = parts_of(agent, score, fallback_of(fallback, agent.spec, asked), dtype)
     folder = Path(folder)
