@@ -116,9 +116,12 @@ class CascadingVI:
         self, state: int, items: tuple[int, ...], place: int | None, next_state: int
     ) -> None:
         """A list that was shown, the `place` in it that was clicked (None: none) and the next
-        state. Items after a click were not examined."""
+        state. Items after a click were not examined. Raises `DataError` for places, states and
+        items that do not exist, and for an item that is listed twice."""
         if place is not None and not 0 <= place < len(items):
             raise DataError(f"place is {place}, the list has {len(items)} items; None: no click")
+        if len(set(items)) < len(items):
+            raise DataError(f"items {items} have one twice; a list shows each of them once")
         states, own = self.examined.shape
         for name, numbers, count in (
             ("state", (state, next_state), states), ("items", items, own)

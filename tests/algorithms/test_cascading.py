@@ -167,6 +167,8 @@ def test_what_comes_after_the_click_is_not_examined() -> None:
     assert agent.moved[0, 0].tolist() == [0, 1] and agent.moved[0, 3].tolist() == [1, 0]
     with pytest.raises(DataError, match="place is 2, the list has 2 items"):
         agent.observe(0, (1, 2), 2, 0)
+    with pytest.raises(DataError, match="have one twice"):
+        agent.observe(0, (1, 1), None, 0)
     with pytest.raises(DataError, match=r"scaled by its range"):
         CascadingVI(np.full((2, 3), 1.5))
 
