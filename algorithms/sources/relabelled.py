@@ -2,8 +2,9 @@
 the same episode, any states, or the one that the row is at. Reward and end follow the new goal.
 
 The proportions are OGBench's (arXiv 2410.20092; ogbench at 1d41409, impls/utils/datasets.py), and
-with them goals by hindsight (Hindsight Experience Replay, arXiv 1707.01495). Difference: uniform
+with them goals by hindsight (Hindsight Experience Replay, arXiv 1707.01495). Differences: uniform
 future goals have equal odds; theirs round, so that the first and the last have half of the others'.
+An episode's last state, which no row leaves, is a goal too; theirs end with the one before.
 """
 
 import math
