@@ -15,13 +15,8 @@ from mbrl.errors import CheckpointError
 
 KEY = "first_model"  # of manifest.json
 WEIGHTS = (".safetensors", ".bin")
-READ = (
-    *WEIGHTS,
-    ".json",
-    ".model",
-    ".txt",
-    ".jinja",
-)  # endings of a model folder's files that count
+# Endings of a model folder's files that count.
+READ = (*WEIGHTS, ".json", ".model", ".txt", ".jinja")
 
 
 def describe(settings: Any, config: Any, *, first: bool = True) -> dict[str, str]:

@@ -183,11 +183,10 @@ def totals(block: BlockSummary, summary: Summary) -> list[tuple[str, list[str]]]
     return rows
 
 
-def _discounts(estimated: list[dict[str, Any]]) -> str:
+def _discounts(runs: list[dict[str, Any]]) -> str:
     """A warning where values of different discounts stand side by side."""
-    known = sorted(
-        {r["key"]["config"].get("gamma") for r in estimated if records.unit(r) == "value"}
-    )
+    values = [r["key"]["config"] for r in runs if records.unit(r) == "value"]
+    known = sorted({config["gamma"] for config in values if "gamma" in config})
     if len(known) < 2:
         return ""
     return f" Those of other discounts ({', '.join(map(str, known))}) do not compare."

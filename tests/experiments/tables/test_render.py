@@ -5,7 +5,6 @@ import io
 import json
 import statistics
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -135,9 +134,18 @@ def test_returns_enter_no_mean_over_datasets(tmp_path: Path) -> None:
         assert "mean, last" not in page and "their numbers are returns" in page
 
 
-def test_values_of_other_discounts_are_said_not_to_compare() -> None:
-    def record(gamma: float) -> dict[str, Any]:
-        return {"steps": [], "selection": {"values": [1.0]}, "key": {"config": {"gamma": gamma}}}
-
-    assert render._discounts([record(0.9), record(0.9)]) == ""
-    assert "0.9, 0.99" in render._discounts([record(0.99), record(0.9)])
+def test_values_of_other_discounts_are_said_not_to_compare(tmp_path: Path) -> None:
+    """Of data without a task, whose numbers are values that fitted Q evaluation gave."""
+    for gamma in ("0.99", "0.9"):
+        text = SMALL.split("[[blocks]]")[0].replace(
+            "config = { hidden = [16] }", f"config = {{ gamma = {gamma} }}"
+        )
+        (tmp_path / "two.toml").write_text(text)
+        two, home = plan.load(str(tmp_path / "two.toml")), tmp_path / gamma
+        written_records(two, home)
+        for file in home.rglob("*.json"):
+            record = json.loads(file.read_text()) | {"steps": [], "means": []}
+            file.write_text(json.dumps(record))
+        page = render.markdown(summary.collect(two, home, {}, {}))
+        assert "their numbers are the values" in page
+        assert ("Those of other discounts (0.9, 0.99) do not compare" in page) == (gamma == "0.9")
