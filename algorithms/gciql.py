@@ -137,12 +137,12 @@ class GCIQL(Agent[Batch]):
     to 1. Climbing trusts the critics beside the logged actions; where rows are few, weigh.
     """
 
-    version = 1
+    version = 2
     needs_goals = True
     config: GCIQLConfig
 
     def build(self, generator: Generator) -> tuple[ImplicitGoalQ, RelabelledRows]:
         c = self.config
         learner = ImplicitGoalQ(self.spec, c, self.device, generator)
-        source = goal_rows(self.spec, c, self.device, c.value_goals)
+        source = goal_rows(self.spec, c, self.device, c.value_goals, last_states=False)
         return learner, source

@@ -81,12 +81,12 @@ class GCIVL(Agent[Batch]):
     the error of the values; `hiql` and `saw` compare states that lie further apart.
     """
 
-    version = 1
+    version = 2
     needs_goals = True
     config: GCIVLConfig
 
     def build(self, generator: Generator) -> tuple[ImplicitGoalValues, RelabelledRows]:
         c = self.config
         learner = ImplicitGoalValues(self.spec, c, self.device, generator)
-        source = goal_rows(self.spec, c, self.device, c.value_goals)
+        source = goal_rows(self.spec, c, self.device, c.value_goals, last_states=False)
         return learner, source

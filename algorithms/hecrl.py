@@ -258,14 +258,16 @@ class HECRL(Agent[Drawn]):
     the value -(1 - gamma^n) / (1 - gamma).
     """
 
-    version = 1
+    version = 2
     needs_goals = True
     config: HECRLConfig
 
     def build(self, generator: Generator) -> tuple[EntityHierarchy, RelabelledRows]:
         c = self.config
         learner = EntityHierarchy(self.spec, c, self.device, generator)
-        source = goal_rows(self.spec, c, self.device, c.value_goals, c.subgoal_steps)
+        source = goal_rows(
+            self.spec, c, self.device, c.value_goals, c.subgoal_steps, last_states=False
+        )
         return learner, source
 
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:

@@ -145,12 +145,14 @@ class HIQL(Agent[Batch]):
     must suit the task: it is how far ahead the values can still tell states apart.
     """
 
-    version = 1
+    version = 2
     needs_goals = True
     config: HIQLConfig
 
     def build(self, generator: Generator) -> tuple[Hierarchy, RelabelledRows]:
         c = self.config
         learner = Hierarchy(self.spec, c, self.device, generator)
-        source = goal_rows(self.spec, c, self.device, c.value_goals, c.subgoal_steps)
+        source = goal_rows(
+            self.spec, c, self.device, c.value_goals, c.subgoal_steps, last_states=False
+        )
         return learner, source

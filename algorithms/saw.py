@@ -167,12 +167,14 @@ class SAW(Agent[Batch]):
     follows: weights of waypoints then say nothing. The authors choose kappa for each task.
     """
 
-    version = 1
+    version = 2
     needs_goals = True
     config: SAWConfig
 
     def build(self, generator: Generator) -> tuple[Bootstrapped, RelabelledRows]:
         c = self.config
         learner = Bootstrapped(self.spec, c, self.device, generator)
-        source = goal_rows(self.spec, c, self.device, c.value_goals, c.subgoal_steps)
+        source = goal_rows(
+            self.spec, c, self.device, c.value_goals, c.subgoal_steps, last_states=False
+        )
         return learner, source

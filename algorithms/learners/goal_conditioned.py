@@ -83,8 +83,10 @@ def goal_rows(
     device: torch.device,
     values: GoalDraws | None = None,
     steps: int = 0,
+    last_states: bool = True,
 ) -> RelabelledRows:
-    """The rows of a learner with these settings: goals of its policy, and of its `values`."""
+    """The rows of a learner with these settings: goals of its policy, and of its `values`. Those
+    that follow from next values take no `last_states` for goals."""
     return RelabelledRows(
         spec,
         config.gamma,
@@ -93,6 +95,7 @@ def goal_rows(
         values=values,
         policy=config.policy_goals,
         steps=steps,
+        last_states=last_states,
     )
 
 

@@ -4,7 +4,8 @@ the same episode, any states, or the one that the row is at. Reward and end foll
 The proportions are OGBench's (arXiv 2410.20092; ogbench at 1d41409, impls/utils/datasets.py), and
 with them goals by hindsight (Hindsight Experience Replay, arXiv 1707.01495). Differences: uniform
 future goals have equal odds; theirs round, so that the first and the last have half of the others'.
-An episode's last state, which no row leaves, is a goal too; theirs end with the one before.
+An episode's last state, which no row leaves, is no goal of theirs; here it is one where
+`last_states` says so.
 """
 
 import math
@@ -70,6 +71,10 @@ class RelabelledRows:
 
     With `entering`, as many rows follow that enter their goals: the state after each of them is its
     goal, which is drawn as those of `values` are. Their rewards say nothing.
+
+    Without `last_states` a goal is a state that some row leaves: no row is ever at the last state
+    of an episode, so that nothing would hold its value as a goal at 0 where values follow from next
+    values. The last row's later state is then the one that it is at.
     """
 
     model: Any = None
@@ -87,9 +92,11 @@ class RelabelledRows:
         policy: GoalDraws | None = None,
         steps: int = 0,
         entering: bool = False,
+        last_states: bool = True,
     ) -> None:
         self.gamma, self.batch_size, self.device = gamma, batch_size, device
         self.values, self.policy, self.steps, self.entering = values, policy, steps, entering
+        self.last_states = last_states
         self.entries = GoalEntries(spec).to(device)
         self.real = EpisodeRows(
             spec, gamma, batch_size, device, widths={"ahead": 0}, columns=rows_ahead
@@ -115,13 +122,21 @@ class RelabelledRows:
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Put the dataset on the device, but for rows whose next observation nobody recorded: no
         goal lies behind them. Raises `ConfigError` for steps of different length: values count
-        steps; `DataError` where no row is left."""
+        steps; `DataError` where no row is left, and without `last_states` where no row has another
+        one of its episode behind it."""
         if dataset.transitions.duration is not None:
             raise ConfigError(
                 f"the steps of {dataset.provenance.card} differ in length, and values of goals "
                 "count steps; import the log without `step`"
             )
-        self.real.prepare(_followed(dataset), on_progress)
+        followed = _followed(dataset)
+        if not self.last_states and int(rows_ahead(followed.transitions)["ahead"].max()) < 2:
+            raise DataError(
+                f"{dataset.provenance.card}: no episode has two rows, and goals are states that a "
+                "later row of an episode leaves; end episodes where they end alone, or take gcbc, "
+                "contrastive_rl or smore, whose goals may be next observations"
+            )
+        self.real.prepare(followed, on_progress)
 
     def observe(self, data: Transitions, step: int) -> None:
         """Add a row of each copy of the task."""
@@ -148,10 +163,9 @@ class RelabelledRows:
             drawn = self.draw(self.policy, index, batch, generator)
             batch = batch._replace(policy_goal=drawn.goal)
             if self.steps > 0:
-                low = _ahead(batch).clamp_max(self.steps)
-                later = self.next_obs(index, torch.minimum(low, drawn.steps))
-                later = torch.where((drawn.steps > 0)[:, None], later, batch.obs)
-                goal = entries.achieved_of(self.next_obs(index, low))
+                low = self.furthest(batch).clamp_max(self.steps)
+                later = self.later_obs(batch, index, torch.minimum(low, drawn.steps))
+                goal = entries.achieved_of(self.later_obs(batch, index, low))
                 batch = batch._replace(waypoint=later, low_goal=goal)
         if self.entering:
             batch = _joined(batch, self.entering_rows(generator))
@@ -161,26 +175,31 @@ class RelabelledRows:
         """Goals for the rows at `index` [B], which are `batch`."""
         count, kind, device = len(index), batch.obs.dtype, self.device
         unit = torch.rand(2, count, generator=generator, device=device, dtype=kind)
-        ahead = _ahead(batch)
-        steps = distances(unit[1], ahead, self.gamma if draws.geometric else None)
-        goal = self.entries.achieved_of(self.next_obs(index, steps))
-        current = unit[0] < draws.current
-        goal = torch.where(current[:, None], self.entries.achieved_of(batch.obs), goal)
+        furthest = self.furthest(batch)
+        steps = distances(unit[1], furthest, self.gamma if draws.geometric else None)
+        steps = torch.where(unit[0] < draws.current, 0, steps)
+        goal = self.entries.achieved_of(self.later_obs(batch, index, steps))
+        here = steps == 0
         if draws.random == 0:
-            return Drawn(goal, current, torch.where(current, 0, steps))
+            return Drawn(goal, here, steps)
         other = self.rows.sample_index(count, generator)
         random = unit[0] >= 1.0 - draws.random
         anywhere = self.entries.achieved_of(self.rows.obs(other))
-        here = current | (random & (other == index))
         goal = torch.where(random[:, None], anywhere, goal)
-        return Drawn(goal, here, torch.where(random, ahead, torch.where(current, 0, steps)))
+        here = torch.where(random, other == index, here)
+        return Drawn(goal, here, torch.where(random, furthest, steps))
 
-    def next_obs(self, index: Tensor, steps: Tensor) -> Tensor:
-        """Observations [B, S] that many steps [B], at least 1, after the rows at `index` [B]; rows
-        of an episode follow one another, also where a full ring begins anew."""
+    def furthest(self, batch: Batch) -> Tensor:
+        """Steps [B] int64 to the last state of each row's episode that may be a goal."""
+        return _ahead(batch) if self.last_states else _ahead(batch) - 1
+
+    def later_obs(self, batch: Batch, index: Tensor, steps: Tensor) -> Tensor:
+        """Observations [B, S] that many steps [B] after the rows at `index` [B], which are `batch`;
+        rows of an episode follow one another, also where a full ring begins anew."""
         rows = self.rows
         at = (index + steps.clamp_min(1) - 1) % len(rows)
-        return rows.batch(rows.gather(at)).next_obs
+        later = rows.batch(rows.gather(at)).next_obs
+        return torch.where((steps > 0)[:, None], later, batch.obs)
 
     def entering_rows(self, generator: Generator) -> Batch:
         """Rows whose next state is their goal."""
@@ -219,7 +238,7 @@ def rows_ahead(data: Transitions) -> dict[str, Tensor]:
 def distances(unit: Tensor, ahead: Tensor, gamma: float | None) -> Tensor:
     """Numbers of steps [B] int64 from 1 to `ahead` [B] for uniform draws `unit` [B] in [0, 1):
     geometric, P(k) = (1 - gamma) gamma^(k - 1), what lies beyond the end at the end; uniform
-    without `gamma`. With gamma 0 all are 1."""
+    without `gamma`. With gamma 0 all are 1. Where `ahead` is 0, so are they."""
     if gamma is None:
         steps = (unit * ahead).long() + 1
     elif gamma == 0:

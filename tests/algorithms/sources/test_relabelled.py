@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from algorithms import GCBC, GCBCConfig
+from algorithms import ALGORITHMS, GCBC, GCIVL, GCBCConfig, GCIVLConfig
 from algorithms.sources.relabelled import GoalDraws, RelabelledRows, distances, rows_ahead
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Dataset, Spec, Transitions
@@ -90,6 +90,57 @@ def test_the_goal_is_a_row_and_not_a_distance() -> None:
     batch = drawn(source(data, values=GoalDraws(0.0, 0.0, 1.0)))
     assert (batch.obs[:, 2] == 5).all()
     assert near(float((batch.reward == 0).float().mean()), 0.5)
+
+
+def test_goals_that_rows_leave() -> None:
+    """OGBench's goals: observations of the episode's rows, the last row's own behind the last."""
+    uniform = GoalDraws(0.0, 1.0, 0.0, geometric=False)
+    batch = drawn(source(values=uniform, policy=uniform, steps=3, last_states=False))
+    now, goal = batch.obs[:, 0], 2 * batch.obs[:, 2]
+    left = torch.tensor([3.0, 0.0, 6.0])[(now // 100).long()] + now // 100 * 100
+    assert torch.equal(goal == now, now == left)  # only the last row is at its goal
+    assert (goal <= left).all() and torch.equal(batch.reward, -(now != left).float())
+    assert torch.equal(batch.discount, 0.8 * (now != left).float())
+    begin = goal[now == 200]
+    for number in range(201, 207):
+        assert (
+            abs(float((begin == number).float().mean()) - 1 / 6) < 4 * (5 / 36 / len(begin)) ** 0.5
+        )
+    policy_goal = 2 * batch.policy_goal[:, 0]
+    assert torch.equal(batch.waypoint[:, 0], torch.minimum(now + 3, policy_goal))
+    assert torch.equal(2 * batch.low_goal[:, 0], torch.minimum(now + 3, left))
+    batch = drawn(source(policy=GoalDraws(0.0, 0.0, 1.0), steps=3, last_states=False))
+    assert torch.equal(2 * batch.low_goal[:, 0], batch.waypoint[:, 0])  # of a goal from anywhere
+    with pytest.raises(DataError, match="no episode has two rows"):
+        source(rows((1, 1)), last_states=False)
+    assert len(drawn(source(rows((1, 1)))).obs)
+
+
+@pytest.mark.parametrize("name", ["gcivl", "gciql", "hiql", "saw", "hecrl", "gcbc", "smore"])
+def test_whose_goals_rows_leave(name: str) -> None:
+    """Learners whose values of goals follow from next values."""
+    bootstrap = name in ("gcivl", "gciql", "hiql", "saw", "hecrl")
+    cls, kind = ALGORITHMS[name]
+    made = cls(SPEC, kind(), seed=0)
+    assert made.source.last_states is not bootstrap
+
+
+def test_values_of_a_chain_whose_end_no_row_leaves() -> None:
+    """One-hot states 0 to 5: the value of state 4 is -(1 - gamma^n) / (1 - gamma) from n steps
+    away, 0 at itself."""
+    eye, zero = torch.eye(6), torch.zeros(60, 6)
+    obs = torch.cat([eye[:-1].repeat(12, 1), zero], 1)
+    following = torch.cat([eye[1:].repeat(12, 1), zero], 1)
+    cut = torch.arange(60) % 5 == 4
+    data = Transitions(obs, torch.zeros(60, 1), torch.zeros(60), following, cut & False, cut)
+    spec = Spec(
+        "chain", 12, 1, None, (-1.0,), (1.0,), 5, goal=tuple(range(6, 12)), achieved=tuple(range(6))
+    )
+    config = GCIVLConfig(hidden=(64,), batch_size=64, learning_rate=3e-3, tau=0.05)
+    agent = GCIVL(spec, config, seed=0).fit(Dataset(data, spec), 600, callbacks=[])
+    values = agent.learner.value.mean(torch.cat([eye[:5], zero[:5]], 1), eye[4].expand(5, 6))
+    exact = [-(1 - 0.99**n) / 0.01 for n in (4, 3, 2, 1, 0)]
+    assert values.tolist() == pytest.approx(exact, abs=0.3)
 
 
 def test_waypoints_end_at_the_goal_and_low_goals_at_the_episode() -> None:
