@@ -70,7 +70,8 @@ class GCIVL(Agent[Batch]):
     Formula:
 
         goals        of values: the state itself, a later one of its episode at a geometric
-                     distance, any state (0.2, 0.5, 0.3); of the policy: a later one, uniform
+                     distance, any state (0.2, 0.5, 0.3); of the policy: a later one, uniform;
+                     each one that a row leaves
         reward       r = -1, and at the goal r = 0 and no next value
         values       L = sum_n mean |tau - 1(A < 0)| (r + gamma V'_n(s', g) - V_n(s, g))^2
                      A = r + gamma min_n V'_n(s', g) - mean_n V'_n(s, g)

@@ -137,7 +137,7 @@ class HIQL(Agent[Batch]):
         values       GCIVL's, V(s, phi(s, g)); phi(s, g) has D entries and the length sqrt(D)
         subgoal      w: the state k steps ahead, at most the policy's goal
         low policy   L = -mean min(exp(b (V(s', w) - V(s, w))), 100) log pi_l(a|s, phi(s, w))
-                     (w k steps ahead, at most the episode's end)
+                     (w k steps ahead, at most the episode's last row)
         high policy  L = -mean min(exp(b (V(w, g) - V(s, g))), 100) log pi_h(phi(s, w)|s, g)
         acting       phi = mean of pi_h(.|s, g), at the length sqrt(D); a = mean of pi_l(.|s, phi)
 

@@ -156,7 +156,7 @@ class SAW(Agent[Batch]):
 
         values       GCIVL's, V(s, phi(s, g)); phi(s, g) has D entries and the length sqrt(D)
         near policy  L = -mean min(exp(b (V(s', w) - V(s, w))), 100) log pi_l(a|s, w)
-                     (w k steps ahead, at most the episode's end)
+                     (w k steps ahead, at most the episode's last row)
         policy       L = -mean min(exp(b (V(s', g) - V(s, g))), 100) log pi(a|s, g)
                      + mean min(exp(kappa (V(w, g) - V(s, g))), 100) |mu(s, g) - mu_l(s, w)|^2
                      (w k steps ahead, at most the policy's goal; no gradient into mu_l;

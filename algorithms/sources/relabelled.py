@@ -9,6 +9,7 @@ An episode's last state, which no row leaves, is no goal of theirs; here it is o
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from mbrl.buffer import Batch, Rows
 from mbrl.collector import CollectorConfig
 from mbrl.config import Probability, Settings
 from mbrl.errors import ConfigError, DataError
-from mbrl.goals import GoalEntries
+from mbrl.goals import GoalEntries, count_unleft
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Spec, Transitions
 
@@ -135,6 +136,14 @@ class RelabelledRows:
                 f"{dataset.provenance.card}: no episode has two rows, and goals are states that a "
                 "later row of an episode leaves; end episodes where they end alone, or take gcbc, "
                 "contrastive_rl or smore, whose goals may be next observations"
+            )
+        unleft = 0 if self.last_states else count_unleft(followed.transitions, self.entries)
+        if unleft > 0:
+            warnings.warn(
+                f"{dataset.provenance.card}: {unleft} goals end episodes and are at no row; "
+                "nothing is learned of them, as goals are states that rows leave: "
+                "mbrl.goals.with_last_states(data) adds rows that stay there",
+                stacklevel=2,
             )
         self.real.prepare(followed, on_progress)
 

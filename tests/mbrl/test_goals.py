@@ -1,5 +1,6 @@
 """Observations with goals: their entries, what specs refuse, and files that keep them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,13 @@ from mbrl import data
 from mbrl.data import save_npz
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import ConfigError
-from mbrl.goals import GoalEntries, goal_fields, with_reached_goals
+from mbrl.goals import (
+    GoalEntries,
+    count_unleft,
+    goal_fields,
+    with_last_states,
+    with_reached_goals,
+)
 from mbrl.networks import Normaliser
 from mbrl.tasks import make
 from mbrl.types import Dataset, Spec, Transitions
@@ -144,3 +151,47 @@ def test_goals_are_standardised_by_what_is_reached() -> None:
         for scale in scales:
             assert torch.allclose(scale.mean[:2], scale.mean[2:4])
             assert scale.mean[2] == pytest.approx(5 * unit, rel=0.1)
+
+
+def test_rows_that_stay_in_last_states() -> None:
+    """Two episodes, of 2 rows and of 1 without a flag: one row more behind each."""
+    obs = torch.tensor([[0.0, 9.0], [1.0, 9.0], [5.0, 9.0]])
+    rows = Transitions(
+        obs, torch.full((3, 1), 0.7), torch.ones(3), obs + torch.tensor([1.0, 0.0]),
+        torch.tensor([False, True, False]), torch.tensor([False] * 3),
+        state=torch.zeros(3, 1), weight=torch.tensor([1.0, 2.0, 3.0]),
+    )  # fmt: skip
+    place = Spec("line", 2, 1, None, (0.2,), (1.0,), 10, goal=(1,), achieved=(0,))
+    made = with_last_states(Dataset(rows, place)).transitions
+    assert made.obs[:, 0].tolist() == [0, 1, 2, 5, 6]
+    assert made.next_obs[:, 0].tolist() == [1, 2, 2, 6, 6] and (made.next_obs[:, 1] == 9).all()
+    assert made.action[:, 0].tolist() == pytest.approx([0.7, 0.7, 0.2, 0.7, 0.2])
+    assert made.reward.tolist() == [1, 1, 0, 1, 0]
+    assert made.terminated.tolist() == [False, False, True, False, False]
+    assert made.episodes() == [(0, 3), (3, 5)]
+    assert made.weight.tolist() == [1, 2, 2, 3, 3] and made.state is None
+    discrete = Spec("d", 2, 1, 3, goal=(1,), achieved=(0,), action_mask=True)
+    first, second = torch.tensor([[True, False, True]] * 3), torch.tensor([[False, True, True]] * 3)
+    counted = replace(
+        rows, action=torch.tensor([2, 0, 2]), state=None,
+        action_mask=first, next_action_mask=second,
+    )  # fmt: skip
+    made = with_last_states(Dataset(counted, discrete)).transitions
+    assert made.action.tolist() == [2, 0, 1, 2, 1]  # the first that is allowed there
+    assert made.action_mask[2].tolist() == [False, True, True]
+    assert torch.equal(made.action_mask[[0, 1, 3]], first)
+    assert made.next_action_mask[2].tolist() == [False, True, True]
+
+
+def test_ends_that_no_row_leaves_are_counted_where_they_repeat() -> None:
+    def count(*episodes: list[float]) -> int:
+        obs = torch.tensor([[s, 0.0] for e in episodes for s in e[:-1]])
+        following = torch.tensor([[s, 0.0] for e in episodes for s in e[1:]])
+        cut = torch.tensor([k == len(e) - 2 for e in episodes for k in range(len(e) - 1)])
+        zero = torch.zeros(len(obs))
+        rows = Transitions(obs, zero[:, None], zero, following, cut & False, cut)
+        return count_unleft(rows, GoalEntries(spec(obs_dim=2, goal=(1,), achieved=(0,))))
+
+    assert count([0, 1, 2], [1, 2], [3, 4]) == 1  # 4 ends one episode alone
+    assert count([0, 1, 2], [1, 2], [2, 3]) == 0  # 2 is left by the last
+    assert count([0.1, 0.2], [0.3, 0.4]) == 0
