@@ -121,7 +121,8 @@ class Spec:
         for name in ("obs_dim", "action_dim", "num_actions", "max_episode_steps"):
             value = getattr(self, name)
             optional = name in ("num_actions", "max_episode_steps")
-            if not (value is None and optional) and not isinstance(value, Integral):
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if not (value is None and optional) and not whole:
                 raise ConfigError(
                     f"spec of {self.task!r}: {name} is {value!r} ({type(value).__name__}), it must "
                     "be an integer"

@@ -25,8 +25,6 @@ from mbrl.film import film
 from mbrl.sb3 import load_model
 from mbrl.tasks import Task
 
-UNSEEN = {"max_episode_steps", "threads"}  # options of a task that no picture shows
-
 
 @dataclass(frozen=True)
 class Evaluate(Settings):
@@ -56,9 +54,11 @@ class Evaluate(Settings):
         agent, title, task = self._sb3() if self.sb3 is not None else self._agent()
         # A variant of the data's task keeps the scale of its scores.
         spec = agent.spec if self.sb3 is None and agent.spec.task == task.spec.task else task.spec
-        options = {k: v for k, v in task.spec.task_options.items() if k not in UNSEEN}
+        if spec.max_episode_steps not in (None, task.spec.max_episode_steps):
+            spec = dataclasses.replace(spec, reference_returns=None)  # those are of other episodes
+        options = {k: v for k, v in task.spec.task_options.items() if k != "threads"}
         name = ",".join([task.spec.task, *(f"{k}={v}" for k, v in options.items())])
-        if self.film is not None and options:
+        if self.film is not None and set(options) - {"max_episode_steps"}:
             raise ConfigError(
                 f"--film draws gymnasium's plain {task.spec.task}, and the task is {name}; leave "
                 "it out"

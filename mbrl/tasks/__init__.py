@@ -25,6 +25,7 @@ from mbrl.tasks.classic import (
 from mbrl.tasks.context_grid import ContextGrid
 from mbrl.tasks.door_chain import DoorChain
 from mbrl.tasks.glucose import Simglucose
+from mbrl.tasks.gym_source import LIMIT as STEP_LIMIT
 from mbrl.tasks.gym_source import is_known, require_declared, unknown_text
 from mbrl.tasks.gym_task import GymTask
 from mbrl.tasks.modes import Modes, Obstacle
@@ -116,8 +117,9 @@ def make(
     """The task called `task`; observations and rewards come in `dtype`, on `device`. Options may
     also stand behind the name: "CliffWalking-v1,max_episode_steps=200".
 
-    Every task takes the options of `mbrl.tasks.randomness.Randomness` beside its own:
-    "Pendulum-v1,sticky_actions=0.25".
+    Every task takes the options of `mbrl.tasks.randomness.Randomness` beside its own,
+    "Pendulum-v1,sticky_actions=0.25", and `max_episode_steps`, another limit of its episodes, with
+    which it has no reference returns.
 
     Beside the ids of this library it takes whatever `mbrl.tasks.gym_task.GymTask` does: other ids
     of gymnasium, an entry point "module:make_env", an environment, a function that makes one.
@@ -136,6 +138,8 @@ def _plain(
     if not isinstance(task, str) or task not in TASKS:
         return _gym_task(task, device=device, dtype=dtype, **options)
     constructor = TASKS[task]
+    options = dict(options)
+    limit = options.pop(STEP_LIMIT, None)
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(constructor).parameters.items()
@@ -145,13 +149,18 @@ def _plain(
     if unknown:
         raise ConfigError(
             f"task {task!r} has no option {', '.join(map(repr, unknown))}; "
-            f"allowed: {', '.join(sorted(defaults)) or 'none'}; of every task: "
+            f"allowed: {', '.join(sorted(defaults)) or 'none'}; of every task: {STEP_LIMIT}, "
             f"{', '.join(sorted(randomness.NAMES))}"
         )
     made: Any = constructor(device=device, dtype=dtype, **options)
     changed = {k: v for k, v in options.items() if k not in OF_THE_MACHINE and v != defaults[k]}
     # data that are recorded in the task are evaluated in it and not in the plain one
     made.spec = dataclasses.replace(made.spec, task_options=made.spec.task_options | changed)
+    if limit not in (None, made.spec.max_episode_steps):
+        given = made.spec.task_options | {STEP_LIMIT: limit}
+        made.spec = dataclasses.replace(
+            made.spec, max_episode_steps=limit, reference_returns=None, task_options=given
+        )
     return cast(Task, made)
 
 

@@ -125,7 +125,8 @@ def test_scores_are_on_the_scale_of_the_task_that_they_are_from(
     agent = algorithms.BC(data.load("pendulum/medium").spec, seed=0)
     agent.save(tmp_path / "agent.pt")
     other = f"{__name__}:other_pendulum,max_episode_steps=20"
-    for task, known in (("Pendulum-v1", True), (other, False)):
+    short = "Pendulum-v1,max_episode_steps=20"
+    for task, known in (("Pendulum-v1", True), (short, False), (other, False)):
         words = ["--task", task, "--episodes", "1", "--json"]
         assert main(["evaluate", str(tmp_path / "agent.pt"), *words]) == 0
         result = json.loads(capsys.readouterr().out)

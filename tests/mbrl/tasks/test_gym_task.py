@@ -86,6 +86,8 @@ def test_sources_of_one_environment() -> None:
     assert plain.task_options == {} and plain.max_episode_steps == 200
     assert make_for(plain).spec == make("Pendulum-v1").spec
     assert make(gymnasium.make("Acrobot-v1")).spec == GymTask("Acrobot-v1").spec
+    shorter = make(gymnasium.make("Pendulum-v1", max_episode_steps=100)).spec
+    assert shorter.max_episode_steps == 100 and make_for(shorter).spec == shorter
     wrapped = gymnasium.wrappers.RescaleObservation(gymnasium.make("MountainCar-v0"), 0, 1)
     assert make(wrapped).spec.task == "MountainCar-v0 in RescaleObservation"
     assert make(f"{MODULE}:Rover,max_episode_steps=12").spec.max_episode_steps == 12
