@@ -218,7 +218,8 @@ class RelabelledRows:
         ahead = _ahead(rows.batch(rows.gather(index)))
         unit = torch.rand(2, len(index), generator=generator, device=self.device)
         steps = distances(unit[0], ahead, self.gamma if self.values.geometric else None)
-        steps = torch.where(unit[1] < self.values.random, 1, steps)
+        # A row's own state is entered by the row before it, as any state is.
+        steps = torch.where(unit[1] < self.values.random + self.values.current, 1, steps)
         batch = rows.batch(rows.gather((index + steps - 1) % len(rows)))
         goal = entries.achieved_of(batch.next_obs)
         return batch._replace(

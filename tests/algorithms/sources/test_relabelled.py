@@ -181,6 +181,9 @@ def test_rows_that_enter_their_goals() -> None:
     of_last = {float(n): float((second[:, 0] == n).float().mean()) for n in (200, 206)}
     assert near(of_last[200], 0.2 / 12 + 0.8 / 12 / 7)
     assert near(of_last[206], 0.2 / 12 + 0.8 / 12 * sum(1 / k for k in range(1, 8)))
+    batch = drawn(source(values=GoalDraws(0.6, 0.4, 0.0, geometric=False), entering=True))
+    first = float((batch.obs[COUNT:, 0] == 200).float().mean())
+    assert near(first, 0.6 / 12 + 0.4 / 12 / 7)  # goals that are a row's own state, too
 
 
 def test_rows_that_are_never_drawn_end_the_look_ahead() -> None:
