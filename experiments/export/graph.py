@@ -116,6 +116,8 @@ def acted(parts: Parts, obs: Tensor, own: Tensor, limits: dict[str, Tensor]) -> 
         more = [parts.score(obs)]
     if parts.fallback is not None:
         outside = ~(more[0] <= 1.0)  # of a NaN too
+        if own.is_floating_point():  # what else the policy took in may be no number
+            outside = outside | ~torch.isfinite(own).all(1)
         other = parts.fallback(obs.to(parts.dtype), **limits)
         wide = outside if own.ndim == 1 else outside[:, None]
         action, more = torch.where(wide, other, own), [*more, outside]
@@ -141,7 +143,9 @@ class MarkovGraph(nn.Module):
 class StatefulGraph(nn.Module):
     """obs [B, S], state [B, M], previous_action [B, A], previous_reward [B] to action [B, A], then
     out_of_data and fallback_used as in `MarkovGraph`, and next_state [B, M]. A row of zeros of
-    `state` begins an episode: previous action and reward are not read there."""
+    `state` begins an episode: previous action and reward are not read there. Where something that
+    is read is no finite number, the state stays as it was: else one such number would stand in it
+    until the episode ends."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()
@@ -157,6 +161,8 @@ class StatefulGraph(nn.Module):
             own_state, previous_reward.to(dtype), previous_action.to(dtype)
         )
         own, carried = self.policy.step(obs.to(dtype), torch.where(on, after, own_state), None)
-        ongoing = torch.ones_like(state[:, -1:])
-        following = torch.cat([carried.float(), ongoing], 1)
-        return (*acted(self.parts, obs, own, {}), following)
+        before = torch.cat([previous_action, previous_reward[:, None]], 1)
+        read = torch.cat([obs, torch.where(on, before, 0.0)], 1)
+        following = torch.cat([carried.float(), torch.ones_like(state[:, -1:])], 1)
+        known = torch.isfinite(read).all(1, keepdim=True)
+        return (*acted(self.parts, obs, own, {}), torch.where(known, following, state))

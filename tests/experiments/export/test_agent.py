@@ -308,6 +308,23 @@ def test_memory_with_a_fallback(pendulum: Dataset, tmp_path: Path) -> None:
     card = export(build("neubay", pendulum.spec), tmp_path / "out", pendulum, fallback="0.5")
     names = [port["name"] for port in card["outputs"]]
     assert names == ["action", "out_of_data", "fallback_used", "next_state"]
+    # What is no number at a step, in a row each, leaves no trace in the steps that follow it.
+    opened, rows = session(tmp_path / "out"), 4
+    size = opened.get_inputs()[1].shape[1]
+    state, action, reward = (np.zeros(s, np.float32) for s in ((rows, size), (rows, 1), (rows,)))
+    obs = pendulum.transitions.obs[: 3 * rows].view(3, rows, 3).numpy()
+    for t in range(3):
+        seen = obs[t].copy()
+        if t == 1:
+            seen[0, 1], reward[1], action[2, 0] = np.nan, np.inf, np.nan
+        values = {"obs": seen, "state": state, "previous_action": action, "previous_reward": reward}
+        result = dict(zip(names, opened.run(None, values), strict=True))
+        assert np.isfinite(result["action"]).all() and np.isfinite(result["next_state"]).all()
+        if t == 1:
+            assert result["fallback_used"][:3].all() and (result["action"][:3] == 0.5).all()
+            assert np.array_equal(result["next_state"][:3], state[:3])
+            assert not np.array_equal(result["next_state"][3], state[3])
+        state, action, reward = result["next_state"], result["action"], np.zeros(rows, np.float32)
 
 
 # The card.
