@@ -7,14 +7,15 @@ from torch import Tensor
 
 from algorithms.learners.critics import q_values, state_values
 from mbrl.networks import EnsembleMLP
-from mbrl.training import is_stateful
+from mbrl.training import chosen_action, is_stateful
 
 
 @torch.no_grad()
-def critic_values(agent: Any, obs: Tensor) -> Tensor | None:
+def critic_values(agent: Any, obs: Tensor, mask: Tensor | None = None) -> Tensor | None:
     """The least of the critics' Q(s, pi(s)), or V(s), [B] at raw `obs` [B, S], in the task's units
-    of reward; None where the agent has no critics of states alone, or they are about no reward
-    (`in_rewards` of the learner). A learner with `policy_values` says itself."""
+    of reward, for actions that `mask` [B, n] allows where there is one; None where the agent has no
+    critics of states alone, or they are about no reward (`in_rewards` of the learner). A learner
+    with `policy_values` says itself."""
     learner, policy = getattr(agent, "learner", None), agent.policy
     if not getattr(learner, "in_rewards", True):
         return None
@@ -25,7 +26,7 @@ def critic_values(agent: Any, obs: Tensor) -> Tensor | None:
     if not isinstance(critic, EnsembleMLP) or is_stateful(policy):
         return None
     obs = obs.to(next(policy.parameters()).device).float()
-    action = policy(obs)
+    action = chosen_action(policy, obs, None, deterministic=True, mask=mask)
     if not agent.spec.discrete:
         action = policy.scale.to_unit(action)
     # Some critics standardise their inputs themselves.

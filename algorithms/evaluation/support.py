@@ -66,7 +66,8 @@ def support(actions: Tensor, dataset: Dataset, rows: np.ndarray) -> Support:
     for own in pair:
         apart = np.linalg.norm(there - own[:, None], axis=2)
         distances.append(np.where(known, apart, np.inf).min(1))
-    edge = max(float(np.quantile(distances[1], QUANTILE)), 1e-6)
+    compared = distances[1][np.isfinite(distances[1])]
+    edge = max(float(np.quantile(compared, QUANTILE)) if len(compared) else 0.0, 1e-6)
     outside = [float((d > edge).mean()) for d in distances]
     return Support(outside[0], outside[1], distances[0] / edge)
 
@@ -84,7 +85,16 @@ def _neighbours(obs: np.ndarray, episode: np.ndarray, rows: np.ndarray) -> np.nd
     foreign = episode[index] != episode[rows][:, None]
     order = np.argsort(~foreign, axis=1, kind="stable")[:, :NEIGHBOURS]
     picked = np.take_along_axis(index, order, 1)
-    return np.where(np.take_along_axis(foreign, order, 1), picked, -1)
+    picked = np.where(np.take_along_axis(foreign, order, 1), picked, -1)
+    # Where the nearest are of the row's own episode (entries that are fixed in an episode, say),
+    # those of the others are asked for by themselves.
+    short = (picked < 0).any(1) | (picked.shape[1] < NEIGHBOURS)
+    for own in np.unique(episode[rows][short]):
+        others, mine = library[episode[library] != own], short & (episode[rows] == own)
+        count = min(NEIGHBOURS, len(others), picked.shape[1])
+        if count > 0:
+            picked[mine, :count] = others[Neighbours(obs[others]).nearest(obs[rows[mine]], count)]
+    return picked
 
 
 def _spread(values: np.ndarray) -> np.ndarray:

@@ -32,9 +32,10 @@ from world_models.rollout import RolloutConfig, rollout
 GAMMA = 0.99
 FOLDS = 3  # of the values in the doubly robust estimate
 TAU = 0.1  # rate of the averaged critics: values are to settle within few updates
-NEVER = -60.0  # log-ratio of an action that the policy never takes
+NEVER = -1e6  # log-ratio of an action that the policy never takes; no episode's others outweigh it
 ENOUGH = 0.1  # share of rows or episodes that weights must amount to, to be believed
 MOST_OUTSIDE = 0.15  # share of a policy's actions unlike logged ones at which nothing is believed
+AT_WORST = 0.5  # the same where three times as many of the logged actions themselves are
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Valuation:
     """`logged`: mean discounted return of the held-out episodes as they were recorded (what came
     after a cut is not in it) and its interval. `critic`: mean value that the policy's own critic
     gives to the episodes' starts, None without one; `limits`: least and largest discounted return
-    that the rewards allow."""
+    that the rewards allow, at the discount factor of that critic where there is one."""
 
     episodes: int
     rows: int
@@ -105,7 +106,10 @@ def value_policy(
         config = replace(config, gamma=own_gamma(agent))
     valuation = value_policies([agent.policy], dataset, config, on_progress=on_progress)[0]
     rows = dataset.transitions
-    values = critic_values(agent, rows.obs[[a for a, _ in rows.episodes()]])
+    starts = [a for a, _ in rows.episodes()]
+    mask = None if rows.action_mask is None else rows.action_mask[starts]
+    values = critic_values(agent, rows.obs[starts], mask)
+    own = own_gamma(agent)
     estimates = list(valuation.estimates)
     model = getattr(agent, "model", None)
     if config.model_starts and hasattr(model, "predict"):
@@ -114,6 +118,7 @@ def value_policy(
         valuation,
         estimates=tuple(estimates),
         critic=None if values is None else float(values.mean()),
+        limits=fqe.return_range(rows.reward, rows.terminated, own, rows.duration),
     )
 
 
@@ -194,10 +199,15 @@ def _interval(values: np.ndarray, confidence: float) -> tuple[float, float, floa
     return mean, mean - reach, mean + reach
 
 
-def _around(value: float, draws: np.ndarray, confidence: float) -> tuple[float, float, float]:
-    """A value with an interval from the spread of `draws` [R] of the episodes."""
-    n = len(draws)
-    reach = float(special.stdtrit(n - 1, 0.5 + confidence / 2) * draws.std(ddof=1))
+def _around(
+    value: float, draws: np.ndarray, episodes: int, confidence: float
+) -> tuple[float, float, float]:
+    """A value with an interval from the spread of `draws` [R] of the `episodes`, whose number
+    limits what is known of their spread: draws of n things spread by sqrt((n - 1) / n) too
+    little."""
+    freedom = min(len(draws), episodes) - 1
+    deviation = draws.std(ddof=1) * math.sqrt(episodes / (episodes - 1))
+    reach = float(special.stdtrit(freedom, 0.5 + confidence / 2) * deviation)
     return value, value - reach, value + reach
 
 
@@ -235,17 +245,17 @@ def _fitted(
     except DivergenceError as problem:
         nothing = (math.nan,) * 6
         return [Estimate("fitted Q", *nothing, believed=False, note=str(problem))] * len(policies)
-    result = []
+    result, episodes = [], len(dataset.transitions.episodes())
     for k, close in enumerate(near):
         note = ""
-        if close.outside > max(MOST_OUTSIDE, 3 * close.logged_outside):
+        if close.outside > max(MOST_OUTSIDE, min(3 * close.logged_outside, AT_WORST)):
             note = f"{close.outside:.0%} of the policy's actions are unlike any logged ones"
         apart = fit.resampled[k] - fit.resampled[-1]
         result.append(
             Estimate(
                 "fitted Q",
-                *_around(float(fit.values[k]), fit.resampled[k], config.confidence),
-                *_around(float(fit.values[k] - fit.values[-1]), apart, config.confidence),
+                *_around(float(fit.values[k]), fit.resampled[k], episodes, config.confidence),
+                *_around(float(fit.values[k] - fit.values[-1]), apart, episodes, config.confidence),
                 believed=not note,
                 note=note,
             )
@@ -356,6 +366,8 @@ def _doubly_robust(
     weight = logged.log_weights()[:, -1]
     share = float((2 * weight.logsumexp(0) - (2 * weight).logsumexp(0)).exp() / len(spans))
     gained = discounted_returns(data, config.discount)
+    if float(weight.max()) < NEVER / 2:  # equal weights of nothing are none
+        share = 0.0
     note = "" if share >= ENOUGH else f"its weights amount to {share:.0%} of the episodes"
     return Estimate(
         "doubly robust",

@@ -18,7 +18,8 @@ class Verdict:
 
 def verdict(valuation: Valuation) -> Verdict:
     """Better, where the lower bound of fitted Q's difference lies above 0, the data support it, and
-    no other estimate that can be believed says otherwise; worse likewise; else cannot tell."""
+    no other estimate that can be believed says otherwise; worse likewise, but for values that ran
+    away; else cannot tell."""
     fitted = valuation.estimates[0]
     others = [e for e in valuation.estimates[1:] if e.believed]
     reasons = [_line(e) for e in valuation.estimates]
@@ -36,7 +37,7 @@ def verdict(valuation: Valuation) -> Verdict:
             f"discounted return ({fitted.difference:.4g} expected)."
         )
         return Verdict("better", sentence, tuple(reasons))
-    if fitted.difference_high < 0 and not for_it:
+    if fitted.difference_high < 0 and fitted.believed and not for_it:
         sentence = (
             f"Worse than the logged policy: by {-fitted.difference_high:.4g} at least in "
             f"discounted return ({-fitted.difference:.4g} expected)."

@@ -64,7 +64,7 @@ def print_valuation(content: dict[str, Any], console: Console) -> None:
         f"logged: discounted return {logged[0]:.4g} [{logged[1]:.4g}, {logged[2]:.4g}] as "
         f"recorded (gamma {content['gamma']:g})"
     )
-    percent = f"{content['confidence']:.0%}"
+    percent = f"{100 * content['confidence']:g}%"
     table = grid("estimate", f"value [{percent}]", "more than logged", "lower bound", "believed")
     for e in content["estimates"]:
         table.add_row(

@@ -169,7 +169,7 @@ def _before_you_deploy(folder: Path) -> list[str]:
         "policy": f"of update {content['step']}",
         "valued on": f"{content['episodes']} episodes, {content['rows']} rows: {content['where']}",
         "logged return": f"{interval(*logged)}, discounted, as recorded",
-        "intervals": f"{content['confidence']:.0%}, over episodes; gamma {content['gamma']:g}",
+        "intervals": f"{100 * content['confidence']:g}%, over episodes; gamma {content['gamma']:g}",
         "support": f"{near['outside']:.1%} of its actions are unlike any logged ones at like "
         f"observations ({near['logged_outside']:.1%} of the logged ones are)",
     }

@@ -69,6 +69,8 @@ class ValueWatch:
         self.reference: Values | None = None
         rows = np.unique(np.linspace(0, len(dataset) - 1, STATES).astype(np.int64))
         self.rows, self.obs = rows, dataset.transitions.obs[rows]
+        masks = dataset.transitions.action_mask
+        self.mask = None if masks is None else masks[rows]
 
     def __call__(self, event: str, agent: Trainable, metrics: Metrics) -> None:
         if event == "step" and (agent.step % self.every == 0 or agent.step == self.last):
@@ -78,7 +80,7 @@ class ValueWatch:
 
     def measure(self, agent: Trainable) -> Values | None:
         """None for an agent without critics of states alone."""
-        values = critic_values(agent, self.obs)
+        values = critic_values(agent, self.obs, self.mask)
         if values is None:
             return None
         if self.reference is None:

@@ -23,7 +23,7 @@ from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 
-VERSION = 1
+VERSION = 2
 DEFAULTS: dict[str, Any] = {
     "data": "pendulum/medium-replay",
     "algorithms": ["bc", "td3_bc", "iql", "edac"],

@@ -7,6 +7,7 @@ import torch
 from algorithms.evaluation.support import rows_to_look_at, support
 from mbrl.data import from_arrays
 from mbrl.errors import DataError
+from mbrl.types import Spec
 
 
 def data(discrete=False, n=2000, spread=0.1):
@@ -66,3 +67,25 @@ def test_support_at_repeated_observations_does_not_depend_on_the_order_of_the_lo
         outside.append(support(torch.ones(len(rows), dtype=torch.int64), dataset, rows).outside)
     # 20 random patients have no action 1 with probability 0.75^20
     assert max(outside) < 0.02
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_rows_whose_like_are_in_their_own_episode_are_compared_with_others(discrete: bool) -> None:
+    """Six persons with facts of their own: the nearest rows are a person's own ones."""
+    rng, each, persons = np.random.default_rng(0), 120, 6
+    n = each * persons
+    facts = rng.normal(size=(persons, 3)).repeat(each, 0)
+    obs = np.column_stack([0.1 * rng.normal(size=n).cumsum(), facts])
+    action = rng.integers(0, 2, n) if discrete else rng.uniform(-0.3, 0.3, (n, 1))
+    dataset = from_arrays(
+        obs=obs, action=action, reward=np.zeros(n), terminated=np.zeros(n, bool),
+        truncated=np.arange(n) % each == each - 1,
+        spec=Spec("mine", 4, 1, 3) if discrete else Spec("mine", 4, 1, None, (-9.0,), (9.0,)),
+    )  # fmt: skip
+    rows = rows_to_look_at(dataset)
+    nobodys = torch.full((len(rows),), 2) if discrete else torch.full((len(rows), 1), 5.0)
+    measured = support(nobodys, dataset, rows)
+    assert measured.outside == 1.0 and measured.logged_outside <= 0.06
+    assert np.isfinite(measured.distances).all()
+    usual = support(dataset.transitions.action[torch.from_numpy(rows)], dataset, rows)
+    assert usual.outside == usual.logged_outside == measured.logged_outside

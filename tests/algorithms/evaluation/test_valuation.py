@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy import special
 from torch import nn
 
-from algorithms import MOPO
+from algorithms import ALGORITHMS, MOPO
 from algorithms.evaluation import valuation
 from algorithms.evaluation.fqe import (
     LOGGED,
@@ -119,6 +120,34 @@ def test_doubly_robust_estimates_are_unbiased_over_data_sets():
     ]
     error = np.std(values, ddof=1) / np.sqrt(len(values))
     assert abs(np.mean(values) - (exact(1.0) - cut)) < 3 * error
+
+
+def test_intervals_of_fitted_q_know_how_few_episodes_there_are():
+    """Draws of n things spread by sqrt((n - 1) / n) as much as their mean does, and n things leave
+    n - 1 degrees of freedom for it, however often they are drawn."""
+    draws = np.array([1.0, 2.0, 4.0, 5.0, 8.0])
+    for episodes, freedom in ((3, 2), (200, 4)):
+        reach = special.stdtrit(freedom, 0.95) * draws.std(ddof=1)
+        reach *= np.sqrt(episodes / (episodes - 1))
+        got = valuation._around(1.0, draws, episodes, 0.9)
+        assert got == pytest.approx((1.0, 1.0 - reach, 1.0 + reach))
+
+
+@pytest.mark.parametrize("length", [1, 40])
+def test_a_policy_that_never_does_what_was_logged_has_no_weights(length):
+    """In 40 steps the other actions' weights, 2 ** 39, would have made up for it."""
+    rng, n = np.random.default_rng(0), 40 * 60
+    action = rng.integers(0, 2, n)
+    action[::length] = 0
+    over = np.arange(n) % length == length - 1
+    data = from_arrays(
+        obs=rng.normal(size=(n, 2)), action=action, reward=rng.normal(size=n), terminated=over,
+        truncated=np.zeros(n, bool), behaviour_prob=np.full(n, 0.5), spec=Spec("mine", 2, 1, 2),
+    )  # fmt: skip
+    config = ValuationConfig(steps=3, gamma=GAMMA, hidden=(8,), dice_steps=0, resamples=2)
+    robust = value_policies([Constant(1)], data, config)[0].estimates[1]
+    assert not robust.believed and "0% of the episodes" in robust.note
+    assert np.isfinite(robust.value)
 
 
 def test_steps_of_any_length_are_discounted_alike_on_both_sides():
@@ -276,3 +305,17 @@ def test_what_is_imagined_ends_where_the_log_does(gamma, limit, kind):
     assert found.difference == pytest.approx(0.0) and found.value >= 1.0
     assert agent.policy.counts == list(range(len(agent.policy.counts)))
     assert (len(agent.policy.counts) > 0) == (kind is Counting)
+
+
+def test_the_critics_limits_are_at_the_gamma_that_it_learned_with(monkeypatch):
+    data = world(episodes=20)
+    agent = ALGORITHMS["discrete_iql"][0](
+        data.spec, build_config("discrete_iql", {"gamma": 0.5, "hidden": [8]}), seed=0
+    )
+    config = ValuationConfig(
+        steps=2, gamma=GAMMA, hidden=(8,), dice_steps=0, resamples=2, model_starts=0
+    )
+    valued = value_policy(agent, data, config)
+    low, high = valued.limits  # rewards of -0.5 to 1, and episodes that end
+    assert valued.gamma == GAMMA and high == pytest.approx(1 / (1 - 0.5))
+    assert low == pytest.approx(-0.5 / (1 - 0.5))

@@ -46,6 +46,12 @@ def test_what_fitted_q_itself_doubts_is_never_better():
     assert judged.word == "cannot tell" and "a note" in judged.sentence
 
 
+def test_what_fitted_q_itself_doubts_is_never_worse():
+    """Actions that nobody logged have guessed values, low ones too."""
+    judged = verdict(valuation(estimate("fitted Q", *WORSE, believed=False)))
+    assert judged.word == "cannot tell" and "a note" in judged.sentence
+
+
 @pytest.mark.parametrize(("critic", "word"), [(10.9, "better"), (11.1, "cannot tell")])
 def test_values_that_ran_away_are_a_doubt(critic, word):
     """Beyond what rewards allow by more than a twentieth of the range, which is 20 wide."""

@@ -9,6 +9,7 @@ import torch
 
 from algorithms import ALGORITHMS, EDAC, IQL
 from algorithms.evaluation.critic_values import critic_values
+from algorithms.learners.critics import q_values
 from experiments.cli.run import main as run_main
 from experiments.reports.run_report import write
 from experiments.runs.values import Values, ValueWatch, history, last
@@ -77,3 +78,16 @@ def test_critics_of_two_numbers_and_of_no_reward(pendulum: Dataset) -> None:
         assert float(got[i]) == pytest.approx(mean - 0.25 * np.exp(log_std), abs=1e-5)
     config = build_config("recoil", CONFIGS["recoil"])
     assert critic_values(ALGORITHMS["recoil"][0](pendulum.spec, config, seed=0), obs) is None
+
+
+def test_critics_are_asked_about_actions_that_are_allowed(cartpole: Dataset) -> None:
+    agent = ALGORITHMS["discrete_sac_n"][0](
+        cartpole.spec, build_config("discrete_sac_n", CONFIGS["discrete_sac_n"]), seed=0
+    )
+    obs = cartpole.transitions.obs[:6]
+    for action in (0, 1):
+        mask = torch.nn.functional.one_hot(torch.full((6,), action), 2).bool()
+        seen = agent.policy.normaliser(obs) if agent.learner.critic.normaliser is None else obs
+        wanted = q_values(agent.learner.critic, seen, torch.full((6,), action)).min(0).values
+        got = critic_values(agent, obs, mask)
+        assert got is not None and torch.allclose(got, wanted)
