@@ -18,6 +18,7 @@ from algorithms.learners.goal_conditioned import (
     climbing_policy_loss,
     descend_together,
     goal_rows,
+    input_normaliser,
     optimisers_of,
 )
 from algorithms.sources.relabelled import GoalDraws, RelabelledRows
@@ -54,7 +55,7 @@ class BilinearCritics(nn.Module):
 
     def __init__(self, spec: Spec, config: ContrastiveRLConfig, generator: Generator) -> None:
         super().__init__()
-        self.entries = GoalEntries(spec)
+        self.entries, self.normaliser = GoalEntries(spec), input_normaliser(spec, config)
         sizes = (len(self.entries.own) + spec.action_dim, len(spec.goal))
         self.phi, self.psi = (
             EnsembleMLP(
@@ -65,10 +66,11 @@ class BilinearCritics(nn.Module):
         )  # fmt: skip
 
     def sides(self, obs: Tensor, action: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        """phi [2, B, d] / sqrt(d) and psi [2, B, d]."""
-        own = torch.cat([self.entries.own_of(obs), action], -1)
-        phi = self.phi(own)
-        return phi / phi.shape[-1] ** 0.5, self.psi(goal)
+        """phi [2, B, d] / sqrt(d) and psi [2, B, d] of raw `obs` [B, S] and `goal` [B, G], each
+        beside the other while they are standardised."""
+        seen = self.normaliser(self.entries.with_goal(obs, goal))
+        phi = self.phi(torch.cat([self.entries.own_of(seen), action], -1))
+        return phi / phi.shape[-1] ** 0.5, self.psi(self.entries.goal_of(seen))
 
     def logits(self, obs: Tensor, action: Tensor, goal: Tensor) -> Tensor:
         """[2, B, B]: of row i and goal j."""

@@ -66,12 +66,15 @@ class ImplicitGoalQ:
         return GoalPolicy(self.spec, self.config.hidden, generator=generator)
 
     def values(self, members: int, actions: int, generator: Generator) -> nn.Module:
-        """Networks from [B, S + actions] to [members, B, 1]."""
-        c = self.config
-        return EnsembleMLP(
-            members, self.spec.obs_dim + actions, c.hidden, 1,
+        """Networks from [B, S + actions], raw observations first, to [members, B, 1]."""
+        c, size = self.config, self.spec.obs_dim
+        values = EnsembleMLP(
+            members, size + actions, c.hidden, 1,
             activation="gelu", layer_norm=c.layer_norm, generator=generator,
         )  # fmt: skip
+        if c.normalise_obs:
+            values.standardise(size)
+        return values
 
     @property
     def policy(self) -> Any:

@@ -19,7 +19,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from algorithms.gciql import GCIQLConfig, ImplicitGoalQ
-from algorithms.learners.entities import Entities, EntityEnsemble, EntityNetwork, EntityTokens
+from algorithms.learners.entities import (
+    Entities,
+    EntityEnsemble,
+    EntityNetwork,
+    EntityNormaliser,
+    EntityTokens,
+)
 from algorithms.learners.generative import Diffusion, Drawn, kept_noise
 from algorithms.learners.goal_conditioned import GoalPolicy, goal_rows, learned_parameters
 from algorithms.sources.relabelled import FUTURE, GoalDraws, RelabelledRows
@@ -215,14 +221,19 @@ class EntityHierarchy(ImplicitGoalQ):
         c = self.config
         entities = Entities(self.spec, c.entity_size)
         net = EntityNetwork(entities, c.hidden, self.spec.action_dim, generator)
-        return GoalPolicy(self.spec, c.hidden, generator=generator, net=net)
+        policy = GoalPolicy(self.spec, c.hidden, generator=generator, net=net)
+        policy.normaliser = EntityNormaliser(entities, self.spec.obs_dim)
+        return policy
 
     def values(self, members: int, actions: int, generator: Generator) -> nn.Module:
         c = self.config
-        return EntityEnsemble(
+        values = EntityEnsemble(
             Entities(self.spec, c.entity_size), members, actions, c.hidden, 1,
             activation="gelu", layer_norm=c.layer_norm, generator=generator,
         )  # fmt: skip
+        if c.normalise_obs:
+            values.standardise(self.spec.obs_dim)
+        return values
 
     def draw(self, batch: Batch, generator: Generator) -> Drawn:
         """The batch with noise and a level for each row."""

@@ -5,7 +5,6 @@ Differences: the low policy's mean goes through a tanh; the hidden layers of bot
 ReLU; LayerNorm stands before the values' GELU, theirs behind it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,7 @@ from algorithms.learners.goal_conditioned import (
     GoalValues,
     descend_together,
     goal_rows,
+    input_normaliser,
     normalised,
     optimisers_of,
     weighted_policy_loss,
@@ -45,22 +45,29 @@ class HierarchicalPolicy(nn.Module):
     """A high policy that gives the representation of a subgoal, and a low one that acts for it;
     both are Gaussians of deviation 1 around their means."""
 
-    def __init__(
-        self, spec: Spec, hidden: Sequence[int], size: int, *, generator: Generator
-    ) -> None:
+    def __init__(self, spec: Spec, config: HIQLConfig, *, generator: Generator) -> None:
         super().__init__()
+        hidden, size = config.hidden, config.representation
         self.entries, self.scale = GoalEntries(spec), ActionScale(spec)
+        self.normaliser = input_normaliser(spec, config)
         self.high = MLP(spec.obs_dim, hidden, size, generator=generator)
         inputs = len(self.entries.own) + size
         self.low = MLP(inputs, hidden, spec.action_dim, generator=generator)
 
+    def high_mean(self, obs: Tensor) -> Tensor:
+        """Mean [B, D] of the representation of a subgoal at raw `obs` [B, S]."""
+        mean: Tensor = self.high(self.normaliser(obs))
+        return mean
+
     def low_unit(self, obs: Tensor, subgoal: Tensor) -> Tensor:
-        """Mean action [B, A] in [-1, 1] for the representation `subgoal` [B, D]."""
-        return torch.tanh(self.low(torch.cat([self.entries.own_of(obs), subgoal], -1)))
+        """Mean action [B, A] in [-1, 1] at raw `obs` [B, S] for the representation `subgoal`
+        [B, D], which has a length of its own and is taken as it is."""
+        own = self.entries.own_of(self.normaliser(obs))
+        return torch.tanh(self.low(torch.cat([own, subgoal], -1)))
 
     def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
         """A sampled action for a sampled subgoal, in the task's units."""
-        high = self.high(obs)
+        high = self.high_mean(obs)
         high = high + torch.randn(high.shape, generator=generator, device=obs.device)
         low = self.low_unit(obs, normalised(high))
         low = low + torch.randn(low.shape, generator=generator, device=obs.device)
@@ -68,7 +75,7 @@ class HierarchicalPolicy(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """The greedy action for the mean subgoal, in the task's units."""
-        return self.scale.to_task(self.low_unit(obs, normalised(self.high(obs))))
+        return self.scale.to_task(self.low_unit(obs, normalised(self.high_mean(obs))))
 
 
 def log_density(x: Tensor, mean: Tensor) -> Tensor:
@@ -83,10 +90,8 @@ class Hierarchy:
         self, spec: Spec, config: HIQLConfig, device: torch.device, generator: Generator
     ) -> None:
         self.config = config
-        size = config.representation
-        policy = HierarchicalPolicy(spec, config.hidden, size, generator=generator)
-        self.policy = policy.to(device)
-        self.value = GoalValues(spec, config, generator, size).to(device)
+        self.policy = HierarchicalPolicy(spec, config, generator=generator).to(device)
+        self.value = GoalValues(spec, config, generator, config.representation).to(device)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "value": self.value}
         self.optimisers = optimisers_of(self.modules, config.learning_rate)
 
@@ -106,9 +111,11 @@ class Hierarchy:
 
     def subgoal(self, obs: Tensor, goal: Tensor) -> Tensor:
         """The representation [B, D] of `goal` [B, G] seen from `obs`; only values shape it."""
-        assert self.value.represent is not None
+        value = self.value
+        assert value.represent is not None
         with torch.no_grad():
-            result: Tensor = self.value.represent(self.value.entries.with_goal(obs, goal))
+            seen = value.normaliser(value.entries.with_goal(obs, goal))
+            result: Tensor = value.represent(seen)
         return result
 
     def low_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
@@ -125,7 +132,7 @@ class Hierarchy:
         entries = self.value.entries
         advantage = self.value.advantage(waypoint, batch.obs, goal)
         target = self.subgoal(batch.obs, entries.achieved_of(waypoint))
-        log_prob = log_density(target, self.policy.high(entries.with_goal(batch.obs, goal)))
+        log_prob = log_density(target, self.policy.high_mean(entries.with_goal(batch.obs, goal)))
         return weighted_policy_loss(log_prob, advantage, self.config.high_temperature)
 
 

@@ -20,6 +20,7 @@ from algorithms.learners.goal_conditioned import (
     LengthNormalised,
     descend_together,
     goal_rows,
+    input_normaliser,
     optimisers_of,
     weighted_policy_loss,
 )
@@ -68,12 +69,14 @@ class RepresentedPolicy(nn.Module):
         super().__init__()
         size = config.representation
         self.entries, self.scale = GoalEntries(spec), ActionScale(spec)
+        self.normaliser = input_normaliser(spec, config)
         self.represent = LengthNormalised(spec.obs_dim, hidden, size, config.layer_norm, generator)
         inputs = len(self.entries.own) + size
         self.net = MLP(inputs, hidden, spec.action_dim, generator=generator)
 
     def unit(self, obs: Tensor) -> Tensor:
-        """Mean actions [B, A] in [-1, 1]."""
+        """Mean actions [B, A] in [-1, 1] at raw `obs` [B, S]."""
+        obs = self.normaliser(obs)
         seen = torch.cat([self.entries.own_of(obs), self.represent(obs)], -1)
         return torch.tanh(self.net(seen))
 

@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from mbrl.errors import ConfigError
 from mbrl.goals import GoalEntries
-from mbrl.networks import EnsembleMLP
+from mbrl.networks import EnsembleMLP, Normaliser
 from mbrl.types import Spec
 
 
@@ -49,11 +49,33 @@ class Entities(nn.Module):
         return obs.index_copy(-1 + obs.ndim, self.entries.achieved, achieved)
 
 
+class EntityNormaliser(Normaliser):
+    """Standardises observations [..., S]. An entry of an entity has the moments of that entry over
+    all entities, in goals too, so that no entity differs from another."""
+
+    def __init__(self, entities: Entities, size: int) -> None:
+        super().__init__(size)
+        self.entities = entities
+
+    def fit(self, values: Tensor, eps: float = 0.0) -> None:
+        """`Normaliser.fit` of observations [N, S]; goals, which are things achieved, have the
+        moments of what is achieved."""
+        super().fit(values, eps)
+        e = self.entities
+        each = Normaliser(e.size).to(values.device)
+        each.fit(e.split(e.entries.achieved_of(values)).flatten(0, 1), eps)
+        for entries in (e.entries.achieved, e.entries.goal):
+            self.mean[entries] = each.mean.repeat(e.count).to(self.mean)
+            self.std[entries] = each.std.repeat(e.count).to(self.std)
+
+
 class EntityEnsemble(nn.Module):
     """`members` functions of observations and `actions` further entries, [B, S + actions] to
     [members, B, outputs]: a network sees one entity, its goal, and the rest; its last hidden layer
     is summed over the entities, and a second network goes on from there (Deep Sets, arXiv
     1703.06114)."""
+
+    normaliser: EntityNormaliser | None
 
     def __init__(
         self,
@@ -69,6 +91,7 @@ class EntityEnsemble(nn.Module):
     ) -> None:
         super().__init__()
         self.entities, self.actions = entities, actions
+        self.normaliser = None  # see `standardise`
         inputs = 2 * entities.size + len(entities.rest) + actions
         *first, width = hidden
         self.each = EnsembleMLP(
@@ -80,10 +103,14 @@ class EntityEnsemble(nn.Module):
             activation=activation, layer_norm=layer_norm, generator=generator,
         )  # fmt: skip
 
+    def standardise(self, size: int) -> None:
+        """Add a normaliser of the first `size` inputs, which is the identity until it is fitted."""
+        self.normaliser = EntityNormaliser(self.entities, size)
+
     def forward(self, x: Tensor) -> Tensor:
-        e = self.entities
-        obs = x[..., : x.shape[-1] - self.actions]
-        rest = torch.cat([e.rest_of(obs), x[..., x.shape[-1] - self.actions :]], -1)
+        e, size = self.entities, x.shape[-1] - self.actions
+        obs = x[..., :size] if self.normaliser is None else self.normaliser(x[..., :size])
+        rest = torch.cat([e.rest_of(obs), x[..., size:]], -1)
         goal, here = e.split(e.entries.goal_of(obs)), e.split(e.entries.achieved_of(obs))
         rest = rest[:, None].expand(-1, e.count, -1)
         rows = torch.cat([here, goal, rest], -1).flatten(0, 1)

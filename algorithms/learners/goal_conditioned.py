@@ -16,7 +16,15 @@ from algorithms.sources.relabelled import FUTURE, GoalDraws, RelabelledRows
 from mbrl.buffer import Batch
 from mbrl.config import Count, Discount, Fraction, Positive, Rate, Settings, Widths
 from mbrl.goals import GoalEntries
-from mbrl.networks import MLP, EnsembleMLP, TanhMeanGaussianPolicy, adam, step, target_copy
+from mbrl.networks import (
+    MLP,
+    EnsembleMLP,
+    Normaliser,
+    TanhMeanGaussianPolicy,
+    adam,
+    step,
+    target_copy,
+)
 from mbrl.shapes import check_shapes
 from mbrl.training import Metrics
 from mbrl.types import Spec
@@ -33,6 +41,7 @@ class GoalConfig(Settings):
     learning_rate: Positive = 3e-4  # Adam
     batch_size: Count = 1024  # rows an update
     gamma: Discount = 0.99  # discount factor
+    normalise_obs: bool = False  # standardise observations with the data's statistics
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,12 @@ class GoalValueConfig(GoalConfig):
     expectile: Fraction = 0.9  # of the value regression
     layer_norm: bool = True  # in the values
     tau: Rate = 0.005  # rate of the target average
+
+
+def input_normaliser(spec: Spec, config: GoalConfig) -> nn.Module:
+    """What networks see of observations [..., S] with their goal: what `Normaliser` makes of them,
+    or themselves. The latter has no weights, so that files of agents without it stay readable."""
+    return Normaliser(spec.obs_dim) if config.normalise_obs else nn.Identity()
 
 
 class GoalPolicy(TanhMeanGaussianPolicy):
@@ -178,7 +193,7 @@ class GoalValues(nn.Module):
     ) -> None:
         super().__init__()
         hidden, norm = config.hidden, config.layer_norm
-        self.entries = GoalEntries(spec)
+        self.entries, self.normaliser = GoalEntries(spec), input_normaliser(spec, config)
         self.represent: LengthNormalised | None = None
         inputs = spec.obs_dim
         if size > 0:
@@ -190,7 +205,8 @@ class GoalValues(nn.Module):
         self.targets = target_copy(self.values)
 
     def inputs(self, obs: Tensor) -> Tensor:
-        """What the values see of `obs` [B, S]."""
+        """What the values see of raw `obs` [B, S]."""
+        obs = self.normaliser(obs)
         if self.represent is None:
             return obs
         return torch.cat([self.entries.own_of(obs), self.represent(obs)], -1)

@@ -9,6 +9,7 @@ import torch
 from algorithms import GCIQL, HECRL
 from algorithms.hecrl import chosen
 from experiments.settings import build_config
+from mbrl.agent import fit_normalisers
 from mbrl.buffer import Batch
 from mbrl.tasks import make
 
@@ -100,6 +101,34 @@ def test_order_of_entities() -> None:
     assert torch.allclose(learner.critic(pair[0]), learner.critic(pair[1]), atol=1e-12)
     assert torch.allclose(learner.value(obs), learner.value(permuted(obs)), atol=1e-12)
     assert torch.allclose(learner.flat.unit(obs), learner.flat.unit(permuted(obs)), atol=1e-12)
+
+
+def test_order_of_entities_in_standardised_units() -> None:
+    """One block is near 0, one far and one spread: the moments are of all three together."""
+    agent = HECRL(TASK.spec, build_config("hecrl", SMALL | {"normalise_obs": True}), seed=0)
+    obs = 1000 * observations(40).float()
+    obs[:, 4:6] += 5000.0
+    obs[:, 6:8] *= 7.0
+    point, blocks, _ = TASK.parts(obs)
+    obs = torch.cat([point, blocks.flatten(1), blocks.flip(0).flatten(1)], 1)
+    fit_normalisers(agent.modules, obs)
+    learner = agent.learner
+    for scale in (learner.flat.normaliser, learner.value.normaliser):
+        for values, expected in (
+            (scale.mean, blocks.mean((0, 1))),
+            (scale.std, blocks.flatten(0, 1).std(0, correction=0)),
+        ):
+            own, entities = values[:2], values[2:].view(6, 2)
+            assert torch.allclose(entities, expected.expand(6, 2), rtol=1e-4)
+            assert not torch.allclose(own, expected, rtol=0.1)
+    action = torch.rand(40, 2, generator=torch.Generator().manual_seed(2))
+    pair = [torch.cat([o, action], -1) for o in (obs, permuted(obs))]
+    for one, two in (
+        (learner.critic(pair[0]), learner.critic(pair[1])),
+        (learner.value(obs), learner.value(permuted(obs))),
+        (learner.flat.unit(obs), learner.flat.unit(permuted(obs))),
+    ):
+        assert torch.allclose(one, two, atol=1e-5) and float(one.std()) > 1e-3
 
 
 def test_the_diffusion_is_told_the_state_and_the_goal_and_keeps_both() -> None:
