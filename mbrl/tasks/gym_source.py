@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from mbrl.errors import ConfigError, TaskError, unknown_name
+from mbrl.tasks.gym_changes import changed_by_hand, changes_text, loses
 
 LIMIT = "max_episode_steps"
 ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.\-/]*")
@@ -192,9 +193,14 @@ def _copies(env: Any) -> Maker:
     own = None if spec is None else getattr(gymnasium.registry.get(spec.id), LIMIT, None)
     if limit not in (None, own):  # the id gives its own limit again
         options = options | {LIMIT: limit}
+    changes = changed_by_hand(env)
+    if changes:  # which no id gives again
+        name, options = f"{name} {changes_text(changes)}", {}
     try:
-        copy.deepcopy(env)
+        double = copy.deepcopy(env)
     except Exception:  # an environment may fail in any way: a socket, a window, a simulator
+        return Maker(name, lambda: env, options, most=1)
+    if changes and loses(env, double, changes):
         return Maker(name, lambda: env, options, most=1)
     return Maker(name, lambda: copy.deepcopy(env), options)
 

@@ -33,7 +33,8 @@ class Copy:
 class GymTask:
     """`source` is an id of gymnasium, an entry point "module:make_env", a function that makes an
     environment, or an instance, of which deep copies are used (where it cannot be copied, itself
-    and no other).
+    and no other). An instance of a registered id that was changed by hand is no task for a file:
+    its name says what was changed.
 
     An environment goes on from where it is and from nowhere else, so a state [B, K] here is not
     enough to return to: it holds the number of the environment, a ticket that one step uses up,
@@ -198,9 +199,9 @@ class GymTask:
         if most is not None and len(self._copies) >= most:
             raise ConfigError(
                 f"{self._maker.name} was given as an instance that cannot be copied "
-                "(copy.deepcopy fails), and it is in an episode; give a function that makes one, "
-                "or an entry point 'module:make_env', where several are needed (an evaluation "
-                "beside learning, parallel copies)"
+                "(copy.deepcopy fails, or leaves out what was changed by hand), and it is in an "
+                "episode; give a function that makes one, or an entry point 'module:make_env', "
+                "where several are needed (an evaluation beside learning, parallel copies)"
             )
         try:
             copy = Copy(self._maker.build())

@@ -1,0 +1,96 @@
+"""Instances of registered environments that were changed by hand are no tasks by their id."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Generator
+
+from experiments.recording.environment import collect
+from mbrl.errors import ConfigError
+from mbrl.tasks import as_task, is_task, make_for
+from mbrl.tasks.gym_changes import changed_by_hand
+
+
+class Drawn(gymnasium.Env):  # type: ignore[misc]
+    """With an attribute of each kind that says nothing about the task."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    made = 0
+
+    def __init__(self, gain: float = 1.0, fails: bool = False) -> None:
+        Drawn.made += 1
+        self.gain, self.fails = gain, fails
+        self.birth, self.episodes, self.over, self.steps = Drawn.made, 0, False, 0
+        self.table, self.rule = {0: [(0.5, np.arange(2))]}, object()
+
+    def reset(self, **options: Any) -> Any:
+        if self.fails:
+            raise RuntimeError("no window")
+        self.episodes, self.steps = self.episodes + 1, 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        self.over |= self.steps >= 3
+        return np.zeros(1, np.float32), self.gain, self.over, False, {}
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Any:
+    gymnasium.register("Drawn-v0", entry_point=Drawn, max_episode_steps=9)
+    yield
+    gymnasium.registry.pop("Drawn-v0")
+
+
+def test_a_changed_instance_is_no_task_of_its_id() -> None:
+    env = gymnasium.make("CartPole-v1")
+    env.unwrapped.force_mag = -10.0
+    spec = collect(env, "random", steps=5).spec
+    assert spec.task == "CartPole-v1 changed by hand (force_mag)" and not spec.task_options
+    assert not is_task(spec.task)
+    with pytest.raises(ConfigError, match="is not a task"):
+        make_for(spec)
+    forced = gymnasium.make("Pendulum-v1")
+    forced.unwrapped.m = 3
+    wrapped = gymnasium.wrappers.RescaleAction(forced, -1.0, 1.0)
+    assert as_task(wrapped).spec.task == "Pendulum-v1 in RescaleAction changed by hand (m)"
+    for name in ("gravity", "length", "tau"):
+        setattr(env.unwrapped, name, 0.7)
+    assert as_task(env).spec.task.endswith("(force_mag and gravity and others)")
+
+
+def test_what_episodes_leave_behind_is_no_change() -> None:
+    for name, options in (("CartPole-v1", {}), ("Drawn-v0", {"gain": 2.0})):
+        env = gymnasium.make(name, **options)
+        for _ in range(2):
+            env.reset(seed=1)
+            for _ in range(60):
+                env.unwrapped.step(env.action_space.sample())
+        assert changed_by_hand(env) == []
+        assert as_task(env).spec.task == name and as_task(env).spec.task_options == options
+    table = gymnasium.make("Drawn-v0")
+    table.unwrapped.table[0][0][1][1] = 5
+    assert changed_by_hand(table) == ["table"]
+
+
+def test_what_cannot_be_compared_is_taken_as_it_is() -> None:
+    env = gymnasium.make("Drawn-v0", fails=True)
+    env.unwrapped.gain = 3.0
+    assert changed_by_hand(env) == [] and changed_by_hand(Drawn(4.0)) == []
+
+
+def test_a_changed_robot_acts_itself_since_copies_lose_the_change() -> None:
+    pytest.importorskip("mujoco")
+    env = gymnasium.make("InvertedPendulum-v5")
+    assert as_task(env).spec.task == "InvertedPendulum-v5"
+    env.unwrapped.model.opt.gravity[2] = 0.0
+    task: Any = as_task(env)
+    assert task.spec.task == "InvertedPendulum-v5 changed by hand (model.opt.gravity)"
+    state = task.reset(1, Generator().manual_seed(0))
+    task.step(state, torch.zeros(1, 1))
+    assert env.unwrapped.data.time > 0
