@@ -20,6 +20,7 @@ from algorithms.pets import PETS
 from experiments.cli import _positional as positional
 from experiments.reports.grid import grid
 from experiments.runs import folders, launchers
+from experiments.runs.selection import require_values_differ
 from experiments.settings import merge
 from experiments.tables import plan, records, table
 from experiments.tables.plan import Block, Column, Plan, Row
@@ -108,7 +109,7 @@ class Search(Settings):
 
     def _require_data(self) -> str:
         """The fingerprint of the data. Raises, before trials are spent on it, where the data cannot
-        be had or, with the objective `score`, name no task."""
+        be had, with the objective `score` name no task, or with `fqe` say nothing of a policy."""
         require(self.data)
         dataset = data.load(self.data)
         spec = dataset.spec
@@ -119,6 +120,9 @@ class Search(Settings):
                     "--objective at fqe"
                 )
             tasks.make_for(spec)
+        else:
+            config = plan.config_of(Column("", self.algorithm), self.data)
+            require_values_differ(dataset, config.gamma, "give --objective score")
         return fingerprint(dataset)
 
     def _require_same(self, study: Any, now: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import algorithms
-from algorithms.evaluation.fqe import FQEConfig, evaluate_policies
+from algorithms.evaluation.fqe import FQEConfig, evaluate_policies, return_range
 from algorithms.evaluation.fqe import select as best
 from algorithms.pets import PETS
 from experiments.runs import folders
@@ -109,18 +109,35 @@ def chooses(agent: Trainable) -> bool:
     return not isinstance(agent, PETS)
 
 
+def require_values_differ(dataset: Dataset, gamma: float, instead: str) -> None:
+    """Raise `ConfigError` where no policy can be worth more than another by the logged rewards:
+    their fitted values would differ by rounding alone. `instead` is the way out."""
+    rows = dataset.transitions
+    low, high = return_range(rows.reward, rows.terminated, gamma, rows.duration)
+    if low < high:
+        return
+    ends = "" if low == 0 else " and nothing terminates"
+    raise ConfigError(
+        f"all rewards of {dataset.provenance.card} are {float(rows.reward[0]):g}{ends}, so that "
+        f"every policy is worth the same, {low:.6g}, and fitted Q evaluation would choose by "
+        f"rounding; {instead}"
+    )
+
+
 def select(
     folder: Path, agent: Trainable, dataset: Dataset, updates: int, *, quiet: bool = False
 ) -> dict[str, Any]:
     """Evaluate every kept policy of the run with `updates` updates and write the values and the
-    chosen step to `selection.json`. Raises `ConfigError` for an agent that learns no policy."""
+    chosen step to `selection.json`. Raises `ConfigError` for an agent that learns no policy, and
+    for rewards by which all policies are worth the same."""
     if not chooses(agent):
         raise ConfigError(
             f"{type(agent).__name__} plans and learns no policy, so that its kept policies are all "
             "the same: leave fqe_steps at 0"
         )
-    steps, policies = kept_policies(folder, agent)
     gamma = agent.config.gamma
+    require_values_differ(dataset, gamma, "take the last policy (--step last), without --fqe-steps")
+    steps, policies = kept_policies(folder, agent)
     bar = Progress(updates)
 
     def show(metrics: Metrics) -> None:

@@ -192,6 +192,7 @@ class TrainingRun(Job):
                 agent.prepare(source.logged, lambda metrics: None)
         if settings.online:
             agent.source.collection = settings.collection.apply(agent.source.collection)
+        _require_choice(agent, settings, source)
         data_now = source.describe() | imagined.describe(settings, source.spec)
         facts = {
             "algorithm": {"name": settings.algorithm, "version": cls.version},
@@ -205,6 +206,14 @@ class TrainingRun(Job):
         self.require_same(facts)
         last = self.last_step
         return _train(agent, settings, source, self.folder, content, last, quiet, clock)
+
+
+def _require_choice(agent: Any, settings: RunSettings, source: Source) -> None:
+    """Raise `ConfigError`, before anything is trained, where fitted Q evaluation is to choose among
+    policies that are all worth the same by the data."""
+    if settings.fqe_steps > 0 and source.dataset is not None and selection.chooses(agent):
+        instead = "give --fqe-steps 0 and take the last policy"
+        selection.require_values_differ(source.dataset, agent.config.gamma, instead)
 
 
 def _train(

@@ -1,5 +1,6 @@
 """The choice among kept policies from the data alone."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,10 +9,13 @@ import pytest
 import torch
 
 import algorithms
+from experiments.cli import search
 from experiments.cli.evaluate import main as evaluate_main
 from experiments.runs import jobs, selection
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
+from mbrl import data
+from mbrl.data.writers import write
 from mbrl.errors import CheckpointError, ConfigError
 from tests.small import CONFIGS
 
@@ -82,3 +86,32 @@ def test_kept_policies_outlive_a_damaged_checkpoint(tmp_path: Path) -> None:
     agent, obs = selection.agent_at(folder, "8"), torch.randn(5, whole.spec.obs_dim)
     assert agent.step == 8
     assert torch.equal(agent.policy(obs), whole.policy(obs))
+
+
+def test_policies_that_are_all_worth_the_same_are_not_chosen_among(tmp_path: Path) -> None:
+    """Rewards of -1 and no ends, as logs of goals have them: refused before anything is trained,
+    and a run without the choice goes on."""
+    plain = data.load("pendulum/expert")
+    rows = plain.transitions.select(slice(0, 400))
+    equal = dataclasses.replace(
+        rows, reward=torch.full_like(rows.reward, -1.0), terminated=torch.zeros(400).bool()
+    )
+    file = tmp_path / "equal.npz"
+    write(plain.with_transitions(equal), file, "npz")
+    folder, config = tmp_path / "run", build_config("bc", CONFIGS["bc"])
+    settings = RunSettings("bc", str(file), steps=4, tensorboard=False, final_episodes=1)
+    text = r"rewards of .* are -1 and nothing terminates.* the same, -100, .*--fqe-steps 0"
+    with pytest.raises(ConfigError, match=text):
+        runs.start(dataclasses.replace(settings, fqe_steps=5), config, folder, quiet=True)
+    assert not (folder / "checkpoint.pt").exists()
+    runs.start(settings, config, tmp_path / "plain", quiet=True)
+    with pytest.raises(ConfigError, match="--step last"):
+        evaluate_main([str(tmp_path / "plain"), "--fqe-steps", "5"])
+    with pytest.raises(ConfigError, match="--objective score"):
+        search.Search("bc", str(file), ("hidden=[8],[16]",), out=tmp_path / "search").main()
+    assert not (tmp_path / "search").exists()
+    ended = dataclasses.replace(equal, terminated=torch.arange(400) == 399)
+    selection.require_values_differ(plain.with_transitions(ended), 0.99, "")
+    nothing = dataclasses.replace(ended, reward=torch.zeros(400))
+    with pytest.raises(ConfigError, match="are 0, so that"):
+        selection.require_values_differ(plain.with_transitions(nothing), 0.99, "")
