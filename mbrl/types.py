@@ -429,8 +429,8 @@ class Provenance:
 
 def require_entries(mine: Spec, theirs: Spec, whose: str, fix: str, who: str = "agent") -> None:
     """Raise `ConfigError` unless observations and actions of an agent's spec and of another are the
-    same in number and, where both have names, in these. `whose` ("task") the other is, the `fix`
-    and `who` has the first one are in the message."""
+    same in number and, where both have names or goals, in these. `whose` ("task") the other is,
+    the `fix` and `who` has the first one are in the message."""
     sizes = [(s.obs_dim, s.action_dim, s.num_actions) for s in (mine, theirs)]
     if sizes[0] != sizes[1]:
         raise ConfigError(
@@ -444,6 +444,14 @@ def require_entries(mine: Spec, theirs: Spec, whose: str, fix: str, who: str = "
                 f"{who} and {whose} differ in {kind}: {list(named)} against {list(others)}; give "
                 f"the {who}'s names in its order, or {fix}"
             )
+    # By numbers alone a goal in another place is a valid observation, of something else.
+    places = [(s.goal, s.achieved) for s in (mine, theirs)]
+    if mine.goal and theirs.goal and places[0] != places[1]:
+        raise ConfigError(
+            f"{who} and {whose} differ in which entries are goals: (goal, achieved) are "
+            f"{places[0]} of {mine.task!r} against {places[1]} of {theirs.task!r}; bring the "
+            f"columns into one order, or {fix}"
+        )
 
 
 @dataclass(frozen=True)

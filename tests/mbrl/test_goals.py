@@ -16,6 +16,7 @@ from mbrl import data
 from mbrl.data import save_npz
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import ConfigError
+from mbrl.evaluation import require_fit
 from mbrl.goals import (
     GoalEntries,
     count_unleft,
@@ -195,3 +196,14 @@ def test_ends_that_no_row_leaves_are_counted_where_they_repeat() -> None:
     assert count([0, 1, 2], [1, 2], [3, 4]) == 1  # 4 ends one episode alone
     assert count([0, 1, 2], [1, 2], [2, 3]) == 0  # 2 is left by the last
     assert count([0.1, 0.2], [0.3, 0.4]) == 0
+
+
+def test_goals_in_other_entries_are_refused() -> None:
+    """As a log in the order observation, achieved, goal is against a task in gymnasium's."""
+    mine = spec(goal=(3, 4), achieved=(0, 1))
+    text = r"\(\(3, 4\), \(0, 1\)\) of .* against \(\(3, 4\), \(1, 2\)\)"
+    with pytest.raises(ConfigError, match=text):
+        require_fit(mine, spec(goal=(3, 4), achieved=(1, 2)))
+    require_fit(mine, spec())
+    require_fit(spec(), mine)
+    require_fit(mine, replace(mine, task="other"))
