@@ -156,8 +156,11 @@ class Collector:
                 self.policy_state = self.policy_state * going.view(
                     -1, *[1] * (self.policy_state.ndim - 1)
                 )
-        # Observed anew only where a task was reset: MuJoCo observations may need a forward pass.
-        self.obs = self.task.observe(state) if bool(ended.any()) else step.obs
+        # Observed anew only where a task was reset: MuJoCo observations may need a forward pass,
+        # and sources know a row that goes on by what was seen after the one before.
+        self.obs = step.obs
+        if bool(ended.any()):
+            self.obs = torch.where(ended[:, None], self.task.observe(state), step.obs)
         self.state = state
         self.rows += self.envs
         return agent.updates_per_step if self.rows > self.learns_after else 0
