@@ -123,6 +123,10 @@ class GeneratedRows:
     def collection(self, value: CollectorConfig) -> None:
         self.real.collection = value
 
+    def allows(self, collection: CollectorConfig) -> None:
+        """Raises `ConfigError` for settings that experience which has begun cannot follow."""
+        self.real.allows(collection)
+
     @property
     def logged(self) -> int:
         return self.real.logged

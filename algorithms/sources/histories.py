@@ -170,6 +170,16 @@ class Histories:
             refit(self.learned, known, c)
         self.set_levels(known)
 
+    def allows(self, collection: CollectorConfig) -> None:
+        """Raises `ConfigError` for settings that experience which has begun cannot follow."""
+        now = self.collection
+        if self.online and collection.capacity != now.capacity:
+            raise ConfigError(
+                f"collection.capacity is {collection.capacity}, and the agent gathered its "
+                f"experience with {now.capacity}; keep that, or begin with an agent that has not "
+                "acted"
+            )
+
     def _cut(self, data: Transitions) -> None:
         """Record the unfinished episodes that `data`, a row of each copy, does not go on with:
         another collector began in between."""

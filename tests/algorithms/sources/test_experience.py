@@ -1,17 +1,18 @@
 """Experience beside logged rows, or without them, where rows wait for later steps."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import longreach as lr
-from algorithms import CDSA, CQL, SAC, ReBRAC
+from algorithms import ALGORITHMS, CDSA, CQL, SAC, ReBRAC
 from experiments.settings import build_config
 from mbrl.collector import CollectorConfig
 from mbrl.data import load
 from mbrl.errors import ConfigError
-from tests.small import CONFIGS
+from tests.small import CONFIGS, with_goals
 
 TASK = lr.make("Pendulum-v1")
 
@@ -120,3 +121,19 @@ def test_settings_that_experience_cannot_follow_are_refused() -> None:
     with pytest.raises(ConfigError, match="capacity is 600"):
         plain.learn(TASK, 3, collection=CollectorConfig(capacity=600), callbacks=[])
     assert torch.isfinite(plain.source.rows.whole().obs).all()
+
+
+@pytest.mark.parametrize("name", ["gcivl", "mopo", "pgd", "neubay"])
+def test_sources_around_others_refuse_them_too(name: str) -> None:
+    cls = ALGORITHMS[name][0]
+    spec = with_goals(TASK.spec) if cls.needs_goals else TASK.spec
+    agent = cls(spec, build_config(name, CONFIGS[name]), seed=0)
+    agent.source.collection = replace(agent.source.collection, capacity=5000)
+    rows = getattr(agent.source, "real", agent.source)
+    if name != "neubay":
+        data = load("pendulum/medium-replay")
+        rows.prepare(data.with_transitions(data.transitions.select(slice(0, 200))), print)
+    rows.begin_experience()
+    with pytest.raises(ConfigError, match="capacity is 6000"):
+        agent.learn(TASK, 0, collection=replace(agent.source.collection, capacity=6000))
+    agent.source.allows(agent.source.collection)
