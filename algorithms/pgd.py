@@ -22,11 +22,12 @@ from algorithms.rebrac import ReBRAC, ReBRACConfig
 from algorithms.sac_n import SACN, SACNConfig
 from algorithms.sources.logged import LoggedRows
 from algorithms.td3_bc import TD3BC, TD3BCConfig
-from mbrl.agent import Agent, Learner, generators
+from mbrl.agent import Agent, Learner
 from mbrl.buffer import Batch, Rows, sample_mixed
 from mbrl.collector import CollectorConfig
 from mbrl.config import Count, Finite, NonNegative, Probability, Settings, Share
 from mbrl.errors import ConfigError
+from mbrl.generators import generators, set_state
 from mbrl.training import Metrics
 from mbrl.types import Dataset, Transitions
 from world_models import DiffusionConfig, PolicyGuidance, TrajectoryDiffusion
@@ -235,7 +236,7 @@ class GeneratedRows:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.real.load_state_dict(state)
         self.model.load_state_dict(state["model"])
-        self.generator.set_state(state["generating"])
+        set_state(self.generator, state["generating"], state.get("updates", 0))
         self.weight = state.get("weight", self.config.weight)  # not in old checkpoints
         steps = state["steps"]
         self.steps = None if steps is None else Transitions(**steps).to(self.real.device)

@@ -17,6 +17,7 @@ from mbrl.agent_rules import require_arguments, require_dataset, require_share, 
 from mbrl.collector import Collector, CollectorConfig
 from mbrl.errors import ConfigError, DataError
 from mbrl.evaluation import require_fit
+from mbrl.generators import generators, set_state
 from mbrl.goals import GoalEntries
 from mbrl.logged_rules import drawn_obs, require_match, require_no_others, require_rows
 from mbrl.networks import Normaliser
@@ -403,8 +404,8 @@ class Agent(ABC, Generic[B]):
             module.load_state_dict(state["modules"][name])
         for name, optimiser in self.learner.optimisers.items():
             optimiser.load_state_dict(state["optimisers"][name])
-        self.generator.set_state(state["generator"])
         self.updates, self.acted = state.get("updates", self.step), state.get("acted", 0)
+        set_state(self.generator, state["generator"], self.updates)
         self.rows_mark = state.get("rows_mark")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -482,11 +483,3 @@ def resolve_device(name: str) -> torch.device:
             "use cpu, or install a CUDA build of torch"
         )
     return device
-
-
-def generators(seed: int, device: torch.device) -> tuple[Generator, Generator]:
-    """One generator for initial weights (always on the CPU, so that they do not depend on the
-    device) and one for everything drawn while training."""
-    initial = Generator().manual_seed(seed)
-    running = Generator(device=device).manual_seed(seed + 1_000_003)
-    return initial, running

@@ -8,6 +8,7 @@ import torch
 
 from mbrl.config import Count, CountOrZero, NonNegative, Probability, Settings
 from mbrl.errors import ConfigError
+from mbrl.generators import set_state
 from mbrl.tasks import Task, as_live
 from mbrl.types import Transitions
 
@@ -235,7 +236,7 @@ class Collector:
         carried = state.get("carried")  # absent where it was saved before planners were known
         self.policy_state = None if carried is None else carried.clone()
         self.rows, self.returns = state["rows"], list(state["returns"])
-        self.generator.set_state(state["generator"])
+        set_state(self.generator, state["generator"], self.rows)
         self.interrupted = state.get("interrupted", 0)
         if self.environments is not None and not self.environments.holds(self.state):
             self.interrupted += int((self.elapsed > 0).sum())

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mbrl.generators import set_state
 from mbrl.native.adam import Adam, AdamW
 from mbrl.networks import step
 
@@ -132,7 +133,7 @@ class Fit:
             setattr(self, name, state[name])
         self.best = [b.to(self.device) for b in state["best"]]
         self.optimiser.load_state_dict(state["optimiser"])
-        self.generator.set_state(state["generator"])
+        set_state(self.generator, state["generator"], self.epochs)
 
 
 def _optimiser(network: Any, config: Any) -> torch.optim.Optimizer:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mbrl.config import Count, Finite, Fraction, NonNegative, Positive, Settings, Several, Share
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.generators import set_state
 from mbrl.native.adam import Adam
 from mbrl.networks import polyak_update
 from mbrl.precision import takes_bfloat16
@@ -325,8 +326,8 @@ class TrajectoryDiffusion:
             )
         for name in ("network", "average", "tokens", "optimiser"):
             getattr(self, name).load_state_dict(state[name])
-        self.generator.set_state(state["generator"])
         self.updates = state["updates"]
+        set_state(self.generator, state["generator"], self.updates)
 
 
 def rate(update: int, updates: int, warmup: float) -> float:

@@ -27,9 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mbrl.agent import generators, resolve_device
+from mbrl.agent import resolve_device
 from mbrl.config import Count, CountOrZero, Discount, Positive, Settings, Widths
 from mbrl.errors import ConfigError, DataError, DivergenceError
+from mbrl.generators import generators
 from mbrl.networks import ActionScale, EnsembleMLP, Normaliser, adam
 from mbrl.policy_gradient.off_policy_evaluation import interval
 from mbrl.training import Metrics

@@ -18,6 +18,7 @@ from mbrl import agent
 from mbrl.config import Count, CountOrZero, Discount, Positive, Rate, Settings, Widths
 from mbrl.data.neighbours import Neighbours
 from mbrl.errors import ConfigError, DataError, DivergenceError
+from mbrl.generators import generators
 from mbrl.logged_table import rows_of
 from mbrl.networks import (
     ActionScale,
@@ -320,7 +321,7 @@ class FQE:
             raise DataError(f"dataset {dataset.provenance.card!r} has no transitions")
         self.config, self.spec = config, dataset.spec
         self.place = agent.resolve_device(device)
-        initial, self.generator = agent.generators(config.seed, self.place)
+        initial, self.generator = generators(config.seed, self.place)
         data = dataset.transitions.to(self.place)
         first_rows = torch.tensor([first for first, _ in data.episodes()], device=self.place)
         starts = data.obs[first_rows].float()

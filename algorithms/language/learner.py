@@ -22,9 +22,10 @@ from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem, TextTask
 from mbrl import agent_files, checkpoint
 from mbrl import config as configs
-from mbrl.agent import generators, resolve_device
+from mbrl.agent import resolve_device
 from mbrl.config import Count, CountOrZero, Positive, Settings
 from mbrl.errors import ConfigError
+from mbrl.generators import generators
 from mbrl.networks import adam
 from mbrl.policy_gradient.distillation import forward_kl, reverse_kl
 from mbrl.training import Metrics
