@@ -260,6 +260,12 @@ class GymTask:
                 np.size(flag) == 1 and flag in (0, 1)
             ):
                 raise TaskError(f"{self._maker.name}{when}: {name} is {flag!r}, not True or False")
+        late = self.spec.discrete and not self.spec.action_mask
+        if late and isinstance(info, dict) and "action_mask" in info:
+            raise TaskError(
+                f"{self._maker.name}{when}: info has an 'action_mask' and at reset it had none; "
+                "give one at reset too (all ones where every action is allowed), or at no step"
+            )
         copy.stepped += 1
         flat = self._flatten(copy, obs, when)
         return flat, float(gain.reshape(-1)[0]), bool(terminated), bool(truncated), info

@@ -4,6 +4,7 @@ import functools
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -391,3 +392,14 @@ def test_a_limit_beyond_the_environments_own_is_refused() -> None:
     with pytest.raises(ConfigError, match="ends its episodes after 500 by itself"):
         make(make_env, max_episode_steps=501)
     assert make(make_env, max_episode_steps=40).spec.max_episode_steps == 40
+
+
+def test_a_mask_that_comes_after_the_reset_is_refused() -> None:
+    class Late(Corridor):
+        def reset(self, **options: Any) -> Any:
+            return super().reset(**options)[0], {}
+
+    task = make(Late, max_episode_steps=5)
+    state = task.reset(1, Generator().manual_seed(0))
+    with pytest.raises(TaskError, match="give one at reset too"):
+        task.step(state, torch.ones(1).long())
