@@ -149,8 +149,8 @@ def _plain(
     if unknown:
         raise ConfigError(
             f"task {task!r} has no option {', '.join(map(repr, unknown))}; "
-            f"allowed: {', '.join(sorted(defaults)) or 'none'}; of every task: {STEP_LIMIT}, "
-            f"{', '.join(sorted(randomness.NAMES))}"
+            f"allowed: {', '.join(sorted(defaults)) or 'none'}; of every task: "
+            f"{', '.join(sorted({STEP_LIMIT, *randomness.NAMES}))}"
         )
     made: Any = constructor(device=device, dtype=dtype, **options)
     changed = {k: v for k, v in options.items() if k not in OF_THE_MACHINE and v != defaults[k]}

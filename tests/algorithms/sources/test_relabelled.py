@@ -138,12 +138,12 @@ def test_values_of_a_chain_whose_end_no_row_leaves() -> None:
         "chain", 12, 1, None, (-1.0,), (1.0,), 5, goal=tuple(range(6, 12)), achieved=tuple(range(6))
     )
     config = GCIVLConfig(
-        hidden=(64,), batch_size=128, learning_rate=1e-3, tau=0.05, layer_norm=False
+        hidden=(32,), batch_size=64, learning_rate=2e-3, tau=0.05, layer_norm=False
     )
 
     def values(data: Dataset, goal: int) -> list[float]:
         agent = GCIVL(spec, config, seed=0)
-        agent.fit(data, 800, callbacks=[])
+        agent.fit(data, 500, callbacks=[])
         obs = torch.cat([eye[:goal], zero[:goal]], 1)
         return agent.learner.value.mean(obs, eye[goal].expand(goal, 6)).tolist()
 
