@@ -159,7 +159,7 @@ def test_rows_that_stay_in_last_states() -> None:
     obs = torch.tensor([[0.0, 9.0], [1.0, 9.0], [5.0, 9.0]])
     rows = Transitions(
         obs, torch.full((3, 1), 0.7), torch.ones(3), obs + torch.tensor([1.0, 0.0]),
-        torch.tensor([False, True, False]), torch.tensor([False] * 3),
+        torch.tensor([False, True, False]), torch.tensor([False, True, False]),
         state=torch.zeros(3, 1), weight=torch.tensor([1.0, 2.0, 3.0]),
     )  # fmt: skip
     place = Spec("line", 2, 1, None, (0.2,), (1.0,), 10, goal=(1,), achieved=(0,))
@@ -168,7 +168,8 @@ def test_rows_that_stay_in_last_states() -> None:
     assert made.next_obs[:, 0].tolist() == [1, 2, 2, 6, 6] and (made.next_obs[:, 1] == 9).all()
     assert made.action[:, 0].tolist() == pytest.approx([0.7, 0.7, 0.2, 0.7, 0.2])
     assert made.reward.tolist() == [1, 1, 0, 1, 0]
-    assert made.terminated.tolist() == [False, False, True, False, False]
+    for flag in (made.terminated, made.truncated):
+        assert flag.tolist() == [False, False, True, False, False]
     assert made.episodes() == [(0, 3), (3, 5)]
     assert made.weight.tolist() == [1, 2, 2, 3, 3] and made.state is None
     discrete = Spec("d", 2, 1, 3, goal=(1,), achieved=(0,), action_mask=True)

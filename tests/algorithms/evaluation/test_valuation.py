@@ -1,5 +1,6 @@
 """Valuations in a small world whose values are exact."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from algorithms.evaluation.fqe import (
     evaluate_policies,
     logged_next_actions,
 )
+from algorithms.evaluation.support import Support
 from algorithms.evaluation.valuation import (
     ValuationConfig,
     discounted_returns,
@@ -135,18 +137,18 @@ def test_intervals_of_fitted_q_know_how_few_episodes_there_are():
 
 @pytest.mark.parametrize("length", [1, 40])
 def test_a_policy_that_never_does_what_was_logged_has_no_weights(length):
-    """In 40 steps the other actions' weights, 2 ** 39, would have made up for it."""
+    """Weights of 10 ** 39 for the other actions of 40 steps do not make up for it."""
     rng, n = np.random.default_rng(0), 40 * 60
-    action = rng.integers(0, 2, n)
+    action = np.ones(n, dtype=np.int64)
     action[::length] = 0
     over = np.arange(n) % length == length - 1
     data = from_arrays(
         obs=rng.normal(size=(n, 2)), action=action, reward=rng.normal(size=n), terminated=over,
-        truncated=np.zeros(n, bool), behaviour_prob=np.full(n, 0.5), spec=Spec("mine", 2, 1, 2),
+        truncated=np.zeros(n, bool), behaviour_prob=np.full(n, 0.1), spec=Spec("mine", 2, 1, 2),
     )  # fmt: skip
     config = ValuationConfig(steps=3, gamma=GAMMA, hidden=(8,), dice_steps=0, resamples=2)
     robust = value_policies([Constant(1)], data, config)[0].estimates[1]
-    assert not robust.believed and "0% of the episodes" in robust.note
+    assert not robust.believed and "to 0% of the episodes" in robust.note
     assert np.isfinite(robust.value)
 
 
@@ -319,3 +321,37 @@ def test_the_critics_limits_are_at_the_gamma_that_it_learned_with(monkeypatch):
     low, high = valued.limits  # rewards of -0.5 to 1, and episodes that end
     assert valued.gamma == GAMMA and high == pytest.approx(1 / (1 - 0.5))
     assert low == pytest.approx(-0.5 / (1 - 0.5))
+
+
+@pytest.mark.parametrize(("outside", "logged", "believed"), [
+    (0.14, 0.0, True), (0.16, 0.0, False), (0.4, 0.2, True), (0.6, 0.4, False),
+])  # fmt: skip
+def test_how_many_actions_may_be_unlike_logged_ones(outside, logged, believed, monkeypatch):
+    near = Support(outside, logged, np.zeros(1))
+    monkeypatch.setattr(valuation, "_support", lambda policy, dataset: near)
+    config = ValuationConfig(steps=2, gamma=GAMMA, hidden=(8,), dice_steps=0, resamples=2)
+    fitted = value_policies([Constant(1)], world(episodes=20), config)[0].estimates[0]
+    assert fitted.believed is believed
+
+
+def test_the_policys_own_critic_is_asked_about_allowed_actions(monkeypatch):
+    data = world(episodes=20)
+    rows = data.transitions
+    mask = torch.ones(len(rows), 2, dtype=torch.bool)
+    mask[:, 1] = rows.action == 1  # action 0 always, 1 where it was taken
+    masked = data.with_transitions(replace(rows, action_mask=mask, next_action_mask=mask | True))
+    asked = []
+
+    def values(agent, obs, mask=None):
+        asked.append(mask)
+        return torch.zeros(len(obs))
+
+    monkeypatch.setattr(valuation, "critic_values", values)
+    config = ValuationConfig(
+        steps=2, gamma=GAMMA, hidden=(8,), dice_steps=0, resamples=2, model_starts=0
+    )
+    settings = build_config("discrete_iql", {"hidden": [8]})
+    agent = ALGORITHMS["discrete_iql"][0](masked.spec, settings, seed=0)
+    assert value_policy(agent, masked, config).critic == 0
+    starts = [a for a, _ in rows.episodes()]
+    assert len(asked) == 1 and torch.equal(asked[0], mask[starts])

@@ -2,6 +2,8 @@
 line."""
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,3 +93,19 @@ def test_critics_are_asked_about_actions_that_are_allowed(cartpole: Dataset) -> 
         wanted = q_values(agent.learner.critic, seen, torch.full((6,), action)).min(0).values
         got = critic_values(agent, obs, mask)
         assert got is not None and torch.allclose(got, wanted)
+
+
+def test_a_runs_critics_are_asked_about_actions_that_are_allowed(
+    cartpole: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask = torch.ones(len(cartpole), 2, dtype=torch.bool)
+    mask[::3, 0] = False
+    rows = dataclasses.replace(cartpole.transitions, action_mask=mask, next_action_mask=mask)
+    asked = []
+
+    def values(agent: Any, obs: torch.Tensor, mask: torch.Tensor) -> None:
+        asked.append(mask)
+
+    monkeypatch.setattr("experiments.runs.values.critic_values", values)
+    watch = ValueWatch(tmp_path, cartpole.with_transitions(rows), 1)
+    assert watch.measure(None) is None and torch.equal(asked[0], mask[watch.rows])
