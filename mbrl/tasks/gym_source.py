@@ -193,13 +193,14 @@ def _copies(env: Any) -> Maker:
     own = None if spec is None else getattr(gymnasium.registry.get(spec.id), LIMIT, None)
     if limit not in (None, own):  # the id gives its own limit again
         options = options | {LIMIT: limit}
-    changes = changed_by_hand(env)
-    if changes:  # which no id gives again
-        name, options = f"{name} {changes_text(changes)}", {}
     try:
         double = copy.deepcopy(env)
     except Exception:  # an environment may fail in any way: a socket, a window, a simulator
         return Maker(name, lambda: env, options, most=1)
+    # Another one is made and stepped to compare with, as only something that has copies can bear.
+    changes = changed_by_hand(env)
+    if changes:  # which no id gives again
+        name, options = f"{name} {changes_text(changes)}", {}
     if changes and loses(env, double, changes):
         return Maker(name, lambda: env, options, most=1)
     return Maker(name, lambda: copy.deepcopy(env), options)

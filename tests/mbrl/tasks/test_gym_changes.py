@@ -94,3 +94,16 @@ def test_a_changed_robot_acts_itself_since_copies_lose_the_change() -> None:
     state = task.reset(1, Generator().manual_seed(0))
     task.step(state, torch.zeros(1, 1))
     assert env.unwrapped.data.time > 0
+
+
+def test_no_second_one_is_made_of_what_cannot_be_copied() -> None:
+    """It may be a machine, which a step moves."""
+    gymnasium.register("Machine-v0", Drawn)
+    try:
+        env = gymnasium.make("Machine-v0")
+        env.unwrapped.socket = (step for step in ())  # generators have no copies
+        env.unwrapped.gain = 9.0
+        before = Drawn.made
+        assert as_task(env).spec.task == "Machine-v0" and Drawn.made == before
+    finally:
+        del gymnasium.registry["Machine-v0"]
