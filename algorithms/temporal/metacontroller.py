@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from algorithms.temporal.sequence_model import (
     SequenceModel,
@@ -92,9 +93,13 @@ class Metacontroller(nn.Module):
             self.matrices.weight[: width * config.rank] = 0
             self.matrices.bias[: width * config.rank] = 0
 
-    def codes(self, e: Tensor, noise: Tensor) -> Codes:
-        """For a whole stream e [B, T, D] and standard normal noise [B, T, Z]."""
-        summary, _ = self.both_ways(e)
+    def codes(self, e: Tensor, noise: Tensor, lengths: Tensor) -> Codes:
+        """For a whole stream e [B, T, D] and standard normal noise [B, T, Z]. What stands behind
+        the first `lengths` [B] int64 steps has no part in the codes of those steps."""
+        packed = pack_padded_sequence(e, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        summary, _ = pad_packed_sequence(
+            self.both_ways(packed)[0], batch_first=True, total_length=e.shape[1]
+        )
         mean, log_std = self.propose(torch.cat([e, summary], -1)).chunk(2, -1)
         log_std = log_std.clamp(-5, 2)
         proposed = mean + log_std.exp() * noise
@@ -134,7 +139,7 @@ def metacontroller_loss(
     its parameters want none."""
     with torch.no_grad():
         e, _ = base.stream(obs, previous_actions(action))
-    codes = controller.codes(e, noise)
+    codes = controller.codes(e, noise, mask.sum(1))
     logits, _ = base.logits(controller.steer(e, codes.code))
     weight = mask.to(e)
     prior = (divergence(codes.mean, codes.log_std) * weight).sum() / weight.sum()

@@ -31,7 +31,7 @@ from experiments.studies import Outcome
 from experiments.studies.pin_pad import COLOURS, PinPad, Walks, agreement, walks
 from mbrl import config as configs
 
-VERSION = 1
+VERSION = 2
 DEFAULTS: dict[str, Any] = {
     "learner": "codes",  # codes, actions, or random: codes from N(0, 1)
     "gate": "learned",  # or always
@@ -146,7 +146,7 @@ def switching(
     other = walks(orders, 20, LENGTH, settings["noise"], generator)
     e, _ = base.stream(other.obs, previous_actions(other.action))
     still = torch.zeros(*other.action.shape, controller.config.code)
-    return agreement(controller.codes(e, still).gate, other)
+    return agreement(controller.codes(e, still, other.mask.sum(1)).gate, other)
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:

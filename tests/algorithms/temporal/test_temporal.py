@@ -142,13 +142,16 @@ def test_steering_against_a_loop() -> None:
         assert torch.allclose(got[i], e[i] + a @ b.T @ e[i], atol=1e-5)
 
 
+FULL = torch.full((5,), 7)
+
+
 @pytest.mark.parametrize("gate", ["learned", "always"])
 def test_codes_against_a_loop(gate: str) -> None:
     config = MetacontrollerConfig(**{**vars(SMALL), "gate": gate})
     controller = perturbed(Metacontroller(16, config, generator()))
     e = torch.randn(5, 7, 16, generator=generator(1))
     noise = torch.randn(5, 7, 3, generator=generator(2))
-    got = controller.codes(e, noise)
+    got = controller.codes(e, noise, FULL)
     summary, _ = controller.both_ways(e)
     for i in range(5):
         code, memory = torch.zeros(3), torch.zeros(4)
@@ -168,7 +171,7 @@ def test_a_gate_that_stays_shut_keeps_the_first_code() -> None:
     with torch.no_grad():
         controller.gate.out[-1].bias.fill_(-1e9)
     e = torch.randn(5, 7, 16, generator=generator(1))
-    codes = controller.codes(e, torch.randn(5, 7, 3, generator=generator(2)))
+    codes = controller.codes(e, torch.randn(5, 7, 3, generator=generator(2)), FULL)
     assert codes.gate.sum(1).tolist() == [1.0] * 5
     assert torch.equal(codes.code, codes.code[:, :1].expand(-1, 7, -1))
 
@@ -179,7 +182,7 @@ def test_the_gate_does_not_see_what_is_to_come_and_the_proposals_do() -> None:
     other = e.clone()
     other[:, 6] += 1
     noise = torch.zeros(5, 7, 3)
-    one, two = controller.codes(e, noise), controller.codes(other, noise)
+    one, two = controller.codes(e, noise, FULL), controller.codes(other, noise, FULL)
     assert not torch.allclose(one.mean[:, 0], two.mean[:, 0])
     memory, code = controller.gate.start(e[:, 0], 3)
     assert torch.equal(
@@ -297,3 +300,14 @@ def test_learning_codes_and_learning_actions() -> None:
         base, Line(), config, generator(1), lambda r: shares.append(float(r.returns.mean()))
     )
     assert shares[-1] > 0.9
+
+
+def test_what_stands_behind_a_sequence_has_no_part_in_it() -> None:
+    controller = perturbed(Metacontroller(16, SMALL, generator()))
+    e, noise = torch.randn(5, 7, 16, generator=generator(1)), torch.zeros(5, 7, 3)
+    lengths = torch.tensor([7, 3, 5, 1, 7])
+    whole = controller.codes(e, noise, lengths)
+    for i, length in enumerate(lengths.tolist()):
+        cut = controller.codes(e[i : i + 1, :length], noise[:1, :length], lengths[i : i + 1])
+        for got, wanted in zip(whole, cut, strict=True):
+            assert torch.allclose(got[i, :length], wanted[0], atol=1e-6)
