@@ -69,8 +69,7 @@ def with_last_states(dataset: Dataset) -> Dataset:
     spec = dataset.spec
     GoalEntries(spec)
     rows = dataset.transitions.with_known_next()
-    last = rows.ends.clone()
-    last[-1] = True
+    last = _last(rows)
     rows = rows.select(torch.repeat_interleave(torch.arange(len(rows)), 1 + last.long()))
     stays = torch.zeros(len(rows), dtype=torch.bool)
     stays[torch.nonzero(last).flatten() + torch.arange(1, int(last.sum()) + 1)] = True
@@ -101,11 +100,17 @@ def with_last_states(dataset: Dataset) -> Dataset:
     return dataset.with_transitions(made)
 
 
+def _last(rows: Transitions) -> Tensor:
+    """[N] bool: the last row of each episode, of one without an end flag, too."""
+    last = rows.ends.clone()
+    last[-1] = True
+    return last
+
+
 def count_unleft(rows: Transitions, entries: GoalEntries) -> int:
     """How many things achieved end several episodes and are at no row: the ends of a table's
     episodes, say, where those of numbers that hardly repeat are not counted."""
-    last = rows.ends.clone()
-    last[-1] = True
+    last = _last(rows)
     ends, counts = entries.achieved_of(rows.next_obs[last]).unique(dim=0, return_counts=True)
     repeated = ends[counts > 1]
     if len(repeated) == 0:

@@ -97,7 +97,7 @@ class RelabelledRows:
     ) -> None:
         self.gamma, self.batch_size, self.device = gamma, batch_size, device
         self.values, self.policy, self.steps, self.entering = values, policy, steps, entering
-        self.last_states = last_states
+        self.spec, self.last_states = spec, last_states
         self.entries = GoalEntries(spec).to(device)
         self.real = EpisodeRows(
             spec, gamma, batch_size, device, widths={"ahead": 0}, columns=rows_ahead
@@ -141,7 +141,9 @@ class RelabelledRows:
                 "later row of an episode leaves; end episodes where they end alone, or take gcbc, "
                 "contrastive_rl or smore, whose goals may be next observations"
             )
-        unleft = 0 if self.last_states else count_unleft(followed.transitions, self.entries)
+        logged = followed.transitions
+        entries = GoalEntries(self.spec).to(logged.obs.device)  # where the data are
+        unleft = 0 if self.last_states else count_unleft(logged, entries)
         if unleft > 0:
             warnings.warn(
                 f"{dataset.provenance.card}: {unleft} goals end episodes and are at no row; "
