@@ -43,6 +43,7 @@ from mbrl.config import (
     require_same,
 )
 from mbrl.errors import ConfigError
+from mbrl.generators import set_state
 from mbrl.native.adam import Adam
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.axes.gate import Clip
@@ -401,6 +402,6 @@ class DiffusionFinetuning:
         self.network.load_state_dict(state["network"])
         self.first.load_state_dict(state["first"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.generator.set_state(state["generator"].cpu())
+        set_state(self.generator, state["generator"], state["rounds"])
         self.stored = state["stored"]
         self.rounds, self.evaluations = state["rounds"], state["evaluations"]

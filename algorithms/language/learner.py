@@ -25,7 +25,7 @@ from mbrl import config as configs
 from mbrl.agent import resolve_device
 from mbrl.config import Count, CountOrZero, Positive, Settings
 from mbrl.errors import ConfigError
-from mbrl.generators import generators
+from mbrl.generators import generators, set_state
 from mbrl.networks import adam
 from mbrl.policy_gradient.distillation import forward_kl, reverse_kl
 from mbrl.training import Metrics
@@ -187,7 +187,7 @@ class LanguageLearner(ABC):
             put(module, state["modules"][name])
         for name, optimiser in self.optimisers.items():
             optimiser.load_state_dict(state["optimisers"][name])
-        self.generator.set_state(state["generator"])
+        set_state(self.generator, state["generator"], state["updates"])
         self.drawn, self.updates = state["drawn"], state["updates"]
 
     @classmethod

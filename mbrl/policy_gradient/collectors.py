@@ -8,6 +8,7 @@ import torch
 
 from mbrl.collector import interrupted_text, no_limit
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.generators import set_state
 from mbrl.policy_gradient.schedulers import SCHEDULERS, Outcome, Pool, Request, scheduler
 from mbrl.tasks import Task, as_live
 from mbrl.types import Transitions
@@ -161,7 +162,7 @@ class EpisodeCollector:
             warnings.warn(interrupted_text(self.task.spec.task), stacklevel=2)
         self.owed, self.rounds = state["owed"], state["rounds"]
         self.returns = list(state["returns"])
-        self.generator.set_state(state["generator"])
+        set_state(self.generator, state["generator"], self.rounds)
 
 
 REFUSED = {

@@ -1,16 +1,20 @@
 """States of generators that another kind of device saved."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Generator
+from torch import Generator, nn
 
 import longreach as lr
 from algorithms import ALGORITHMS
+from algorithms.diffusion_rl import DiffusionFinetuning, FinetuningConfig
 from experiments.settings import build_config
 from mbrl.generators import set_state
+from mbrl.policy_gradient.collectors import EpisodeCollector
+from tests.algorithms.language.cases import learner
 from tests.small import CONFIGS
 
 OTHERS = torch.zeros(16, dtype=torch.uint8)  # the size of a CUDA generator's state
@@ -45,3 +49,23 @@ def test_agents_load_what_another_device_saved(name: str, key: str) -> None:
     with pytest.warns(UserWarning, match="not bit for bit"):
         agent.load_state_dict(state)
     assert draws(agent.generator)
+
+
+def finetuning() -> DiffusionFinetuning:
+    return DiffusionFinetuning(nn.Linear(2, 2), (2,), lambda x: x.sum(1), None, FinetuningConfig())
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "start states": lambda: EpisodeCollector(lr.make("CartPole-v1"), envs=2),
+    "denoiser": finetuning,
+    "language model": lambda: learner("brackets", "grpo"),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_others_load_what_another_device_saved(make: Callable[[], Any]) -> None:
+    owner = make()
+    state = owner.state_dict() | {"generator": OTHERS}
+    with pytest.warns(UserWarning, match="not bit for bit"):
+        owner.load_state_dict(state)
+    assert draws(owner.generator)
