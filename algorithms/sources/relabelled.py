@@ -148,7 +148,8 @@ class RelabelledRows:
             warnings.warn(
                 f"{dataset.provenance.card}: {unleft} goals end episodes and are at no row; "
                 "nothing is learned of them, as goals are states that rows leave: "
-                "mbrl.goals.with_last_states(data) adds rows that stay there",
+                "mbrl.goals.with_last_states(data) or `data export --last-states` adds rows that "
+                "stay there",
                 stacklevel=2,
             )
         self.real.prepare(followed, on_progress)

@@ -27,6 +27,7 @@ from mbrl.data.replay import replay
 from mbrl.data.suspicions import action_coverage, suspicions
 from mbrl.data.writers import write
 from mbrl.errors import ConfigError, DataError
+from mbrl.goals import with_last_states
 from mbrl.tasks import Task, is_task, make
 from mbrl.types import Dataset
 
@@ -290,9 +291,14 @@ class DataExport(FileOptions):
     """What to write."""
     out: Path
     """The file, or for Minari the folder."""
+    last_states: bool = False
+    """Add a row to each episode that stays in its last state: for learners of goals whose goals are
+    states that rows leave (gcivl, gciql, hiql, saw, hecrl)."""
 
     def main(self) -> int:
-        dataset = load(self.name, **given(self, "name", "format", "out"))
+        dataset = load(self.name, **given(self, "name", "format", "out", "last_states"))
+        if self.last_states:
+            dataset = with_last_states(dataset)
         target = write(dataset, self.out, self.format)
         summary(dataset, Console())
         Console().print(f"written to {target}", soft_wrap=True)

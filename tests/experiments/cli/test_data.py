@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.cli.data import main as data_main
+from mbrl import tasks
 from mbrl.data import from_arrays, load, local_target, save_npz
 from mbrl.errors import ConfigError, DataError
 
@@ -151,3 +152,19 @@ def test_replay_compares_a_task_with_its_data(capsys, home):
         run(capsys, "replay", str(home / "mine.npz"), "--task", "Pendulum-v1")
     with pytest.raises(ConfigError, match="policy is 'best'"):
         run(capsys, "replay", "pendulum/medium", "--policies", "best")
+
+
+def test_export_with_rows_that_stay(home, capsys):
+    """Six rows in a maze, an episode each, with one more behind each."""
+    task = tasks.make("PointMaze-medium-v0")
+    size = task.spec.obs_dim
+    values = arrays() | {"action": np.zeros((6, task.spec.action_dim))}
+    values |= {"obs": np.zeros((6, size)), "next_obs": np.ones((6, size)), "boundaries": "cut"}
+    given, made = home / "maze.npz", home / "stays.npz"
+    save_npz(from_arrays(**values, spec=task.spec), given)
+    words = ("--format", "npz", "--out", str(made))
+    assert run(capsys, "export", str(given), "--last-states", *words)[0] == 0
+    assert load(made).spec.goal == task.spec.goal
+    rows = load(made).transitions
+    assert len(rows) == len(load(given).transitions) + 6
+    assert (rows.obs[1::2] == 1).all() and (rows.next_obs == 1).all()
