@@ -101,7 +101,8 @@ Names = Annotated[tuple[str, ...], Filled(distinct=True)]
 @dataclass(frozen=True)
 class Settings:
     """A config. Raises `ConfigError` for a number outside the range of its annotation, in a tuple
-    too, and for a value that is none of its `Literal`."""
+    too, for a tuple of another length than its annotation's, and for a value that is none of its
+    `Literal`."""
 
     def __post_init__(self) -> None:
         kind: Any = type(self)  # mypy takes the class for not hashable
@@ -153,6 +154,10 @@ def _check(name: str, hint: Any, value: Any, whole: Any, owner: str) -> None:
                 f"{name} is {whole}, {'it' if value is whole else 'each'} must {must}"
             )
     if typing.get_origin(option) is tuple:
+        if not isinstance(value, tuple | list):
+            raise ConfigError(f"{name} is {value!r}; give a list of them")
+        if ... not in parts and len(value) != len(parts):
+            raise ConfigError(f"{name} is {whole}, it must have {len(parts)} entries")
         for i, entry in enumerate(value):
             _check(name, parts[0 if ... in parts else i], entry, whole, owner)
 

@@ -32,6 +32,9 @@ class _WithoutCompiler(torch.optim.Optimizer):
         few = closure is None and sum(p.numel() for p in parameters) <= LARGEST
         if few and adam_step(self, [p.grad for p in parameters]):
             return None
+        for p in parameters:
+            if p.grad is not None:  # PyTorch's fused kernel reads gradients as they lie in memory
+                p.grad = _laid(p.grad, p)
         return super().step(closure)
 
 

@@ -1,8 +1,10 @@
-"""Clipped gradients against torch's own clipping."""
+"""Clipped gradients against torch's own clipping, and steps without the compiled library."""
 
 import pytest
 import torch
 
+from mbrl.native import adam as compiled
+from mbrl.networks import optim
 from mbrl.networks.optim import clipped
 
 
@@ -26,3 +28,28 @@ def test_what_is_not_a_number_becomes_0_and_gradients_stay_as_they_were() -> Non
     torch.testing.assert_close(first, expected)
     torch.testing.assert_close(second, expected)
     assert shared.isnan().sum() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("owned", [False, True], ids=["gradients given", "of parameters"])
+def test_steps_of_pytorch_take_gradients_in_any_order(
+    owned: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transposed ones, as those through `weight.t()` are, on a machine without a compiler and in
+    double precision. PyTorch 2.13's fused step takes them as if they lay in the weight's order."""
+    monkeypatch.setattr(compiled, "library", lambda: None)
+    draw = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 5, generator=draw, dtype=dtype).requires_grad_()
+    plain = weight.detach().clone().requires_grad_()
+    mine = optim.adam([weight], lr=1e-2)
+    other = torch.optim.Adam([plain], lr=1e-2, foreach=False, fused=False)
+    for _ in range(3):
+        gradient = torch.randn(5, 3, generator=draw, dtype=dtype).t()
+        plain.grad = gradient.contiguous()
+        if owned:
+            weight.grad = gradient
+            mine.step()
+        else:
+            optim.step(mine, [gradient])
+        other.step()
+    torch.testing.assert_close(weight, plain, rtol=1e-5, atol=1e-6)
