@@ -262,5 +262,8 @@ class RAMBO(Agent[Batch]):
         c = self.config
         learner = SoftActorCritic(self.spec, c.learner, self.device, generator)
         model = dynamics(self.spec, c.model, c.imagination, self.device, self.seed, model)
-        ensemble = copy.deepcopy(require_ensemble(model, "RAMBO"))  # others keep what they gave
+        given = require_ensemble(model, "RAMBO")
+        # Others keep what they gave. Its rule of ends, with the task that it is a method of, is not
+        # copied: MuJoCo's cannot be.
+        ensemble = copy.deepcopy(given, {id(given.termination): given.termination})
         return learner, AdversarialRows(c, learner, ensemble, self.seed, self.generator)

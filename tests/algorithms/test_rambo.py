@@ -8,9 +8,10 @@ import pytest
 import torch
 from scipy import stats
 
-from algorithms import ALGORITHMS
+from algorithms import ALGORITHMS, RAMBO
 from algorithms.rambo import adversarial_loss, mixture_log_prob, normalised_advantage
 from experiments.settings import build_config, merge
+from mbrl import tasks
 from mbrl.types import Dataset
 from tests.small import CONFIGS
 from world_models import EnsembleDynamics
@@ -157,3 +158,16 @@ def test_cloning_continues_where_it_stopped(pendulum: Dataset) -> None:
     for a, b in zip(whole.policy.parameters(), again.policy.parameters(), strict=True):
         assert torch.equal(a, b)
     assert isinstance(again.model, EnsembleDynamics) and again.source.epochs == whole.source.epochs
+
+
+def test_a_model_that_is_given_is_copied_without_its_task() -> None:
+    """MuJoCo's rule of ends is a method of a task that cannot be copied."""
+    pytest.importorskip("mujoco")
+    task, config = tasks.make("Hopper-v4"), build_config("rambo", CONFIGS["rambo"])
+    model = EnsembleDynamics(task.spec, config.model, termination=task.terminates)
+    agent = RAMBO(task.spec, config, model=model)
+    assert agent.learned is not None and agent.learned.termination is model.termination
+    for own, given in zip(
+        agent.learned.network.parameters(), model.network.parameters(), strict=True
+    ):
+        assert own is not given and torch.equal(own, given)
