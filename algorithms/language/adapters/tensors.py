@@ -17,6 +17,7 @@ from mbrl.types import Trajectories
 
 Fields = Mapping[str, Tensor]  # names of fields of `Trajectories`, as `Recipe.needs` has them
 PARTS = ("log_probs", "groups", "segments", "signals")
+IDS = ("groups.", "segments.")
 SINGLE = ("entropy", "sum_prob_squared", "policy_version", "disagreement", "action_mask")
 
 
@@ -38,7 +39,7 @@ def advantages(
     share a prompt (any ids, or the prompts' own tokens; None: each answer has its own); `truncated`
     [B]: whether an answer was cut off;
     `fields`: what else the recipe reads, each [B, T], by the names in `recipe.needs`, such as
-    `log_probs.old` or `segments.turn`.
+    `log_probs.old`, `groups.state` (any ids) or `segments.turn` (numbered from 0 in each answer).
 
     Raises `ConfigError` that names what the recipe needs and is not there, or has another shape.
     """
@@ -163,7 +164,7 @@ def trajectories(
         groups={"prompt": group[:, None].expand(rows, steps)},
     )
     for name, value in (fields or {}).items():
-        t = put(t, name, value)
+        t = put(t, name, ids(name, value, mask) if name.startswith(IDS) else value)
     check_shapes(t)
     return t
 
@@ -208,6 +209,27 @@ def numbered(ids: Iterable[Hashable] | Tensor) -> Tensor:
     values = [v.tolist() if isinstance(v, Tensor) else v for v in values]
     values = [tuple(v) if isinstance(v, list) else v for v in values]
     return torch.tensor([known.setdefault(i, len(known)) for i in values], dtype=torch.int64)
+
+
+def ids(name: str, value: Tensor, mask: Tensor) -> Tensor:
+    """Ids [B, T] as `Trajectories` has them, 0 outside the mask: groups of any whole numbers, here
+    numbered from 0, and parts of an answer, which are numbered from 0 already."""
+    value = torch.as_tensor(value)
+    if value.shape != mask.shape:
+        return value  # refused with all shapes
+    value = torch.where(mask, value, torch.zeros_like(value))
+    whole = value.long()
+    if bool((whole != value).any()):
+        raise ConfigError(f"{name} has numbers that are not whole; give ids")
+    if name.startswith("groups."):
+        numbers_from_0: Tensor = whole.unique(return_inverse=True)[1]
+        return numbers_from_0
+    if bool(((whole < 0) | (whole >= mask.shape[1])).any()):
+        raise ConfigError(
+            f"{name} has ids between {int(whole.min())} and {int(whole.max())}; parts of an answer are "
+            f"numbered from 0 in each answer, here below {mask.shape[1]}, its number of tokens"
+        )
+    return whole
 
 
 def put(t: Trajectories, name: str, value: Tensor) -> Trajectories:

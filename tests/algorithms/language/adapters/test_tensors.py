@@ -175,3 +175,26 @@ def test_what_would_mislead_is_refused(options: dict, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         advantages(recipe("grpo"), **(given | options))
     advantages(recipe("grpo"), torch.ones(4), torch.ones(4, 2))  # equal rewards: 0 is right
+
+
+def test_ids_of_groups_are_any_and_parts_are_numbered() -> None:
+    """Numbers of states as a trainer has them, with -1 where the policy chose nothing."""
+    reward, mask = torch.tensor([1.0, 0, 0, 0.5]), torch.tensor([[1, 1, 0]] * 2 + [[1, 1, 1]] * 2)
+    state = torch.tensor([[0, 1, 0], [0, 2, 0], [0, 1, 2], [3, 2, 1]])
+    turn = torch.tensor([[0, 1, 0]] * 2 + [[0, 1, 1]] * 2)
+
+    def made(state: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+        fields = {"groups.state": state, "segments.turn": turn}
+        return advantages("gigpo", reward, mask, [0, 0, 0, 0], fields=fields)[0]
+
+    wanted = made(state, turn)
+    assert wanted[0, 0] != wanted[0, 1]
+    others = torch.where(mask.bool(), 1_000 * state - 7, -1)
+    assert torch.equal(made(others, torch.where(mask.bool(), turn, -1)), wanted)
+    assert torch.equal(made(others.float(), turn), wanted)
+    with pytest.raises(ConfigError, match=r"and 11; .* here below 3"):
+        made(state, turn + 10)
+    with pytest.raises(ConfigError, match="not whole"):
+        made(state + 0.5, turn)
+    with pytest.raises(ConfigError, match="state"):
+        made(state[:3], turn)
