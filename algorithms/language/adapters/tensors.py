@@ -226,8 +226,8 @@ def ids(name: str, value: Tensor, mask: Tensor) -> Tensor:
         return numbers_from_0
     if bool(((whole < 0) | (whole >= mask.shape[1])).any()):
         raise ConfigError(
-            f"{name} has ids between {int(whole.min())} and {int(whole.max())}; parts of an answer are "
-            f"numbered from 0 in each answer, here below {mask.shape[1]}, its number of tokens"
+            f"{name} has ids between {int(whole.min())} and {int(whole.max())}; parts of an answer "
+            f"are numbered from 0 in each, here below {mask.shape[1]}, its number of tokens"
         )
     return whole
 
