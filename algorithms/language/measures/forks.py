@@ -13,11 +13,11 @@ from algorithms.language.tasks.base import Problem
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 
-FORKS = 3  # of every whole answer; ours
+FORKS, EACH = 2, 2  # tokens of every whole answer at which it forks, and how often at each
 
 
 class ForkedVotes(LanguageMeasure):
-    """A quarter of a group, rounded up, are whole answers. Each of them forks at the three tokens
+    """A fifth of a group, rounded up, are whole answers. Each of them forks twice at the two tokens
     where the policy's entropy is largest (fewer where the group is full): what stands before is
     read again, and the policy goes on from there. So a group has as many votes as ever for fewer
     tokens. Nothing is learned twice: of a fork only what was said anew is trained on.
@@ -38,7 +38,7 @@ class ForkedVotes(LanguageMeasure):
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, size = self.agent, self.agent.config.group
-        whole = -(-size // (1 + FORKS))
+        whole = -(-size // (1 + FORKS * EACH))
         trunks = own_groups(agent, problems, whole)
         flat = [row for rows in trunks for row in rows]
         places_of = self.uncertain(flat)
@@ -46,9 +46,8 @@ class ForkedVotes(LanguageMeasure):
         for i in range(len(problems)):
             mine = range(i * whole, (i + 1) * whole)
             # The most uncertain token of every answer first, then the next one of each.
-            starts = [
-                (n, j) for rank in range(FORKS) for j in mine for n in places_of[j][rank:][:1]
-            ]
+            once = [(n, j) for rank in range(FORKS) for j in mine for n in places_of[j][rank:][:1]]
+            starts = once * EACH
             forks.append([(j, begun(flat[j], n, agent.drawn_seed())) for n, j in starts])
             forks[-1] = forks[-1][: size - whole]
         agent.collector.advance([f for own in forks for _, f in own], agent.collector.limits())

@@ -24,7 +24,7 @@ from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.trainer import with_fields
 from mbrl.training import Metrics
 
-KEEP = 0.99  # of the averaged teacher's weights at every update; ours
+KEEP = 0.999  # of the averaged teacher's weights at every update
 CLEAR = 1e-3  # divergence from which a teacher says anything
 DEPTH_EVERY, DEPTH_STEP = 5, 1  # rounds of a depth, and turns by which it grows; ours
 
@@ -98,7 +98,7 @@ class ExpertDistribution(LanguageMeasure):
 
 class InformedTeacher(LanguageMeasure):
     """`signals.reverse_kl` and `signals.forward_kl`: divergences from an average of the policy's
-    weights over its updates (of which 0.99 stays each time), which is told the task's hint after
+    weights over its updates (of which 0.999 stays each time), which is told the task's hint after
     the prompt. `signals.near`: 1 in the first half of the tokens that a turn may have, else 0.
 
     `acts`: the mean reverse divergence at these, 0 below 0.001. TT-OPD of "Healthcare AI GYM",

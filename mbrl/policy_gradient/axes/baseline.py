@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.config import Finite, NonNegative, Positive
+from mbrl.config import Finite, Positive
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import Group, exp, numbered, sequence
@@ -241,12 +241,11 @@ class Shrinkage(Baseline):
     RL Rollouts", arXiv 2603.10848."""
 
     text: ClassVar[str] = (
-        "(w V + (1 - w) mean R), V = {name}, w = shrinkage of V, 0 if it is rejected at {z} "
-        "deviations"
+        "(w V + (1 - w) mean R), V = {name}, w = v / (v + max((mean R - V)^2 - v, 0)), v = "
+        "1 / (4 n)"
     )
 
     name: str = "prior_value"
-    z: NonNegative = 1.96
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
@@ -254,5 +253,5 @@ class Shrinkage(Baseline):
 
     def __call__(self, value: Tensor, group: Group, t: Trajectories) -> Tensor:
         prior, mean = t.signals[self.name], group.mean(value)
-        weight = shrinkage(prior, mean, group.size().to(value.dtype), self.z)
+        weight = shrinkage(prior, mean, group.size().to(value.dtype))
         return weight * prior + (1 - weight) * mean

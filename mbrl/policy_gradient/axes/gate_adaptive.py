@@ -60,18 +60,19 @@ class EntropyClip(Gate):
 
 @dataclass(frozen=True)
 class InformativeClip(Gate):
-    """PPO's clip with ranges times 1 + `width` tanh(`worth`), the reward at the first step of the
-    step's turn: wider for turns that told more than others."""
+    """PPO's clip with ranges times 1 + `width` (2 sigmoid(`worth`) - 1), the reward at the first
+    step of the step's turn: wider for turns that told more than others. "A^2TGPO: Agentic
+    Turn-Group Policy Optimization with Adaptive Turn-level Clipping", arXiv 2605.06200."""
 
     text: ClassVar[str] = (
-        "min(rho A, clip(rho, 1 - {low} f, 1 + {high} f) A), f = 1 + {width} tanh({worth}) of "
-        "the {segment}"
+        "min(rho A, clip(rho, 1 - {low} f, 1 + {high} f) A), f = 1 + {width} (2 sigmoid({worth}) "
+        "- 1) of the {segment}"
     )
 
     worth: Reward
     low: NonNegative = 0.2
     high: NonNegative = 0.2
-    width: NonNegative = 0.5
+    width: NonNegative = 0.3
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
@@ -80,7 +81,8 @@ class InformativeClip(Gate):
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
     ) -> Tensor:
-        factor = 1 + self.width * segment_first(self.worth(t), t, self.segment).tanh()
+        worth = segment_first(self.worth(t), t, self.segment)
+        factor = 1 + self.width * (2 * worth.sigmoid() - 1)
         return clipped(log_ratio, self.low * factor, self.high * factor, advantage)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.config import Positive
+from mbrl.config import Finite, Positive
 from mbrl.policy_gradient.axes.gate import Clip, Gate
 from mbrl.policy_gradient.groups import sequence
 from mbrl.types import Trajectories
@@ -67,17 +67,20 @@ class ConsistentHint(Gate):
 @dataclass(frozen=True)
 class UnweightedApart(Gate):
     """PPO's clip; A log pi where `signals.apart` is above 1/2: no ratio for answers that were
-    sampled in another context, whose weights would have no bounded variance."""
+    sampled in another context, whose weights would have no bounded variance. Of these, nothing of
+    steps whose old log-prob is below `least`."""
 
-    text: ClassVar[str] = "{clip}; A log pi where apart > 1/2"
+    text: ClassVar[str] = "{clip}; where apart > 1/2 A log pi, 0 for log pi_old < {least}"
 
     clip: Clip = Clip()
+    least: Finite = -5.0
 
     def needs(self) -> tuple[str, ...]:
-        return ("signals.apart",)
+        return ("signals.apart", "log_probs.old")
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
     ) -> Tensor:
         own = self.clip(log_ratio, log_prob, advantage, t)
-        return torch.where(t.signals["apart"] > 0.5, advantage * log_prob, own)
+        likely = (t.log_probs["old"] >= self.least).to(advantage.dtype)
+        return torch.where(t.signals["apart"] > 0.5, likely * advantage * log_prob, own)

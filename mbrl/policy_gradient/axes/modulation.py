@@ -381,15 +381,12 @@ class ScoreVariance(Modulation):
 
 @dataclass(frozen=True)
 class ResponseEntropy(Modulation):
-    """Advantages times 1 - rate H, H the sequence's mean entropy over the largest of the prompt's
-    answers; `positive` and `negative` are the rates by the sign of A."""
+    """Advantages times 1 + (mean H - H) / mean H, H the sequence's mean entropy, its mean that of
+    the prompt's answers: what was said with more certainty counts more. "ETTRL: Balancing
+    Exploration and Exploitation in LLM Test-Time Reinforcement Learning Via Entropy Mechanism",
+    arXiv 2508.11356."""
 
-    text: ClassVar[str] = (
-        "A (1 - k H / max H of the prompt), k = {positive} if A > 0 else {negative}"
-    )
-
-    positive: Finite = 0.5
-    negative: Finite = 0.5
+    text: ClassVar[str] = "A (2 - H / mean H of the prompt)"
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy", "groups.prompt")
@@ -398,8 +395,7 @@ class ResponseEntropy(Modulation):
         assert t.entropy is not None
         mean = sequence(t).mean(t.entropy)
         rows = group(t, ("prompt",), first_steps(sequence(t)))
-        relative = mean / rows.max(mean).clamp_min(1e-8)
-        return advantage * (1 - by_sign(advantage, self.positive, self.negative) * relative)
+        return advantage * (2 - mean / rows.mean(mean).clamp_min(1e-8))
 
 
 @dataclass(frozen=True)
@@ -438,13 +434,16 @@ class SignalWeight(Modulation):
 
 @dataclass(frozen=True)
 class Assigned(Modulation):
-    """`signals.worth` in place of the advantage where `signals.apart` is above 1/2: sequences that
-    are compared with something that is not in the batch."""
+    """`weight` times `signals.worth` in place of the advantage where `signals.apart` is above 1/2:
+    sequences that are compared with something that is not in the batch."""
 
-    text: ClassVar[str] = "worth if apart > 1/2 else A"
+    text: ClassVar[str] = "{weight} worth if apart > 1/2 else A"
+
+    weight: Finite = 1.0
 
     def needs(self) -> tuple[str, ...]:
         return ("signals.apart", "signals.worth")
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
-        return torch.where(t.signals["apart"] > 0.5, t.signals["worth"], advantage)
+        worth = self.weight * t.signals["worth"]
+        return torch.where(t.signals["apart"] > 0.5, worth, advantage)

@@ -17,8 +17,8 @@ class ShortWhereEasy(Reward):
     """R (1 - `weight` p (L - Lmin) / (Lmax - Lmin + 1)) for sequences that earned more than 0, R
     for others, at the last step: p is the share of the prompt's sequences that earned more than 0,
     L how many steps a sequence has, Lmin and Lmax the least and the most of these. Where most
-    succeed, short answers are to; where few do, nearly all lengths are alike. Reconstructed from
-    the abstract of Apriel-Reasoner ("difficulty-aware length penalty")."""
+    succeed, short answers are to; where few do, nearly all lengths are alike. In place of the
+    "difficulty-aware length penalty" of Apriel-Reasoner, whose code has one near the limit."""
 
     text: ClassVar[str] = (
         "R (1 - {weight} p (L - Lmin) / (Lmax - Lmin + 1)) if R > 0 else R, at its last step, p "

@@ -177,27 +177,28 @@ def top(value: Tensor, mask: Tensor, share: float | Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LargestVariance(Selection):
-    """Keeps ceil(`share` n) of a group's n sequences: that many of the best and of the worst whose
-    rewards vary most. With `grown` the share grows to 1 with `signals.<grown>`. "Learning More with
-    Less: A Dynamic Dual-Level Down-Sampling Framework for Efficient Policy Optimization"."""
+    """Keeps ceil(`share` n) of a group's n sequences (without a `key` of the batch's): that many of
+    the best and of the worst whose rewards vary most, or means of whose `advantages`. With `grown`
+    the share grows to 1 with `signals.<grown>`. "Learning More with Less: A Dynamic Dual-Level
+    Down-Sampling Framework for Efficient Policy Optimization"."""
 
     share: Probability = 0.5
     key: tuple[str, ...] = ("prompt",)
     grown: str = ""
+    advantages: bool = False
 
     def needs(self) -> tuple[str, ...]:
         return (*(f"groups.{name}" for name in self.key), *growth_needs(self.grown))
 
     def formula(self) -> str:
         part = share_formula(self.share, self.grown)
-        return (
-            f"1 for {part} of sequences that share {shown(self.key)} whose rewards vary most, "
-            "else 0"
-        )
+        of = f" that share {shown(self.key)}" if self.key else ""
+        what = "mean A vary" if self.advantages else "rewards vary"
+        return f"1 for {part} of sequences{of} whose {what} most, else 0"
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
         rows = group(t, self.key, first_steps(sequence(t)))
-        value = outcome(t)
+        value = sequence(t).mean(advantage) if self.advantages else outcome(t)
         value = value - rows.mean(value)  # sums of squares lose nothing to a large mean
         rank, size = rows.rank(value), rows.size().long()
         keep = torch.ceil(grown_share(self.share, self.grown, t) * size - 1e-9).long()
@@ -218,22 +219,30 @@ class LargestVariance(Selection):
 
 @dataclass(frozen=True)
 class TopGain(Selection):
-    """Keeps the `share` of all steps with the largest |A| times entropy. With `grown` the share
-    grows to 1 with `signals.<grown>`."""
+    """Keeps the `share` of all steps, or of those that `among` keeps, with the largest |A| times
+    entropy. With `grown` the share grows to 1 with `signals.<grown>`."""
 
     share: Probability = 0.5
     grown: str = ""
+    among: Selection | None = None
 
     def needs(self) -> tuple[str, ...]:
-        return ("entropy", *growth_needs(self.grown))
+        own = ("entropy", *growth_needs(self.grown))
+        return own if self.among is None else tuple(dict.fromkeys((*self.among.needs(), *own)))
 
     def formula(self) -> str:
-        return f"1 for {share_formula(self.share, self.grown)} of steps of largest |A| H, else 0"
+        part = share_formula(self.share, self.grown)
+        if self.among is None:
+            return f"1 for {part} of steps of largest |A| H, else 0"
+        return (
+            f"1 for {part} of steps of largest |A| H where m = 1, else 0, m = {shown(self.among)}"
+        )
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
         assert t.entropy is not None
         share = grown_share(self.share, self.grown, t)
-        return top(advantage.abs() * t.entropy, t.mask, share)
+        mask = t.mask if self.among is None else t.mask & (self.among(advantage, t) > 0)
+        return top(advantage.abs() * t.entropy, mask, share)
 
 
 def grown_share(share: float, grown: str, t: Trajectories) -> Tensor:

@@ -151,22 +151,23 @@ class EntropyHistory:
         self.seen = {int(k): (float(a), int(n)) for k, (a, n) in state["seen"].items()}
 
 
-def shrinkage(prior: Tensor, mean: Tensor, size: Tensor, z: float) -> Tensor:
-    """The weight of `prior` beside the `mean` of `size` answers, elementwise: v / (v + bias^2),
-    which makes the squared error least, with v the variance of the mean under the prior, prior
-    (1 - prior) / size, and bias^2 = max((mean - prior)^2 - v, 0). 0 where the prior is rejected."""
-    variance = mean_variance(prior, size)
-    bias = ((mean - prior) ** 2 - variance).clamp_min(0)
-    weight = variance / (variance + bias)
-    return torch.where(rejected(prior, mean, size, z), torch.zeros_like(weight), weight)
+def shrinkage(prior: Tensor, mean: Tensor, size: Tensor) -> Tensor:
+    """The weight of `prior` beside the `mean` of `size` answers worth 0 or 1, elementwise: v / (v +
+    bias^2), which makes the squared error least, with v the largest variance that their mean can
+    have, 1 / (4 size), and bias^2 as `squared_bias`. 1 where that is 0."""
+    variance = 0.25 / size
+    return variance / (variance + squared_bias(prior, mean, size))
 
 
-def rejected(prior: Tensor, mean: Tensor, size: Tensor, z: float) -> Tensor:
-    """Whether the `mean` of `size` answers is more than `z` deviations from `prior`: then more
-    answers are worth their cost."""
-    return (mean - prior).abs() > z * mean_variance(prior, size).sqrt()
+def squared_bias(prior: Tensor, mean: Tensor, size: Tensor) -> Tensor:
+    """What (mean - prior)^2 has beyond the largest variance of the `mean` of `size` answers worth 0
+    or 1, and no less than 0: of the prior, estimated."""
+    return ((mean - prior) ** 2 - 0.25 / size).clamp_min(0)
 
 
-def mean_variance(prior: Tensor, size: Tensor) -> Tensor:
-    kept = prior.clamp(1e-3, 1 - 1e-3)
-    return kept * (1 - kept) / size
+def one_more(prior: Tensor, mean: Tensor, size: Tensor) -> Tensor:
+    """By how much one more answer lowers the squared error of both, mixed as `shrinkage` says, if
+    the bias is what it seems: v b / (v + b) at `size` less that at `size` + 1."""
+    bias = squared_bias(prior, mean, size)
+    now, then = 0.25 / size, 0.25 / (size + 1)
+    return now * bias / (now + bias) - then * bias / (then + bias)

@@ -267,15 +267,16 @@ ADVANTAGES = (
         "v_half",
         "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts",
         "2603.10848",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(baseline=baseline.Shrinkage(), scale=scale.One()),),
         requirements=(Requirement.PRIOR_VALUE,),
         assumptions=(
-            "the variance of the mean is the one under the prior, V (1 - V) / n",
-            "the squared bias is what the difference has beyond that variance",
-            "the prior is rejected beyond 1.96 deviations",
+            "the weight is that of others' notes: the variance of the mean is the largest that can "
+            "be, 1 / (4 n) for rewards of 0 and 1, and the squared bias what the difference has "
+            "beyond it",
             "no division by a deviation",
         ),
+        version=2,
         differences=(
             "the prior is that of v_half_scheduler; without it, the success rate of the level",
         ),
@@ -313,13 +314,19 @@ ADVANTAGES = (
         "ps_grpo",
         "Improving Consistency in Retrieval-Augmented Systems with Group Similarity Rewards",
         "2510.04392",
-        mark="reconstructed",
-        terms=(Term(SequenceSignal("group_similarity"), key=("paraphrases",)),),
+        mark="secondary",
+        terms=(Term(SequenceSignal("group_similarity")),),
         regularisers=(regulariser.KL(0.04),),
         requirements=(Requirement.PARAPHRASE_SIMILARITY,),
         assumptions=(
-            "the reward is the mean similarity to all answers to other paraphrases",
+            "reward and groups are those of others' notes: the mean similarity to all answers to "
+            "other paraphrases, compared with the answers to the same one",
             "GRPO's penalty 0.04",
         ),
+        differences=(
+            "similarities to all answers are taken, where the paper's runs draw three; no reward "
+            "for being right is added",
+        ),
+        version=2,
     ),
 )

@@ -16,6 +16,13 @@ from mbrl.policy_gradient.recipe import Recipe, Term
 from mbrl.policy_gradient.requirements import Requirement
 
 ENTROPY = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
+CODE = "departs from the authors' code, so that it was not compared with it"
+ROSE = (
+    "groups whose answers all earned the same stay in the denominator",
+    "where answers part is known by node; the authors' code knows it by position, so that the "
+    "value after a branch counts for a prompt's other answers at that position, too",
+    "without the authors' divergence of weight 0.001; length 1024 is not their 4096",
+)
 
 CLIPPING = (
     Recipe("clip_cov", ENTROPY, "2505.22617", gate=gate.CovarianceClip()),
@@ -66,11 +73,14 @@ CLIPPING = (
         "arpo",
         "Agentic Reinforced Policy Optimization",
         "2507.19849",
-        mark="reconstructed",
+        mark="secondary",
         modulation=(modulation.SharedPrefix(),),
         requirements=(Requirement.TOOL_BRANCHES,),
         assumptions=("the hard attribution: shared steps get the mean over their branches",),
-        differences=("the soft attribution is the recipe grpo",),
+        differences=(
+            "the authors' code has the soft attribution alone: the recipe grpo, without its "
+            "penalty, on the same rollouts",
+        ),
     ),
     Recipe(
         "balanced_aggregation",
@@ -85,18 +95,21 @@ CLIPPING = (
         "Learning More with Less: A Dynamic Dual-Level Down-Sampling Framework for Efficient "
         "Policy Optimization",
         "2509.22115",
-        mark="reconstructed",
+        mark="secondary",
         selection=(
-            selection.LargestVariance(0.5, grown="schedule"),
-            selection.TopGain(0.5, "schedule"),
+            selection.TopGain(
+                0.5, "schedule", selection.LargestVariance(0.5, (), "schedule", advantages=True)
+            ),
         ),
         requirements=(Requirement.GROWING_SHARE,),
         assumptions=(
-            "half of the sequences and half of all steps at first; both shares grow linearly to "
+            "the choice is that of others' notes: sequences of the whole batch whose advantages "
+            "vary most, then of their steps those of largest |A| H",
+            "half of the sequences and half of their steps at first; both shares grow linearly to "
             "all of them, over as many rounds as `ramp_rounds` says",
             "denominators are those of all samples",
         ),
-        version=2,
+        version=3,
     ),
     Recipe(
         "reinforce_ada",
@@ -110,40 +123,42 @@ CLIPPING = (
         "rose",
         "Reinforced Efficient Reasoning via Semantically Diverse Exploration",
         "2601.05053",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(credit=TreeDifference(), baseline=baseline.Zero(), scale=scale.One()),),
         aggregation=aggregation.SequenceSum(length=1024.0),
         requirements=(Requirement.DIVERGENCE_BRANCHES,),
         assumptions=(
+            CODE,
             "no term for length, as in the authors' script, whose power of it is 0; "
             "rose_length_aware has one",
         ),
-        differences=("groups whose answers all earned the same stay in the denominator",),
+        differences=ROSE,
     ),
     Recipe(
         "rose_length_aware",
         "Reinforced Efficient Reasoning via Semantically Diverse Exploration",
         "2601.05053",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(credit=TreeDifference(), baseline=baseline.Zero(), scale=scale.One()),),
         modulation=(LongerRight(),),
         aggregation=aggregation.SequenceSum(length=1024.0),
         requirements=(Requirement.DIVERGENCE_BRANCHES, Requirement.RIGHT_LENGTHS),
-        assumptions=("the term's power is 1; the formula is that of the authors' code",),
-        differences=(
-            "groups whose answers all earned the same stay in the denominator",
-            "where two answers part is known by node; the authors' code knows it by its position, "
-            "so that other branches at the same position count as common",
-        ),
+        assumptions=(CODE, "the term's power is 1"),
+        differences=ROSE,
     ),
     Recipe(
         "otr",
         "One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient",
         "2509.26313",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(reward.Affine(1.1, -0.1), baseline=baseline.Zero(), scale=scale.One()),),
         gate=gate.LogLikelihood(),
         requirements=(Requirement.TEACHER_TOKENS,),
-        assumptions=("a wrong token earns -0.1", "every sampled token is a sequence of one step"),
+        assumptions=(
+            "the form is that of the paper's reviews: 1 for the teacher's token, a number below 0 "
+            "for others, times log pi, averaged over positions and draws",
+            "a wrong token earns -0.1; every sampled token is a sequence of one step",
+        ),
+        differences=("tokens are drawn at the policy's own temperature, not a higher one",),
     ),
 )

@@ -31,15 +31,23 @@ DOMAINS = (
         "apriel",
         "Apriel-Reasoner: RL Post-Training for General-Purpose and Efficient Reasoning",
         "2604.02007",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(reward=ShortWhereEasy()),),
         requirements=(Requirement.DOMAIN_RATIOS,),
         assumptions=(
+            CODE,
             "a part is drawn with a weight of its deficit: its share of the groups learned from, "
             "less those that it had, and no less than a hundredth of its share",
             "groups without an advantage are not learned from",
             "the penalty is R p (L - Lmin) / (2 (Lmax - Lmin + 1)), of right answers alone",
             OURS,
+        ),
+        differences=(
+            "the code's weight of a part is its share times share / that of what was finished, "
+            "from 1/10 to 10, which leaves some of the distance; it counts rollouts that ended, "
+            "from the 50th on",
+            "the code's penalty is one of the last tokens before the limit, linear from 0 to 1 and "
+            "added to the reward: all of it for wrong answers, p to a power of it for right ones",
         ),
     ),
     Recipe(
@@ -110,13 +118,12 @@ DOMAINS = (
         "Coevolving with the Other You: Fine-Tuning LLM with Sequential Cooperative Multi-Agent "
         "Reinforcement Learning",
         "2410.06101",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(reward=SequenceSignal("team")),),
         regularisers=(KL(),),
         requirements=(Requirement.OBSERVER,),
         assumptions=(
-            "both learn from the sum of the two rewards, less a divergence from where they began",
-            "roles are exchanged every five rounds",
+            f"{CODE}; the sum of both rewards and the exchange of roles every five rounds are its",
             "the other policy has one update a round",
         ),
         differences=(

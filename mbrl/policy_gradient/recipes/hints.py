@@ -20,14 +20,19 @@ TCOD = (
     "TCOD: Exploring Temporal Curriculum in On-Policy Distillation for Multi-turn Autonomous Agents"
 )
 TCOD_ASSUMED = (
-    "the divergence is the reverse one of whole distributions, averaged over the turns that are "
-    "there, without rewards",
-    "the depth grows by one turn every five rounds",
+    "departs from the authors' code, so that it was not compared with it; the depth grows by one "
+    "turn every five rounds, as there"
+)
+TCOD_DIFFERENT = (
+    "the divergence is the reverse one of whole distributions; there log pi_teacher - log pi_old "
+    "of the tokens said is the advantage under PPO's clip, which is its gradient in the mean",
 )
 INTERNALISED = "Multimodal Policy Internalization for Conversational Agents"
 FEEDBACK = "Expanding the Capabilities of Reinforcement Learning via Text Feedback"
 FEEDBACK_ASSUMED = (
-    "an attempt is worth what it earned less the mean of the first attempts, without a ratio",
+    "departs from the authors' code, so that it was not compared with it; as there a second "
+    "attempt is worth a tenth of what it earned less the mean of the first ones, without its "
+    "tokens of log-prob below -5 after the bare prompt",
     OURS,
 )
 FEEDBACK_DIFFERENT = (
@@ -120,27 +125,30 @@ HINTS = (
     Recipe(
         "cleaner",
         "CLEANER: Self-Purified Trajectories Boost Agentic Reinforcement Learning",
-        mark="reconstructed",
-        aggregation=MEAN,
-        regularisers=(KL(),),
+        mark="secondary",
+        gate=Clip(0.2, 0.28, dual=10.0),
         requirements=(Requirement.PURIFIED_TURNS,),
         assumptions=(
-            "old log-probs are those of the purified text, under the policy that sampled",
-            OURS,
+            "departs from the authors' code, so that it was not compared with it; the objective "
+            "is that of its script, and old log-probs are measured on the purified text, as there",
         ),
-        differences=("a turn is a call alone, so that there is one granularity of repairs",),
+        differences=(
+            "a turn is a call alone, so that there is one granularity of repairs",
+            "no penalty for long answers",
+        ),
+        version=2,
     ),
     Recipe(
         "policy_rollout",
         INTERNALISED,
-        mark="reconstructed",
+        mark="secondary",
         aggregation=MEAN,
         regularisers=(KL(),),
         requirements=(Requirement.SHOWN_DOCUMENTS,),
         assumptions=(
-            "half of a group sees the document, and advantages are of the whole group",
-            "its answers count as if they had been sampled without it",
-            OURS,
+            "the objective is that of others' notes: half of a group sees the document, advantages "
+            "are of the whole group, and both policies of every ratio see none",
+            "GRPO's penalty and clip",
         ),
         differences=("the document is the task's hint", "without the stages before it"),
     ),
@@ -190,41 +198,55 @@ HINTS = (
     Recipe(
         "rltf_sd",
         FEEDBACK,
-        mark="reconstructed",
-        modulation=(Assigned(),),
+        mark="secondary",
+        modulation=(Assigned(0.1),),
         gate=UnweightedApart(),
         aggregation=MEAN,
         regularisers=(KL(),),
         requirements=(Requirement.TEXT_FEEDBACK,),
         assumptions=FEEDBACK_ASSUMED,
         differences=FEEDBACK_DIFFERENT,
+        version=2,
     ),
     Recipe(
         "rltf_fm",
         FEEDBACK,
-        mark="reconstructed",
-        modulation=(Assigned(),),
+        mark="secondary",
+        modulation=(Assigned(0.1),),
         gate=UnweightedApart(),
         aggregation=MEAN,
         regularisers=(KL(), Imitation(0.1)),
         requirements=(Requirement.FEEDBACK_TOKENS,),
-        assumptions=(*FEEDBACK_ASSUMED, "predicting the feedback weighs 0.1"),
-        differences=FEEDBACK_DIFFERENT,
+        assumptions=(
+            *FEEDBACK_ASSUMED,
+            "predicting the feedback weighs 0.1, as there",
+        ),
+        differences=(
+            *FEEDBACK_DIFFERENT,
+            "it is added to rltf_sd; there either of both is added to learning from both attempts",
+        ),
+        version=2,
     ),
     Recipe(
         "tt_opd",
         "Healthcare AI GYM for Medical Agents",
-        mark="reconstructed",
+        mark="secondary",
         aggregation=MEAN,
-        regularisers=(KL(), Divergence(0.1, where="near")),
+        regularisers=(KL(), Divergence(4.0, where="near")),
         requirements=(Requirement.INFORMED_TEACHER,),
         assumptions=(
-            "0.1 times the reverse divergence, over the first half of the tokens that a turn may "
-            "have; the teacher keeps 0.99 of its weights",
-            "the teacher is told the task's hint, not the outcome",
+            "weight 4 and a teacher that keeps 0.995 of its weights in five updates are those of "
+            "the authors' page",
+            "the divergence is that of the first half of the tokens that a turn may have",
             OURS,
         ),
-        differences=("the divergence is averaged over all steps of an answer",),
+        differences=(
+            "the teacher is told the task's hint; there that the answer is right, or what to look "
+            "at again, and every 30 updates it is the policy itself",
+            "the divergence is averaged over all steps of an answer",
+            "rewards do not depend on lengths",
+        ),
+        version=2,
     ),
     Recipe(
         "openclaw_rl",
@@ -257,22 +279,24 @@ HINTS = (
     Recipe(
         "tcod",
         TCOD,
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(weight=0.0),),
         aggregation=MEAN,
         regularisers=(Divergence(),),
         requirements=(Requirement.EXPERT_DISTRIBUTION, Requirement.GROWING_DEPTH),
-        assumptions=(*TCOD_ASSUMED, "conversations break off at the depth"),
+        assumptions=(TCOD_ASSUMED, "conversations break off at the depth"),
+        differences=TCOD_DIFFERENT,
     ),
     Recipe(
         "tcod_backward",
         TCOD,
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(weight=0.0),),
         aggregation=MEAN,
         regularisers=(Divergence(),),
         requirements=(Requirement.EXPERT_DISTRIBUTION, Requirement.TEACHER_FIRST),
-        assumptions=(*TCOD_ASSUMED, "the expert begins, and leaves so many of its turns"),
+        assumptions=(TCOD_ASSUMED, "the expert begins, and leaves so many of its turns"),
+        differences=TCOD_DIFFERENT,
     ),
     Recipe(
         "latr",

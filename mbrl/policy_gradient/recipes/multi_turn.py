@@ -269,25 +269,33 @@ TURNS = (
             "returns are not discounted",
             "a turn is compared with all turns of its number in the batch",
         ),
+        differences=(
+            "the paper's third version, under the name MICA, compares returns with the turns of "
+            "their number of one prompt, and adds rewards compared with all of a prompt's turns",
+        ),
     ),
     Recipe(
         "a2tgpo",
         "A^2TGPO: Agentic Turn-Group Policy Optimization with Adaptive Turn-level Clipping",
         "2605.06200",
-        mark="reconstructed",
+        mark="secondary",
         terms=(
             Term(),
-            Term(Standardised(GAIN, TURN_KEY), RescaledReturn(), ZERO, ONE, TURN_KEY),
+            Term(Standardised(GAIN, TURN_KEY), RescaledReturn(), ZERO, ONE, TURN_KEY, 0.3),
         ),
         ratio=ratio.GeometricRatio(segment="turn"),
         gate=InformativeClip(Standardised(GAIN, TURN_KEY)),
         requirements=(Requirement.ANSWER_PROBABILITY,),
         assumptions=(
-            "no discount",
-            "the clip range is 0.2 (1 + 0.5 tanh z), z the turn's normalised gain",
-            "ratios are geometric means over turns",
-            "outcome and turn parts weigh the same",
+            "weight, discount and the clip's factor 1 + 0.3 (2 sigmoid(z) - 1), z the turn's "
+            "normalised gain, are those that another's article reads in the authors' code",
+            "the ranges 0.2 that the factor widens are PPO's",
         ),
+        differences=(
+            "turns are known as such; the authors' code begins one where the advantage changes",
+            "the answer's turn has a gain of its own, too",
+        ),
+        version=2,
     ),
     Recipe(
         "spae",

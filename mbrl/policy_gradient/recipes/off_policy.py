@@ -30,8 +30,12 @@ TURN_RATIO = ratio.GeometricRatio(segment="turn")
 BIAS = "the norm of the clipping bias is its absolute value, and no step is made larger by it"
 DYNAMIC = "Orchestrating Tokens and Sequences: Dynamic Hybrid Policy Optimization for RLVR"
 BRANCHES = (
-    "each branch takes PPO's minimum with its own range before they are mixed",
-    "ranges 0.2 and 0.28 for steps, 3e-4 and 4e-4 for sequences",
+    "that each branch is clipped with its own range before they are mixed is said in others' notes",
+    "the ranges are ours: 0.2 and 0.28 for steps, 3e-4 and 4e-4 for sequences",
+)
+MINI = (
+    "the form is that of others' notes: ratios of steps, masked where stale, no mean over lengths",
+    "the ranges 0.2 and 0.27 and the truncation at 5, of each step, are in none of them",
 )
 HYBRID = gate.Hybrid(step=gate.Clip(0.2, 0.28))
 
@@ -182,7 +186,7 @@ OFF_POLICY = (
         "dhpo",
         DYNAMIC,
         "2601.05607",
-        mark="reconstructed",
+        mark="secondary",
         gate=HYBRID,
         aggregation=aggregation.SequenceMean(),
         assumptions=BRANCHES,
@@ -191,7 +195,7 @@ OFF_POLICY = (
         "dhpo_entropy",
         DYNAMIC,
         "2601.05607",
-        mark="reconstructed",
+        mark="secondary",
         gate=gate.Hybrid(step=gate.Clip(0.2, 0.28), alpha=None),
         aggregation=aggregation.SequenceMean(),
         assumptions=(*BRANCHES, "entropies are divided by the largest of the batch"),
@@ -201,9 +205,11 @@ OFF_POLICY = (
         "DISPO: Enhancing Training Efficiency and Stability in Reinforcement Learning for Large "
         "Language Model Mathematical Reasoning",
         "2602.00983",
-        mark="reconstructed",
-        gate=gate.DetachedClip(low=None, high=4.0, negative=(0.8, 0.28)),
-        assumptions=("ratios up to 5 for right answers, 0.2 to 1.28 for wrong ones",),
+        mark="secondary",
+        gate=gate.DetachedClip(low=0.2, high=10.0, negative=(1.0, 100.0)),
+        assumptions=("bounds and aggregation are those of others' notes on the paper",),
+        differences=("groups whose answers all earned the same stay in the denominator",),
+        version=2,
     ),
     Recipe(
         "alp",
@@ -233,13 +239,13 @@ OFF_POLICY = (
         "mini_rl",
         "Stabilizing Reinforcement Learning with LLMs: Formulation and Practices",
         "2512.01374",
-        mark="reconstructed",
+        mark="secondary",
         terms=(CENTRED,),
         rejection=(rejection.TruncatedRatio(cap=5.0),),
         gate=gate.MaskedWeight(0.2, 0.27),
         aggregation=aggregation.SequenceSum(),
         requirements=(Requirement.ENGINE_LOG_PROBS,),
-        assumptions=("the truncation at 5 is of each step",),
+        assumptions=MINI,
         differences=("without routing replay; mini_rl_r2 and mini_rl_r3 have it",),
     ),
     *(
@@ -247,13 +253,13 @@ OFF_POLICY = (
             name,
             "Stabilizing Reinforcement Learning with LLMs: Formulation and Practices",
             "2512.01374",
-            mark="reconstructed",
+            mark="secondary",
             terms=(CENTRED,),
             rejection=(rejection.TruncatedRatio(cap=5.0),),
             gate=gate.MaskedWeight(0.2, 0.27),
             aggregation=aggregation.SequenceSum(),
             requirements=(Requirement.ENGINE_LOG_PROBS, replay),
-            assumptions=("the truncation at 5 is of each step", *more),
+            assumptions=(*MINI, *more),
         )
         for name, replay, more in (
             ("mini_rl_r2", Requirement.ROUTING_REPLAY, ()),

@@ -162,23 +162,26 @@ SELECTIONS = (
         "ETTRL: Balancing Exploration and Exploitation in LLM Test-Time Reinforcement Learning Via "
         "Entropy Mechanism",
         "2508.11356",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(SequenceSignal("majority_reward")),),
         modulation=(ResponseEntropy(),),
         requirements=(Requirement.MAJORITY_AGREEMENT, Requirement.VOTE_FORKS),
         assumptions=(
-            "a quarter of the votes are whole answers, each of which forks at its three most "
-            "uncertain tokens; of forks only what was said anew is trained on",
-            "advantages are multiplied by 1 - 0.5 H, whatever their sign",
-            "H is an answer's mean entropy over the largest of its prompt",
+            "the factor 1 + (mean H - H) / mean H is that of others' notes, H an answer's mean "
+            "entropy, its mean that of the prompt's answers",
+            "of forks only what was said anew is trained on",
         ),
-        version=2,
+        differences=(
+            "an answer forks once at each of its three most uncertain tokens; in the paper's runs "
+            "twice at each of two",
+        ),
+        version=3,
     ),
     Recipe(
         "dart",
         "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation",
         "2509.23866",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(baseline=baseline.Mean("keep"), scale=scale.Std(1e-6, alone="one")),),
         selection=(selection.TopEntropyTurns(0.8),),
         rejection=(rejection.TruncatedRatio(cap=1.0),),

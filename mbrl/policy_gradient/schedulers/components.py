@@ -45,8 +45,11 @@ COMPONENTS: dict[str, Entry] = {
         pivots,
         None,
         "PivotRL: High Accuracy Agentic Post-Training at Low Compute Cost",
-        mark="reconstructed",
-        assumptions=("hard turns are those of smallest mean reward",),
+        mark="secondary",
+        assumptions=(
+            "that turns whose rewards differ are kept is said in others' notes",
+            "hard turns are those of smallest mean reward",
+        ),
     ),
     "arrol": Entry(
         ARRoL,
@@ -80,7 +83,5 @@ COMPONENTS: dict[str, Entry] = {
         templates,
         None,
         "Prompt Augmentation Scales up GRPO Training on Mathematical Reasoning",
-        mark="reconstructed",
-        assumptions=("templates are drawn evenly, one for a group",),
     ),
 }

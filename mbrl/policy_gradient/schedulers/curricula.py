@@ -35,20 +35,25 @@ class Stage(Settings):
 
 @dataclass(frozen=True)
 class DRIVEConfig(Settings):
-    stages: tuple[Stage, ...] = (Stage(50), Stage(50, groups=8, hardest=0.2))  # one after the other
+    stages: tuple[Stage, ...] = (  # one after the other
+        Stage(32),
+        Stage(64, groups=8, hardest=0.41),
+        Stage(32, groups=8, hardest=0.29),
+        Stage(32, groups=8, hardest=0.14),
+    )
     discount: Probability = 0.9  # of an answer by the next answer to its prompt
 
 
 class DRIVE(Scheduler):
-    """Stages: first all prompts with small groups, then the hardest ones with large groups. Which
-    are hardest is seen anew every round, by running success rates; the last stage lasts. `window`
-    is what the trainer limits answers to.
+    """Stages: first all prompts with small groups, then the hardest ones with large groups. A stage
+    keeps those of the stage before that have the lowest running success rates when it begins; the
+    last one lasts. `window` is what the trainer limits answers to.
 
     "DRIVE: Data Curation Best Practices for Reinforcement Learning with Verifiable Reward in
     Competitive Code Generation", arXiv 2511.06307.
     """
 
-    beliefs = ("tracker", "epochs")
+    beliefs = ("tracker", "epochs", "kept", "at")
 
     def __init__(
         self, pool: Pool, budget: int, group: int, config: DRIVEConfig = DRIVEConfig()
@@ -69,6 +74,8 @@ class DRIVE(Scheduler):
         self.config = config
         self.tracker = SuccessTracker(config.discount)
         self.epochs = Epochs(pool.size)
+        self.kept = torch.ones(pool.size, dtype=torch.bool)  # by the stage that was begun last
+        self.at = -1  # its number
 
     @property
     def stage(self) -> int:
@@ -82,8 +89,13 @@ class DRIVE(Scheduler):
 
     def hardest(self) -> Tensor:
         """int64 [P]: the prompts of this round's stage, hardest first."""
-        count = max(1, round(self.config.stages[self.stage].hardest * self.pool.size))
-        return rates(self.tracker, self.pool.size).argsort(stable=True)[:count]
+        rate = rates(self.tracker, self.pool.size)
+        ids = rate.masked_fill(~self.kept, torch.inf).argsort(stable=True)[: int(self.kept.sum())]
+        if self.at != self.stage:
+            ids = ids[: max(1, round(self.config.stages[self.stage].hardest * self.pool.size))]
+            self.kept = torch.zeros_like(self.kept).index_fill(0, ids, True)
+            self.at = self.stage
+        return ids
 
     def request(self, generator: torch.Generator) -> Request:
         wide = self.config.stages[self.stage].groups * self.group

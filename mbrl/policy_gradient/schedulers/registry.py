@@ -86,11 +86,19 @@ SCHEDULERS: dict[str, Entry] = {
         PromptGDROConfig(),
         GDRO,
         "2601.19280",
-        "reconstructed",
+        "secondary",
         assumptions=(
-            "bins are equally wide in a running success rate that forgets",
-            "a bin's loss is 1 - success, over its chance, smoothed and corrected for the start",
-            "log-weights shrink by 5 % a round; a tenth of prompts is drawn evenly over bins",
+            "the paper's weights are e^(rate times a bin's smoothed mean loss, held to a range), "
+            "mixed with even ones; its constants were not found",
+            "log-weights add up what a bin lost, and shrink by 5 % a round; a tenth of prompts is "
+            "drawn evenly over bins",
+        ),
+        differences=(
+            "prompts are drawn by the weights; in the paper all are, and advantages are multiplied "
+            "by the weight of their bin, up to a cap",
+            "a bin's loss is 1 - success; in the paper it is that of the policy, penalty included",
+            "bins are of the running success rate; in the paper ten, of a window of pass@8, which "
+            "a prompt leaves when it is past a border by a margin",
         ),
     ),
     "gdro_rollout": Entry(
@@ -98,10 +106,17 @@ SCHEDULERS: dict[str, Entry] = {
         RolloutGDROConfig(),
         GDRO,
         "2601.19280",
-        "reconstructed",
+        "secondary",
         assumptions=(
-            "the price is solved for in every round, not followed by dual steps",
+            "rollouts go with the root of a bin's variance, which the paper shows to be best and "
+            "takes for its reason",
             "rollouts are rounded to whole numbers by largest remainder, from 2 to 64",
+        ),
+        differences=(
+            "the price is solved for in every round; in the paper a bandit for every bin learns "
+            "numbers of rollouts from the policy's loss plus a price for each, which dual steps "
+            "follow, and those of the highest joint probability at the budget are taken",
+            "bins are of the running success rate; in the paper of a window of pass@8",
         ),
     ),
     "xrpo_scheduler": Entry(
@@ -142,10 +157,10 @@ SCHEDULERS: dict[str, Entry] = {
         V05Config(),
         "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts",
         "2603.10848",
-        "reconstructed",
+        "secondary",
         assumptions=(
-            "the prior is rejected beyond 1.96 deviations of its own, V (1 - V) / n",
-            "a rejected prompt gets a group at a time, up to 16 rollouts",
+            "the rule is that of others' notes: from 4 to 16 rollouts, one more while it lowers "
+            "the squared error by more than 0.0039 for rewards of -1 and 1",
             SHARE,
         ),
         differences=(
@@ -171,10 +186,13 @@ SCHEDULERS: dict[str, Entry] = {
         "DRIVE: Data Curation Best Practices for Reinforcement Learning with Verifiable Reward in "
         "Competitive Code Generation",
         "2511.06307",
-        "reconstructed",
         assumptions=(
-            "50 rounds with a group for a prompt, then eight groups for the hardest fifth",
-            "the hardest are those of the lowest running success rate, seen anew every round",
+            "the hardest are those of the lowest running success rate when a stage begins",
+        ),
+        differences=(
+            "both stages draw from one pool; in the paper the second has 175 problems of its own, "
+            "of which 72, 50 and 25 stay, and longer answers",
+            "the last phase lasts",
         ),
     ),
     "scaler": Entry(

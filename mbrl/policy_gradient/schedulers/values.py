@@ -6,15 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mbrl.config import Count, CountOrZero, NonNegative, Probability, Settings
+from mbrl.config import Count, CountOrZero, Positive, Probability, Settings
 from mbrl.errors import ConfigError
 from mbrl.networks import MLP, adam, descend
-from mbrl.policy_gradient.measures.trackers import (
-    SuccessTracker,
-    mean_variance,
-    rejected,
-    shrinkage,
-)
+from mbrl.policy_gradient.measures.trackers import SuccessTracker, one_more, shrinkage
 from mbrl.policy_gradient.schedulers.allocation import (
     first_places,
     rates,
@@ -186,7 +181,7 @@ class V0(Scheduler):
 
 @dataclass(frozen=True)
 class V05Config(Settings):
-    z: NonNegative = 1.96  # deviations beyond which the prior is rejected
+    cost: Positive = 1 / 1024  # of a rollout, in squared error of a success rate
     most: Count = 16  # rollouts of a prompt
     first: Probability = 0.5  # share of the budget for the first pass
     discount: Probability = 0.9  # of an answer by the next, where the prior is what was seen
@@ -194,11 +189,11 @@ class V05Config(Settings):
 
 
 class V05(Scheduler):
-    """`group` rollouts of each prompt, and as many again, up to `most`, while their mean is more
-    than `z` deviations from the prior. The prior is what `believe` was given, else that of `value`
-    (of V_0, trained with `fit_value`; the pool then needs features) from the policy's latest
-    results, else the running success rate. `baseline` mixes both, and drops a rejected prior;
-    `acts`: the share of prompts for which rollouts were bought.
+    """`group` rollouts of each prompt, and one more at a time, up to `most`, while their mean
+    speaks against the prior and another one would lower the error by more than `cost`. The prior is
+    what `believe` was given, else that of `value` (of V_0, trained with `fit_value`; the pool then
+    needs features) from the policy's latest results, else the running success rate. `baseline`
+    mixes both; `acts`: the share of prompts for which rollouts were bought.
 
     "V_{0.5}: Generalist Value Model as a Prior for Sparse RL Rollouts", arXiv 2603.10848.
     """
@@ -214,11 +209,8 @@ class V05(Scheduler):
         value: InContextValue | None = None,
     ) -> None:
         super().__init__(pool, budget, group)
-        if config.z <= 0 or config.most < group:
-            raise ConfigError(
-                f"z {config.z:g}, most {config.most} with groups of {group}; give z above 0 and "
-                "most of at least a group"
-            )
+        if config.most < group:
+            raise ConfigError(f"most {config.most} with groups of {group}; give at least a group")
         self.config = config
         self.tracker = SuccessTracker(config.discount)
         self.told = torch.full((pool.size,), torch.nan, dtype=torch.float64)
@@ -251,11 +243,11 @@ class V05(Scheduler):
         counted, prior = tally(successes(so_far), self.pool.size), self.prior()
         ids = counted.prompts
         v, mean, n = prior[ids], counted.mean[ids], counted.count[ids]
-        wants = rejected(v, mean, n, self.config.z) & (n < self.config.most)
-        # Who is rejected most clearly is served first when the budget ends.
-        far = torch.where(wants, (mean - v).abs() / mean_variance(v, n).sqrt(), -1.0)
-        left, order = self.budget - len(so_far.prompts), far.argsort(descending=True, stable=True)
-        wanted = torch.where(wants, (self.config.most - n).clamp_max(self.group), 0.0)[order].long()
+        gain = one_more(v, mean, n)
+        wants = (gain > self.config.cost) & (n < self.config.most)
+        # Who gains most is served first when the budget ends.
+        order = torch.where(wants, gain, -1.0).argsort(descending=True, stable=True)
+        left, wanted = self.budget - len(so_far.prompts), wants[order].long()
         paid = torch.minimum(wanted, (left - (wanted.cumsum(0) - wanted)).clamp_min(0))
         request = Request.of(ids[order], paid)
         return request if request.total else None
@@ -263,8 +255,7 @@ class V05(Scheduler):
     def baseline(self, outcome: Outcome) -> Tensor:
         """float64 [R]: w prior + (1 - w) mean, for each rollout's prompt."""
         counted, prior = tally(successes(outcome), self.pool.size), self.prior()
-        size = counted.count.clamp_min(1)
-        w = shrinkage(prior, counted.mean, size, self.config.z)
+        w = shrinkage(prior, counted.mean, counted.count.clamp_min(1))
         return (w * prior + (1 - w) * counted.mean)[outcome.prompts]
 
     def observe(self, outcome: Outcome, generator: torch.Generator) -> None:

@@ -134,7 +134,7 @@ def test_the_informed_teacher_sees_the_hint_and_follows_slowly() -> None:
                 check_informed(agent, part)
             agent.update(agent.next_batch())
             now = [p.detach() for p in agent.model.parameters()]
-            averages = [0.99 * a + 0.01 * w for a, w in zip(averages, now, strict=True)]
+            averages = [0.999 * a + 0.001 * w for a, w in zip(averages, now, strict=True)]
     for a, p in zip(averages, part.model.parameters(), strict=True):
         torch.testing.assert_close(a, p, rtol=1e-4, atol=1e-6)
     assert not any(p.requires_grad for p in part.model.parameters())

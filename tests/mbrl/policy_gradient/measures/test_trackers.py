@@ -1,7 +1,5 @@
 """Trackers against closed forms, and that their state survives."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient.measures.trackers import (
     QuantileTracker,
     SuccessTracker,
-    rejected,
+    one_more,
     shrinkage,
 )
 
@@ -70,18 +68,20 @@ def test_settings_out_of_range_are_refused() -> None:
 
 def test_the_weight_of_a_prior_makes_the_squared_error_least() -> None:
     prior, size = 0.3, 8
-    variance = prior * (1 - prior) / size
-    for mean in (0.3, 0.4, 0.5, 0.55):
+    variance = 0.25 / size
+    for mean in (0.3, 0.4, 0.5, 0.75):
         bias = max((mean - prior) ** 2 - variance, 0)
         errors = {w: w**2 * bias + (1 - w) ** 2 * variance for w in np.linspace(0, 1, 1001)}
         best = min(errors, key=lambda w, e=errors: e[w])
         args = (torch.tensor(prior), torch.tensor(mean), torch.tensor(float(size)))
-        assert float(shrinkage(*args, z=10.0)) == pytest.approx(best, abs=1e-3)
+        assert float(shrinkage(*args)) == pytest.approx(best, abs=1e-3)
 
 
-def test_a_prior_far_from_the_answers_is_rejected() -> None:
+def test_one_more_answer_is_worth_nothing_within_the_noise_of_the_mean() -> None:
     prior, size = torch.tensor(0.5), torch.tensor(16.0)
-    limit = 1.96 * math.sqrt(0.25 / 16)
-    for mean, out in ((0.5 + 0.99 * limit, False), (0.5 + 1.01 * limit, True)):
-        assert bool(rejected(prior, torch.tensor(mean), size, 1.96)) is out
-        assert (float(shrinkage(prior, torch.tensor(mean), size, 1.96)) == 0) is out
+    for mean, out in ((0.5 + 0.99 / 8, False), (0.5 + 1.01 / 8, True)):
+        assert (float(shrinkage(prior, torch.tensor(mean), size)) < 1) is out
+        assert (float(one_more(prior, torch.tensor(mean), size)) > 0) is out
+    # Beside a prior without any worth it is what it takes off the variance of the mean.
+    far = float(one_more(torch.tensor(-1e6), torch.tensor(0.5), size))
+    assert far == pytest.approx(0.25 / 16 - 0.25 / 17, rel=1e-4)

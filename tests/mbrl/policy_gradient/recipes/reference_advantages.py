@@ -297,13 +297,11 @@ def v_half(batch: list[Sequence]) -> Tensor:
     for group in prompts(batch):
         n, mean = len(group), statistics.fmean(s.total for s in group)
         prior = signal(group[0], "prior_value")
-        variance = prior * (1 - prior) / n
-        bias = max((mean - prior) ** 2 - variance, 0.0)
-        weight = variance / (variance + bias)
-        if abs(mean - prior) > 1.96 * math.sqrt(variance):
-            weight = 0.0
+        noise = 1 / n  # of the mean of rewards of -1 and 1
+        bias = max((2 * mean - 1 - (2 * prior - 1)) ** 2 - noise, 0.0)
+        weight = bias / (bias + noise)
         for s in group:
-            give(s, s.total - weight * prior - (1 - weight) * mean)
+            give(s, s.total - weight * mean - (1 - weight) * prior)
     return -token_mean(gains(batch, plain))
 
 
@@ -324,7 +322,7 @@ def urpa(batch: list[Sequence]) -> Tensor:
 
 
 def ps_grpo(batch: list[Sequence]) -> Tensor:
-    for group in grouped(batch, "paraphrases"):
+    for group in prompts(batch):
         z(group, [signal(s, "group_similarity") for s in group])
     return -token_mean(gains(batch, plain)) + 0.04 * token_mean(penalty(batch))
 

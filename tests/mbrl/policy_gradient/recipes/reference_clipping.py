@@ -130,30 +130,22 @@ def balanced_aggregation(batch: list[Sequence]) -> Tensor:
 
 def d3s(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
-    kept: set[int] = set()
     share = 0.5 + 0.5 * batch[0].steps[0].signals["schedule"]
-    for group in prompts(batch):
-        size = share_of(len(group), share)
-        ordered = sorted(group, key=lambda s: s.total)
-        choices = []
-        for tops in range(size + 1):
-            part = ordered[: size - tops] + (ordered[-tops:] if tops else [])
-            choices.append((statistics.pvariance([s.total for s in part]), part))
-        best = max(v for v, _ in choices)
-        kept |= {id(s) for s in next(part for v, part in choices if v >= best - 1e-9)}
-    worth = sorted(
-        (abs(a) * x.entropy for s in batch for x, a in zip(s.steps, s.advantage, strict=True)),
-        reverse=True,
-    )
-    count = share_of(len(worth), share)
+    size = share_of(len(batch), share)
+    ordered = sorted(batch, key=lambda s: statistics.fmean(s.advantage))
+    choices = []
+    for tops in range(size + 1):
+        part = ordered[: size - tops] + (ordered[-tops:] if tops else [])
+        choices.append((statistics.pvariance([statistics.fmean(s.advantage) for s in part]), part))
+    best = max(v for v, _ in choices)
+    kept = {id(s) for s in next(part for v, part in choices if v >= best - 1e-9)}
     order = sorted(
-        (
-            (-abs(a) * x.entropy, i, x.at)
-            for i, s in enumerate(batch)
-            for x, a in zip(s.steps, s.advantage, strict=True)
-        ),
+        (-abs(a) * x.entropy, i, x.at)
+        for i, s in enumerate(batch)
+        for x, a in zip(s.steps, s.advantage, strict=True)
+        if id(s) in kept
     )
-    steps = {(i, at) for _, i, at in order[:count]}
+    steps = {(i, at) for _, i, at in order[: share_of(len(order), share)]}
     weights = [
         [1.0 if id(s) in kept and (i, x.at) in steps else 0.0 for x in s.steps]
         for i, s in enumerate(batch)

@@ -33,6 +33,16 @@ def grpo(batch: list[Sequence]) -> Tensor:
     return kl(batch) - sequence_mean(rows)
 
 
+def cleaner(batch: list[Sequence]) -> Tensor:
+    z_scores(batch)
+
+    def gain(r: Tensor, a: float, x: Step) -> Tensor:
+        kept = clipped(r, a, 0.2, 0.28)
+        return kept.clamp(min=10.0 * a) if a < 0 else kept
+
+    return -token_mean(gains(batch, gain))
+
+
 def latr(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     rows = gains(batch, lambda r, a, x: clipped(r, a))
@@ -100,7 +110,8 @@ def rltf(weight: float) -> Slow:
 
         def gain(r: Tensor, a: float, x: Step) -> Tensor:
             if x.signals["apart"] == 1:
-                return x.signals["worth"] * x.log_prob
+                likely = 1.0 if x.log_probs["old"] >= -5.0 else 0.0
+                return 0.1 * likely * x.signals["worth"] * x.log_prob
             return clipped(r, a)
 
         total = kl(batch) - sequence_mean(gains(batch, gain))
@@ -114,7 +125,7 @@ def rltf(weight: float) -> Slow:
 
 def tt_opd(batch: list[Sequence]) -> Tensor:
     near = [
-        [0 * x.log_prob + 0.1 * x.signals["reverse_kl"] * x.signals["near"] for x in s.steps]
+        [0 * x.log_prob + 4.0 * x.signals["reverse_kl"] * x.signals["near"] for x in s.steps]
         for s in batch
     ]
     return grpo(batch) + sequence_mean(near)
@@ -143,7 +154,7 @@ SLOW: dict[str, Slow] = {
     "adhint": adhint,
     "int_rl": imitating(1.0),
     "fission_grpo": grpo,
-    "cleaner": grpo,
+    "cleaner": cleaner,
     "policy_rollout": grpo,
     "policy_rollout_weighted": weighted,
     "agent_rlvr": grpo,

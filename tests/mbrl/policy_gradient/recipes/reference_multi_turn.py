@@ -377,7 +377,7 @@ def a2tgpo(batch: list[Sequence]) -> Tensor:
         lambda s, turn: (s.prompt, turn[0].turn),
     )
     sums = {
-        k: [v / math.sqrt(len(row) - i) for i, v in enumerate(discounted(row, 1.0))]
+        k: [0.3 * v / math.sqrt(len(row) - i) for i, v in enumerate(discounted(row, 1.0))]
         for k, row in found.items()
     }
     add(batch, sums)
@@ -388,7 +388,7 @@ def a2tgpo(batch: list[Sequence]) -> Tensor:
         for turn, worth in zip(turns(s), found[id(s)], strict=True):
             logs = [x.log_prob - x.log_probs["old"] for x in turn]
             r = torch.exp(torch.stack(logs).mean())
-            width = 0.2 * (1 + 0.5 * math.tanh(worth))
+            width = 0.2 * (1 + 0.3 * (2 / (1 + math.exp(-worth)) - 1))
             row += [clipped(r, s.advantage[at + i], width, width) for i in range(len(turn))]
             at += len(turn)
         rows.append(row)

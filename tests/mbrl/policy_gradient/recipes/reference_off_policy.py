@@ -213,7 +213,7 @@ def dispo(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
 
     def gain(r: Tensor, a: float, x: Step) -> Tensor:
-        low, high = (0.2, 1.28) if a < 0 else (0.0, 5.0)
+        low, high = (0.0, 101.0) if a < 0 else (0.8, 11.0)
         return torch.clamp(r.detach(), low, high) * a * x.log_prob
 
     return -token_mean(gains(batch, gain))

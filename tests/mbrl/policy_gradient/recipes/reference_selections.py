@@ -165,7 +165,7 @@ def ettrl(batch: list[Sequence]) -> Tensor:
         means = [statistics.fmean(x.entropy for x in s.steps) for s in group]
         for s, v, h in zip(group, values, means, strict=True):
             a = (v - statistics.fmean(values)) / (spread(values) + 1e-4)
-            give(s, a * (1 - 0.5 * h / max(means)))
+            give(s, a * (1 + (statistics.fmean(means) - h) / statistics.fmean(means)))
     return -token_mean(gains(batch, plain))
 
 

@@ -92,7 +92,7 @@ BAD = {
     "gdro_rollout": {"fewest": 1, "most": 3, "bins": 1, "smooth": 2.0},
     "xrpo_scheduler": {"base": 1, "step": 0, "level": 1.0, "explore": -1.0},
     "v0": {"fewest": 0, "most": 3, "context": 0},
-    "v_half_scheduler": {"z": 0.0, "most": 2},
+    "v_half_scheduler": {"cost": 0.0, "most": 2},
     "difficulty_targeted": {"references": 0, "every": 0, "temperature": 0.0, "fresh": 0.0},
     "drive": {"stages": (), "discount": 0.0},
     "scaler": {"target": 2.0, "gain": 0.0, "history": 2, "active": 0},

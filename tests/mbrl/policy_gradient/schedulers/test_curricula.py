@@ -56,6 +56,23 @@ def test_two_stages_beat_one_at_equal_cost() -> None:
     assert float(rates[0].mean()) > float(rates[1].mean())
 
 
+def test_a_stage_keeps_some_of_the_stage_before() -> None:
+    """Which are hardest is seen when a stage begins, among those that are left."""
+    stages = (Stage(2), Stage(2, hardest=0.5), Stage(2, hardest=0.25))
+    one, g = DRIVE(Pool(8), 64, 8, DRIVEConfig(stages)), generator()
+    rate, seen = torch.arange(8) / 8, list[set[int]]()
+    for turned in (False, False, False, True, True, False):
+        if one.rounds == 5:
+            again = DRIVE(Pool(8), 64, 8, DRIVEConfig(stages))
+            again.load_state_dict(one.state_dict())
+            assert sorted(again.hardest().tolist()) == sorted(one.hardest().tolist())
+        outcome = gather(one, Prompts(1 - rate if turned else rate).roll, g)
+        seen.append(set(outcome.prompts.tolist()))
+        one.observe(outcome, g)
+    assert [len(ids) for ids in seen] == [8, 8, 4, 4, 2, 2]
+    assert seen[2] == seen[3] and seen[4] == seen[5] and seen[4] < seen[2]
+
+
 def test_stages_follow_one_another() -> None:
     one, g = DRIVE(Pool(40), 128, 8, DRIVEConfig(STAGES)), generator()
     prompts = Prompts(torch.linspace(0, 1, 40))

@@ -104,6 +104,26 @@ def test_v_half_buys_only_where_the_prior_is_wrong() -> None:
     assert bought > 2.2 * kept and kept + bought <= 600
 
 
+def test_v_half_buys_by_the_rule_of_rewards_of_both_signs() -> None:
+    """As a loop in the units of rewards of -1 and 1: w^2 / k + (1 - w)^2 b plus 0.0039 k falls."""
+    one = V05(Pool(6), 600, 4)
+    prior = torch.tensor([0.0, 0.2, 0.45, 0.6, 0.9, 1.0], dtype=torch.float64)
+    one.believe(prior)
+    for size in range(4, 18):
+        right = [size // 4, size // 2, size, 0, size // 3, size - 1]
+        ids = torch.arange(6).repeat_interleave(size)
+        paid = torch.cat([(torch.arange(size) < r).double() for r in right])
+        wanted = []
+        for i, r in enumerate(right):
+            bias = max((2 * r / size - 1 - (2 * float(prior[i]) - 1)) ** 2 - 1 / size, 0.0)
+            risk = [bias / k / (bias + 1 / k) + 0.00390625 * k for k in (size, size + 1)]
+            if size < 16 and risk[1] < risk[0]:
+                wanted.append(i)
+        request = one.more(Outcome(ids, paid), generator())
+        asked = [] if request is None else sorted(request.prompts.tolist())
+        assert asked == wanted, size
+
+
 def test_v_half_takes_its_prior_from_the_value_model(value: InContextValue) -> None:
     """On an unseen policy its prior is nearer to the truth than running rates, and few prompts buy
     rollouts where it is right."""
@@ -128,7 +148,7 @@ def test_fused_baselines_are_nearer_than_either_part() -> None:
     rate = 0.2 + 0.6 * torch.rand(4000, generator=g, dtype=torch.float64)
     prior = (rate + 0.1 * torch.randn(4000, generator=g, dtype=torch.float64)).clamp(0.02, 0.98)
     mean = torch.bernoulli(rate[:, None].expand(-1, 4), generator=g).mean(1)
-    w = shrinkage(prior, mean, torch.full_like(mean, 4.0), 1.96)
+    w = shrinkage(prior, mean, torch.full_like(mean, 4.0))
     fused = w * prior + (1 - w) * mean
 
     def error(x: Tensor) -> float:
@@ -137,9 +157,9 @@ def test_fused_baselines_are_nearer_than_either_part() -> None:
     assert error(fused) < error(mean)
     far = torch.full_like(rate, 0.98)
     low = rate < 0.5
-    rejected = shrinkage(far, mean, torch.full_like(mean, 16.0), 1.96)[low]
+    rejected = shrinkage(far, mean, torch.full_like(mean, 16.0))[low]
     assert float(rejected.mean()) < 0.1
-    right = shrinkage(rate, mean, torch.full_like(mean, 4.0), 1.96)
+    right = shrinkage(rate, mean, torch.full_like(mean, 4.0))
     assert float((right == 0).double().mean()) < 0.08  # false alarms
 
 
@@ -150,10 +170,11 @@ def test_v_half_baseline_shrinks_and_drops_a_wrong_prior() -> None:
     rewards = torch.tensor([1.0, 1, 1, 0, 0, 0, 0, 1, 1, 0])
     found = one.baseline(Outcome(ids, rewards))
     four = torch.tensor(4.0, dtype=torch.float64)
-    w = float(shrinkage(torch.tensor(0.5).double(), torch.tensor(0.75).double(), four, 1.96))
+    w = float(shrinkage(torch.tensor(0.5).double(), torch.tensor(0.75).double(), four))
     assert w == 1.0  # within one deviation: nothing speaks against the prior
     assert found[:4].tolist() == [0.5] * 4
-    assert found[4:8].tolist() == [0.25] * 4
+    mixed = (0.74**2 - 0.0625) / 0.74**2  # in units of rewards of -1 and 1 it is the same
+    assert found[4:8].tolist() == pytest.approx([mixed * 0.25 + (1 - mixed) * 0.99] * 4)
     assert found[8:].tolist() == [0.5] * 2  # no word from a model: the tracker's prior
     with pytest.raises(ValueError, match=r"give \[3\]"):
         one.believe(torch.ones(2))
