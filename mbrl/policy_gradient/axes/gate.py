@@ -15,7 +15,6 @@ from torch import Tensor
 from mbrl.config import Finite, NonNegative, Positive, Probability, Range
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import GeometricRatio
-from mbrl.policy_gradient.axes.selection import top
 from mbrl.policy_gradient.groups import BATCH, by_sign, exp, first_steps, group, sequence
 from mbrl.types import Trajectories
 
@@ -350,27 +349,20 @@ class CovariancePenalty(Gate):
 
 @dataclass(frozen=True)
 class GradientPreservingClip(Gate):
-    """PPO's clip, but of the `share` of steps with the largest entropy those above the range keep
-    the gradient of the bound times r / sg(r): they count as much as at the bound."""
+    """PPO's clip, but steps above the range keep the gradient of the bound times r / sg(r): they
+    count as much as at the bound. "Agentic Entropy-Balanced Policy Optimization", arXiv
+    2510.14545."""
 
-    text: ClassVar[str] = (
-        "{clip}, but above the range the bound's gradient is kept for the {share} of steps of "
-        "largest entropy"
-    )
+    text: ClassVar[str] = "{clip}, but for A > 0 above the range with the gradient of its bound"
 
     clip: Clip = Clip()
-    share: Probability = 0.2
-
-    def needs(self) -> tuple[str, ...]:
-        return ("entropy",)
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
     ) -> Tensor:
-        assert t.entropy is not None
         gain = self.clip(log_ratio, log_prob, advantage, t)
         _, high = bounds(self.clip.low, self.clip.high)
-        kept = (top(t.entropy, t.mask, self.share) > 0) & (advantage > 0) & (log_ratio > high)
+        kept = (advantage > 0) & (log_ratio > high)
         rescaled = math.exp(high) * exp(log_ratio - log_ratio.detach()) * advantage
         return torch.where(kept, rescaled, gain)
 

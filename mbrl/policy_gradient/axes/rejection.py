@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.config import NonNegative, Positive
+from mbrl.config import NonNegative, Positive, Probability
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import BATCH, exp, first_steps, group, segment, sequence
@@ -141,14 +141,20 @@ class OffPolicySequenceMask(Rejection):
 
 @dataclass(frozen=True)
 class LaterSegments(Rejection):
-    """The product of ratios `numerator` over `denominator` in all later segments of the sequence:
-    what the updates of these have changed since the data were drawn."""
+    """What the updates of all later segments of the sequence have changed since the data were
+    drawn: from the last one on, the product so far times the geometric mean of the segment's ratios
+    `numerator` over `denominator`, each held in [1 - `range`, 1 + `range`]. "SeeUPO: Sequence-Level
+    Agentic-RL with Convergence Guarantees", arXiv 2602.06554, as in the authors' code."""
 
-    text: ClassVar[str] = "product of pi_{numerator} / pi_{denominator} over later {segment}s"
+    text: ClassVar[str] = (
+        "m = clip(m s) over later {segment}s, the last one first, s = clip(geometric mean of "
+        "pi_{numerator} / pi_{denominator}), clips to 1 -+ {range}"
+    )
 
     segment: str = "turn"
     numerator: str = "proximal"
     denominator: str = "old"
+    range: Probability = 0.2
 
     def needs(self) -> tuple[str, ...]:
         names = (f"log_probs.{self.numerator}", f"log_probs.{self.denominator}")
@@ -156,7 +162,16 @@ class LaterSegments(Rejection):
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         moved = log_difference(t.log_probs[self.numerator], t.log_probs[self.denominator], t.mask)
-        on = moved.flip(1).cumsum(1).flip(1)  # from each step on
-        starts = first_steps(segment(t, self.segment))
-        here = segment(t, self.segment).sum(torch.where(starts, on, torch.zeros_like(on)))
-        return exp(here - segment(t, self.segment).sum(moved))
+        ratio = self.held(exp(segment(t, self.segment).mean(moved)))
+        number = torch.where(t.mask, t.segments[self.segment], -1)
+        product, weight = torch.ones_like(moved[:, :1]), torch.ones_like(moved)
+        for k in sorted(set(number[t.mask].tolist()), reverse=True):
+            here = number == k
+            weight = torch.where(here, product, weight)
+            own = torch.where(here, ratio, 0.0).amax(1, keepdim=True)
+            there = here.any(1, keepdim=True)
+            product = torch.where(there, self.held(product * own), product)
+        return weight
+
+    def held(self, ratio: Tensor) -> Tensor:
+        return ratio.clamp(1 - self.range, 1 + self.range)

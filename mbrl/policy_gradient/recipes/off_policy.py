@@ -300,14 +300,23 @@ OFF_POLICY = (
         "seeupo",
         "SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees",
         "2602.06554",
-        mark="reconstructed",
-        ratio=ratio.ProductRatio(segment="turn"),
+        mark="secondary",
+        terms=(CENTRED,),
+        modulation=(modulation.Whiten(eps=1e-6),),
+        ratio=TURN_RATIO,
         rejection=(rejection.LaterSegments(),),
+        aggregation=aggregation.SegmentMean("turn"),
         requirements=(Requirement.BACKWARD_TURNS, Requirement.LATER_TURN_LOG_PROBS),
         assumptions=(
-            "the correction is the product of ratios of all later turns, not clipped",
-            "the ratio of a turn is the product over its steps, with range 0.2",
+            "read in another's copy of the authors' code, from whose settings it departs",
+            "the range of a turn's ratio is the framework's, 0.2",
         ),
+        differences=(
+            "conversations are compared once, not those that have a turn at each turn; advantages "
+            "are not held in [-3, 3]",
+            "without the authors' divergence of weight 0.002",
+        ),
+        version=2,
     ),
     Recipe(
         "calibrl",

@@ -91,17 +91,16 @@ def aepo(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     entropies = [x.entropy for s in batch for x in s.steps]
     mean, std = statistics.fmean(entropies), statistics.stdev(entropies)
-    least = sorted(entropies, reverse=True)[share_of(len(entropies), 0.2) - 1]
     for s in batch:
         s.advantage = [
-            a * (1 + 0.1 * (x.entropy - mean) / std)
+            a * (1 + 0.2 * (x.entropy - mean) / std)
             for x, a in zip(s.steps, s.advantage, strict=True)
         ]
 
     def gain(r: Tensor, a: float, x: Step) -> Tensor:
-        if x.entropy >= least and a > 0 and float(r.detach()) > 1.2:
-            return 1.2 * r / r.detach() * a
-        return clipped(r, a)
+        if a < 0:
+            return torch.clamp(clipped(r, a), min=3.0 * a)
+        return torch.minimum(r, 1.2 / r.detach() * r) * a
 
     return -token_mean(gains(batch, gain))
 

@@ -1,6 +1,7 @@
 """Slow implementations of the recipes that change the ratio or correct for other policies."""
 
 import math
+import statistics
 from collections.abc import Callable
 
 import torch
@@ -267,22 +268,25 @@ def remix(batch: list[Sequence]) -> Tensor:
     return -token_mean(gains(batch, plain, "behaviour")) + token_mean(penalty)
 
 
-def by_segment(batch: list[Sequence], name: str, later: bool) -> Tensor:
-    z_scores(batch)
-    rows = []
-    for s in batch:
-        total = turns(s, lambda x: x.log_prob - x.log_probs["old"], name)
-        row = []
-        for x, a in zip(s.steps, s.advantage, strict=True):
-            after = [o for o in s.steps if o.turn > x.turn] if later else []
-            moved = sum(o.log_probs["proximal"] - o.log_probs["old"] for o in after)
-            row.append(math.exp(moved) * clipped(torch.exp(total[x.segments[name]]), a))
-        rows.append(row)
-    return -token_mean(rows)
-
-
 def seeupo(batch: list[Sequence]) -> Tensor:
-    return by_segment(batch, "turn", later=True)
+    """As the authors' code: turns are samples, which the last turns' changed ratios multiply."""
+
+    def held(x: float) -> float:
+        return min(max(x, 0.8), 1.2)
+
+    centred(batch)
+    worth = [s.advantage[0] for s in batch]
+    mean, std = statistics.fmean(worth), statistics.stdev(worth)
+    losses = []
+    for s, a in zip(batch, worth, strict=True):
+        changed, by_turn = 1.0, {x.turn: [y for y in s.steps if y.turn == x.turn] for x in s.steps}
+        for k in sorted(by_turn, reverse=True):
+            logs = [x.log_prob - x.log_probs["old"] for x in by_turn[k]]
+            r = torch.exp(torch.stack(logs).mean())
+            losses.append(-clipped(r, (a - mean) / (std + 1e-6) * changed))
+            moved = [x.log_probs["proximal"] - x.log_probs["old"] for x in by_turn[k]]
+            changed = held(changed * held(math.exp(statistics.fmean(moved))))
+    return torch.stack(losses).mean()
 
 
 def cj_grpo(batch: list[Sequence]) -> Tensor:
