@@ -58,7 +58,7 @@ class Majority(LanguageMeasure):
 
 
 class ConsistencyReward(LanguageMeasure):
-    """`signals.consistency_reward` in [0, 2] of the whole conversation, by `consistency_reward` of
+    """`signals.consistency_reward` in [0, 1] of the whole conversation, by `consistency_reward` of
     mbrl/policy_gradient/measures/agreement.py, for tasks whose answers are intervals
     (`TextTask.interval`). No right answer is looked at.
 

@@ -1,4 +1,5 @@
-"""Clip ranges that differ from step to step: by entropy, or by what a turn was worth."""
+"""Clip ranges that differ from step to step: by entropy, by what a turn was worth, or by where
+a ratio began."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from mbrl.config import Finite, NonNegative, Positive
 from mbrl.policy_gradient.axes.gate import Gate, held
+from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.axes.reward import Reward
 from mbrl.policy_gradient.groups import exp
 from mbrl.policy_gradient.scans import segment_first
@@ -84,6 +86,31 @@ class InformativeClip(Gate):
         worth = segment_first(self.worth(t), t, self.segment)
         factor = 1 + self.width * (2 * worth.sigmoid() - 1)
         return clipped(log_ratio, self.low * factor, self.high * factor, advantage)
+
+
+@dataclass(frozen=True)
+class ShiftedClip(Gate):
+    """PPO's clip of ratios to the policy that sampled, around what that ratio was when the round's
+    updates began: data of earlier policies may move as far as new ones. Mix-PPG of "Squeeze the
+    Soaked Sponge: Efficient Off-policy Reinforcement Finetuning for Large Language Model", arXiv
+    2507.06892."""
+
+    text: ClassVar[str] = (
+        "min(rho A, clip(rho, s - {low}, s + {high}) A), s = pi_proximal / pi_behaviour"
+    )
+
+    low: NonNegative = 0.2
+    high: NonNegative = 0.2
+
+    def needs(self) -> tuple[str, ...]:
+        return ("log_probs.proximal", "log_probs.behaviour")
+
+    def __call__(
+        self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
+    ) -> Tensor:
+        names = (t.log_probs["proximal"], t.log_probs["behaviour"])
+        began = exp(log_difference(*names, t.mask))
+        return clipped(log_ratio, 1 + self.low - began, began - 1 + self.high, advantage)
 
 
 def clipped(log_ratio: Tensor, low: Tensor, high: Tensor, advantage: Tensor) -> Tensor:

@@ -20,9 +20,9 @@ def majority_reward(answer: np.ndarray, prompt: np.ndarray) -> np.ndarray:
 
 
 def consistency_reward(interval: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[n] c IoU(y, mean y) + 1 of predictions `interval` [n, 2], from and up to in [0, 1], against
-    the mean of their prompt's, 0 for those that are NaN, which count in no mean; and of every
-    prompt its confidence c = 1 - 4 u, u the mean variance of both ends, at most 1/4 (0 where no
+    """[n] in [0, 1]: (c IoU(y, mean y) + 1) / 2 of predictions `interval` [n, 2], from and up to in
+    [0, 1], against the mean of their prompt's, 0 for those that are NaN, which count in no mean;
+    and of every prompt its confidence c = e^-u, u the sum of both ends' deviations (0 where no
     answer is an interval). After URPA, arXiv 2508.06317."""
     interval, prompt = aligned(interval, prompt)
     if interval.ndim != 2 or interval.shape[1] != 2:
@@ -33,9 +33,9 @@ def consistency_reward(interval: np.ndarray, prompt: np.ndarray) -> tuple[np.nda
         if not len(given):
             confidences.append(0.0)
             continue
-        confidences.append(1 - 4 * float(interval[given].var(0).mean()))
+        confidences.append(float(np.exp(-interval[given].std(0).sum())))
         overlap = interval_overlap(interval[given], interval[given].mean(0))
-        reward[given] = confidences[-1] * overlap + 1
+        reward[given] = (confidences[-1] * overlap + 1) / 2
     return reward, np.array(confidences)
 
 

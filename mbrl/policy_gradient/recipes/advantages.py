@@ -299,16 +299,16 @@ ADVANTAGES = (
         "Uncertainty-quantified Rollout Policy Adaptation for Unlabelled Cross-domain Temporal "
         "Grounding",
         "2508.06317",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(SequenceSignal("consistency_reward")),),
         regularisers=(regulariser.KL(0.04),),
         requirements=(Requirement.MEAN_AGREEMENT,),
         assumptions=(
-            "confidence is 1 - the mean variance of both ends over the largest that can be, 1/4",
-            "similarity is the overlap with the interval of mean ends; form counts 1",
-            "GRPO's penalty 0.04",
+            "the reward is that of another's summary: half for the form, half the overlap with the "
+            "interval of mean ends times e^-(sum of both ends' deviations)",
+            "deviations count once, positions being in [0, 1]; GRPO's penalty 0.04",
         ),
-        version=2,
+        version=3,
     ),
     Recipe(
         "ps_grpo",

@@ -108,11 +108,13 @@ HINTS = (
         "fission_grpo",
         "Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors",
         "2601.15625",
-        mark="reconstructed",
+        mark="secondary",
         aggregation=MEAN,
         regularisers=(KL(),),
         requirements=(Requirement.ERROR_CONTEXTS,),
         assumptions=(
+            "that recoveries are compared among themselves, the newest errors first, is said in "
+            "others' notes",
             "half as many contexts as a round has problems are gone on from at once, the newest "
             "first, of at most four times as many that wait",
             OURS,

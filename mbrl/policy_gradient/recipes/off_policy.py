@@ -14,6 +14,7 @@ from mbrl.policy_gradient.axes import (
     step_size,
 )
 from mbrl.policy_gradient.axes.credit import GAE
+from mbrl.policy_gradient.axes.gate_adaptive import ShiftedClip
 from mbrl.policy_gradient.recipe import Recipe, Term
 from mbrl.policy_gradient.requirements import Requirement
 
@@ -152,12 +153,15 @@ OFF_POLICY = (
         "turn_ppo",
         STABILIZED,
         "2511.20718",
-        mark="reconstructed",
+        mark="secondary",
         terms=(CRITIC,),
         modulation=(modulation.Whiten(eps=1e-8, steps=True),),
         ratio=TURN_RATIO,
         requirements=(Requirement.CRITIC,),
-        assumptions=("range 0.2 for the geometric mean over a turn",),
+        assumptions=(
+            "the geometric mean over a turn is that of others' notes on the paper's first version",
+            "its range is 0.2; advantages stay those of steps",
+        ),
     ),
     Recipe(
         "s_ppo",
@@ -284,17 +288,24 @@ OFF_POLICY = (
         "Squeeze the Soaked Sponge: Efficient Off-policy Reinforcement Finetuning for Large "
         "Language Model",
         "2507.06892",
-        mark="reconstructed",
+        mark="secondary",
         ratio=ratio.TokenRatio("behaviour"),
+        gate=ShiftedClip(),
         regularisers=(
             regulariser.KL(0.02, "k3", "reference"),
             regulariser.KL(0.02, "k3", "previous"),
         ),
         requirements=(Requirement.EARLIER_DATA,),
         assumptions=(
-            "both divergences are weighted alike, 0.02, and estimated by k3",
+            "ratios and clip are those of others' notes; the sum of both weights, 0.04, is ours, "
+            "as is k3",
             "the switch to data of the current policy is the trainer's",
         ),
+        differences=(
+            "both divergences are weighted alike from the start; in the paper the first policy's "
+            "share falls from 1 to 1/2, and its place is taken by the policy at the switch",
+        ),
+        version=2,
     ),
     Recipe(
         "seeupo",

@@ -1,5 +1,6 @@
 """What answers mean, by hand."""
 
+import math
 import random
 from collections import Counter
 
@@ -68,10 +69,10 @@ def test_agreement_with_the_mean_interval() -> None:
     found = part.measure(told(agent, said))
     rewards = whole(found, found.data.signals["consistency_reward"])
     # Ends (0, 0, 1/2) and (1/2, 1/2, 1): means 1/6, 2/3, variances 1/18 each.
-    c = 1 - 4 / 18
+    c = math.exp(-2 * math.sqrt(1 / 18))
     overlap = (1 / 2 - 1 / 6) / (2 / 3), (2 / 3 - 1 / 2) / (1 - 1 / 6)
     assert rewards == pytest.approx(
-        [c * overlap[0] + 1, c * overlap[0] + 1, c * overlap[1] + 1, 0, 0, 0, 2, 2]
+        [0.5 + c * x / 2 for x in (overlap[0], *overlap)] + [0, 0, 0, 1, 1]
     )
     assert part.acts == pytest.approx(1 - (c + 1) / 2)
     with pytest.raises(ConfigError, match="are intervals, which those of addition are not"):

@@ -1,5 +1,8 @@
 """Rewards from the answers themselves, against hand-written ones and loops."""
 
+import math
+import statistics
+
 import numpy as np
 import pytest
 
@@ -37,17 +40,17 @@ def test_consistency_is_confidence_times_overlap_with_the_mean() -> None:
     for i in range(7):
         rows = [j for j in range(7) if PROMPT[j] == PROMPT[i] and j != 1]
         mean = [sum(interval[j][d] for j in rows) / len(rows) for d in (0, 1)]
-        u = sum((interval[j][d] - mean[d]) ** 2 for j in rows for d in (0, 1)) / len(rows) / 2
-        c = 1 - u / 0.25
-        wanted = 0.0 if i == 1 else c * slow_overlap(list(interval[i]), mean) + 1
+        u = sum(statistics.pstdev(interval[j][d] for j in rows) for d in (0, 1))
+        c = math.exp(-u)
+        wanted = 0.0 if i == 1 else 0.5 * c * slow_overlap(list(interval[i]), mean) + 0.5
         assert reward[i] == pytest.approx(wanted, abs=5e-3)
         assert confidence[sorted(set(PROMPT)).index(PROMPT[i])] == pytest.approx(c)
     same, sure = consistency_reward(np.full((7, 2), [0.2, 0.6]), PROMPT)
-    assert same.tolist() == [2.0] * 7 and sure.tolist() == [1.0] * 3
+    assert same.tolist() == [1.0] * 7 and sure.tolist() == [1.0] * 3
     _, torn = consistency_reward(
         np.array([[0.0, 0.1], [0.9, 1.0]] * 2 + [[0, 1]] * 3, dtype=float), PROMPT
     )
-    assert torn[2] == pytest.approx(1 - 4 * 0.45**2)  # two clusters: 0.19
+    assert torn[2] == pytest.approx(math.exp(-0.9))  # two clusters
     nothing, none = consistency_reward(np.full((7, 2), np.nan), PROMPT)
     assert nothing.tolist() == [0.0] * 7 and none.tolist() == [0.0] * 3
 

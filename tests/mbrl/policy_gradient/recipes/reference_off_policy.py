@@ -265,7 +265,12 @@ def areal(batch: list[Sequence]) -> Tensor:
 def remix(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     penalty = gains(batch, lambda r, a, x: 0.02 * (k3(x) + k3(x, "previous")))
-    return -token_mean(gains(batch, plain, "behaviour")) + token_mean(penalty)
+
+    def gain(r: Tensor, a: float, x: Step) -> Tensor:
+        began = math.exp(x.log_probs["proximal"] - x.log_probs["behaviour"])
+        return torch.minimum(r * a, r.clamp(began - 0.2, began + 0.2) * a)
+
+    return -token_mean(gains(batch, gain, "behaviour")) + token_mean(penalty)
 
 
 def seeupo(batch: list[Sequence]) -> Tensor:
