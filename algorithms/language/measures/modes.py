@@ -17,14 +17,14 @@ from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 
 EASY = 0.5  # share of answers at once that are right, from which on a problem needs no steps; ours
-COST = 0.5  # of the reward, that needless steps lose; ours
+POWER = 2  # of the share of forced answers that are right, in what needless steps lose
 
 
 class ModeRouting(LanguageMeasure):
     """A quarter of a group, rounded down, is made to answer at once and as much to write steps: the
     character that says so is read, not learned from. The others choose. `signals.routed` of the
-    whole answer: 1 if it is right, 1/2 if it is right after steps and at least half of the group's
-    answers at once are, else 0.
+    whole answer: 1 if it is right, 1 - p^2 if it is right after steps and at least half of the
+    group's answers at once are, else 0, p the share of forced answers that are right.
 
     `acts`: the share of right answers that lose something so. A^2FM: "An Adaptive Agent Foundation
     Model for Tool-Aware Hybrid Reasoning"."""
@@ -56,9 +56,10 @@ class ModeRouting(LanguageMeasure):
         lost = solved = 0
         for i, rows in enumerate(free):
             made = [row for some in forced[2 * i : 2 * i + 2] for row in some]
-            worths = routed_rewards([*made, *rows])
-            solved += sum(worth > 0 for worth in worths)
-            lost += sum(0 < worth < 1 for worth in worths)
+            worths = routed_rewards([*made, *rows], len(made))
+            paid = [worth for row, worth in zip([*made, *rows], worths, strict=True) if right(row)]
+            solved += len(paid)
+            lost += sum(worth < 1 for worth in paid)
             aided = [1.0] * len(made) + [0.0] * len(rows)
             pairs = zip(worths, aided, strict=True)
             round_.add([*made, *rows], [{"routed": w, "aided": a} for w, a in pairs])
@@ -78,11 +79,13 @@ class ModeRouting(LanguageMeasure):
         return row
 
 
-def routed_rewards(rows: Sequence[Conversation]) -> list[float]:
-    """What the answers of a group earn: `COST` less for steps where answers at once do."""
+def routed_rewards(rows: Sequence[Conversation], forced: int) -> list[float]:
+    """What the answers of a group earn, of which the first `forced` had their mode given: less for
+    steps where answers at once do, by how many forced ones are right."""
     at_once = [right(row) for row in rows if row.turns[0].startswith(AT_ONCE)]
     easy = bool(at_once) and sum(at_once) / len(at_once) >= EASY
+    lost = (sum(map(right, rows[:forced])) / max(1, forced)) ** POWER
     return [
-        float(right(row)) * (1 - COST * (easy and not row.turns[0].startswith(AT_ONCE)))
+        float(right(row)) * (1 - lost * (easy and not row.turns[0].startswith(AT_ONCE)))
         for row in rows
     ]

@@ -102,15 +102,17 @@ DOMAINS = (
     Recipe(
         "a2fm",
         "A^2FM: An Adaptive Agent Foundation Model for Tool-Aware Hybrid Reasoning",
-        mark="reconstructed",
+        mark="secondary",
         terms=(Term(reward=SequenceSignal("routed")),),
         requirements=(Requirement.MODE_ROUTING,),
         assumptions=(
-            "a quarter of a group is forced into each mode, and its first character not learned",
-            "a right answer with steps earns 1/2 where half of the group's answers at once are "
-            "right",
+            "the reward is that of others' notes: a quarter of a group is forced into each mode, "
+            "its first character is not learned, and right answers with steps to easy problems "
+            "earn 1 - p^2, p the share of forced answers that are right",
+            "easy is what half of the group's answers at once solve",
             OURS,
         ),
+        version=2,
         differences=("two modes, at once and with steps; no third one with tools",),
     ),
     Recipe(

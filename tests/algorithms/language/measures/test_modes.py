@@ -67,9 +67,11 @@ def said(turns: list[str]) -> list[Conversation]:
 
 
 def test_steps_cost_where_answers_at_once_do() -> None:
-    assert routed_rewards(said(["a", "x", "w", "y"])) == [1, 0, 0.5, 0]  # half at once are right
-    assert routed_rewards(said(["a", "x", "x", "w"])) == [1, 0, 0, 1]  # a third is
-    assert routed_rewards(said(["w", "y", "w", "w"])) == [1, 0, 1, 1]  # nobody tried
+    # Half at once are right, and of the forced ones, the first, as many.
+    assert routed_rewards(said(["a", "x", "w", "y"]), 2) == [1, 0, 0.75, 0]
+    assert routed_rewards(said(["a", "w", "w", "y"]), 2) == [1, 0, 0, 0]  # they need no steps
+    assert routed_rewards(said(["a", "x", "x", "w"]), 2) == [1, 0, 0, 1]  # a third is
+    assert routed_rewards(said(["w", "y", "w", "w"]), 2) == [1, 0, 1, 1]  # nobody tried
 
 
 def test_forced_characters_are_read_and_not_learned() -> None:
@@ -118,7 +120,7 @@ def test_what_is_paid_and_how_much_it_acts() -> None:
     found = agent.sample_round()
     assert found.success.all()
     paid = found.data.signals["routed"][:, 0].tolist()
-    assert paid == [1.0, 1.0] + [0.5] * 6
+    assert paid == [1.0, 1.0] + [0.0] * 6
     assert part_of(agent, ModeRouting).acts == 6 / 8
 
 
