@@ -62,6 +62,8 @@ def conservative_gap(q: Tensor, data_q: Tensor) -> Tensor:
 class GreedyPolicy(nn.Module):
     """The action that is best in the mean of the critics."""
 
+    stochastic = False  # a collector mixes its actions with uniform ones
+
     def __init__(self, spec: Spec, critic: EnsembleMLP) -> None:
         super().__init__()
         self.normaliser, self.critic = Normaliser(spec.obs_dim), critic

@@ -29,7 +29,8 @@ class CollectorConfig(Settings):
     # as much experience as a batch takes.
     logged_share: Probability | None = None
     # Deviation of the normal noise on the actions of a policy without randomness (TD3+BC's, say),
-    # in halves of their range; they are clipped to it.
+    # in halves of their range; they are clipped to it. Of discrete actions (discrete CQL's) it is
+    # the share that is drawn uniformly, from those that are allowed.
     noise: NonNegative = 0.1
 
     def __post_init__(self) -> None:
@@ -47,7 +48,7 @@ class Collector:
     The first `warmup` rows come from uniform actions, and of those after them `frozen` from the
     agent as it is, before the first update; `rows` is how many there were before. `noise` is the
     deviation of what is added to the actions of a policy that is not `stochastic`, in halves of
-    their range.
+    their range, or the share of its discrete actions that uniform ones take the place of.
 
     Its whole state is tensors, so an online run resumes exactly; with a gymnasium environment,
     whose state cannot be saved, it resumes with new episodes, a warning, and `interrupted` one
@@ -184,8 +185,12 @@ class Collector:
             and not getattr(agent.policy, "stochastic", True)
         )
 
-    def _with_noise(self, action: torch.Tensor) -> torch.Tensor:
+    def _with_noise(self, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         spec = self.task.spec
+        if spec.discrete:
+            draw = torch.rand(self.envs, generator=self.generator, device=self.generator.device)
+            uniform = self._uniform(mask).to(action)
+            return torch.where(draw.to(action.device) < self.noise, uniform, action)
         low, high = (torch.tensor(b).to(action) for b in (spec.action_low, spec.action_high))
         draw = torch.randn(action.shape, generator=self.generator, device=action.device)
         noisy: torch.Tensor = (action + self.noise * (high - low) / 2 * draw).clamp(low, high)
@@ -195,7 +200,6 @@ class Collector:
         return None if self.environments is None else self.environments.action_mask(state)
 
     def _action(self, agent: Any, mask: torch.Tensor | None) -> torch.Tensor:
-        spec = self.task.spec
         if self.rows >= self.warmup:
             action: torch.Tensor
             limits = {} if mask is None else {"mask": mask}
@@ -206,7 +210,12 @@ class Collector:
                 generator=self.generator,
                 **limits,
             )
-            return self._with_noise(action) if self._needs_noise(agent) else action
+            return self._with_noise(action, mask) if self._needs_noise(agent) else action
+        return self._uniform(mask)
+
+    def _uniform(self, mask: torch.Tensor | None) -> torch.Tensor:
+        """Actions drawn uniformly, from those that `mask` allows."""
+        spec = self.task.spec
         if mask is not None:
             return torch.multinomial(mask.float(), 1, generator=self.generator)[:, 0]
         if spec.discrete:

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import longreach as lr
-from algorithms import ALGORITHMS, CDSA, CQL, SAC, ReBRAC
+from algorithms import ALGORITHMS, CDSA, CQL, SAC, DiscreteCQL, ReBRAC
 from experiments.settings import build_config
 from mbrl.collector import CollectorConfig
 from mbrl.data import load
 from mbrl.errors import ConfigError
+from tests.mbrl.own_environments import Corridor
 from tests.small import CONFIGS, with_goals
 
 TASK = lr.make("Pendulum-v1")
@@ -91,6 +92,30 @@ def test_a_corrected_policy_gets_noise_where_the_one_below_has_none(learner: str
         assert deviations == [0.0, pytest.approx(0.2, rel=0.1)]
     else:
         assert deviations[0] == deviations[1] > 0.1
+
+
+@pytest.mark.parametrize("settings", [{}, {"noise": 0.4}, {"noise": 0.0}, {"deterministic": True}])
+def test_greedy_discrete_policies_get_a_share_of_uniform_actions(settings: dict[str, Any]) -> None:
+    """Of two actions every other uniform one is the greedy one itself."""
+    task = lr.make("CartPole-v1")
+    agent = DiscreteCQL(task.spec, seed=0)
+    agent.source.collection = CollectorConfig(envs=20_000, warmup=0, frozen=100_000, **settings)
+    collector = agent.collector(task)
+    obs = collector.obs
+    collector.collect(agent)
+    taken, greedy = agent.source.rows.whole().action, agent.act(obs)[0]
+    share = 0.0 if settings.get("deterministic") else settings.get("noise", 0.1)
+    assert float((taken != greedy).double().mean()) == pytest.approx(share / 2, rel=0.1)
+
+
+def test_uniform_actions_beside_a_greedy_policy_keep_to_the_masks() -> None:
+    task = lr.make(Corridor)
+    agent = DiscreteCQL(task.spec, seed=0)
+    agent.source.collection = CollectorConfig(envs=60, warmup=0, frozen=10_000, noise=1.0)
+    agent.collector(task).collect(agent)
+    rows = agent.source.rows.whole()
+    assert rows.action_mask is not None and rows.action_mask.gather(1, rows.action[:, None]).all()
+    assert set(rows.action[rows.action_mask.all(1)].tolist()) == {0, 1}
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 3), (3, 1)])
