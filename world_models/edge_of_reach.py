@@ -29,6 +29,8 @@ def outside(ends: Tensor, trained: Tensor) -> Tensor:
     if len(trained) < 4:
         raise ValueError(f"{len(trained)} trained states are given; at least 4 are needed")
     scale = trained.std(0, correction=0).clamp_min(1e-6)
-    reference, others = trained[::2] / scale, trained[1::2] / scale
+    # From their mean: distances by squares of numbers far from 0 are mostly rounding.
+    centre = trained.mean(0)
+    reference, others = ((part - centre) / scale for part in (trained[::2], trained[1::2]))
     threshold = nearest_distance(others, reference).quantile(1 - SHARE)
-    return nearest_distance(ends / scale, reference) > threshold
+    return nearest_distance((ends - centre) / scale, reference) > threshold

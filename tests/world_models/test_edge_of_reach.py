@@ -39,3 +39,13 @@ def test_a_constant_coordinate_does_not_break_it() -> None:
 def test_too_few_states() -> None:
     with pytest.raises(ValueError, match="at least 4"):
         reach.outside(torch.zeros(2, 1), torch.zeros(3, 1))
+
+
+def test_states_far_from_0_are_outside_as_those_around_it() -> None:
+    """Such as temperatures in Kelvin, or counters."""
+    generator = torch.Generator().manual_seed(0)
+    trained, ends = torch.rand(2, 1000, 2, generator=generator)
+    ends[:500, 0] += 1.25
+    offset = torch.tensor([2**12, 0.0])
+    mask = reach.outside(ends + offset, trained + offset)
+    assert bool(mask[:500].all()) and float(mask[500:].double().mean()) < 0.05
