@@ -77,7 +77,7 @@ class Moments:
     def std(self) -> Tensor:
         """[D], 1 where nothing varies."""
         std = (self.squares / self.count.clamp_min(1)).sqrt()
-        return torch.where(std < 1e-6, torch.ones_like(std), std)
+        return torch.where(std < 1e-12, torch.ones_like(std), std)
 
     def apply(self, normaliser: Normaliser) -> None:
         normaliser.mean.copy_(self.mean)

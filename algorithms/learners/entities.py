@@ -182,7 +182,7 @@ class EntityTokens(nn.Module):
         values = self.of(obs).double().flatten(0, 1)
         mean, std = values.mean(0), values.std(0, correction=0)
         self.mean.copy_(mean)
-        self.std.copy_(torch.where(std < 1e-6, 1.0, std))
+        self.std.copy_(torch.where(std < 1e-12, 1.0, std))
 
     def _wide(self, part: Tensor) -> Tensor:
         more = part.new_zeros(*part.shape[:-1], self.width - part.shape[-1])

@@ -384,6 +384,9 @@ def test_moments_are_those_of_all_values_so_far() -> None:
     np.testing.assert_allclose(found.mean, values.double().mean(0), rtol=1e-12)
     variance = values.double().var(0, correction=0)
     np.testing.assert_allclose(found.squares / found.count, variance, rtol=1e-10)
+    small = Moments(2, torch.device("cpu"))  # in a small unit; the second never varies
+    small.add(values[:, :2] * torch.tensor([1e-9, 0.0]) + torch.tensor([0.0, 0.1]))
+    np.testing.assert_allclose(small.std(), [1e-9 * values[:, 0].std(), 1.0], rtol=0.01)
 
 
 def test_every_pass_uses_every_episode_once() -> None:

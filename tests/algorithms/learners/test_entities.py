@@ -80,3 +80,5 @@ def test_tokens_and_back() -> None:
     goal = tokens.back(tokens.of_goal(obs))[1]
     assert torch.allclose(goal, obs[:, [6, 7, 8, 3]])
     assert torch.allclose(values[:, [0, 2, 1]], tokens.of(swapped(obs)))
+    tokens.fit(1e-8 * obs)
+    assert torch.allclose(tokens.of(1e-8 * obs), values)
