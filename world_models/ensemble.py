@@ -1,6 +1,8 @@
 """Probabilistic ensemble dynamics: E Gaussian members as one batched network, fitted with
 per-member early stopping. The switches cover what RAVL, MOPO, MBPO and NEUBAY differ in."""
 
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,6 +27,7 @@ Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 Progress = Callable[[dict[str, Tensor]], None]
 LEAST_UNIT = 1e-4  # least unit of what a regression leaves, in deviations of the observation
 CHUNK = 1000  # rows that predictions on a CPU take at a time, so that activations stay in cache
+MOST_NOISE = 0.5  # of an observation's deviation, in a step of a model that a fit does not warn of
 MOST_PADDING = 1.5  # rows that grouped predictions compute, for each row that is asked for
 
 
@@ -101,8 +104,9 @@ class EnsembleDynamics:
         continues an unfinished fit.
 
         `on_progress` is called after each epoch with `model/epoch`, `model/train_loss` and
-        `model/holdout_mse`. Raises `DataError` for fewer than 3 rows, for numbers that are not
-        finite, and for rows with a `duration` or a `weight`, of which a fit takes no notice.
+        `model/holdout_mse`. Warns of observations that vary by less than the model's noise. Raises
+        `DataError` for fewer than 3 rows, for numbers that are not finite, and for rows with a
+        `duration` or a `weight`, of which a fit takes no notice.
         """
         if not isinstance(data, Transitions):
             raise DataError(
@@ -126,6 +130,7 @@ class EnsembleDynamics:
         data = data.to(self._device)
         if self._fit is None:
             self._fit_normalisers(data)
+            self._warn_of_units()
             self._fit = Fit(self.network, self.config, len(data), self.seed, self._device)
         x, y = self.encode(data.obs, data.action), self.targets(data)
         while not self._fit.finished:
@@ -172,6 +177,21 @@ class EnsembleDynamics:
             self.target_scale.std[-1] = safe
         if self.config.target == "residual":
             self._fit_linear(data)
+
+    def _warn_of_units(self) -> None:
+        """Warn where a step's noise in the task's units is beyond `MOST_NOISE` of a deviation."""
+        floor, std = math.exp(self.config.log_variance_min / 2), self.obs_normaliser.std
+        small = (std < floor / MOST_NOISE).nonzero().flatten().tolist()
+        if self.config.target != "delta" or not small:
+            return
+        names = [self.spec.obs_names[i] if self.spec.obs_names else f"obs[{i}]" for i in small]
+        warnings.warn(
+            f"{', '.join(names[:10])} vary by {float(std.min()):.2g} and the world model predicts "
+            f"changes with noise of {floor:.2g} at least when its fit begins, as its target is "
+            "'delta': imagined steps may be nothing but noise there. Set model.target to "
+            "'standardised', or give the data in a smaller unit",
+            stacklevel=3,
+        )
 
     def _fit_linear(self, data: Transitions) -> None:
         """The regression of the changes, and the deviation of what it leaves as their unit."""

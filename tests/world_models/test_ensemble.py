@@ -1,5 +1,6 @@
 """The ensemble against slow loops, closed forms and known answers."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -287,6 +288,20 @@ def test_tiny_data_and_constant_columns() -> None:
     model.fit(data)
     guess = model.predict(data.obs, data.action, torch.Generator().manual_seed(0))
     assert torch.isfinite(guess.next_obs).all() and torch.isfinite(guess.reward).all()
+
+
+def test_observations_below_the_noise_of_a_model_are_warned_of() -> None:
+    """Of order 1e-4 a model of changes in the task's units errs by tens of deviations, also when
+    its fit is done."""
+    spec, data = linear_world(40)
+    data.obs[:, 2] *= 1e-4
+    data.next_obs[:, 2] *= 1e-4
+    with pytest.warns(UserWarning, match=r"^obs\[2\] vary by .*e-05|^obs\[2\] vary by 0.0001"):
+        EnsembleDynamics(spec, EnsembleConfig(**SMALL)).fit(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        EnsembleDynamics(spec, EnsembleConfig(**SMALL | {"target": "standardised"})).fit(data)
+        EnsembleDynamics(spec, EnsembleConfig(**SMALL)).fit(linear_world(40)[1])
 
 
 def test_residual_targets_leave_nothing_of_a_linear_world() -> None:
