@@ -4,6 +4,7 @@ is imported only where a file of it is read."""
 import importlib
 import inspect
 import json
+import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
 class SB3Policy:
     """`model.predict` as a policy of this library; observations are the flat ones of the task.
 
-    Raises `ConfigError` for a model of Dict observations or of other sizes than `spec`'s.
+    Raises `ConfigError` for a model of Dict observations, of other sizes than `spec`'s, or with
+    memory. Warns of one that was trained in a `VecNormalize` which it no longer has.
     """
 
     def __init__(self, model: Any, spec: Spec) -> None:
@@ -51,6 +53,15 @@ class SB3Policy:
             )
         scaled = getattr(model, "get_vec_normalize_env", lambda: None)()
         self._normalised = scaled if scaled is not None and scaled.norm_obs else None
+        # Set where training begins in a VecNormalize, and in a model's file, unlike that.
+        if scaled is None and getattr(model, "_last_original_obs", None) is not None:
+            warnings.warn(
+                f"the model is a {type(model).__name__} that was trained in a VecNormalize, which "
+                "its file does not hold: if that scaled observations, the model now sees others "
+                "than it learned from. Give it back, model.set_env(VecNormalize.load(FILE, env)), "
+                "and then the model to lr.evaluate or lr.collect",
+                stacklevel=3,
+            )
         self._masks = "action_masks" in inspect.signature(model.predict).parameters
         self._kind = model.observation_space.dtype
 

@@ -1,7 +1,9 @@
 """Models of stable-baselines3 as agents, against its own evaluation."""
 
 import functools
+import warnings
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,7 +21,7 @@ from tests.mbrl.own_environments import Corridor, Rover
 sb3 = pytest.importorskip("stable_baselines3")
 
 
-def model(name: str, env: gymnasium.Env, policy: str = "MlpPolicy") -> object:
+def model(name: str, env: Any, policy: str = "MlpPolicy") -> Any:
     settings = {"policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
     return getattr(sb3, name)(policy, env, **settings)
 
@@ -119,6 +121,26 @@ def test_observations_are_scaled_as_the_model_saw_them_in_training() -> None:
     assert env.obs_rms.mean.tolist() == [3.0, -2.0, 1.0]
     other, _ = agent.predict(obs, deterministic=True)
     assert not np.allclose(other, expected)
+
+
+def test_a_model_that_lost_the_moments_of_its_observations_is_warned_of(tmp_path: Path) -> None:
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    plain, spec = DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]), make("Pendulum-v1").spec
+    env, obs = VecNormalize(plain), torch.tensor([[1.0, 0.0, 2.0]])
+    agent = model("A2C", env).learn(10)
+    agent.save(tmp_path / "agent.zip")
+    env.save(str(tmp_path / "moments.pkl"))
+    again = load_model(tmp_path / "agent.zip")
+    with pytest.warns(UserWarning, match="trained in a VecNormalize"):
+        lost = SB3Policy(again, spec)(obs)
+    again.set_env(VecNormalize.load(str(tmp_path / "moments.pkl"), plain))
+    expected = SB3Policy(agent, spec)(obs)
+    assert torch.equal(SB3Policy(again, spec)(obs), expected) and not torch.equal(lost, expected)
+    model("A2C", plain).learn(10).save(tmp_path / "agent.zip")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SB3Policy(load_model(tmp_path / "agent.zip"), spec)
 
 
 def test_a_model_with_memory_is_refused() -> None:
