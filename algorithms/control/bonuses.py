@@ -146,8 +146,11 @@ class Bonus:
         mask = t.mask
         bonus = torch.zeros(mask.shape, dtype=torch.float64)
         episodes = [Counts() for _ in range(len(mask))]
-        values, known = reached.cpu().numpy(), mask.cpu()
-        left = t.obs[..., self.columns].cpu().numpy() if self.config.kind == "noveld" else None
+        # States are compared by their bytes, in which -0 and 0 differ; added to 0 both are 0.
+        values, known = (0.0 + reached).cpu().numpy(), mask.cpu()
+        left = None
+        if self.config.kind == "noveld":
+            left = (0.0 + t.obs[..., self.columns]).cpu().numpy()
         errors, earlier = self._errors(reached, t)
         for step in range(mask.shape[1]):  # in the order of time
             rows = known[:, step].nonzero()[:, 0].tolist()

@@ -69,6 +69,14 @@ def test_copies_of_a_round_count_together_in_the_order_of_time() -> None:
     torch.testing.assert_close(value, torch.tensor(expected).float(), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["global", "noveld"])
+def test_minus_0_is_the_state_that_0_is(kind: Any) -> None:
+    zero = torch.zeros(3)
+    paid = [bonus(kind=kind)(episodes([A, state, B, A])) for state in (zero, -zero)]
+    twice = bonus(kind="global")(episodes([zero, -zero]))
+    assert torch.equal(*paid) and twice[0].tolist() == pytest.approx([1, ROOT])
+
+
 def test_only_the_chosen_columns_count() -> None:
     counted = bonus(kind="episodic", columns=(2,))
     assert counted(episodes([A, B, C, B])).tolist() == [[1, 0, 1, 0]]
