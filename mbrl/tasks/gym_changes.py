@@ -1,8 +1,8 @@
-"""Whether an instance of a registered environment was changed by hand after it was made."""
+"""Whether an instance of an environment was changed by hand after it was made."""
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -19,12 +19,10 @@ Values = dict[str, Any]
 
 def changed_by_hand(env: Any, double: Any) -> list[str]:
     """The attributes in which an instance differs from what `gymnasium.make` gives for its id and
-    options, such as "force_mag" or "model.body_mass"; none where it has no id, or where the
-    two cannot be compared. Numbers, texts, arrays and tuples, lists and dicts of these count, if
-    neither resets nor steps change them and each new environment has the same. `double`, a copy of
-    `env`, is reset."""
-    if env.unwrapped.spec is None:
-        return []
+    options, such as "force_mag" or "model.body_mass", or, where it has no id, from its copies; none
+    where the two cannot be compared. Numbers, texts, arrays and tuples, lists and dicts of these
+    count, if neither resets nor steps change them and each new environment has the same. `double`,
+    a copy of `env`, is reset."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -48,14 +46,17 @@ def changes_text(names: list[str]) -> str:
 
 
 def _changes(env: Any, double: Any) -> list[str]:
-    expected = _constant(env.spec, steps=1)
     mine = _values(env)
+    if env.spec is None and mine == _values(double):
+        return []  # a copy that holds what it is a copy of
+    make = (lambda: copy.deepcopy(env)) if env.spec is None else (lambda: _made(env.spec))
+    expected = _constant(make, steps=1)
     names = sorted(k for k, v in expected.items() if k in mine and mine[k] != v)
     if not names:
         return []
     # What differs between new environments was drawn when they were made, and what is other at an
     # episode's end is left behind there.
-    again = _constant(env.spec, EPISODE)
+    again = _constant(make, EPISODE)
     names = [name for name in names if name in again and again[name] == expected[name]]
     if loses(env, double, names):
         return names
@@ -64,11 +65,15 @@ def _changes(env: Any, double: Any) -> list[str]:
     return [name for name in names if reset.get(name) == mine[name]]
 
 
-def _constant(spec: Any, steps: int) -> Values:
+def _made(spec: Any) -> Any:
+    options = {k: v for k, v in spec.kwargs.items() if k != "render_mode"}  # opens no window
+    return gymnasium.make(spec.id, disable_env_checker=True, **copy.deepcopy(options))
+
+
+def _constant(make: Callable[[], Any], steps: int) -> Values:
     """The values of a new environment that a reset and so many steps, or an episode, leave as they
     are."""
-    options = {k: v for k, v in spec.kwargs.items() if k != "render_mode"}  # opens no window
-    made = gymnasium.make(spec.id, disable_env_checker=True, **copy.deepcopy(options))
+    made = make()
     try:
         env = made.unwrapped
         new = _values(env)

@@ -199,7 +199,7 @@ def _copies(env: Any) -> Maker:
         return Maker(name, lambda: env, options, most=1)
     # Another one is made and stepped to compare with, as only something that has copies can bear.
     changes = changed_by_hand(env, double)
-    if changes:  # which no id gives again
+    if changes and env.unwrapped.spec is not None:  # which no id gives again
         name, options = f"{name} {changes_text(changes)}", {}
     if changes and loses(env, double, changes):
         return Maker(name, lambda: env, options, most=1)

@@ -1,4 +1,5 @@
-"""Instances of registered environments that were changed by hand are no tasks by their id."""
+"""Instances of environments that were changed by hand are no tasks by their id, and no copy that
+lost the change takes their place."""
 
 import copy
 from typing import Any
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.utils import EzPickle
 from torch import Generator
 
 from experiments.recording.environment import collect
 from mbrl.errors import ConfigError
-from mbrl.tasks import as_task, is_task, make_for
+from mbrl.tasks import as_task, is_task, make, make_for
 from mbrl.tasks.gym_changes import changed_by_hand
 
 
@@ -111,3 +113,37 @@ def test_no_second_one_is_made_of_what_cannot_be_copied() -> None:
         assert as_task(env).spec.task == "Machine-v0" and Drawn.made == before
     finally:
         del gymnasium.registry["Machine-v0"]
+
+
+class Remade(EzPickle, Drawn):  # type: ignore[misc]
+    """Its copies are made anew, from the arguments of this constructor alone."""
+
+    def __init__(self, gain: float = 1.0) -> None:
+        EzPickle.__init__(self, gain)
+        Drawn.__init__(self, gain)
+
+
+class Raised(Remade):
+    """With an argument that the constructor above does not know of."""
+
+    def __init__(self, gain: float, more: float) -> None:
+        super().__init__(gain)
+        self.more = more
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, reward + self.more, *rest
+
+
+def test_an_instance_without_an_id_is_not_replaced_by_copies_without_its_values() -> None:
+    changed = Remade(3.0)
+    changed.gain = 7.0
+    for env, paid in ((changed, 7.0), (Raised(3.0, more=100.0), 103.0), (Remade(3.0), 3.0)):
+        task = make(env, max_episode_steps=9)
+        step = task.step(task.reset(1, Generator().manual_seed(0)), torch.zeros(1).long())
+        assert step.reward.tolist() == [paid]
+        assert task.spec.task == f"{type(env).__name__} (instance)"
+    stepped = Remade(3.0)
+    stepped.reset()
+    stepped.step(0)
+    assert changed_by_hand(stepped, copy.deepcopy(stepped)) == []
