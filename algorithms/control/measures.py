@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,6 +25,8 @@ from mbrl.policy_gradient.requirements import Requirement
 from mbrl.policy_gradient.trainer import with_fields
 from mbrl.training import Metrics
 from mbrl.types import Trajectories
+
+SMALL = 0.005  # of a critic's first values, which returns below are small beside
 
 
 def log_probs_and_entropy(policy: nn.Module, t: Trajectories) -> tuple[Tensor, Tensor]:
@@ -216,9 +219,24 @@ class CriticValues(ControlMeasure):
             return {}
         t = episodes.data
         target = self.credit.targets(t.reward, t)
+        if self.agent.aims.count == 0:
+            self._warn_of_unit(t)
         self.agent.aims.add(target[t.mask][:, None])
         self.critic.rescale(self.agent.aims)
         return {"value": target}
+
+    def _warn_of_unit(self, t: Trajectories) -> None:
+        """Warn where the critic, before it has learned, gives numbers far beyond any return: they
+        are part of the first targets, whose deviation is the unit of all that follow."""
+        most = float(t.reward.sum(1).abs().max())
+        given = float(t.signals["value"][t.mask].abs().max())
+        if 0 < most < SMALL * given:
+            warnings.warn(
+                f"no return of the first episodes is beyond {most:.2g}, and the critic begins with "
+                f"values up to {given:.2g}, which it unlearns slowly; give rewards in a smaller "
+                "unit, so that returns are around 1 or above",
+                stacklevel=2,
+            )
 
     def learn(self, episodes: Episodes, targets: dict[str, Tensor]) -> Metrics:
         if self.credit is None:

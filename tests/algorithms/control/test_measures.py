@@ -1,5 +1,6 @@
 """What recipes need beside log-probs, made from episodes: against loops and closed forms."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from algorithms import PolicyGradient, PolicyGradientConfig
 from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 from mbrl.policy_gradient.collectors import EpisodeCollector
+from mbrl.tasks.base import Step
 from mbrl.types import Trajectories
 from tests.algorithms.test_policy_gradient import LEARNING, Signs, continued, heard
 
@@ -176,3 +178,24 @@ def test_parts_continue_bit_for_bit(name: str, tmp_path: Path) -> None:
     again = continued(agent, Signs(discrete=True), tmp_path / "agent.pt", 22, 61)
     for key, part in agent.measures.items():
         assert again.measures[key].state_dict() == part.state_dict()
+
+
+class Paying(Signs):
+    """`pay` for each answer, right or wrong."""
+
+    pay = 1.0
+
+    def step(self, state: torch.Tensor, action: torch.Tensor) -> Step:
+        made = super().step(state, action)
+        return made._replace(reward=torch.full_like(made.reward, self.pay))
+
+
+@pytest.mark.parametrize(("pay", "times"), [(1.0, 0), (1e-2, 0), (1e-5, 1), (0.0, 0)])
+def test_rewards_that_are_small_beside_a_new_critic_are_warned_of(pay: float, times: int) -> None:
+    task = Paying(discrete=True)
+    task.pay = pay
+    config = PolicyGradientConfig(recipe="ppo", **(SMALL | {"group": 1}))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        PolicyGradient(task.spec, config, seed=0).learn(task, 12, callbacks=[])
+    assert sum("the critic begins with" in str(w.message) for w in seen) == times
