@@ -26,6 +26,7 @@ from mbrl.data.cards import cards_dir
 from mbrl.data.loading import recipe_version, require
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
+from mbrl.policy_gradient.schedulers import SCHEDULERS
 from mbrl.precision import PRECISIONS, MatmulPrecision
 
 TABLES = Path(__file__).parent / "definitions"
@@ -186,7 +187,7 @@ class Plan:
             key["holdout"] = row.holdout
         if row.until_flat.every > 0:
             key["until_flat"] = configs.to_dict(row.until_flat)
-        key |= objective_version(key["config"])
+        key |= objective_version(key["config"]) | scheduler_version(key)
         precision = column.matmul_precision or row.matmul_precision
         if precision != "highest":
             key["matmul_precision"] = precision
@@ -201,6 +202,7 @@ class Plan:
             "threads": 1,
         }
         key |= objective_version(key["settings"]) | algorithm_versions(key["settings"])
+        key |= scheduler_version(key["settings"])
         if row.matmul_precision != "highest":
             key["matmul_precision"] = row.matmul_precision
         path = Path(study) / row.folder / f"{seed}.json"
@@ -212,6 +214,14 @@ def objective_version(settings: dict[str, Any]) -> dict[str, int]:
     formula are not its own."""
     recipe = RECIPES.get(settings.get("recipe", ""))
     return {} if recipe is None or recipe.version == 1 else {"objective_version": recipe.version}
+
+
+def scheduler_version(settings: dict[str, Any]) -> dict[str, int]:
+    """The version of the scheduler that the `config` in `settings` names, where it is not the
+    first."""
+    config = settings.get("config")
+    entry = SCHEDULERS.get(config.get("scheduler") or "") if isinstance(config, dict) else None
+    return {} if entry is None or entry.version == 1 else {"scheduler_version": entry.version}
 
 
 # Of algorithms that were past the first when studies' keys began to hold versions.

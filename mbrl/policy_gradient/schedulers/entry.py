@@ -20,6 +20,7 @@ class Entry:
     mark: Mark = "verified"
     assumptions: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
+    version: int = 1  # raised with its rule: recorded cells of another one are made again
 
     def __post_init__(self) -> None:
         if self.mark == "reconstructed" and not self.assumptions:

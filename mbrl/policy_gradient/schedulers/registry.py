@@ -167,6 +167,7 @@ SCHEDULERS: dict[str, Entry] = {
             "the prior is that of V_0's value model where `value` names a file, else each prompt's "
             "own discounted success rate; the recipe v_half takes its baseline from it",
         ),
+        version=2,
     ),
     "difficulty_targeted": Entry(
         DifficultyTargeted,
@@ -194,6 +195,7 @@ SCHEDULERS: dict[str, Entry] = {
             "of which 72, 50 and 25 stay, and longer answers",
             "the last phase lasts",
         ),
+        version=2,
     ),
     "scaler": Entry(
         SCALER,

@@ -120,3 +120,6 @@ def test_the_tasks_have_references_for_scores(task: str) -> None:
 def test_a_later_formula_of_a_recipe_has_cells_of_its_own() -> None:
     assert plan.objective_version({"recipe": "grpo"}) == plan.objective_version({}) == {}
     assert plan.objective_version({"recipe": "mc_grpo"}) == {"objective_version": 2}
+    for settings in ({}, {"config": {}}, {"config": {"scheduler": "uniform"}}):
+        assert plan.scheduler_version(settings) == {}
+    assert plan.scheduler_version({"config": {"scheduler": "drive"}}) == {"scheduler_version": 2}
