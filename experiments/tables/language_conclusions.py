@@ -154,16 +154,23 @@ def within_seeds(summary: Summary) -> list[str]:
             f"{task}, differences to GRPO within a seed, {without} of {len(rows)} without 0 in "
             f"their interval ({0.05 * len(rows):.1f} by chance alone): {shown}."
         )
+    for block in summary.blocks:
+        for task, compared in comparable(block).items():
+            base = compared.get(GRPO, [])
+            others = [n for n, own in compared.items() if not share_starts(base, own)]
+            if base and others:
+                lines.append(f"{task}, not compared, from other warm starts: {', '.join(others)}.")
     return lines
 
 
 def _apart_within_seeds(summary: Summary) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Of every task and block with GRPO: scores less those of GRPO, seed by seed, of the rows with
-    the same seeds."""
+    the same seeds and warm starts."""
     for block in summary.blocks:
         for task, rows in comparable(block).items():
-            base = _scores(rows.pop(GRPO, []))
-            scores = {name: _scores(records) for name, records in rows.items()}
+            first = rows.pop(GRPO, [])
+            base = _scores(first)
+            scores = {n: _scores(own) for n, own in rows.items() if share_starts(first, own)}
             apart = {
                 name: np.array([own[seed] - base[seed] for seed in base])
                 for name, own in scores.items()
@@ -171,6 +178,13 @@ def _apart_within_seeds(summary: Summary) -> Iterator[tuple[str, dict[str, np.nd
             }
             if apart:
                 yield task, apart
+
+
+def share_starts(first: Sequence[Record], second: Sequence[Record]) -> bool:
+    """Whether what a seed begins with solves as much `before` in both rows, as far as recorded. A
+    warm start that is made again, on another machine, is another one."""
+    starts = [{r["key"]["seed"]: r["values"].get("before") for r in own} for own in (first, second)]
+    return all(starts[1][seed] == starts[0][seed] for seed in starts[0].keys() & starts[1].keys())
 
 
 def comparable(block: BlockSummary) -> dict[str, dict[str, list[Record]]]:

@@ -58,6 +58,22 @@ def test_differences_within_a_seed_are_those_of_scipys_paired_test() -> None:
     assert "1 of 2 without 0" in line and f" up 4.5 [{low:.1f}, {high:.1f}]," in line
 
 
+def test_rows_from_other_warm_starts_are_in_no_pair() -> None:
+    """One row whose second seed begins elsewhere."""
+    rows = {
+        f"brackets, {name}": records(
+            {}, [{"score": 30.0 + i + s * by, "before": starts[s]} for s in range(3)]
+        )
+        for i, (name, by, starts) in enumerate(
+            (("grpo", 5, (20, 30, 25)), ("up", 7, (20, 30, 25)), ("other", 6, (20, 31, 25)))
+        )
+    }
+    pairs, left = conclusions.CONCLUSIONS["within_seeds"](summary_of("recipes", rows))
+    assert " of 1 without 0" in pairs and "other" not in pairs
+    assert left == "brackets, not compared, from other warm starts: other."
+    assert "(1 rows)" in conclusions.CONCLUSIONS["power"](summary_of("recipes", rows))[0]
+
+
 def test_recipes_above_and_below_grpo_are_named() -> None:
     draw = np.random.default_rng(0)
     around = {"grpo": 50, "good": 80, "same": 50, "bad": 10}
