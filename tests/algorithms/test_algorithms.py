@@ -77,6 +77,15 @@ def test_act_shapes_kinds_and_bounds(name: str) -> None:
         agent.act(np.zeros(4))
 
 
+def test_all_are_made_for_a_task_whose_rule_of_ends_cannot_be_copied() -> None:
+    pytest.importorskip("mujoco")
+    spec = make("Hopper-v4").spec
+    for name in OFFLINE:
+        kind = ALGORITHMS[name][0]
+        if takes(name, "continuous") and not kind.needs_goals:
+            kind(spec, build_config(name, CONFIGS[name]))
+
+
 @pytest.mark.parametrize("name", OFFLINE)
 def test_a_dozen_rows_are_enough(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
     """No empty holdout, split or batch, whatever the sizes of the settings."""
