@@ -15,7 +15,7 @@ from mbrl import data, tasks
 from mbrl.data.split import hold_out
 from mbrl.evaluation import evaluate
 
-VERSION = 4
+VERSION = 5
 DEFAULTS: dict[str, Any] = {
     "data": "pendulum/medium-replay",
     "steps": 2500,  # updates of each algorithm
