@@ -11,6 +11,7 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss
 from mbrl.policy_gradient.axes.baseline import SoftMean, TokenOptimal
 from mbrl.policy_gradient.axes.credit import ReturnToGo
+from mbrl.policy_gradient.axes.gate_origin import UnweightedApart
 from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, Imitation
 from mbrl.policy_gradient.axes.rejection import MaskedRatio, RatioVeto, TruncatedRatio
 from mbrl.policy_gradient.axes.reward import SoftOverlong, TaskReward
@@ -203,3 +204,18 @@ def test_the_edges_of_shares_and_limits() -> None:
     assert int(LargestVariance(1.0)(t.reward, t).sum()) == 8
     with pytest.raises(ConfigError, match="least is 0"):
         RatioVeto(least=0.0)
+
+
+def test_steps_that_the_bare_prompt_makes_unlikely_teach_nothing_from_elsewhere() -> None:
+    """Below a log-prob of -5, of answers that were sampled in another context alone."""
+    t, log_prob, _ = cases.batch(0)
+    old = torch.tensor([-4.9, -5.1]).to(log_prob).repeat(t.mask.shape[1])[: t.mask.shape[1]]
+    apart = torch.zeros_like(log_prob)
+    apart[::2] = 1.0
+    t = dataclasses.replace(
+        t, log_probs=t.log_probs | {"old": old.expand_as(log_prob)}, signals={"apart": apart}
+    )
+    gain = UnweightedApart()(log_prob - old, log_prob, torch.ones_like(log_prob), t)
+    gain, shown = (torch.where(t.mask, x, 0.0) for x in (gain, log_prob))
+    assert torch.equal(gain[::2, 0::2], shown[::2, 0::2])
+    assert not gain[::2, 1::2].any() and gain[1::2, 1::2].any()
