@@ -26,7 +26,7 @@ from mbrl.training import Metrics
 
 KEEP = 0.999  # of the averaged teacher's weights at every update
 CLEAR = 1e-3  # divergence from which a teacher says anything
-DEPTH_EVERY, DEPTH_STEP = 5, 1  # rounds of a depth, and turns by which it grows; ours
+DEPTH_EVERY, DEPTH_STEP = 5, 1  # rounds of a depth, and turns by which it grows
 
 
 def expert_model(agent: Any) -> Any:

@@ -169,11 +169,8 @@ SELECTIONS = (
         assumptions=(
             "the factor 1 + (mean H - H) / mean H is that of others' notes, H an answer's mean "
             "entropy, its mean that of the prompt's answers",
+            "whole answers fork twice at each of their two most uncertain tokens, as said there; "
             "of forks only what was said anew is trained on",
-        ),
-        differences=(
-            "an answer forks once at each of its three most uncertain tokens; in the paper's runs "
-            "twice at each of two",
         ),
         version=3,
     ),
