@@ -78,6 +78,11 @@ COMPONENTS: dict[str, Entry] = {
         PETS_TITLE,
         mark="secondary",
         assumptions=("a kind's curve weighs a question by how often it is of that kind",),
+        differences=(
+            "curves are counted over draws of the answers without replacement; there over draws by "
+            "their shares, where equal majorities count in part",
+        ),
+        version=2,
     ),
     "prompt_augmentation": Entry(
         templates,

@@ -128,6 +128,7 @@ SCHEDULERS: dict[str, Entry] = {
         assumptions=(
             "4 rollouts in the first pass, then 16 between two looks",
             "intervals of 95 %, weight 0.1 of the bonus, T all rollouts of the round",
+            "the formulas are those of others' notes and code; the authors' could not be had",
         ),
         differences=(
             SHARE,

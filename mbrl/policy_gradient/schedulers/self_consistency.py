@@ -121,7 +121,7 @@ class OnlineSelfConsistencyAllocation:
     the same, else hard, and gets as many answers as its kind has (`budgets`, easy and hard), which
     are read off `curves`: the chance that k answers agree with the right one, Phi(a sqrt(k) + b),
     for either kind, of which `shares` are the shares of questions. One more answer goes to the kind
-    where the chance rises most for what it costs, as long as the mean is within the budget.
+    where the chance rises most for what it costs, until that would leave the budget.
 
     The online case of "PETS: A Principled Framework Towards Optimal Trajectory Allocation for
     Efficient Test-Time Self-Consistency", as in the authors' code.
@@ -153,18 +153,15 @@ class OnlineSelfConsistencyAllocation:
         counts = [config.warm_up, config.warm_up]
         while True:
             spent = sum(s * n for s, n in zip(self.shares, counts, strict=True))
-            able = [
-                kind
-                for kind in (0, 1)
-                if self.shares[kind] > 0
-                and counts[kind] < config.most
-                and spent + self.shares[kind] <= config.budget + 1e-9
-            ]
+            able = [k for k in (0, 1) if self.shares[k] > 0 and counts[k] < config.most]
             # What an answer brings is its kind's share times the rise, and so is what it costs.
             rises = [self.accuracy(k, counts[k] + 1) - self.accuracy(k, counts[k]) for k in able]
             if not able or max(rises) <= 0:
                 return counts
-            counts[able[rises.index(max(rises))]] += 1
+            best = able[rises.index(max(rises))]
+            if spent + self.shares[best] > config.budget + 1e-9:
+                return counts
+            counts[best] += 1
 
     def wanted(self, answers: Sequence[Any]) -> int:
         """How many answers the question gets that has had these, `warm_up` or more."""

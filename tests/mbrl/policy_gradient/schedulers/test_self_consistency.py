@@ -118,6 +118,14 @@ def test_budgets_are_the_best_within_the_mean() -> None:
     assert one.wanted(["a"] * 3) == 4 and one.wanted([*["a"] * 4, "b"]) == easy
 
 
+def test_budgets_end_with_the_first_step_that_does_not_fit() -> None:
+    """Not with the last one that would: the other kind gets nothing of what is left."""
+    config = OnlineSelfConsistencyConfig(budget=4.5, most=40)
+    one = OnlineSelfConsistencyAllocation([(0.9, 0.3), (0.25, -0.2)], [0.4, 0.6], config)
+    assert one.accuracy(1, 5) - one.accuracy(1, 4) > one.accuracy(0, 5) - one.accuracy(0, 4)
+    assert one.budgets == [4, 4]
+
+
 def test_curves_are_those_of_their_kinds() -> None:
     """Sure questions are easy and rise to 1; torn ones are hard and rise slowly."""
     rng = np.random.default_rng(1)
