@@ -180,7 +180,7 @@ class Recipe:
         """A new tracker of what its `EntropyTarget` reads, if it has one."""
         for option in self.regularisers:
             if isinstance(option, EntropyTarget):
-                return EntropyWeight(option.target, option.step)
+                return EntropyWeight(option.target, option.step, option.most)
         return None
 
     def check(self, t: Trajectories) -> None:

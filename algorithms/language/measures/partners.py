@@ -34,7 +34,7 @@ from mbrl.policy_gradient.trainer import with_fields
 EXCHANGE = 5  # rounds after which the two policies of CORY change roles; ours
 HINTS = 4  # for a problem that the whole group failed, by HiLL's authors
 RELIANCE = 0.3  # temperature of the weight of hints that right answers rely on, by its authors
-REFUSED = -1.0  # reward of a hint that says nothing, or the answer; ours
+REFUSED = -0.2  # reward of a hint that says nothing, or the answer
 
 
 class SecondPolicy:
@@ -181,7 +181,7 @@ def after(agent: Any, row: Conversation) -> Conversation:
 class Hinter(LanguageMeasure):
     """To every problem that the whole group failed a second policy, which begins like the first and
     sees a wrong answer and a demonstration, writes four hints. One that is empty, cut off or says
-    the answer earns it -1; for every other one the first policy answers as a group, p of it right,
+    the answer earns it -0.2; for every other the first policy answers as a group, p of it right,
     and the hint earns (1 - p^G - (1 - p)^G) e^(min(d, 0) / 0.3), 0 where p is 0 or 1: d is the mean
     over right answers of log pi without the hint less log pi with it, each a mean over tokens. The
     answers with the best hint, if it earned more than 0, are learned from, after the hint, in place

@@ -96,15 +96,17 @@ class EntropyBonus(Regulariser):
 @dataclass(frozen=True)
 class EntropyTarget(Regulariser):
     """Less `signals.entropy_weight` times the entropy: a weight that `trackers.EntropyWeight` moves
-    by `step` a batch, so that the mean entropy stays at `target` or above. "Skywork Open Reasoner 1
-    Technical Report", arXiv 2505.22312."""
+    by `step` a batch, up to `most`, so that the mean entropy stays at `target` or above. "Skywork
+    Open Reasoner 1 Technical Report", arXiv 2505.22312."""
 
     text: ClassVar[str] = (
-        "-entropy_weight H(pi), a weight that moves by {step} a batch so that H stays at {target}"
+        "-entropy_weight H(pi), a weight up to {most} that moves by {step} a batch so that H stays "
+        "at {target}"
     )
 
     target: Finite = 0.2
-    step: NonNegative = 0.005
+    step: NonNegative = 1e-4
+    most: NonNegative = 0.005
 
     def needs(self) -> tuple[str, ...]:
         return (CURRENT_ENTROPY, "signals.entropy_weight")
@@ -284,11 +286,13 @@ class SegmentKL(KL):
 @dataclass(frozen=True)
 class Contrast(Regulariser):
     """Less `weight` times `signals.<fading>` times the k3 estimate of KL(pi || `anchor`), at most
-    `most` a step (log-ratios at most 20): `anchor` is what the policy thinks of the same answer
-    with its picture spoiled, and is to differ. Q-Hawkeye, arXiv 2601.22920."""
+    `most` a step (log-ratios at most 20), the mean over all steps and alike at each: `anchor` is
+    what the policy thinks of the same answer with its picture spoiled, and is to differ. Q-Hawkeye,
+    arXiv 2601.22920."""
 
     text: ClassVar[str] = (
-        "-{weight} {fading} min(e^-d + d - 1, {most}), d = log pi - log pi_{anchor}"
+        "-{weight} {fading} mean over all steps of min(e^-d + d - 1, {most}), "
+        "d = log pi - log pi_{anchor}"
     )
 
     weight: Finite = 1e-4
@@ -304,7 +308,9 @@ class Contrast(Regulariser):
     ) -> Tensor:
         d = log_difference(log_prob, t.log_probs[self.anchor], t.mask).clamp(-20, 20)
         apart = ESTIMATORS["k3"](d).clamp_max(self.most)
-        return -self.weight * torch.where(t.mask, t.signals[self.fading] * apart, 0.0)
+        apart = torch.where(t.mask, t.signals[self.fading] * apart, 0.0)
+        mean = apart.sum() / t.mask.sum().clamp_min(1)
+        return -self.weight * mean.expand_as(log_prob)
 
 
 @dataclass(frozen=True)

@@ -275,15 +275,18 @@ class TurnGains(Reward):
 
 @dataclass(frozen=True)
 class Standardised(Reward):
-    """`inner` summed over each turn, less the mean and over the sample deviation of the turns in a
-    group, paid at the turn's first step. With `nonzero` turns that earned nothing are left out of
-    the statistics and stay 0."""
+    """`inner` summed over each turn, less the mean and over the deviation (of a sample, with
+    `correction` 0 over n) of the turns in a group, paid at the turn's first step. With `nonzero`
+    turns that earned nothing are left out of the statistics and stay 0. With `steps` every step has
+    its share of the turn's sum, is counted, and is paid."""
 
     inner: Reward
     key: tuple[str, ...] = ("prompt",)
     segment: str = "turn"
     eps: NonNegative = 1e-6
     nonzero: bool = False
+    correction: CountOrZero = 1
+    steps: bool = False
 
     def needs(self) -> tuple[str, ...]:
         named = (
@@ -295,17 +298,23 @@ class Standardised(Reward):
         parts = segment(t, self.segment)
         total = parts.sum(self.inner(t))
         units = first_steps(parts)
+        if self.steps:
+            total, units = total / parts.size().to(total.dtype), t.mask
         if self.nonzero:
             units = units & (total != 0)
         turns = group(t, self.key, units)
-        z = (total - turns.mean(total)) / (turns.std(total) + self.eps)
+        z = (total - turns.mean(total)) / (turns.std(total, self.correction) + self.eps)
         return torch.where(units, z, torch.zeros_like(z))
 
     def formula(self) -> str:
         counted = " that earned something" if self.nonzero else ""
+        what, over = self.inner.formula(), f"{self.segment}s"
+        if self.steps:
+            what, over = f"{what} of the {self.segment} / its length", "steps"
+        divided = "" if self.correction == 1 else f" over n - {self.correction}"
         return (
-            f"z-score of ({self.inner.formula()}) over the {self.segment}s that share "
-            f"{shown(self.key)}{counted}, deviation + {shown(self.eps)}"
+            f"z-score of ({what}) over the {over} that share {shown(self.key)}{counted}, deviation"
+            f"{divided} + {shown(self.eps)}"
         )
 
 

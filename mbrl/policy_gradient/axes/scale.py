@@ -62,14 +62,14 @@ class Std(Scale):
 
 @dataclass(frozen=True)
 class BatchStd(Scale):
-    """The sample standard deviation of the centred values over the whole batch, plus `eps`."""
+    """The sample standard deviation of the values over the whole batch, plus `eps`."""
 
-    text: ClassVar[str] = "(std of the differences over the batch + {eps})"
+    text: ClassVar[str] = "(std of R over the batch + {eps})"
 
-    eps: NonNegative = 1e-4
+    eps: NonNegative = 1e-6
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
-        return grouped(t, BATCH, group.units).std(centred) + self.eps
+        return grouped(t, BATCH, group.units).std(value) + self.eps
 
 
 @dataclass(frozen=True)
@@ -144,23 +144,28 @@ def beta_density(p: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class VarianceGate(Scale):
-    """1 / (sigmoid(-s / `temperature`) min(1, max(s, 1) / s')) with s the deviation of outcomes and
-    s' that of the values in the group of the prompt: intrinsic values count where outcomes do not
+    """1 / (sigmoid(-s / `temperature`) min(1, max(z, 1) / v)) with s the deviation of the prompt's
+    outcomes (1 for one alone), z that of the outcomes' z-scores at all steps of the batch and v
+    that of the values at all steps, both plus `eps`: intrinsic values count where outcomes do not
     differ, and never more than outcomes do. "InfoPO: Information-Driven Policy Optimization for
     User-Centric Agents"."""
 
     text: ClassVar[str] = (
-        "(1 / (sigmoid(-s / {temperature}) min(1, max(s, 1) / std R))), s = std of the prompt's"
-        " outcomes"
+        "(1 / (sigmoid(-s / {temperature}) min(1, max(std z, 1) / std R))), s = std of the prompt's"
+        " outcomes, std z and std R over all steps, + {eps}, of the outcomes' z-scores and of R"
     )
 
     temperature: Positive = 0.05
+    eps: NonNegative = 1e-6
 
     def needs(self) -> tuple[str, ...]:
         return ("groups.prompt",)
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
-        rows = grouped(t, ("prompt",), first_steps(sequence(t)))
-        outcomes, inner = rows.std(outcome(t)), group.std(value)
-        smaller = inner / outcomes.clamp_min(1)
-        return smaller.clamp_min(1) * (1 + (outcomes / self.temperature).clamp_max(LARGEST).exp())
+        rows, steps = grouped(t, ("prompt",), first_steps(sequence(t))), grouped(t, BATCH, t.mask)
+        earned = outcome(t)
+        spread = rows.std(earned)
+        outer = steps.std((earned - rows.mean(earned)) / (spread + self.eps)) + self.eps
+        smaller = (steps.std(value) + self.eps) / outer.clamp_min(1)
+        spread = torch.where(rows.size() > 1, spread, torch.ones_like(spread))
+        return smaller.clamp_min(1) * (1 + (spread / self.temperature).clamp_max(LARGEST).exp())

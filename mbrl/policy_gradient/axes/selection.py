@@ -34,16 +34,18 @@ class Selection(Option):
 @dataclass(frozen=True)
 class ZeroVariance(Selection):
     """Leaves out groups whose sequences all earned the same. `which`: "all", or only "right" ones
-    (the largest reward) or "wrong" ones."""
+    (the largest reward) or "wrong" ones. `removed`: as if they had not been drawn."""
 
     which: str = "all"
     key: tuple[str, ...] = ("prompt",)
     right: Finite = 1.0
+    removed: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(self.which, ("all", "right", "wrong"), "which")
         object.__setattr__(self, "verdict", self.which != "all")
+        object.__setattr__(self, "removes", self.removed)
 
     def needs(self) -> tuple[str, ...]:
         return tuple(f"groups.{name}" for name in self.key)
@@ -60,19 +62,20 @@ class ZeroVariance(Selection):
 
     def formula(self) -> str:
         flat = f"0 for sequences that share {shown(self.key)} if all earned the same"
-        if self.which == "all":
-            return f"{flat}, else 1"
-        side = "at least" if self.which == "right" else "less than"
-        return f"{flat}, {side} {shown(self.right)}, else 1"
+        if self.which != "all":
+            side = "at least" if self.which == "right" else "less than"
+            flat = f"{flat}, {side} {shown(self.right)}"
+        return f"{flat}, else 1" + (", and no mean counts them" if self.removed else "")
 
 
 @dataclass(frozen=True)
 class LeastSpread(Selection):
-    """Leaves out groups in which the deviation (over n) of `signals.<name>` is below `least`."""
+    """Leaves out groups in which the deviation (over n) of `signals.<name>` among first steps
+    (`groups.step` 0) is not above `least`, unless there is just one."""
 
     text: ClassVar[str] = (
-        "0 for sequences that share {key} if the deviation of {name} among them is below {least}, "
-        "else 1"
+        "1 for sequences that share {key} if the deviation of {name} among those of step 0 is "
+        "above {least}, or just one of them is of step 0, else 0"
     )
 
     name: str
@@ -80,12 +83,12 @@ class LeastSpread(Selection):
     key: tuple[str, ...] = ("prompt",)
 
     def needs(self) -> tuple[str, ...]:
-        return (f"signals.{self.name}", *(f"groups.{name}" for name in self.key))
+        return (f"signals.{self.name}", "groups.step", *(f"groups.{name}" for name in self.key))
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
-        rows = group(t, self.key, first_steps(sequence(t)))
+        rows = group(t, self.key, first_steps(sequence(t)) & (t.groups["step"] == 0))
         spread = rows.std(t.signals[self.name], correction=0)
-        return (spread >= self.least).to(advantage.dtype)
+        return ((spread > self.least) | (rows.count(rows.units) == 1)).to(advantage.dtype)
 
 
 @dataclass(frozen=True)
@@ -316,12 +319,12 @@ def ranked_sum(rows: Group, value: Tensor, rank: Tensor, low: Tensor, high: Tens
 
 @dataclass(frozen=True)
 class DropSurplus(Selection):
-    """Leaves out wrong sequences (reward 0 or less) beyond as many as are right in the group, drawn
-    by `signals.uniform` of their first steps."""
+    """Leaves out sequences whose reward is below the group's mean beyond as many as have it or
+    more, drawn by `signals.uniform` of their first steps."""
 
     text: ClassVar[str] = (
-        "0 for wrong sequences beyond as many as are right among those that share {key}, drawn "
-        "at random, else 1"
+        "0 for sequences below the mean reward of those that share {key}, beyond as many as are "
+        "not, drawn at random, else 1"
     )
 
     key: tuple[str, ...] = ("prompt",)
@@ -331,7 +334,8 @@ class DropSurplus(Selection):
         return ("signals.uniform", *(f"groups.{name}" for name in self.key))
 
     def __call__(self, advantage: Tensor, t: Trajectories) -> Tensor:
-        first, right = first_steps(sequence(t)), outcome(t) > 0
+        first, earned = first_steps(sequence(t)), outcome(t)
+        right = earned >= group(t, self.key, first).mean(earned)
         draw = torch.where(first, t.signals["uniform"], torch.zeros_like(advantage))
         wrong = group(t, self.key, first & ~right)
         room = group(t, self.key, first).count(right & first)

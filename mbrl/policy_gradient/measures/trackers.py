@@ -82,19 +82,20 @@ class SuccessTracker:
 
 class EntropyWeight:
     """The weight of an entropy bonus that holds a batch's mean entropy at `target`: it grows by
-    `step` after a batch below it and shrinks by as much after one above, from 0 on; a batch above
-    the target gets no bonus. "Skywork Open Reasoner 1 Technical Report", arXiv 2505.22312."""
+    `step` after a batch below it, to `most` at most, and shrinks by as much after one above, from
+    0 on; a batch above the target gets no bonus. "Skywork Open Reasoner 1 Technical Report", arXiv
+    2505.22312."""
 
-    def __init__(self, target: float = 0.2, step: float = 0.005) -> None:
-        if not target > 0 or not step > 0:
-            raise ConfigError(f"target {target} and step {step} must both be above 0")
-        self.target, self.step, self.weight = target, step, 0.0
+    def __init__(self, target: float = 0.2, step: float = 1e-4, most: float = 0.005) -> None:
+        if not target > 0 or not step > 0 or not most > 0:
+            raise ConfigError(f"target {target}, step {step} and most {most} must all be above 0")
+        self.target, self.step, self.most, self.weight = target, step, most, 0.0
 
     def update(self, entropy: float) -> float:
         """`entropy`, the mean over the batch's steps; returns the batch's own weight."""
         given = self.weight if entropy <= self.target else 0.0
         change = self.step if entropy < self.target else -self.step
-        self.weight = max(self.weight + change, 0.0)
+        self.weight = min(max(self.weight + change, 0.0), self.most)
         return given
 
     def state_dict(self) -> dict[str, Any]:

@@ -121,13 +121,10 @@ ADVANTAGES = (
         "fapo",
         "FAPO: Flawed-Aware Policy Optimization for Efficient and Reliable Reasoning",
         "2510.22543",
-        mark="secondary",
         terms=(Term(FlawPenalty(), scale=scale.Std(1e-6)),),
         gate=gate.Clip(0.2, 0.28, dual=10.0),
         requirements=(Requirement.PROCESS_REWARD_MODEL,),
-        assumptions=(
-            "rewards by the paper's formula; in the authors' code they come from a judge's server",
-        ),
+        differences=("without the penalty of long answers that the authors' scripts switch on",),
     ),
     Recipe(
         "drpo_decoupled",
@@ -219,7 +216,6 @@ ADVANTAGES = (
         "q_hawkeye",
         "Q-Hawkeye: Reliable Visual Policy Optimization for Image Quality Assessment",
         "2601.22920",
-        mark="secondary",
         modulation=(ScoreVariance(),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceMean(),
@@ -229,14 +225,13 @@ ADVANTAGES = (
             Requirement.PREDICTED_SCORES,
             Requirement.FADING_CONTRAST,
         ),
-        assumptions=("read in the authors' code, which was not run beside it",),
         differences=(
             "the contrast fades by a half cosine over as many rounds as `ramp_rounds` says; the "
             "authors' by five epochs",
             "the value is A log pi; the authors' code has its gradient with the value A",
             "without the two entropy terms, which the authors' script does not switch on",
         ),
-        version=2,
+        version=3,
     ),
     Recipe(
         "mssr",
@@ -246,7 +241,10 @@ ADVANTAGES = (
         terms=(Term(baseline=baseline.SignalBaseline("tracked_value"), scale=scale.One()),),
         modulation=(modulation.Whiten(1e-8), EntropyShaping()),
         requirements=(Requirement.SUCCESS_TRACKER,),
-        assumptions=("entropy weight 0.4 and limit |A| / 2, as recalled",),
+        assumptions=(
+            "entropy weight 0.4 and limit |A| / 2 are those of others' code for such a bonus; the "
+            "authors' was not found",
+        ),
     ),
     Recipe(
         "polychromic",
@@ -258,9 +256,13 @@ ADVANTAGES = (
         regularisers=(regulariser.KL(0.01),),
         requirements=(Requirement.CRITIC, Requirement.SEQUENCE_SETS, Requirement.SEQUENCE_KINDS),
         assumptions=(
-            "a set is worth its mean reward times its share of distinct sequences; another's code "
-            "adds the two",
+            "a set is worth its mean reward times its share of distinct sequences, as in others' "
+            "code; the authors' was not found",
             "what a set is worth is compared with the other sets of the prompt",
+        ),
+        differences=(
+            "advantages are not whitened, and the penalty holds the policy to the reference; in "
+            "others' code they are, and it holds it to the old policy",
         ),
     ),
     Recipe(

@@ -54,6 +54,8 @@ CLIPPING = (
         differences=(
             "it begins with the second round, and is there in rounds in which a conversation has "
             "half of the task's turns; the authors' has half of 50",
+            "of an odd number of epochs the middle one belongs to the later half; there to the "
+            "earlier one",
         ),
     ),
     Recipe(
@@ -87,6 +89,10 @@ CLIPPING = (
         "2605.04077",
         mark="secondary",
         aggregation=aggregation.SignBalanced(),
+        assumptions=(
+            "that shares count answers, those without an advantage among them, is read in "
+            "another's code; the authors' was not found",
+        ),
         differences=("shares are taken over the batch",),
     ),
     Recipe(

@@ -12,6 +12,7 @@ from mbrl.policy_gradient.requirements import Requirement
 
 OURS = "the objective around it is GRPO's, without a divergence"
 CODE = "departs from the authors' code, so that it was not compared with it"
+READ = "read in the authors' code, which was not run beside it"
 
 DOMAINS = (
     Recipe(
@@ -61,25 +62,37 @@ DOMAINS = (
             "its README",
             OURS,
         ),
-        differences=("groups are compared as in GRPO, where the authors have a critic, too",),
+        differences=(
+            "groups are compared as in GRPO, where the authors have a critic, too",
+            "without their bonus of entropy, their wider clip above 1, and their choice of the "
+            "quarter of groups whose rewards vary most",
+        ),
     ),
     Recipe(
         "datamind",
         "Scaling Generalist Data-Analytic Agents",
         mark="secondary",
+        gate=Clip(0.2, 0.28, dual=10.0),
         aggregation=Annealed(),
         regularisers=(Imitation(1.0),),
         requirements=(Requirement.EXPERT_ANSWERS,),
-        assumptions=(CODE, "one demonstration for each problem of the round"),
-        differences=("the task's demonstrations stand for the expert's trajectories",),
+        assumptions=(READ, "one demonstration for each problem of the round"),
+        differences=(
+            "the task's demonstrations stand for the expert's trajectories",
+            "groups that earned the same stay in the denominator; there is no penalty of long "
+            "answers",
+        ),
+        version=2,
     ),
     Recipe(
         "spark",
         "SPARK: Synergistic Policy And Reward Co-Evolving Framework",
         mark="secondary",
+        regularisers=(KL(0.001),),
         requirements=(Requirement.JUDGED_ANSWERS,),
-        assumptions=(CODE, OURS),
+        assumptions=(READ,),
         differences=("one wording of each question, where the authors draw from many",),
+        version=2,
     ),
     Recipe(
         "mpo",
@@ -90,9 +103,9 @@ DOMAINS = (
         regularisers=(MixedPreference(),),
         requirements=(Requirement.PREFERENCE_PAIRS,),
         assumptions=(
-            CODE,
+            READ,
             "its second stage is the recipe gspo, begun with the run of this one",
-            "beta is 0.1, that of DPO",
+            "beta is 0.1, that of the trainer their code extends",
         ),
         differences=(
             "delta moves once a round, by the policy that begins it, not at every update",
@@ -140,14 +153,14 @@ DOMAINS = (
         gate=Clip(high=0.28),
         requirements=(Requirement.HINTER,),
         assumptions=(
-            CODE,
-            "a hint that is refused earns -1",
+            READ,
             "the hinter begins like the policy, and has one update a round",
         ),
         differences=(
             "the answer is looked for in hints by program alone; no model judges whether they "
             "give it away",
         ),
+        version=2,
     ),
     Recipe(
         "dynaweb",

@@ -98,15 +98,8 @@ BASE = (
         "lite_ppo",
         "Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
         "2508.08221",
-        mark="secondary",
         terms=(Term(scale=scale.BatchStd()),),
-        assumptions=(
-            "its parts are options of the authors' framework, whose code was not run beside it",
-        ),
-        differences=(
-            "the batch's deviation is that of rewards less their group's mean; TRL takes it of the "
-            "rewards themselves",
-        ),
+        version=2,
     ),
     Recipe(
         "grpo_passk",
@@ -148,15 +141,15 @@ BASE = (
         "skywork_or1",
         "Skywork Open Reasoner 1 Technical Report",
         "2505.22312",
-        mark="secondary",
-        selection=(selection.ZeroVariance(),),
+        selection=(selection.ZeroVariance(removed=True),),
         regularisers=(regulariser.EntropyTarget(),),
         requirements=(Requirement.ENTROPY_WEIGHT,),
-        assumptions=("the weight begins at 0 and moves once a batch",),
         differences=(
-            "steps of groups that are left out stay in the denominator",
+            "whether there is a bonus follows from the entropy of this batch; the authors' code "
+            "asks that of the batch before",
             "without the stages of ever longer contexts, which are the trainer's",
         ),
+        version=2,
     ),
     Recipe(
         "dual_clip_grpo",

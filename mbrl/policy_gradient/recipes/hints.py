@@ -1,9 +1,9 @@
 """Recipes for what a policy cannot sample by itself: prefixes of right answers, corrected steps,
 hints, teachers. Where a paper does not say otherwise they are GRPO's objective on other rounds."""
 
-from mbrl.policy_gradient.axes.aggregation import SequenceMean
-from mbrl.policy_gradient.axes.baseline import Zero
-from mbrl.policy_gradient.axes.gate import Clip
+from mbrl.policy_gradient.axes.aggregation import SequenceMean, SequenceSum
+from mbrl.policy_gradient.axes.baseline import LeaveOneOut, Zero
+from mbrl.policy_gradient.axes.gate import Clip, DetachedClip
 from mbrl.policy_gradient.axes.gate_origin import ConsistentHint, ShapedTeacher, UnweightedApart
 from mbrl.policy_gradient.axes.modulation import Assigned, SignalWeight, TeacherAdvantage
 from mbrl.policy_gradient.axes.regulariser import KL, Divergence, Imitation
@@ -91,18 +91,22 @@ HINTS = (
         "int_rl",
         "InT: Self-Proposed Interventions Enable Credit Assignment in LLM Reasoning",
         mark="secondary",
-        aggregation=MEAN,
-        regularisers=(KL(), Imitation(1.0)),
+        terms=(Term(baseline=LeaveOneOut(), scale=One()),),
+        gate=DetachedClip(high=0.02),
+        aggregation=SequenceSum(),
+        regularisers=(Imitation(1.0),),
         requirements=(Requirement.INTERVENTIONS,),
         assumptions=(
-            "departs from the authors' code, so that it was not compared with it",
+            "read in the authors' code and in that of the trainer it calls; not run beside it",
             "eight rounds of interventions come before those of rewards",
         ),
         differences=(
             f"{PROGRAM}; there the model itself does, with the reference solution",
             "four ends judge an intervention, not 32, at the temperature of training",
             "a turn that the correction completes ends, as the conversation goes on",
+            "likelihoods of corrections are summed over their tokens; there the mean of all tokens",
         ),
+        version=2,
     ),
     Recipe(
         "fission_grpo",
@@ -254,17 +258,17 @@ HINTS = (
         "openclaw_rl",
         "OpenClaw-RL: Train Any Agent Simply by Talking",
         "2603.10165",
-        mark="secondary",
         terms=(Term(Affine(), baseline=Zero(), scale=One()),),
         modulation=(TeacherAdvantage(),),
         gate=Clip(0.2, 0.28),
+        aggregation=MEAN,
         requirements=(Requirement.HINDSIGHT_TEACHER,),
-        assumptions=("departs from the authors' code, so that it was not compared with it",),
         differences=(
             "the task's verdict and hint stand for those of a judge",
-            "a failed conversation has both signals in one row; there each is a row of its own",
+            "a conversation is one sample; there each of its turns is",
             "differences of log-probs are held in [-5, 5]",
         ),
+        version=2,
     ),
     Recipe(
         "on_policy_distillation",
@@ -275,7 +279,10 @@ HINTS = (
         aggregation=MEAN,
         regularisers=(Divergence(),),
         requirements=(Requirement.EXPERT_DISTRIBUTION,),
-        assumptions=("the authors' code was not read",),
+        assumptions=(
+            "the mean over an answer's tokens is the paper's; the authors' code was not found, and "
+            "another's takes the mean over all tokens",
+        ),
         differences=("its own answers alone, the reverse divergence",),
     ),
     Recipe(
@@ -305,14 +312,14 @@ HINTS = (
         "Lookahead Tree-Based Rollouts for Enhanced Trajectory-Level Exploration in Reinforcement "
         "Learning with Verifiable Rewards",
         mark="secondary",
-        aggregation=MEAN,
         regularisers=(KL(0.01),),
         requirements=(Requirement.LOOKAHEAD_TREES,),
-        assumptions=("departs from the authors' code, so that it was not compared with it",),
+        assumptions=("read in the authors' code, which was not run beside it",),
         differences=(
             "branches are compared after 4 and 8 tokens, not 20, 30 and 50: answers are short",
             "what a tree does not fill is sampled as ever",
             "trees end together, when those of all prompts have 98 % of their places",
         ),
+        version=2,
     ),
 )

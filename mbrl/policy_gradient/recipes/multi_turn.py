@@ -40,6 +40,7 @@ from mbrl.policy_gradient.requirements import Requirement
 TURN_KEY = ("prompt", "turn")
 KEEP, UNIT = baseline.Mean(alone="keep"), scale.Std(1e-6, alone="one")
 Z, ZERO, ONE = scale.Std(1e-6), baseline.Zero(), scale.One()
+OTHERS = baseline.LeaveOneOut()
 GIGPO = "Group-in-Group Policy Optimization for LLM Agent Training"
 KERNEL = "Dr. Kernel: Reinforcement Learning Done Right for Triton Kernel Generations"
 CORRECT = "Training Language Models to Self-Correct via Reinforcement Learning"
@@ -114,36 +115,39 @@ TURNS = (
         "Information Gain-based Policy Optimization: A Simple and Effective Approach for "
         "Multi-Turn LLM Agents",
         "2510.14967",
-        mark="secondary",
-        terms=(Term(Standardised(TurnGains()), ReturnToGo(1.0, "turn"), baseline=ZERO, scale=ONE),),
-        requirements=(Requirement.ANSWER_PROBABILITY,),
-        assumptions=(
-            "turn rewards are normalised before they are summed, as the paper says; the authors' "
-            "code subtracts from returns the mean at each position",
+        terms=(
+            Term(Standardised(TurnGains(), correction=0), ReturnToGo(1.0, "turn"), ZERO, scale=ONE),
         ),
+        aggregation=aggregation.SequenceSum(),
+        regularisers=(regulariser.KL(0.001), regulariser.EntropyBonus(0.001)),
+        requirements=(Requirement.ANSWER_PROBABILITY,),
+        differences=(
+            "gains are of probabilities and normalised together with outcomes, as in the paper and "
+            "by default in the authors' code; its script takes log-probabilities, each kind by "
+            "itself",
+        ),
+        version=2,
     ),
     Recipe(
         "infopo",
         "InfoPO: Information-Driven Policy Optimization for User-Centric Agents",
         "2603.00656",
-        mark="secondary",
         terms=(
-            Term(),
+            Term(scale=Z),
             Term(
-                Standardised(GAIN, nonzero=True),
-                ReturnToGo(0.8, "turn"),
+                Standardised(GAIN, nonzero=True, steps=True),
+                ReturnToGo(0.0),
                 ZERO,
                 scale.VarianceGate(),
                 weight=0.1,
             ),
         ),
+        regularisers=(regulariser.EntropyBonus(0.001),),
         requirements=(Requirement.OBSERVATION_GAIN,),
-        assumptions=("read in the authors' code, which was not run beside it",),
-        differences=(
-            "the weight of the intrinsic part stays 0.1; the authors let it decay",
-            "the deviations that are compared are those of the prompt's outcomes and of its turns' "
-            "summed gains",
+        assumptions=(
+            "the weight is 0.1, that of one of the authors' tasks; others have 0.5 of either part",
         ),
+        version=2,
     ),
     Recipe(
         "matchtir",
@@ -197,7 +201,6 @@ TURNS = (
         "ui_s1",
         "UI-S1: Advancing GUI Automation via Semi-online Reinforcement Learning",
         "2509.11543",
-        mark="secondary",
         terms=(
             Term(baseline=KEEP, scale=UNIT),
             Term(SequenceSignal("step_return"), scale=UNIT, key=("prompt", "step")),
@@ -206,7 +209,6 @@ TURNS = (
         regularisers=(regulariser.KL(1e-4),),
         requirements=(Requirement.REPLAYED_TRACES,),
         assumptions=(
-            "read in the authors' code, which was not run beside it",
             "a step is as right as its text or its effect is the trace's: 1, half for a call of "
             "the same tool, a tenth for a turn that is not void",
         ),
@@ -214,7 +216,7 @@ TURNS = (
             "patches are the trace's turns; there are no thoughts to patch",
             "groups without spread stay in the denominator",
         ),
-        version=2,
+        version=3,
     ),
     Recipe(
         "empg",
@@ -222,7 +224,9 @@ TURNS = (
         "2509.09265",
         mark="secondary",
         modulation=(StepEntropy(),),
-        assumptions=("from the listing on the authors' page; there is no code to run beside it",),
+        assumptions=(
+            "from the listing on the authors' page, read again; there is no code to run beside it",
+        ),
         differences=("means over the batch count turns",),
     ),
     Recipe(
@@ -321,37 +325,39 @@ TURNS = (
         CORRECT,
         "2409.12917",
         mark="secondary",
-        terms=(Term(ProgressBonus(10.0), SegmentReward(), scale=ONE, key=TURN_KEY),),
+        terms=(Term(ProgressBonus(10.0), SegmentReward(), OTHERS, ONE, TURN_KEY),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
         regularisers=(regulariser.KL(0.01),),
         requirements=(Requirement.ATTEMPTS,),
         assumptions=(
-            "the second stage: another's code and recollection, as the authors have given none",
+            "the second stage by the paper's text; the authors have given no code, and another's "
+            "has the weights 0.5 of the bonus and 0.1 of the penalty",
+            "the weights 10 and 0.01 are recalled",
             "attempts are turns; each is held responsible for its own reward and bonus alone, less "
-            "the mean of the prompt's attempts of its number",
+            "the mean of the prompt's other attempts of its number",
             "a log-likelihood is a sum over steps",
         ),
-        version=2,
+        version=3,
     ),
     Recipe(
         "score_first_stage",
         CORRECT,
         "2409.12917",
         mark="secondary",
-        terms=(
-            Term(ProgressBonus(0.0, first=1), ReturnToGo(segment="turn"), scale=ONE, key=TURN_KEY),
-        ),
+        terms=(Term(ProgressBonus(0.0, first=1), ReturnToGo(1.0, "turn"), OTHERS, ONE, TURN_KEY),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        regularisers=(SegmentKL(0.1),),
+        regularisers=(regulariser.KL(0.01), SegmentKL(0.1)),
         requirements=(Requirement.ATTEMPTS,),
         assumptions=(
-            "the first stage: another's code and recollection, as the authors have given none",
+            "the first stage by the paper's text, in which the usual penalty of all steps stays "
+            "beside the larger one of the first attempt; the authors have given no code",
+            "the weights 0.01 and 0.1 are recalled",
             "attempts are turns; the first one's reward does not count, its steps are worth what "
-            "the later ones earn, less the mean of the prompt, and the penalty holds them",
+            "the later ones earn, less the mean of the prompt's others, and the penalty holds them",
             "a log-likelihood is a sum over steps",
         ),
-        version=2,
+        version=3,
     ),
 )

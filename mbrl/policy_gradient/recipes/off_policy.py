@@ -48,6 +48,7 @@ OFF_POLICY = (
         mark="secondary",
         ratio=ratio.PrefixMinimumRatio(),
         gate=gate.DetachedClip(high=4.0),
+        assumptions=("the formula is that of others' notes; no code of it was found",),
         differences=("the form with a detached, clipped ratio; its range is that of CISPO here",),
     ),
     Recipe(
@@ -127,18 +128,11 @@ OFF_POLICY = (
         "red_drop",
         MYTHS,
         "2509.24203",
-        mark="secondary",
         terms=(CENTRED,),
-        selection=(selection.DropSurplus(),),
+        sampling=(selection.DropSurplus(),),
         gate=gate.LogLikelihood(),
         aggregation=aggregation.SequenceSum(),
-        assumptions=(
-            "read in the authors' code, which drops answers at random and was not run beside it",
-        ),
-        differences=(
-            "the mean is over all answers; the authors' code takes it over those that are kept",
-            "denominators are those of all samples",
-        ),
+        version=2,
     ),
     Recipe(
         "red_weight",
@@ -222,8 +216,8 @@ OFF_POLICY = (
         mark="secondary",
         ratio=ratio.TokenRatio("behaviour"),
         requirements=(Requirement.PERTURBED_POLICY, Requirement.SAMPLER_LOG_PROBS),
-        assumptions=("from the authors' page; their code could not be had",),
-        differences=("the clip is that of GRPO, at steps",),
+        assumptions=("from the authors' page and README; their loss could not be read",),
+        differences=("the clip is that of GRPO, at steps; their default is of whole sequences",),
     ),
     Recipe(
         "vcpo",

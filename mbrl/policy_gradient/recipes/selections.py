@@ -24,6 +24,9 @@ from mbrl.policy_gradient.axes.selection import ResampleOnCorrect
 from mbrl.policy_gradient.recipe import Recipe, Term
 from mbrl.policy_gradient.requirements import Requirement
 
+HAPO_READ = "read in the authors' code, which was not run beside it, as it differs in what follows"
+HAPO_SCRIPTS = "without the choice of groups and the penalty of long answers of their scripts"
+
 SELECTIONS = (
     Recipe(
         "adora",
@@ -40,12 +43,13 @@ SELECTIONS = (
         mark="secondary",
         terms=(Term(credit=TokenWeighted(), baseline=baseline.Zero(), scale=scale.One()),),
         gate=EntropyClip(),
-        assumptions=("departs from the authors' code, so that it was not compared with it",),
+        assumptions=(HAPO_READ,),
         differences=(
             "entropies below the pivot are scaled to [-1, 0]; the authors' code divides them by a "
             "negative number, which makes them positive",
             "entropies are those of the old policy",
             "the temperature of sampling does not follow the entropy; hapo is this with it",
+            HAPO_SCRIPTS,
         ),
     ),
     Recipe(
@@ -56,13 +60,14 @@ SELECTIONS = (
         terms=(Term(credit=TokenWeighted(), baseline=baseline.Zero(), scale=scale.One()),),
         gate=EntropyClip(),
         requirements=(Requirement.ENTROPY_TEMPERATURE,),
-        assumptions=("departs from the authors' code, so that it was not compared with it",),
+        assumptions=(HAPO_READ,),
         differences=(
             "entropies below the pivot are scaled to [-1, 0], so that these tokens are sampled "
             "colder; the authors' code divides by a negative number, which makes all hotter",
             "entropies are taken at the temperature of sampling, which is 1 there; of the gate "
             "those of the old policy",
             "statistics are those of the round before; there of the update before",
+            HAPO_SCRIPTS,
         ),
     ),
     Recipe(
@@ -107,7 +112,11 @@ SELECTIONS = (
         terms=(Term(scale=scale.One()),),
         modulation=(SemanticEntropy(),),
         requirements=(Requirement.ANSWER_CLUSTERS,),
-        assumptions=("linear in the entropy, rate 0.02", "clusters weigh by their answers"),
+        assumptions=(
+            "the formula is that of others' notes, as the authors have published no code",
+            "linear in the entropy, rate 0.02",
+            "clusters weigh by their answers; in the notes by the probability of these",
+        ),
     ),
     Recipe(
         "ace",
@@ -117,7 +126,9 @@ SELECTIONS = (
         mark="secondary",
         modulation=(AsymmetricConfidence(),),
         assumptions=(
-            "rate 1",
+            "that answers with A < 0 weigh 1 + rate softplus(c), c = log pi - log pi_reference, is "
+            "that of others' notes, one of which has max(c, 0); the authors' code was not found",
+            "rate 1; in the notes 0.5 to 2",
             "confidence is the mean over the answer's steps, of the old policy",
         ),
     ),
@@ -127,7 +138,10 @@ SELECTIONS = (
         "2510.06672",
         mark="secondary",
         modulation=(Novelty(),),
-        assumptions=("rate 1 and limit A", "likelihoods are those of the old policy"),
+        assumptions=(
+            "rate 1 and limit A, as in another's code; that of the authors could not be had",
+            "likelihoods are those of the old policy",
+        ),
         differences=("shows no solved examples; xrpo_seeded does",),
     ),
     Recipe(
@@ -151,11 +165,15 @@ SELECTIONS = (
         "2602.05281",
         mark="secondary",
         modulation=(ConfidenceGap(),),
+        gate=gate.Clip(high=0.28),
         requirements=(Requirement.PROMPT_CONFIDENCE,),
-        assumptions=("rate 0.3", "the least likely fifth of an answer's tokens"),
-        differences=(
-            "the confidence in a question is that in its own tokens, not a mean over its answers",
+        assumptions=(
+            "the formula and its clip are those of others' notes, as the authors' code was not "
+            "found; these do not agree on whether groups that are all right are changed, too",
+            "rate 0.3",
+            "the least likely fifth of an answer's tokens",
         ),
+        version=2,
     ),
     Recipe(
         "ettrl",

@@ -3,6 +3,7 @@
 from typing import Any
 
 from mbrl.policy_gradient import RECIPES
+from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY
 from mbrl.policy_gradient.measure import Measure, chosen, unmet, wanted
 from mbrl.policy_gradient.requirements import Requirement
 
@@ -36,7 +37,8 @@ def test_one_that_provides_nothing_is_taken_for_its_requirement() -> None:
 
 
 def test_what_a_run_lacks_is_named_in_words() -> None:
-    fields = ("segments.turn", "log_probs.old", "groups.prompt")
+    fields = ("segments.turn", "log_probs.old", "log_probs.reference", "groups.prompt")
+    fields = (*fields, CURRENT_ENTROPY)
     assert unmet(RECIPES["igpo"], ALL, fields, ()) == []
     assert unmet(RECIPES["igpo"], (), fields, ()) == [
         "signals.information_gain",

@@ -194,7 +194,7 @@ def test_failed_problems_alone_have_hints_and_the_best_one_stays(
         assert question(agent, row) == f"{failed[0].prompt}#good"
     groups, worths = learned[0]
     assert [len(g) for g in groups] == [4, 4]
-    assert worths[1:] == [0.0, 0.0, -1.0, 0.0, 0.0, -1.0, 0.0] and worths[0] > 0
+    assert worths[1:] == [0.0, 0.0, -0.2, 0.0, 0.0, -0.2, 0.0] and worths[0] > 0
     assert part.acts == 0.5
     # What right answers rely on: log-probs of sampling are -1 each.
     apart = []

@@ -89,8 +89,8 @@ def test_a_first_attempt_is_worth_what_the_second_earns() -> None:
         advantages[recipe] = batch.estimate.advantage[torch.arange(3), first].tolist()
     (r,) = {reply.reward for reply in [agent.task.reply(problem, ["dda"])]}
     assert r > 0
-    assert advantages["score_first_stage"] == pytest.approx([-r / 3, 2 * r / 3, -r / 3])
-    assert advantages["score"] == pytest.approx([2 * r / 3, -r / 3, -r / 3])
+    assert advantages["score_first_stage"] == pytest.approx([-r / 2, r, -r / 2])
+    assert advantages["score"] == pytest.approx([r, -r / 2, -r / 2])
 
 
 def test_right_answers_that_are_longer() -> None:

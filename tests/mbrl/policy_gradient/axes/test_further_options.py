@@ -134,13 +134,14 @@ def test_imitation_raises_what_was_shown_alone() -> None:
 
 
 def test_the_entropy_weight_follows_its_target() -> None:
-    tracker = EntropyWeight(target=0.5, step=0.1)
+    tracker = EntropyWeight(target=0.5, step=0.1, most=0.25)
     given = [tracker.update(h) for h in (0.3, 0.3, 0.9, 0.3, 0.9, 0.9, 0.9, 0.4)]
     assert given == pytest.approx([0.0, 0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0])
     assert tracker.weight == pytest.approx(0.1)
-    again = EntropyWeight(0.5, 0.1)
+    again = EntropyWeight(0.5, 0.1, 0.25)
     again.load_state_dict(tracker.state_dict())
     assert again.update(0.2) == tracker.update(0.2) == pytest.approx(0.1)
+    assert [again.update(0.2) for _ in range(3)] == pytest.approx([0.2, 0.25, 0.25])
     with pytest.raises(ConfigError, match="above 0"):
         EntropyWeight(target=0.0)
 

@@ -337,7 +337,7 @@ def q_hawkeye(batch: list[Sequence]) -> Tensor:
         batch, lambda r, a, x: x.signals["contrast_weight"] * k3(x, "degraded").clamp(max=10.0)
     )
     kept = -sequence_mean(log_likelihood(batch)) + 0.04 * sequence_mean(penalty(batch))
-    return kept - 1e-4 * sequence_mean(apart)
+    return kept - 1e-4 * token_mean(apart)
 
 
 SLOW: dict[str, Slow] = {

@@ -6,7 +6,7 @@ import statistics
 import torch
 from torch import Tensor
 
-from tests.mbrl.policy_gradient.cases import Sequence
+from tests.mbrl.policy_gradient.cases import Sequence, Step
 from tests.mbrl.policy_gradient.recipes.reference_pieces import (
     Slow,
     clipped,
@@ -35,6 +35,10 @@ def compared(batch: list[Sequence], worth: dict[int, float]) -> Tensor:
     return -token_mean(gains(batch, lambda r, a, x: clipped(r, a)))
 
 
+def spark(batch: list[Sequence]) -> Tensor:
+    return bare(batch) + 0.001 * token_mean([[k3(x) for x in s.steps] for s in batch])
+
+
 def apriel(batch: list[Sequence]) -> Tensor:
     worth: dict[int, float] = {}
     for group in prompts(batch):
@@ -61,7 +65,12 @@ def datamind(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     place = min(1.0, max(x.signals["round"] for s in batch for x in s.steps) / 350)
     mu = 0.05 + 0.5 * (0.9 - 0.05) * (1 + math.cos(math.pi * place))
-    rows = gains(batch, lambda r, a, x: clipped(r, a))
+
+    def gain(r: Tensor, a: float, x: Step) -> Tensor:
+        kept = clipped(r, a, 0.2, 0.28)
+        return kept.clamp(min=10.0 * a) if a < 0 else kept
+
+    rows = gains(batch, gain)
     own, shown = list[Tensor](), list[Tensor]()
     for s, row in zip(batch, rows, strict=True):
         for x, gain in zip(s.steps, row, strict=True):
@@ -132,7 +141,7 @@ SLOW: dict[str, Slow] = {
     "apriel": apriel,
     "try_again": try_again,
     "datamind": datamind,
-    "spark": bare,
+    "spark": spark,
     "mpo": mpo,
     "a2fm": signalled("routed"),
     "cory": cory,

@@ -122,13 +122,6 @@ def dr_grpo(batch: list[Sequence]) -> Tensor:
     return -sequence_sum(gains(batch, plain)) / 1024
 
 
-def over_batch(batch: list[Sequence]) -> None:
-    centred(batch)
-    std = statistics.stdev([s.advantage[0] for s in batch])
-    for s in batch:
-        give(s, s.advantage[0] / (std + 1e-4))
-
-
 def reinforce_pp_baseline(batch: list[Sequence]) -> Tensor:
     centred(batch)
     flat = [a for s in batch for a in s.advantage]
@@ -140,7 +133,12 @@ def reinforce_pp_baseline(batch: list[Sequence]) -> Tensor:
 
 
 def lite_ppo(batch: list[Sequence]) -> Tensor:
-    over_batch(batch)
+    """Less the mean of the prompt, over the deviation of all rewards."""
+    std = statistics.stdev(s.total for s in batch) + 1e-6
+    for group in prompts(batch):
+        mean = statistics.fmean(s.total for s in group)
+        for s in group:
+            give(s, (s.total - mean) / std)
     return -token_mean(gains(batch, plain))
 
 
@@ -163,14 +161,12 @@ def opo(batch: list[Sequence]) -> Tensor:
 
 
 def skywork_or1(batch: list[Sequence]) -> Tensor:
-    """Groups whose answers earned the same count nothing; an entropy bonus of the given weight."""
+    """Groups whose answers earned the same are not there; an entropy bonus of the given weight."""
     z_scores(batch)
-    rows = gains(batch, lambda r, a, x: clipped(r, a) + x.signals["entropy_weight"] * x.entropy_now)
-    bonus = gains(batch, lambda r, a, x: x.signals["entropy_weight"] * x.entropy_now)
-    for group in prompts(batch):
-        if len({s.total for s in group}) == 1:
-            for s in group:
-                rows[batch.index(s)] = bonus[batch.index(s)]
+    kept = [s for g in prompts(batch) if len({s.total for s in g}) > 1 for s in g]
+    if not kept:
+        return torch.zeros((), dtype=torch.float64)
+    rows = gains(kept, lambda r, a, x: clipped(r, a) + x.signals["entropy_weight"] * x.entropy_now)
     return -token_mean(rows)
 
 

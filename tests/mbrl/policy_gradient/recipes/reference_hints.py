@@ -17,6 +17,7 @@ from tests.mbrl.policy_gradient.recipes.reference_pieces import (
     product,
     recorded,
     sequence_mean,
+    sequence_sum,
     token_mean,
     weigh,
     z_scores,
@@ -46,7 +47,7 @@ def cleaner(batch: list[Sequence]) -> Tensor:
 def latr(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
     rows = gains(batch, lambda r, a, x: clipped(r, a))
-    return kl(batch, 0.01) - sequence_mean(rows)
+    return 0.01 * token_mean([[k3(x) for x in s.steps] for s in batch]) - token_mean(rows)
 
 
 def imitating(weight: float) -> Slow:
@@ -137,7 +138,20 @@ def openclaw_rl(batch: list[Sequence]) -> Tensor:
             2 * s.total - 1 + max(-5.0, min(5.0, x.log_probs["teacher"] - x.log_probs["old"]))
             for x in s.steps
         ]
-    return -token_mean(gains(batch, lambda r, a, x: clipped(r, a, 0.2, 0.28)))
+    return -sequence_mean(gains(batch, lambda r, a, x: clipped(r, a, 0.2, 0.28)))
+
+
+def int_rl(batch: list[Sequence]) -> Tensor:
+    """Less the mean of the others; log-likelihoods by ratios of 1.02 at most, summed."""
+    for s in batch:
+        others = [o.total for o in batch if o is not s and o.prompt == s.prompt]
+        give(s, s.total - (statistics.fmean(others) if others else 0.0))
+
+    def gain(r: Tensor, a: float, x: Step) -> Tensor:
+        shown = 1.0 if x.signals["demonstration"] == 1 else 0.0
+        return (min(float(r.detach()), 1.02) * a + shown) * x.log_prob
+
+    return -sequence_sum(gains(batch, gain))
 
 
 def distilled(batch: list[Sequence]) -> Tensor:
@@ -152,7 +166,7 @@ SLOW: dict[str, Slow] = {
     "prefix_rl": grpo,
     "scope": scope,
     "adhint": adhint,
-    "int_rl": imitating(1.0),
+    "int_rl": int_rl,
     "fission_grpo": grpo,
     "cleaner": cleaner,
     "policy_rollout": grpo,

@@ -145,20 +145,7 @@ def hgpo(batch: list[Sequence]) -> Tensor:
 
 
 def leave_one_out(batch: list[Sequence]) -> None:
-    for s in batch:
-        row = []
-        for turn, v in zip(turns(s), discounted([earned(t) for t in turns(s)], 1.0), strict=True):
-            others = [
-                w
-                for o in batch
-                if o is not s and o.prompt == s.prompt
-                for other, w in zip(
-                    turns(o), discounted([earned(t) for t in turns(o)], 1.0), strict=True
-                )
-                if other[0].turn == turn[0].turn
-            ]
-            row.append(v - (statistics.fmean(others) if others else 0.0))
-        give_turns(s, row)
+    less_the_others(batch, lambda s: discounted([earned(t) for t in turns(s)], 1.0))
 
 
 def trloo(batch: list[Sequence]) -> Tensor:
@@ -190,31 +177,39 @@ def turn_gains(s: Sequence) -> list[float]:
 
 
 def igpo(batch: list[Sequence]) -> Tensor:
-    found = turn_advantages(batch, turn_gains, lambda s, turn: s.prompt)
-    for s in batch:
-        give_turns(s, discounted(found[id(s)], 1.0))
-    return -token_mean(gains(batch, plain))
+    for group in prompts(batch):
+        flat = [v for s in group for v in turn_gains(s)]
+        mean, std = statistics.fmean(flat), statistics.pstdev(flat) + 1e-6
+        for s in group:
+            give_turns(s, discounted([(v - mean) / std for v in turn_gains(s)], 1.0))
+    extra = gains(batch, lambda r, a, x: 0.001 * (k3(x) - x.entropy_now))
+    return sequence_sum(extra) - sequence_sum(gains(batch, plain))
 
 
 def infopo(batch: list[Sequence]) -> Tensor:
-    z_scores(batch)
+    """Gains shared by a turn's steps, normalised over the steps of a prompt that have any."""
+    z_scores(batch, 1e-6)
+    shares = {
+        id(s): [paid(turn, "information_gain") / len(turn) for turn in turns(s) for _ in turn]
+        for s in batch
+    }
+    normal, opened = {}, {}
     for group in prompts(batch):
-        inner = {id(s): [paid(turn, "information_gain") for turn in turns(s)] for s in group}
-        flat = [v for row in inner.values() for v in row if v != 0]
-        returns = {}
+        flat = [v for s in group for v in shares[id(s)] if v != 0]
+        outcomes = spread([s.total for s in group]) if len(group) > 1 else 1.0
         for s in group:
-            normal = [
-                (v - statistics.fmean(flat)) / (spread(flat) + 1e-6) if v != 0 else 0.0
-                for v in inner[id(s)]
-            ]
-            returns[id(s)] = discounted(normal, 0.8)
-        own = spread([v for row in returns.values() for v in row])
-        outcomes = spread([s.total for s in group])
-        opened = 1 / (1 + math.exp(outcomes / 0.05))
-        smaller = min(1.0, max(outcomes, 1.0) / own) if own > 0 else 1.0
-        scaled = {k: [v * smaller * opened for v in row] for k, row in returns.items()}
-        add(group, scaled, 0.1)
-    return -token_mean(gains(batch, plain))
+            mean, std = statistics.fmean(flat), spread(flat) + 1e-6
+            normal[id(s)] = [(v - mean) / std if v != 0 else 0.0 for v in shares[id(s)]]
+            opened[id(s)] = 1 / (1 + math.exp(outcomes / 0.05))
+    outer = spread([a for s in batch for a in s.advantage]) + 1e-6
+    inner = spread([v for s in batch for v in normal[id(s)]]) + 1e-6
+    smaller = 0.1 * min(1.0, max(outer, 1.0) / inner)
+    for s in batch:
+        weight = smaller * opened[id(s)]
+        pairs = zip(s.advantage, normal[id(s)], strict=True)
+        s.advantage = [a + weight * v for a, v in pairs]
+    bonus = gains(batch, lambda r, a, x: 0.001 * x.entropy_now)
+    return -token_mean(gains(batch, plain)) - token_mean(bonus)
 
 
 def matchtir(batch: list[Sequence]) -> Tensor:
@@ -320,8 +315,9 @@ def ui_s1(batch: list[Sequence]) -> Tensor:
         if len(others) > 1:
             add = (worth[id(s)] - statistics.fmean(others)) / (statistics.stdev(others) + 1e-6)
         changed.append([a + add for a in s.advantage])
-        group = [worth[id(o)] for o in batch if o.prompt == s.prompt]
-        weights.append([float(statistics.pstdev(group) >= 0.3)] * len(s))
+        begun = [worth[id(o)] for o, k in zip(batch, own, strict=True) if k == (s.prompt, 0)]
+        kept = len(begun) == 1 or (len(begun) > 1 and statistics.pstdev(begun) > 0.3)
+        weights.append([float(kept)] * len(s))
     for s, row in zip(batch, changed, strict=True):
         s.advantage = row
     rows = gains(batch, lambda r, a, step: k3(step))
@@ -421,21 +417,28 @@ def attempts(s: Sequence, weight: float, first: int) -> list[float]:
     return rewards
 
 
-def less_turn_mean(batch: list[Sequence], values: Callable[[Sequence], list[float]]) -> None:
+def less_the_others(batch: list[Sequence], values: Callable[[Sequence], list[float]]) -> None:
+    """Every turn's value less the mean of the prompt's other turns of its number."""
+    known = [(s, t[0].turn, v) for s in batch for t, v in zip(turns(s), values(s), strict=True)]
     for s in batch:
-        give(s, 0.0)
-    add(batch, turn_advantages(batch, values, lambda s, turn: (s.prompt, turn[0].turn), None))
+        row = []
+        for turn, v in zip(turns(s), values(s), strict=True):
+            others = [
+                w for o, k, w in known if o is not s and o.prompt == s.prompt and k == turn[0].turn
+            ]
+            row.append(v - (statistics.fmean(others) if others else 0.0))
+        give_turns(s, row)
 
 
 def score(batch: list[Sequence]) -> Tensor:
-    less_turn_mean(batch, lambda s: attempts(s, 10.0, 0))
+    less_the_others(batch, lambda s: attempts(s, 10.0, 0))
     rows = gains(batch, lambda r, a, step: k3(step))
     return -sequence_sum(log_likelihood(batch)) + 0.01 * sequence_sum(rows)
 
 
 def score_first_stage(batch: list[Sequence]) -> Tensor:
-    less_turn_mean(batch, lambda s: discounted(attempts(s, 0.0, 1), 1.0))
-    rows = gains(batch, lambda r, a, x: k3(x) * (0.1 if x.turn == 0 else 0.0))
+    less_the_others(batch, lambda s: discounted(attempts(s, 0.0, 1), 1.0))
+    rows = gains(batch, lambda r, a, x: k3(x) * (0.11 if x.turn == 0 else 0.01))
     return -sequence_sum(log_likelihood(batch)) + sequence_sum(rows)
 
 

@@ -114,16 +114,18 @@ def asym_re(batch: list[Sequence]) -> Tensor:
 
 
 def red_drop(batch: list[Sequence]) -> Tensor:
-    centred(batch)
-    weights = []
+    """Some of those below the mean are dropped; the mean of the others is the baseline."""
     for s in batch:
         group = [o for o in batch if o.prompt == s.prompt]
-        wrong = sorted(
-            (o for o in group if o.total <= 0), key=lambda o: o.steps[0].signals["uniform"]
+        mean = statistics.fmean(o.total for o in group)
+        high = [o for o in group if o.total >= mean]
+        low = sorted(
+            (o for o in group if o.total < mean), key=lambda o: o.steps[0].signals["uniform"]
         )
-        kept = wrong[: sum(o.total > 0 for o in group)]
-        weights.append(1.0 if s.total > 0 or any(o is s for o in kept) else 0.0)
-    return -sequence_sum(weigh(log_likelihood(batch), alike(batch, weights)))
+        kept = high + low[: len(high)]
+        there = any(o is s for o in kept)
+        give(s, s.total - statistics.fmean(o.total for o in kept) if there else 0.0)
+    return -sequence_sum(log_likelihood(batch))
 
 
 def red_weight(batch: list[Sequence]) -> Tensor:

@@ -156,7 +156,7 @@ def arm_progrpo(batch: list[Sequence]) -> Tensor:
             least = sorted(x.log_probs["old"] for x in s.steps)[: share_of(len(s), 0.2)]
             gap = signal(s, "prompt_confidence") - math.exp(statistics.fmean(least))
             give(s, s.advantage[0] + 0.3 * gap)
-    return -token_mean(gains(batch, plain))
+    return -token_mean(gains(batch, lambda r, a, x: clipped(r, a, 0.2, 0.28)))
 
 
 def ettrl(batch: list[Sequence]) -> Tensor:

@@ -30,6 +30,9 @@ CHANGED: dict[str, dict[str, Any]] = {
     "gdpo": {"modulation": WHITE},
     "gdpo_conditioned": {"modulation": WHITE},
     "drpo_decoupled": {"gate": Discriminative(longest=float(cases.STEPS))},
+    # differences are not held in the authors' code
+    "openclaw_rl": {"modulation": (modulation.TeacherAdvantage(limit=1e9),)},
+    "red_drop": {"aggregation": aggregation.TokenMean()},
     "red_weight": {"aggregation": aggregation.TokenMean()},
     # the population's deviation, with nothing added to it
     "vcpo": {"terms": (Term(baseline=LeastVariance(), scale=Std(1e-12, correction=0)),)},

@@ -17,7 +17,12 @@ from typing import Any
 import torch
 
 from mbrl.policy_gradient import RECIPES
-from tests.mbrl.policy_gradient.references import authors_answers, authors_inside, authors_turns
+from tests.mbrl.policy_gradient.references import (
+    authors_again,
+    authors_answers,
+    authors_inside,
+    authors_turns,
+)
 from tests.mbrl.policy_gradient.references.batches import arrays
 from tests.mbrl.policy_gradient.references.extract import Sources
 from tests.mbrl.policy_gradient.references.record_verl import HERE, SEEDS, load
@@ -31,7 +36,7 @@ def main() -> None:
     done = set[str]()
     if only:
         found = json.loads(file.read_text())
-    parts = (authors_inside, authors_answers, authors_turns)
+    parts = (authors_inside, authors_answers, authors_turns, authors_again)
     for case in itertools.chain.from_iterable(part.cases(sources) for part in parts):
         assert case.recipe in RECIPES, case.recipe
         if only and case.recipe not in only:
