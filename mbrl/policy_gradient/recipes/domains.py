@@ -7,6 +7,7 @@ from mbrl.policy_gradient.axes.preference import MixedPreference
 from mbrl.policy_gradient.axes.regulariser import KL, Imitation
 from mbrl.policy_gradient.axes.reward import Mixture, SequenceSignal
 from mbrl.policy_gradient.axes.reward_shaped import Decayed, ShortWhereEasy
+from mbrl.policy_gradient.axes.scale import Std
 from mbrl.policy_gradient.recipe import Recipe, Term
 from mbrl.policy_gradient.requirements import Requirement
 
@@ -87,10 +88,9 @@ DOMAINS = (
     Recipe(
         "spark",
         "SPARK: Synergistic Policy And Reward Co-Evolving Framework",
-        mark="secondary",
+        terms=(Term(scale=Std(1e-9)),),
         regularisers=(KL(0.001),),
         requirements=(Requirement.JUDGED_ANSWERS,),
-        assumptions=(READ,),
         differences=("one wording of each question, where the authors draw from many",),
         version=2,
     ),
@@ -149,13 +149,9 @@ DOMAINS = (
     Recipe(
         "hill",
         "Learning to Hint for Reinforcement Learning",
-        mark="secondary",
         gate=Clip(high=0.28),
         requirements=(Requirement.HINTER,),
-        assumptions=(
-            READ,
-            "the hinter begins like the policy, and has one update a round",
-        ),
+        assumptions=("the hinter begins like the policy, and has one update a round",),
         differences=(
             "the answer is looked for in hints by program alone; no model judges whether they "
             "give it away",

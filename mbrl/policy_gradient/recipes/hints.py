@@ -311,10 +311,8 @@ HINTS = (
         "latr",
         "Lookahead Tree-Based Rollouts for Enhanced Trajectory-Level Exploration in Reinforcement "
         "Learning with Verifiable Rewards",
-        mark="secondary",
         regularisers=(KL(0.01),),
         requirements=(Requirement.LOOKAHEAD_TREES,),
-        assumptions=("read in the authors' code, which was not run beside it",),
         differences=(
             "branches are compared after 4 and 8 tokens, not 20, 30 and 50: answers are short",
             "what a tree does not fill is sampled as ever",

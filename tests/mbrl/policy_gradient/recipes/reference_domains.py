@@ -36,7 +36,9 @@ def compared(batch: list[Sequence], worth: dict[int, float]) -> Tensor:
 
 
 def spark(batch: list[Sequence]) -> Tensor:
-    return bare(batch) + 0.001 * token_mean([[k3(x) for x in s.steps] for s in batch])
+    z_scores(batch, 1e-9)
+    rows = gains(batch, lambda r, a, x: clipped(r, a))
+    return 0.001 * token_mean([[k3(x) for x in s.steps] for s in batch]) - token_mean(rows)
 
 
 def apriel(batch: list[Sequence]) -> Tensor:

@@ -27,6 +27,9 @@ def cases(s: Sources) -> Iterator[Case]:
     yield ui_s1(s)
     yield red_drop(s)
     yield openclaw_rl(s)
+    yield latr(s)
+    yield hill(s)
+    yield spark(s)
 
 
 def of_rows(b: Batch, rows: Tensor) -> Batch:
@@ -279,3 +282,50 @@ def openclaw_rl(s: Sources) -> Case:
         return value
 
     return Case("openclaw_rl", "Gen-Verse/OpenClaw-RL@0d034dd", loss)
+
+
+def group_relative(s: Sources, path: str, kl: float = 0.0, high: float = 0.2) -> Any:
+    """The loss of a repository's own copy of verl, token-mean."""
+    f = s.functions(path, "compute_grpo_outcome_advantage", "agg_loss", "kl_penalty")
+    given = {"agg_loss": f.agg_loss, "deprecated": lambda *_: lambda function: function}
+    policy = s.functions(path, "compute_policy_loss", **given).compute_policy_loss
+
+    def loss(b: Batch) -> Tensor:
+        z = f.compute_grpo_outcome_advantage(b["reward"], b["mask"], b["prompt"], EPS)[0]
+        parts = (b["old"], b["log_prob"], z, b["mask"], 0.2, 0.2, high, 1e9, "token-mean")
+        value: Tensor = policy(*parts)[0]
+        if kl:
+            k3 = f.kl_penalty(b["log_prob"], b["reference"], "low_var_kl")
+            value = value + kl * f.agg_loss(k3, b["mask"], "token-mean")
+        return value
+
+    return loss
+
+
+def latr(s: Sources) -> Case:
+    path = "starreeze/latr/verl/trainer/ppo/core_algos.py"
+    return Case("latr", "starreeze/latr@2adb0ed", group_relative(s, path, 0.01))
+
+
+def hill(s: Sources) -> Case:
+    """The loss of both its policies; what a hint earns is no part of it."""
+    path = "Andree-9/HiLL/verl/trainer/ppo/core_algos.py"
+    return Case("hill", "Andree-9/HiLL@195d94e", group_relative(s, path, high=0.28))
+
+
+def spark(s: Sources) -> Case:
+    """Rewards to advantages, the clip, and its divergence, which is in float32."""
+    root = "InternLM/Spark/Lmm_XC/openrlhf"
+    f = s.functions(f"{root}/models/utils.py", "masked_mean", "compute_approx_kl")
+    policy = s.functions(f"{root}/models/loss.py", "PolicyLoss", masked_mean=f.masked_mean)
+    path = f"{root}/trainer/ppo_utils/experience_maker.py"
+
+    def loss(b: Batch) -> Tensor:
+        given: Batch = {"rewards": b["reward"].sum(1).reshape(-1, EVEN)}
+        first, last = "rewards = (rewards - rewards.mean", "(rewards.std(-1, keepdim=True) + 1e-9)"
+        z = s.run(path, first, last, given)["rewards"].reshape(-1, 1)
+        value: Tensor = policy.PolicyLoss().forward(b["log_prob"], b["old"], z, b["mask"])
+        kl = f.compute_approx_kl(b["log_prob"], b["reference"], kl_estimator="k3")
+        return value + 0.001 * f.masked_mean(kl, b["mask"])
+
+    return Case("spark", "InternLM/Spark@bc47b93", loss, "even")
