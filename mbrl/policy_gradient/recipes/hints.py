@@ -105,6 +105,7 @@ HINTS = (
             "four ends judge an intervention, not 32, at the temperature of training",
             "a turn that the correction completes ends, as the conversation goes on",
             "likelihoods of corrections are summed over their tokens; there the mean of all tokens",
+            "an answer that is alone with its prompt counts its reward; there nothing",
         ),
         version=2,
     ),
