@@ -17,7 +17,7 @@ $(VENV)/docs: $(VENV)/core
 	$(RUN) pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	touch $@
 
-.PHONY: main test long lint site
+.PHONY: main test long lint site oldest newest
 main: $(VENV)/core
 	$(RUN) experiments quickstart
 
@@ -26,6 +26,19 @@ test: $(VENV)/installed
 
 long: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 -m long
+
+# The tests with the lowest and with the newest versions that pyproject.toml allows.
+oldest:
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/pip install --quiet uv
+	build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python \
+		--resolution lowest-direct --editable ".[dev]"
+	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses 2
+
+newest:
+	$(PYTHON) -m venv build/newest
+	build/newest/bin/pip install --quiet --editable ".[dev]"
+	OMP_NUM_THREADS=1 build/newest/bin/python -m pytest --numprocesses 2
 
 lint: $(VENV)/installed
 	$(RUN) ruff check .

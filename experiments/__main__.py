@@ -50,11 +50,12 @@ def usage() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
     try:
-        status = verb(arguments[0])(arguments[1:])
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(usage())
+            status = 0
+        else:
+            status = verb(arguments[0])(arguments[1:])
         sys.stdout.flush()  # here, where a closed pipe is met quietly
         return status
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ import torch
 from algorithms import ALGORITHMS
 from experiments.settings import build_config, merge
 from mbrl.types import Dataset
+from tests.draws import same_draws
 from tests.small import CONFIGS, OFFLINE, suited
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -35,6 +36,7 @@ def measured(name: str, data: Dataset) -> dict[str, Any]:
     return {"version": cls.version, "metrics": seen, "actions": action.flatten().tolist()}
 
 
+@same_draws
 @pytest.mark.parametrize("name", OFFLINE)
 def test_golden(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
     file, got = GOLDEN / f"{name}.json", measured(name, suited(name, pendulum, cartpole))

@@ -142,6 +142,12 @@ def test_a_second_ctrl_c_and_a_closed_pipe_end_quietly(monkeypatch, capsys) -> N
     text = f"{sys.executable} -m experiments list recipes | head -1"
     ended = subprocess.run(text, shell=True, capture_output=True, text=True)
     assert ended.stderr == "" and ended.stdout.count("\n") == 1
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-u", "-m", "experiments", "--help"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (ended.stderr, ended.returncode) == ("", 141)
 
 
 def test_a_clock_that_jumps_does_not_count(tmp_path: Path, monkeypatch) -> None:

@@ -10,6 +10,7 @@ from scipy import linalg, stats
 
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Spec, Transitions
+from tests.draws import same_draws
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models import diagnostics as measures
 from world_models.disagreement import MEASURES
@@ -175,6 +176,7 @@ def test_members_are_predicted_alone_as_together(shares: tuple[int, ...], chunk:
     assert torch.allclose(alone, variance[member, rows], rtol=1e-4)
 
 
+@same_draws
 def test_early_stopping_keeps_the_best_weights() -> None:
     spec, data = linear_world(200, noise=0.5)
     config = EnsembleConfig(**(SMALL | {"max_epochs": 40, "min_epochs": 1, "learning_rate": 0.02}))

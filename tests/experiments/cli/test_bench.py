@@ -1,6 +1,7 @@
 """The verb `bench`: the table and the record."""
 
 import json
+from importlib import metadata
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def test_quick_measures_workloads_and_writes_a_record(names, tmp_path, capsys):
             max(result["ceiling_before"].values()) + max(result["ceiling_after"].values())
         ) / 2
         assert result["share"] == pytest.approx(result["rate"] / middle)
-    assert record["versions"]["torch"] == torch.__version__
+    assert record["versions"]["torch"] == metadata.version("torch")
     shown = capsys.readouterr().out
     assert "recorded" in shown and "quick" in shown
     assert ("model_fit" in shown) == ("model_fit" in names)

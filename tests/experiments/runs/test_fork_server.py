@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs import launchers
+from experiments.runs import launchers, training
 from experiments.runs.fork_server import ForkServer
+from experiments.settings import RunSettings, build_config
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
 
@@ -34,7 +35,8 @@ def test_children_report_their_status_and_write_their_log(tmp_path: Path) -> Non
 
 
 def test_a_child_that_is_killed_says_by_what(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "config.json")  # which the child waits for
+    settings = RunSettings("bc", "pendulum/expert", steps=10**9, eval_every=0, tensorboard=False)
+    training.create(settings, build_config("bc", {"hidden": [4]}), tmp_path)
     server = ForkServer()
     child = server.start(tmp_path)
     assert child is not None and server.poll(child) is None

@@ -23,6 +23,7 @@ from experiments.studies.goal_grid import (
 )
 from experiments.tables import plan
 from mbrl.errors import ConfigError
+from tests.draws import same_draws
 
 GRID = GoalGrid()
 
@@ -125,6 +126,7 @@ def test_rows_without_faults_happened_and_faults_have_their_rates() -> None:
     assert {tuple(a) for a in aims.tolist()} <= hard
 
 
+@same_draws
 def test_a_cell_of_each_source(tmp_path: Path) -> None:
     small = {"episodes": 60, "updates": 20, "pairs": 20, "config": {"hidden": [8]}}
     for row in (

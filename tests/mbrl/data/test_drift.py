@@ -37,7 +37,7 @@ def test_statistics_are_those_of_scipy() -> None:
     """The exact statistic by counting: the largest difference of two distribution functions."""
     before, now = dataset(300), dataset(200, seed=1, shift=0.7)
     for i, column in enumerate(drift(now, before).columns[:3]):
-        x, y = (d.transitions.obs[:, i].numpy() for d in (before, now))
+        x, y = (d.transitions.obs[:, i].double().numpy() for d in (before, now))
         points = np.concatenate([x, y])
         steps = [(z[:, None] <= points).mean(0) for z in (x, y)]
         assert column.statistic == pytest.approx(np.abs(steps[0] - steps[1]).max(), abs=1e-12)

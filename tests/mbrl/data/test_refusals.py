@@ -98,7 +98,7 @@ def test_masked_values_are_not_read_as_values():
 
 def test_discrete_actions_beyond_every_table_are_refused():
     actions = np.arange(ROWS) % 2
-    refused("discrete", action=np.where(actions == 1, 2**63, 0).astype(np.uint64))
+    refused("discrete", action=actions.astype(np.uint64) * np.uint64(2**63))
     refused("discrete", action=np.where(actions == 1, 10**9, 0))
     refused("action", action=np.where(actions == 1, 2.0**63, 0.0), discrete=True)
     for value in (2**63, 2.0**63):
