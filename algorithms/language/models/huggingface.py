@@ -71,7 +71,10 @@ class HuggingFace(nn.Module):
         own_forward = getattr(inner, "get_base_model", lambda: inner)().forward  # not peft's
         self.window: int | None = getattr(inner.config, "sliding_window", None)
         self.longest: int | None = getattr(inner.config, "max_position_embeddings", None)
-        self.keeps_columns = "logits_to_keep" in inspect.signature(own_forward).parameters
+        parameters = inspect.signature(own_forward).parameters
+        self.keeps_columns = "logits_to_keep" in parameters
+        # Renamed in transformers 5.24; the old name ends with 5.40.
+        self.past_name = "cache" if "cache" in parameters else "past_key_values"
 
     def train(self, mode: bool = True) -> Self:
         return self
@@ -162,8 +165,8 @@ class HuggingFace(nn.Module):
             input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=cache.past,
             use_cache=True,
+            **{self.past_name: cache.past},
             **({} if keep is None else {"logits_to_keep": keep}),
         )
         logits: Tensor = output.logits

@@ -101,7 +101,7 @@ def test_discrete_actions_beyond_every_table_are_refused():
     refused("discrete", action=actions.astype(np.uint64) * np.uint64(2**63))
     refused("discrete", action=np.where(actions == 1, 10**9, 0))
     refused("action", action=np.where(actions == 1, 2.0**63, 0.0), discrete=True)
-    for value in (2**63, 2.0**63):
+    for value in (np.uint64(2**63), 2.0**63):
         spec = Spec(task="t", obs_dim=2, num_actions=3)
         refused("action is", action=np.where(actions == 1, value, 0), spec=spec)
 
