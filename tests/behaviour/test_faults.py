@@ -79,7 +79,8 @@ def test_two_commands_for_one_folder_cannot_mix(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_in_one_line_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     folder = described(tmp_path / "run", steps=4000, checkpoint_every=50, tensorboard=False)
-    command = [sys.executable, "-m", "experiments", "resume", str(folder), "--quiet"]
+    python = [sys.executable, "-W", "ignore"]  # PyTorch's own warnings are lines too
+    command = [*python, "-m", "experiments", "resume", str(folder), "--quiet"]
 
     def small() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
