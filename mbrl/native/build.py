@@ -18,7 +18,7 @@ SOURCES = Path(__file__).parent
 HOME = Path("~/.longreach/native")
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC", "-w")
 # Of g++ alone: wide vectors of processors that have them; copies of loops without their conditions
-# take versions 13 and 14 five times as long to build, and make nothing faster.
+# take version 14 five times as long to build, and make nothing faster.
 GNU = ("-mprefer-vector-width=512", "-fno-unswitch-loops")
 SWITCH = "LONGREACH_NATIVE"  # 0: keep to PyTorch
 COMPILE_LIMIT = 300.0  # seconds
