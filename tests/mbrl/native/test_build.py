@@ -13,6 +13,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(build, "HOME", tmp_path / "native")
     quick = tuple("-O0" if flag == "-O3" else flag for flag in build.FLAGS)
     monkeypatch.setattr(build, "FLAGS", quick)
+    monkeypatch.delenv(build.SWITCH, raising=False)
     build.library.cache_clear()
     yield
     build.library.cache_clear()
@@ -30,7 +31,7 @@ def test_it_is_built_once_and_found_again(tmp_path: Path) -> None:
 
 
 def test_a_switch_keeps_to_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LONGREACH_NATIVE", "0")
+    monkeypatch.setenv(build.SWITCH, "0")
     assert build.library() is None
     assert not (tmp_path / "native").exists()
 
