@@ -197,7 +197,7 @@ class AdversarialRows(ImaginedRows):
         mean, log_variance = model.network(model.encode(obs, action))
         y = self.sampled_target(mean.detach(), log_variance.detach())
         next_obs, reward = model.decode(obs, action, y)
-        terminated = model.terminates(obs, action, next_obs)
+        terminated = model.terminates(obs, action, next_obs, self.generator)
         advantage = self.advantage(obs, action, reward, next_obs, terminated)
         real_mean, real_spread = model.network(model.encode(real.obs, to_task(real.action)))
         fit = gaussian_nll(real_mean, real_spread, model.targets(real), model.network)

@@ -75,7 +75,8 @@ class SHACConfig(Settings):
             max_epochs=20,
         )
     )
-    termination: Literal["task", "never"] = "task"  # where imagined episodes end
+    # where imagined episodes end; learned: by the chance of an end in rows like these
+    termination: Literal["task", "never", "learned"] = "task"
     online: RefitConfig = field(default_factory=lambda: RefitConfig(warmup=1000))
 
 
@@ -127,7 +128,7 @@ class Limits(nn.Module):
 
 class Window(NamedTuple):
     """Imagined steps: `obs` [H + 1, B, S]; scaled, lowered `reward`, and `alive` [H, B] after
-    them; the share of steps beyond the edge."""
+    them, the chance of that (0 or 1 where a rule says it); the share of steps beyond the edge."""
 
     obs: Tensor
     reward: Tensor
@@ -208,10 +209,8 @@ class ShortHorizon:
             excess = F.relu(level / self.limits.edge - 1.0)
             rewards.append((reward / self.limits.reward - self.config.penalty * excess) * alive)
             outside.append((excess > 0).float().mean())
-            with torch.no_grad():
-                # Of the observation as predicted: ends may lie beyond the limits.
-                ended = self.model.terminates(obs, action, reached)
-                alive = alive * (~ended).to(alive.dtype)
+            # Of the observation as predicted: ends may lie beyond the limits.
+            alive = alive * self.model.survival(obs, action, reached)
             obs = torch.minimum(torch.maximum(reached, self.limits.low), self.limits.high)
             seen.append(obs)
             lives.append(alive)
@@ -231,9 +230,12 @@ class ShortHorizon:
         with torch.no_grad():
             after = window.obs[1:].flatten(0, 1)
             value = state_values(self.target, after).min(0).values.view(horizon, batch)
-            targets = trace_targets(window.reward, value, window.alive, c.gamma, c.trace)
+            living = torch.cat([torch.ones_like(window.alive[:1]), window.alive[:-1]])
+            # Of a window that is alive before the step; dead ones have no weight below.
+            there = torch.where(living > 0, living, torch.ones_like(living))
+            reward, goes_on = window.reward / there, window.alive / there
+            targets = trace_targets(reward, value, goes_on, c.gamma, c.trace)
         before = window.obs[:-1].detach()
-        living = torch.cat([torch.ones_like(window.alive[:1]), window.alive[:-1]])
         total = targets.new_zeros(())
         parts = min(c.critic_updates, batch)
         for part in range(c.critic_updates):

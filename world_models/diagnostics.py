@@ -13,6 +13,7 @@ from mbrl.errors import DataError
 from mbrl.types import Transitions
 from world_models.disagreement import MEASURES
 from world_models.ensemble import EnsembleDynamics
+from world_models.learned_ends import constant_surprise
 
 # Share of a standard normal within each of these central intervals.
 LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
@@ -126,6 +127,32 @@ def log_likelihood(model: EnsembleDynamics, data: Transitions, *, rows: int = 50
     nats = -0.5 * (error + variance.log() + np.log(2 * np.pi)).sum(-1)
     result: np.ndarray = nats.double().mean(1).cpu().numpy()
     return result
+
+
+@dataclass(frozen=True)
+class EndErrors:
+    """Of learned ends: how many the model expects in the data and how many there are, the
+    cross-entropy of the latter [nats a row], and that of a model that knows their share alone."""
+
+    expected: float
+    actual: int
+    surprise: float
+    constant: float
+
+
+@torch.no_grad()
+def end_errors(model: EnsembleDynamics, data: Transitions) -> EndErrors | None:
+    """How good the learned ends of a model are, on all rows; None of one that learned none."""
+    if model.ends is None:
+        return None
+    rows = data.to(model.device)
+    chance = model.ends(model.encode(rows.obs, rows.action)).double()
+    ended = rows.terminated.double()
+    surprise = torch.nn.functional.binary_cross_entropy(chance, ended)
+    share = float(ended.mean())
+    return EndErrors(
+        float(chance.sum()), int(ended.sum()), float(surprise), constant_surprise(share)
+    )
 
 
 def _first(data: Transitions, rows: int) -> Transitions:

@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from mbrl.types import Spec, Transitions
 from world_models.disagreement import measure as named_measure
 from world_models.ensemble_network import EnsembleConfig, EnsembleNetwork, nll_gradients
 from world_models.fitting import Fit
+from world_models.learned_ends import LearnedEnds
 from world_models.linear import linear_regression
 from world_models.protocol import Prediction
 from world_models.reached_rewards import ReachedRewards
@@ -34,6 +35,9 @@ MOST_PADDING = 1.5  # rows that grouped predictions compute, for each row that i
 class EnsembleDynamics:
     """A learned world model: `fit(transitions)`, then `predict`.
 
+    `termination` is a rule from (obs [B, S], action, next_obs [B, S]) to [B] bool; None: imagined
+    episodes do not end; "learned": each step ends them with the chance that `LearnedEnds` gives it.
+
     Differences from RAVL's code: a member keeps its bootstrap rows over all epochs (theirs are
     assigned to members anew in every epoch: `bootstrap = "reassigned"`); inputs are standardised by
     the statistics of observations (theirs: of next observations); an epoch's last partial batch is
@@ -47,14 +51,19 @@ class EnsembleDynamics:
         spec: Spec,
         config: EnsembleConfig | None = None,
         *,
-        termination: Termination | None = None,
+        termination: Termination | Literal["learned"] | None = None,
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> None:
         self.spec, self.config = spec, config or EnsembleConfig()
-        self.termination, self.seed = termination, seed
-        self._device = torch.device(device)
+        self.seed, self._device = seed, torch.device(device)
         self.inputs = spec.num_actions or spec.action_dim
+        self.termination: Termination | None = None
+        self.ends: LearnedEnds | None = None
+        if termination == "learned":
+            self.ends = LearnedEnds(spec.obs_dim + self.inputs, self._device, seed)
+        else:
+            self.termination = termination
         initial = torch.Generator().manual_seed(seed + 17)
         self.network = self._build(self.config.members, initial)
         self.obs_normaliser = Normaliser(spec.obs_dim).to(self._device)
@@ -119,7 +128,7 @@ class EnsembleDynamics:
                     f"the rows have a {name}, and a world model is fitted to all alike, as steps "
                     f"of one length; leave it out: dataclasses.replace(rows, {name}=None)"
                 )
-        data = data.with_known_next()
+        every, data = data, data.with_known_next()
         for name in ("obs", "action", "reward", "next_obs"):
             if not bool(getattr(data, name).isfinite().all()):
                 raise DataError(
@@ -141,6 +150,16 @@ class EnsembleDynamics:
             seen = self._reward_inputs(data.obs, data.action, data.next_obs)
             self.rewards.fit(seen, data.reward)
         self._keep_elites()
+        self.fit_ends(every)
+
+    def fit_ends(self, data: Transitions) -> None:
+        """Fit the ends, where they are learned, to all rows of `data`: last rows tell of them, too,
+        if nobody knows what they led to. `fit` does so; a model that was fitted without learned
+        ends and then read into one with them needs it."""
+        self._require_fit()
+        if self.ends is not None:
+            rows = data.to(self._device)
+            self.ends.fit(self.encode(rows.obs, rows.action), rows.terminated)
 
     def refit(self, data: Transitions, epochs: int, on_progress: Progress | None = None) -> None:
         """Fit again on all rows of `data`, from the present weights and for at most `epochs`
@@ -148,10 +167,10 @@ class EnsembleDynamics:
         self._require_fit()
         self.trainable()
         self.holdout_mse = None
-        data = data.with_known_next()
-        self._fit_normalisers(data.to(self._device))
+        known = data.with_known_next()
+        self._fit_normalisers(known.to(self._device))
         config = replace(self.config, min_epochs=0, max_epochs=epochs)
-        self._fit = Fit(self.network, config, len(data), self.seed, self._device)
+        self._fit = Fit(self.network, config, len(known), self.seed, self._device)
         self.fit(data, on_progress)
 
     def trainable(self) -> list[nn.Parameter]:
@@ -319,7 +338,7 @@ class EnsembleDynamics:
             mean, variance, level = self._measured_predict(obs, action, member, measure)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         next_obs, reward = self.decode(obs, action, mean + variance.sqrt() * noise)
-        ended = self.terminates(obs, action, next_obs)
+        ended = self.terminates(obs, action, next_obs, generator)
         return Prediction(next_obs, reward, ended, disagreement=level)
 
     def mean_step(
@@ -352,11 +371,31 @@ class EnsembleDynamics:
         reached = reached if clip is None else reached.clamp(-clip, clip)
         return torch.cat([self.encode(obs, action), reached], -1)
 
-    def terminates(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
-        """[B] bool: whether the task ends on reaching `next_obs`; never without a rule."""
+    def terminates(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        next_obs: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """[B] bool: whether the task ends on reaching `next_obs`; never without a rule. Learned
+        ends are drawn with `generator`; without one, those are ends that are likelier than not."""
+        if self.ends is not None:
+            chance = self.ends(self.encode(obs, action))
+            if generator is None:
+                return chance > 0.5
+            return torch.rand(chance.shape, generator=generator, device=chance.device) < chance
         if self.termination is None:
             return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
         return self.termination(obs, action, next_obs)
+
+    def survival(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
+        """[B]: the chance that the task goes on from there, 0 or 1 by a rule; differentiable where
+        ends are learned."""
+        if self.ends is not None:
+            return 1.0 - self.ends(self.encode(obs, action))
+        with torch.no_grad():
+            return (~self.terminates(obs, action, next_obs)).to(obs.dtype)
 
     def _require_fit(self) -> None:
         if not self.fitted:
@@ -371,7 +410,7 @@ class EnsembleDynamics:
         rule = getattr(self.termination, "__self__", None)
         if type(self) is not EnsembleDynamics:
             return None
-        choice = "never"
+        choice = "never" if self.ends is None else "learned"
         if self.termination is not None:
             known, spec = getattr(rule, "spec", None), self.spec
             if known is None or spec.task not in tasks.TASKS:
@@ -398,6 +437,7 @@ class EnsembleDynamics:
             "holdout_mse": self.holdout_mse,
             "fit": None if self._fit is None else self._fit.state_dict(),
             "rewards": None if self.rewards is None else self.rewards.state_dict(),
+            "ends": None if self.ends is None else self.ends.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -407,6 +447,8 @@ class EnsembleDynamics:
             getattr(self, name).load_state_dict(state[name])
         if self.rewards is not None:
             self.rewards.load_state_dict(state["rewards"])
+        if self.ends is not None and state.get("ends") is not None:
+            self.ends.load_state_dict(state["ends"])
         error = state["holdout_mse"]
         self.holdout_mse = None if error is None else error.to(self._device)
         if self.fitted:

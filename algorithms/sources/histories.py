@@ -40,7 +40,8 @@ class HistoryRollouts(Settings):
     penalty: NonNegative = 0.0  # c: reward loses c U / (mean U of the data), an ablation
     updates_per_row: Positive = 0.05  # updates a stored transition, prefixes included
     capacity: Count = 40_000_000  # positions of the sequence buffer
-    termination: Literal["task", "never"] = "task"  # where imagined episodes end
+    # where imagined episodes end; learned: by the chance of an end in rows like these
+    termination: Literal["task", "never", "learned"] = "task"
     diagnose: CountOrZero = 1000  # updates between diagnoses of reach and values; 0: none
 
 
@@ -104,7 +105,7 @@ class Histories:
             for begin, end in episodes:
                 self._record(self.recorded, data.select(slice(begin, end)))
             self.logged = len(data)
-        if self.learned is not None and not self.learned.fitted:
+        if self.learned is not None:
             fit_to_logged(self.learned, dataset, on_progress)
         if self.levels is None:
             self.set_levels(data)

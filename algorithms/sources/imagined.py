@@ -40,7 +40,8 @@ class ImaginationConfig(Settings):
     every: Count = 1000  # updates between refreshes
     retain: Count = 5  # refreshes kept before the oldest is overwritten
     real_ratio: Probability = 0.05  # share of real rows in a batch
-    termination: Literal["task", "never"] = "task"  # where imagined episodes end
+    # where imagined episodes end; learned: by the chance of an end in rows like these
+    termination: Literal["task", "never", "learned"] = "task"
     truth: Probability = 0.0  # weight of the task's own dynamics in the model; 1: no learned model
     diagnose: CountOrZero = 1000  # updates between diagnoses of reach and values; 0: none
 
@@ -127,7 +128,7 @@ class ImaginedRows:
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Put the data on the device and fit the world model, continuing an unfinished fit."""
         self.real.prepare(dataset, on_progress)
-        if self.learned is not None and not self.learned.fitted:
+        if self.learned is not None:
             fit_to_logged(self.learned, dataset, on_progress)
 
     def observe(self, data: Transitions, step: int) -> None:
@@ -273,19 +274,24 @@ def dynamics(
 def fit_to_logged(
     model: EnsembleDynamics, dataset: Dataset, on_progress: Callable[[Metrics], None]
 ) -> None:
-    """Fit the model that a learner imagines with to logged data."""
-    warn_of_ends(model, dataset.transitions)
-    model.fit(dataset.transitions, on_progress)
+    """Fit what is not fitted yet of the model that a learner imagines with to logged data: all of
+    it, or the ends that a model from disk did not learn."""
+    if not model.fitted:
+        warn_of_ends(model, dataset.transitions)
+        model.fit(dataset.transitions, on_progress)
+    elif model.ends is not None and model.ends.share is None:
+        model.fit_ends(dataset.transitions)
 
 
 def warn_of_ends(model: EnsembleDynamics, data: Transitions) -> None:
     """Warn where episodes of the data terminate and imagined ones never do."""
     ended = int(data.terminated.sum())
-    if model.termination is None and ended > 0:
+    if model.termination is None and model.ends is None and ended > 0:
         warnings.warn(
             f"{ended} episodes of the data terminate and imagined ones do not (termination is "
-            "'never'): what ended them is imagined to go on. Give the algorithm a model that knows "
-            "it, model=EnsembleDynamics(spec, termination=function)",
+            "'never'): what ended them is imagined to go on. Set termination to 'learned', or give "
+            "the algorithm a model that knows the rule, model=EnsembleDynamics(spec, "
+            "termination=function)",
             stacklevel=2,
         )
 
@@ -302,15 +308,17 @@ def require_ensemble(model: WorldModel, algorithm: str) -> EnsembleDynamics:
 
 def termination_rule(
     spec: Spec, choice: str, setting: str = "imagination.termination"
-) -> Termination | None:
-    """The task's own rule from observations, or None for tasks that never end. `setting` is what
-    the choice is called."""
+) -> Termination | Literal["learned"] | None:
+    """Where an ensemble's episodes end: by the task's own rule from observations, None for tasks
+    that never end, or "learned". `setting` is what the choice is called."""
     if choice == "never":
         return None
+    if choice == "learned":
+        return "learned"
     if spec.task not in tasks.TASKS:
         raise ConfigError(
-            f"no termination rule is known for task {spec.task!r}; set "
-            f"{setting} to 'never' if it does not end, or give the algorithm a model "
-            "that has one: model=EnsembleDynamics(spec, termination=function)"
+            f"no termination rule is known for task {spec.task!r}; set {setting} to 'never' if it "
+            "does not end, to 'learned' to learn from the data when it does, or give the "
+            "algorithm a model that has one: model=EnsembleDynamics(spec, termination=function)"
         )
     return tasks.make_for(spec).terminates

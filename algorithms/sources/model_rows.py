@@ -43,7 +43,7 @@ class ModelRows(LoggedRows):
     def prepare(self, dataset: Dataset, on_progress: Callable[[Metrics], None]) -> None:
         """Fit the world model, continuing an unfinished fit."""
         super().prepare(dataset, on_progress)
-        if self.learned is not None and not self.learned.fitted:
+        if self.learned is not None:
             fit_to_logged(self.learned, dataset, on_progress)
         if not self.announced:
             self._announce()
@@ -75,7 +75,7 @@ class ModelRows(LoggedRows):
 def own_ensemble(
     spec: Spec, config: EnsembleConfig, termination: str, device: torch.device, seed: int
 ) -> EnsembleDynamics:
-    """A new ensemble that ends where the setting `termination` says: by the task's rule or never.
+    """A new ensemble that ends where the setting `termination` says, as `termination_rule` has it.
     Raises `ConfigError` as `termination_rule`."""
     rule = termination_rule(spec, termination, "termination")
     return EnsembleDynamics(spec, config, termination=rule, device=device, seed=seed)

@@ -102,6 +102,12 @@ class Inspect(Settings):
             table.add_row(f"{t}-step error, median, in standard deviations", f"{at:.4g}")
         table.add_row("mean log-likelihood of the members", f"{likelihood.mean():.4g}")
         table.add_row("calibration error (0 is perfect)", f"{cover.error:.3f}")
+        ends = measures.end_errors(model, rows)
+        if ends is not None:
+            table.add_row("ends that the model expects", f"{ends.expected:.4g}")
+            table.add_row("ends of the data", f"{ends.actual}")
+            table.add_row("cross-entropy of ends, in nats a row", f"{ends.surprise:.4g}")
+            table.add_row("cross-entropy of their share alone", f"{ends.constant:.4g}")
         for name, rho in ranks.items():
             table.add_row(f"rank correlation with the true error: {name}", f"{rho:.3f}")
         verdict = history.verdict(self.model) if (self.model / "metrics.csv").exists() else None
@@ -128,6 +134,7 @@ class Inspect(Settings):
             },
             "rank_correlation": ranks,
             "log_likelihood": likelihood.tolist(),
+            "ends": None if ends is None else vars(ends),
         }
         (out / "inspect.json").write_text(json.dumps(numbers, indent=2) + "\n")
         figures.model_inspection(error, cover, ranks, where, out / "inspect.png")

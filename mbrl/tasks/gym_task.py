@@ -190,8 +190,8 @@ class GymTask:
         """Raises `ConfigError`: when an environment ends is not known from observations."""
         raise ConfigError(
             f"{self.spec.task} is a gymnasium environment, whose rule of ends is not known from "
-            "observations; give the algorithm a model that has one: "
-            "model=EnsembleDynamics(spec, termination=function)"
+            "observations; set termination to 'learned', or give the algorithm a model that has a "
+            "rule: model=EnsembleDynamics(spec, termination=function)"
         )
 
     def _new(self) -> Copy:

@@ -284,8 +284,8 @@ class Randomised:
         if self._incomplete and not getattr(self.task, "endless", False):
             raise ConfigError(
                 f"{self.spec.task} with missing observations: whether an episode ends cannot be "
-                "read from them; give the algorithm a model that has a rule of its own: "
-                "model=EnsembleDynamics(spec, termination=function)"
+                "read from them; set termination to 'learned', or give the algorithm a model that "
+                "has a rule of its own: model=EnsembleDynamics(spec, termination=function)"
             )
         ends: Tensor = self.task.terminates(obs, action, next_obs)
         return ends

@@ -9,6 +9,7 @@ import torch
 from scipy import linalg
 
 from algorithms import SHAC
+from algorithms.learners.critics import state_values
 from algorithms.shac import trace_targets
 from experiments.settings import build_config
 from mbrl.training import check_state
@@ -125,3 +126,31 @@ def test_ends_beyond_the_logged_range_are_seen() -> None:
     assert 0 < int(ended.sum()) < 32
     assert torch.equal(window.alive[0] == 0.0, ended)
     assert float(window.obs[1:].detach().abs().max()) <= 0.5
+
+
+def test_windows_of_learned_ends_are_weighted_by_their_chance() -> None:
+    """A constant chance of an end p: each step is alive with (1 - p)^t, and targets of the critics
+    hold for a window that is still there, whatever the chance that it came so far."""
+    dataset = logged(600)
+    rows = dataset.transitions
+    rows.terminated[[5, 50, 500]] = True  # too few to learn more than their share
+    rows.truncated[[5, 50, 500]] = False
+    values = CONFIGS["shac"] | {"termination": "learned", "trace": 0.7, "gamma": 0.9}
+    agent = SHAC(dataset.spec, build_config("shac", values), seed=0)
+    agent.fit(dataset, 1, callbacks=[])
+    learner, p = agent.learner, 0.3
+    agent.learned.ends.share.fill_(p)
+    obs = rows.obs[:32]
+    window = learner.imagine(obs)
+    assert window.alive.mean(1).tolist() == pytest.approx([(1 - p) ** t for t in (1, 2, 3)])
+    value = state_values(learner.target, window.obs[1:].flatten(0, 1)).min(0).values.view(3, 32)
+    paid = [window.reward[t] / (1 - p) ** t for t in range(3)]
+    following, wanted = value[2], []
+    for t in (2, 1, 0):
+        following = paid[t] + 0.9 * (1 - p) * (0.3 * value[t] + 0.7 * following)
+        wanted.append(float(following.detach().mean()))
+    end = 0.9**3 * (1 - p) ** 3 * state_values(learner.target, window.obs[3]).min(0).values
+    total = sum(0.9**t * (1 - p) ** t * paid[t] for t in range(3)) + end
+    assert torch.allclose(learner.returns(window), total)
+    metrics = learner.update_critics(window)
+    assert float(metrics["critic/target"]) == pytest.approx(np.mean(wanted), rel=1e-5)
