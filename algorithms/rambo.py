@@ -198,6 +198,7 @@ class AdversarialRows(ImaginedRows):
         y = self.sampled_target(mean.detach(), log_variance.detach())
         next_obs, reward = model.decode(obs, action, y)
         terminated = model.terminates(obs, action, next_obs, self.generator)
+        reward = model.ending_reward(reward, terminated)
         advantage = self.advantage(obs, action, reward, next_obs, terminated)
         real_mean, real_spread = model.network(model.encode(real.obs, to_task(real.action)))
         fit = gaussian_nll(real_mean, real_spread, model.targets(real), model.network)

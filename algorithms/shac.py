@@ -206,11 +206,13 @@ class ShortHorizon:
         for _ in range(self.config.horizon):
             action = self.actor(obs)
             reached, reward, level = self.model.mean_step(obs, action, member)
+            # Of the observation as predicted: ends may lie beyond the limits.
+            survives = self.model.survival(obs, action, reached)
+            reward = self.model.ending_reward(reward, 1.0 - survives)
             excess = F.relu(level / self.limits.edge - 1.0)
             rewards.append((reward / self.limits.reward - self.config.penalty * excess) * alive)
             outside.append((excess > 0).float().mean())
-            # Of the observation as predicted: ends may lie beyond the limits.
-            alive = alive * self.model.survival(obs, action, reached)
+            alive = alive * survives
             obs = torch.minimum(torch.maximum(reached, self.limits.low), self.limits.high)
             seen.append(obs)
             lives.append(alive)

@@ -146,12 +146,12 @@ def end_errors(model: EnsembleDynamics, data: Transitions) -> EndErrors | None:
     if model.ends is None:
         return None
     rows = data.to(model.device)
-    chance = model.ends(model.encode(rows.obs, rows.action)).double()
+    probability = model.ends(model.encode(rows.obs, rows.action)).double()
     ended = rows.terminated.double()
-    surprise = torch.nn.functional.binary_cross_entropy(chance, ended)
+    surprise = torch.nn.functional.binary_cross_entropy(probability, ended)
     share = float(ended.mean())
     return EndErrors(
-        float(chance.sum()), int(ended.sum()), float(surprise), constant_surprise(share)
+        float(probability.sum()), int(ended.sum()), float(surprise), constant_surprise(share)
     )
 
 

@@ -36,7 +36,8 @@ class EnsembleDynamics:
     """A learned world model: `fit(transitions)`, then `predict`.
 
     `termination` is a rule from (obs [B, S], action, next_obs [B, S]) to [B] bool; None: imagined
-    episodes do not end; "learned": each step ends them with the chance that `LearnedEnds` gives it.
+    episodes do not end; "learned": each step ends them with the probability that `LearnedEnds`
+    gives it.
 
     Differences from RAVL's code: a member keeps its bootstrap rows over all epochs (theirs are
     assigned to members anew in every epoch: `bootstrap = "reassigned"`); inputs are standardised by
@@ -160,6 +161,7 @@ class EnsembleDynamics:
         if self.ends is not None:
             rows = data.to(self._device)
             self.ends.fit(self.encode(rows.obs, rows.action), rows.terminated)
+            self.ends.fit_unseen(rows.reward, rows.terminated, rows.next_known)
 
     def refit(self, data: Transitions, epochs: int, on_progress: Progress | None = None) -> None:
         """Fit again on all rows of `data`, from the present weights and for at most `epochs`
@@ -339,6 +341,7 @@ class EnsembleDynamics:
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         next_obs, reward = self.decode(obs, action, mean + variance.sqrt() * noise)
         ended = self.terminates(obs, action, next_obs, generator)
+        reward = self.ending_reward(reward, ended)
         return Prediction(next_obs, reward, ended, disagreement=level)
 
     def mean_step(
@@ -381,17 +384,22 @@ class EnsembleDynamics:
         """[B] bool: whether the task ends on reaching `next_obs`; never without a rule. Learned
         ends are drawn with `generator`; without one, those are ends that are likelier than not."""
         if self.ends is not None:
-            chance = self.ends(self.encode(obs, action))
+            p = self.ends(self.encode(obs, action))
             if generator is None:
-                return chance > 0.5
-            return torch.rand(chance.shape, generator=generator, device=chance.device) < chance
+                return p > 0.5
+            return torch.rand(p.shape, generator=generator, device=p.device) < p
         if self.termination is None:
             return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
         return self.termination(obs, action, next_obs)
 
+    def ending_reward(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """The predicted `reward` [B] of a step that has `ended` [B] (bool, or its probability):
+        another one where ends are learned from rows that the dynamics did not learn from."""
+        return reward if self.ends is None else self.ends.paid(reward, ended.to(reward.dtype))
+
     def survival(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
-        """[B]: the chance that the task goes on from there, 0 or 1 by a rule; differentiable where
-        ends are learned."""
+        """[B]: the probability that the task goes on from there, 0 or 1 by a rule; differentiable
+        where ends are learned."""
         if self.ends is not None:
             return 1.0 - self.ends(self.encode(obs, action))
         with torch.no_grad():

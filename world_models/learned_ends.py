@@ -1,5 +1,5 @@
-"""The chance that a step ends its episode, learned from the ends of a log whose task's rule nobody
-knows."""
+"""The probability that a step ends its episode, learned from the ends of a log whose task's rule
+nobody knows."""
 
 import math
 from typing import Any
@@ -35,7 +35,21 @@ class LearnedEnds:
             self.network.weights[-1].zero_()
             self.network.biases[-1].zero_()
         self.share: Tensor | None = None  # of the rows that end; None before a fit
+        self.unseen = torch.zeros((), device=device)  # share of the ends that the dynamics miss
+        self.reward = torch.zeros((), device=device)  # mean of the rewards of those
         self.fitted = False  # more than the share
+
+    def fit_unseen(self, reward: Tensor, ended: Tensor, known: Tensor | None) -> None:
+        """What ends pay whose next observation the log does not have (`known` [N] bool; None: it
+        has all), from `reward` [N] and `ended` [N]: such rows teach the dynamics nothing."""
+        unseen = torch.zeros_like(ended) if known is None else ended & ~known
+        self.unseen = unseen.sum() / ended.sum().clamp_min(1)
+        self.reward = reward[unseen].mean() if bool(unseen.any()) else torch.zeros_like(self.reward)
+
+    def paid(self, reward: Tensor, probability: Tensor) -> Tensor:
+        """The `reward` [B] that the dynamics predict, where the step ends with `probability` [B];
+        of an end of the kind that they have not seen it is the mean that such ends paid."""
+        return reward + probability * self.unseen * (self.reward - reward)
 
     def fit(self, x: Tensor, ended: Tensor) -> None:
         """Fit to `x` [N, D] and `ended` [N] bool; a further fit goes on from the present weights,
@@ -98,12 +112,14 @@ class LearnedEnds:
 
     def state_dict(self) -> dict[str, Any]:
         network = self.network.state_dict()
-        return {"network": network, "share": self.share, "fitted": self.fitted}
+        numbers = {"share": self.share, "unseen": self.unseen, "reward": self.reward}
+        return {"network": network, "fitted": self.fitted} | numbers
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.network.load_state_dict(state["network"])
         share = state["share"]
         self.share = None if share is None else share.to(self.device)
+        self.unseen, self.reward = (state[n].to(self.device) for n in ("unseen", "reward"))
         self.fitted = state["fitted"]
 
 

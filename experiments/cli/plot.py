@@ -86,14 +86,25 @@ class Plot:
         if self.metric == "score":
             steps, values, _ = history.scores(folder)
             if not len(steps):
-                diverged = (folder / DIVERGED).exists()
-                why = "its training diverged" if diverged else "resume the run first"
-                raise CheckpointError(f"{folder} holds no evaluation yet; {why}")
+                raise CheckpointError(f"{folder} holds no evaluation{_why(folder)}")
             return steps, values
         known = history.metrics(folder)
         if self.metric not in known:
             raise unknown_name(f"metric in {folder}", self.metric, ["score", *known])
         return known[self.metric]
+
+
+def _why(folder: Path) -> str:
+    """Why a run has no evaluation, and what to do."""
+    if (folder / DIVERGED).exists():
+        return ": its training diverged"
+    if not TrainingRun(folder).finished():
+        return " yet; resume the run first"
+    names = ", ".join([*history.metrics(folder)][:5]) or "(none was logged in so short a run)"
+    return (
+        ": it was to have none, or its data belong to no task; draw one of its metrics, --metric "
+        f"NAME: {names}"
+    )
 
 
 def lines_of(folders: Sequence[Path]) -> dict[Path, str]:

@@ -111,7 +111,24 @@ def test_last_rows_without_a_next_observation_teach_ends() -> None:
     assert model.ends is not None
     found = model.ends(model.encode(rows.obs, rows.action)) > 0.5
     assert float((found == rows.terminated).float().mean()) > 0.97
+    # What such ends pay is not in the dynamics: with all of them missing it is their mean.
+    assert torch.equal(model.ending_reward(torch.ones(2), torch.ones(2)), torch.ones(2))
+    fined = torch.where(rows.terminated, -10.0 + 0.1 * rows.obs[:, 1], 1.0)
+    model = learned(replace(rows, reward=fined))
+    step = model.predict(rows.obs, rows.action, torch.Generator().manual_seed(0))
+    mean = fined[rows.terminated].mean()
+    assert torch.allclose(step.reward[step.terminated], mean, atol=1e-5)
+    plain = EnsembleDynamics(SPEC, SMALL)
+    plain.load_state_dict(model.state_dict())
+    same = plain.predict(rows.obs, rows.action, torch.Generator().manual_seed(0))
+    assert torch.equal(step.reward[~step.terminated], same.reward[~step.terminated])
+    half = torch.full((2,), 0.5)  # the chance of it
+    assert torch.allclose(model.ending_reward(torch.ones(2), half), 0.5 + 0.5 * mean.expand(2))
+    again = EnsembleDynamics(SPEC, SMALL, termination="learned")
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again.ending_reward(torch.ones(2), half), 0.5 + 0.5 * mean.expand(2))
     model.refit(rows, 1)
+    assert model.ends is not None
     assert float(model.ends.share) == pytest.approx(float(rows.terminated.float().mean()))
 
 

@@ -16,6 +16,7 @@ from experiments.runs import history, training
 from experiments.runs.training import TrainingRun
 from experiments.settings import RunSettings, build_config
 from mbrl import config as configs
+from mbrl import data
 from mbrl.errors import CheckpointError
 from tests.small import CONFIGS
 
@@ -122,3 +123,22 @@ def test_a_line_with_gaps_is_drawn(tmp_path: Path) -> None:
         line = figures.curve(np.arange(3.0), np.array([values, values]))
         figures.curves({"": {"": line}}, "updates", "score", tmp_path / "gaps.png")
         assert (tmp_path / "gaps.png").stat().st_size > 1000
+
+
+def test_a_run_without_evaluations_says_what_can_be_drawn(tmp_path: Path, capsys) -> None:
+    rng = np.random.default_rng(0)
+    obs, action = rng.normal(size=(40, 2)), rng.uniform(-1, 1, (40, 1))
+    ends, cuts = np.zeros(40, dtype=bool), np.arange(40) % 10 == 9
+    log = data.from_arrays(obs, action, obs[:, 0], terminated=ends, truncated=cuts)
+    data.save_npz(log, tmp_path / "log.npz")  # of no task, in which it could be evaluated
+    settings = RunSettings("td3_bc", str(tmp_path / "log.npz"), steps=20, log_every=5)
+    folder = tmp_path / "run"
+    training.create(settings, build_config("td3_bc", CONFIGS["td3_bc"]), folder)
+    assert main(["plot", str(folder), "--out", str(tmp_path / "x.png")]) == 2
+    assert "resume the run first" in capsys.readouterr().err
+    TrainingRun(folder).finish()
+    assert main(["plot", str(folder), "--out", str(tmp_path / "x.png")]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "--metric NAME" in told and "resume" not in told
+    name = told.split("NAME: ")[1].split(",")[0]
+    assert main(["plot", str(folder), "--metric", name, "--out", str(tmp_path / "x.png")]) == 0
