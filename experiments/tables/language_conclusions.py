@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from scipy import special
 
 from experiments.tables.records import Record
 from experiments.tables.summary import BlockSummary, Summary, records_of
@@ -144,15 +145,19 @@ def power(summary: Summary) -> list[str]:
 
 def within_seeds(summary: Summary) -> list[str]:
     """Of every task with GRPO: differences to it within a seed, where runs share the warm start,
-    with 95 % intervals (Student's t over pairs), and how many of these are without 0."""
+    with 95 % intervals (Student's t over pairs), how many of these are without 0, and which
+    differences stand after Holm's correction."""
     lines = []
     for task, rows in _apart_within_seeds(summary):
         spans = {n: statistics.confidence_interval(d, statistics.mean) for n, d in rows.items()}
         without = sum(i.low > 0 or i.high < 0 for i in spans.values())
         shown = ", ".join(f"{name} {span(i)}" for name, i in spans.items())
+        adjusted = statistics.holm([_p_value(d) for d in rows.values()])
+        stand = [name for name, p in zip(rows, adjusted, strict=True) if p < 0.05]
         lines.append(
             f"{task}, differences to GRPO within a seed, {without} of {len(rows)} without 0 in "
-            f"their interval ({0.05 * len(rows):.1f} by chance alone): {shown}."
+            f"their interval ({0.05 * len(rows):.1f} by chance alone): {shown}; "
+            f"after Holm's correction: {', '.join(stand) or 'none'}."
         )
     for block in summary.blocks:
         for task, compared in comparable(block).items():
@@ -161,6 +166,14 @@ def within_seeds(summary: Summary) -> list[str]:
             if base and others:
                 lines.append(f"{task}, not compared, from other warm starts: {', '.join(others)}.")
     return lines
+
+
+def _p_value(differences: np.ndarray) -> float:
+    """Of the two-sided t test that the mean is 0; NaN of equal ones, which have no deviation."""
+    error = float(differences.std(ddof=1)) / np.sqrt(len(differences))
+    if error == 0:
+        return float("nan")
+    return float(2 * special.stdtr(len(differences) - 1, -abs(differences.mean()) / error))
 
 
 def _apart_within_seeds(summary: Summary) -> Iterator[tuple[str, dict[str, np.ndarray]]]:

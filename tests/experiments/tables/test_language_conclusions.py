@@ -56,6 +56,10 @@ def test_differences_within_a_seed_are_those_of_scipys_paired_test() -> None:
     (line,) = conclusions.CONCLUSIONS["within_seeds"](summary_of("recipes", rows))
     low, high = stats.ttest_rel(up, base).confidence_interval()
     assert "1 of 2 without 0" in line and f" up 4.5 [{low:.1f}, {high:.1f}]," in line
+    assert 2 * stats.ttest_rel(up, base).pvalue < 0.05 and "Holm's correction: up." in line
+    rows |= {f"brackets, {n}": rows["brackets, near"] for n in "abcdefghijklm"}
+    (line,) = conclusions.CONCLUSIONS["within_seeds"](summary_of("recipes", rows))
+    assert 15 * stats.ttest_rel(up, base).pvalue > 0.05 and "Holm's correction: none." in line
 
 
 def test_rows_from_other_warm_starts_are_in_no_pair() -> None:
