@@ -23,6 +23,7 @@ STUDIES: dict[str, str] = {
     "control_recipes": "a policy gradient of any recipe in a control task",
     "curricula": "teachers of students that differ: learning progress, and past students",
     "design_search": "searches over the design choices of offline model-based learning",
+    "learned_ends": "ends of imagined episodes learned from the flags of a log",
     "masked_diffusion": "a masked diffusion model of text, decoded in several ways and trained",
     "rare_windows": "windows that are rare in the data, by minority guidance",
     "steered_windows": "search at sampling time for windows that earn much",
