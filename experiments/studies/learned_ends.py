@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from experiments.recording.behaviour import uniform_actions
+from experiments.reports import figures
 from experiments.runs import model_fits
 from experiments.runs.model_fits import FitSettings
 from experiments.settings import merge, preset_config
@@ -67,8 +68,17 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 def ended_share(model: WorldModel, starts: Tensor, steps: int, seed: int) -> float:
     """Episodes [%] of uniform actions from `starts` [B, S] that end within the steps."""
     policy, config = uniform_actions(model.spec), RolloutConfig(horizon=steps)
-    found = rollout(model, policy, starts, config, torch.Generator().manual_seed(seed))
-    return 100 * float((found.terminated & found.mask).any(1).double().mean())
+    rollouts = rollout(model, policy, starts, config, torch.Generator().manual_seed(seed))
+    return 100 * float((rollouts.terminated & rollouts.mask).any(1).double().mean())
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
+    """Episodes that end: in the task, and in the model by its rule and with learned ends."""
+    names = {"task": "task", "by_rule": "model, task's rule", "learned": "model, learned ends"}
+    panels = {title: figures.panel(rows, name) for name, title in names.items()}
+    path = folder / f"ends{suffix}.png"
+    figures.intervals(panels, path, "episodes that end, in %")
+    return [path]
 
 
 def _fitted(

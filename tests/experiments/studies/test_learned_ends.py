@@ -28,6 +28,8 @@ def test_a_cell_and_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         values == study.measure(study.DEFAULTS | TINY, 0, tmp_path).values
     )  # from the fit there is
     assert "learned_ends" in studies.STUDIES
+    (picture,) = study.draw({"a": [{"values": values}] * 2}, tmp_path, "")
+    assert picture.exists()
 
 
 def test_shares_are_those_of_stepping_the_task() -> None:
