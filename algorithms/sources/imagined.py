@@ -267,6 +267,11 @@ def dynamics(
             f"imagination.truth is {weight}, but {spec.task!r} is not a task of this library; set "
             "it to 0"
         )
+    if learned.ends is not None:
+        raise ConfigError(
+            f"imagination.truth is {weight}, whose episodes end by the task's rule, and "
+            "imagination.termination 'learned'; set one of them to its default"
+        )
     truth = TrueDynamics(tasks.make_for(spec, device=learned.device))
     return truth if weight == 1 else Interpolated(learned, truth, weight)
 

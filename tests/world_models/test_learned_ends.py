@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms import ALGORITHMS
+from algorithms import ALGORITHMS, MOPO
 from experiments.settings import build_config
 from mbrl.config import from_dict
 from mbrl.errors import ConfigError
@@ -157,6 +157,13 @@ def test_its_state_is_kept_and_a_model_without_ends_can_learn_them(model: Ensemb
         of_a_fit.predict(rows.obs, rows.action, torch.Generator())
     of_a_fit.fit_ends(log(6000, chance).transitions)
     assert torch.allclose(of_a_fit.ends(x), model.ends(x), atol=0.02)  # type: ignore[misc]
+
+
+def test_true_dynamics_have_a_rule_of_their_own() -> None:
+    values = CONFIGS["mopo"] | {"imagination": {"termination": "learned", "truth": 0.5}}
+    spec = replace(SPEC, task="Pendulum-v1", obs_dim=3, action_low=(-2.0,), action_high=(2.0,))
+    with pytest.raises(ConfigError, match="end by the task's rule"):
+        MOPO(spec, build_config("mopo", values), seed=0)
 
 
 @pytest.mark.parametrize("name", ["mopo", "rambo", "shac", "pets", "neubay"])
