@@ -154,3 +154,10 @@ def test_windows_of_learned_ends_are_weighted_by_their_chance() -> None:
     assert torch.allclose(learner.returns(window), total)
     metrics = learner.update_critics(window)
     assert float(metrics["critic/target"]) == pytest.approx(np.mean(wanted), rel=1e-5)
+    # Ends that the dynamics have not seen pay what such ends paid, with their probability.
+    agent.learned.ends.unseen.fill_(1.0)
+    agent.learned.ends.reward.fill_(-5.0)
+    member = torch.arange(32) % agent.learned.num_members
+    _, reward, _ = agent.learned.mean_step(obs, learner.actor(obs), member)
+    more = learner.imagine(obs).reward[0] - window.reward[0]
+    assert torch.allclose(more, p * (-5.0 - reward) / learner.limits.reward, atol=1e-5)

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from algorithms import ALGORITHMS, MOPO
+from algorithms import ALGORITHMS, MOPO, RAMBO
+from algorithms.sources.imagined import fit_to_logged
 from experiments.settings import build_config
+from mbrl.buffer import Batch
 from mbrl.config import from_dict
 from mbrl.errors import ConfigError
 from mbrl.types import Dataset, Spec, Transitions
@@ -166,8 +169,52 @@ def test_true_dynamics_have_a_rule_of_their_own() -> None:
         MOPO(spec, build_config("mopo", values), seed=0)
 
 
+def test_a_model_that_is_given_is_read_again_and_what_it_lacks_is_fitted(tmp_path: Path) -> None:
+    data = log(200, chance)
+    data = replace(data, spec=replace(SPEC, max_episode_steps=1))
+    values = CONFIGS["mopo"] | {"imagination": CONFIGS["mopo"]["imagination"]}
+    values["imagination"] = values["imagination"] | {"termination": "never"}
+    model = EnsembleDynamics(data.spec, SMALL, termination="learned")
+    agent = MOPO(data.spec, build_config("mopo", values), model=model).fit(data, 2, callbacks=[])
+    agent.save(tmp_path / "agent.pt")
+    again = MOPO.load(tmp_path / "agent.pt").model
+    assert isinstance(again, EnsembleDynamics) and again.ends is not None and model.ends is not None
+    assert torch.equal(again.ends.share, model.ends.share)  # type: ignore[arg-type]
+    plain = EnsembleDynamics(data.spec, SMALL)
+    plain.fit(data.transitions)
+    of_a_fit = EnsembleDynamics(data.spec, SMALL, termination="learned")
+    of_a_fit.load_state_dict(plain.state_dict())
+    fit_to_logged(of_a_fit, data, lambda metrics: None)
+    assert of_a_fit.ends is not None and of_a_fit.ends.share is not None
+
+
+def test_rambos_adversary_draws_ends_and_what_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = log(300, lambda obs, action: torch.full((len(obs),), 0.5))
+    data = replace(data, spec=replace(SPEC, max_episode_steps=1))
+    values = dict(CONFIGS["rambo"])
+    values["imagination"] = values["imagination"] | {"termination": "learned"}
+    agent = RAMBO(data.spec, build_config("rambo", values), seed=0).fit(data, 2, callbacks=[])
+    source = agent.source
+    source.model.ends.share.fill_(0.3)
+    source.model.ends.fitted = False
+    with torch.no_grad():
+        for parameter in source.model.ends.network.parameters():
+            parameter.zero_()
+    source.model.ends.unseen.fill_(1.0)
+    source.model.ends.reward.fill_(-5.0)
+    given: list[tuple[Tensor, ...]] = []
+    advantage = source.advantage
+    monkeypatch.setattr(source, "advantage", lambda *a: given.append(a) or advantage(*a))
+    rows = data.transitions.select(slice(0, 200))
+    real = Batch(rows.obs, rows.action, rows.reward, rows.next_obs, torch.ones(200))
+    source.attack_step(rows.obs, real)
+    _, _, reward, _, terminated = given[0]
+    assert 0.2 < float(terminated.float().mean()) < 0.4
+    assert torch.equal(reward == -5.0, terminated)
+
+
 @pytest.mark.parametrize("name", ["mopo", "rambo", "shac", "pets", "neubay"])
-def test_algorithms_take_them(name: str, tmp_path: object) -> None:
+def test_algorithms_take_them(name: str, tmp_path: Path) -> None:
     """On a log of no task, whose rule nobody knows; the file of the agent makes the model again."""
     steps = np.arange(300) % 10
     rows = log(300, lambda obs, action: torch.from_numpy(steps == 9).float() / 2).transitions
@@ -182,6 +229,6 @@ def test_algorithms_take_them(name: str, tmp_path: object) -> None:
     cls = ALGORITHMS[name][0]
     agent = cls(data.spec, build_config(name, values), seed=0).fit(data, 12, callbacks=[])
     assert agent.model.ends.share > 0
-    file = tmp_path / "agent.pt"  # type: ignore[operator]
+    file = tmp_path / "agent.pt"
     agent.save(file)
     assert torch.equal(cls.load(file).model.ends.share, agent.model.ends.share)
