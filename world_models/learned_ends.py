@@ -34,7 +34,7 @@ class LearnedEnds:
         with torch.no_grad():
             self.network.weights[-1].zero_()
             self.network.biases[-1].zero_()
-        self.share: Tensor | None = None  # of the rows that end; None before a fit
+        self.share: Tensor | None = None  # of the first fit's rows that end; None before it
         self.unseen = torch.zeros((), device=device)  # share of the ends that the dynamics miss
         self.reward = torch.zeros((), device=device)  # mean of the rewards of those
         self.fitted = False  # more than the share
@@ -52,10 +52,12 @@ class LearnedEnds:
         return reward + probability * self.unseen * (self.reward - reward)
 
     def fit(self, x: Tensor, ended: Tensor) -> None:
-        """Fit to `x` [N, D] and `ended` [N] bool; a further fit goes on from the present weights,
+        """Fit to `x` [N, D] and `ended` [N] bool; a further fit goes on from the present networks,
         for a tenth of the updates. With fewer rows of a kind than folds nothing but the share is
-        learned."""
-        self.share = ended.to(x.dtype).mean()
+        learned, and what networks have learned before stays: rows without ends may be those of a
+        policy that avoids them."""
+        if not self.fitted:
+            self.share = ended.to(x.dtype).mean()
         if min(int(ended.sum()), int((~ended).sum())) < FOLDS:
             return
         generator = torch.Generator(device=self.device).manual_seed(self.seed + 59)
@@ -64,6 +66,7 @@ class LearnedEnds:
             order = torch.randperm(len(rows), generator=generator, device=self.device)
             fold[rows] = order % FOLDS
         others = [(fold != k).nonzero()[:, 0] for k in range(FOLDS)]
+        assert self.share is not None
         y, offset = ended.to(x.dtype), torch.logit(self.share)
         parameters = list(self.network.requires_grad_(True).parameters())
         optimiser = AdamW(parameters, RATE, weight_decay=DECAY, fused=True)

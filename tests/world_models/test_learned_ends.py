@@ -105,6 +105,14 @@ def test_without_ends_nothing_ends_and_few_give_their_share() -> None:
     ends.fit(x + 3.0 * more[:, None], more)  # as many updates as a first fit has
     assert float(((ends(x + 3.0 * more[:, None]) > 0.5) == more).float().mean()) > 0.95
     assert ends.fitted
+    before = ends(x)
+    for count in (0, 3):  # rows of a policy that avoids ends
+        ends.fit(x, torch.arange(400) < count)
+        assert torch.equal(ends(x), before)
+    seldom = more & (torch.arange(400) % 10 == 0)  # one end in ten is left, elsewhere as before
+    rows = seldom | ~more
+    ends.fit((x + 3.0 * more[:, None])[rows], more[rows])
+    assert float((ends(x + 3.0 * more[:, None])[more] > 0.5).float().mean()) > 0.8
 
 
 def test_last_rows_without_a_next_observation_teach_ends() -> None:
