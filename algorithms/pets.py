@@ -56,7 +56,7 @@ class PETSConfig(Settings):
     online: RefitConfig = field(
         default_factory=lambda: RefitConfig(warmup=200, refit_every=50, refit_epochs=25)
     )
-    # where imagined episodes end; learned: by the chance of an end in rows like these
+    # where imagined episodes end; learned: by a probability learned from the data
     termination: Literal["task", "never", "learned"] = "task"
     gamma: Discount = 0.99  # of offline evaluation; plans have planner.discount
 

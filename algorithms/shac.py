@@ -75,7 +75,7 @@ class SHACConfig(Settings):
             max_epochs=20,
         )
     )
-    # where imagined episodes end; learned: by the chance of an end in rows like these
+    # where imagined episodes end; learned: by a probability learned from the data
     termination: Literal["task", "never", "learned"] = "task"
     online: RefitConfig = field(default_factory=lambda: RefitConfig(warmup=1000))
 
@@ -128,7 +128,8 @@ class Limits(nn.Module):
 
 class Window(NamedTuple):
     """Imagined steps: `obs` [H + 1, B, S]; scaled, lowered `reward`, and `alive` [H, B] after
-    them, the chance of that (0 or 1 where a rule says it); the share of steps beyond the edge."""
+    them, the probability of that (0 or 1 where a rule says it); the share of steps beyond the
+    edge."""
 
     obs: Tensor
     reward: Tensor

@@ -41,9 +41,12 @@ class LearnedEnds:
 
     def fit_unseen(self, reward: Tensor, ended: Tensor, known: Tensor | None) -> None:
         """What ends pay whose next observation the log does not have (`known` [N] bool; None: it
-        has all), from `reward` [N] and `ended` [N]: such rows teach the dynamics nothing."""
+        has all), from `reward` [N] and `ended` [N]: such rows teach the dynamics nothing. Rows
+        without ends change nothing."""
+        if not bool(ended.any()):
+            return
         unseen = torch.zeros_like(ended) if known is None else ended & ~known
-        self.unseen = unseen.sum() / ended.sum().clamp_min(1)
+        self.unseen = unseen.sum() / ended.sum()
         self.reward = reward[unseen].mean() if bool(unseen.any()) else torch.zeros_like(self.reward)
 
     def paid(self, reward: Tensor, probability: Tensor) -> Tensor:

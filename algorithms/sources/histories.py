@@ -40,7 +40,7 @@ class HistoryRollouts(Settings):
     penalty: NonNegative = 0.0  # c: reward loses c U / (mean U of the data), an ablation
     updates_per_row: Positive = 0.05  # updates a stored transition, prefixes included
     capacity: Count = 40_000_000  # positions of the sequence buffer
-    # where imagined episodes end; learned: by the chance of an end in rows like these
+    # where imagined episodes end; learned: by a probability learned from the data
     termination: Literal["task", "never", "learned"] = "task"
     diagnose: CountOrZero = 1000  # updates between diagnoses of reach and values; 0: none
 

@@ -40,7 +40,7 @@ class ImaginationConfig(Settings):
     every: Count = 1000  # updates between refreshes
     retain: Count = 5  # refreshes kept before the oldest is overwritten
     real_ratio: Probability = 0.05  # share of real rows in a batch
-    # where imagined episodes end; learned: by the chance of an end in rows like these
+    # where imagined episodes end; learned: by a probability learned from the data
     termination: Literal["task", "never", "learned"] = "task"
     truth: Probability = 0.0  # weight of the task's own dynamics in the model; 1: no learned model
     diagnose: CountOrZero = 1000  # updates between diagnoses of reach and values; 0: none

@@ -8,17 +8,12 @@ from torch import Tensor
 
 from experiments.recording.behaviour import uniform_actions
 from experiments.reports import figures
-from experiments.runs import model_fits
-from experiments.runs.model_fits import FitSettings
-from experiments.settings import merge, preset_config
 from experiments.studies import Outcome
+from experiments.studies.prerequisites import ensemble_of_part
 from mbrl import config as configs
 from mbrl import data, tasks
 from mbrl.config import Fraction
-from mbrl.types import Dataset
 from world_models import (
-    EnsembleConfig,
-    EnsembleDynamics,
     RolloutConfig,
     TrueDynamics,
     WorldModel,
@@ -45,14 +40,21 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     configs.check(settings, {"test_share": Fraction})
     dataset = data.load(settings["data"])
     train, test = split_episodes(dataset.transitions, settings["test_share"], seed)
-    by_rule, learned = _fitted(dataset, settings, seed, folder / "model")
+    task = tasks.make_for(dataset.spec)
+    by_rule, learned = (
+        ensemble_of_part(dataset.spec, settings, seed, folder / "model", ends)
+        for ends in (task.terminates, "learned")
+    )
     learned.fit_ends(train)
     errors = end_errors(learned, test)
     assert errors is not None
     generator = torch.Generator().manual_seed(seed)
     starts = test.obs[torch.randint(len(test), (settings["starts"],), generator=generator)]
-    truth = TrueDynamics(tasks.make_for(dataset.spec))
-    places: dict[str, WorldModel] = {"task": truth, "by_rule": by_rule, "learned": learned}
+    places: dict[str, WorldModel] = {
+        "task": TrueDynamics(task),
+        "by_rule": by_rule,
+        "learned": learned,
+    }
     shares = {
         name: ended_share(model, starts, settings["steps"], seed) for name, model in places.items()
     }
@@ -79,21 +81,3 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
     path = folder / f"ends{suffix}.png"
     figures.intervals(panels, path, "episodes that end, in %")
     return [path]
-
-
-def _fitted(
-    dataset: Dataset, settings: dict[str, Any], seed: int, folder: Path
-) -> tuple[EnsembleDynamics, EnsembleDynamics]:
-    """The ensemble, fitted in `folder`, from its checkpoint if there is one: with the task's rule,
-    and with ends that are to be learned."""
-    values = configs.to_dict(preset_config("mopo", settings["data"]).model)
-    config = configs.from_dict(EnsembleConfig, merge(values, settings["model"]))
-    chosen = FitSettings(settings["data"], seed, test_share=settings["test_share"])
-    model_fits.ensure(chosen, config, folder)
-    model_fits.ModelFit(folder).finish()
-    rule = tasks.make_for(dataset.spec).terminates
-    by_rule = EnsembleDynamics(dataset.spec, config, termination=rule, seed=seed)
-    learned = EnsembleDynamics(dataset.spec, config, termination="learned", seed=seed)
-    for model in (by_rule, learned):
-        model.load_state_dict(model_fits.load(folder))
-    return by_rule, learned

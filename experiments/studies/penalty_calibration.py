@@ -11,18 +11,15 @@ from torch import Tensor
 
 from experiments.recording.behaviour import uniform_actions
 from experiments.reports import figures
-from experiments.runs import model_fits
-from experiments.runs.model_fits import FitSettings
-from experiments.settings import merge, preset_config
 from experiments.studies import Outcome
+from experiments.studies.prerequisites import ensemble_of_part
 from mbrl import config as configs
 from mbrl import data, tasks
 from mbrl.config import Fraction
 from mbrl.statistics import Interval, confidence_interval, mean, rank_correlation
 from mbrl.tasks import Task
-from mbrl.types import Dataset, Trajectories, Transitions
+from mbrl.types import Trajectories, Transitions
 from world_models import (
-    EnsembleConfig,
     EnsembleDynamics,
     RolloutConfig,
     TrueDynamics,
@@ -68,7 +65,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     dataset = data.load(settings["data"])
     task = tasks.make_for(dataset.spec)
     train, test = split_episodes(dataset.transitions, settings["test_share"], seed)
-    model = _fitted(dataset, settings, seed, folder / "model")
+    model = ensemble_of_part(dataset.spec, settings, seed, folder / "model", task.terminates)
     generator = torch.Generator().manual_seed(seed)
     starts = train.obs[torch.randint(len(train), (settings["starts"],), generator=generator)]
     rows = {
@@ -144,21 +141,6 @@ def on_circles(obs: Tensor, pairs: tuple[tuple[int, int], ...]) -> Tensor:
         obs[:, cosine] /= length
         obs[:, sine] /= length
     return obs
-
-
-def _fitted(
-    dataset: Dataset, settings: dict[str, Any], seed: int, folder: Path
-) -> EnsembleDynamics:
-    """The ensemble, fitted in `folder`, from its checkpoint if there is one."""
-    values = configs.to_dict(preset_config("mopo", settings["data"]).model)
-    config = configs.from_dict(EnsembleConfig, merge(values, settings["model"]))
-    chosen = FitSettings(settings["data"], seed, test_share=settings["test_share"])
-    model_fits.ensure(chosen, config, folder)
-    model_fits.ModelFit(folder).finish()
-    rule = tasks.make_for(dataset.spec).terminates
-    model = EnsembleDynamics(dataset.spec, config, termination=rule, seed=seed)
-    model.load_state_dict(model_fits.load(folder))
-    return model
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:

@@ -13,7 +13,8 @@ from experiments.settings import RunSettings, build_config, merge, preset, prese
 from mbrl import config as configs
 from mbrl import data
 from mbrl.data.fingerprint import fingerprint
-from world_models import DiffusionConfig, TrajectoryDiffusion
+from mbrl.types import Spec
+from world_models import DiffusionConfig, EnsembleConfig, EnsembleDynamics, TrajectoryDiffusion
 
 # Settings of every study that starts from a run, beside its `data` and `algorithm`.
 DEFAULTS: dict[str, Any] = {
@@ -90,5 +91,21 @@ def generator_of_windows(settings: dict[str, Any], seed: int, folder: Path) -> T
     fits.ensure(fits.FitSettings(settings["data"], seed), config, folder)
     fits.ModelFit(folder).finish()
     model = TrajectoryDiffusion(data.load(settings["data"]).spec, config, seed=seed)
+    model.load_state_dict(fits.load(folder))
+    return model
+
+
+def ensemble_of_part(
+    spec: Spec, settings: dict[str, Any], seed: int, folder: Path, termination: Any
+) -> EnsembleDynamics:
+    """The ensemble of MOPO's preset for a study's `data`, with its `model` over the settings of the
+    preset, fitted in `folder` to all but a `test_share`, from its checkpoint if there is one;
+    `termination` says where its episodes end."""
+    values = configs.to_dict(preset_config("mopo", settings["data"]).model)
+    config = configs.from_dict(EnsembleConfig, merge(values, settings["model"]))
+    chosen = fits.FitSettings(settings["data"], seed, test_share=settings["test_share"])
+    fits.ensure(chosen, config, folder)
+    fits.ModelFit(folder).finish()
+    model = EnsembleDynamics(spec, config, termination=termination, seed=seed)
     model.load_state_dict(fits.load(folder))
     return model

@@ -1,4 +1,4 @@
-"""Ends that a world model learns from a log, against chances that are known."""
+"""Ends that a world model learns from a log, against probabilities that are known."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,8 +81,8 @@ def test_imagined_ends_are_drawn_by_their_chance(model: EnsembleDynamics) -> Non
     assert float(model.survival(obs[:1], action[:1], obs[:1])) == pytest.approx(1 - p)
 
 
-def test_a_rollout_earns_what_a_constant_chance_leaves() -> None:
-    """sum_t gamma^t (1 - p)^t of rewards of 1, where one step in ten ends."""
+def test_a_rollout_is_as_long_as_a_constant_probability_leaves_it() -> None:
+    """sum_t (1 - p)^t steps on average, where one step in ten ends."""
     rows = log(4000, lambda obs, action: torch.full((len(obs),), 0.1)).transitions
     model, generator = learned(rows), torch.Generator().manual_seed(0)
     starts = torch.randn(4000, 2, generator=generator)
@@ -95,7 +95,7 @@ def test_a_rollout_earns_what_a_constant_chance_leaves() -> None:
 
 
 def test_without_ends_nothing_ends_and_few_give_their_share() -> None:
-    x = torch.randn(400, 3)
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
     for count in (0, 3, 400):
         ends = LearnedEnds(3, torch.device("cpu"), 0)
         ends.fit(x, torch.arange(400) < count)
@@ -137,6 +137,9 @@ def test_last_rows_without_a_next_observation_teach_ends() -> None:
     assert torch.allclose(model.ending_reward(torch.ones(2), half), 0.5 + 0.5 * mean.expand(2))
     again = EnsembleDynamics(SPEC, SMALL, termination="learned")
     again.load_state_dict(model.state_dict())
+    assert torch.equal(again.ending_reward(torch.ones(2), half), 0.5 + 0.5 * mean.expand(2))
+    assert again.ends is not None
+    again.ends.fit_unseen(torch.zeros(5), torch.zeros(5, dtype=torch.bool), None)
     assert torch.equal(again.ending_reward(torch.ones(2), half), 0.5 + 0.5 * mean.expand(2))
     model.refit(rows, 1)
     assert model.ends is not None
@@ -180,8 +183,8 @@ def test_true_dynamics_have_a_rule_of_their_own() -> None:
 def test_a_model_that_is_given_is_read_again_and_what_it_lacks_is_fitted(tmp_path: Path) -> None:
     data = log(200, chance)
     data = replace(data, spec=replace(SPEC, max_episode_steps=1))
-    values = CONFIGS["mopo"] | {"imagination": CONFIGS["mopo"]["imagination"]}
-    values["imagination"] = values["imagination"] | {"termination": "never"}
+    imagination = CONFIGS["mopo"]["imagination"] | {"termination": "never"}
+    values = CONFIGS["mopo"] | {"imagination": imagination}
     model = EnsembleDynamics(data.spec, SMALL, termination="learned")
     agent = MOPO(data.spec, build_config("mopo", values), model=model).fit(data, 2, callbacks=[])
     agent.save(tmp_path / "agent.pt")

@@ -71,7 +71,7 @@ def test_the_error_is_that_of_the_members_mean_in_target_units(tmp_path) -> None
     """Row by row in Python for a fitted model."""
     data = load("pendulum/medium-replay")
     settings = studies.settings_of("penalty_calibration", TINY)
-    made = study._fitted(data, settings, 0, tmp_path)
+    made = study.ensemble_of_part(data.spec, settings, 0, tmp_path, None)
     rows = some_rows(30)
     result = study.compare(made, rows)
     errors, levels = [], []
