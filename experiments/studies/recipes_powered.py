@@ -50,7 +50,28 @@ def comparison() -> list[dict[str, Any]]:
     return [{"label": f"brackets, {name}", "recipe": name, "config": config} for name in CHOSEN]
 
 
-ROWS = {"rates": rates, "comparison": comparison}
+# The second task, of several turns, where GiGPO has states that recur. A round takes five times as
+# long there, so that a run has fewer.
+GRID: dict[str, Any] = {"task": "grid_world", "steps": 200}
+GRID_CHOSEN = (*CHOSEN, "gigpo")
+GRID_RATES = (3e-5, 1e-4, 3e-4)
+
+
+def grid_rates() -> list[dict[str, Any]]:
+    """A row in the grid world for every recipe and rate."""
+    return [
+        GRID
+        | {
+            "label": f"{name} in the grid world, {rate:.0e}",
+            "recipe": name,
+            "config": SAME | {"learning_rate": rate},
+        }
+        for name in GRID_CHOSEN
+        for rate in GRID_RATES
+    ]
+
+
+ROWS = {"rates": rates, "comparison": comparison, "grid_rates": grid_rates}
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
