@@ -11,7 +11,7 @@ used to compare policies instead of to train one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -106,9 +106,10 @@ class Range:
 class HaltingModel:
     """A model fitted to `train` that ends where these data end, and `windows` rows of the held-out
     episodes from which policies are imagined in it for `horizon` steps, or for as many as half of
-    these episodes (two at least) have, where that is fewer. `termination` is the task's rule, None
-    where episodes do not end. `state` is the `state_dict` of an earlier one, which is not fitted
-    again. Raises `DataError` for fewer than two held-out episodes.
+    these episodes (two at least) have, where that is fewer. `termination` is the task's rule,
+    "learned" where the model learns from the log with which probability a step ends its episode,
+    None where episodes do not end. `state` is the `state_dict` of an earlier one, which is not
+    fitted again. Raises `DataError` for fewer than two held-out episodes.
 
     All policies start from the same rows in the same members, so that differences between them are
     paired. Of the windows in the log `ended` is the share that ended, `spread` the standard
@@ -119,7 +120,7 @@ class HaltingModel:
         self,
         train: Dataset,
         held: Dataset,
-        termination: Termination | None,
+        termination: Termination | Literal["learned"] | None,
         *,
         horizon: int = 100,
         windows: int = 300,
@@ -166,7 +167,7 @@ def halted_values(
     policies: Sequence[Any],
     train: Dataset,
     held: Dataset,
-    termination: Termination | None,
+    termination: Termination | Literal["learned"] | None,
     *,
     horizon: int = 100,
     windows: int = 300,
@@ -179,7 +180,10 @@ def halted_values(
 
 def can_end(model: EnsembleDynamics, rows: Transitions) -> bool:
     """Whether the task's rule ends an episode anywhere: at observations up to a thousand deviations
-    from the logged ones. An expert's log may hold no end of a task that has them."""
+    from the logged ones. An expert's log may hold no end of a task that has them. Ends that are
+    learned are there."""
+    if model.ends is not None:
+        return True
     generator = torch.Generator().manual_seed(SEED)
     noise = torch.randn(rows.obs.shape, generator=generator) * model.obs_normaliser.std
     for scale in (1.0, 10.0, 100.0, 1000.0):
@@ -215,22 +219,28 @@ def _starts(rows: Transitions, horizon: int) -> tuple[np.ndarray, np.ndarray, np
 def _windows(
     policy: Any, obs: Tensor, model: EnsembleDynamics, known: Range, horizon: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Halted and plain return, whether all was shown, and whether it ended, of each window [B]."""
+    """Halted and plain return, the share in which all was shown, and in which it ended, of each
+    window [B]: 0 or 1 by a rule. Learned ends are expected ones, not drawn: a step counts with the
+    probability that the episode has come so far."""
     member = torch.arange(len(obs)) % model.num_members
     inside = torch.ones(len(obs), dtype=torch.bool)
-    alive = torch.ones(len(obs), dtype=torch.bool)
+    alive, shown = torch.ones(len(obs)), torch.ones(len(obs))
     total, plain = torch.zeros(len(obs)), torch.zeros(len(obs))
     low, high = known.low - ROOM * known.deviation, known.high + ROOM * known.deviation
     for _ in range(horizon):
         action = policy(obs)
         reached, reward, level = model.mean_step(obs, action, member)
-        inside &= known.shown(reached, reward, level) | ~alive
+        left = inside & ~known.shown(reached, reward, level)
+        inside &= ~left
+        shown -= torch.where(left, alive, 0.0)
+        survival = model.survival(obs, action, reached)
+        paid = model.ending_reward(reward, 1.0 - survival)
         worst = torch.full_like(reward, known.worst)
-        total += torch.where(alive, torch.where(inside, reward, worst), 0.0)
-        plain += torch.where(alive, reward, 0.0)
-        alive &= ~model.terminates(obs, action, reached)
+        total += alive * torch.where(inside, paid, worst)
+        plain += alive * paid
+        alive *= survival
         obs = torch.minimum(torch.maximum(reached, low), high)
-    return total.numpy(), plain.numpy(), inside.numpy(), ~alive.numpy()
+    return total.numpy(), plain.numpy(), shown.numpy(), 1.0 - alive.numpy()
 
 
 def lead(one: Halted, other: Halted, confidence: float) -> tuple[float, float, float]:

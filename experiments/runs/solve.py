@@ -14,7 +14,7 @@ from algorithms.evaluation.halted import Halted, halted_values, lead
 from algorithms.evaluation.valuation import Valuation, ValuationConfig, own_gamma, value_policies
 from experiments.runs import folders, pool
 from experiments.runs import training as runs
-from experiments.runs.halting import can_imagine, has_task, rule
+from experiments.runs.halting import can_imagine, ends_of, has_task
 from experiments.runs.sources import facts, require_same
 from experiments.settings import RunSettings, build_config, merge, preset
 from mbrl.config import Count, CountOrZero, Positive, Settings, Share
@@ -61,7 +61,7 @@ def portfolio(settings: SolveSettings, dataset: Dataset) -> dict[str, dict[str, 
     if not can_imagine(dataset):
         del chosen["shac"]
     elif not has_task(dataset.spec):
-        chosen["shac"] = {"termination": "never"}
+        chosen["shac"] = {"termination": ends_of(dataset) or "never"}
     return chosen
 
 
@@ -194,7 +194,7 @@ def choose(
     base = "bc" if "bc" in agents else next(iter(agents))
     if held.spec.discrete or not can_imagine(train):
         return Choice(best(valuations), valuations, {}, base)
-    values = halted_values(policies, train, held, rule(held.spec))
+    values = halted_values(policies, train, held, ends_of(train))
     small = NEGLIGIBLE * values.spread
     choice = Choice(base, valuations, dict(zip(agents, values.each, strict=True)), base, small)
     credible = values.credible(list(agents).index(base))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from algorithms.evaluation.halted import Halted, HaltingModel, rise
-from experiments.runs.halting import can_imagine, rule
+from experiments.runs.halting import ENDS, can_imagine, ends_of
 from experiments.settings import RunSettings, UntilFlatSettings
 from mbrl import checkpoint
 from mbrl.data.split import hold_out
@@ -61,7 +61,8 @@ def halting_model(
     name, spec = train.provenance.card, train.spec
     if spec.discrete or not can_imagine(train):
         reason = "has discrete actions" if spec.discrete else (
-            "has steps of several lengths, or ends by a rule that is not known"
+            "has steps of several lengths, or belongs to no task and has fewer episodes that "
+            f"terminate than ends are learned from ({ENDS})"
         )  # fmt: skip
         raise ConfigError(
             f"{name} {reason}, so that no halting model can be made of it; leave until_flat.every "
@@ -76,7 +77,7 @@ def halting_model(
         )
     file = folder / FILE
     state = checkpoint.load(file)["model"] if file.exists() else None
-    model = HaltingModel(train, held, rule(spec), state=state)
+    model = HaltingModel(train, held, ends_of(train), state=state)
     if state is None:
         checkpoint.save(file, {"model": model.state_dict()})
     return model

@@ -1,5 +1,6 @@
 """What `solve` chooses: the score of its policy beside those of its whole portfolio."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,14 @@ import numpy as np
 from algorithms import ALGORITHMS
 from algorithms.evaluation.valuation import ValuationConfig
 from experiments.reports import figures
-from experiments.runs.solve import SolveSettings, choose, portfolio, updates_of, values_for
+from experiments.runs.solve import (
+    SolveSettings,
+    best,
+    choose,
+    portfolio,
+    updates_of,
+    values_for,
+)
 from experiments.settings import build_config, for_budget, merge, preset
 from experiments.studies import Outcome
 from mbrl import data, tasks
@@ -25,17 +33,22 @@ DEFAULTS: dict[str, Any] = {
     "episodes": 100,  # of an evaluation in the task
     "portfolio": {},  # algorithms, each with config values; none: those of `solve`
     "presets": "",  # a file's name: presets as for a file of that name, not those of the data
+    "ends": "rule",  # or learned: as of a log of no task, whose rule nobody knows
 }
 
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """`chosen`: the normalised score in the task of the policy that `solve` chooses from the log;
     the score of every algorithm by its name; `best`: the highest of them, which takes the task to
-    find; `worst`; `regret`: best minus chosen. `believed`: policies whose value the held-out
+    find; `worst`; `regret`: best minus chosen. `fitted`: what fitted Q evaluation alone would have
+    chosen among the algorithms without a world model. `believed`: policies whose value the held-out
     episodes support. Curves, one entry a policy: the leads over the log by fitted Q evaluation with
     their lower bounds; the leads over cloning in the halting model with theirs, and the share of
     windows that stay inside the log (none where no model could be fitted)."""
     dataset = data.load(settings["data"])
+    task = tasks.make_for(dataset.spec)
+    if settings["ends"] == "learned":
+        dataset = replace(dataset, spec=replace(dataset.spec, task="a log"))
     train, held = hold_out(dataset, settings["holdout"], seed)
     agents = {}
     presets = settings["presets"] or settings["data"]
@@ -50,18 +63,19 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         agents[name].fit(train, updates, callbacks=[])
     config = ValuationConfig(steps=settings["updates"], resamples=settings["resamples"], seed=seed)
     choice = choose(agents, train, held, config)
-    task = tasks.make_for(dataset.spec)
     scores = {
         name: dataset.spec.score(float(evaluate(agent, task, settings["episodes"]).mean()))
         for name, agent in agents.items()
     }
     fitted = [v.estimates[0] for v in choice.valuations.values()]
+    plain = {name: v for name, v in choice.valuations.items() if name != "shac"}
     top = max(scores.values())
     values = scores | {
         "chosen": scores[choice.name],
         "best": top,
         "worst": min(scores.values()),
         "regret": top - scores[choice.name],
+        "fitted": scores[best(plain)] if plain else float("nan"),
         "believed": float(sum(e.believed for e in fitted)),
     }
     curves = {
