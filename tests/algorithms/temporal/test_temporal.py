@@ -304,11 +304,12 @@ def test_learning_codes_and_learning_actions() -> None:
 
 
 def test_what_stands_behind_a_sequence_has_no_part_in_it() -> None:
-    controller = perturbed(Metacontroller(16, SMALL, generator()))
-    e, noise = torch.randn(5, 7, 16, generator=generator(1)), torch.zeros(5, 7, 3)
+    controller = perturbed(Metacontroller(16, SMALL, generator())).double()
+    e = torch.randn(5, 7, 16, generator=generator(1)).double()
+    noise = torch.zeros(5, 7, 3).to(e)
     lengths = torch.tensor([7, 3, 5, 1, 7])
     whole = controller.codes(e, noise, lengths)
     for i, length in enumerate(lengths.tolist()):
         cut = controller.codes(e[i : i + 1, :length], noise[:1, :length], lengths[i : i + 1])
         for got, wanted in zip(whole, cut, strict=True):
-            assert torch.allclose(got[i, :length], wanted[0], atol=1e-6)
+            assert torch.allclose(got[i, :length], wanted[0], rtol=0, atol=1e-10)

@@ -29,7 +29,11 @@ def made(sizes: tuple[int, ...]) -> tuple[MemoryEncoder, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_features_memory_and_all_gradients(sizes: tuple[int, ...]) -> None:
+def test_features_memory_and_all_gradients(
+    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients are about as far from those in double precision as PyTorch's own, which states that
+    decay over many positions make worse."""
     encoder, x, first = made(sizes)
     double = copy.deepcopy(encoder).double()
     ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
@@ -41,9 +45,16 @@ def test_features_memory_and_all_gradients(sizes: tuple[int, ...]) -> None:
     inputs = [(ours, theirs), *zip(encoder.parameters(), double.parameters(), strict=True)]
     a = torch.autograd.grad(got, [i for i, _ in inputs], cotangent)
     b = torch.autograd.grad(expected, [j for _, j in inputs], cotangent.double())
-    for mine, other in zip(a, b, strict=True):
-        scale = float(other.abs().max()) + 1e-3
-        torch.testing.assert_close(mine / scale, (other / scale).float(), rtol=0, atol=2e-5)
+    with monkeypatch.context() as patched:
+        patched.setattr(recurrent, "computes", lambda *_: False)
+        plain = torch.autograd.grad(encoder(ours, first), [i for i, _ in inputs], cotangent)
+    scales = [float(exact.abs().max()) + 1e-3 for exact in b]
+
+    def off(found: tuple[Tensor, ...]) -> float:
+        apart = zip(found, b, scales, strict=True)
+        return max(float((one - exact).abs().max()) / scale for one, exact, scale in apart)
+
+    assert 0 < off(plain) < 1e-4 and off(a) < 3 * off(plain) + 2e-6
     with torch.no_grad():
         memory = encoder.memory(x, first)
         torch.testing.assert_close(encoder(x, first), got.detach(), rtol=0, atol=0)

@@ -128,12 +128,13 @@ def test_a_prompt_that_rows_share_is_read_once_with_the_same_logits_and_gradient
     handle = model.inner.get_input_embeddings().register_forward_hook(
         lambda _, inputs, __: lengths.append(inputs[0].numel())
     )
-    once = model.logits_at(tokens, here)
+    model.logits_at(tokens, here)
     shared = sum(lengths)
     handle.remove()
     assert shared < tokens.numel()
-    whole = model(tokens)[here]
-    torch.testing.assert_close(once, whole, rtol=0, atol=1e-5)
+    model.double()  # norms of Llama stay in single precision
+    once, whole = model.logits_at(tokens, here), model(tokens)[here]
+    torch.testing.assert_close(once, whole, rtol=0, atol=1e-10)
     weights = torch.rand(whole.shape, generator=g)
     parameters = [p for p in model.parameters() if p.requires_grad]
     pairs = zip(
@@ -142,7 +143,7 @@ def test_a_prompt_that_rows_share_is_read_once_with_the_same_logits_and_gradient
         strict=True,
     )
     for mine, other in pairs:
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-4)
 
 
 def test_what_is_longer_than_the_model_reads_is_told(folder: Path) -> None:

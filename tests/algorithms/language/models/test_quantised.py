@@ -163,7 +163,7 @@ def test_the_ratio_of_one_precision_begins_at_one() -> None:
 def test_how_far_two_precisions_are_apart() -> None:
     learner, sampler = torch.tensor([[-1.0, -2.0, -9.0]]), torch.tensor([[-1.5, -2.0, -1.0]])
     mask = torch.tensor([[True, True, False]])
-    got = apart(learner, sampler, mask)
+    got = apart(learner.double(), sampler.double(), mask)
     assert float(got["rollout/precision_gap"]) == pytest.approx(0.5)
     assert float(got["rollout/precision_kl"]) == pytest.approx((math.exp(0.5) - 1.5) / 2)
 
