@@ -53,16 +53,25 @@ class SolveSettings(Settings):
 
 def portfolio(settings: SolveSettings, dataset: Dataset) -> dict[str, dict[str, Any]]:
     """The algorithms for the dataset, each with the config values that it needs there."""
-    if settings.algorithms:
-        return {name: {} for name in settings.algorithms}
-    if dataset.spec.discrete:
-        return {name: {} for name in DISCRETE}
-    chosen: dict[str, dict[str, Any]] = {name: {} for name in CONTINUOUS}
+    usual: tuple[str, ...] = DISCRETE if dataset.spec.discrete else CONTINUOUS
     if not can_imagine(dataset):
-        del chosen["shac"]
-    elif not has_task(dataset.spec):
-        chosen["shac"] = {"termination": ends_of(dataset) or "never"}
-    return chosen
+        usual = tuple(name for name in usual if name != "shac")
+    return {name: _ends(name, dataset) for name in settings.algorithms or usual}
+
+
+def _ends(name: str, dataset: Dataset) -> dict[str, Any]:
+    """Config values of an algorithm that say where its imagined episodes end, of a log that belongs
+    to no task; none where it imagines nothing, or where nothing says it."""
+    if has_task(dataset.spec) or not can_imagine(dataset):
+        return {}
+    values: dict[str, Any] = {}
+    choice = "never" if ends_of(dataset) is None else "learned"
+    for setting, part in vars(build_config(name, {})).items():
+        if setting == "termination":
+            values[setting] = choice
+        elif hasattr(part, "termination"):
+            values[setting] = {"termination": choice}
+    return values
 
 
 def plan_steps(

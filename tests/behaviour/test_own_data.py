@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from algorithms.evaluation.halted import Halted, HaltedValues
 from algorithms.evaluation.valuation import ValuationConfig
@@ -62,13 +63,11 @@ def test_from_a_log_to_a_valued_policy_in_three_commands(clinic, capsys):
     assert (chosen / "export/policy.onnx").exists()
     # the same command again finds the runs finished
     assert main(["solve", "clinic.npz", "--out", "solved", *options]) == 0
-    with_model = [*options[:3], "bc", "mopo", *options[5:]]  # its ends follow no rule that is known
-    assert main(["solve", "clinic.npz", "--out", "other", *with_model]) == 0
+    with_discrete = [*options[:3], "bc", "discrete_cql", *options[5:]]
+    assert main(["solve", "clinic.npz", "--out", "other", *with_discrete]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "mopo failed and is left out: " in told and "no termination rule is known" in told
-    assert (
-        "no termination rule" in json.loads(Path("other/solve.json").read_text())["failed"]["mopo"]
-    )
+    assert "discrete_cql failed and is left out: " in told
+    assert "discrete" in json.loads(Path("other/solve.json").read_text())["failed"]["discrete_cql"]
     # another call is not answered with these runs
     for changed in (["--seed", "1"], ["--holdout", "0.3"], ["--steps", "50"]):
         assert main(["solve", "clinic.npz", "--out", "solved", *options, *changed]) == 2
@@ -109,10 +108,21 @@ def test_holding_out_does_not_go_with_a_task_or_a_shared_model(clinic, capsys):
 
 
 def test_the_portfolio_fits_the_data(clinic):
-    own = portfolio(SolveSettings(), load("clinic.npz"))
-    assert set(own) == {"bc", "iql", "td3_bc", "edac"}  # ends of unknown rule: no model
+    log = load("clinic.npz")
+    assert portfolio(SolveSettings(), log)["shac"] == {"termination": "learned"}
+    models = portfolio(SolveSettings(algorithms=("iql", "ravl", "neubay")), log)
+    part = {"termination": "learned"}
+    assert models == {"iql": {}, "ravl": {"imagination": part}, "neubay": {"rollouts": part}}
     known = portfolio(SolveSettings(), load("pendulum/medium"))
     assert "shac" in known and known["shac"] == {}
+    endless = load("pendulum/medium")
+    endless = replace(endless, spec=replace(endless.spec, task="a plant"))
+    assert portfolio(SolveSettings(), endless)["shac"] == {"termination": "never"}
+    kept = log.transitions.terminated.nonzero()[:4, 0]  # fewer ends than can be learned from
+    few = torch.zeros_like(log.transitions.terminated).index_fill(0, kept, True)
+    few = replace(log, transitions=replace(log.transitions, terminated=few))
+    assert set(portfolio(SolveSettings(), few)) == {"bc", "iql", "td3_bc", "edac"}
+    assert portfolio(SolveSettings(algorithms=("ravl",)), few) == {"ravl": {}}
     assert "discrete_sac_n" in portfolio(SolveSettings(), load("cartpole/random"))
 
 

@@ -127,6 +127,33 @@ def test_episodes_of_many_lengths_are_judged_over_what_half_of_them_have():
     assert lead(of, replace(of, value=of.value - np.arange(4)), 0.9)[1] > -np.inf
 
 
+def test_learned_ends_are_expected_ones() -> None:
+    """Every step pays 1 and ends the episode with probability 0.1, whatever is done: ten steps earn
+    (1 - 0.9^10) / 0.1 = 6.51, and 1 - 0.9^10 = 65 % of the windows end."""
+    data = []
+    for seed, episodes in ((0, 100), (1, 300)):
+        rows = walk(episodes, seed)
+        t = rows.transitions
+        draw = torch.Generator().manual_seed(seed + 5)
+        ends = torch.rand(episodes, 20, generator=draw) < 0.1
+        after = (ends.cumsum(1) - ends.int()) == 0  # up to the first end
+        last = ends | (torch.arange(20) == 19)
+        kept = after.flatten()
+        cut = replace(
+            t, reward=torch.ones_like(t.reward), terminated=ends.flatten(),
+            truncated=(last & ~ends).flatten(),
+        )  # fmt: skip
+        columns = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+        transitions = Transitions(**{name: getattr(cut, name)[kept] for name in columns})
+        data.append(Dataset(transitions, SPEC, Provenance("ends")))
+    values = halted_values([still], *data, "learned", horizon=10, windows=400)
+    assert values.each[0].horizon == 10 and values.credible(0)
+    assert values.each[0].ended == pytest.approx(1 - 0.9**10, abs=0.06)
+    assert values.ended == pytest.approx(1 - 0.9**10, abs=0.12)  # of the windows in the log
+    assert values.each[0].plain == pytest.approx((1 - 0.9**10) / 0.1, rel=0.06)
+    assert values.each[0].value.mean() == pytest.approx(values.each[0].plain, rel=0.03)
+
+
 @pytest.mark.parametrize("limit", [None, 2.0, torch.inf])
 def test_leaving_the_data_is_no_prize_where_every_step_is_paid(limit: float | None) -> None:
     """A reward of 1 a step and ends far from the data: who leaves them earns nothing more. Without

@@ -1,16 +1,17 @@
 """Ending a run by an offline criterion: when it ends, what it refuses, and exact resume."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 
 from algorithms.evaluation.halted import Halted, HaltingModel, rise
 from experiments.cli.evaluate import Evaluate
-from experiments.runs import selection, training, until_flat
+from experiments.runs import halting, selection, training, until_flat
 from experiments.runs.until_flat import UntilFlat
 from experiments.settings import RunSettings, UntilFlatSettings, build_config
 from experiments.tables import records
@@ -200,18 +201,40 @@ def test_a_run_that_dies_ends_where_the_other_does(
             assert tensor.equal(weights[1][name][key]), f"{name}.{key}"
 
 
-def test_a_model_from_disk_gives_the_same_values(log: str):
+@pytest.mark.parametrize("ends", [None, "learned"])
+def test_a_model_from_disk_gives_the_same_values(log: str, ends: Literal["learned"] | None):
     from mbrl.data import load
 
     dataset: Dataset = load(log)
+    if ends is not None:
+        terminated = dataset.transitions.obs[:, 0] > 0.9
+        dataset = replace(dataset, transitions=replace(dataset.transitions, terminated=terminated))
     train, held = until_flat.hold_out(dataset, 0.4)
-    fitted = HaltingModel(train, held, None)
-    again = HaltingModel(train, held, None, state=fitted.state_dict())
+    fitted = HaltingModel(train, held, ends)
+    again = HaltingModel(train, held, ends, state=fitted.state_dict())
 
     def still(obs: Any) -> Any:
         return 0.0 * obs[:, :1]
 
-    assert np.array_equal(fitted.value(still).value, again.value(still).value)
+    one, other = fitted.value(still), again.value(still)
+    assert np.array_equal(one.value, other.value) and one.ended == other.ended
+    assert (one.ended > 0) == (ends is not None)
+
+
+def test_ends_of_a_log_are_learned_from_five_or_more(log: str):
+    """Of a log of no task; a task's rule needs none."""
+    from mbrl.data import load
+
+    dataset: Dataset = load(log)
+    assert halting.ends_of(dataset) is not None and halting.can_imagine(dataset)
+    own = replace(dataset, spec=replace(dataset.spec, task="a plant"))
+    assert halting.ends_of(own) is None and halting.can_imagine(own)
+    for count, able in ((4, False), (5, True)):
+        terminated = torch.arange(len(own.transitions)) < count
+        some = replace(own, transitions=replace(own.transitions, terminated=terminated))
+        assert halting.ends_of(some) == "learned" and halting.can_imagine(some) == able
+    unlike = replace(own.transitions, duration=torch.ones(len(own.transitions)))
+    assert not halting.can_imagine(replace(own, transitions=unlike))
 
 
 @pytest.mark.parametrize(

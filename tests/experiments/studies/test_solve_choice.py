@@ -54,6 +54,13 @@ def test_a_portfolio_of_ones_own_with_the_presets_of_files(tmp_path, monkeypatch
     assert config.batch_size == 32 and config.normalise_obs
 
 
+def test_a_log_of_no_task_has_learned_ends(tmp_path, monkeypatch):
+    own = {"data": "invertedpendulum/random", "ends": "learned", "presets": "log.csv"}
+    _, outcome = config_of("bc", own | {"portfolio": {"bc": {}}}, tmp_path, monkeypatch)
+    assert outcome.values["fitted"] == outcome.values["chosen"] == outcome.values["bc"]
+    assert config_of("shac", own, tmp_path, monkeypatch, False)[0].termination == "learned"
+
+
 @pytest.mark.parametrize("presets", ["", "log.csv"])
 def test_decays_are_as_long_as_in_solve(presets, tmp_path, monkeypatch):
     """IQL's rate falls to 0 over the updates that are made, as over those of a run."""
