@@ -127,31 +127,34 @@ def test_episodes_of_many_lengths_are_judged_over_what_half_of_them_have():
     assert lead(of, replace(of, value=of.value - np.arange(4)), 0.9)[1] > -np.inf
 
 
-def test_learned_ends_are_expected_ones() -> None:
-    """Every step pays 1 and ends the episode with probability 0.1, whatever is done: ten steps earn
-    (1 - 0.9^10) / 0.1 = 6.51, and 1 - 0.9^10 = 65 % of the windows end."""
-    data = []
-    for seed, episodes in ((0, 100), (1, 300)):
-        rows = walk(episodes, seed)
-        t = rows.transitions
-        draw = torch.Generator().manual_seed(seed + 5)
-        ends = torch.rand(episodes, 20, generator=draw) < 0.1
-        after = (ends.cumsum(1) - ends.int()) == 0  # up to the first end
-        last = ends | (torch.arange(20) == 19)
-        kept = after.flatten()
-        cut = replace(
-            t, reward=torch.ones_like(t.reward), terminated=ends.flatten(),
-            truncated=(last & ~ends).flatten(),
-        )  # fmt: skip
-        columns = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-        transitions = Transitions(**{name: getattr(cut, name)[kept] for name in columns})
-        data.append(Dataset(transitions, SPEC, Provenance("ends")))
+def ended_at_random(episodes: int, seed: int, pays: float, known: bool) -> Dataset:
+    """Every step pays 1 and ends the episode with probability 0.1, whatever is done, where it pays
+    `pays`; `known`: whether the log has the observations that ended episodes led to."""
+    rows = walk(episodes, seed).transitions
+    draw = torch.Generator().manual_seed(seed + 5)
+    ends = torch.rand(episodes, 20, generator=draw) < 0.1
+    kept = ((ends.cumsum(1) - ends.int()) == 0).flatten()  # up to the first end
+    ends, truncated = ends.flatten(), (torch.arange(20) == 19).repeat(episodes)
+    columns = {"obs": rows.obs, "action": rows.action, "next_obs": rows.next_obs}
+    columns |= {"reward": torch.where(ends, pays, 1.0), "terminated": ends}
+    columns |= {"truncated": truncated & ~ends} | ({} if known else {"next_known": ~ends})
+    transitions = Transitions(**{name: values[kept] for name, values in columns.items()})
+    return Dataset(transitions, SPEC, Provenance("ends"))
+
+
+@pytest.mark.parametrize(("pays", "known"), [(1.0, True), (-4.0, False)])
+def test_learned_ends_are_expected_ones(pays: float, known: bool) -> None:
+    """Ten steps earn (1 - 0.9^10) / 0.1 = 6.51, a tenth of which are the last ones of the 65 % of
+    the windows that end; what these pay counts though the dynamics see no row of theirs."""
+    data = [ended_at_random(100, 0, pays, known), ended_at_random(300, 1, pays, known)]
     values = halted_values([still], *data, "learned", horizon=10, windows=400)
-    assert values.each[0].horizon == 10 and values.credible(0)
-    assert values.each[0].ended == pytest.approx(1 - 0.9**10, abs=0.06)
-    assert values.ended == pytest.approx(1 - 0.9**10, abs=0.12)  # of the windows in the log
-    assert values.each[0].plain == pytest.approx((1 - 0.9**10) / 0.1, rel=0.06)
-    assert values.each[0].value.mean() == pytest.approx(values.each[0].plain, rel=0.03)
+    ended = 1 - 0.9**10
+    (own,) = values.each
+    assert own.horizon == 10 and values.credible(0)
+    assert own.ended == pytest.approx(ended, abs=0.06)
+    assert values.ended == pytest.approx(ended, abs=0.12)  # of the windows in the log
+    assert own.plain == pytest.approx(0.9 * ended / 0.1 + ended * pays, abs=0.4)
+    assert own.value.mean() == pytest.approx(own.plain, abs=0.2)
 
 
 @pytest.mark.parametrize("limit", [None, 2.0, torch.inf])
