@@ -96,7 +96,8 @@ class Histories:
         """Store the data as episodes, fit the world model (continuing an unfinished fit), and take
         the threshold from the data's disagreements. Raises `ConfigError` where neither the task nor
         the settings limit a rollout."""
-        self._require_limit()
+        spans = dataset.transitions.episodes()
+        self._require_limit(max(end - begin for begin, end in spans))
         data = dataset.transitions.to(self.device)
         if self.recorded is None:
             episodes = data.episodes()
@@ -119,10 +120,16 @@ class Histories:
                 stacklevel=3,
             )
 
-    def _require_limit(self) -> None:
+    def _require_limit(self, longest: int | None = None) -> None:
         if self.spec.max_episode_steps is None and self.config.cap is None:
+            much = (
+                ""
+                if longest is None
+                else f": --rollouts.cap {longest} (the longest logged episode)"
+            )
             raise ConfigError(
                 f"task {self.spec.task!r} has no episode limit and rollouts.cap is None; give one"
+                f"{much}"
             )
 
     def _empty(self, capacity: int) -> SequenceBuffer:

@@ -61,7 +61,8 @@ def portfolio(settings: SolveSettings, dataset: Dataset) -> dict[str, dict[str, 
 
 def _ends(name: str, dataset: Dataset) -> dict[str, Any]:
     """Config values of an algorithm that say where its imagined episodes end, of a log that belongs
-    to no task; none where it imagines nothing, or where nothing says it."""
+    to no task: also at the length of the longest logged one where nothing else limits them. None
+    where it imagines nothing, or where nothing says it."""
     if has_task(dataset.spec) or not can_imagine(dataset):
         return {}
     values: dict[str, Any] = {}
@@ -71,6 +72,9 @@ def _ends(name: str, dataset: Dataset) -> dict[str, Any]:
             values[setting] = choice
         elif hasattr(part, "termination"):
             values[setting] = {"termination": choice}
+            if dataset.spec.max_episode_steps is None and getattr(part, "cap", 1) is None:
+                spans = dataset.transitions.episodes()
+                values[setting]["cap"] = max(end - begin for begin, end in spans)
     return values
 
 

@@ -454,7 +454,7 @@ def test_bad_settings() -> None:
     spec = Spec("mine", obs_dim=3, action_dim=1, action_low=(-2.0,), action_high=(2.0,))
     values = CONFIGS["neubay"] | {"rollouts": {"termination": "never"}}
     made = NEUBAY(spec, configs.from_dict(NEUBAYConfig, values))
-    with pytest.raises(ConfigError, match="no episode limit"):
+    with pytest.raises(ConfigError, match=r"no episode limit.*--rollouts.cap 200 \(the longest"):
         made.prepare(dataset, lambda metrics: None)
 
 

@@ -37,6 +37,10 @@ def gentle(obs):
     return torch.full((len(obs), 1), 0.2)
 
 
+def strong(obs):
+    return torch.full((len(obs), 1), 0.45)
+
+
 def reckless(obs):
     return torch.ones(len(obs), 1)
 
@@ -98,6 +102,13 @@ def test_ends_of_the_log_must_be_known_to_the_model():
     assert always.each[0].ended == 1.0 and not always.credible(0)
 
 
+def test_nothing_is_left_after_an_end():
+    train, held = walk(60, 0), walk(8, 1)
+    rules = (None, lambda o, a, n: o[:, 0] < 9)  # the second ends all at the first step
+    goes_on, ended = (halted_values([strong], train, held, r, horizon=19).each[0] for r in rules)
+    assert goes_on.inside < 0.95 < ended.inside
+
+
 def test_leads_are_paired(values):
     mean, low, high = lead(values["gentle"], values["still"], 0.9)
     # 10 steps of 0.02 more each: 0.02 (1 + ... + 10) = 1.1, wherever it starts
@@ -147,14 +158,16 @@ def test_learned_ends_are_expected_ones(pays: float, known: bool) -> None:
     """Ten steps earn (1 - 0.9^10) / 0.1 = 6.51, a tenth of which are the last ones of the 65 % of
     the windows that end; what these pay counts though the dynamics see no row of theirs."""
     data = [ended_at_random(100, 0, pays, known), ended_at_random(300, 1, pays, known)]
-    values = halted_values([still], *data, "learned", horizon=10, windows=400)
+    values = halted_values([still, reckless], *data, "learned", horizon=10, windows=400)
     ended = 1 - 0.9**10
-    (own,) = values.each
+    own, leaves = values.each
     assert own.horizon == 10 and values.credible(0)
     assert own.ended == pytest.approx(ended, abs=0.06)
     assert values.ended == pytest.approx(ended, abs=0.12)  # of the windows in the log
     assert own.plain == pytest.approx(0.9 * ended / 0.1 + ended * pays, abs=0.4)
     assert own.value.mean() == pytest.approx(own.plain, abs=0.2)
+    # To leave the data is worth no more than an end, after which nothing is paid.
+    assert leaves.inside < 0.5 and leaves.value.mean() < own.value.mean() - 1
 
 
 @pytest.mark.parametrize("limit", [None, 2.0, torch.inf])
