@@ -122,14 +122,10 @@ class Histories:
 
     def _require_limit(self, longest: int | None = None) -> None:
         if self.spec.max_episode_steps is None and self.config.cap is None:
-            much = (
-                ""
-                if longest is None
-                else f": --rollouts.cap {longest} (the longest logged episode)"
-            )
+            known = f": --rollouts.cap {longest} (the longest logged episode)" if longest else ""
             raise ConfigError(
                 f"task {self.spec.task!r} has no episode limit and rollouts.cap is None; give one"
-                f"{much}"
+                f"{known}"
             )
 
     def _empty(self, capacity: int) -> SequenceBuffer:

@@ -178,7 +178,8 @@ def test_a_lead_must_be_sure_and_not_negligible(leads, expected, decided, monkey
     policies = {name: type("A", (), {"policy": None}) for name in each}
     values = HaltedValues(tuple(Halted(v, 1.0, 0.0, 0.0, 9) for v in each.values()), 0.0, 100.0)
     fitted = {"bc": 0.0, "iql": 2.0, "edac": 1.0, "shac": 0.0}
-    monkeypatch.setattr(solve, "halted_values", lambda *_: values)
+    rules = []
+    monkeypatch.setattr(solve, "halted_values", lambda *given: rules.append(given[3]) or values)
     monkeypatch.setattr(solve, "own_gamma", lambda _: 0.99)
     monkeypatch.setattr(
         solve, "value_policies", lambda *_, **__: [Fitted(fitted[name]) for name in each]
@@ -187,6 +188,11 @@ def test_a_lead_must_be_sure_and_not_negligible(leads, expected, decided, monkey
     choice = solve.choose(policies, data, data, ValuationConfig())
     assert choice.name == expected
     assert bool(choice.halted) == (decided == "model")
+    terminated = torch.arange(len(data.transitions)) < 5
+    own = replace(data, spec=replace(data.spec, task="a plant"))
+    own = replace(own, transitions=replace(own.transitions, terminated=terminated))
+    assert solve.choose(policies, own, own, ValuationConfig()).name == expected
+    assert callable(rules[0]) and rules[1] == "learned"
 
 
 @pytest.mark.long

@@ -221,7 +221,7 @@ def test_a_model_from_disk_gives_the_same_values(log: str, ends: Literal["learne
     assert (one.ended > 0) == (ends is not None)
 
 
-def test_ends_of_a_log_are_learned_from_five_or_more(log: str):
+def test_ends_of_a_log_are_learned_from_five_or_more(log: str, tmp_path: Path):
     """Of a log of no task; a task's rule needs none."""
     from mbrl.data import load
 
@@ -233,6 +233,8 @@ def test_ends_of_a_log_are_learned_from_five_or_more(log: str):
         terminated = torch.arange(len(own.transitions)) < count
         some = replace(own, transitions=replace(own.transitions, terminated=terminated))
         assert halting.ends_of(some) == "learned" and halting.can_imagine(some) == able
+    run = RunSettings("bc", log, holdout=0.4, until_flat=UntilFlatSettings(every=10))
+    assert until_flat.halting_model(run, some, some, tmp_path).model.ends is not None
     unlike = replace(own.transitions, duration=torch.ones(len(own.transitions)))
     assert not halting.can_imagine(replace(own, transitions=unlike))
 
