@@ -32,3 +32,13 @@ def test_the_figure(tmp_path: Path) -> None:
     (file,) = recipes_powered.draw({"grpo, 1e-04": records, "dapo, 1e-04": records}, tmp_path, "")
     assert file.exists() and file.name == "gains.png"
     assert recipes_powered.draw({"grpo, 1e-04": records}, tmp_path, "") == []
+
+
+def test_the_grid_world_has_gigpo_too() -> None:
+    rows = recipes_powered.grid_rates()
+    assert len(rows) == 24 == len({row["label"] for row in rows})
+    for row in rows:
+        given = merge({"recipe": row["recipe"], "task": row["task"]}, row["config"])
+        config = configs.from_dict(LanguageConfig, given)
+        assert config.task == "grid_world" and config.minibatches == 8 and row["steps"] == 200
+    assert "gigpo" in {row["recipe"] for row in rows}
