@@ -96,12 +96,12 @@ class Histories:
         """Store the data as episodes, fit the world model (continuing an unfinished fit), and take
         the threshold from the data's disagreements. Raises `ConfigError` where neither the task nor
         the settings limit a rollout."""
-        spans = dataset.transitions.episodes()
-        self._require_limit(max(end - begin for begin, end in spans))
+        episodes = dataset.transitions.episodes()
+        longest = max(end - begin for begin, end in episodes)
+        self._require_limit(longest)
         data = dataset.transitions.to(self.device)
         if self.recorded is None:
-            episodes = data.episodes()
-            self._warn_of_tape(max(end - begin for begin, end in episodes))
+            self._warn_of_tape(longest)
             self.recorded = self._empty(len(data) + len(episodes))
             for begin, end in episodes:
                 self._record(self.recorded, data.select(slice(begin, end)))
