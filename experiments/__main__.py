@@ -1,5 +1,6 @@
 """The command line: `python -m experiments VERB ...`; every verb has its own `--help`."""
 
+import errno
 import importlib
 import os
 import sys
@@ -68,7 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
         code = exit_status(error)
         if code is None:
             raise
-        print(f"error: {error}" if code < 128 else error, file=sys.stderr)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        mend = "; make room, and give the command again, or resume" if full else ""
+        print(f"error: {error}{mend}" if code < 128 else error, file=sys.stderr)
         return code
 
 

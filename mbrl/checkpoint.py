@@ -25,7 +25,7 @@ def save(path: str | Path, content: dict[str, Any]) -> None:
         known = isinstance(reason, OSError) and reason.errno not in (errno.ENOSPC, errno.EDQUOT)
         mend = "Give another place" if known else "Make room"
         kept = f"the checkpoint before it stays. {mend}, and resume"
-        nothing = f"there was none before it. {mend}, and begin again"
+        nothing = f"there was none before it. {mend}, and resume, or give the command again"
         raise CheckpointError(
             f"{path} could not be saved ({str(reason).splitlines()[0]}); "
             + (kept if Path(path).is_file() else nothing)

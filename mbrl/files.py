@@ -34,6 +34,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.close(folder)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Replace the file at `path` by `text` in UTF-8; a full disk leaves what was there."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
 def require_writable(path: Path) -> None:
     """Raise `ConfigError` where a file cannot be made in the folder of `path`, before work is done
     for it; makes the folder."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from mbrl import checkpoint
 from mbrl.errors import ConfigError
 
 Weights = Mapping[str, Tensor]
@@ -84,17 +85,18 @@ class Subnetwork(nn.Module):
 
 
 def write(sets: Mapping[str, Tensor], path: str | Path) -> None:
-    torch.save({name: value.cpu() for name, value in sets.items()}, path)
+    """Raises `CheckpointError` where the disk does not take it."""
+    checkpoint.save(path, {"weights": {name: value.cpu() for name, value in sets.items()}})
 
 
 def read(path: str | Path, model: nn.Module) -> Subnetwork:
-    """The subnetwork that `write` wrote. Raises `ConfigError` where it is of another model, or not
-    there."""
+    """The subnetwork that `write` wrote. Raises `ConfigError` where it is of another model or not
+    there, and `CheckpointError` where it is no such file."""
     if not Path(path).exists():
         raise ConfigError(
             f"subnetwork is {path}, which is no file; `language subnetwork RUN --write` makes one"
         )
-    sets = torch.load(path, weights_only=True)
+    sets = checkpoint.load(path).get("weights", {})
     shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
     if {name: value.shape for name, value in sets.items()} != shapes:
         raise ConfigError(f"the subnetwork in {path} is of another model; take one of this model")

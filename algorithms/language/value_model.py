@@ -20,6 +20,7 @@ from algorithms.language.sampling.rollouts import roll_out
 from algorithms.language.sampling.tokens import Sampling
 from algorithms.language.tasks import text_task
 from algorithms.language.tasks.base import Problem
+from mbrl import checkpoint
 from mbrl import config as configs
 from mbrl.config import Count, CountOrZero, Positive, Settings
 from mbrl.errors import CheckpointError, ConfigError
@@ -81,7 +82,7 @@ class PolicyValue:
         return (embedded(self.model, self.codec, problems) - self.centre) / self.scale
 
     def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Raises `CheckpointError` where the disk does not take it."""
         content = {
             "config": configs.to_dict(self.config),
             "model": self.model.state_dict(),
@@ -90,7 +91,7 @@ class PolicyValue:
             "scale": self.scale,
             "measures": self.measures,
         }
-        torch.save({"kind": "language value", "content": content}, path)
+        checkpoint.save(path, {"kind": "language value", "content": content})
 
     @classmethod
     def load(cls, path: str | Path) -> "PolicyValue":
@@ -100,8 +101,8 @@ class PolicyValue:
                 f"value is {path}, which is no file; make one by `python -m experiments language "
                 "fit-value --task TASK --out FILE`"
             )
-        known = torch.load(path, weights_only=True)
-        if not isinstance(known, dict) or known.get("kind") != "language value":
+        known = checkpoint.load(path)
+        if known.get("kind") != "language value":
             raise CheckpointError(f"{path} is no file of `language fit-value`; give one")
         content = known["content"]
         config = configs.from_dict(ValueConfig, content["config"])

@@ -1,6 +1,5 @@
 """The verb `bench`: speed beside the machine's matrix-product rate and that of other libraries."""
 
-import json
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from experiments.bench.curves import AXES, draw
 from experiments.bench.measure import Bench, measure
 from experiments.bench.workloads import WORKLOADS
 from experiments.reports.grid import grid
+from experiments.runs.folders import write_json
 
 WIDTH = 170  # of the table where the output is no terminal
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     show_origin(record, console)
     if command.out is not None:
         command.out.parent.mkdir(parents=True, exist_ok=True)
-        command.out.write_text(json.dumps(record, indent=2) + "\n")
+        write_json(command.out, record)
     return 0
 
 

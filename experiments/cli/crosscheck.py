@@ -1,7 +1,6 @@
 """The verb `crosscheck`: SAC of this library against that of stable-baselines3, with the same
 networks, settings, task and start states, and a bootstrap interval of the difference of means."""
 
-import json
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from scipy import stats
 
 from algorithms import SAC, SACConfig
 from algorithms.learners.soft_actor_critic import LearnerConfig
+from experiments.runs.folders import write_json
 from experiments.studies.stable_baselines import StableBaselines
 from mbrl import tasks
 from mbrl.config import Count, Settings
@@ -69,7 +69,7 @@ class Crosscheck(Settings):
                 "interval": [low, high],
             }
             self.out.parent.mkdir(parents=True, exist_ok=True)
-            self.out.write_text(json.dumps(record, indent=2) + "\n")
+            write_json(self.out, record)
         return 0
 
 

@@ -25,7 +25,7 @@ from mbrl.data.locate import find_file, homes, local_file
 from mbrl.data.readers.files import MAPPED, SUFFIXES
 from mbrl.data.replay import replay
 from mbrl.data.suspicions import action_coverage, suspicions
-from mbrl.data.writers import write
+from mbrl.data.writers import WRITERS, write
 from mbrl.errors import ConfigError, DataError
 from mbrl.goals import with_last_states
 from mbrl.tasks import Task, is_task, make
@@ -287,8 +287,8 @@ class DataExport(FileOptions):
 
     name: positional.Dataset
     """A dataset, or a file."""
-    format: Literal["minari", "npz", "rows", "csv", "parquet"]
-    """What to write."""
+    format: Literal["minari", "npz", "rows", "csv", "parquet"] | None = None
+    """What to write; None: what the ending of --out says, such as .csv."""
     out: Path
     """The file, or for Minari the folder."""
     last_states: bool = False
@@ -296,10 +296,15 @@ class DataExport(FileOptions):
     states that rows leave (gcivl, gciql, hiql, saw, hecrl)."""
 
     def main(self) -> int:
+        format = self.format or self.out.suffix[1:].lower()
+        if format not in WRITERS:
+            raise ConfigError(
+                f"--out {self.out} does not end in a format; give --format: {', '.join(WRITERS)}"
+            )
         dataset = load(self.name, **given(self, "name", "format", "out", "last_states"))
         if self.last_states:
             dataset = with_last_states(dataset)
-        target = write(dataset, self.out, self.format)
+        target = write(dataset, self.out, format)
         summary(dataset, Console())
         Console().print(f"written to {target}", soft_wrap=True)
         return 0

@@ -1,6 +1,5 @@
 """The verb `model`: fit an ensemble world model to a dataset, or measure how accurate one is."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -136,7 +135,7 @@ class Inspect(Settings):
             "log_likelihood": likelihood.tolist(),
             "ends": None if ends is None else vars(ends),
         }
-        (out / "inspect.json").write_text(json.dumps(numbers, indent=2) + "\n")
+        folders.write_json(out / "inspect.json", numbers)
         figures.model_inspection(error, cover, ranks, where, out / "inspect.png")
         print(f"wrote {out / 'inspect.json'} and {out / 'inspect.png'}")
         return 0

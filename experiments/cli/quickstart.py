@@ -13,6 +13,7 @@ from experiments.reports import figures
 from experiments.reports.grid import grid
 from experiments.runs import jobs, pool
 from experiments.runs import training as runs
+from experiments.runs.folders import write_json
 from experiments.settings import RunSettings, preset_config
 from mbrl import data
 from mbrl.config import Count, Seeds, Settings
@@ -99,7 +100,7 @@ class Quickstart(Settings):
             "last_scores": {k: v.tolist() for k, v in scores.items()},
             "held_out_error": error.median.tolist(),
         }
-        (out / "scores.json").write_text(json.dumps(numbers, indent=2) + "\n")
+        write_json(out / "scores.json", numbers)
         try:
             figures.learning_curves({self.data: curves}, out / "scores.png")
             text = f"curves in {out / 'scores.png'}, run folders beside it"

@@ -3,10 +3,12 @@ objective is an offline score by default."""
 
 import contextlib
 import csv
+import io
 import math
+import sqlite3
 import tomllib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,6 +32,7 @@ from mbrl.config import Count, CountOrZero, Seeds, Settings
 from mbrl.data.fingerprint import fingerprint
 from mbrl.data.loading import require
 from mbrl.errors import ConfigError, install_command, unknown_name
+from mbrl.files import write_text
 
 Objective = Literal["fqe", "score"]
 MEANING = {
@@ -98,7 +101,7 @@ class Search(Settings):
             "version": ALGORITHMS[self.algorithm][0].version,
         }
         self._require_names()
-        with folders.locked(self.out):
+        with folders.locked(self.out), _database_named(self.out / "search.db"):
             study = self._study()
             self._require_same(study, same)
             launcher = launchers.launcher(self.launcher, self.workers, self.address)
@@ -312,12 +315,13 @@ class Search(Settings):
         done = [t for t in study.trials if t.value is not None]
         done.sort(key=lambda t: -t.value)
         names = [name_of(text) for text in self.ranges]
-        with (self.out / "trials.csv").open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["trial", *names, self.objective, "score_in_task"])
-            for t in done:
-                values = [t.params[n] for n in names]
-                writer.writerow([t.number, *values, t.value, t.user_attrs["score"]])
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(["trial", *names, self.objective, "score_in_task"])
+        for t in done:
+            values = [t.params[n] for n in names]
+            writer.writerow([t.number, *values, t.value, t.user_attrs["score"]])
+        write_text(self.out / "trials.csv", lines.getvalue())
         console = Console()
         heads = ("trial", *names, f"objective ({self.objective})", "score in the task")
         failed = sum(t.state.name == "FAIL" for t in study.trials)
@@ -348,6 +352,24 @@ class Search(Settings):
 
 
 Suggest = Callable[[Any], None]
+
+
+@contextlib.contextmanager
+def _database_named(path: Path) -> Iterator[None]:
+    """An error of the database as one of its file: Optuna shows what it asked, in hundreds of
+    lines."""
+    try:
+        yield
+    except Exception as problem:
+        reason: BaseException | None = problem
+        while reason is not None and not isinstance(reason, sqlite3.Error):
+            reason = reason.__cause__ or reason.__context__
+        if reason is None:
+            raise
+        raise OSError(
+            f"{path} could not be read or written ({reason}); make room, or give another folder "
+            "with --out"
+        ) from problem
 
 
 def name_of(text: str) -> str:

@@ -1,5 +1,6 @@
 """The files of an exported policy: ONNX, a program of torch, and its weights."""
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator
@@ -48,7 +49,9 @@ def write_programs(parts: Parts, folder: Path) -> None:
     shapes = tuple({0: batch} for _ in example)
     with quiet(), torch.no_grad():
         program = torch.export.export(graph, example, dynamic_shapes=shapes)
-        torch.export.save(program, folder / "policy.pt2")
+        file = io.BytesIO()  # written in one go: PyTorch's own writer aborts Python on a full disk
+        torch.export.save(program, file)
+        (folder / "policy.pt2").write_bytes(file.getvalue())
         written: Any = torch.onnx.export(
             program,
             input_names=parts.inputs,

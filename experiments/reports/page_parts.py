@@ -13,6 +13,7 @@ from experiments.reports import figures
 from experiments.reports.figures import Curve
 from experiments.runs import folders, history
 from mbrl.config import flatten
+from mbrl.files import write_text
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -45,7 +46,7 @@ def write_page(folder: Path, title: str, parts: Sequence[str]) -> Path:
         facts(flatten(folders.read_json(folder / "manifest.json"))),
     ]
     path = folder / "report.html"
-    path.write_text(inlined(page(title, parts), folder))
+    write_text(path, inlined(page(title, parts), folder))
     return path
 
 

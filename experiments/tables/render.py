@@ -11,6 +11,7 @@ from experiments.tables import conclusions, records
 from experiments.tables.plan import Column
 from experiments.tables.summary import BlockSummary, Entry, Published, Summary
 from mbrl import statistics
+from mbrl.files import write_text
 
 
 def write(summary: Summary, folder: Path) -> list[Path]:
@@ -19,7 +20,7 @@ def write(summary: Summary, folder: Path) -> list[Path]:
     texts["table.tex"] = latex(summary)
     files = []
     for name, text in texts.items():
-        (folder / name).write_text(text)
+        write_text(folder / name, text)
         files.append(folder / name)
     return files
 

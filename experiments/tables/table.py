@@ -22,6 +22,7 @@ from mbrl.data.cards import find_tier
 from mbrl.data.fingerprint import fingerprint
 from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError, DataError, MissingDataError, unknown_name
+from mbrl.files import write_text
 
 
 def show(table: Plan, home: Path, console: Console) -> None:
@@ -30,7 +31,7 @@ def show(table: Plan, home: Path, console: Console) -> None:
     home.mkdir(parents=True, exist_ok=True)
     written = render.write(results, home)  # first, whatever becomes of the figures
     figures = unchanged(home, lambda: table_figures.draw(results, home))
-    (home / "table.html").write_text(page.html(results, figures))
+    write_text(home / "table.html", page.html(results, figures))
     written += [home / "table.html", *figures]
     console.print(render.markdown(results), markup=False, highlight=False, soft_wrap=True)
     console.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)

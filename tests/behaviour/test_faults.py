@@ -88,7 +88,7 @@ def test_a_full_disk_ends_in_one_line_and_leaves_the_last_checkpoint(tmp_path: P
     ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=small)
     assert ended.returncode in (1, 2) and "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1 and "could not be saved" in ended.stderr
-    assert "there was none before it" in ended.stderr
+    assert "or give the command again" in ended.stderr
     assert not list(folder.rglob("*.partial"))
     (folder / "checkpoint.pt.999.partial").write_bytes(b"half")
     jobs.resume(folder, quiet=True)
@@ -108,6 +108,17 @@ def test_a_save_that_fails_keeps_the_one_before(tmp_path: Path, monkeypatch) -> 
     assert checkpoint.load(path)["step"] == 1 and [p.name for p in tmp_path.iterdir()] == [
         path.name
     ]
+
+
+def test_a_full_disk_is_named_with_what_to_do(monkeypatch, capsys) -> None:
+    def write(arguments: list[str]) -> int:
+        with open("/dev/full", "w") as file:
+            file.write("x")
+        return 0
+
+    monkeypatch.setattr("experiments.__main__.verb", lambda name: write)
+    assert main(["list"]) == 1
+    assert "No space left on device; make room, and give the command" in capsys.readouterr().err
 
 
 def test_sigterm_during_a_save_saves(tmp_path: Path, monkeypatch) -> None:

@@ -8,7 +8,8 @@ import torch
 
 from algorithms.language import subnetwork
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
-from mbrl.errors import ConfigError
+from mbrl import checkpoint
+from mbrl.errors import CheckpointError, ConfigError
 from tests.algorithms.language.cases import MODEL, continued, learner, lenient, rounds
 
 
@@ -76,7 +77,7 @@ def test_a_subnetwork_moves_alone_and_resumes(tmp_path: Path) -> None:
     agent = masked(tmp_path / "mask.pt")
     before = {k: p.detach().clone() for k, p in agent.model.named_parameters()}
     again = continued(agent, tmp_path, 2, 2)
-    sets = torch.load(tmp_path / "mask.pt", weights_only=True)
+    sets = checkpoint.load(tmp_path / "mask.pt")["weights"]
     changed = subnetwork.moved(before, {k: p.detach() for k, p in again.model.named_parameters()})
     assert all(not (changed[k] & ~sets[k]).any() for k in sets)
     assert subnetwork.count(changed) > 0.5 * subnetwork.count(sets)
@@ -101,4 +102,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         LanguagePolicyGradient(config=config)
     subnetwork.write({"a": torch.zeros(2)}, tmp_path / "none.pt")
     with pytest.raises(ConfigError, match="of another model"):
+        LanguagePolicyGradient(config=config)
+    (tmp_path / "none.pt").write_bytes((tmp_path / "none.pt").read_bytes()[:300])
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
         LanguagePolicyGradient(config=config)

@@ -18,6 +18,7 @@ from algorithms.language.value_model import (
     policies,
     pretrained,
 )
+from mbrl import checkpoint
 from mbrl.errors import CheckpointError, ConfigError
 from tests.algorithms.language.cases import MODEL
 
@@ -60,8 +61,10 @@ def test_a_file_holds_all(tmp_path: Path) -> None:
     assert again.measures == value.measures and again.config == value.config
     names = {"brier", "brier_less", "constant", "brier_seen", "by_prompt", "calibration"}
     assert names <= set(value.measures)
-    (tmp_path / "other.pt").write_bytes(b"")
-    torch.save({"x": 1}, tmp_path / "other.pt")
+    (tmp_path / "other.pt").write_bytes((tmp_path / "value.pt").read_bytes()[:500])
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        PolicyValue.load(tmp_path / "other.pt")
+    checkpoint.save(tmp_path / "other.pt", {"x": 1})
     with pytest.raises(CheckpointError, match="no file of `language fit-value`"):
         PolicyValue.load(tmp_path / "other.pt")
     with pytest.raises(ConfigError, match="a context below three quarters"):

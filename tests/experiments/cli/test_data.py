@@ -162,7 +162,9 @@ def test_export_with_rows_that_stay(home, capsys):
     values |= {"obs": np.zeros((6, size)), "next_obs": np.ones((6, size)), "boundaries": "cut"}
     given, made = home / "maze.npz", home / "stays.npz"
     save_npz(from_arrays(**values, spec=task.spec), given)
-    words = ("--format", "npz", "--out", str(made))
+    words = ("--out", str(made))
+    with pytest.raises(ConfigError, match="does not end in a format; give --format: minari"):
+        run(capsys, "export", str(given), "--out", str(home / "stays"))
     assert run(capsys, "export", str(given), "--last-states", *words)[0] == 0
     assert load(made).spec.goal == task.spec.goal
     rows = load(made).transitions

@@ -290,6 +290,17 @@ def test_data_that_cannot_be_searched_cost_no_trial(
     assert "has a question mark" in capsys.readouterr().err
 
 
+def test_a_database_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna")
+    (tmp_path / "search.db").write_bytes(b"other" * 1000)
+    options = ["--hyperparameter", "learning_rate=0.1:1", "--steps", "10", "--trials", "1"]
+    assert main(["search", "bc", "pendulum/expert", *options, "--out", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "search.db could not be read or written (file is not a database)" in line
+
+
 def test_a_whole_number_is_not_drawn_from_a_range_of_others(tmp_path: Path) -> None:
     def names(text: str) -> None:
         search.Search("iql", "pendulum/expert", hyperparameter=(text,))._require_names()

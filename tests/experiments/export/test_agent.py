@@ -194,6 +194,15 @@ def test_a_file_that_differs_is_refused_and_nothing_stays(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_is_an_error_and_not_the_end_of_python(
+    pendulum: Dataset, tmp_path: Path
+) -> None:
+    (tmp_path / "policy.pt2").symlink_to("/dev/full")
+    parts = exporting.parts_of(build("bc", pendulum.spec), None, None, torch.float32)
+    with pytest.raises(OSError, match="No space left"):
+        exporting.write_programs(parts, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["action", "out_of_data"])
 def test_what_is_no_number_does_not_hold(name: str) -> None:
     one = Parity(rows=1, **{name: float("nan")})

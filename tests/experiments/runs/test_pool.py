@@ -11,6 +11,7 @@ import pytest
 
 from experiments.runs import jobs, pool
 from experiments.runs import training as runs
+from experiments.runs.launchers import Exit
 from experiments.settings import RunSettings, build_config
 from mbrl.data import save_npz
 from mbrl.errors import CheckpointError
@@ -51,6 +52,13 @@ def test_all_finish_and_one_failure_is_isolated(folders: list[Path]) -> None:
     began = time.perf_counter()
     pool.run_all(folders, where=2)
     assert time.perf_counter() - began < 1
+
+
+def test_a_job_that_could_not_even_write_why_is_not_called_killed(tmp_path: Path) -> None:
+    queue = pool._Queue([tmp_path], ended=set())
+    queue.running[tmp_path] = None
+    assert not queue.record_exit(tmp_path, Exit(1, died=False, text=""))
+    assert queue.failed[tmp_path] == "it ended with status 1 and no word; is the disk full?"
 
 
 def test_ctrl_c_stops_and_saves_all(folders: list[Path], tmp_path: Path) -> None:
