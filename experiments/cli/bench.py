@@ -12,6 +12,7 @@ from experiments.bench.measure import Bench, measure
 from experiments.bench.workloads import WORKLOADS
 from experiments.reports.grid import grid
 from experiments.runs.folders import write_json
+from mbrl.terminal import terminal
 
 WIDTH = 170  # of the table where the output is no terminal
 
@@ -20,9 +21,9 @@ def main(arguments: list[str]) -> int:
     command = tyro.cli(Bench, args=arguments, prog="python -m experiments bench")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    console = Console()
+    console = terminal()
     if not console.is_terminal:
-        console = Console(width=WIDTH)
+        console = terminal(width=WIDTH)
     try:
         record = measure(command, console)
     finally:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from rich.console import Console
 from scipy import stats
 
 from algorithms import SAC, SACConfig
@@ -22,6 +21,7 @@ from mbrl import tasks
 from mbrl.config import Count, Settings
 from mbrl.errors import optional_packages
 from mbrl.evaluation import evaluate
+from mbrl.terminal import terminal
 
 HIDDEN, RATE, WARMUP = (64, 64), 1e-3, 100
 
@@ -46,7 +46,7 @@ class Crosscheck(Settings):
             means[kind].append(mean)
             seconds[kind].append(took)
         gap, low, high = difference(np.array(means["ours"]), np.array(means["sb3"]))
-        console = Console()
+        console = terminal()
         for kind in means:
             listed = ", ".join(f"{m:.1f}" for m in means[kind])
             each = np.mean(seconds[kind])

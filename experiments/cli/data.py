@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress import TransferSpeedColumn as Speed
 from rich.table import Table
+from rich.text import Text
 
 from experiments.cli import _positional as positional
 from experiments.recording.environment import named_policy, policy_returns
@@ -29,6 +29,7 @@ from mbrl.data.writers import WRITERS, write
 from mbrl.errors import ConfigError, DataError
 from mbrl.goals import with_last_states
 from mbrl.tasks import Task, is_task, make
+from mbrl.terminal import terminal
 from mbrl.types import Dataset
 
 COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
@@ -42,19 +43,19 @@ class DataList:
     """One family (pendulum, d4rl, ...), with all its datasets; by default an overview of all."""
 
     def main(self) -> int:
-        console = Console()
+        console = terminal()
         if self.family is not None:
             card = find_card(self.family)
-            table = grid("dataset", "on this machine", title=escape(card.title))
+            table = grid("dataset", "on this machine", title=card.title)
             for tier in card.tiers.values():
-                table.add_row(f"{card.family}/{tier.name}", escape(status(card, tier)))
+                table.add_row(f"{card.family}/{tier.name}", status(card, tier))
             console.print(table)
             return 0
         table = grid("family", "what it is", "datasets", "on this machine", title="datasets")
         for card in all_cards().values():
             tiers = [t for t in card.tiers.values() if t.missing is None]
             ready = [t.name for t in tiers if status(card, t).startswith("ready")]
-            table.add_row(card.family, escape(card.title), str(len(tiers)), ", ".join(ready) or "-")
+            table.add_row(card.family, card.title, str(len(tiers)), ", ".join(ready) or "-")
         console.print(table)
         console.print(
             "python -m experiments data list FAMILY names every dataset of a family and how to get "
@@ -128,11 +129,11 @@ class DataInfo:
 
 
 def print_rows(title: str, rows: dict[str, str]) -> None:
-    table = Table(show_header=False, title=escape(title))
+    table = Table(show_header=False, title=title)
     for key, value in rows.items():
         if value:
-            table.add_row(key, escape(value))
-    Console().print(table)
+            table.add_row(key, value)
+    terminal().print(table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +173,7 @@ class DataCheck(FileOptions):
     """Print one JSON object instead of text."""
 
     def main(self) -> int:
-        options, console = given(self, "name", "json", "against"), Console()
+        options, console = given(self, "name", "json", "against"), terminal()
         if self.against is not None:
             return self._compare(self.against, console)
         findings = check(self.name, **options)
@@ -231,10 +232,10 @@ class DataFetch:
     """NeoRL and NeoRL-2: training or validation data."""
 
     def main(self) -> int:
-        console, options = Console(), given(self, "name")
-        columns = ("[progress.description]{task.description}", BarColumn(), DownloadColumn())
+        console, options = terminal(), given(self, "name")
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
         with Progress(*columns, Speed(), TimeRemainingColumn(), console=console) as progress:
-            bar = progress.add_task(escape(self.name), total=None, visible=False)
+            bar = progress.add_task(self.name, total=None, visible=False)
 
             def advance(done: int, total: int | None) -> None:
                 progress.update(bar, completed=done, total=total, visible=True)
@@ -258,7 +259,7 @@ class DataImport(FileOptions):
     <data folder>/imported/<name of the source>.npz."""
 
     def main(self) -> int:
-        console, dataset = Console(), load(self.source, **given(self, "source", "out"))
+        console, dataset = terminal(), load(self.source, **given(self, "source", "out"))
         target = self.out or data_home() / "imported" / f"{Path(self.source).stem}.npz"
         if target.suffix not in (".npz", MAPPED):
             raise DataError(
@@ -305,8 +306,8 @@ class DataExport(FileOptions):
         if self.last_states:
             dataset = with_last_states(dataset)
         target = write(dataset, self.out, format)
-        summary(dataset, Console())
-        Console().print(f"written to {target}", soft_wrap=True)
+        summary(dataset, terminal())
+        terminal().print(f"written to {target}", soft_wrap=True)
         return 0
 
 
@@ -328,7 +329,7 @@ class DataReplay:
     """Of each policy."""
 
     def main(self) -> int:
-        console = Console()
+        console = terminal()
         table = grid("dataset", "rows", "observations", "rewards", "ends that differ")
         tasks: dict[str, Task] = {}
         for name in self.names:
@@ -422,10 +423,10 @@ def status(card: Card, tier: Tier) -> str:
     return "fetched when first used"
 
 
-def line(finding: Finding) -> str:
+def line(finding: Finding) -> Text:
     share = f" ({finding.share:.2%} of the rows)" if finding.share else ""
-    colour = COLOURS[finding.severity]
-    return f"[{colour}]{finding.severity}[/]: {escape(finding.message)}{share}"
+    severity = (finding.severity, COLOURS[finding.severity])
+    return Text.assemble(severity, f": {finding.message}{share}")
 
 
 def coverage_lines(dataset: Dataset, coverage: dict[str, Any]) -> list[str]:
@@ -451,7 +452,7 @@ def coverage_lines(dataset: Dataset, coverage: dict[str, Any]) -> list[str]:
         text += "some alternatives to the logged action were tried"
     else:
         text += "alternatives to the logged action were tried"
-    return [escape(first), text]
+    return [first, text]
 
 
 def summary(data: Dataset, console: Console) -> None:
@@ -459,7 +460,7 @@ def summary(data: Dataset, console: Console) -> None:
     returns = rows.returns()
     terminated = int(rows.terminated.sum())
     console.print(
-        f"{escape(data.provenance.card)}: {len(rows):,} transitions, {len(returns):,} episodes, "
+        f"{data.provenance.card}: {len(rows):,} transitions, {len(returns):,} episodes, "
         f"{terminated:,} terminated, {len(returns) - terminated:,} truncated only"
     )
     text = f"returns {returns.min():.4g} to {returns.max():.4g}, mean {returns.mean():.4g}"

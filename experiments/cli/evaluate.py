@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from rich.console import Console
 
 import algorithms
 from experiments.cli import _positional as positional
@@ -24,6 +23,7 @@ from mbrl.evaluation import START_SEED, evaluate
 from mbrl.film import film
 from mbrl.sb3 import load_model
 from mbrl.tasks import Task
+from mbrl.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Evaluate(Settings):
                 )
             )
             return 0
-        console = Console()
+        console = terminal()
         console.print(f"{title}, in {name}")
         about = "unknown from one start" if error is None else f"{error:.2f}"
         console.print(f"return {mean:.2f} (standard error {about}) over {self.episodes} starts")
@@ -167,7 +167,7 @@ class Evaluate(Settings):
         for step, value, error in rows:
             note = " (chosen)" if step == selected["chosen"] else ""
             table.add_row(f"{step}{note}", f"{value:.5g}", f"{error:.3g}")
-        Console().print(table)
+        terminal().print(table)
         print(f"discounted, without an episode limit; {self.fqe_steps} updates, from data alone")
         return 0
 

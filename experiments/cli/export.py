@@ -6,11 +6,11 @@ from typing import Literal
 
 import torch
 import tyro
-from rich.console import Console
 
 from experiments.cli import _positional as positional
 from experiments.runs.export import FOLDER, export_run
 from mbrl.config import Count, Settings
+from mbrl.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Export(Settings):
         card = export_run(
             self.run, self.out, step=self.step, fallback=self.fallback, precision=self.precision
         )
-        console, parity = Console(), card["parity"]
+        console, parity = terminal(), card["parity"]
         folder = self.out or self.run / FOLDER
         ports = (", ".join(port["name"] for port in card[side]) for side in ("inputs", "outputs"))
         console.print("{} to {}".format(*ports), soft_wrap=True)

@@ -7,11 +7,12 @@ from rich.console import Console
 
 from experiments.bench.gpu import GPU, measure_gpu
 from experiments.reports.grid import grid
+from mbrl.terminal import terminal
 
 
 def main(arguments: list[str]) -> int:
     command = tyro.cli(GPU, args=arguments, prog="python -m experiments gpu")
-    console = Console()
+    console = terminal()
     show(measure_gpu(command, console), console)
     console.print(f"written to {command.out / 'gpu.json'}", soft_wrap=True)
     return 0

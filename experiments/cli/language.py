@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from rich.console import Console
 
 from algorithms.language.domains import forgetting, trained_levels
 from algorithms.language.evaluation import Score, answers, score, solved, with_error
@@ -35,6 +34,7 @@ from mbrl.data.locate import data_home
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 from mbrl.policy_gradient import recipe as find_recipe
+from mbrl.terminal import terminal
 
 HELP = """usage: python -m experiments language COMMAND [options]
 
@@ -75,7 +75,7 @@ class List:
             levels = [str(x) if x in task.trained else f"({x})" for x in task.levels]
             example = f"{problem.prompt!r} -> {shown!r}"
             table.add_row(name, task.title, " ".join(levels), str(task.max_turns), example)
-        Console().print(table)
+        terminal().print(table)
         return 0
 
 
@@ -208,9 +208,9 @@ def show(folder: Path) -> None:
         note = "" if s.level in trained else " (held out)"
         name = level_name(task, s.level)
         table.add_row(f"{name}{note}", with_error(s.accuracy, s.error), f"{s.length:.1f}")
-    Console().print(table)
+    terminal().print(table)
     if config_stages := getattr(config, "stages", ()):
-        Console().print(stage_table(folder, config_stages))
+        terminal().print(stage_table(folder, config_stages))
     print(
         f"accuracy {result['accuracy']:.3f} on new problems of the trained levels, "
         f"{settings.final_problems} of each (± standard error); run folder {folder}"
@@ -267,7 +267,7 @@ class Evaluate(Settings):
             shown = with_error(s.accuracy, s.error)
             name = level_name(agent.task, s.level)
             table.add_row(f"{name}{note}", shown, *cells, f"{s.length:.1f}")
-        Console().print(table)
+        terminal().print(table)
         return 0
 
 
@@ -295,7 +295,7 @@ def show_votes(chosen: Evaluate, agent: Any, options: dict[str, Any]) -> int:
             numbers = (f"{v.used:.2f}", f"{v.sure:.2f}", f"{v.torn:.2f}")
             shares = (f"{v.agrees:.3f}", f"{v.accuracy:.3f}")
             table.add_row(f"{allocation}, {budget}", *numbers, *shares)
-    Console().print(table)
+    terminal().print(table)
     return 0
 
 
@@ -377,7 +377,7 @@ class Rates(Settings):
                 mixed = float(((rates > 0) & (rates < 1)).mean())
                 cells = (with_error(s.accuracy, s.error), f"{mixed:.2f}", f"{s.length:.1f}")
                 table.add_row(task.name, str(level), *cells)
-        Console().print(table)
+        terminal().print(table)
         return 0
 
 

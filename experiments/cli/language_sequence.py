@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from algorithms.language.evaluation import SEED, answers
 from algorithms.language.sampling.rollouts import Rollouts
@@ -16,6 +15,7 @@ from experiments.runs import language_start
 from mbrl import config as configs
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import recipe as find_recipe
+from mbrl.terminal import terminal
 
 STAGE = re.compile(r"([a-z][a-z0-9_]*):([1-9][0-9]*)")
 USAGE = """usage: python -m experiments language sequence RECIPE:ROUNDS RECIPE:ROUNDS ... [options]
@@ -142,4 +142,4 @@ def show_attempts(folder: Path) -> None:
         first, *later = attempts(parts)
         second = later[0] if later else first  # all were over
         table.add_row(str(level), f"{first:.4f}", f"{second:.4f}", f"{second - first:+.4f}")
-    Console().print(table)
+    terminal().print(table)

@@ -4,7 +4,6 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from torch import Tensor
 
 from algorithms.language import subnetwork
@@ -13,6 +12,7 @@ from experiments.reports.grid import grid
 from experiments.runs import language as language_run
 from mbrl.config import NonNegative, Settings
 from mbrl.errors import ConfigError
+from mbrl.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Subnetwork(Settings):
                 *(f"{100 * x:.1f} %" for x in (*shares, subnetwork.share(sets[-1]))),
                 f"{sum(rank.values()) / max(1, len(rank)):.2f} of full",
             )
-        Console().print(table)
+        terminal().print(table)
         if len(sets) > 1:
-            Console().print(overlaps(self.folders, sets))
+            terminal().print(overlaps(self.folders, sets))
         if self.matrices:
-            Console().print(by_matrix(*ends(self.folders[0]), sets[0]))
+            terminal().print(by_matrix(*ends(self.folders[0]), sets[0]))
         if self.write is not None:
             subnetwork.write(sets[0], self.write)
         return 0

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import torch
 import tyro
-from rich.console import Console
 
 from algorithms.language.value_model import ValueConfig, pretrained
 from experiments.reports.grid import grid
 from mbrl.config import Count, Settings
 from mbrl.errors import ConfigError
+from mbrl.terminal import terminal
 
 SAID = {
     "brier": "squared error on new policies and prompts",
@@ -46,6 +46,6 @@ class FitValue(Settings):
         for name, number in value.measures.items():
             shown = "unknown: all were learned from" if math.isnan(number) else f"{number:.4f}"
             table.add_row(f"{name}: {SAID[name]}", shown)
-        Console().print(table)
+        terminal().print(table)
         print(f"wrote {path}")
         return 0

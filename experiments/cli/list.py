@@ -3,8 +3,8 @@
 import inspect
 
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
+from rich.text import Text
 
 from algorithms import ALGORITHMS
 from experiments.cli.data import DataList
@@ -14,6 +14,7 @@ from mbrl import tasks
 from mbrl.errors import unknown_name
 from mbrl.policy_gradient import RECIPES
 from mbrl.policy_gradient.recipe import Recipe
+from mbrl.terminal import terminal
 
 WIDE = 140  # characters that the table of recipes needs
 
@@ -55,7 +56,7 @@ def _algorithms() -> int:
         parts += ["needs goals"] if cls.needs_goals else []
         parts += [] if cls.learns_offline else ["online only"]
         table.add_row(name, description(cls), "; ".join(parts))
-    Console().print(table)
+    terminal().print(table)
     return 0
 
 
@@ -65,7 +66,7 @@ def _tasks() -> int:
         spec = tasks.make(name).spec
         actions = f"{spec.num_actions} discrete" if spec.discrete else f"{spec.action_dim}"
         table.add_row(name, str(spec.obs_dim), actions, str(spec.max_episode_steps))
-    Console().print(table)
+    terminal().print(table)
     return 0
 
 
@@ -75,7 +76,7 @@ def description(cls: type) -> str:
 
 
 def _recipes() -> int:
-    console = Console()
+    console = terminal()
     if console.width < WIDE:
         for name, recipe in RECIPES.items():
             _show_recipe(console, name, recipe)
@@ -97,10 +98,10 @@ def _show_recipe(console: Console, name: str, recipe: Recipe) -> None:
     source = f"{recipe.title} ({recipe.arxiv})" if recipe.arxiv else recipe.title
     needs = ", ".join([*recipe.needs, *map(str, recipe.requirements)])
     own = "; ".join(papers.distinctive_choices(recipe))
-    console.print(f"[bold]{name}[/]: {escape(source)}, {recipe.mark}", highlight=False)
+    console.print(Text.assemble((name, "bold"), f": {source}, {recipe.mark}"), highlight=False)
     for head, text in (("own", own), ("needs", needs)):
         if text:
-            line = Padding(f"{head}: {escape(text)}", (0, 0, 0, 4))
+            line = Padding(f"{head}: {text}", (0, 0, 0, 4))
             console.print(line, highlight=False)
 
 
@@ -108,7 +109,7 @@ def _schedulers() -> int:
     table = grid("scheduler", "paper", "known", "assumptions", title="schedulers")
     for name, entry in papers.all_schedulers().items():
         table.add_row(name, entry.title, entry.mark, "; ".join(entry.assumptions))
-    Console().print(table)
+    terminal().print(table)
     return 0
 
 

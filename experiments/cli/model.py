@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from experiments.cli import _positional as positional
@@ -22,6 +21,7 @@ from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError, ConfigError, DataError, unknown_name
 from mbrl.logged_rules import require_rows
 from mbrl.precision import MatmulPrecision
+from mbrl.terminal import terminal
 from mbrl.types import Dataset, Spec, Transitions, require_entries
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models import diagnostics as measures
@@ -115,7 +115,7 @@ class Inspect(Settings):
             for name, text in REACH.items():
                 if name in last:
                     table.add_row(text, f"{last[name]:.4g}")
-        Console().print(table)
+        terminal().print(table)
         if verdict is not None:
             print(verdict.sentence)
         out = self.out or self.model

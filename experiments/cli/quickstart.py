@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import tyro
-from rich.console import Console
+from rich.text import Text
 
 from experiments.reports import figures
 from experiments.reports.grid import grid
@@ -19,6 +19,7 @@ from mbrl import data
 from mbrl.config import Count, Seeds, Settings
 from mbrl.errors import ConfigError, MissingPackage
 from mbrl.records import Evaluations
+from mbrl.terminal import terminal
 from mbrl.types import Dataset
 from world_models import EnsembleDynamics
 from world_models import diagnostics as measures
@@ -58,14 +59,14 @@ class Quickstart(Settings):
             runs.ensure(settings, preset_config(algorithm, name, "quickstart"), folder)
         failed = pool.run_all(list(folders.values()), self.workers, f"{self.data}")
         for folder, text in failed.items():
-            Console(stderr=True).print(f"[red]{folder} failed[/red]\n{text}")
+            terminal(error=True).print(Text.assemble((f"{folder} failed", "red"), f"\n{text}"))
         if failed:
             return 1
         self._report(dataset, folders, out)
         return 0
 
     def _report(self, dataset: Dataset, folders: dict[tuple[str, int], Path], out: Path) -> None:
-        spec, console = dataset.spec, Console()
+        spec, console = dataset.spec, terminal()
         scores: dict[str, np.ndarray] = {}
         curves: dict[str, figures.Curve] = {}
         columns = ["algorithm", *(f"seed {s}" for s in self.seeds), "mean", "seconds a run"]
@@ -106,7 +107,7 @@ class Quickstart(Settings):
             text = f"curves in {out / 'scores.png'}, run folders beside it"
         except MissingPackage as problem:
             text = f"curves in {out / 'scores.csv'}, run folders beside it; {problem}"
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
 
 def require_same(folder: Path, steps: int) -> None:

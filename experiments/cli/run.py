@@ -23,6 +23,7 @@ from experiments.settings import (
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.policy_gradient import RECIPES
 from mbrl.records import Evaluations
+from mbrl.terminal import terminal
 
 HELP = """usage: python -m experiments run ALGORITHM DATA [options]
 
@@ -147,7 +148,7 @@ def _last_values(folder: Path, console: Console) -> None:
     values = run_values.last(folder)
     if values is not None and values.sentence:
         colour = "red" if values.level == "impossible" else "yellow"
-        console.print(f"[{colour}]{values.sentence}[/]", soft_wrap=True)
+        console.print(values.sentence, style=colour, soft_wrap=True)
 
 
 def _chosen(folder: Path, console: Console) -> None:
@@ -165,7 +166,7 @@ def _chosen(folder: Path, console: Console) -> None:
 
 def show(result: dict[str, Any], folder: Path, *, online: bool = False) -> None:
     """Print the outcome of the training run in `folder`."""
-    console = Console()
+    console = terminal()
     done = f"{result['step']} {'steps' if online else 'updates'} in {result['seconds']:.0f} s"
     console.print(f"{done}; run folder {folder}", soft_wrap=True)
     if "until_flat" in result:

@@ -5,6 +5,7 @@ import contextlib
 import csv
 import io
 import math
+import shlex
 import sqlite3
 import tomllib
 import warnings
@@ -15,7 +16,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
-from rich.console import Console
 
 from algorithms import ALGORITHMS
 from algorithms.pets import PETS
@@ -33,6 +33,7 @@ from mbrl.data.fingerprint import fingerprint
 from mbrl.data.loading import require
 from mbrl.errors import ConfigError, install_command, unknown_name
 from mbrl.files import write_text
+from mbrl.terminal import terminal
 
 Objective = Literal["fqe", "score"]
 MEANING = {
@@ -186,8 +187,9 @@ class Search(Settings):
         if "?" in str(self.out):  # ends the file's name in a database's address
             raise ConfigError(f"--out {self.out} has a question mark; give another folder")
         self.out.mkdir(parents=True, exist_ok=True)
+        database = str(self.out / "search.db").replace("{", "{{").replace("}", "}}")  # a template
         study = optuna.create_study(
-            storage=f"sqlite:///{self.out / 'search.db'}",
+            storage=f"sqlite:///{database}",
             study_name="search",
             direction="maximize",
             load_if_exists=True,
@@ -237,7 +239,7 @@ class Search(Settings):
         waiting = [Trial(study, t._trial_id) for t in open_trials]
         ended, status = len(study.trials) - len(waiting), 0
         if ended >= self.trials:
-            Console().print(f"{ended} trials are done; --trials {ended + 1} and more adds to them")
+            terminal().print(f"{ended} trials are done; --trials {ended + 1} and more adds to them")
         while ended < self.trials:
             batch = waiting[: self.trials - ended]
             waiting = waiting[len(batch) :]
@@ -260,7 +262,7 @@ class Search(Settings):
                 value, score = self._outcome(planned, column)
                 trial.set_user_attr("score", score)
                 if math.isnan(value):
-                    Console(stderr=True).print(f"trial {trial.number} failed: it has no value")
+                    terminal(error=True).print(f"trial {trial.number} failed: it has no value")
                     study.tell(trial, state=TrialState.FAIL)
                     status = 1
                 else:
@@ -274,7 +276,7 @@ class Search(Settings):
         except ConfigError as problem:
             from optuna.trial import TrialState
 
-            Console(stderr=True).print(f"trial {trial.number} failed: {problem}", markup=False)
+            terminal(error=True).print(f"trial {trial.number} failed: {problem}")
             trial.set_user_attr("score", math.nan)
             study.tell(trial, state=TrialState.FAIL)
             return False
@@ -322,7 +324,7 @@ class Search(Settings):
             values = [t.params[n] for n in names]
             writer.writerow([t.number, *values, t.value, t.user_attrs["score"]])
         write_text(self.out / "trials.csv", lines.getvalue())
-        console = Console()
+        console = terminal()
         heads = ("trial", *names, f"objective ({self.objective})", "score in the task")
         failed = sum(t.state.name == "FAIL" for t in study.trials)
         title = f"{self.algorithm} on {self.data}: {len(done)} trials"
@@ -337,7 +339,7 @@ class Search(Settings):
             best = self._write_best(done[0])
             console.print(
                 f"a run with the best settings: python -m experiments run {self.algorithm} "
-                f"{self.data} --config {best}",
+                f"{shlex.quote(self.data)} --config {shlex.quote(str(best))}",
                 soft_wrap=True,
             )
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from algorithms.evaluation.valuation import ValuationConfig
@@ -25,6 +23,7 @@ from mbrl import data
 from mbrl.config import Settings
 from mbrl.data.suspicions import suspicions
 from mbrl.errors import CheckpointError, ConfigError, MissingPackage
+from mbrl.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Solve(Settings):
     value: ValuationConfig = field(default_factory=ValuationConfig)
 
     def main(self) -> int:
-        console, settings = Console(), self.settings
+        console, settings = terminal(), self.settings
         options = {} if settings.task is None else {"spec": settings.task}
         findings = data.check(self.data, **options)
         if any(f.severity == "error" for f in findings):
@@ -65,7 +64,7 @@ class Solve(Settings):
         places, failed = solving.train_portfolio(settings, self.data, chosen, steps, out, train)
         for label, problem in failed.items():
             text = f"{label} failed and is left out: {problem}"
-            console.print(text, soft_wrap=True, markup=False)
+            console.print(text, soft_wrap=True)
         agents = {label: agent_at(folder, "last") for label, folder in places.items()}
         choice = solving.choose(agents, train, held, self.value)
         name = choice.name
@@ -84,7 +83,7 @@ class Solve(Settings):
         except (ConfigError, CheckpointError) as problem:
             lines.append(f"no export: {problem}")
         for text in lines:
-            console.print(text, soft_wrap=True, markup=False)
+            console.print(text, soft_wrap=True)
         return 0
 
 
@@ -112,7 +111,7 @@ def candidates(choice: solving.Choice) -> Table:
             *own,
             number(fitted.difference, fitted.difference_low, fitted.difference_high),
             f"{choice.valuations[name].support.outside:.1%}",
-            "yes" if fitted.believed else f"no: {escape(fitted.note)}",
+            "yes" if fitted.believed else f"no: {fitted.note}",
         )
     return table
 

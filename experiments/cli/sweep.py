@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
 from algorithms import ALGORITHMS
 from experiments.runs import folders, launchers
@@ -19,6 +18,7 @@ from experiments.tables.plan import Block, Column, Plan, Row, SweptHyperparamete
 from mbrl.config import Count, CountOrZero, Names, Seeds, Settings
 from mbrl.data.loading import require
 from mbrl.errors import ConfigError, unknown_name
+from mbrl.terminal import terminal
 
 SET = (
     "settings to vary, such as learner.eta=0.5,1 learner.critics=5,10; every combination of the "
@@ -53,9 +53,9 @@ class Sweep(Settings):
                 status = table.finish(
                     sweep, self.out, self.out / "runs", launcher, table.all_cells(sweep)
                 )
-            table.show(sweep, self.out, Console())
+            table.show(sweep, self.out, terminal())
         for label, reason in refused.items():
-            Console(stderr=True).print(f"left out, {label}: {reason}", markup=False)
+            terminal(error=True).print(f"left out, {label}: {reason}")
         return 1 if refused else status
 
     def _require_own(self, sweep: Plan) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 import tyro
 
 from experiments.cli import _positional as positional
+from mbrl.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,6 @@ class Table:
     check: int = 0  # instead: repeat this many random recorded cells, and compare
 
     def main(self) -> int:
-        from rich.console import Console  # imported here, so that `--help` is fast
 
         from experiments.runs.launchers import Local, launcher
         from experiments.tables import plan, records
@@ -38,7 +38,7 @@ class Table:
         config.check(vars(self), {"workers": config.Count, "check": config.CountOrZero})
         if self.seeds is not None:
             config.check({"seeds": self.seeds}, {"seeds": config.Count})
-        table, console = plan.load(self.name), Console()
+        table, console = plan.load(self.name), terminal()
         home = records.home(self.name)
         chosen = choose(table, self.seeds, self.only, self.blocks)
         if self.check > 0:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import torch
 import tyro
 from rich.console import Console
-from rich.markup import escape
 
 from algorithms.evaluation.valuation import ValuationConfig
 from experiments.cli import _positional as positional
@@ -16,6 +15,7 @@ from experiments.reports.grid import grid
 from experiments.runs.valuation import value_run
 from mbrl.config import Count, Settings
 from mbrl.progress import Progress
+from mbrl.terminal import terminal
 from mbrl.training import Metrics
 
 
@@ -50,7 +50,7 @@ class Value(Settings):
         if self.json:
             print(json.dumps(result))
         else:
-            print_valuation(result, Console())
+            print_valuation(result, terminal())
         return 0
 
 
@@ -58,7 +58,7 @@ def print_valuation(content: dict[str, Any], console: Console) -> None:
     """The content of valuation.json as a person reads it."""
     logged = content["logged"]
     console.print(
-        f"{content['episodes']} episodes, {content['rows']:,} rows: {escape(content['where'])}",
+        f"{content['episodes']} episodes, {content['rows']:,} rows: {content['where']}",
     )
     console.print(
         f"logged: discounted return {logged[0]:.4g} [{logged[1]:.4g}, {logged[2]:.4g}] as "
@@ -72,7 +72,7 @@ def print_valuation(content: dict[str, Any], console: Console) -> None:
             number(e["value"], e["low"], e["high"]),
             number(e["difference"], e["difference_low"], e["difference_high"]),
             "-" if not math.isfinite(e["difference_low"]) else f"{e['difference_low']:+.4g}",
-            "yes" if e["believed"] else f"no: {escape(e['note'])}",
+            "yes" if e["believed"] else f"no: {e['note']}",
         )
     console.print(table)
     near = content["support"]
@@ -86,7 +86,7 @@ def print_valuation(content: dict[str, Any], console: Console) -> None:
             f"the policy's own critic: {content['critic']:.4g} at the starts; rewards allow "
             f"{low:.4g} to {high:.4g}"
         )
-    console.print(f"[bold]{escape(content['verdict']['sentence'])}[/]")
+    console.print(content["verdict"]["sentence"], style="bold")
 
 
 def number(value: float, low: float, high: float) -> str:

@@ -2,6 +2,7 @@
 where it is not valid. One dictionary, written as JSON and as Markdown."""
 
 import math
+import shlex
 from dataclasses import asdict
 from typing import Any
 
@@ -218,7 +219,7 @@ def _limits(parts: Parts, dataset: Dataset | None, value: dict[str, Any] | None)
 
 
 def _checks(parts: Parts, dataset: Dataset | None, run: str | None) -> list[str]:
-    name = run or "RUN"
+    name = shlex.quote(run or "RUN")
     checks = [
         "Give the file recorded observations on the machine where it is to act, and compare its "
         "actions with those recorded for them here."

@@ -57,6 +57,7 @@ from mbrl.errors import ConfigError, DataError, TaskError, unknown_name
 from mbrl.files import require_writable
 from mbrl.tasks import Task, is_task, make
 from mbrl.tasks.experts import expert
+from mbrl.terminal import terminal
 from mbrl.types import Dataset, Provenance, Transitions
 
 SMALL: dict[str, Any] = {"policy_kwargs": {"net_arch": [64, 64]}}
@@ -196,7 +197,7 @@ class Collect(Settings):
 
 def collect(command: Collect, console: Console | None = None) -> list[Path]:
     """Record what `command` asks for; the files written."""
-    console = console or Console()
+    console = console or terminal()
     if command.family not in all_cards():
         return [collect_task(command, console)]
     if command.policy is not None or command.greedy or command.noise or command.corrector:

@@ -1,7 +1,6 @@
 """A comparison of new data with those of a run, as a person reads it."""
 
 from rich.console import Console
-from rich.markup import escape
 
 from experiments.reports.grid import grid
 from mbrl.data.drift import Drift
@@ -15,16 +14,16 @@ def print_drift(drift: Drift, console: Console) -> None:
     for column in drift.columns:
         means = ("-" if m is None else f"{m:.4g}" for m in (column.mean_before, column.mean_now))
         table.add_row(
-            escape(column.name), f"{column.statistic:.3f}", f"{column.outside:.1%}", *means,
-            escape("; ".join(column.reasons)) or "-",
+            column.name, f"{column.statistic:.3f}", f"{column.outside:.1%}", *means,
+            "; ".join(column.reasons) or "-",
         )  # fmt: skip
     console.print(table)
     for name, labels in drift.new_labels.items():
         shown = ", ".join(f"{label!r} in {share:.1%}" for label, share in labels.items())
-        console.print(escape(f"{name}: labels that the run did not know: {shown}"))
+        console.print(f"{name}: labels that the run did not know: {shown}")
     for name, gone in drift.gone_labels.items():
-        console.print(escape(f"{name}: no longer there: {', '.join(map(repr, gone))}"))
+        console.print(f"{name}: no longer there: {', '.join(map(repr, gone))}")
     if drift.action_shares:
         shares = (f"{n} {a:.1%} to {b:.1%}" for n, (a, b) in drift.action_shares.items())
-        console.print(escape(f"actions: {', '.join(shares)}"))
-    console.print(f"[bold]{escape(drift.sentence)}[/]")
+        console.print(f"actions: {', '.join(shares)}")
+    console.print(drift.sentence, style="bold")

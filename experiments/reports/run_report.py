@@ -1,6 +1,7 @@
 """The page about a run: scores, losses, reach and values, settings."""
 
 import math
+import shlex
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def _before_you_deploy(folder: Path) -> list[str]:
     if not (folder / valuation.FILE).exists():
         if TrainingRun(folder).settings.online:
             return []
-        command = f"python -m experiments value {folder}"
+        command = f"python -m experiments value {shlex.quote(str(folder))}"
         return [title, f"<p>Not valued yet: <code>{escape(command)}</code></p>"]
     content = folders.read_json(folder / valuation.FILE)
     logged, near = content["logged"], content["support"]

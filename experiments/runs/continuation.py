@@ -1,6 +1,7 @@
 """Runs in a task that go on with what an earlier run learned (`--after`), or that have logged rows
 from the start (`--logged`)."""
 
+import shlex
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def description(settings: RunSettings, config: Any, before: Job) -> dict[str, An
     if not before.finished():
         raise ConfigError(
             f"{before.folder} is not finished; continue it first with `python -m experiments "
-            f"resume {before.folder}`"
+            f"resume {shlex.quote(str(before.folder))}`"
         )
     spec = Spec.from_dict(folders.read_json(before.folder / "manifest.json")["spec"])
     task = tasks.make(settings.data).spec

@@ -2,6 +2,7 @@
 continued and timed in the same way; the class of a kind does its work."""
 
 import contextlib
+import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -70,7 +71,7 @@ class Job(ABC):
         if self.described:
             raise ConfigError(
                 f"{self.folder} already holds a run; continue it with `python -m experiments "
-                f"resume {self.folder}`, or give another folder with --out"
+                f"resume {shlex.quote(str(self.folder))}`, or give another folder with --out"
             )
 
     def _describe(self, values: dict[str, Any]) -> None:
@@ -153,7 +154,8 @@ class Job(ABC):
             result = self.work(quiet, clock)
         except Interrupted:
             raise Interrupted(
-                f"stopped and saved; continue with: python -m experiments resume {self.folder}"
+                "stopped and saved; continue with: python -m experiments resume "
+                + shlex.quote(str(self.folder))
             ) from None
         except DivergenceError as problem:
             folders.write_json(diverged, {"seconds": clock(), "reason": str(problem)})

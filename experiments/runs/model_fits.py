@@ -3,6 +3,7 @@ same data with the same model config and seed. Such a run ends where one with it
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -149,7 +150,7 @@ def load(folder: Path) -> dict[str, Any]:
     if not (folder / "result.json").exists():
         raise CheckpointError(
             f"the world model in {folder} is not fitted; finish it with `python -m experiments "
-            f"resume {folder}`"
+            f"resume {shlex.quote(str(folder))}`"
         )
     state: dict[str, Any] = checkpoint.load(folder / "model.pt")["model"]
     return state

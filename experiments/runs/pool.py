@@ -13,6 +13,7 @@ from experiments.runs import folders as folders_
 from experiments.runs import jobs
 from experiments.runs.launchers import Exit, Launcher, Local
 from mbrl.callbacks import Interrupted
+from mbrl.terminal import terminal
 
 ELSEWHERE = object()  # in the place of a handle: a process that is not ours has the job
 PAUSE = 0.2  # seconds between two polls
@@ -92,7 +93,7 @@ class _Queue:
 def _begin(folder: Path, launcher: Launcher, bar: Progress) -> Any:
     """Start the job; or wait for the process that works in it, of a sweep that was killed say."""
     if folders_.busy(folder):
-        bar.console.print(f"waiting for another process that works in {folder}", markup=False)
+        bar.console.print(f"waiting for another process that works in {folder}")
         return ELSEWHERE
     return launcher.start(folder)
 
@@ -118,8 +119,9 @@ def run_all(
     queue = _Queue([f for f in folders if f not in set(before)], ended=set(before))
     sizes = {f: jobs.job_in(f).size() for f in folders}
     columns = ("{task.description}", BarColumn(), "{task.fields[done]}/{task.fields[count]} runs")
-    shown = [TextColumn(c) if isinstance(c, str) else c for c in columns]
-    with Progress(*shown, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+    shown = [TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns]
+    bars = (*shown, TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*bars, console=terminal()) as bar:
         task = bar.add_task(title, total=sum(sizes.values()), done=len(before), count=len(folders))
         handler = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
         try:

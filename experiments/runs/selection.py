@@ -2,6 +2,7 @@
 all of them at once, or by the value that `--until-flat` asks for."""
 
 import copy
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,8 +64,8 @@ def agent_at(folder: Path, step: str) -> Any:
     if step == "chosen":
         if not (folder / "selection.json").exists():
             raise ConfigError(
-                f"nothing was chosen in {folder}: `python -m experiments evaluate {folder} "
-                "--fqe-steps 2500` chooses among its kept policies"
+                f"nothing was chosen in {folder}: `python -m experiments evaluate "
+                f"{shlex.quote(str(folder))} --fqe-steps 2500` chooses among its kept policies"
             )
         wanted = str(folders.read_json(folder / "selection.json")["chosen"])
     if not wanted.isdigit() or int(wanted) not in kept:

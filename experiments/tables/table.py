@@ -23,6 +23,7 @@ from mbrl.data.fingerprint import fingerprint
 from mbrl.data.split import hold_out
 from mbrl.errors import ConfigError, DataError, MissingDataError, unknown_name
 from mbrl.files import write_text
+from mbrl.terminal import terminal
 
 
 def show(table: Plan, home: Path, console: Console) -> None:
@@ -33,8 +34,8 @@ def show(table: Plan, home: Path, console: Console) -> None:
     figures = unchanged(home, lambda: table_figures.draw(results, home))
     write_text(home / "table.html", page.html(results, figures))
     written += [home / "table.html", *figures]
-    console.print(render.markdown(results), markup=False, highlight=False, soft_wrap=True)
-    console.print("written: " + ", ".join(map(str, written)), markup=False, soft_wrap=True)
+    console.print(render.markdown(results), highlight=False, soft_wrap=True)
+    console.print("written: " + ", ".join(map(str, written)), soft_wrap=True)
 
 
 def unchanged(home: Path, draw: Callable[[], list[Path]]) -> list[Path]:
@@ -102,8 +103,10 @@ def finish(
             record = records.copy_from_other_table(home, cell.path, cell.key, here)
         if record is None or (strict and _data_changed(cell, record, fingerprint_of)):
             missing.append(cell)
-    Console().print(cost.sentence(missing, home, launcher.workers), soft_wrap=True, highlight=False)
-    with Console().status(f"describing {len(missing)} jobs"):
+    terminal().print(
+        cost.sentence(missing, home, launcher.workers), soft_wrap=True, highlight=False
+    )
+    with terminal().status(f"describing {len(missing)} jobs"):
         refused: dict[Path, str] = {}
         cell_of = describe_all(table, missing, fingerprint_of, folder, refused)
 
@@ -117,7 +120,7 @@ def finish(
 
     failed = pool.run_all(jobs.in_order(cell_of), launcher, table.name, write_record)
     for broken, text in (failed | refused).items():
-        Console(stderr=True).print(f"{broken} failed:\n{text}", markup=False)
+        terminal(error=True).print(f"{broken} failed:\n{text}")
     diverged = [f for f in failed if f in cell_of and (f / folders.DIVERGED).exists()]
     for folder in diverged:
         write_record(folder)
@@ -164,7 +167,7 @@ def check(
                     verdict += f"; score {was:.1f}, now {is_now:.1f}" if was != is_now else ""
             equal += verdict == "identical"
             name = f"{cell.column.label}, {cell.row.label}, seed {cell.seed}"
-            console.print(f"{name}: {verdict}", markup=False)
+            console.print(f"{name}: {verdict}")
     console.print(f"{equal} of {len(cell_of)} cells identical")
     if equal < len(changes) > 1:
         console.print(_change(table, home, chosen, np.array(changes)))

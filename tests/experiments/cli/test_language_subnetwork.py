@@ -10,6 +10,7 @@ from algorithms.language.policy_gradient import LanguageConfig
 from experiments.__main__ import main
 from experiments.cli import language_subnetwork
 from experiments.runs import language as language_run
+from mbrl import checkpoint
 from tests.experiments.cli.test_language import MODEL, settings
 
 
@@ -33,4 +34,4 @@ def test_shares_ranks_and_overlaps(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["language", "subnetwork", *names, "--matrices", "--write", str(mask)]) == 0
     shown_text = capsys.readouterr().out
     assert "in bfloat16" in shown_text and "by chance" in shown_text and "of full" in shown_text
-    assert set(torch.load(mask, weights_only=True)) == set(before)
+    assert set(checkpoint.load(mask)["weights"]) == set(before)
