@@ -10,6 +10,7 @@ from torch import Tensor
 
 from algorithms.bandits.oracle import OracleConfig, make_oracle
 from mbrl.errors import ConfigError, DataError
+from mbrl.types import EXACT
 
 
 class Rows(NamedTuple):
@@ -24,17 +25,40 @@ class Rows(NamedTuple):
 
 def as_rows(rows: Rows) -> Rows:
     """Columns of any kind of array or number as tensors: contexts in single precision, actions as
-    whole numbers. Raises `DataError` for actions that are none."""
+    whole numbers, the others in single precision at least. Raises `DataError` for actions that are
+    none, for columns of other lengths, and for contexts that single precision rounds."""
     action = torch.as_tensor(rows.action)
     if action.is_floating_point() or action.is_complex():
         raise DataError(f"actions are of {action.dtype}; give whole numbers, the actions' indices")
-    reward, probability = (torch.as_tensor(c) for c in (rows.reward, rows.probability))
-    return Rows(
-        torch.as_tensor(rows.context, dtype=torch.float32),
-        action.long(),
-        reward if reward.is_floating_point() else reward.float(),
-        probability if probability.is_floating_point() else probability.float(),
-    )
+    context = as_context(rows.context)
+    reward, probability = (_single(torch.as_tensor(c)) for c in (rows.reward, rows.probability))
+    columns = Rows(context, action.long(), reward, probability)
+    count = len(context) if context.ndim else 0
+    if any(column.shape != (count,) for column in columns[1:]) or count == 0:
+        raise DataError(
+            f"rows have shapes {[tuple(column.shape) for column in columns]}; give a context "
+            "[B, D] and action, reward and probability [B], with a row at least"
+        )
+    return columns
+
+
+def as_context(context: Tensor) -> Tensor:
+    """Contexts of any kind of array in single precision. Raises `DataError` for whole numbers that
+    it rounds, such as times, which it could not tell apart."""
+    given = torch.as_tensor(context)
+    single, exact = given.float(), given.double()
+    lost = (exact.abs() > EXACT) & (exact == exact.round()) & (single.double() != exact)
+    if lost.any():
+        raise DataError(
+            f"a context has {float(exact[lost][0]):.17g}, which 32-bit numbers do not keep; "
+            "subtract an offset (times: since the first one) or change the unit"
+        )
+    return single
+
+
+def _single(column: Tensor) -> Tensor:
+    """A column in single precision, or in double where it has that."""
+    return column if column.dtype in (torch.float32, torch.float64) else column.float()
 
 
 class BanditLearner(ABC):
@@ -94,12 +118,6 @@ class BanditLearner(ABC):
         """The rows as tensors. Raises `DataError` for rows that this learner cannot learn from."""
         rows = as_rows(rows)
         rows = rows._replace(context=self._known(rows.context))
-        count = len(rows.context)
-        if any(column.shape != (count,) for column in rows[1:]) or count == 0:
-            raise DataError(
-                f"rows have shapes {[tuple(column.shape) for column in rows]}; give a context "
-                "[B, D] and action, reward and probability [B], with a row at least"
-            )
         if not ((rows.reward >= 0) & (rows.reward <= 1)).all():
             raise DataError(
                 f"rewards lie in [{rows.reward.min():g}, {rows.reward.max():g}], they must lie in "
@@ -114,7 +132,7 @@ class BanditLearner(ABC):
 
     def _known(self, context: Tensor) -> Tensor:
         """The contexts [B, D] in single precision. Raises `DataError` for others."""
-        context = torch.as_tensor(context, dtype=torch.float32)
+        context = as_context(context)
         if context.ndim != 2 or context.shape[1] != self.context_size:
             raise DataError(
                 f"context has shape {tuple(context.shape)}; it must be [B, {self.context_size}]"

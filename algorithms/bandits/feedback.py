@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from algorithms.bandits.base import Rows
+from algorithms.bandits.base import Rows, as_rows
 from mbrl.config import Count, CountOrZero, check
 
 
@@ -18,8 +18,9 @@ class DelayedFeedback:
         self.waiting: list[Rows] = []  # a round each, oldest first
 
     def add(self, rows: Rows) -> Rows | None:
-        """Take the rows of one round; returns those to learn from now, in order, if any."""
-        self.waiting.append(rows)
+        """Take the rows of one round; returns those to learn from now, in order, if any. Arrays
+        that the caller fills again later are copied. Raises `DataError` for no rows."""
+        self.waiting.append(Rows(*(column.clone() for column in as_rows(rows))))
         known = self.waiting[: max(0, len(self.waiting) - self.delay)]
         if not known or sum(len(r.action) for r in known) < self.batch:
             return None

@@ -1,10 +1,11 @@
 """Late outcomes and batches of them."""
 
+import numpy as np
 import pytest
 import torch
 
 from algorithms.bandits import DelayedFeedback, Rows
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 
 
 def row(number: int, count: int = 1) -> Rows:
@@ -48,3 +49,13 @@ def test_impossible_numbers_are_refused() -> None:
         DelayedFeedback(0, 0)
     with pytest.raises(ConfigError, match="delay is -1"):
         DelayedFeedback(-1)
+
+
+def test_arrays_that_are_filled_again_wait_as_they_were() -> None:
+    feedback, context, action = DelayedFeedback(delay=2), np.zeros((1, 1)), np.zeros(1, np.int64)
+    for t in range(4):
+        context[:], action[:] = t, t
+        known = feedback.add(Rows(context, action, np.ones(1), np.ones(1)))
+    assert known is not None and known.context.tolist() == [[1.0]] and known.action.tolist() == [1]
+    with pytest.raises(DataError, match="rows have shapes"):
+        feedback.add(Rows(torch.zeros(1, 1), 0, 1.0, 0.5))

@@ -210,3 +210,22 @@ def test_columns_of_any_kind_of_array_are_the_same_rows() -> None:
     for use in (ours.act, ours.probabilities, lambda c: ours.update(rows._replace(context=c))):
         with pytest.raises(DataError, match="context of row 7 is not finite"):
             use(rows.context)
+
+
+def test_a_context_that_single_precision_rounds_is_refused() -> None:
+    """Times in seconds a minute apart are one number in 32 bits."""
+    learner, times = SquareCB(1, 2, SquareCBConfig()), 1_700_000_001 + 10 * np.arange(4)[:, None]
+    two = Rows(times[:2], np.array([0, 1]), np.ones(2), np.ones(2))
+    for use in (learner.act, lambda c: learner.update(two)):
+        with pytest.raises(DataError, match="a context has 1700000001, which 32-bit numbers"):
+            use(times.astype(float))
+    learner.act(times - times[0])
+    learner.act(torch.tensor([[True], [False]]))
+
+
+def test_halves_do_not_make_later_rewards_coarse() -> None:
+    learner = SquareCB(1, 2, SquareCBConfig())
+    first = Rows(torch.zeros(1, 1), torch.tensor([0]), torch.ones(1).half(), torch.ones(1))
+    learner.update(first)
+    learner.update(first._replace(reward=torch.tensor([0.1234567])))
+    assert learner.oracle.state_dict()["rows"][2].tolist() == pytest.approx([1.0, 0.1234567])
