@@ -2,6 +2,7 @@
 probabilities of actions."""
 
 import copy
+import dataclasses
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from algorithms.bandits.oracle import OracleConfig, make_oracle
+from mbrl.config import require_same
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import EXACT
 
@@ -145,12 +147,23 @@ class BanditLearner(ABC):
     def state_dict(self) -> dict[str, Any]:
         """All that decides what comes next; it stays as it is while the learner goes on."""
         return {
+            "config": dataclasses.asdict(self.config),
+            "sizes": (self.context_size, self.actions),
             "oracle": copy.deepcopy(self.oracle.state_dict()),
             "learned": self.learned,
             "generator": self.generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`. Raises `ConfigError` for one of other settings or sizes."""
+        require_same(self.config, state.get("config", dataclasses.asdict(self.config)))
+        own = (self.context_size, self.actions)
+        sizes = tuple(state.get("sizes", own))  # states of earlier versions have neither
+        if sizes != own:
+            raise ConfigError(
+                f"the state is of {sizes[0]} numbers in a context and {sizes[1]} actions, this "
+                f"learner of {own[0]} and {own[1]}; give the sizes that it was made with"
+            )
         self.oracle.load_state_dict(copy.deepcopy(state["oracle"]))
         self.learned = state["learned"]
         self.generator.set_state(state["generator"])

@@ -38,10 +38,11 @@ def reweighted_gap_weights(
     """p_a = y_b / (K y_b + gamma |y_a - y_b|) for a other than the best b, p_b the rest, [B, K]
     from expected rewards [B, K] in [0, 1]: y is the loss 1 - f (the paper's), or with `small` the
     reward f itself (Pearl's). Where y_b is 0: all on b for losses, uniform for rewards, as Pearl
-    does where nothing has paid yet."""
+    does where nothing has paid yet. Rewards outside of [0, 1] count as its ends, but b is the best
+    of them as they are."""
+    at = reward.max(1, keepdim=True)[1]
     reward = reward.clamp(0.0, 1.0)
-    actions = reward.shape[1]
-    best, at = reward.max(1, keepdim=True)
+    actions, best = reward.shape[1], reward.gather(1, at)
     level = 1 - best if small == "loss" else best
     nowhere = level <= 0
     divisor = actions * level + gamma * (best - reward)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from algorithms.bandits.base import BanditLearner, Rows
 from algorithms.evaluation.bandit import LoggedDecisions
+from mbrl.config import Count, check
 from mbrl.errors import DataError
 
 AHEAD = 32  # rows whose probabilities are computed together
@@ -19,6 +20,7 @@ def progressive(learner: BanditLearner, log: Rows, batch: int = 1) -> LoggedDeci
     `algorithms.evaluation.bandit.evaluate`. The estimate is of the learner while it learns (the
     progressive value), and unbiased by `ipw` and `dr` since each row is weighted before it is
     learned. Raises `DataError` for probabilities that are none."""
+    check({"batch": batch}, {"batch": Count})
     log = learner.checked(log)
     require_probabilities(log.probability)
     parts: list[list[Tensor]] = [[], [], []]

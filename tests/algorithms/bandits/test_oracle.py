@@ -146,6 +146,19 @@ def test_a_learner_goes_back_to_a_state_that_it_gave_twice(kind: str) -> None:
         assert torch.equal(go_on(2), first)
 
 
+def test_a_state_of_another_learner_is_refused() -> None:
+    cls, base = BANDITS["squarecb"]
+    ridge = OracleConfig(kind="ridge")
+    learner = cls(4, 3, base(oracle=ridge))
+    state = learner.state_dict()
+    with pytest.raises(ConfigError, match="other settings: gamma_scale"):
+        cls(4, 3, base(oracle=ridge, gamma_scale=1.0)).load_state_dict(state)
+    with pytest.raises(ConfigError, match="state is of 4 numbers in a context and 3 actions"):
+        cls(5, 3, base(oracle=ridge)).load_state_dict(state)
+    earlier = {name: state[name] for name in ("oracle", "learned", "generator")}
+    learner.load_state_dict(earlier)
+
+
 def test_an_impossible_oracle_is_refused() -> None:
     with pytest.raises(ConfigError, match="kind is 'ridge' with loss 'log'"):
         OracleConfig(kind="ridge", loss="log")

@@ -15,7 +15,7 @@ from algorithms.bandits import (
     rejection,
 )
 from algorithms.evaluation.bandit import evaluate
-from mbrl.errors import DataError
+from mbrl.errors import ConfigError, DataError
 
 RIDGE = OracleConfig(kind="ridge")
 LOGGED = torch.tensor([0.2, 0.3, 0.5])
@@ -104,3 +104,9 @@ def test_a_log_that_cannot_be_is_refused_before_it_is_gone_through(use) -> None:
         with pytest.raises(DataError, match=text):
             use(learner, given._replace(**changed), *extra)
     assert learner.learned == 0
+
+
+@pytest.mark.parametrize("batch", [0, 2.5])
+def test_a_batch_that_is_no_count_is_named(batch) -> None:
+    with pytest.raises(ConfigError, match=f"batch is {batch}"):
+        progressive(EpsilonGreedy(1, 3, EpsilonGreedyConfig(oracle=RIDGE)), log(5, 0), batch)

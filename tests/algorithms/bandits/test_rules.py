@@ -90,6 +90,9 @@ def test_the_best_is_likeliest_and_gamma_makes_greedy(rule) -> None:
 def test_nothing_lost_or_nothing_paid_yet() -> None:
     perfect = torch.tensor([[0.2, 1.0, 0.9]])
     assert reweighted_gap_weights(perfect, 3.0)[0].tolist() == [0.0, 1.0, 0.0]
+    # Beyond what can be earned the better one is still the better one.
+    beyond = torch.tensor([[1.2, 1.5, 0.2]])
+    assert reweighted_gap_weights(beyond, 3.0)[0].tolist() == [0.0, 1.0, 0.0]
     nothing = torch.zeros(1, 4)
     assert reweighted_gap_weights(nothing, 3.0, "reward")[0].tolist() == [0.25] * 4
 
