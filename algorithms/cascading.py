@@ -101,7 +101,7 @@ class CascadingVI:
     """
 
     def __init__(self, reward: Array, config: CascadingVIConfig | None = None) -> None:
-        if reward.ndim != 2 or (reward < 0).any() or (reward > 1).any():
+        if reward.ndim != 2 or not ((reward >= 0) & (reward <= 1)).all():  # NaN too
             raise DataError(
                 f"reward has shape {reward.shape} and lies in [{reward.min():g}, "
                 f"{reward.max():g}]; give [S, N] in [0, 1], scaled by its range"

@@ -205,6 +205,8 @@ def thresholds(calibration: Array, alpha: float, beta: float) -> Thresholds:
 def risk_coverage(confidence: Array, right: Array) -> tuple[Array, Array]:
     """Shares of rows answered [N], most confident first, and the share of wrong answers among them
     [N]."""
-    right, order = np.asarray(right, dtype=bool), np.argsort(-confidence, kind="stable")
+    # As floats: minus a small whole number without a sign is a large one.
+    order = np.argsort(-np.asarray(confidence, np.float64), kind="stable")
+    right = np.asarray(right, dtype=bool)
     count = np.arange(1, len(right) + 1)
     return count / len(right), np.cumsum(~right[order]) / count

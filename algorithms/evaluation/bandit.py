@@ -181,14 +181,23 @@ def logistic_regression(
     """Probability of an outcome (0 or 1, [N]) from `features` [N, D]: the minimum of |w|^2 / 2 +
     `inverse_penalty` times the sum of the log-losses, without a penalty on the intercept. Raises
     `ConfigError` for other outcomes."""
+    features, outcome = np.asarray(features, np.float64), np.asarray(outcome)
+    if outcome.shape != features.shape[:1] or features.ndim != 2:
+        raise ConfigError(
+            f"features are {features.shape}, outcome is {outcome.shape}; give [N, D] and [N]"
+        )
     if others := sorted({*np.unique(outcome).tolist()} - {0, 1}):
         raise ConfigError(f"outcome has {others[0]}; give 0 or 1 for each row (False or True)")
-    x = np.column_stack([features, np.ones(len(features))]).astype(np.float64)
-    sign = 2.0 * np.asarray(outcome, np.float64) - 1.0
+    # In deviations from the mean: the minimum is the same, and steps reach it in any unit.
+    centre = features.mean(0)
+    scale = np.where(np.ptp(features, 0) > 0, features.std(0), 1.0)
+    x = np.column_stack([(features - centre) / scale, np.ones(len(features))])
+    penalty = np.append(1 / (inverse_penalty * scale**2), 0.0)
+    sign = 2.0 * outcome.astype(np.float64) - 1.0
 
     def loss(weights: Array) -> tuple[float, Array]:
         margin = sign * (x @ weights)
-        penalised = np.append(weights[:-1], 0.0) / inverse_penalty
+        penalised = penalty * weights
         value = 0.5 * float(penalised @ weights) + float(np.logaddexp(0, -margin).sum())
         return value, penalised - x.T @ (sign * special.expit(-margin))
 
@@ -198,7 +207,7 @@ def logistic_regression(
     )  # fmt: skip
 
     def probability(features: Array) -> Array:
-        logits: Array = features @ fit.x[:-1] + fit.x[-1]
+        logits: Array = (features - centre) / scale @ fit.x[:-1] + fit.x[-1]
         result: Array = special.expit(logits)
         return result
 

@@ -41,6 +41,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     feedback `swing` is the mean absolute change of the mean expected reward, in per cent of the
     best one, from the decisions between two hand-overs to the next, over the second half."""
     problem, rounds = prepare(settings, seed)
+    require_theorem(settings, problem)
     learner = make_learner(settings, problem, len(rounds.context), seed)
     feedback = DelayedFeedback(settings["delay"], settings["batch"])
     played = play(learner, rounds, feedback, seed, folder / "learner.pt")
@@ -86,6 +87,18 @@ def prepare(settings: dict[str, Any], seed: int) -> tuple[Problem, BanditRounds]
     if count < 1:
         raise ConfigError(f"rounds is {count}; {name!r} needs at least 1")
     return problem, problem.draw(count, torch.Generator().manual_seed(1000 + seed))
+
+
+def require_theorem(settings: dict[str, Any], problem: Problem) -> None:
+    """Raise `ConfigError` where the theorem's gamma and bound are asked for and do not hold."""
+    kind = settings["config"].get("oracle", {}).get("kind")
+    holds = isinstance(problem, Linear) and settings["algorithm"] == "squarecb" and kind == "ridge"
+    if settings["theorem_gamma"] and not holds:
+        raise ConfigError(
+            f"theorem_gamma is true with problem {settings['problem']!r}, algorithm "
+            f"{settings['algorithm']!r} and an oracle of kind {kind!r}; its bound is that of "
+            "squarecb with ridge on 'linear'"
+        )
 
 
 def make_learner(

@@ -16,7 +16,7 @@ from algorithms.evaluation.bandit import ESTIMATORS, LoggedDecisions, evaluate, 
 from experiments.reports import figures
 from experiments.studies import Outcome
 from mbrl.data.locate import data_home
-from mbrl.errors import ConfigError, MissingDataError, optional_packages
+from mbrl.errors import ConfigError, DataError, MissingDataError, optional_packages
 
 VERSION = 2
 DEFAULTS: dict[str, Any] = {
@@ -85,7 +85,12 @@ def read(policy: str, campaign: str) -> Log:
     home = _home()
     folder = home / policy / campaign
     rows = pandas.read_csv(folder / f"{campaign}.csv", index_col=0).sort_values("timestamp")
-    about = pandas.read_csv(folder / "item_context.csv", index_col=0)
+    about = pandas.read_csv(folder / "item_context.csv", index_col=0).sort_values("item_id")
+    if about["item_id"].tolist() != list(range(len(about))):
+        raise DataError(
+            f"{folder / 'item_context.csv'} has the items {about['item_id'].tolist()}; they must "
+            "be 0 to their number less 1, each once"
+        )
     users = rows.loc[:, rows.columns.str.contains("user_feature")]
     categories = about.drop(columns=["item_id", "item_feature_0"]).apply(
         lambda column: np.unique(column, return_inverse=True)[1]

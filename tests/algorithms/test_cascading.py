@@ -171,6 +171,8 @@ def test_what_comes_after_the_click_is_not_examined() -> None:
         agent.observe(0, (1, 1), None, 0)
     with pytest.raises(DataError, match=r"scaled by its range"):
         CascadingVI(np.full((2, 3), 1.5))
+    with pytest.raises(DataError, match=r"lies in \[nan, nan\]"):
+        CascadingVI(np.array([[np.nan, 0.5]]))
 
 
 def test_lists_of_what_is_no_probability_are_refused() -> None:

@@ -122,6 +122,8 @@ def test_risk_against_coverage() -> None:
     share, risk = risk_coverage(np.array([0.2, 0.9, 0.5]), np.array([False, True, False]))
     assert share.tolist() == pytest.approx([1 / 3, 2 / 3, 1])
     assert risk.tolist() == pytest.approx([0, 1 / 2, 2 / 3])
+    percent = np.array([0, 90, 50], np.uint8)
+    assert risk_coverage(percent, np.array([0, 1, 0]))[1].tolist() == risk.tolist()
 
 
 def test_scores_and_probabilities_that_are_none() -> None:

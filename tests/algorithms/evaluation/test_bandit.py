@@ -102,6 +102,18 @@ def test_regression_gives_the_odds_of_a_table() -> None:
     assert flat(np.array([[0.0], [1.0]])) == pytest.approx([0.58, 0.58], abs=1e-4)
 
 
+@pytest.mark.parametrize(("unit", "offset"), [(1.0, 1e6), (1e-6, 0.0), (1e6, -1e9)])
+def test_logistic_regression_is_the_same_in_every_unit(unit: float, offset: float) -> None:
+    draws = np.random.default_rng(0)
+    x = np.column_stack([draws.normal(size=(200, 2)), np.full(200, 0.1)])
+    y = draws.random(200) < 1 / (1 + np.exp(-x @ [1.0, -0.5, 0.0]))
+    plain = logistic_regression(x, y, inverse_penalty=1.0)(x)
+    moved = logistic_regression(unit * x + offset, y, inverse_penalty=1 / unit**2)
+    assert moved(unit * x + offset) == pytest.approx(plain, abs=1e-6)
+    with pytest.raises(ConfigError, match=r"give \[N, D\] and \[N\]"):
+        logistic_regression(x, y[:, None])
+
+
 @pytest.mark.parametrize(
     ("part", "value", "words"),
     [

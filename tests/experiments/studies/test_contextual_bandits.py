@@ -41,6 +41,17 @@ def test_a_killed_cell_ends_as_one_that_was_not(name: str, late: dict, tmp_path,
     assert repr(resumed) == repr(whole)
 
 
+@pytest.mark.parametrize(
+    "other", [{"problem": "payments"}, {"algorithm": "epsilon_greedy"}, {"config": NETWORK}]
+)
+def test_a_bound_that_does_not_hold_is_not_given(other: dict, tmp_path: Path) -> None:
+    ridge = {"oracle": {"kind": "ridge"}}
+    right = cell(problem="linear", config=ridge, theorem_gamma=True)
+    assert study.measure(right, 0, tmp_path).values["bound"] > 0
+    with pytest.raises(ConfigError, match="its bound is that of squarecb with ridge"):
+        study.measure(right | other, 0, tmp_path)
+
+
 def test_regret_is_exact_and_sums(tmp_path: Path) -> None:
     settings = cell(batch=20)
     problem, rounds = study.prepare(settings, 0)

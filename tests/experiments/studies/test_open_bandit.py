@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.studies import open_bandit
-from mbrl.errors import ConfigError, MissingDataError
+from mbrl.errors import ConfigError, DataError, MissingDataError
 
 # zr-obp, examples/obd/README.md: means and deviations over 30 draws
 PUBLISHED = {
@@ -68,6 +68,18 @@ def test_weights_follow_the_prior(tmp_path, monkeypatch):
     small = {"runs": 2, "simulations": 100}
     outcome = open_bandit.measure(open_bandit.DEFAULTS | small, 0, tmp_path)
     assert len(outcome.curves["dr"]) == 2
+
+
+def test_items_are_known_by_their_number_not_by_their_row(tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGREACH_DATA", str(tmp_path))
+    write(tmp_path, clicks=(1, 0))
+    file = tmp_path / "obd/random/all/item_context.csv"
+    head, first, second = file.read_text().splitlines()
+    file.write_text("\n".join([head, second, first]) + "\n")
+    assert open_bandit.read("random", "all").items.tolist() == [[0.0, -0.5], [1.0, 0.5]]
+    file.write_text("\n".join([head, second]) + "\n")
+    with pytest.raises(DataError, match=r"has the items \[1\]"):
+        open_bandit.read("random", "all")
 
 
 def test_what_is_not_there_is_named(tmp_path, monkeypatch):
