@@ -1,14 +1,17 @@
 """ALP-GMM: tasks from where a learner's rewards change most. "Teacher algorithms for curriculum
 learning of Deep RL in continuously parameterized environments" (Portelas, Colas, Hofmann, Oudeyer,
 arXiv 1910.07224). Formulas and defaults read in the authors' code (flowersteam/meta-acl).
+
+Differences: distances of tasks and fits are in widths of their box, so that no unit counts more.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mbrl.config import Probability, Settings, Several
+from mbrl.config import Probability, Settings, Several, require_same
 from mbrl.errors import ConfigError, DataError, optional_packages
 
 NEIGHBOURS = 5  # tasks that must be known before progress is measured
@@ -47,18 +50,20 @@ class Mixture(NamedTuple):
         total = progress.sum()
         share = progress / total if total > 0 else None
         index = int(draws.choice(len(progress), p=share))
-        draw = draws.multivariate_normal(self.means[index], self.covariances[index])
+        width = _widths(low, high)
+        mean, covariance = self.means[index], self.covariances[index] / np.outer(width, width)
+        draw = width * draws.multivariate_normal(mean / width, covariance)
         return np.clip(draw[:-1], low, high), index
 
 
 class ALPGMM:
     """A teacher of tasks in the box from `low` [D] to `high` [D].
 
-    The absolute learning progress of a task is |r - r'|, r' the reward of the nearest earlier task.
-    Every `fit_every` tasks mixtures are fitted to the last `fit_every` tasks with their progress,
-    and the one with the least AIC is taken. A task is a draw of a Gaussian that is chosen in
-    proportion to its mean progress, or a uniform one. Rewards should lie in [0, 1]. Needs the extra
-    `curricula` (scikit-learn).
+    The absolute learning progress of a task is |r - r'|, r' the reward of the nearest earlier task,
+    in widths of the box. Every `fit_every` tasks mixtures are fitted to the last `fit_every` tasks
+    with their progress, and the one with the least AIC is taken. A task is a draw of a Gaussian
+    that is chosen in proportion to its mean progress, or a uniform one. Rewards should lie in
+    [0, 1]. Needs the extra `curricula` (scikit-learn).
     """
 
     def __init__(self, low: Any, high: Any, config: ALPGMMConfig | None = None, seed: int = 0):
@@ -100,7 +105,8 @@ class ALPGMM:
         count = len(self.tasks)
         progress = 0.0
         if count > NEIGHBOURS:
-            nearest = np.square(self._known[:count] - task).sum(1).argmin()
+            apart = (self._known[:count] - task) / (self.high - self.low)
+            nearest = np.square(apart).sum(1).argmin()
             progress = abs(reward - self.rewards[nearest])
         if count == len(self._known):
             self._known = np.concatenate([self._known, np.zeros_like(self._known)])
@@ -118,21 +124,34 @@ class ALPGMM:
         """The best mixture of the last tasks and their progress by AIC."""
         from sklearn.mixture import GaussianMixture
 
-        last = self.config.fit_every
-        rows = np.column_stack([np.stack(self.tasks[-last:]), self.progress[-last:]])
+        last, width = self.config.fit_every, _widths(self.low, self.high)
+        rows = np.column_stack([np.stack(self.tasks[-last:]), self.progress[-last:]]) / width
         seed = self.seed + len(self.mixtures)
         fits = [GaussianMixture(k, random_state=seed).fit(rows) for k in self.config.components]
         best = min(fits, key=lambda fit: fit.aic(rows))
-        return Mixture(best.means_.copy(), best.covariances_.copy())
+        return Mixture(best.means_ * width, best.covariances_ * np.outer(width, width))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a teacher needs to go on exactly."""
         names = ("tasks", "rewards", "progress", "origins", "mixtures", "fitted_at")
         return {name: list(getattr(self, name)) for name in names} | {
-            "draws": self.draws.bit_generator.state
+            "draws": self.draws.bit_generator.state,
+            "seed": self.seed,
+            "box": [self.low.tolist(), self.high.tolist()],
+            "config": dataclasses.asdict(self.config),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`. Raises `ConfigError` for one of another box or other
+        settings."""
+        own = [self.low.tolist(), self.high.tolist()]
+        if (box := state.get("box", own)) != own:  # states of earlier versions have none
+            raise ConfigError(
+                f"the state is of tasks between {box[0]} and {box[1]}, this teacher's lie between "
+                f"{own[0]} and {own[1]}; give the bounds that it was made with"
+            )
+        require_same(self.config, state.get("config", dataclasses.asdict(self.config)))
+        self.seed = state.get("seed", self.seed)
         for name in ("tasks", "rewards", "progress", "origins", "mixtures", "fitted_at"):
             setattr(self, name, list(state[name]))
         self.draws.bit_generator.state = state["draws"]
@@ -140,6 +159,11 @@ class ALPGMM:
         self._known = np.zeros((size, len(self.low)))
         if self.tasks:
             self._known[: len(self.tasks)] = np.stack(self.tasks)
+
+
+def _widths(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Those of the box, and 1 for progress, [D + 1]."""
+    return np.append(high - low, 1.0)
 
 
 def box(low: Any, high: Any) -> tuple[np.ndarray, np.ndarray]:

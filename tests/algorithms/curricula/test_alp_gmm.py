@@ -93,6 +93,38 @@ def test_a_teacher_goes_on_exactly() -> None:
     assert teach(again, 110) == expected
 
 
+def test_a_teacher_of_another_seed_goes_on_exactly_and_of_another_box_is_refused() -> None:
+    first = ALPGMM([0], [1], SMALL, seed=4)
+    again = ALPGMM([0], [1], SMALL)
+    for _ in range(30):
+        first.update(first.sample(), 0.5)
+    again.load_state_dict(first.state_dict())
+    for teacher in (first, again):
+        for k in range(20):
+            teacher.update(np.array([(k % 7) / 7]), (k % 3) / 3)
+    assert first.mixture is not None and again.mixture is not None
+    assert np.array_equal(again.mixture.means, first.mixture.means)
+    for low, high in (([0], [2]), ([0, 0], [1, 1])):
+        with pytest.raises(ConfigError, match=r"state is of tasks between \[0.0\] and \[1.0\]"):
+            ALPGMM(low, high, SMALL).load_state_dict(first.state_dict())
+    with pytest.raises(ConfigError, match="other settings: components, fit_every"):
+        ALPGMM([0], [1], ALPGMMConfig(fit_every=20, components=(2,))).load_state_dict(
+            first.state_dict()
+        )
+
+
+@pytest.mark.parametrize(("width", "low"), [(2.0**-20, 0.0), (2.0**20, -(2.0**20))])
+def test_tasks_are_the_same_in_every_unit(width: float, low: float) -> None:
+    plain = ALPGMM([0, 0], [1, 1], SMALL, seed=1)
+    other = ALPGMM([low, 0], [low + width, 1], SMALL, seed=1)
+    for _ in range(150):
+        task, same = plain.sample(), other.sample()
+        assert (same[0] - low) / width == pytest.approx(task[0], abs=1e-6)
+        reward = float(task[0] < 0.5) * len(plain.mixtures) / 4
+        plain.update(task, reward), other.update(same, reward)
+    assert set(plain.origins) > {-1}
+
+
 @pytest.mark.parametrize(("low", "high"), [([0, 0], [1]), ([0], [0]), (0.0, 1.0)])
 def test_wrong_bounds(low: object, high: object) -> None:
     with pytest.raises(ConfigError, match="every low below its high"):
