@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from algorithms.objectives.indicators import weights_on_simplex
 from mbrl.config import Count, Discount, Finite, Probability, Rate, Settings, require_same
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, TaskError
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,10 @@ class MultiWeightQ:
                 f"{env} has no reward_space of one axis; take an environment with vector rewards, "
                 "such as mo_gymnasium.make('deep-sea-treasure-v0')"
             )
-        if not hasattr(env.action_space, "n"):
+        if not isinstance(env.action_space, spaces.Discrete):
             raise ConfigError(f"{env} has the actions {env.action_space}; they must be discrete")
         self.objectives, self.actions = reward.shape[0], int(env.action_space.n)
+        self.first = int(env.action_space.start)  # the environment's number of action 0
         self.weights = weights_on_simplex(self.objectives, self.config.divisions)
         self.draws = np.random.default_rng(seed)
         self.number: dict[tuple[int, ...], int] = {}  # of every observation that was met
@@ -62,8 +64,12 @@ class MultiWeightQ:
         self.chosen = 0  # weight of the episode
 
     def place(self, obs: Any) -> int:
-        """The row of an observation in `values` [states, weights, actions, objectives]."""
-        key = tuple(np.asarray(obs).ravel().tolist())
+        """The row of an observation in `values` [states, weights, actions, objectives]. Raises
+        `TaskError` for one that is not of finite numbers."""
+        array = np.asarray(obs)
+        if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+            raise TaskError(f"{self.env}: the observation is {obs}; it must be of finite numbers")
+        key = tuple(array.ravel().tolist())
         row = self.number.setdefault(key, len(self.number))
         if row >= len(self.values):
             shape = (max(64, len(self.values)), *self.values.shape[1:])
@@ -89,12 +95,24 @@ class MultiWeightQ:
             action = int(self.best(self.state)[self.chosen])
             if self.draws.random() < epsilon:
                 action = int(self.draws.integers(self.actions))
-            obs, reward, terminated, truncated, _ = self.env.step(action)
+            obs, reward, terminated, truncated = self._step(action)
             row = self.place(obs)
-            self._update(self.state, action, np.asarray(reward, float), None if terminated else row)
+            self._update(self.state, action, reward, None if terminated else row)
             self.state = None if terminated or truncated else row
             self.steps += 1
         return self
+
+    def _step(self, action: int) -> tuple[Any, np.ndarray, bool, bool]:
+        """A step of the environment. Raises `TaskError` for a reward that is no vector of finite
+        numbers (a wrapper may have added its parts up)."""
+        obs, reward, terminated, truncated, _ = self.env.step(self.first + action)
+        vector = np.asarray(reward, float)
+        if vector.shape != (self.objectives,) or not np.isfinite(vector).all():
+            raise TaskError(
+                f"{self.env}: the reward is {reward}; it must be {self.objectives} finite numbers, "
+                "one for each objective"
+            )
+        return obs, vector, terminated, truncated
 
     def _update(self, row: int, action: int, reward: np.ndarray, after: int | None) -> None:
         """A step of all weights' tables; `after` None: the episode ended."""
@@ -150,8 +168,8 @@ class MultiWeightQ:
         total, factor = np.zeros(self.objectives), 1.0
         for _ in range(limit):
             action = int(self.best(self.place(obs))[weight])
-            obs, reward, terminated, truncated, _ = self.env.step(action)
-            total += factor * np.asarray(reward, float)
+            obs, reward, terminated, truncated = self._step(action)
+            total += factor * reward
             factor *= self.config.gamma
             if terminated or truncated:
                 break

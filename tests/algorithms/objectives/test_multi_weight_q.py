@@ -1,12 +1,14 @@
 """Multi-weight Q-learning: values against a dynamic programme, the front of a known problem."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
 
 from algorithms.objectives.indicators import non_dominated
 from algorithms.objectives.multi_weight_q import MultiWeightQ, MultiWeightQConfig
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, TaskError
 from tests.algorithms.objectives.vector_rewards import Shore
 
 GAMMA = 0.9
@@ -78,6 +80,46 @@ def test_other_environments() -> None:
     env.action_space = gymnasium.spaces.Box(0, 1, (1,))
     with pytest.raises(ConfigError, match="must be discrete"):
         MultiWeightQ(env)
+    env.action_space = gymnasium.spaces.MultiBinary(2)
+    with pytest.raises(ConfigError, match="must be discrete"):
+        MultiWeightQ(env)
+
+
+class Other(Shore):
+    """The shore whose actions begin at 5; `reward` and `obs` in the place of its own."""
+
+    action_space = gymnasium.spaces.Discrete(2, start=5)
+
+    def __init__(self, reward: Any = None, obs: Any = None) -> None:
+        self.reward, self.obs = reward, obs
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        obs, reward, *rest = super().step(action - 5)
+        return (
+            obs if self.obs is None else self.obs,
+            reward if self.reward is None else self.reward,
+            *rest,
+        )
+
+
+def test_actions_that_begin_elsewhere() -> None:
+    plain = learned(True, steps=300)
+    other = MultiWeightQ(Other(), plain.config, seed=0).learn(300)
+    assert np.array_equal(other.values, plain.values)
+    assert np.array_equal(other.returns(1, 0), plain.returns(1, 0))
+
+
+@pytest.mark.parametrize("reward", [0.5, np.array([np.nan, 0.0]), np.zeros(3)])
+def test_rewards_that_are_no_vectors(reward: Any) -> None:
+    with pytest.raises(TaskError, match="must be 2 finite numbers"):
+        MultiWeightQ(Other(reward)).learn(5)
+
+
+@pytest.mark.parametrize("obs", [{"place": 1}, np.array([np.nan])])
+def test_observations_that_are_no_numbers(obs: Any) -> None:
+    with pytest.raises(TaskError, match="it must be of finite numbers"):
+        MultiWeightQ(Other(obs=obs)).learn(5)
 
 
 def test_learning_goes_on_alike_after_a_stop() -> None:
