@@ -45,7 +45,8 @@ def grow(
 def node_advantages(reward: Tensor, widths: Sequence[int]) -> list[Tensor]:
     """Advantages [P, w] of the nodes of every depth from the rewards [P, leaves] of the trees'
     leaves: a node is worth the mean of the leaves below it, less the mean of its depth, over its
-    sample deviation + 1e-8; 0 where the depth has one node, or a deviation below 1e-6."""
+    sample deviation + 1e-8; 0 where the depth has one node or equal ones, or a deviation below
+    1e-6."""
     advantages = []
     for width in widths:
         value = reward.unflatten(1, (width, -1)).mean(-1)
@@ -54,7 +55,8 @@ def node_advantages(reward: Tensor, widths: Sequence[int]) -> list[Tensor]:
             continue
         spread = value.std(1, keepdim=True)
         z = (value - value.mean(1, keepdim=True)) / (spread + 1e-8)
-        advantages.append(torch.where(spread < 1e-6, torch.zeros_like(z), z))
+        alike = (value == value[:, :1]).all(1, keepdim=True)  # their mean may be rounded
+        advantages.append(torch.where(alike | (spread < 1e-6), torch.zeros_like(z), z))
     return advantages
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mbrl.errors import ConfigError
 from world_models.samplers.base import Denoiser, at, check_levels
 from world_models.samplers.one_step import fresh_noise
 
@@ -22,6 +23,20 @@ class Fixed(NamedTuple):
 
     def rows(self, index: Tensor) -> "Fixed":
         return Fixed(self.mask, self.values[index])
+
+
+def require_fixed(fixed: Fixed, count: int, shape: tuple[int, ...]) -> None:
+    """Raise `ConfigError` unless these are given entries of `count` samples of `shape`, which
+    leave some to be drawn."""
+    mask, values = fixed
+    if mask.dtype != torch.bool or mask.shape != shape or values.shape != (count, *shape):
+        raise ConfigError(
+            f"fixed entries have a mask of {mask.dtype} {tuple(mask.shape)} and values "
+            f"{tuple(values.shape)}; give torch.bool {shape}, True where an entry is given, and "
+            f"{(count, *shape)}"
+        )
+    if bool(mask.all()):
+        raise ConfigError("fixed entries are all there are; leave some that a chain draws")
 
 
 class Moves(NamedTuple):

@@ -7,7 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from algorithms.diffusion_rl.chains import like
+from algorithms.diffusion_rl.chains import Fixed, like, require_fixed
+from mbrl.errors import DataError
 from mbrl.native.adam import Adam
 from world_models.trajectory_diffusion import precondition
 
@@ -34,7 +35,11 @@ def fit_conditional(
     batch_size: int = 64,
 ) -> nn.Module:
     """A copy of a denoiser, fitted on with the entries in `mask` [...] of `samples` [N, ...] given:
-    `updates` steps of Adam, whose rate falls to 0 as a cosine."""
+    `updates` steps of Adam, whose rate falls to 0 as a cosine. Raises `ConfigError` for a mask that
+    is none or leaves nothing, `DataError` for samples that are not finite."""
+    require_fixed(Fixed(mask, samples), len(samples), tuple(samples.shape[1:]))
+    if not bool(samples.isfinite().all()):
+        raise DataError("samples have entries that are not finite; leave such windows out")
     own = copy.deepcopy(network).requires_grad_(True)
     optimiser = Adam(own.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, updates)

@@ -26,6 +26,7 @@ from algorithms.diffusion_rl.chains import (
     joined,
     like,
     mean_of,
+    require_fixed,
     sample,
 )
 from algorithms.diffusion_rl.quantised import extremes, quantised
@@ -121,6 +122,8 @@ class FinetuningConfig(Settings):
                 f"splits are {self.splits}, of {self.steps} steps; each is below {self.steps - 1}, "
                 "as the last step draws nothing"
             )
+        if self.method == "branches" and not 0 < len(self.splits) == len(set(self.splits)):
+            raise ConfigError(f"splits are {self.splits}; give one or more, each step once")
         first = min(self.splits, default=0)
         deep = [depth for depth in range(first + 1, self.steps) if depth not in self.left_out]
         if self.method == "branches" and not deep:
@@ -132,6 +135,13 @@ class FinetuningConfig(Settings):
             raise ConfigError(
                 f"trained is {self.trained} of {self.steps} steps; the last draws nothing, so at "
                 f"most {self.steps - 1}"
+            )
+        if self.method == "singular" and not self.granularities:
+            raise ConfigError("granularities are empty; give one or more numbers of levels")
+        if self.kl > 0 and self.method in ("preferences", "weighted"):
+            raise ConfigError(
+                f"kl is {self.kl} and method {self.method}, which learns from stored samples and "
+                "has no steps to compare; set kl to 0"
             )
         if self.eta == 0.0 and self.method not in ("preferences", "weighted"):
             raise ConfigError(
@@ -209,6 +219,8 @@ class DiffusionFinetuning:
     def begin(self, count: int, group: int) -> tuple[Tensor, Fixed | None]:
         """The first noise [count group, ...] and the fixed entries of so many prompts."""
         fixed = None if self.prompts is None else self.prompts(count, self.generator)
+        if fixed is not None:
+            require_fixed(fixed, count, self.shape)
         noise = torch.randn((count, *self.shape), generator=self.generator, device=self.device)
         index = torch.arange(count, device=self.device).repeat_interleave(group)
         return noise[index], fixed and fixed.rows(index)
@@ -220,6 +232,8 @@ class DiffusionFinetuning:
     @torch.no_grad()
     def samples(self, count: int, generator: torch.Generator, fixed: Fixed | None = None) -> Tensor:
         """`count` samples of the network as it is, without fresh noise in the steps."""
+        if fixed is not None:
+            require_fixed(fixed, count, self.shape)
         noise = torch.randn((count, *self.shape), generator=generator, device=self.device)
         nothing = torch.zeros_like(noise).expand(self.config.steps, *noise.shape)
         denoise = self.denoiser(self.network)

@@ -14,7 +14,7 @@ def group_loss(error: Tensor, reference: Tensor, reward: Tensor, beta: float, ta
     spread = reward.std(1, keepdim=True)
     wanted = (reward / (tau * spread.clamp_min(1e-12))).softmax(1)
     implied = (-beta * (error - reference)).log_softmax(1)
-    differ = (spread[:, 0] > 1e-6).to(error)
+    differ = (reward != reward[:, :1]).any(1).to(error)
     return -((wanted * implied).sum(1) * differ).sum() / differ.sum().clamp_min(1.0)
 
 

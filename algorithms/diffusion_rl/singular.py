@@ -58,5 +58,7 @@ def finished(
 
 
 def group_scores(reward: Tensor) -> Tensor:
-    """[P, G]: (R - mean) / (sample deviation + 1e-8) of every group."""
-    return (reward - reward.mean(1, keepdim=True)) / (reward.std(1, keepdim=True) + 1e-8)
+    """[P, G]: (R - mean) / (sample deviation + 1e-8) of every group, 0 where all are equal."""
+    alike = (reward == reward[:, :1]).all(1, keepdim=True)  # their mean may be rounded
+    z = (reward - reward.mean(1, keepdim=True)) / (reward.std(1, keepdim=True) + 1e-8)
+    return torch.where(alike, torch.zeros_like(z), z)

@@ -133,6 +133,25 @@ def test_prompts_are_the_same_in_a_group_and_stay() -> None:
     assert len(reward) == own.config.prompts * 8
 
 
+@pytest.mark.parametrize(
+    ("mask", "rows", "message"),
+    [
+        (torch.tensor([1, 0], dtype=torch.uint8), 8, r"give torch\.bool"),
+        (torch.tensor([True, False]), 1, r"and \(8, 2\)"),
+        (torch.tensor([True, True]), 8, "leave some"),
+    ],
+)
+def test_given_entries_that_cannot_be_are_refused(
+    mask: torch.Tensor, rows: int, message: str
+) -> None:
+    fixed = Fixed(mask, torch.zeros(rows, 2))
+    own = tuning(given=lambda count, generator: fixed, prompts=8)
+    with pytest.raises(ConfigError, match=message):
+        own.update()
+    with pytest.raises(ConfigError, match=message):
+        own.samples(8, torch.Generator(), fixed)
+
+
 @pytest.mark.parametrize("method", ["preferences", "weighted"])
 def test_given_entries_of_stored_samples_are_neither_noised_nor_asked_for(method: str) -> None:
     def prompts(count: int, generator: torch.Generator) -> Fixed:
@@ -188,6 +207,10 @@ def test_evaluations_are_counted() -> None:
         ({"group": 1}, "2 samples or more"),
         ({"method": "explore", "candidates": 4}, "as many candidates"),
         ({"method": "grow"}, "method"),
+        ({"method": "branches", "splits": ()}, "give one or more"),
+        ({"method": "branches", "splits": (0, 0, 1)}, "each step once"),
+        ({"method": "singular", "granularities": ()}, "granularities are empty"),
+        ({"method": "preferences", "kl": 0.1}, "set kl to 0"),
         ({"clip": 0.0}, "clip"),
         ({"clip": 0.2}, "clip"),
     ],

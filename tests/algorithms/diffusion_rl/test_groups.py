@@ -91,6 +91,14 @@ def test_scores_of_a_group() -> None:
     torch.testing.assert_close(singular.group_scores(reward), right)
 
 
+@pytest.mark.parametrize("value", [0.1, 777.7, -1234.567, 12345.678])
+def test_equal_rewards_have_no_advantage_however_their_mean_is_rounded(value: float) -> None:
+    for count in (3, 6, 7, 8):
+        assert not singular.group_scores(torch.full((2, count), value)).any()
+        for advantage in branches.node_advantages(torch.full((2, 2 * count), value), [2, count]):
+            assert not advantage.any()
+
+
 def test_weights_of_few_bits() -> None:
     """Three bits: -3 to 3 thirds of the largest of an output."""
     weight = torch.tensor([[3.0, 1.4, -0.4], [0.6, -0.6, 0.21]])
@@ -132,6 +140,8 @@ def test_the_loss_of_groups_at_the_reference() -> None:
     both = [torch.cat([t, t]) for t in (error, reference)]
     same = torch.cat([reward, torch.ones_like(reward)])
     torch.testing.assert_close(preferences.group_loss(*both, same, 3.0, 0.5), value)
+    small = preferences.group_loss(error, reference, 1e-8 * reward, 3.0, 0.5)
+    torch.testing.assert_close(small, value)
 
 
 def test_errors_weighted_by_reward() -> None:

@@ -17,6 +17,7 @@ from algorithms.diffusion_rl import (
 )
 from mbrl import tasks
 from mbrl.data import load
+from mbrl.errors import ConfigError, DataError
 from mbrl.tasks.base import Step
 from tests.algorithms.diffusion_rl.linear import Constant, normal
 from world_models.trajectory_diffusion import denoising_loss
@@ -144,3 +145,12 @@ def test_a_fit_learns_what_the_given_entry_says() -> None:
     sigma, noise = torch.full((500,), 0.5), torch.randn(500, 2, generator=draw)
     before = conditional_loss(first, x[:500], sigma, noise, given)
     assert conditional_loss(own, x[:500], sigma, noise, given) < 0.5 * before
+
+
+def test_a_fit_to_what_is_no_window_is_refused() -> None:
+    draw, x, network = torch.Generator(), torch.zeros(4, 2), Constant(2)
+    with pytest.raises(ConfigError, match=r"give torch\.bool"):
+        fit_conditional(network, x, torch.tensor([1, 0], dtype=torch.uint8), 1, draw)
+    x[2, 1] = torch.nan
+    with pytest.raises(DataError, match="not finite"):
+        fit_conditional(network, x, torch.tensor([True, False]), 1, draw)
