@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mbrl.config import Count, NonNegative, Positive, Range, Settings, require_same
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from mbrl.native.adam import Adam
 from world_models.denoisers import initialise
 
@@ -86,13 +86,16 @@ class ScaleModel:
 
     def scaled(self, windows: Tensor) -> list[Tensor]:
         """The bins [B, n, F] of every scale of windows [B, L, F]: means over equal stretches of
-        time. Raises `ConfigError` for windows of another length."""
+        time. Raises `ConfigError` for windows of another length, `DataError` for numbers that are
+        not finite."""
         c = self.config
         if windows.shape[1] != c.scales[-1]:
             raise ConfigError(
                 f"windows have {windows.shape[1]} points, and scales is {c.scales}; the last scale "
                 "is the windows' length"
             )
+        if not bool(windows.isfinite().all()):
+            raise DataError("windows have numbers that are not finite; leave such windows out")
         return [self.bins(F.adaptive_avg_pool1d(windows.mT, n).mT) for n in c.scales]
 
     def before(self, scales: Sequence[Tensor]) -> Tensor:
@@ -101,12 +104,18 @@ class ScaleModel:
         sizes = self.config.scales
         return torch.cat([finer(self.centres(s), n) for s, n in zip(scales, sizes[1:])], 1)  # noqa: B905
 
+    def logits(self, scales: Sequence[Tensor]) -> Tensor:
+        """At the points of all scales, each given the bins in `scales` of the one before."""
+        given = self.before(scales[:-1]) if len(scales) > 1 else None
+        result: Tensor = self.network(given, count=len(scales[0]))
+        return result
+
     # Learning.
 
     def update(self, windows: Tensor) -> Tensor:
         """One step on windows [B, L, F], every scale given the data's scale before; its loss."""
         scales = self.scaled(windows)
-        logits = self.network(self.before(scales[:-1]))
+        logits = self.logits(scales)
         return self.descend(error(logits, torch.cat(scales, 1)))
 
     def refine(self, windows: Tensor, config: RefinementConfig | None = None) -> Tensor:
@@ -115,11 +124,16 @@ class ScaleModel:
         scale before. Difference from the authors' code: the second pass sees all earlier scales
         that it is given, as sampling does; theirs sees the one before alone."""
         c = config or RefinementConfig()
+        if len(self.config.scales) == 1:
+            raise ConfigError(
+                f"scales is {self.config.scales}, and refinement goes on from coarser windows; "
+                "give two scales or more, or take update"
+            )
         scales = self.scaled(windows)
-        logits = self.network(self.before(scales[:-1]))
+        logits = self.logits(scales)
         loss = error(logits, torch.cat(scales, 1))
         drawn = self.draw(logits.detach(), self.generator)
-        own = self.network(self.before(drawn[:-1]))
+        own = self.logits(drawn)
         wanted = torch.cat(drawn if c.target == "prediction" else scales, 1)
         first = self.config.scales[0] if c.scales == "all" else sum(self.config.scales[:-1])
         return self.descend(loss + c.weight * error(own[:, first:], wanted[:, first:]))
@@ -156,8 +170,8 @@ class ScaleModel:
         """Cross-entropies [scales] of the bins of windows [B, L, F]: given the data's scale before,
         and given what the model draws for it from the data's before that."""
         scales, sizes = self.scaled(windows), self.config.scales
-        logits = self.network(self.before(scales[:-1]))
-        own = self.network(self.before(self.draw(logits, generator)[:-1]))
+        logits = self.logits(scales)
+        own = self.logits(self.draw(logits, generator))
         both = []
         for made in (logits, own):
             parts = zip(made.split(sizes, 1), scales, strict=True)

@@ -222,6 +222,7 @@ class MaskedFinetuning:
             "reference": self.reference.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "generator": self.generator.get_state(),
+            "seed": self.seed,
             "rounds": self.rounds,
             "evaluations": self.evaluations,
         }
@@ -233,6 +234,7 @@ class MaskedFinetuning:
         self.reference.load_state_dict(state["reference"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"])
+        self.seed = state.get("seed", self.seed)  # problems are drawn by it
         self.rounds, self.evaluations = state["rounds"], state["evaluations"]
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from algorithms.language.tasks.base import Problem
 from algorithms.masked_diffusion.model import Layout, MaskedModel
+from mbrl.config import Count, check
 from mbrl.native.adam import Adam
 
 Predict = Callable[[Tensor, Tensor], Tensor]  # prompt [B, P], region [B, L] to logits [B, L, V]
@@ -38,6 +39,7 @@ def bound(
     of l masked places, l uniform in 1..L, the mean over `samples` draws. Its mean is that over all
     orders of filling in one place after the other of the log-probability along the order (LLaDA,
     eq. 6, whose variance is lower than that of the integral over masked shares, eq. 3)."""
+    check({"samples": samples}, {"samples": Count})
     rows, length = answer.shape
     total = torch.zeros(rows, device=answer.device)
     for _ in range(samples):
@@ -67,6 +69,7 @@ def fit(
     """Maximise the bound on demonstrations of problems that are not held out, of the task's
     `levels` (none: those it trains on): `updates` steps of Adam on `rows` each. The mean loss of a
     token over the last hundredth of the updates."""
+    check({"updates": updates, "rows": rows}, {"updates": Count, "rows": Count})
     optimiser = Adam(model.parameters(), lr=learning_rate)
     generator = torch.Generator().manual_seed(seed + 3)
     losses = []

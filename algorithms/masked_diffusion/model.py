@@ -11,7 +11,7 @@ from algorithms.language.models.transformer import Transformer, TransformerConfi
 from algorithms.language.models.vocabulary import Characters
 from algorithms.language.tasks.base import Problem, TextTask
 from mbrl.config import Settings
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,16 @@ class Layout:
         return rows
 
     def answers(self, texts: Sequence[str]) -> Tensor:
-        """[B, answer] of the texts, with end tokens after them."""
+        """[B, answer] of the texts, with end tokens after them. Raises `DataError` for a text that
+        is longer than the region."""
         rows = torch.full((len(texts), self.answer), self.codec.end)
         for row, text in zip(rows, texts, strict=True):
             tokens = self.codec.encode(text)
+            if len(tokens) > self.answer:
+                raise DataError(
+                    f"{text!r} has {len(tokens)} characters, the region of {self.task.name} "
+                    f"{self.answer} places"
+                )
             row[: len(tokens)] = torch.tensor(tokens, dtype=row.dtype)
         return rows
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from world_models.scales import RefinementConfig, ScaleConfig, ScaleModel, finer
 
 SMALL = ScaleConfig(scales=(2, 4, 8), bins=8, width=8, levels=1, heads=2, batch_size=4)
@@ -170,3 +170,27 @@ def test_impossible_settings_are_refused(values: dict[str, Any], message: str) -
 def test_windows_of_another_length_are_refused() -> None:
     with pytest.raises(ConfigError, match="9 points"):
         ScaleModel(3, SMALL).update(torch.zeros(2, 9, 3))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_windows_that_are_not_finite_are_refused(value: float) -> None:
+    """No bin stands for them: NaN went into the first one, and so did infinity."""
+    x = windows()
+    x[1, 2, 0] = value
+    for learn in (ScaleModel(3, SMALL).update, ScaleModel(3, SMALL).refine):
+        with pytest.raises(DataError, match="not finite"):
+            learn(x)
+
+
+def test_one_scale_alone() -> None:
+    """Bins are drawn each by itself: what is fitted is their frequencies."""
+    config = ScaleConfig(scales=(8,), bins=2, width=8, levels=1, heads=2, learning_rate=0.05)
+    model, draw = ScaleModel(3, config), torch.Generator().manual_seed(0)
+    x = torch.where(torch.rand(64, 8, 3, generator=draw) < 0.8, 1.0, -1.0)
+    for _ in range(60):
+        model.update(x)
+    assert float((model.sample(200, draw) > 0).float().mean()) == pytest.approx(0.8, abs=0.05)
+    given, own = model.errors(x, draw)
+    assert given.shape == (1,) and torch.equal(given, own)
+    with pytest.raises(ConfigError, match="give two scales or more"):
+        model.refine(x)

@@ -10,7 +10,7 @@ from algorithms.language.models.transformer import TransformerConfig
 from algorithms.language.tasks import text_task
 from algorithms.masked_diffusion import Layout, MaskedModel, MaskedModelConfig, bound, fit
 from algorithms.masked_diffusion.fitting import masked_at_random
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 from tests.algorithms.masked_diffusion.table import LENGTH, LETTERS, MASK, PROMPT, Table
 
 
@@ -78,6 +78,20 @@ def test_prompts_and_answers_are_read_back() -> None:
     assert (layout.rewards(problems, wrong) == 0).all()
     prompts = layout.prompts(problems)
     assert (prompts[:, -1] == layout.codec.answer).all() and prompts.max() < layout.mask
+
+
+def test_nothing_to_fit_and_answers_that_are_too_long_are_named() -> None:
+    layout = small_layout()
+    with pytest.raises(DataError, match=rf"has 90 characters, the region of .* {layout.answer} "):
+        layout.answers(["()" * 45])
+    sizes = MaskedModelConfig(TransformerConfig(width=8, layers=1, heads=2, hidden=8))
+    model = MaskedModel(layout, sizes)
+    for values in ({"updates": 0}, {"updates": 1, "rows": 0}):
+        with pytest.raises(ConfigError, match=f"{list(values)[-1]} is 0"):
+            fit(model, layout, **values)
+    tokens = torch.zeros(1, 3, dtype=torch.long)
+    with pytest.raises(ConfigError, match="samples is 0"):
+        bound(model, tokens, tokens, layout.mask, torch.Generator(), samples=0)
 
 
 def test_several_turns_are_refused() -> None:
