@@ -25,47 +25,49 @@ class KStepError:
 
     `median`, `low` and `high` [k] are the median and the quartiles over windows of the root mean
     square error of the observation after 1..k steps, in standard deviations of the data; `reward`
-    [k] is the median absolute error of the reward in its own units.
+    [k] is the median absolute error of the reward in its own units; `windows` [k] says over how
+    many windows each of them is.
     """
 
     median: np.ndarray
     low: np.ndarray
     high: np.ndarray
     reward: np.ndarray
-    windows: int
+    windows: np.ndarray
 
 
 @torch.no_grad()
 def k_step_error(
     model: EnsembleDynamics, data: Transitions, k: int, *, windows: int = 1000, seed: int = 0
 ) -> KStepError:
-    """Roll the ensemble's mean along the actions of `windows` random windows of `data` that stay
-    inside an episode. Raises `DataError` where no episode is `k` steps long."""
+    """Roll the ensemble's mean along the actions of `data`. The error after t steps is that over
+    at most `windows` random starts that have t steps left in their episode. Raises `DataError`
+    where no episode is `k` steps long."""
     data = data.with_known_next()
-    starts = window_starts(data, k)
-    if len(starts) == 0:
+    left = torch.cat([torch.arange(b - a, 0, -1) for a, b in data.episodes()])
+    if k > int(left.max()):
         raise DataError(f"no episode of the data has {k} steps; use a smaller k")
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(starts), generator=generator)[:windows]
-    rows = starts[order].to(model.device)
+    order = torch.randperm(len(left), generator=torch.Generator().manual_seed(seed))
+    picked = [order[left[order] >= t][:windows].sort().values for t in range(1, k + 1)]
+    rows = torch.cat(picked).unique()
     data = data.to(model.device)
     scale = data.obs.std(0, correction=0)
     scale = torch.where(scale < 1e-12, torch.ones_like(scale), scale)
     obs, errors, rewards = data.obs[rows], [], []
-    for t in range(k):
+    for t, own in enumerate(picked):
+        going = left[rows] > t
+        rows, obs = rows[going], obs[going]
         mean, _ = model.members_predict(obs, data.action[rows + t])
         obs, reward = model.decode(obs, data.action[rows + t], mean.mean(0))
         gap = (obs - data.next_obs[rows + t]) / scale
-        errors.append(gap.square().mean(-1).sqrt())
-        rewards.append((reward - data.reward[rows + t]).abs())
-    error = torch.stack(errors).double()
-    return KStepError(
-        median=error.quantile(0.5, 1).cpu().numpy(),
-        low=error.quantile(0.25, 1).cpu().numpy(),
-        high=error.quantile(0.75, 1).cpu().numpy(),
-        reward=torch.stack(rewards).double().quantile(0.5, 1).cpu().numpy(),
-        windows=len(rows),
+        place = torch.searchsorted(rows, own)
+        errors.append(gap[place].square().mean(-1).sqrt().double())
+        rewards.append((reward - data.reward[rows + t])[place].abs().double())
+    low, median, high = (
+        np.array([float(error.quantile(q)) for error in errors]) for q in (0.25, 0.5, 0.75)
     )
+    paid = np.array([float(error.quantile(0.5)) for error in rewards])
+    return KStepError(median, low, high, paid, np.array([len(own) for own in picked]))
 
 
 def window_starts(data: Transitions, k: int) -> Tensor:

@@ -97,8 +97,8 @@ class Inspect(Settings):
         likelihood = measures.log_likelihood(model, test)
         table = Table("quantity", "value", title=f"{self.model} on {where} ({len(test)} rows)")
         for t in sorted({1, min(5, k), k}):
-            at = error.median[t - 1]
-            table.add_row(f"{t}-step error, median, in standard deviations", f"{at:.4g}")
+            at, count = error.median[t - 1], error.windows[t - 1]
+            table.add_row(f"{t}-step error, median of {count}, in standard deviations", f"{at:.4g}")
         table.add_row("mean log-likelihood of the members", f"{likelihood.mean():.4g}")
         table.add_row("calibration error (0 is perfect)", f"{cover.error:.3f}")
         ends = measures.end_errors(model, rows)
@@ -124,7 +124,8 @@ class Inspect(Settings):
             "rows": len(test),
             "data_seen_by_fit": where == SEEN,
             "k_step_error": {
-                n: getattr(error, n).tolist() for n in ("median", "low", "high", "reward")
+                n: getattr(error, n).tolist()
+                for n in ("median", "low", "high", "reward", "windows")
             },
             "calibration": {
                 "levels": cover.levels.tolist(),

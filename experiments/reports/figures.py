@@ -63,7 +63,7 @@ def model_inspection(
         left.plot(steps, error.median, color=COLOURS[0], marker="o", ms=3)
         left.set(xlabel="steps", ylabel="error / deviation of the data", yscale="log")
         left.set_title(
-            f"open-loop error\nmedian and quartiles, {error.windows} windows", fontsize=10
+            f"open-loop error\nmedian and quartiles, {counted(error.windows)} windows", fontsize=10
         )
         middle.plot([0, 1], [0, 1], color="#666666", ls="--", lw=1)
         middle.plot(cover.levels, cover.observed, color=COLOURS[1], marker="s", ms=4)
@@ -78,6 +78,12 @@ def model_inspection(
         figure.suptitle(f"World model on {where}", fontsize=11)
         figure.tight_layout()
         save(figure, path)
+
+
+def counted(windows: np.ndarray) -> str:
+    """How many there are, of fewest to most steps where that differs."""
+    first, last = int(windows[0]), int(windows[-1])
+    return str(first) if first == last else f"{first} to {last}"
 
 
 def save(figure: "Figure", path: Path) -> None:

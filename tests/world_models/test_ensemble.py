@@ -69,7 +69,7 @@ def test_fits_a_linear_world(variant: str) -> None:
     assert model.num_members == 3
     _, test = linear_world(300, seed=9)
     error = measures.k_step_error(model, test, 3)
-    assert error.median[0] < 0.1 and error.windows == 6 * 48
+    assert error.median[0] < 0.1 and error.windows.tolist() == [300, 6 * 49, 6 * 48]
     # k-step error by a slow loop over one window at a time
     scale = test.obs.std(0, correction=0)
     slow = []
@@ -81,6 +81,30 @@ def test_fits_a_linear_world(variant: str) -> None:
             obs, _ = model.decode(obs, action, mean.mean(0))
         slow.append(float(((obs - test.next_obs[start + 2]) / scale).square().mean().sqrt()))
     assert error.median[2] == pytest.approx(np.median(slow), rel=1e-4)
+
+
+def test_the_error_of_one_step_is_that_of_all_rows_however_long_the_curve_is() -> None:
+    """With windows of the longest episode alone, errors after few steps were those of its start."""
+    spec, data = linear_world(300)
+    model = EnsembleDynamics(spec, EnsembleConfig(**SMALL), seed=1)
+    model.fit(data)
+    short = data.select(torch.arange(250))  # five episodes of 50, the last three cut to 49
+    ends = [49, 99, 148, 197, 246]
+    rows = short.select(torch.tensor([i for i in range(250) if i not in (149, 199, 249)]))
+    rows = replace(rows, truncated=torch.isin(torch.arange(247), torch.tensor(ends)))
+    error = measures.k_step_error(model, rows, 50)
+    assert error.windows[[0, 1, 48, 49]].tolist() == [247, 242, 7, 2]
+    mean, _ = model.members_predict(rows.obs, rows.action)
+    obs, reward = model.decode(rows.obs, rows.action, mean.mean(0))
+    gap = ((obs - rows.next_obs) / rows.obs.std(0, correction=0)).square().mean(1).sqrt()
+    assert error.median[0] == pytest.approx(float(gap.double().quantile(0.5)), rel=1e-5)
+    assert error.high[0] == pytest.approx(float(gap.double().quantile(0.75)), rel=1e-5)
+    paid = (reward - rows.reward).abs().double().quantile(0.5)
+    assert error.reward[0] == pytest.approx(float(paid), rel=1e-5)
+    few = measures.k_step_error(model, rows, 50, windows=5)
+    assert few.windows.tolist() == [5] * 49 + [2] and few.median[49] == pytest.approx(
+        error.median[49]
+    )
 
 
 def test_measures_leave_out_rows_whose_next_observation_is_not_known() -> None:
@@ -97,7 +121,7 @@ def test_measures_leave_out_rows_whose_next_observation_is_not_known() -> None:
     known = replace(data, truncated=before & ~end).select(~end)
     for k in (1, 3):
         mine, theirs = (measures.k_step_error(model, rows, k) for rows in (unknown, known))
-        assert mine.windows == 6 * (50 - k)
+        assert mine.windows.tolist() == [6 * (50 - t) for t in range(1, k + 1)]
         assert np.array_equal(mine.median, theirs.median)
     with pytest.raises(DataError, match="no episode of the data has 50 steps"):
         measures.k_step_error(model, unknown, 50)
