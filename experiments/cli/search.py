@@ -262,7 +262,8 @@ class Search(Settings):
                 value, score = self._outcome(planned, column)
                 trial.set_user_attr("score", score)
                 if math.isnan(value):
-                    terminal(error=True).print(f"trial {trial.number} failed: it has no value")
+                    why = self._reason(planned, column)
+                    terminal(error=True).print(f"trial {trial.number} failed: {why}")
                     study.tell(trial, state=TrialState.FAIL)
                     status = 1
                 else:
@@ -310,6 +311,13 @@ class Search(Settings):
                 scores.append(records.last_score(record))
                 values.append(scores[-1])
         return float(np.mean(values)), float(np.mean(scores))
+
+    def _reason(self, planned: Plan, column: Column) -> str:
+        """Why a trial has no value."""
+        cells = [c for c in planned.cells(planned.blocks[0]) if c.column == column]
+        known = [records.read(self.out / cell.path, cell.key) for cell in cells]
+        diverged = [r["diverged"] for r in known if r is not None and "diverged" in r]
+        return str(diverged[0]) if diverged else "it has no value"
 
     def _show(self, study: Any) -> None:
         """Print the best trials, write all of them to trials.csv, and the settings of the first to

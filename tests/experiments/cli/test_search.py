@@ -166,6 +166,17 @@ class Corner:
         self.params[name] = options[self.number % len(options)]
 
 
+def test_why_a_trial_diverged_is_said(tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(launchers, "launcher", lambda *a: Here())
+    monkeypatch.setattr(search.table, "finish", lambda *a: 0)
+    text = "training diverged: critic/loss is inf at update 4"
+    monkeypatch.setattr(records, "read", lambda *a: {"diverged": text})
+    found = search.Search("bc", "pendulum/expert", ("hidden=[8],[8,8]",), trials=1, out=tmp_path)
+    assert found.main() == 1
+    assert f"trial 0 failed: {text}" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("space", search.spaces())
 def test_corners_of_a_space_are_settings_of_mopo(space: str) -> None:
     for number in range(12):
