@@ -20,7 +20,7 @@ from mbrl import tasks
 from mbrl.config import Count, CountOrZero, Settings
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.evaluation import START_SEED, evaluate
-from mbrl.film import film
+from mbrl.film import FORMATS, film
 from mbrl.sb3 import load_model
 from mbrl.tasks import Task
 from mbrl.terminal import terminal
@@ -74,6 +74,7 @@ class Evaluate(Settings):
                 deterministic=not self.stochastic,
             )  # fmt: skip
         if self.out is not None:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
             np.savez(self.out, returns=returns, seed=self.seed)
         if self.json:
             print(
@@ -102,7 +103,8 @@ class Evaluate(Settings):
         return 0
 
     def _require_use(self) -> None:
-        """Raise `ConfigError` for an option that would have no part in what is asked for."""
+        """Raise `ConfigError` for an option that would have no part in what is asked for, and for
+        files that could not be written once all is done."""
         unused: set[str] = {"step"} if self.sb3 is not None else set()
         why = "is for runs, and a model of stable-baselines3 has one policy"
         if self.fqe_steps > 0:
@@ -111,6 +113,12 @@ class Evaluate(Settings):
         for field in dataclasses.fields(self):
             if field.name in unused and getattr(self, field.name) != field.default:
                 raise ConfigError(f"--{field.name.replace('_', '-')} {why}; leave it out")
+        if self.out is not None and self.out.suffix != ".npz":
+            raise ConfigError(f"--out is {self.out}; the name must end with .npz")
+        if self.film is not None and self.film.suffix not in FORMATS:
+            raise ConfigError(
+                f"--film is {self.film}; the name must end with {' or '.join(FORMATS)}"
+            )
 
     def _agent(self) -> tuple[Any, str, Task]:
         """The agent of a run or checkpoint, what it is, and the task to evaluate it in."""
