@@ -36,7 +36,7 @@ def test_the_figure(tmp_path: Path) -> None:
 
 def test_the_grid_world_has_gigpo_too() -> None:
     rows = recipes_powered.grid_rates()
-    assert len(rows) == 24 + 4 == len({row["label"] for row in rows})
+    assert len(rows) == 24 + 6 == len({row["label"] for row in rows})
     for row in rows:
         given = merge({"recipe": row["recipe"], "task": row["task"]}, row["config"])
         config = configs.from_dict(LanguageConfig, given)
