@@ -1,10 +1,12 @@
 """The study of recipes with rates of their own: its rows and figure."""
 
+import re
 from pathlib import Path
 
 from algorithms.language.settings import LanguageConfig
 from experiments.settings import merge
 from experiments.studies import recipes_powered
+from experiments.tables import records
 from mbrl import config as configs
 
 
@@ -36,9 +38,22 @@ def test_the_figure(tmp_path: Path) -> None:
 
 def test_the_grid_world_has_gigpo_too() -> None:
     rows = recipes_powered.grid_rates()
-    assert len(rows) == 24 + 6 == len({row["label"] for row in rows})
+    assert len(rows) == 24 + 7 == len({row["label"] for row in rows})
     for row in rows:
         given = merge({"recipe": row["recipe"], "task": row["task"]}, row["config"])
         config = configs.from_dict(LanguageConfig, given)
         assert config.task == "grid_world" and config.minibatches == 8 and row["steps"] == 200
     assert "gigpo" in {row["recipe"] for row in rows}
+
+
+def test_each_is_compared_in_the_grid_world_at_the_best_of_its_recorded_rates() -> None:
+    table = (records.RECORDS / "recipes-powered" / "table.md").read_text()
+    found = re.findall(r"^\| (\w+) in the grid world, (\S+) \| ([\d.]+) ", table, re.MULTILINE)
+    scores = {(name, float(rate)): float(score) for name, rate, score in found}
+    rows = recipes_powered.grid_comparison()
+    assert [row["recipe"] for row in rows] == list(recipes_powered.GRID_CHOSEN)
+    for row in rows:
+        rates = {rate: score for (name, rate), score in scores.items() if name == row["recipe"]}
+        best = max(rates, key=lambda rate: rates[rate])
+        assert row["config"]["learning_rate"] == best and row["steps"] == 200
+        assert min(rates) < best < max(rates)  # tried on both sides
