@@ -36,7 +36,7 @@ REACH = {
     "value/q": "value at data states",
     "value/monte_carlo": "discounted return of the policy from there in the model",
 }
-SEEN, HELD_OUT = "data the fit saw", "episodes the fit never saw"
+SEEN, HELD_OUT = "data the fit saw", "rows the fit never saw"
 OTHER = "other data than those of the fit"
 
 

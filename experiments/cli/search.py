@@ -232,12 +232,13 @@ class Search(Settings):
 
     def _search(self, study: Any, suggest: Sequence["Suggest"], where: launchers.Launcher) -> int:
         """Run as many trials at a time as there are workers, unfinished ones of earlier calls
-        first. Returns the exit status: 1 if a trial failed."""
+        first. Returns the exit status: 1 if a trial failed, of this call or an earlier one."""
         from optuna.trial import Trial, TrialState
 
         open_trials = study.get_trials(states=(TrialState.RUNNING,))
         waiting = [Trial(study, t._trial_id) for t in open_trials]
-        ended, status = len(study.trials) - len(waiting), 0
+        ended = len(study.trials) - len(waiting)
+        status = int(any(t.state == TrialState.FAIL for t in study.trials))
         if ended >= self.trials:
             terminal().print(f"{ended} trials are done; --trials {ended + 1} and more adds to them")
         while ended < self.trials:

@@ -56,7 +56,7 @@ def test_rows_to_measure_on_are_those_of_the_fit_by_content_and_names(
 
     shutil.copy("log.npz", "copy.npz")
     for options in ((), ("--data", "copy.npz")):
-        assert "m on episodes the fit never saw (199 rows)" in inspect(*options)[1]
+        assert "m on rows the fit never saw (199 rows)" in inspect(*options)[1]
     save_npz(replace(dataset, spec=replace(dataset.spec, obs_names=("y", "x", "w"))), "named.npz")
     assert "world model and data differ in obs_names" in inspect("--data", "named.npz")[1]
     timed = dataset.with_transitions(replace(rows, duration=1.0 + torch.arange(400.0) % 2))

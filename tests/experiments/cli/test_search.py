@@ -148,6 +148,8 @@ def test_a_trial_that_cannot_be_fails_by_name(tmp_path, monkeypatch, capsys) -> 
     told = capsys.readouterr()
     assert "batch_size is -" in told.err and "0 trials, 2 failed" in told.out
     assert not (tmp_path / "best.json").exists()
+    again = search.Search("bc", "pendulum/expert", ("batch_size=int:-2:-1",), **values)
+    assert again.main() == 1  # nothing is left to do, and nothing came of it
 
 
 class Corner:
