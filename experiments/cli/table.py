@@ -8,7 +8,6 @@ from typing import Literal
 import tyro
 
 from experiments.cli import _positional as positional
-from mbrl.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,11 @@ class Table:
     check: int = 0  # instead: repeat this many random recorded cells, and compare
 
     def main(self) -> int:
-
         from experiments.runs.launchers import Local, launcher
         from experiments.tables import plan, records
         from experiments.tables.table import check, choose, finish, show
         from mbrl import config
+        from mbrl.terminal import terminal
 
         config.check(vars(self), {"workers": config.Count, "check": config.CountOrZero})
         if self.seeds is not None:

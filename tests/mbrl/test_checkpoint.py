@@ -33,7 +33,7 @@ def test_a_failed_save_keeps_the_old_one(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_is_named(tmp_path: Path) -> None:
     """Without the advice to make room for it."""
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"Give another place, and begin"):
+    with pytest.raises(CheckpointError, match=r"Give another place, and resume, or"):
         checkpoint.save(tmp_path / "file" / "c.pt", {})
 
 
