@@ -20,6 +20,7 @@ from mbrl import tasks
 from mbrl.config import Count, CountOrZero, Settings
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.evaluation import START_SEED, evaluate
+from mbrl.files import require_writable
 from mbrl.film import FORMATS, film
 from mbrl.sb3 import load_model
 from mbrl.tasks import Task
@@ -74,7 +75,6 @@ class Evaluate(Settings):
                 deterministic=not self.stochastic,
             )  # fmt: skip
         if self.out is not None:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
             np.savez(self.out, returns=returns, seed=self.seed)
         if self.json:
             print(
@@ -115,6 +115,8 @@ class Evaluate(Settings):
                 raise ConfigError(f"--{field.name.replace('_', '-')} {why}; leave it out")
         if self.out is not None and self.out.suffix != ".npz":
             raise ConfigError(f"--out is {self.out}; the name must end with .npz")
+        if self.out is not None:
+            require_writable(self.out)
         if self.film is not None and self.film.suffix not in FORMATS:
             raise ConfigError(
                 f"--film is {self.film}; the name must end with {' or '.join(FORMATS)}"

@@ -98,7 +98,8 @@ class Inspect(Settings):
         table = Table("quantity", "value", title=f"{self.model} on {where} ({len(test)} rows)")
         for t in sorted({1, min(5, k), k}):
             at, count = error.median[t - 1], error.windows[t - 1]
-            table.add_row(f"{t}-step error, median of {count}, in standard deviations", f"{at:.4g}")
+            text = f"{t}-step error, median of {count} windows, in standard deviations"
+            table.add_row(text, f"{at:.4g}")
         table.add_row("mean log-likelihood of the members", f"{likelihood.mean():.4g}")
         table.add_row("calibration error (0 is perfect)", f"{cover.error:.3f}")
         ends = measures.end_errors(model, rows)

@@ -84,7 +84,7 @@ class _Queue:
         if end.died and self.attempts.setdefault(folder, _Attempts()).worth_retrying(folder):
             self.waiting.insert(0, folder)
         else:
-            silent = f"it ended with status {end.status} and no word; is the disk full?"
+            silent = f"it ended with status {end.status} and printed nothing; is the disk full?"
             killed = f"it was killed {PATIENCE} times in a row"
             self.failed[folder] = end.text or (killed if end.died else silent)
         return False

@@ -30,14 +30,12 @@ DROPPED = (GRPO, 9e-4)
 
 def rates() -> list[dict[str, Any]]:
     """A row for every recipe and rate, and one for what had run at the rate that was dropped."""
-    return [
-        {
-            "label": f"{name}, {rate:.0e}",
-            "recipe": name,
-            "config": SAME | {"learning_rate": rate},
-        }
-        for name, rate in [(n, r) for n in CHOSEN for r in RATES] + [DROPPED]
-    ]
+    pairs = [(name, rate) for name in CHOSEN for rate in RATES] + [DROPPED]
+    return [_row(f"{name}, {rate:.0e}", name, rate) for name, rate in pairs]
+
+
+def _row(label: str, recipe: str, rate: float) -> dict[str, Any]:
+    return {"label": label, "recipe": recipe, "config": SAME | {"learning_rate": rate}}
 
 
 # Of each recipe the best of its rates on those seeds: here the same for all.
@@ -46,8 +44,7 @@ CHOSEN_RATE = 3e-5
 
 def comparison() -> list[dict[str, Any]]:
     """A row for every recipe at its rate."""
-    config = SAME | {"learning_rate": CHOSEN_RATE}
-    return [{"label": f"brackets, {name}", "recipe": name, "config": config} for name in CHOSEN]
+    return [_row(f"brackets, {name}", name, CHOSEN_RATE) for name in CHOSEN]
 
 
 # The second task, of several turns, where GiGPO has states that recur. A round takes five times as
@@ -63,32 +60,17 @@ GRID_LOWER = [*((name, 3e-5) for name in (*CHOSEN[:4], "cispo", "rloo")), ("rloo
 
 def grid_rates() -> list[dict[str, Any]]:
     """A row in the grid world for every recipe and rate, and for those that ran at lower ones."""
-    return [
-        GRID
-        | {
-            "label": f"{name} in the grid world, {rate:.0e}",
-            "recipe": name,
-            "config": SAME | {"learning_rate": rate},
-        }
-        for name, rate in [(n, r) for n in GRID_CHOSEN for r in GRID_RATES] + GRID_LOWER
-    ]
+    pairs = [(name, rate) for name in GRID_CHOSEN for rate in GRID_RATES] + GRID_LOWER
+    return [GRID | _row(f"{n} in the grid world, {rate:.0e}", n, rate) for n, rate in pairs]
 
 
 # Of each recipe the best of its rates on those seeds.
-GRID_CHOSEN_RATES = dict.fromkeys(GRID_CHOSEN, 0.0003) | {"cispo": 1e-4, "rloo": 3e-5}
+GRID_CHOSEN_RATES = dict.fromkeys(GRID_CHOSEN, 3e-4) | {"cispo": 1e-4, "rloo": 3e-5}
 
 
 def grid_comparison() -> list[dict[str, Any]]:
     """A row in the grid world for every recipe at its rate."""
-    return [
-        GRID
-        | {
-            "label": f"grid_world, {name}",
-            "recipe": name,
-            "config": SAME | {"learning_rate": rate},
-        }
-        for name, rate in GRID_CHOSEN_RATES.items()
-    ]
+    return [GRID | _row(f"grid_world, {n}", n, rate) for n, rate in GRID_CHOSEN_RATES.items()]
 
 
 ROWS = {

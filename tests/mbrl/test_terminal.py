@@ -16,5 +16,5 @@ def test_square_brackets_are_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_commands_print_on_it_alone() -> None:
     folder = Path(__file__).parents[2] / "experiments"
-    made = [file for file in folder.rglob("*.py") if " Console(" in file.read_text()]
+    made = [file for file in folder.rglob("*.py") if "Console(" in file.read_text()]
     assert not made, f"use mbrl.terminal.terminal in {made}"

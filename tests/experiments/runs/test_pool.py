@@ -58,7 +58,7 @@ def test_a_job_that_could_not_even_write_why_is_not_called_killed(tmp_path: Path
     queue = pool._Queue([tmp_path], ended=set())
     queue.running[tmp_path] = None
     assert not queue.record_exit(tmp_path, Exit(1, died=False, text=""))
-    assert queue.failed[tmp_path] == "it ended with status 1 and no word; is the disk full?"
+    assert queue.failed[tmp_path] == "it ended with status 1 and printed nothing; is the disk full?"
 
 
 def test_ctrl_c_stops_and_saves_all(folders: list[Path], tmp_path: Path) -> None:
