@@ -8,6 +8,7 @@ from experiments.settings import merge
 from experiments.studies import recipes_powered
 from experiments.tables import records
 from mbrl import config as configs
+from mbrl.policy_gradient import RECIPES
 
 
 def test_every_recipe_has_every_rate() -> None:
@@ -57,3 +58,14 @@ def test_each_is_compared_in_the_grid_world_at_the_best_of_its_recorded_rates() 
         best = max(rates, key=lambda rate: rates[rate])
         assert row["config"]["learning_rate"] == best and row["steps"] == 200
         assert min(rates) < best < max(rates)  # tried on both sides
+
+
+def test_further_recipes_run_on_brackets_for_400_rounds() -> None:
+    rows = recipes_powered.further_rates()
+    assert len(rows) == 3 * 18 == len({row["label"] for row in rows})
+    for row in rows:
+        given = merge({"recipe": row["recipe"], "task": "brackets"}, row["config"])
+        assert configs.from_dict(LanguageConfig, given).minibatches == 8 and row["steps"] == 400
+    names = {row["recipe"] for row in rows}
+    assert names & set(recipes_powered.GRID_CHOSEN) == {recipes_powered.GRPO}
+    assert not any(RECIPES[name].mark == "reconstructed" for name in names)
