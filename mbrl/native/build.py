@@ -18,8 +18,10 @@ SOURCES = Path(__file__).parent
 HOME = Path("~/.longreach/native")
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC", "-w")
 # Of g++ alone: wide vectors of processors that have them; copies of loops without their conditions
-# take version 14 five times as long to build, and make nothing faster.
-GNU = ("-mprefer-vector-width=512", "-fno-unswitch-loops")
+# take version 14 five times as long to build, and make nothing faster. For Zen processors up to the
+# third it would round a multiplication in chains of sums, as in the last rows of a product alone, so
+# that a row's result would depend on how many are beside it.
+GNU = ("-mprefer-vector-width=512", "-fno-unswitch-loops", "--param=avoid-fma-max-bits=0")
 SWITCH = "LONGREACH_NATIVE"  # 0: keep to PyTorch
 COMPILE_LIMIT = 300.0  # seconds
 
