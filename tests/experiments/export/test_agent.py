@@ -83,34 +83,34 @@ def test_every_algorithm_acts_the_same(
         assert np.abs((action - act(agent, obs)) / span).max() <= 1e-6
 
 
+@pytest.mark.parametrize("memory", ["lru", pytest.param("gru", marks=pytest.mark.long), "none"])
 def test_a_policy_with_memory_acts_the_same_along_an_episode(
-    pendulum: Dataset, tmp_path: Path
+    memory: str, pendulum: Dataset, tmp_path: Path
 ) -> None:
     """Its state goes in and out; zeros begin an episode, whatever stands beside them."""
-    for memory in ("lru", "gru", "none"):
-        values = CONFIGS["neubay"]
-        learner = values["learner"] | {"memory": values["learner"]["memory"] | {"kind": memory}}
-        rollouts = values["rollouts"] | {"termination": "never"}
-        config = build_config("neubay", values | {"learner": learner, "rollouts": rollouts})
-        agent = NEUBAY(pendulum.spec, config, seed=1)
-        folder = tmp_path / memory
-        lr.export(agent, folder, pendulum)
-        opened = session(folder)
-        names = [output.name for output in opened.get_outputs()]
-        size = opened.get_inputs()[1].shape[1]
-        state, carried = np.zeros((4, size), np.float32), None
-        action, reward = np.full((4, 1), 7.0, np.float32), np.full(4, 9.0, np.float32)
-        generator = np.random.default_rng(0)
-        for _ in range(12):
-            obs = generator.normal(size=(4, 3)).astype(np.float32)
-            values = {"obs": obs, "state": state}
-            values |= {"previous_action": action, "previous_reward": reward}
-            result = dict(zip(names, opened.run(None, values), strict=True))
-            mine, carried = agent.act(obs, state=carried)
-            assert np.abs(result["action"] - mine).max() <= 4e-6  # of a range of 4
-            action, state = result["action"], result["next_state"]
-            reward = generator.normal(size=4).astype(np.float32)
-            carried = agent.policy.observe_reward(carried, torch.from_numpy(reward))
+    values = CONFIGS["neubay"]
+    learner = values["learner"] | {"memory": values["learner"]["memory"] | {"kind": memory}}
+    rollouts = values["rollouts"] | {"termination": "never"}
+    config = build_config("neubay", values | {"learner": learner, "rollouts": rollouts})
+    agent = NEUBAY(pendulum.spec, config, seed=1)
+    folder = tmp_path / "out"
+    lr.export(agent, folder, pendulum)
+    opened = session(folder)
+    names = [output.name for output in opened.get_outputs()]
+    size = opened.get_inputs()[1].shape[1]
+    state, carried = np.zeros((4, size), np.float32), None
+    action, reward = np.full((4, 1), 7.0, np.float32), np.full(4, 9.0, np.float32)
+    generator = np.random.default_rng(0)
+    for _ in range(12):
+        obs = generator.normal(size=(4, 3)).astype(np.float32)
+        values = {"obs": obs, "state": state}
+        values |= {"previous_action": action, "previous_reward": reward}
+        result = dict(zip(names, opened.run(None, values), strict=True))
+        mine, carried = agent.act(obs, state=carried)
+        assert np.abs(result["action"] - mine).max() <= 4e-6  # of a range of 4
+        action, state = result["action"], result["next_state"]
+        reward = generator.normal(size=4).astype(np.float32)
+        carried = agent.policy.observe_reward(carried, torch.from_numpy(reward))
 
 
 def test_a_planner_is_refused(pendulum: Dataset, tmp_path: Path) -> None:
