@@ -17,11 +17,13 @@ from filelock import FileLock
 SOURCES = Path(__file__).parent
 HOME = Path("~/.longreach/native")
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC", "-w")
-# Of g++ alone: wide vectors of processors that have them; copies of loops without their conditions
-# take version 14 five times as long to build, and make nothing faster. For Zen processors up to the
-# third it would round a multiplication in chains of sums, as in the last rows of a product alone, so
-# that a row's result would depend on how many are beside it.
-GNU = ("-mprefer-vector-width=512", "-fno-unswitch-loops", "--param=avoid-fma-max-bits=0")
+# Of g++ alone. Copies of loops without their conditions take version 14 five times as long to build
+# and make nothing faster. For Zen processors up to the third it would round a multiplication in
+# chains of sums, as in the last rows of a product alone, so that a row's result would depend on how
+# many are beside it.
+GNU = ("-fno-unswitch-loops", "--param=avoid-fma-max-bits=0")
+# Of g++ for x86, which refuses it for others: wide vectors of processors that have them.
+GNU_X86 = "-mprefer-vector-width=512"
 SWITCH = "LONGREACH_NATIVE"  # 0: keep to PyTorch
 COMPILE_LIMIT = 300.0  # seconds
 
@@ -57,7 +59,7 @@ def built(compiler: str) -> Path:
     """The library file for this source, compiler and processor, compiled unless it is there."""
     sources = sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")])
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
-    flags = FLAGS if "clang" in version.stdout else (*FLAGS, *GNU)
+    flags = flags_of(version.stdout, platform.machine())
     parts = [*(p.read_text() for p in sources), version.stdout, " ".join(flags), processor()]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     folder = HOME.expanduser()
@@ -77,6 +79,13 @@ def built(compiler: str) -> Path:
                 )
                 made.replace(target)
     return target
+
+
+def flags_of(version: str, machine: str) -> tuple[str, ...]:
+    """The options of a compiler that answers `version` on such a machine."""
+    if "clang" in version:
+        return FLAGS
+    return (*FLAGS, *GNU, *([GNU_X86] if machine in ("x86_64", "AMD64", "i686") else []))
 
 
 def processor() -> str:

@@ -51,3 +51,20 @@ def test_a_compiler_that_fails_is_said_and_done_without(
     monkeypatch.setenv("CXX", str(broken))
     with pytest.warns(UserWarning, match="no such flag"):
         assert build.library() is None
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "wide", "gnu"),
+    [
+        ("g++ (Debian 12.2.0-14) 12.2.0", "x86_64", True, True),
+        ("g++ (Debian 12.2.0-14) 12.2.0", "aarch64", False, True),
+        ("Apple clang version 16.0.0", "arm64", False, False),
+        ("Debian clang version 14.0.6", "x86_64", False, False),
+    ],
+)
+def test_a_compiler_gets_the_options_that_it_knows(
+    version: str, machine: str, wide: bool, gnu: bool
+) -> None:
+    flags = build.flags_of(version, machine)
+    assert (build.GNU_X86 in flags) == wide
+    assert set(build.GNU) <= set(flags) if gnu else not set(build.GNU) & set(flags)
