@@ -42,6 +42,14 @@ def random_dataset(task_id: str, rows: int, seed: int = 0) -> Dataset:
     return Dataset(data, spec, Provenance(card=f"test/{task_id}"))
 
 
+@pytest.fixture
+def quick_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model that `solve` chooses with is fitted for a moment: for tests of what goes on around
+    it."""
+    monkeypatch.setattr("world_models.learned_ends.UPDATES", 100)
+    monkeypatch.setattr("world_models.reached_rewards.MOST_PASSES", 2)
+
+
 @pytest.fixture(scope="session")
 def pendulum() -> Dataset:
     return random_dataset("Pendulum-v1", 600)
