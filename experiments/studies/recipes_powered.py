@@ -73,10 +73,10 @@ def grid_comparison() -> list[dict[str, Any]]:
     return [GRID | _row(f"grid_world, {n}", n, rate) for n, rate in GRID_CHOSEN_RATES.items()]
 
 
-# Fixed before any run of these rows. Back on brackets: twelve of the losses and estimators that verl
-# and TRL offer by name, none of those above, that act where one engine samples and learns; then five
-# recipes of hints, trees and repairs that nothing had to be reconstructed for. GRPO is among them,
-# since its best rate may be another in 400 rounds.
+# Fixed before any run of these rows. Back on brackets: twelve of the losses and estimators that
+# verl and TRL offer by name, none of those above, that act where one engine samples and learns;
+# then five recipes of hints, trees and repairs that nothing had to be reconstructed for. GRPO is
+# among them, since its best rate may be another in 400 rounds.
 FURTHER: dict[str, Any] = {"steps": 400}
 FURTHER_CHOSEN = (
     *(GRPO, "ppo", "reinforce_pp_baseline", "remax", "opo", "gmpo", "sapo_soft_gate"),
