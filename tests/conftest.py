@@ -43,9 +43,9 @@ def random_dataset(task_id: str, rows: int, seed: int = 0) -> Dataset:
 
 
 @pytest.fixture
-def quick_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model that `solve` chooses with is fitted for a moment: for tests of what goes on around
-    it."""
+def quick_halting_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`HaltingModel`, by which `solve` chooses, is fitted for a moment: for tests of what goes on
+    around it."""
     monkeypatch.setattr("world_models.learned_ends.UPDATES", 100)
     monkeypatch.setattr("world_models.reached_rewards.MOST_PASSES", 2)
 

@@ -202,7 +202,7 @@ def test_a_run_that_dies_ends_where_the_other_does(
 
 
 @pytest.mark.parametrize("ends", [None, "learned"])
-@pytest.mark.usefixtures("quick_judge")
+@pytest.mark.usefixtures("quick_halting_model")
 def test_a_model_from_disk_gives_the_same_values(log: str, ends: Literal["learned"] | None):
     from mbrl.data import load
 
@@ -222,7 +222,7 @@ def test_a_model_from_disk_gives_the_same_values(log: str, ends: Literal["learne
     assert (one.ended > 0) == (ends is not None)
 
 
-@pytest.mark.usefixtures("quick_judge")
+@pytest.mark.usefixtures("quick_halting_model")
 def test_ends_of_a_log_are_learned_from_five_or_more(log: str, tmp_path: Path):
     """Of a log of no task; a task's rule needs none."""
     from mbrl.data import load

@@ -47,7 +47,7 @@ def config_of(name, own, tmp_path, monkeypatch, whole=True):
     return seen["config"], outcome
 
 
-@pytest.mark.usefixtures("quick_judge")
+@pytest.mark.usefixtures("quick_halting_model")
 def test_a_portfolio_of_ones_own_with_the_presets_of_files(tmp_path, monkeypatch):
     own = {"portfolio": {"bc": {"batch_size": 32}}, "presets": "log.csv"}
     config, outcome = config_of("bc", own, tmp_path, monkeypatch)
@@ -55,7 +55,7 @@ def test_a_portfolio_of_ones_own_with_the_presets_of_files(tmp_path, monkeypatch
     assert config.batch_size == 32 and config.normalise_obs
 
 
-@pytest.mark.usefixtures("quick_judge")
+@pytest.mark.usefixtures("quick_halting_model")
 def test_a_log_of_no_task_has_learned_ends(tmp_path, monkeypatch):
     own = {"data": "invertedpendulum/random", "ends": "learned", "presets": "log.csv"}
     _, outcome = config_of("bc", own | {"portfolio": {"bc": {}}}, tmp_path, monkeypatch)
