@@ -9,6 +9,8 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
+from sphinx.domains.python import PythonDomain
+
 ROOT = Path(__file__).parent.parent
 ORPHAN = "---\norphan: true\n---\n\n"  # not in the navigation: it would be written into every page
 GENERATED = ROOT / "docs" / "reference"
@@ -22,7 +24,25 @@ PACKAGES = {
 }
 
 
+class KnownNames(PythonDomain):
+    """Sphinx compares a name that it does not know, as most types in signatures are, with every
+    name that it knows, at every place where it stands. Here only names are looked up whose last
+    part is one of a known name."""
+
+    last_parts: frozenset[str] = frozenset()
+    counted = 0
+
+    def find_obj(self, env: Any, modname: Any, classname: Any, name: str, *rest: Any) -> list[Any]:
+        if self.counted != len(self.objects):
+            self.last_parts = frozenset(known.rpartition(".")[2] for known in self.objects)
+            self.counted = len(self.objects)
+        if name.removesuffix("()").rpartition(".")[2] not in self.last_parts:
+            return []
+        return super().find_obj(env, modname, classname, name, *rest)
+
+
 def connect(app: Any) -> None:
+    app.add_domain(KnownNames, override=True)
     app.connect("builder-inited", generate)
     app.connect("source-read", completed)
     app.connect("autodoc-process-docstring", docstring)
@@ -65,8 +85,8 @@ def table_title(name: str) -> str:
 def tables_page() -> str:
     names = sorted(f.parent.name for f in ROOT.glob("experiments/records/*/table.md"))
     lines = ["# All tables", "", "Each with its figures, as its command wrote it.", ""]
-    lines += [":::{toctree}", ":maxdepth: 1", ""]
-    return "\n".join([*lines, *(f"../../experiments/records/{n}/table" for n in names), ":::", ""])
+    links = [f"- [{table_title(n)}](../../experiments/records/{n}/table.md)" for n in names]
+    return "\n".join([*lines, *links, ""])
 
 
 def completed(app: Any, docname: str, source: list[str]) -> None:
@@ -78,7 +98,7 @@ def completed(app: Any, docname: str, source: list[str]) -> None:
             for f in sorted(folder.glob("*.png"))
         ]
         rows = "[The numbers as CSV](table.csv)" if (folder / "table.csv").exists() else ""
-        parts = [f"# {table_title(folder.name)}", source[0], rows, *figures]
+        parts = [f"{ORPHAN}# {table_title(folder.name)}", source[0], rows, *figures]
         source[0] = "\n\n".join(parts) + "\n"
     if docname == "docs/index":
         app.env.note_dependency(str(ROOT / "README.md"))

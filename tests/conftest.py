@@ -1,6 +1,9 @@
 """Small datasets that the tests make themselves."""
 
+import functools
 import os
+from collections.abc import Iterator
+from importlib.util import find_spec
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -48,6 +51,21 @@ def quick_halting_model(monkeypatch: pytest.MonkeyPatch) -> None:
     around it."""
     monkeypatch.setattr("world_models.learned_ends.UPDATES", 100)
     monkeypatch.setattr("world_models.reached_rewards.MOST_PASSES", 2)
+
+
+@pytest.fixture(scope="session")
+def one_registry() -> Iterator[None]:
+    """PyTorch reads the source of all its 500 translations to ONNX at every export, which takes as
+    long as half of the rest. Here once is enough."""
+    if find_spec("onnxscript") is None:
+        yield
+        return
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        once = functools.cache(ONNXRegistry.from_torchlib)
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(once))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("one_registry")
 @pytest.mark.parametrize("text", blocks(("python",)))
 def test_python_block(text: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that begins with `# needs PACKAGE` is run where that is installed."""

@@ -2,6 +2,7 @@
 the comment that stands beside the field in the source."""
 
 import dataclasses
+import functools
 import inspect
 import re
 import types
@@ -100,15 +101,21 @@ def comments(cls: type[Any]) -> dict[str, str]:
     """Field to the comment beside it or above it, those of base classes among them."""
     notes: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        above: list[str] = []
-        for line in inspect.getsource(base).splitlines():
-            if match := ABOVE.match(line):
-                above.append(match["comment"])
-            elif match := FIELD.match(line):
-                notes[match["name"]] = match["comment"] or " ".join(above)
-                above = []
-            else:
-                above = []
+        if dataclasses.is_dataclass(base):
+            notes |= _own_comments(base)
+    return notes
+
+
+@functools.cache
+def _own_comments(cls: type[Any]) -> dict[str, str]:
+    notes: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(cls).splitlines():
+        if match := ABOVE.match(line):
+            above.append(match["comment"])
+        elif match := FIELD.match(line):
+            notes[match["name"]] = match["comment"] or " ".join(above)
+            above = []
+        else:
+            above = []
     return notes

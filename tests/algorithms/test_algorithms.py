@@ -86,7 +86,7 @@ def test_all_are_made_for_a_task_whose_rule_of_ends_cannot_be_copied() -> None:
             kind(spec, build_config(name, CONFIGS[name]))
 
 
-@pytest.mark.parametrize("name", OFFLINE)
+@pytest.mark.parametrize("name", others_long(OFFLINE))
 def test_a_dozen_rows_are_enough(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
     """No empty holdout, split or batch, whatever the sizes of the settings."""
     whole = suited(name, pendulum, cartpole)

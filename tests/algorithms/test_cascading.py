@@ -84,14 +84,16 @@ def filled(place: World, config: CascadingVIConfig, sessions: int, seed: int) ->
     """A learner that saw random lists."""
     agent, rng = CascadingVI(place.reward, config), np.random.default_rng(seed)
     states, items = place.reward.shape
-    for _ in range(sessions):
-        state = int(rng.integers(states))
-        shown = tuple(rng.permutation(items)[: config.size].tolist())
-        clicks = rng.random(len(shown)) < place.attraction[state, list(shown)]
-        clicked = int(clicks.argmax()) if clicks.any() else None
+    at_state = rng.integers(states, size=sessions).tolist()
+    lists = rng.permuted(np.tile(np.arange(items), (sessions, 1)), axis=1)[:, : config.size]
+    liked = rng.random(lists.shape) < place.attraction[np.array(at_state)[:, None], lists]
+    up_to, drawn = place.transition.cumsum(-1), rng.random(sessions).tolist()
+    columns = (at_state, lists.tolist(), liked.tolist(), drawn)
+    for state, shown, clicks, share in zip(*columns, strict=True):
+        clicked = clicks.index(True) if True in clicks else None
         at = items if clicked is None else shown[clicked]
-        reached = int(rng.choice(states, p=place.transition[state, at]))
-        agent.observe(state, shown, clicked, reached)
+        reached = min(int(up_to[state, at].searchsorted(share, "right")), states - 1)
+        agent.observe(state, tuple(shown), clicked, reached)
     return agent
 
 

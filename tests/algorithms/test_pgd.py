@@ -81,7 +81,7 @@ def test_the_first_generation_is_not_guided_and_later_ones_are(pendulum: Dataset
     assert "generated/log_prob" in logged[-2]  # of the ninth update; the last event is the end
 
 
-@pytest.mark.parametrize("level", [0.4, 0.8])
+@pytest.mark.parametrize("level", [0.4, pytest.param(0.8, marks=pytest.mark.long)])
 def test_generated_actions_have_the_level(level: float, pendulum: Dataset) -> None:
     """Distances of generated actions to the policy's against those of logged ones: for a policy
     without a density of its own the level is what squared distances have lost."""

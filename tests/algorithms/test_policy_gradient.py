@@ -55,13 +55,13 @@ LEARNING = {"hidden": (16,), "envs": 32, "learning_rate": 0.01, "critic_rate": 0
 RECIPES = ["reinforce", "a2c", "ppo", "vtrace", "grpo", "rloo", "gspo", "skywork_or1"]
 VERDICTS = ["topr", "psr", "nsr", "w_reinforce", "ngrpo", "bnpo", "drpo_decoupled", "red_drop"]
 VERDICTS += ["red_weight", "xrpo", "adora", "dapo", "mini_o3"]  # the last two: may be cut off
-SHORT = ("ppo", "grpo", "vtrace", "nsr", "mini_o3")
+SHORT = {True: ("ppo", "vtrace", "nsr", "mini_o3"), False: ("grpo",)}  # by discrete actions
 
 
 @pytest.mark.parametrize(
     ("name", "discrete"),
     [
-        pytest.param(n, discrete, marks=[] if n in SHORT else pytest.mark.long)
+        pytest.param(n, discrete, marks=[] if n in SHORT[discrete] else pytest.mark.long)
         for names, discrete in ((RECIPES + VERDICTS, True), (("ppo", "grpo", "nsr", "dapo"), False))
         for n in names
     ],

@@ -44,7 +44,10 @@ def fixed_point(gamma: float, beta: float, mean: float, std: float) -> tuple[flo
     return float(mu.detach()), float(log_std.detach().exp())
 
 
-@pytest.mark.parametrize(("gamma", "beta"), [(0.0, 0.5), (0.8, 0.0), (0.8, 0.5)])
+@pytest.mark.parametrize(
+    ("gamma", "beta"),
+    [*(pytest.param(*p, marks=pytest.mark.long) for p in ((0.0, 0.5), (0.8, 0.0))), (0.8, 0.5)],
+)
 def test_spread_is_that_of_one_step(gamma: float, beta: float) -> None:
     """sigma = s, not s / sqrt(1 - gamma^2), and mu = (m - gamma beta s) / (1 - gamma)."""
     mu, std = fixed_point(gamma, beta, 0.3, 0.7)

@@ -83,7 +83,7 @@ def backed_up(value: Any) -> np.ndarray:
 FAST = {"hidden": [32], "learning_rate": 5e-3, "tau": 0.1, "gamma": GAMMA, "batch_size": 64}
 
 
-@pytest.mark.parametrize("critics", [1, 3])
+@pytest.mark.parametrize("critics", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_discrete_cql_without_its_term_finds_the_best_values(critics: int) -> None:
     agent = trained("discrete_cql", table(), 600, weight=0.0, critics=critics, **FAST)
     with torch.no_grad():

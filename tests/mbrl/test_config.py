@@ -3,6 +3,7 @@
 import math
 import re
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +26,6 @@ from mbrl.policy_gradient.axes.credit import GAE
 from mbrl.policy_gradient.axes.gate import Clip
 from mbrl.policy_gradient.axes.option import Option
 from mbrl.policy_gradient.axes.regulariser import KL
-from tests.small import others_long
 from world_models.samplers import DEIS
 
 
@@ -219,45 +219,37 @@ BAD: dict[str, tuple[str, ...]] = {  # what a setting's name ends in, and values
 }
 
 
-MANY = pytest.param("pgd", marks=pytest.mark.long)  # it has 100 of these settings
-
-
-def bad_options(kind: type, prefix: str = "--") -> list[list[str]]:
-    """Command-line options that set a number of this config out of its range."""
-    found, hints = [], typing.get_type_hints(kind)
+def bad_options(kind: type, prefix: str = "--") -> Iterator[tuple[tuple[type, str], list[str]]]:
+    """Command-line options that set a number of this config out of its range, each with the class
+    and the field where the range stands."""
+    hints = typing.get_type_hints(kind)
     for entry in fields(kind):
         option = prefix + entry.name.replace("_", "-")
         if is_dataclass(hints[entry.name]):
-            found += bad_options(hints[entry.name], option + ".")
-        bad = BAD.get(entry.name, ())
-        if kind is PolicyGradientConfig or kind is PROPSConfig:
-            bad = tuple(value for value in bad if value)  # their policies can be linear
-        found += [[option, *value.split()] for value in bad]
+            yield from bad_options(hints[entry.name], option + ".")
+        for value in BAD.get(entry.name, ()):
+            if value or kind not in (PolicyGradientConfig, PROPSConfig):
+                home = next(
+                    c for c in kind.__mro__ if entry.name in vars(c).get("__annotations__", ())
+                )
+                yield (home, entry.name), [option, *value.split()]
+
+
+def shared_once() -> dict[str, list[list[str]]]:
+    """By algorithm: one such option of every setting that no algorithm before has."""
+    seen: set[tuple[type, str]] = set()
+    found: dict[str, list[list[str]]] = {}
+    for name, (_, config) in sorted(ALGORITHMS.items()):
+        for place, option in bad_options(config):
+            if place not in seen:
+                seen.add(place)
+                found.setdefault(name, []).append(option)
     return found
 
 
-# Their settings are of kinds that others have.
-ALIKE = (
-    "td3_bc",
-    "iql",
-    "cql",
-    "sac",
-    "edac",
-    "wsrl",
-    "famo2o",
-    "generative_bc",
-    "gcbc",
-    "smore",
-    "mbpo",
-)
-
-
-@pytest.mark.parametrize("name", [*others_long(sorted(set(ALGORITHMS) - {"pgd"}), ALIKE), MANY])
-def test_the_command_refuses_impossible_settings_by_name(
-    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def refused(name: str, options: list[list[str]], capsys: Any, tmp_path: Path) -> None:
     run = ["run", name, "pendulum/medium", "--out", str(tmp_path / "never")]
-    for bad in [*bad_options(ALGORITHMS[name][1]), ["--checkpoint-seconds", "nan"]]:
+    for bad in [*options, ["--checkpoint-seconds", "nan"]]:
         try:
             status: object = main([*run, *bad])
         except SystemExit as stopped:  # of the parser
@@ -267,6 +259,21 @@ def test_the_command_refuses_impossible_settings_by_name(
         setting = bad[0].rsplit(".", 1)[-1].lstrip("-")
         assert setting in text or setting.replace("-", "_") in text, (bad, text)
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize(("name", "options"), shared_once().items())
+def test_the_command_refuses_an_impossible_value_of_every_setting(
+    name: str, options: list[list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    refused(name, options, capsys, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_command_refuses_impossible_settings_by_name(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    refused(name, [option for _, option in bad_options(ALGORITHMS[name][1])], capsys, tmp_path)
 
 
 def test_parts_of_recipes_refuse_numbers_outside_their_range() -> None:

@@ -184,7 +184,7 @@ def test_held_out_windows_are_of_whole_episodes() -> None:
 
 @pytest.fixture(scope="module")
 def fitted() -> TrajectoryDiffusion:
-    config = small(network="transformer", width=48, updates=900, batch_size=64, levels=2)
+    config = small(network="transformer", width=48, updates=700, batch_size=64, levels=2)
     model = TrajectoryDiffusion(SPEC, config, seed=0)
     model.fit(linear_process())
     return model

@@ -20,7 +20,11 @@ SMALL = {"hidden": (), "envs": 12, "group": 3, "minibatches": 2}
 
 @pytest.mark.parametrize(
     ("name", "discrete"),
-    [(n, True) for n in ("remax", "riskpo", "vcpo", "epo")] + [("remax", False), ("vcpo", False)],
+    [("remax", True), ("riskpo", True), ("vcpo", False)]
+    + [
+        pytest.param(*p, marks=pytest.mark.long)
+        for p in (("vcpo", True), ("epo", True), ("remax", False))
+    ],
 )
 def test_recipes_with_a_part_learn_to_answer(name: str, discrete: bool) -> None:
     """The best policy earns 4 an episode, a random one less than 2."""

@@ -75,7 +75,7 @@ def test_weights_and_value_are_the_exact_ones(end: float) -> None:
     config = DICEConfig(
         hidden=(32,), nu_rate=3e-3, zeta_rate=3e-3, steps=1500, gamma=GAMMA, average_every=10
     )
-    several = correct_all(world.acts, [data] * 5, config)  # fits differ by some 1 %
+    several = correct_all(world.acts, [data] * 3, config)  # fits differ by some 1 %
     assert np.mean([r.value for r in several]) == pytest.approx(world.value(), rel=0.02)
     found = several[0]
     t = data.transitions

@@ -153,7 +153,9 @@ def ended_at_random(episodes: int, seed: int, pays: float, known: bool) -> Datas
     return Dataset(transitions, SPEC, Provenance("ends"))
 
 
-@pytest.mark.parametrize(("pays", "known"), [(1.0, True), (-4.0, False)])
+@pytest.mark.parametrize(
+    ("pays", "known"), [pytest.param(1.0, True, marks=pytest.mark.long), (-4.0, False)]
+)
 def test_learned_ends_are_expected_ones(pays: float, known: bool) -> None:
     """Ten steps earn (1 - 0.9^10) / 0.1 = 6.51, a tenth of which are the last ones of the 65 % of
     the windows that end; what these pay counts though the dynamics see no row of theirs."""
@@ -170,7 +172,14 @@ def test_learned_ends_are_expected_ones(pays: float, known: bool) -> None:
     assert leaves.inside < 0.5 and leaves.value.mean() < own.value.mean() - 1
 
 
-@pytest.mark.parametrize("limit", [None, 2.0, torch.inf])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param(None, marks=pytest.mark.long),
+        2.0,
+        pytest.param(torch.inf, marks=pytest.mark.long),
+    ],
+)
 def test_leaving_the_data_is_no_prize_where_every_step_is_paid(limit: float | None) -> None:
     """A reward of 1 a step and ends far from the data: who leaves them earns nothing more. Without
     ends the worst reward goes on."""

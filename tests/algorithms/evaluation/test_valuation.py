@@ -135,7 +135,7 @@ def test_intervals_of_fitted_q_know_how_few_episodes_there_are():
         assert got == pytest.approx((1.0, 1.0 - reach, 1.0 + reach))
 
 
-@pytest.mark.parametrize("length", [1, 40])
+@pytest.mark.parametrize("length", [pytest.param(1, marks=pytest.mark.long), 40])
 def test_a_policy_that_never_does_what_was_logged_has_no_weights(length):
     """Weights of 10 ** 39 for the other actions of 40 steps do not make up for it."""
     rng, n = np.random.default_rng(0), 40 * 60

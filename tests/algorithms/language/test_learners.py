@@ -100,11 +100,12 @@ def test_a_policy_gradient_finds_what_is_rewarded(recipe: str, tmp_path: Path) -
     first = Imitation(config=shown, seed=1)
     train(first, 60)
     first.save(tmp_path / "first.pt")
+    rates = {"learning_rate": 1e-2, "minibatches": 1}
     agent = learner(
-        task="echo", recipe=recipe, prompts=32, group=8, minibatches=1, warm=tmp_path / "first.pt"
+        task="echo", recipe=recipe, prompts=16, group=8, warm=tmp_path / "first.pt", **rates
     )
     before = evaluate(agent.model, agent.codec, agent.task, (4,), problems=200)[0].accuracy
-    train(agent, 120, collector=agent)
+    train(agent, 100, collector=agent)
     after = evaluate(agent.model, agent.codec, agent.task, (4,), problems=200)[0].accuracy
     assert before < 0.35 and after > 0.5
 

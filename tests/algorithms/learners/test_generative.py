@@ -154,7 +154,7 @@ def test_levels_have_their_distributions() -> None:
     assert float(logs.std()) == pytest.approx(1.2, abs=0.03)
 
 
-@pytest.mark.parametrize("policy", ["flow", "diffusion"])
+@pytest.mark.parametrize("policy", ["flow", pytest.param("diffusion", marks=pytest.mark.long)])
 def test_a_clone_keeps_both_modes_and_their_shares(policy: str) -> None:
     data = two_modes()
     values = {"policy": policy, "hidden": [64, 64], "learning_rate": 2e-3}

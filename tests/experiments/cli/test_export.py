@@ -17,6 +17,8 @@ from experiments.__main__ import main
 from mbrl.data import load
 from tests import logs
 
+pytestmark = pytest.mark.usefixtures("one_registry")
+
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "run_onnx.py"
 

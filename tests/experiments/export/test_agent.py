@@ -31,6 +31,8 @@ from mbrl.types import Dataset, Spec, Transitions
 from tests.algorithms.test_algorithms import build
 from tests.small import CONFIGS, REPRESENTATIVE, takes
 
+pytestmark = pytest.mark.usefixtures("one_registry")
+
 # Others have the policies of SAC and of BC.
 KINDS_OF_POLICY = set(REPRESENTATIVE) - {
     "cql", "iql", "sac", "edac", "wsrl", "mbpo", "morel", "pgd", "gcbc", "smore", "shac",

@@ -17,7 +17,7 @@ from mbrl.errors import ConfigError, DataError
 from mbrl.logged_table import rows_of
 from mbrl.types import Dataset
 from tests.conftest import random_dataset
-from tests.small import CONFIGS, OFFLINE, suited
+from tests.small import CONFIGS, OFFLINE, others_long, suited
 
 DRAWS = 40_000
 
@@ -99,7 +99,7 @@ def test_an_open_episode_does_not_run_into_the_next_source() -> None:
     assert joined.transitions.truncated.tolist() == [False, False, False, True] + [False] * 3
 
 
-@pytest.mark.parametrize("name", OFFLINE)
+@pytest.mark.parametrize("name", others_long(OFFLINE))
 def test_every_learner_of_logged_rows_draws_by_the_weights(name: str) -> None:
     task = suited(name, "Pendulum-v1", "CartPole-v1")
     real, other = (random_dataset(task, 300, seed=s) for s in (0, 1))

@@ -46,7 +46,7 @@ def exact_share(tilt: float) -> float:
     return rare * math.exp(tilt) / (1 - rare + rare * math.exp(tilt))
 
 
-@pytest.mark.parametrize("tilt", [1.0, 2.5])
+@pytest.mark.parametrize("tilt", [pytest.param(1.0, marks=pytest.mark.long), 2.5])
 def test_a_tree_comes_to_sample_the_tilted_law(tilt: float) -> None:
     """Values of the few leaves below a node that looked bad stay too low, so trees are flat at
     first."""

@@ -71,7 +71,7 @@ def trainer(folder: Path, cls: Any = None, reward: Any = share_of_a, **changes: 
     )
 
 
-@pytest.mark.parametrize("name", ["gspo", "rloo"])
+@pytest.mark.parametrize("name", ["gspo", pytest.param("rloo", marks=pytest.mark.long)])
 def test_a_tiny_model_learns(name: str, tmp_path: Path) -> None:
     ours = trainer(tmp_path, recipe=name)
     ours.train()

@@ -142,8 +142,14 @@ def _numbers(values: dict[str, Any]) -> dict[Any, Any]:
     return {int(k) if k.isdigit() else k: v for k, v in values.items()}
 
 
-@pytest.mark.parametrize("old", [None, "start"])
-@pytest.mark.parametrize("budget", [None, 2])
+@pytest.mark.parametrize(
+    ("budget", "old"),
+    [
+        (None, None),
+        (2, "start"),
+        *(pytest.param(*p, marks=pytest.mark.long) for p in ((None, "start"), (2, None))),
+    ],
+)
 def test_a_record_gives_the_same_updates_again(
     old: str | None, budget: int | None, tmp_path: Path
 ) -> None:

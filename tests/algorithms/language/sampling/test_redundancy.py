@@ -59,7 +59,14 @@ def run(
     return source
 
 
-@pytest.mark.parametrize("rules", [{}, {"redundancy": 2}, {"drop_late": True, "redundancy": 1}])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        pytest.param({"redundancy": 2}, marks=pytest.mark.long),
+        {"drop_late": True, "redundancy": 1},
+    ],
+)
 def test_groups_have_their_size_and_are_replayed(rules: dict[str, Any], tmp_path: Path) -> None:
     agent, again = learner(), learner()
     sizes: Counter[int] = Counter()

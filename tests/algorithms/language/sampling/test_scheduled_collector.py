@@ -172,11 +172,11 @@ def mixed(name: str, told: tuple[str, ...], levels: tuple[int, ...]) -> tuple[fl
 @pytest.mark.parametrize(
     ("name", "told", "levels", "more"),
     [
-        ("vade", (), (0, 1, 2), (1.5, 1.5)),
+        pytest.param("vade", (), (0, 1, 2), (1.5, 1.5), marks=pytest.mark.long),
         ("difficulty_targeted", ("references=4", "every=6", "fresh=1.0"), (0, 1, 2), (1.3, 1.3)),
         ("gdro_prompt", (), (1, 2), (1.2, 1.2)),
         # These two have wider groups instead of more.
-        ("gdro_rollout", (), (0, 1, 2), (0.9, 1.2)),
+        pytest.param("gdro_rollout", (), (0, 1, 2), (0.9, 1.2), marks=pytest.mark.long),
         ("reinforce_ada_scheduler", ("step=2", "passes=8", "first=0.35"), (1, 3), (0.8, 1.2)),
     ],
 )
