@@ -228,6 +228,7 @@ def bad_options(kind: type, prefix: str = "--") -> Iterator[tuple[tuple[type, st
         if is_dataclass(hints[entry.name]):
             yield from bad_options(hints[entry.name], option + ".")
         for value in BAD.get(entry.name, ()):
+            # No hidden layer is a linear policy, which these two can have.
             if value or kind not in (PolicyGradientConfig, PROPSConfig):
                 home = next(
                     c for c in kind.__mro__ if entry.name in vars(c).get("__annotations__", ())
