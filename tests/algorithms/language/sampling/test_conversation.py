@@ -1,5 +1,7 @@
 """Conversations that stop and go on."""
 
+import copy
+import dataclasses
 import io
 import random
 
@@ -86,6 +88,26 @@ def test_a_conversation_survives_a_checkpoint_half_way() -> None:
     for part in (going, again):
         advance(model, CODEC, TASK, part, GenerationLimits())
     assert again == going
+
+
+def test_a_checkpoint_shares_nothing_that_changes() -> None:
+    """What is written has the numbers of `asdict`; one that is over changes neither it nor what it
+    was read from."""
+    (row,) = rows(1)
+    advance(tiny(), CODEC, TASK, [row], GenerationLimits(Sampling(0.9, 0.6)))
+    row.origins.append((0, 1, "teacher"))
+    values = row.plain()
+    assert values == dataclasses.asdict(row) and values["kept"]
+    before = copy.deepcopy(values)
+    for changed in (row, Conversation.from_plain(values)):
+        for field in dataclasses.fields(Conversation):
+            part = getattr(changed, field.name)
+            if isinstance(part, list):
+                part.append(part[0])
+        changed.kept[0].append(0)
+        changed.problem.facts["more"] = 1  # type: ignore[index]
+        changed.replies[0].signals["more"] = 1.0  # type: ignore[index]
+        assert values == before
 
 
 def test_limits_end_turns_and_conversations() -> None:
