@@ -168,10 +168,11 @@ def test_the_main_job_needs_no_package_of_an_extra(lean: dict[str, str], tmp_pat
     ("code", "extra"),
     [
         ("from experiments.reports.figures import drawing; drawing().__enter__()", "plots"),
-        (
+        pytest.param(
             "from experiments.cli.crosscheck import Crosscheck, _train_theirs as f;"
             "f(0, Crosscheck())",
             "sb3",
+            marks=pytest.mark.long,
         ),
     ],
     ids=["plots", "sb3"],

@@ -99,7 +99,7 @@ def test_a_dozen_rows_are_enough(name: str, pendulum: Dataset, cartpole: Dataset
 
 @pytest.mark.parametrize(
     "name",
-    [n if n == "iql" else pytest.param(n, marks=pytest.mark.long) for n in OFFLINE],
+    [n if n == "td3_bc" else pytest.param(n, marks=pytest.mark.long) for n in OFFLINE],
 )
 def test_compiled_update_equals_eager(name: str, pendulum: Dataset, cartpole: Dataset) -> None:
     """Graph capture (backend "eager") takes the plain batched forms; the numbers agree."""
@@ -244,7 +244,7 @@ LEARNING["pets"] = {
 }
 
 
-@pytest.mark.parametrize("name", others_long(LEARNING))
+@pytest.mark.parametrize("name", others_long(LEARNING, ("expo", "mbpo", "morel", "cdsa")))
 def test_offline_bandit(name: str) -> None:
     data = bandit()
     agent = ALGORITHMS[name][0](data.spec, build_config(name, LEARNING[name]), seed=0)

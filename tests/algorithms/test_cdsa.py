@@ -126,6 +126,7 @@ def moving(rows: int = 4000) -> Dataset:
     return Dataset(rows_of, spec)
 
 
+@pytest.mark.long
 def test_state_score_is_learned_without_the_rows_that_end() -> None:
     """0.8 psi_s = -0.8 f / (t^2 + sigma^2) with f = 0.5 s + 0.8 a and t^2 = 0.25 + 0.64 Var a."""
     data = moving()

@@ -95,6 +95,7 @@ def test_draws_follow_the_shares() -> None:
     assert np.allclose(np.bincount(kinds) / 40_000, shares, atol=0.01)
 
 
+@pytest.mark.long
 def test_the_policy_walks_down_a_cost() -> None:
     """Where abstaining costs much, REINFORCE moves beta towards less of it, and the other way; it
     stays in its ranges and is the same for the same seed."""

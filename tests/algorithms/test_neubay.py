@@ -391,6 +391,7 @@ def test_the_forecast_counts_the_actions_that_pass_the_threshold(
     assert "of the actions of other rows and" in told and told.endswith("of uniform ones")
 
 
+@pytest.mark.long
 def test_memory_solves_what_a_markov_agent_cannot() -> None:
     """The action's reward is +1 or -1 by a sign that only the first observation shows; with memory
     the second step earns nearly 1 on average, without it nearly 0."""

@@ -281,6 +281,7 @@ def test_act_takes_and_gives_plans(pendulum: Dataset) -> None:
         )
 
 
+@pytest.mark.long
 def test_pets_learns_the_regulator_online() -> None:
     """From some hundred steps of experience, costs near those of the true regulator; doing nothing
     costs far more."""

@@ -116,6 +116,7 @@ def test_discrete_sac_finds_the_soft_values() -> None:
     assert np.abs(policy - special.softmax(expected / alpha, axis=1)).max() < 0.1
 
 
+@pytest.mark.long
 def test_discrete_sac_temperature_reaches_the_target_entropy() -> None:
     agent = trained(
         "discrete_sac_n", table(), 1500, critics=2, entropy_fraction=0.6, alpha=0.5, **FAST

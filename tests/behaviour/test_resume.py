@@ -120,7 +120,16 @@ def assert_same_runs(first: Path, second: Path) -> None:
         assert a["steps"].tolist() == [20, 40, STEPS]
 
 
-ALIKE = ("cql", "sac", "wsrl", "generative_bc", "gcbc", "smore")  # in what a checkpoint holds
+ALIKE = (
+    "cql",
+    "sac",
+    "wsrl",
+    "generative_bc",
+    "gcbc",
+    "smore",
+    "cdsa",
+    "famo2o",
+)  # in what a checkpoint holds
 
 
 @pytest.mark.parametrize("algorithm", others_long(OFFLINE, ALIKE))

@@ -18,7 +18,7 @@ from world_models import EnsembleDynamics
 DATASET = load("pendulum/medium-replay")
 
 
-@pytest.mark.parametrize("name", ["edac", "td3_bc", "ravl"])
+@pytest.mark.parametrize("name", ["edac", "td3_bc", pytest.param("ravl", marks=pytest.mark.long)])
 def test_every_seed_ends_as_it_does_alone(name: str) -> None:
     def make(seed: int) -> Any:
         return ALGORITHMS[name][0](DATASET.spec, build_config(name, CONFIGS[name]), seed=seed)

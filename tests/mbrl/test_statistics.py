@@ -119,7 +119,8 @@ def normal_scores(generator: np.random.Generator, seeds: int, tasks: int) -> np.
 
 
 @pytest.mark.parametrize(
-    ("seeds", "tasks"), [(3, 1), (5, 1), pytest.param(5, 12, marks=pytest.mark.long)]
+    ("seeds", "tasks"),
+    [(3, 1), *(pytest.param(5, tasks, marks=pytest.mark.long) for tasks in (1, 12))],
 )
 def test_confidence_interval_covers(seeds: int, tasks: int) -> None:
     """1,000 tables of few seeds: the mean and the IQM are inside 92 to 98 times in a hundred; the
@@ -137,6 +138,7 @@ def test_confidence_interval_covers(seeds: int, tasks: int) -> None:
     assert hits[2] < 920
 
 
+@pytest.mark.long
 def test_stratified_bootstrap_covers_with_thirty_seeds() -> None:
     generator = np.random.default_rng(0)
     hits = 0

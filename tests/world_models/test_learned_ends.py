@@ -224,7 +224,15 @@ def test_rambos_adversary_draws_ends_and_what_they_pay(monkeypatch: pytest.Monke
     assert torch.equal(reward == -5.0, terminated)
 
 
-@pytest.mark.parametrize("name", ["mopo", "rambo", "shac", "pets", "neubay"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mopo",
+        "pets",
+        "neubay",
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("rambo", "shac")),
+    ],
+)
 def test_algorithms_take_them(name: str, tmp_path: Path) -> None:
     """On a log of no task, whose rule nobody knows; the file of the agent makes the model again."""
     steps = np.arange(300) % 10

@@ -67,6 +67,7 @@ def test_the_loss_is_that_of_the_taken_action_alone(loss: str) -> None:
     assert torch.allclose(predicted.double(), value, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_linear_network_comes_to_the_solution() -> None:
     """Squared loss: least squares. Log-loss: logistic regression, without a penalty to speak of."""
     rng = np.random.default_rng(1)

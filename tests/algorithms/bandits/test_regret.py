@@ -47,6 +47,7 @@ def test_regret_grows_as_the_root_of_the_horizon() -> None:
     assert 0.5 < slope < 0.56
 
 
+@pytest.mark.long
 def test_uniform_decisions_have_linear_regret(tmp_path: Path) -> None:
     uniform = {"algorithm": "epsilon_greedy", "config": RIDGE | {"epsilon": 1.0}}
     result = run(1000, 0, tmp_path, **uniform)

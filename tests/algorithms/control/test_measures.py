@@ -176,7 +176,15 @@ def test_bands_of_entropy_are_for_discrete_actions() -> None:
         PolicyGradient(spec, PolicyGradientConfig(recipe="epo"))
 
 
-@pytest.mark.parametrize("name", ["remax", "riskpo", "vcpo", "epo", "skywork_or1", "d3s"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vcpo",
+        "epo",
+        "d3s",
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("remax", "riskpo", "skywork_or1")),
+    ],
+)
 def test_parts_continue_bit_for_bit(name: str, tmp_path: Path) -> None:
     agent = agent_of(name)
     again = continued(agent, Signs(discrete=True), tmp_path / "agent.pt", 22, 61)

@@ -21,6 +21,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "preferences": {"method": "preferences", "beta": 5.0},
     "weighted": {"method": "weighted"},
 }
+SHORT = ("chains", "branches", "explore")  # not marked as long where all would learn
 SMALL = {"steps": 5, "sigma_max": 10.0, "sigma_min": 0.05, "learning_rate": 3e-3, "clip": 0.05}
 
 
@@ -53,7 +54,13 @@ def mean_reward(own: DiffusionFinetuning) -> float:
     return float(total(own.samples(2_000, torch.Generator().manual_seed(9))).mean())
 
 
-@pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(values, id=name, marks=[] if name in SHORT else pytest.mark.long)
+        for name, values in METHODS.items()
+    ],
+)
 def test_rewards_rise(settings: dict[str, Any]) -> None:
     own = tuning(**settings)
     before = mean_reward(own)

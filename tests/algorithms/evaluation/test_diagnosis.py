@@ -231,8 +231,17 @@ def test_true_and_mixed_dynamics_as_a_setting() -> None:
         configs.from_dict(MBPOConfig, {"imagination": {"truth": 2.0}})
 
 
-@pytest.mark.parametrize("name", ["mbpo", "mobile"])
-@pytest.mark.parametrize("norm", ["critics", "all"])
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        ("mbpo", "critics"),
+        ("mobile", "all"),
+        *(
+            pytest.param(*p, marks=pytest.mark.long)
+            for p in (("mbpo", "all"), ("mobile", "critics"))
+        ),
+    ],
+)
 def test_critics_with_layer_norm_are_diagnosed(name: str, norm: str, pendulum: Dataset) -> None:
     values = merge(
         CONFIGS[name], {"learner": {"layer_norm": norm}, "imagination": {"diagnose": 10}}

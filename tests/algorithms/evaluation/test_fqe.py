@@ -126,6 +126,7 @@ def line(noise: float = 0.05) -> tuple[Dataset, Callable[[float, float], float]]
     return Dataset(Transitions(*flat(columns)), spec), true_value
 
 
+@pytest.mark.long
 def test_values_of_a_linear_quadratic_task() -> None:
     """The value is quadratic in the state, far above the behaviour's; actions are in the task's
     units, not in [-1, 1]."""

@@ -71,6 +71,7 @@ def test_a_file_holds_all(tmp_path: Path) -> None:
         ValueConfig(prompts=80, context=60)
 
 
+@pytest.mark.long
 def test_it_knows_policies_that_it_never_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     """Policies that solve a level or do not: a few scores tell which, and more tell it better."""
     rng = random.Random(0)

@@ -107,6 +107,7 @@ def test_the_loss_counts_steps_of_the_mask_alone() -> None:
     )
 
 
+@pytest.mark.long
 def test_pretraining_learns_a_rule() -> None:
     g = generator(3)
     action = torch.randint(4, (64, 6), generator=g)

@@ -35,7 +35,8 @@ pytestmark = pytest.mark.usefixtures("one_registry")
 
 # Others have the policies of SAC and of BC.
 KINDS_OF_POLICY = set(REPRESENTATIVE) - {
-    "cql", "iql", "sac", "edac", "wsrl", "mbpo", "morel", "pgd", "gcbc", "smore", "shac",
+    "cql", "iql", "sac", "edac", "wsrl", "mbpo", "morel", "pgd", "gcbc", "smore", "shac", "famo2o",
+    "td3_bc", "generative_bc",
 }  # fmt: skip
 KINDS = [
     pytest.param(name, kind, marks=[] if name in KINDS_OF_POLICY else pytest.mark.long)

@@ -78,7 +78,16 @@ def test_few_seeds_are_lines_and_many_a_band(
 
 @pytest.mark.parametrize(
     ("panels", "columns", "rows"),
-    [(2, 2, 1), (3, 3, 1), (4, 4, 1), (5, 4, 2), (6, 3, 2), (9, 3, 3), (10, 4, 3), (12, 4, 3)],
+    [
+        (2, 2, 1),
+        (4, 4, 1),
+        (5, 4, 2),
+        (6, 3, 2),
+        *(
+            pytest.param(*p, marks=pytest.mark.long)
+            for p in ((3, 3, 1), (9, 3, 3), (10, 4, 3), (12, 4, 3))
+        ),
+    ],
 )
 def test_panels_stand_in_threes_where_they_come_in_threes(
     panels: int, columns: int, rows: int, tmp_path: Path

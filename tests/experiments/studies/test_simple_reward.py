@@ -24,6 +24,7 @@ class Acts(torch.nn.Module):
         return self.action.expand(len(obs), 2)
 
 
+@pytest.mark.long
 def test_the_driving_score_of_known_drivers() -> None:
     values = simple_reward.drive(expert("WindingRoad-v0"), 50)  # type: ignore[arg-type]
     assert values["score"] == pytest.approx(values["completion"]) and values["score"] > 99

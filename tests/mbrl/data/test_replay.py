@@ -47,6 +47,7 @@ def overdose(obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.full((len(obs), 1), -0.8)  # 0.5 U/min: low within three hours
 
 
+@pytest.mark.long
 def test_the_hour_of_a_patient_is_found() -> None:
     data = collect("Simglucose-v0", overdose, 300, seed=3)
     result = replay(data, make("Simglucose-v0", dtype=torch.float64))

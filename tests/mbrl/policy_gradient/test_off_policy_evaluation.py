@@ -200,6 +200,7 @@ def test_worlds_without_a_limit_and_their_transitions() -> None:
     assert share == pytest.approx(worlds.ENDS, abs=0.03)
 
 
+@pytest.mark.long
 def test_a_correction_of_a_world_covers_its_value() -> None:
     found = worlds.measure(
         worlds.DEFAULTS | {"estimator": "dice", "steps": 40, "sets": 1}, 0, Path("unused")

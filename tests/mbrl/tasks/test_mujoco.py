@@ -14,6 +14,8 @@ from mbrl.tasks import make
 from mbrl.tasks.mujoco import MujocoTask
 from mbrl.tasks.mujoco_table import ROBOTS
 
+# Ends and states are read by the same code in both versions.
+NEWEST = [t if t.endswith("v5") else pytest.param(t, marks=pytest.mark.long) for t in ROBOTS]
 SMALL = ("InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Reacher-v5", "Hopper-v5")
 
 
@@ -100,7 +102,7 @@ def walk(task: MujocoTask, count: int, steps: int) -> list[tuple[Tensor, Tensor]
     return pairs
 
 
-@pytest.mark.parametrize("task_id", ROBOTS)
+@pytest.mark.parametrize("task_id", NEWEST)
 def test_ends_are_read_from_observations_alone(task_id: str) -> None:
     task, seen = make(task_id), 0
     assert isinstance(task, MujocoTask)
@@ -113,7 +115,7 @@ def test_ends_are_read_from_observations_alone(task_id: str) -> None:
         assert seen > 5
 
 
-@pytest.mark.parametrize("task_id", ROBOTS)
+@pytest.mark.parametrize("task_id", NEWEST)
 def test_states_come_back_from_observations(task_id: str) -> None:
     """In float64 the only loss is the solver's warm start; docs/tasks.md gives the figures."""
     task = make(task_id, dtype=torch.float64)

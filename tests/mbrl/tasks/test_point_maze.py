@@ -31,8 +31,14 @@ def moved(maze: str, x: float, y: float, dx: float, dy: float) -> tuple[float, f
     return x, along(y, dy, x, lambda i, j: rows[j][i] == "#")
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.05])
-@pytest.mark.parametrize("maze", ["umaze", "large"])
+@pytest.mark.parametrize(
+    ("maze", "noise"),
+    [
+        ("umaze", 0.05),
+        ("large", 0.0),
+        *(pytest.param(*p, marks=pytest.mark.long) for p in (("umaze", 0.0), ("large", 0.05))),
+    ],
+)
 def test_steps_against_a_plain_simulation(maze: str, noise: float) -> None:
     task, generator = PointMaze(maze, noise=noise), torch.Generator().manual_seed(1)
     state = task.reset(30, generator)

@@ -97,7 +97,13 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize(("chosen", "settings"), SAME.values(), ids=SAME)
+@pytest.mark.parametrize(
+    ("chosen", "settings"),
+    [
+        pytest.param(*both, id=name, marks=[] if name in ("gspo", "grpo") else pytest.mark.long)
+        for name, both in SAME.items()
+    ],
+)
 def test_updates_are_those_of_trl(chosen: Recipe, settings: dict[str, Any], tmp_path: Path) -> None:
     """The same answers by the same seed, and three updates on them: ratios leave 1."""
     several = {"num_iterations": 3, "max_steps": 3, "learning_rate": 1e-3}
