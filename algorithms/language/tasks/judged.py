@@ -92,7 +92,10 @@ def inside(problem: Problem) -> Problem:
 
 
 def final(turn: str) -> str:
-    """The answer of a turn, without the steps before it."""
+    """The answer of a turn, without the steps before it: "16" of "4+12=16;16", "<16>" of
+    "<4+12=16><16>"."""
+    if turn.startswith("<"):
+        return turn[turn.rfind("<") :]
     return turn.rpartition(";")[2]
 
 

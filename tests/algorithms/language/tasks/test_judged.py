@@ -10,7 +10,7 @@ from algorithms.language.tasks.judged import final, inside, judged
 from mbrl.errors import ConfigError
 
 
-@pytest.mark.parametrize("name", ["addition", "chain", "sorting", "brackets"])
+@pytest.mark.parametrize("name", ["addition", "chain", "sorting", "brackets", "formatted"])
 def test_labels_are_right(name: str) -> None:
     once, task = text_task(name), text_task(f"judged-{name}")
     kinds: Counter[str] = Counter()
@@ -41,6 +41,7 @@ def test_labels_are_right(name: str) -> None:
 
 def test_the_answer_is_what_comes_last() -> None:
     assert final("4*2=8;3+8=11;11") == "11" and final("11") == "11" and final("3;") == ""
+    assert final("<11;16><16>") == final("<16>") == "<16>"
 
 
 def test_tasks_of_several_turns_are_refused() -> None:
