@@ -36,8 +36,9 @@ class JudgedAnswers(LanguageMeasure):
     either kind as half of the problems at most. To every problem one: is this answer right, where
     all are or none is; where both are there, the same with probability 0.3, else which of two is.
     And to every problem with a wrong answer: what is right, after a wrong one, in whole for the
-    first half of the problems, its last part alone for the others. They are of the part "judged-"
-    of a joint task, and earn 1 where they are right.
+    first half of the problems, its last part alone for the others. A last part that is right by
+    itself, after steps in another form, is not shown as wrong. They are of the part "judged-" of a
+    joint task, and earn 1 where they are right.
 
     `acts`: the share of judgements with right and wrong answers. SPARK, by the authors' code."""
 
@@ -86,10 +87,8 @@ class JudgedAnswers(LanguageMeasure):
     def judging(self, rows: Sequence[Conversation]) -> Problem | None:
         """A question about answers to one problem, of which some say something."""
         problem = alone(rows[0].problem)
-        good, bad = (
-            [a for row in rows if right(row) == side and (a := answer(row))]
-            for side in (True, False)
-        )
+        good = [a for row in rows if right(row) and (a := answer(row))]
+        bad = self.wrong(rows)
         solved = sum(map(right, rows))
         if solved == len(rows):
             first = answer(rows[0])
@@ -106,12 +105,16 @@ class JudgedAnswers(LanguageMeasure):
 
     def reflecting(self, rows: Sequence[Conversation], whole: bool) -> Problem | None:
         """A problem once more, after a wrong answer to it."""
-        texts = [
-            readable(row.turns[-1]) if whole else answer(row) for row in rows if not right(row)
-        ]
-        if not whole:
-            texts = [text for text in texts if text]
+        texts = self.wrong(rows)
+        if whole:
+            texts = [readable(row.turns[-1]) for row in rows if not right(row)]
         return again(alone(rows[0].problem), self.pick(texts)) if texts else None
+
+    def wrong(self, rows: Sequence[Conversation]) -> list[str]:
+        """The last parts of wrong answers that say something and are wrong by themselves, too."""
+        problem, part = alone(rows[0].problem), self.agent.task.part(rows[0].problem)
+        texts = [answer(row) for row in rows if not right(row)]
+        return [text for text in texts if text and not part.reply(problem, [text]).success]
 
     def pick(self, texts: Sequence[str]) -> str:
         return texts[drawn(self.agent, len(texts))]

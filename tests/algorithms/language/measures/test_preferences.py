@@ -133,6 +133,23 @@ def test_reflection_shows_the_whole_answer_for_half_of_the_problems() -> None:
     assert len(ones) == 16 and all(text.endswith("|5?") for text in ones)
 
 
+def test_a_right_end_of_an_answer_in_another_form_is_not_shown_as_wrong() -> None:
+    """ "x;5" is wrong, and "5" after it is not."""
+    agent = learner("chain+judged-chain", "spark", levels=(1, 1001), prompts=8, group=2)
+
+    def speak(row: Conversation) -> str:
+        end = agent.task.demonstration(row.problem, [], random.Random(0)).rpartition(";")[2]
+        return f"x;{end}" if row.problem.task == "chain" else "n"
+
+    scripted(agent, speak)
+    rows = kept_rows(agent)
+    part_of(agent, JudgedAnswers).some = lambda items, most: [i for i in items if i is not None]
+    agent.sample_round()
+    assert not any(row.replies[0].success for row in rows[:16])
+    shown = [row.problem.prompt.split("|")[1:] for row in rows[16::2]]
+    assert len(shown) == 4 and all(one[0].startswith("x;") for one in shown)
+
+
 def mpo(**settings: Any) -> LanguagePolicyGradient:
     given = {"levels": (1,), "prompts": 3, "group": 4, "turn_tokens": 3} | settings
     agent = learner("addition", "mpo", **given)
