@@ -21,6 +21,9 @@ class AgainTask(TextTask):
     once: ClassVar[TextTask]
     max_turns = ATTEMPTS
 
+    def problem(self, level: int, rng: random.Random, *, held_out: bool | None = None) -> Problem:
+        return self.once.problem(level, rng, held_out=held_out)
+
     def draw(self, level: int, rng: random.Random) -> Problem:
         return self.once.draw(level, rng)
 

@@ -47,3 +47,10 @@ def test_the_answer_is_what_comes_last() -> None:
 def test_tasks_of_several_turns_are_refused() -> None:
     with pytest.raises(ConfigError, match="guessing has 9 turns"):
         judged(text_task("guessing"))
+
+
+def test_several_attempts_are_held_out_where_the_problem_inside_is() -> None:
+    task, rng = text_task("again-judged-addition"), random.Random(0)
+    for held_out in (True, False):
+        problems = [task.problem(2, rng, held_out=held_out) for _ in range(40)]
+        assert {inside(problem).held_out for problem in problems} == {held_out}
