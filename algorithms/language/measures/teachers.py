@@ -45,6 +45,15 @@ def check_expert(objective: Recipe, config: Any) -> None:
         )
 
 
+def check_prompts(objective: Recipe, config: Any) -> None:
+    """Raises `ConfigError` for other words around prompts than a teacher sees."""
+    if config.templates > 1:
+        raise ConfigError(
+            f"templates is {config.templates}: the teacher of recipe {objective.name} sees prompts "
+            "without words around them; set it to 1"
+        )
+
+
 def beside(
     agent: Any, teacher: Any, rollouts: Rollouts, openings: Sequence[Sequence[int]]
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -77,6 +86,7 @@ class ExpertDistribution(LanguageMeasure):
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
         check_help(objective, config, lambda task: True, "")
+        check_prompts(objective, config)
         check_expert(objective, config)
 
     def __init__(self, agent: Any) -> None:
@@ -110,6 +120,7 @@ class InformedTeacher(LanguageMeasure):
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
         check_help(objective, config, hints, "hints")
+        check_prompts(objective, config)
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -164,6 +175,7 @@ class HindsightTeacher(LanguageMeasure):
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
         check_help(objective, config, hints, "hints")
+        check_prompts(objective, config)
 
     def measure(self, rollouts: Rollouts) -> Rollouts:
         agent, c = self.agent, self.agent.config

@@ -266,3 +266,9 @@ def test_what_cannot_be_is_refused() -> None:
     for name in ("tt_opd", "openclaw_rl"):
         with pytest.raises(ConfigError, match="needs hints, which addition does not have"):
             LanguageConfig(task="addition", recipe=name)
+
+
+@pytest.mark.parametrize("name", ["on_policy_distillation", "tt_opd", "openclaw_rl"])
+def test_teachers_see_bare_prompts(name: str) -> None:
+    with pytest.raises(ConfigError, match="templates is 3: the teacher of recipe"):
+        LanguageConfig(task="calculator", recipe=name, expert="x", templates=3)
