@@ -17,6 +17,7 @@ from algorithms.language.sampling.contexts import after_example
 from algorithms.language.sampling.conversation import Conversation
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem
+from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 
@@ -45,6 +46,11 @@ class SeededAttempts(LanguageMeasure):
         check_help(objective, config, lambda task: True, "")
         why = f"shows solved examples of one turn, and {config.task} has more"
         require_one_turn(objective, config, why)
+        if config.group < 2:
+            raise ConfigError(
+                f"group is {config.group}: recipe {objective.name} samples half of it after the "
+                "other half; set it to 2 or more"
+            )
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, size = self.agent, self.agent.config.group
@@ -55,7 +61,6 @@ class SeededAttempts(LanguageMeasure):
             text = after_example(agent.codec, problems[i], self.nearest(problems[i]))
             starts[i] = Conversation(problems[i], text)
         second = answers(agent, starts, size // 2)
-        second = second or [[] for _ in problems]
         round_, seeded = Assembled(agent), [second[i] for i in failed]
         for i, (rows, more) in enumerate(zip(first, second, strict=True)):
             numbers = [{"aided": 0.0}] * len(rows) + [{"aided": float(i in failed)}] * len(more)

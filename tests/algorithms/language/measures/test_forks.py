@@ -144,3 +144,8 @@ def test_they_resume_exactly(recipe: str, tmp_path: Path) -> None:
     agent = learner("addition", recipe, turn_tokens=4, group=4)
     agent.task = lenient(agent.task)
     continued(agent, tmp_path, 2, 1, rounds)
+
+
+def test_half_of_one_answer_is_refused() -> None:
+    with pytest.raises(ConfigError, match="group is 1: recipe xrpo_seeded samples half of it"):
+        learner("addition", "xrpo_seeded", group=1, minibatches=1)
