@@ -148,16 +148,17 @@ class Recipe:
     @property
     def compares(self) -> bool:
         """Whether nothing is learned from a sequence that is alone with its prompt: the baseline of
-        every term is then its own value."""
+        every term is then its own value. What has no advantages does not compare."""
         own = (Median, SoftMean, LengthWeighted)
-        return all(
+        counted = [term for term in self.terms if term.weight]
+        return bool(counted) and all(
             "prompt" in term.key
             and (
                 isinstance(term.baseline, TokenOptimal)
                 or (isinstance(term.credit, Outcome) and isinstance(term.baseline, own))
                 or (isinstance(term.credit, Outcome) and term.baseline == Mean())
             )
-            for term in self.terms
+            for term in counted
         )
 
     @property

@@ -176,6 +176,7 @@ def test_recipes_say_whether_they_judge_and_whether_they_compare() -> None:
     assert comparing >= {"grpo", "mc_grpo", "optimal_token_baseline", "opo", "dr_grpo"}
     # A group of one keeps its reward, has another baseline, or compares across prompts.
     assert not comparing & {"ppo", "reinforce", "mini_o3", "rloo", "gigpo", "mssr"}
+    assert not comparing & {"on_policy_distillation", "tcod"}  # the teacher tells what is better
     t, _, _ = cases.batch(0)
     alone = t.select(torch.tensor([12]))  # the group of one
     alone.groups.update({k: numbered(ids) for k, ids in alone.groups.items()})

@@ -272,3 +272,11 @@ def test_what_cannot_be_is_refused() -> None:
 def test_teachers_see_bare_prompts(name: str) -> None:
     with pytest.raises(ConfigError, match="templates is 3: the teacher of recipe"):
         LanguageConfig(task="calculator", recipe=name, expert="x", templates=3)
+
+
+def test_one_answer_to_a_prompt_is_enough_where_a_teacher_tells_what_is_better(expert: str) -> None:
+    agent = made("on_policy_distillation", expert, group=1)
+    before = [weight.clone() for weight in agent.model.parameters()]
+    rounds(agent, 1)
+    pairs = zip(before, agent.model.parameters(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs)
