@@ -22,7 +22,7 @@ from mbrl.training import Metrics
 
 class Routed(LanguageMeasure):
     """In the passes of a round's updates, and in that of its old log-probs, tokens take the experts
-    that are noted in `signals.routing_<layer>`, one number for a set of them; the router's weights
+    that are noted in `signals.routing_<layer>_<place>`, ascending in a layer; the router's weights
     of these are learned as ever. With `sampler_bits` conversations are sampled by a copy of the
     policy with weights of so many bits of mantissa. "Stabilizing Reinforcement Learning with LLMs:
     Formulation and Practices", arXiv 2512.01374."""
@@ -49,21 +49,22 @@ class Routed(LanguageMeasure):
 
     def noted(self, model: Any, rollouts: Rollouts) -> Rollouts:
         """With the experts that `model` takes."""
-        ids = routing(model, rollouts.tokens[:, :-1])
-        count = self.agent.config.model.transformer.experts
-        base = count ** torch.arange(ids.shape[-1], device=ids.device)
-        numbers = (ids * base).sum(-1).to(rollouts.data.reward)
-        names = {f"routing_{k}": own for k, own in enumerate(numbers)}
+        ids = routing(model, rollouts.tokens[:, :-1]).to(rollouts.data.reward)
+        names = {
+            f"routing_{k}_{i}": number
+            for k, layer in enumerate(ids)
+            for i, number in enumerate(layer.unbind(-1))
+        }
         return with_fields(rollouts, "signals", **names)
 
     def experts(self, rollouts: Rollouts) -> Tensor:
         """int64 [L, B, T, active]: the experts noted in `rollouts`."""
-        transformer = self.agent.config.model.transformer
-        signals = rollouts.data.signals
-        numbers = torch.stack([signals[f"routing_{k}"] for k in range(transformer.layers)]).long()
-        base = transformer.experts ** torch.arange(transformer.active, device=numbers.device)
-        ids: Tensor = numbers[..., None] // base % transformer.experts
-        return ids
+        c, signals = self.agent.config.model.transformer, rollouts.data.signals
+        layers = [
+            torch.stack([signals[f"routing_{k}_{i}"] for i in range(c.active)], -1)
+            for k in range(c.layers)
+        ]
+        return torch.stack(layers).long()
 
     def apart(self, model: Any, rollouts: Rollouts) -> float:
         """The share of the steps in the mask at which `model` takes other experts in a layer."""

@@ -34,10 +34,8 @@ def model(dtype: torch.dtype = torch.float64) -> Transformer:
 
 
 def agent_of(recipe: str, **settings: Any) -> LanguagePolicyGradient:
-    config = LanguageConfig(
-        task="addition", recipe=recipe, model=ModelConfig(transformer=SIZES),
-        **{"prompts": 4, "group": 3, "turn_tokens": 3} | settings,
-    )  # fmt: skip
+    usual = {"model": ModelConfig(transformer=SIZES), "prompts": 4, "group": 3, "turn_tokens": 3}
+    config = LanguageConfig(task="addition", recipe=recipe, **usual | settings)
     agent = LanguagePolicyGradient(None, config)
     agent.task = lenient(agent.task)
     with torch.no_grad():
@@ -167,3 +165,13 @@ def test_models_without_experts_are_refused() -> None:
 def test_they_resume_exactly(recipe: str, tmp_path: Path) -> None:
     agent = agent_of(recipe, sampler_bits=4, staleness=2)
     continued(agent, tmp_path, 2, 2, rounds)
+
+
+def test_many_experts_are_noted_exactly() -> None:
+    """32^8 sets of experts are more than whole numbers of 32 bits' precision."""
+    sizes = TransformerConfig(width=16, layers=1, heads=2, hidden=4, experts=32, active=8)
+    agent = agent_of("mini_rl_r3", model=ModelConfig(transformer=sizes))
+    agent.collect()
+    found = agent.trainer.data.rollouts
+    taken = routing(agent.model, found.tokens[:, :-1])
+    assert torch.equal(part_of(agent, RoutedSampler).experts(found), taken)
