@@ -24,24 +24,31 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient.trainer import with_fields
 from mbrl.training import Metrics, train
 
-Shared = dict[str, Any]  # a group: its `problem`, and the turns of each of its `answers`
+# A group: its `problem`, the turns of each of its `answers`, and which of them were `cut`.
+Shared = dict[str, Any]
 
 
-def shared(rows: Sequence[Conversation]) -> Shared:
-    """What others are told of a group: texts, and what a task needs to grade them."""
-    return {"problem": rows[0].plain()["problem"], "answers": [list(row.turns) for row in rows]}
+def shared(rows: Sequence[Conversation], end: int) -> Shared:
+    """What others are told of a group: texts, which of them ran out of tokens before their `end`,
+    and what a task needs to grade them."""
+    return {
+        "problem": rows[0].plain()["problem"],
+        "answers": [list(row.turns) for row in rows],
+        "cut": [[row.tokens[stop - 1] != end for _, stop in row.spans] for row in rows],
+    }
 
 
 def retold(agent: Any, group: Shared) -> list[Conversation] | None:
     """A group of others in the agent's own tokens with its own task's rewards; None if one of the
-    texts cannot be encoded. Nothing is known of its log-probs."""
+    texts cannot be encoded. A turn that was cut has no end. Nothing is known of its log-probs."""
     problem, rows = Problem(**group["problem"]), []
     most = GenerationLimits(agent.config.sampling).rounds(agent.task)
-    for turns in group["answers"]:
+    for turns, cut in zip(group["answers"], group["cut"], strict=True):
         try:
             row = Conversation(problem, list(agent.codec.opening(problem.prompt)))
-            for text in turns:
-                row.extend_turn(agent.codec.turn(text))
+            for text, short in zip(turns, cut, strict=True):
+                tokens = agent.codec.turn(text)
+                row.extend_turn((tokens[:-1] if short else []) or tokens)
                 row.finish(agent.task, agent.codec, most)
         except ConfigError:
             return None
@@ -68,7 +75,8 @@ class SharingCollector(ConversationCollector):
         problems = a.problems(a.new_numbers(c.prompts - self.external))
         rows = self.copies(self.open(problems), [c.group] * len(problems))
         self.own, _ = self.finish(rows, [])
-        return [shared(self.own[i : i + c.group]) for i in range(0, len(self.own), c.group)]
+        groups = [self.own[i : i + c.group] for i in range(0, len(self.own), c.group)]
+        return [shared(rows, a.codec.end) for rows in groups]
 
     def receive(self, groups: Sequence[Shared], rng: random.Random) -> None:
         """Draw the round's external groups evenly from those of `groups` that can be encoded and

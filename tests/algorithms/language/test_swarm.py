@@ -68,18 +68,32 @@ def test_nodes_that_hear_nothing_are_lone_runs() -> None:
 def test_what_is_heard_is_encoded_graded_and_weighed_anew() -> None:
     first, second = learner(0), learner(1, width=8)
     group = SwarmNode(first, 0, 2).sample()[0]
-    assert set(group) == {"problem", "answers"}  # no tokens, rewards or log-probs
+    assert set(group) == {"problem", "answers", "cut"}  # no tokens, rewards or log-probs
     second.task = Marked()
     rows = retold(second, group)
     assert rows is not None
-    for row, turns in zip(rows, group["answers"], strict=True):
-        assert row.turns == turns and row.done
+    for row, turns, cut in zip(rows, group["answers"], group["cut"], strict=True):
+        assert row.turns == turns and row.done and row.cut == cut[-1]
         assert [reply.reward for reply in row.replies] == [
             0.25 * (k + 1) for k in range(len(turns))
         ]
-        for (start, stop), text in zip(row.spans, turns, strict=True):
-            assert row.tokens[start:stop] == second.codec.turn(text)
-    assert retold(second, group | {"answers": [["\ufffd"]]}) is None
+        for (start, stop), text, short in zip(row.spans, turns, cut, strict=True):
+            said = second.codec.turn(text)
+            assert row.tokens[start:stop] == (said[:-1] if short else said)
+    assert retold(second, group | {"answers": [["\ufffd"]], "cut": [[False]]}) is None
+
+
+def test_an_answer_that_was_cut_is_heard_without_an_end() -> None:
+    node, other = SwarmNode(learner(0, turn_tokens=1), 0, 2), learner(1, turn_tokens=1)
+    groups = node.sample()
+    said = [row for row in node.collector.own if "\ufffd" not in "".join(row.turns)]
+    heard = [row for group in groups for row in retold(other, group) or []]
+    told = {tuple(row.turns): row for row in said}
+    assert any(row.cut for row in heard)
+    for row in heard:
+        own = told[tuple(row.turns)]
+        assert [row.tokens[a:b] for a, b in row.spans] == [own.tokens[a:b] for a, b in own.spans]
+        assert row.cut == own.cut and len(row.behaviour) == len(own.behaviour)
 
 
 def test_the_ratio_of_heard_answers_begins_at_one() -> None:
@@ -116,15 +130,19 @@ def test_what_others_said_is_not_counted_as_own_success() -> None:
 def test_groups_of_equal_rewards_are_not_drawn() -> None:
     node = SwarmNode(learner(0), 0, 2)
     problem = learner(1).problem(0)
-    equal = {"problem": shared_problem(problem), "answers": [["0"], ["2"], ["4"]]}
-    unequal = equal | {"answers": [["0"], ["1", "1"], ["4"]]}
+    whole = [[False], [False], [False]]
+    equal = {"problem": shared_problem(problem), "answers": [["0"], ["2"], ["4"]], "cut": whole}
+    unequal = equal | {
+        "answers": [["0"], ["1", "1"], ["4"]],
+        "cut": [[False], [False] * 2, [False]],
+    }
     node.collector.receive([equal] * 5 + [unequal], random.Random(0))
     (rows,) = node.collector.others
     assert [row.turns for row in rows] == unequal["answers"]
 
 
 def shared_problem(problem: Problem) -> dict[str, Any]:
-    return shared([Conversation(problem, [])])["problem"]
+    return shared([Conversation(problem, [])], 3)["problem"]
 
 
 def test_a_swarm_goes_on_exactly(tmp_path: Path) -> None:
