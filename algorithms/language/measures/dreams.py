@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from algorithms.language.learner import build_model, trainable
-from algorithms.language.measures.assembled import Assembled, own_groups, rate
+from algorithms.language.measures.assembled import Assembled, check_help, own_groups, rate
 from algorithms.language.measures.base import LanguageMeasure
 from algorithms.language.measures.domains import shown_row
 from algorithms.language.models.vocabulary import Characters
@@ -182,6 +182,7 @@ class ImaginedConversations(LanguageMeasure):
                 f"{config.task} with model.path {config.model.path} has none of these: take a task "
                 "of several turns, such as grid_world, and no model from a folder"
             )
+        check_help(objective, config, lambda task: True, "")
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, round_, size = self.agent, Assembled(self.agent), self.agent.config.group

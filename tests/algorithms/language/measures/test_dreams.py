@@ -19,6 +19,7 @@ from algorithms.language.measures.dreams import (
 )
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.sampling.conversation import demonstration
+from algorithms.language.sampling.tokens import Sampling
 from mbrl.errors import ConfigError
 from tests.algorithms.language.cases import (
     continued,
@@ -170,3 +171,9 @@ def test_it_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_task_of_one_turn_is_refused() -> None:
     with pytest.raises(ConfigError, match="take a task of several turns, such as grid_world"):
         LanguageConfig(task="addition", recipe="dynaweb")
+
+
+def test_a_part_of_the_distribution_is_refused() -> None:
+    """Demonstrations have no probability under it."""
+    with pytest.raises(ConfigError, match=r"top_p is 0\.8: recipe dynaweb scores texts"):
+        LanguageConfig(task="grid_world", recipe="dynaweb", sampling=Sampling(1.0, 0.8))
