@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.language.learner import put
+from algorithms.language.learner import put, state_at
 from algorithms.language.measures.assembled import Assembled, answers, check_help, hints
 from algorithms.language.measures.base import LanguageMeasure, require_task
 from algorithms.language.sampling.contexts import distributions, log_probs, opening
 from algorithms.language.sampling.conversation import GenerationLimits, advance
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem
-from mbrl import checkpoint
 from mbrl.errors import ConfigError
 from mbrl.networks import polyak_update, target_copy
 from mbrl.policy_gradient import Recipe
@@ -30,9 +29,10 @@ DEPTH_EVERY, DEPTH_STEP = 5, 1  # rounds of a depth, and turns by which it grows
 
 
 def expert_model(agent: Any) -> Any:
-    """The model in the checkpoint that the setting `expert` names, as a constant."""
+    """The model in the checkpoint that the setting `expert` names, as a constant. Raises
+    `ConfigError` if it is another model than the agent's."""
     taught = copy.deepcopy(agent.model)
-    put(taught, checkpoint.load(agent.config.expert)["state"]["modules"]["model"])
+    put(taught, state_at(agent.config.expert, agent.config.model)["modules"]["model"])
     return target_copy(taught)
 
 

@@ -1,5 +1,6 @@
 """Teachers at the policy's own steps, against passes of one token, and depths that grow."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from algorithms.language.learner import ModelConfig
 from algorithms.language.measures import teachers
 from algorithms.language.measures.teachers import (
     ExpertDistribution,
@@ -19,6 +21,7 @@ from algorithms.language.measures.teachers import (
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from mbrl.errors import ConfigError
 from tests.algorithms.language.cases import (
+    MODEL,
     at_turns,
     continued,
     kept_rows,
@@ -280,3 +283,11 @@ def test_one_answer_to_a_prompt_is_enough_where_a_teacher_tells_what_is_better(e
     rounds(agent, 1)
     pairs = zip(before, agent.model.parameters(), strict=True)
     assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+def test_an_expert_with_other_heads_is_another_model(tmp_path: Path) -> None:
+    """Its weights have the same shapes."""
+    sizes = dataclasses.replace(MODEL.transformer, heads=4)
+    learner("addition", "grpo", model=ModelConfig(transformer=sizes)).save(tmp_path / "expert.pt")
+    with pytest.raises(ConfigError, match=r"has transformer\.heads 4, this one transformer\.heads"):
+        made("on_policy_distillation", str(tmp_path / "expert.pt"))
