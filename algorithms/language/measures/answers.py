@@ -62,8 +62,7 @@ class ConsistencyReward(LanguageMeasure):
     mbrl/policy_gradient/measures/agreement.py, for tasks whose answers are intervals
     (`TextTask.interval`). No right answer is looked at.
 
-    `acts`: 1 less the mean confidence of the prompts with two intervals or more. URPA, arXiv
-    2508.06317."""
+    `acts`: 1 less the mean confidence of the prompts with an interval. URPA, arXiv 2508.06317."""
 
     provides = ("signals.consistency_reward",)
     fulfils = (Requirement.MEAN_AGREEMENT,)
