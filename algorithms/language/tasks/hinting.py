@@ -2,11 +2,12 @@
 one."""
 
 import random
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
 from algorithms.language.tasks.base import Problem, Reply, TextTask, made_of
-from algorithms.language.tasks.grading import last
+from algorithms.language.tasks.grading import integer, last
 from algorithms.language.tasks.judged import final, inside, posed, wrong_answer
 from mbrl.errors import ConfigError
 
@@ -45,11 +46,10 @@ def asked(inner: Problem, wrong: str, right: str) -> Problem:
 def leaks(hint: str, right: str) -> bool:
     """Whether the hint holds the answer that `right` ends with: as a number of its own, where it is
     one, else anywhere."""
-    answer = final(right)
-    if not answer.isdigit():
+    answer = final(right).strip("<>")
+    if integer(answer) is None:
         return answer in hint
-    numbers = "".join(c if c.isdigit() else " " for c in hint).split()
-    return answer in numbers
+    return re.search(f"(?<![0-9]){answer}(?![0-9])", hint) is not None
 
 
 def hinting(once: TextTask) -> HintingTask:

@@ -147,6 +147,8 @@ def test_answers_that_are_given_away_are_seen() -> None:
     assert leaks("4*2=8;11", "4*2=8;3+8=11;11") and leaks("11", "3+8=11;11")
     assert not leaks("4*2=8", "4*2=8;3+8=11;11") and not leaks("111+1", "3+8=11;11")
     assert leaks("x()[]", "()[]") and not leaks("()", "()[]")
+    assert leaks("add: 16", "<11;16><16>") and not leaks("11;161", "<11;16><16>")
+    assert leaks("so -5", "-5") and not leaks("-56", "-5")
 
 
 def test_failed_problems_alone_have_hints_and_the_best_one_stays(
