@@ -50,6 +50,16 @@ def require_one_turn(objective: Recipe, config: Any, why: str) -> None:
         raise ConfigError(f"recipe {objective.name} {why}; take a task of one turn")
 
 
+def require_one_domain(objective: Recipe, config: Any) -> None:
+    """Raises `ConfigError` for parts of a joint task that change, where the recipe takes its
+    problems once."""
+    if config.stages or config.shares_of == "learned":
+        raise ConfigError(
+            f"recipe {objective.name} has its problems before the first round, and with stages or "
+            "shares_of learned they depend on what was learned so far; leave both as they are"
+        )
+
+
 def has_signal(name: str) -> Callable[[TextTask], bool]:
     """Whether a task's replies have the signal."""
     return lambda task: name in task.signals

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.language.measures.assembled import Assembled, own_groups
-from algorithms.language.measures.base import LanguageMeasure
+from algorithms.language.measures.base import LanguageMeasure, require_one_domain
 from algorithms.language.sampling.conversation import Conversation, earned, padded
 from algorithms.language.sampling.rollouts import Rollouts
 from algorithms.language.tasks.base import Problem
 from mbrl.errors import ConfigError
 from mbrl.networks import adam, descend
+from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 
 HELD_BACK = 4  # one validation problem in so many says which epoch is kept; ours
@@ -57,6 +58,10 @@ class LoggedAnswers(LanguageMeasure):
         self.values: list[float] = []  # of their prompts
         self.advantages: list[float] = []
         self.recorded = 0
+
+    @classmethod
+    def check(cls, objective: Recipe, config: Any) -> None:
+        require_one_domain(objective, config)
 
     def roll_out(self, problems: Sequence[Problem]) -> Rollouts:
         agent, round_ = self.agent, Assembled(self.agent)

@@ -18,7 +18,7 @@ from algorithms.language.measures.assembled import (
     right,
     uniform,
 )
-from algorithms.language.measures.base import LanguageMeasure
+from algorithms.language.measures.base import LanguageMeasure, require_one_domain
 from algorithms.language.sampling.conversation import Conversation, demonstration, earned
 from algorithms.language.sampling.prefixes import TEACHER, begun, corrected, places
 from algorithms.language.sampling.rollouts import Rollouts
@@ -54,6 +54,7 @@ class SolvedPrefixes(LanguageMeasure):
     @classmethod
     def check(cls, objective: Recipe, config: Any) -> None:
         check_help(objective, config, lambda task: True, "")
+        require_one_domain(objective, config)
 
     def fill(self) -> list[dict[str, Any]]:
         """The bank."""

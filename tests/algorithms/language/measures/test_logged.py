@@ -2,11 +2,13 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from algorithms.language.measures.logged import LoggedAnswers, PromptValue
+from algorithms.language.policy_gradient import LanguageConfig
 from mbrl.errors import ConfigError
 from tests.algorithms.language.cases import continued, learner, lenient, part_of, rounds, shake
 
@@ -92,3 +94,9 @@ def test_it_resumes_exactly(recipe: str, tmp_path: Path) -> None:
     agent.task = lenient(agent.task)
     again = continued(agent, tmp_path, 1, 2)
     assert part_of(again, LoggedAnswers).rows
+
+
+@pytest.mark.parametrize("changes", [{"stages": ("chain", "brackets")}, {"shares_of": "learned"}])
+def test_what_is_recorded_at_first_knows_no_later_stage(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="a_lol has its problems before the first round"):
+        LanguageConfig(task="chain+brackets", recipe="a_lol", **changes)

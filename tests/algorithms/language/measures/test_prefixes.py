@@ -5,6 +5,7 @@ import dataclasses
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -306,3 +307,9 @@ def test_what_cannot_be_is_refused(name: str) -> None:
     if name in ("scope", "int_rl"):
         with pytest.raises(ConfigError, match=r"program that corrects.*addition.*: chain, bra"):
             LanguageConfig(task="addition", recipe=name)
+
+
+@pytest.mark.parametrize("changes", [{"stages": ("chain", "brackets")}, {"shares_of": "learned"}])
+def test_a_bank_that_is_filled_at_first_knows_no_later_stage(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="prefix_rl has its problems before the first round"):
+        LanguageConfig(task="chain+brackets", recipe="prefix_rl", **changes)
