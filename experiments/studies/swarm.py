@@ -18,7 +18,7 @@ from experiments.studies.language_training import accuracy
 from mbrl import config as configs
 from mbrl.files import replacing
 
-VERSION = 1
+VERSION = 2
 WIDTHS = (32, 48, 64, 96)  # of the nodes' models
 DEFAULTS: dict[str, Any] = {
     "task": "brackets",
