@@ -24,7 +24,7 @@ LIMITS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 WIDE = ("obs", "next_obs", "action", "state", "action_mask", "next_action_mask")  # [N, size]
 PRECISION = 1e-2  # rounding above this share of a deviation loses what is observed
 MOST = 1 + 1e-5  # of a probability, rounding included
-FLOAT32_MAX = float(np.finfo(np.float32).max)
+FLOAT32_MAX = np.finfo(np.float32).max  # of NumPy: Python's would become float16 beside float16
 
 
 @dataclass(frozen=True)

@@ -443,3 +443,15 @@ def test_tensors_of_bfloat16_are_taken() -> None:
     half = torch.from_numpy(arrays["obs"]).bfloat16()
     data = from_arrays(**arrays | {"obs": half}, boundaries="cut", spec=SPEC)
     assert torch.equal(data.transitions.obs, half.float())
+
+
+def test_infinite_numbers_of_half_precision_are_refused() -> None:
+    arrays = good_arrays(np.random.default_rng(0))
+    half = {name: arrays[name].astype(np.float16) for name in ("obs", "reward")}
+    good = from_arrays(**arrays | half, boundaries="cut", spec=SPEC)
+    assert torch.equal(good.transitions.reward, torch.from_numpy(half["reward"]).float())
+    for name, value in half.items():
+        broken = value.copy()
+        broken[2] = np.inf
+        with pytest.raises(DataError, match=f"{name} is not finite in row 2"):
+            from_arrays(**arrays | half | {name: broken}, boundaries="cut", spec=SPEC)
