@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,6 +81,15 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 OF_THE_MACHINE = ("threads",)  # options that change no step
 
+KINDS: dict[type, tuple[Any, str]] = {  # what may be given, by the type of an option's default
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "text"),
+    tuple: (list | tuple, "a list"),
+}
+PYTHON = {"True": True, "False": False, "None": None}  # as Python writes them, not JSON
+
 OWN = {  # those that are not gymnasium's, with their limits
     "CartPoleSwingUp-v0": 500,
     "PointMass-v0": 30,
@@ -152,6 +162,10 @@ def _plain(
             f"allowed: {', '.join(sorted(defaults)) or 'none'}; of every task: "
             f"{', '.join(sorted({STEP_LIMIT, *randomness.NAMES}))}"
         )
+    for name, value in options.items():
+        kind, text = KINDS.get(type(defaults[name]), (object, ""))
+        if not isinstance(value, kind):
+            raise ConfigError(f"task {task!r}: option {name} is {value!r}, it must be {text}")
     made: Any = constructor(device=device, dtype=dtype, **options)
     changed = {k: v for k, v in options.items() if k not in OF_THE_MACHINE and v != defaults[k]}
     # data that are recorded in the task are evaluated in it and not in the plain one
@@ -190,7 +204,8 @@ def is_task(name: str) -> bool:
 
 
 def split_options(name: str) -> tuple[str, dict[str, Any]]:
-    """ "id,option=value,..." as the id and its options, whose values are JSON or else text."""
+    """ "id,option=value,..." as the id and its options, whose values are JSON, True, False or None,
+    or else text."""
     base, *rest = re.split(r",(?![^\[]*\])", name)  # not at commas of a list
     options: dict[str, Any] = {}
     for text in rest:
@@ -202,7 +217,7 @@ def split_options(name: str) -> tuple[str, dict[str, Any]]:
         try:
             options[option] = json.loads(value)
         except ValueError:
-            options[option] = value
+            options[option] = PYTHON.get(value, value)
     return base, options
 
 

@@ -69,9 +69,16 @@ def test_every_card_makes_its_task() -> None:
         ("Hopper-v4", FORCES, "only Ant-v4 has"),
         ("Reacher-v5", POSITIONS, "only Swimmer"),
         ("Pendulum-v1", FORCES, "has no option 'use_contact_forces'"),
+        ("Ant-v4", {"use_contact_forces": "no"}, "'no', it must be true or false"),
+        ("Modes-v0", {"modes": 2.5}, "modes is 2.5, it must be a whole number"),
+        ("DMSD-v0", {"mass": "inf"}, "mass is 'inf', it must be a number"),
+        ("PointMass-v0", {"centre": 1}, "centre is 1, it must be a list"),
+        ("PointMass-v0", {"reward": 1}, "reward is 1, it must be text"),
     ],
 )
-def test_options_that_a_task_lacks(task_id: str, options: dict[str, Any], text: str) -> None:
+def test_options_that_a_task_does_not_take(
+    task_id: str, options: dict[str, Any], text: str
+) -> None:
     with pytest.raises(ConfigError, match=text):
         make(task_id, **options)
 
@@ -83,3 +90,13 @@ def test_a_spec_carries_its_options_to_the_task() -> None:
     assert make_for(spec).spec.obs_dim == spec.obs_dim == 12
     card, tier = find_tier("d4rl/hopper-medium-v2")
     assert make_for(card.spec(tier)).spec.obs_dim == 11
+
+
+@pytest.mark.parametrize(("text", "size"), [("False", 12), ("false", 12), ("True", 11)])
+def test_truth_in_a_name_may_be_written_as_python_does(text: str, size: int) -> None:
+    """As text, "False" would be true."""
+    (option,) = POSITIONS
+    assert make(f"Hopper-v4,{option}={text}").spec.obs_dim == size
+    lake = make(f"FrozenLake-v1,is_slippery={text}").spec
+    assert lake.task_options == {"is_slippery": size == 11}
+    assert make("PointMass-v0,centre=[1,2],sd=2").spec.task_options == {"centre": [1, 2], "sd": 2}
