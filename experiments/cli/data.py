@@ -343,7 +343,7 @@ class DataReplay:
             result = replay(dataset, task)
             how = " in whole episodes" if result.episodes else f" of {result.rows:,}"
             shown = [" ".join(map("{:.1e}".format, three(v))) for v in (result.obs, result.reward)]
-            table.add_row(name, f"{len(result.obs):,}{how}", *shown, str(result.ends))
+            table.add_row(name, f"{len(result.reward):,}{how}", *shown, str(result.ends))
         console.print(table)
         for policy in self.policies:
             for task_id, task in tasks.items():
@@ -355,7 +355,9 @@ class DataReplay:
 
 
 def three(values: torch.Tensor) -> list[float]:
-    """The median, the 99th percentile and the largest of `values` [N]."""
+    """The median, the 99th percentile and the largest of `values` [N]; nothing of none."""
+    if len(values) == 0:
+        return []
     ordered = values.sort().values
     return [float(ordered[int(share * (len(ordered) - 1))]) for share in (0.5, 0.99, 1.0)]
 

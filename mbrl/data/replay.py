@@ -15,10 +15,11 @@ from mbrl.types import Dataset, Transitions
 
 @dataclass(frozen=True)
 class Replay:
-    """`obs` is the largest |error| / (1 + |value|) of an entry of each row compared, [N], `reward`
-    the error of its reward, `ends` how many ended here or there but not in both. `episodes` says
-    whether whole episodes were replayed from their first observation alone, rather than each row
-    from the state that its observation stands for; `rows` is how many the data has."""
+    """`reward` is the error of the reward of each row compared, [N], `obs` the largest |error| / (1
+    + |value|) of an entry of its next observation, [M], without rows whose own was not recorded
+    (`next_known`), `ends` how many ended here or there but not in both. `episodes` says whether
+    whole episodes were replayed from their first observation alone, rather than each row from the
+    state that its observation stands for; `rows` is how many the data has."""
 
     obs: Tensor
     reward: Tensor
@@ -53,14 +54,21 @@ def _rows(data: Transitions, task: Task) -> Replay:
     if not known.any():
         raise DataError(f"no observation of the data says in which state {task.spec.task} was")
     step = task.step(state[known], data.action[known])
-    wrong = _wrong(step, data, torch.nonzero(known).flatten())
-    return Replay(wrong[0], wrong[1], int(wrong[2].sum()), False, len(data))
+    obs, reward, ends = _wrong(step, data, torch.nonzero(known).flatten())
+    return Replay(obs[_recorded(data)[known]], reward, int(ends.sum()), False, len(data))
+
+
+def _recorded(data: Transitions) -> Tensor:
+    """[N] bool: the rows whose next observation was recorded."""
+    return torch.ones_like(data.terminated) if data.next_known is None else data.next_known
 
 
 def _wrong(step: Step, data: Transitions, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Errors of observations and rewards, and where ends differ, [B] each."""
+    """Errors of observations (0 where none was recorded) and rewards, and where ends differ, [B]
+    each."""
     logged = data.next_obs[rows].double()
     obs = ((step.obs.double() - logged).abs() / (1 + logged.abs())).amax(dim=-1)
+    obs = torch.where(_recorded(data)[rows], obs, 0.0)
     reward = (step.reward.double() - data.reward[rows].double()).abs()
     return obs, reward, step.terminated != data.terminated[rows]
 
@@ -82,7 +90,7 @@ def _episodes(data: Transitions, task: Task, starts: Callable[..., Tensor]) -> R
     inside = torch.arange(error.shape[-1]) < (stops - begins)[:, None]
     best = (error[0] * inside[:, None]).amax(dim=-1).argmin(dim=-1)
     obs, reward, ends = error[:, torch.arange(len(ranges)), best][:, inside]
-    return Replay(obs, reward, int(ends.sum()), True, len(data))
+    return Replay(obs[_recorded(data)], reward, int(ends.sum()), True, len(data))
 
 
 def _glucose_starts(task: Any, obs: Tensor, next_obs: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.recording.environment import collect
-from mbrl.data import load
+from mbrl.data import from_arrays, load
 from mbrl.data.replay import Replay, replay
 from mbrl.errors import ConfigError, DataError
 from mbrl.tasks import make
@@ -55,6 +55,19 @@ def test_the_hour_of_a_patient_is_found() -> None:
     assert float(result.obs.max()) < 1e-6 and result.ends == 0
     other = replay(data, make("Simglucose-v0", patients="test", dtype=torch.float64))
     assert float(other.obs.max()) > 1e-2
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "Simglucose-v0"])
+def test_what_nobody_recorded_is_not_compared(task: str) -> None:
+    """Without next observations the last row of an episode repeats its own."""
+    data = collect(task, overdose if task == "Simglucose-v0" else "random", 100, seed=3)
+    rows = data.transitions
+    columns = {n: getattr(rows, n) for n in ("obs", "action", "reward", "terminated", "truncated")}
+    bare = from_arrays(**columns, spec=data.spec)
+    result = replay(bare, make(task, dtype=torch.float64))
+    ends = int(bare.transitions.terminated.sum())
+    assert ends > 0 and len(result.reward) == len(bare) == len(result.obs) + ends
+    assert float(result.obs.max()) < 1e-6 and result.ends == 0
 
 
 def test_rows_of_unknown_state_are_left_out_or_refused() -> None:
