@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from experiments.recording.behaviour import at_step, step_limit
+from experiments.recording.behaviour import TimedBehaviour, step_limit
 from experiments.recording.environment import behaviour, dataset_of_rows
 from mbrl.errors import ConfigError
-from mbrl.tasks import Task
+from mbrl.tasks import Task, as_live
 from mbrl.types import SEGMENTS, Dataset, Transitions
 
 POLICY, DEMONSTRATION, RECOVER, CORRECT = range(len(SEGMENTS))
@@ -106,26 +106,24 @@ def intervened(
     act = behaviour(policy, task.spec, greedy=greedy)
     generator = torch.Generator().manual_seed(seed)
 
-    def policy_of_step(obs: Tensor) -> Tensor:
-        return at_step(act, 0)(obs, generator)
-
-    rows = record_interventions(task, policy_of_step, corrector, frames, generator, rules)
+    acting = act if isinstance(act, TimedBehaviour) else lambda obs: act(obs, generator)
+    rows = record_interventions(task, acting, corrector, frames, generator, rules)
     return dataset_of_rows(rows, task.spec, recipe)
 
 
 @torch.no_grad()
 def record_interventions(
     task: Task,
-    policy: Callable[[Tensor], Tensor],
+    policy: Callable[[Tensor], Tensor] | TimedBehaviour,
     corrector: Corrector,
     frames: int,
     generator: torch.Generator,
     rules: Rules | None = None,
 ) -> Transitions:
-    """Episodes of the `policy`, observations [1, S] to actions [1, A], with interventions, until
-    the corrector made `frames` rows, exactly; the last episode is cut there. Their column
-    `segment` says who acted. Fewer where the policy did not fail in 50 episodes in a row. Raises
-    `ConfigError` for fewer than one frame."""
+    """Episodes of the `policy`, observations [1, S] to actions [1, A] (or one that asks for the
+    time), with interventions, until the corrector made `frames` rows, exactly; the last episode is
+    cut there. Their column `segment` says who acted. Fewer where the policy did not fail in 50
+    episodes in a row. Raises `ConfigError` for fewer than one frame."""
     if frames < 1:
         raise ConfigError(f"frames is {frames}, it must be at least 1")
     rules, rows, left, idle = rules or Rules(), list[Transitions](), frames, 0
@@ -139,7 +137,7 @@ def record_interventions(
 
 def _episode(
     task: Task,
-    policy: Callable[[Tensor], Tensor],
+    policy: Callable[[Tensor], Tensor] | TimedBehaviour,
     corrector: Corrector,
     left: int,
     generator: torch.Generator,
@@ -155,7 +153,9 @@ def _episode(
             mode = RECOVER if rules.recover else CORRECT
         if mode == RECOVER and corrector.familiar(obs[0]):
             mode, seen = (CORRECT, seen) if rules.correct else (POLICY, [obs[0]])
-        if mode == POLICY:
+        if mode == POLICY and isinstance(policy, TimedBehaviour):
+            action = policy.act(obs, generator, t)
+        elif mode == POLICY:
             action = policy(obs)
         else:
             action = (corrector.recover if mode == RECOVER else corrector.correct)(obs[0])[None]
@@ -178,6 +178,7 @@ def _episode(
         if over or corrected:
             seen = []
         state, obs = step.state, step.obs
+    _give_back(task, step.state)
     return rows
 
 
@@ -207,7 +208,15 @@ def record_demonstrations(
             if bool(step.terminated | cut) or len(rows) == frames:
                 break
             state, obs = step.state, step.obs
+        _give_back(task, step.state)
     return _joined(rows)
+
+
+def _give_back(task: Task, state: Tensor) -> None:
+    """Free the environments of episodes that were cut in their midst."""
+    environments = as_live(task)
+    if environments is not None:
+        environments.release(state)
 
 
 def _joined(rows: list[Transitions]) -> Transitions:

@@ -5,11 +5,13 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 from torch import Tensor
 
 from experiments.cli.collect import main as collect_main
+from experiments.recording.actor_arrays import Actor
 from experiments.recording.door_corrector import DoorCorrector
 from experiments.recording.interventions import (
     CORRECT,
@@ -18,6 +20,7 @@ from experiments.recording.interventions import (
     RECOVER,
     RULES,
     Rules,
+    intervened,
     record_demonstrations,
     record_interventions,
 )
@@ -223,3 +226,44 @@ def test_episodes_that_the_task_cuts_are_over() -> None:
     assert [b - a for a, b in rows.episodes()] == [5, 5, 5, 5, 3] and rows.truncated[4]
     rows = record_interventions(task, ahead, DoorCorrector(known().obs), 12, draws(1), Rules())
     assert max(b - a for a, b in rows.episodes()) <= 5
+
+
+class Waking:
+    """Takes over after two steps of the policy, for two of its own."""
+
+    def __init__(self) -> None:
+        self.own = 0
+
+    def failing(self, seen: list[Tensor]) -> bool:
+        return len(seen) == 3
+
+    def familiar(self, obs: Tensor) -> bool:
+        return True
+
+    def recover(self, obs: Tensor) -> Tensor:
+        return torch.zeros(1)
+
+    def correct(self, obs: Tensor) -> Tensor:
+        self.own += 1
+        return torch.zeros(1)
+
+    def over(self, obs: Tensor, next_obs: Tensor) -> bool:
+        done = self.own == 2
+        self.own = 0 if done else self.own
+        return done
+
+
+def test_environments_of_cut_episodes_are_used_again() -> None:
+    task: Any = make(lambda: gymnasium.make("Pendulum-v1"))
+    still = torch.zeros(1, 1)
+    rows = record_interventions(task, lambda obs: still, Waking(), 8, draws(), Rules())
+    assert [b - a for a, b in rows.episodes()] == [4, 4, 4, 4]
+    record_demonstrations(task, Waking(), 5, draws())
+    assert len(task._copies) == 1 and task._copies[0].ticket is None
+
+
+def test_a_policy_that_asks_for_the_time_is_told() -> None:
+    actor = Actor("timed", lambda inputs: (inputs[:, -1:], None), inputs=4, actions=1)
+    data = intervened(make("Pendulum-v1"), actor, Waking(), 4, rules=Rules())
+    actions = data.transitions.action[:, 0].view(-1, 4)[:, :2]
+    torch.testing.assert_close(actions, torch.tensor([[1.0, 1 - 1 / 200]]).expand(2, 2))
