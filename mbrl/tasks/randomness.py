@@ -129,10 +129,10 @@ class Randomised:
                 "take random_actions or sticky_actions"
             )
         acts = r.action_delay or r.drift_at or r.sticky_actions or r.random_actions
-        if spec.action_mask and acts:
+        if spec.action_mask and (acts or r.time_jumps):  # a jump takes an action in two states
             raise ConfigError(
                 f"{name} tells which actions are allowed in a state, so that others cannot be put "
-                "in their place; take kinds that leave actions alone"
+                "in their place, nor one be taken twice; take kinds that leave actions alone"
             )
 
     def reset(self, count: int, generator: torch.Generator) -> Tensor:

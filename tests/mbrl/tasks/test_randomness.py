@@ -288,6 +288,7 @@ def test_any_environment_of_gymnasium() -> None:
         ("Pendulum-v1", {"drift_every": True}, "needs drift_at"),
         ("Pendulum-v1", {"sticky": 0.5}, "of every task: action_delay"),
         ("Taxi-v4", {"random_actions": 0.5}, "leave actions alone"),
+        ("Taxi-v4", {"time_jumps": 0.5}, "nor one be taken twice"),
     ],
 )
 def test_wrong_options(name: str, options: dict[str, Any], words: str) -> None:
