@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from mbrl.data.readers.compact import refuse_weights, save_npz
 from mbrl.data.readers.mapped import save_rows
 from mbrl.errors import ConfigError, DataError, install_command, unknown_name
 from mbrl.files import replacing
-from mbrl.types import Dataset
+from mbrl.types import Dataset, Spec
 
 NOT_IN_TABLES = ("action_mask", "next_action_mask")
 NOT_IN_MINARI = (
@@ -170,7 +171,6 @@ def _episodes(dataset: Dataset) -> list[dict[str, np.ndarray]]:
 
 def _described(dataset: Dataset) -> dict[str, Any]:
     """Spaces, and the environment where gymnasium has it."""
-    import gymnasium
     from gymnasium.spaces import Box, Discrete
 
     spec, origin = dataset.spec, dataset.provenance
@@ -179,15 +179,29 @@ def _described(dataset: Dataset) -> dict[str, Any]:
         action = Discrete(int(spec.num_actions or 0))
     else:
         action = Box(*(np.array(v, np.float32) for v in (spec.action_low, spec.action_high)))
-    known = spec.task in gymnasium.registry
     return {
-        "env": gymnasium.spec(spec.task) if known else None,
+        "env": _environment(spec),
         "observation_space": Box(-np.inf, np.inf, (spec.obs_dim,), np.float32),
         "action_space": action,
         "algorithm_name": origin.recipe,
         "description": f"{origin.card}, version {origin.version}; licence: {origin.licence}",
         "data_format": "hdf5",
     }
+
+
+def _environment(spec: Spec) -> Any:
+    """gymnasium's description of the task with its options; None where gymnasium has it not."""
+    import gymnasium
+
+    from mbrl.tasks import randomness
+
+    own = {"categories", *randomness.NAMES}  # options that are this library's
+    if spec.task not in gymnasium.registry or own & spec.task_options.keys():
+        return None
+    options = {k: v for k, v in spec.task_options.items() if k != "max_episode_steps"}
+    known = gymnasium.spec(spec.task)
+    limit = spec.max_episode_steps or known.max_episode_steps
+    return replace(known, kwargs=known.kwargs | options, max_episode_steps=limit)
 
 
 WRITERS: dict[str, Callable[[Dataset, Path], Any]] = {

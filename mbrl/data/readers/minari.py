@@ -125,8 +125,10 @@ def _spec(card: str, meta: dict[str, Any], spaces: dict[str, Any]) -> Spec:
         env = dict(json.loads(raw) if isinstance(raw, str) else raw)
     scores = [meta.get(k) for k in ("ref_min_score", "ref_max_score")]
     known = [float(v) for v in scores if isinstance(v, int | float)]
+    options = {k: v for k, v in (env.get("kwargs") or {}).items() if k != "render_mode"}
     common: dict[str, Any] = {
         "task": str(env.get("id") or card),
+        "task_options": options if env.get("id") else {},
         "obs_dim": int(spaces["observation_space"]["shape"][0]),
         "max_episode_steps": env.get("max_episode_steps"),
         "reference_returns": (known[0], known[1]) if len(known) == 2 else None,
@@ -144,7 +146,8 @@ def _hdf5_episodes(path: Path) -> list[dict[str, np.ndarray]]:
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
         require_own(path, file)
         names = [n for n in file if str(n).startswith("episode_")]
-        groups = [file[n] for n in sorted(names, key=lambda n: int(n.split("_")[1]))]
+        names.sort(key=lambda name: int(name.split("_")[1]))
+        groups = [file[name] for name in names]
         for name, group in zip(names, groups, strict=True):
             missing = [leaf for leaf in LEAVES if leaf not in group]
             if missing:

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from experiments.__main__ import main
+from experiments.recording.environment import collect
 from mbrl.data import from_arrays, load
 from mbrl.data.writers import write
 from mbrl.errors import ConfigError, DataError
+from mbrl.tasks import make
 from mbrl.types import Dataset, Transitions
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
@@ -58,6 +60,27 @@ def test_minari_reads_its_folder_itself(
         np.testing.assert_array_equal(episode.rewards, rows.reward[a:b])
         np.testing.assert_array_equal(episode.terminations, rows.terminated[a:b])
     assert load(tmp_path / "cartpole-v3").spec.task == "CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [
+        ("CliffWalking-v1,is_slippery=true,max_episode_steps=30", "CliffWalking-v1"),
+        ("Hopper-v4,exclude_current_positions_from_observation=false", "Hopper-v4"),
+        ("Pendulum-v1,sticky_actions=0.5", None),  # gymnasium has no such
+    ],
+)
+def test_minari_has_the_options_of_the_task(name: str, env: str | None, tmp_path: Path) -> None:
+    minari = pytest.importorskip("minari", reason="the extra `minari` is not installed")
+    data = collect(make(name), steps=40)
+    path = write(data, tmp_path / "set", "minari")
+    opened, spec = minari.MinariDataset(path / "data").env_spec, load(path).spec
+    if env is None:
+        assert opened is None and spec.task == str(path) and spec.task_options == {}
+        return
+    wanted = {k: v for k, v in data.spec.task_options.items() if k != "max_episode_steps"}
+    assert opened.kwargs == wanted == spec.task_options and opened.id == spec.task == env
+    assert opened.max_episode_steps == spec.max_episode_steps == data.spec.max_episode_steps
 
 
 def test_pandas_reads_the_tables(pendulum: Dataset, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import mbrl.data.readers.published
 from mbrl.data import check, load
 from mbrl.data.cards import find_card
 from mbrl.errors import ConfigError, DataError
+from mbrl.tasks import make_for
 
 
 @pytest.fixture(autouse=True)
@@ -317,10 +318,12 @@ BOX = {"type": "Box", "dtype": "float64", "shape": [3], "low": [-np.inf] * 3, "h
 ACT = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-2.0], "high": [2.0]}
 
 
-def minari_folder(folder, kind="hdf5", obs_space=BOX, act_space=ACT, steps=9, episodes=None):
+def minari_folder(
+    folder, kind="hdf5", obs_space=BOX, act_space=ACT, steps=9, episodes=None, kwargs=None
+):
     data = folder / "data"
     data.mkdir(parents=True)
-    env = {"id": "Pendulum-v1", "max_episode_steps": 200}
+    env = {"id": "Pendulum-v1", "max_episode_steps": 200, "kwargs": kwargs or {}}
     meta = {
         "total_steps": steps, "total_episodes": 2, "data_format": kind,
         "observation_space": json.dumps(obs_space), "action_space": json.dumps(act_space),
@@ -401,6 +404,26 @@ def test_minari_discrete_actions_start_anywhere(home):
     minari_folder(home / "data/minari/a", act_space=space, episodes=episodes)
     rows = load("minari/a").transitions
     assert rows.action.tolist() == [0, 1, 2, 0, 0, 1, 2, 0, 1]
+
+
+def test_minari_options_of_the_environment_are_those_of_the_task(home):
+    kwargs = {"g": 5.0, "render_mode": "rgb_array"}
+    minari_folder(home / "data/minari/moon", kwargs=kwargs)
+    spec = load("minari/moon").spec
+    assert spec.task_options == {"g": 5.0}
+    with pytest.raises(ConfigError, match="'Pendulum-v1' has no option 'g'"):
+        make_for(spec)
+
+
+def test_minari_names_the_episode_that_lacks_something(home):
+    data = minari_folder(home / "data/minari/many", steps=59, episodes=minari_episodes()[:1])
+    with h5py.File(data / "main_data.hdf5", "w") as file:
+        for number in range(11):
+            for key, value in minari_episodes()[0].items():
+                if (number, key) != (2, "rewards"):
+                    file[f"episode_{number}/{key}"] = value
+    with pytest.raises(DataError, match="episode_2 has no rewards"):
+        load("minari/many")
 
 
 def test_minari_problems_say_what_to_do(home):
