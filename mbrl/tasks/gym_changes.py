@@ -103,7 +103,8 @@ def _values(env: Any) -> Values:
 
 
 def _attributes(env: Any) -> Iterator[tuple[str, Any]]:
-    yield from vars(env).items()
+    own = vars(env).items()  # not EzPickle's copy of the arguments, how it is shown among them
+    yield from ((name, value) for name, value in own if not name.startswith("_ezpickle_"))
     model = getattr(env, "model", None)
     for name in OF_MUJOCO if hasattr(model, "opt") else ():
         value = model

@@ -74,15 +74,16 @@ def maker(source: Any, options: dict[str, Any]) -> Maker:
 
 
 def origin(env: Any) -> tuple[str, dict[str, Any]]:
-    """The id and options with which `gymnasium.make` would give an instance again; a name that is
-    no task where it has none, or further wrappers."""
+    """The id and options with which `gymnasium.make` would give an instance again, but for how it
+    is shown; a name that is no task where it has none, or further wrappers."""
     wrappers, inner = [], env
     while isinstance(inner, gymnasium.Wrapper):
         if not type(inner).__module__.startswith("gymnasium.wrappers.common"):
             wrappers.append(type(inner).__name__)
         inner = inner.env
     name = type(inner).__qualname__ if inner.spec is None else _full_id(inner.spec)
-    options = {} if inner.spec is None else dict(inner.spec.kwargs)
+    given = {} if inner.spec is None else inner.spec.kwargs
+    options = {name: value for name, value in given.items() if name != "render_mode"}
     try:
         json.dumps(options)
     except TypeError:  # an object, which no file can hold

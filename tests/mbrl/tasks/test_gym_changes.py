@@ -2,6 +2,7 @@
 lost the change takes their place."""
 
 import copy
+import warnings
 from typing import Any
 
 import gymnasium
@@ -65,6 +66,17 @@ def test_a_changed_instance_is_no_task_of_its_id() -> None:
     for name in ("gravity", "length", "tau"):
         setattr(env.unwrapped, name, 0.7)
     assert as_task(env).spec.task.endswith("(force_mag and gravity and others)")
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4", "LunarLander-v3", "CliffWalking-v1"])
+def test_how_an_instance_is_shown_is_no_change_and_no_option(name: str) -> None:
+    if name == "LunarLander-v3":
+        pytest.importorskip("Box2D", reason="gymnasium's extra `box2d` is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # version 4 says that it is old
+        spec = as_task(gymnasium.make(name, render_mode="rgb_array")).spec
+        assert spec.task == name and spec.task_options == {}
+        assert make_for(spec).spec.obs_dim == spec.obs_dim
 
 
 def test_what_episodes_leave_behind_is_no_change() -> None:
