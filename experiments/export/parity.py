@@ -58,7 +58,7 @@ def observations(parts: Parts, dataset: Dataset | None, rows: int = ROWS) -> Ten
         sizes = torch.tensor([0.3, 1.0, 3.0])[torch.arange(rows) % 3]
         return noise * sizes[:, None]
     data = dataset.transitions.obs.cpu().float()
-    picked = data[torch.linspace(0, len(data) - 1, rows).long()]
+    picked = data[torch.linspace(0, len(data) - 1, rows, dtype=torch.float64).long()]
     around = picked + 3 * data.std(0, correction=0) * noise
     return torch.where((torch.arange(rows) % 2 == 0)[:, None], picked, around)
 
@@ -129,7 +129,8 @@ def torch_runner(path: Path, parts: Parts) -> Run:
 def _at_once(parts: Parts, run: Run, obs: Tensor) -> Parity:
     values, limits = {"obs": obs}, {}
     if parts.spec.action_mask:
-        mask = torch.rand(len(obs), parts.spec.num_actions or 0) < 0.5
+        draw = Generator().manual_seed(2)
+        mask = torch.rand(len(obs), parts.spec.num_actions or 0, generator=draw) < 0.5
         mask[torch.arange(len(obs)), torch.arange(len(obs)) % mask.shape[1]] = True
         values["action_mask"], limits = mask, {"mask": mask}
     own = parts.policy(obs.to(parts.dtype), **limits)

@@ -172,7 +172,9 @@ def test_the_normaliser_and_the_scale_are_inside(tmp_path: Path) -> None:
 def test_masks_go_in(tmp_path: Path) -> None:
     spec = Spec("masked", 2, 1, 3, max_episode_steps=5, action_mask=True)
     agent = BC(spec, seed=0)
+    before = torch.get_rng_state()
     export(agent, tmp_path / "out")
+    assert torch.equal(torch.get_rng_state(), before)
     obs = torch.randn(60, 2)
     mask = torch.rand(60, 3) < 0.4
     mask[:, 1] |= ~mask.any(1)
