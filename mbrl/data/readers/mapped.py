@@ -132,10 +132,11 @@ def read_rows(path: Path, spec: Spec | None = None) -> Dataset:
     origin |= {"card": str(path), "notes": tuple(origin.get("notes", ()))}
     stored = Spec.from_dict(head["spec"])
     own = spec or stored
-    sizes = [(s.obs_dim, s.action_dim, s.discrete) for s in (own, stored)]
-    if sizes[0] != sizes[1]:
+    sizes = [(s.obs_dim, s.action_dim, s.num_actions) for s in (own, stored)]
+    fewer = (own.num_actions or 0) < (stored.num_actions or 0)
+    if sizes[0][:2] != sizes[1][:2] or own.discrete != stored.discrete or fewer:
         raise DataError(
-            f"{path}: it has (obs_dim, action_dim, discrete) {sizes[1]}, task {own.task!r} has "
+            f"{path}: it has (obs_dim, action_dim, num_actions) {sizes[1]}, task {own.task!r} has "
             f"{sizes[0]}"
         )
     return Dataset(rows, own, Provenance(**origin))

@@ -149,12 +149,20 @@ def test_what_cannot_be_written_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_options_that_would_change_rows_are_refused(tmp_path: Path, pendulum: Dataset) -> None:
+def test_options_that_would_change_rows_are_refused(
+    tmp_path: Path, pendulum: Dataset, cartpole: Dataset
+) -> None:
     path = save_rows(pendulum, tmp_path / "x.rows")
     with pytest.raises(ConfigError, match="leave out clip_actions"):
         load(path, clip_actions=True)
     with pytest.raises(DataError, match="it has"):
         load(path, spec="CartPole-v1")
+    more = replace(cartpole.spec, num_actions=3)
+    three = save_rows(replace(cartpole, spec=more), tmp_path / "three.rows")
+    with pytest.raises(DataError, match=r"num_actions\) \(4, 1, 3\), task 'CartPole-v1' has"):
+        load(three, spec=cartpole.spec)
+    two = save_rows(cartpole, tmp_path / "two.rows")
+    assert load(two, spec=more).spec.num_actions == 3
 
 
 PEAK = """
