@@ -16,6 +16,7 @@ from mbrl.tasks.common import (
     continuous_action,
     discrete_action,
     finite_rows,
+    no_wider,
     on_circle,
     uniform,
     wrap_angle,
@@ -66,7 +67,8 @@ class Pendulum:
     def step(self, state: Tensor, action: Tensor) -> Step:
         """Semi-implicit Euler over 0.05 s; the torque is clipped to +-2, the speed to +-8."""
         angle, speed = state.unbind(-1)
-        torque = continuous_action("Pendulum-v1", action, 1)[:, 0].clamp(-2.0, 2.0)
+        torque = no_wider(continuous_action("Pendulum-v1", action, 1), state)[:, 0]
+        torque = torque.clamp(-2.0, 2.0)
         cost = wrap_angle(angle).square() + 0.1 * speed.square() + 0.001 * torque.square()
         speed = speed + (15.0 * angle.sin() + 3.0 * torque) * self.dt
         speed = speed.clamp(-self.max_speed, self.max_speed)
@@ -271,7 +273,8 @@ class MountainCarContinuous:
 
     def step(self, state: Tensor, action: Tensor) -> Step:
         """One step of the valley with a push of 0.0015 times the clipped action."""
-        action = continuous_action("MountainCarContinuous-v0", action, 1)[:, 0]
+        action = continuous_action("MountainCarContinuous-v0", action, 1)
+        action = no_wider(action, state)[:, 0]
         position, speed = state.unbind(-1)
         force = action.clamp(-1.0, 1.0)
         speed = speed + (force * 0.0015 - 0.0025 * (3 * position).cos())

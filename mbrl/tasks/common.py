@@ -57,6 +57,11 @@ def continuous_action(task: str, action: Tensor, size: int) -> Tensor:
     return action
 
 
+def no_wider(action: Tensor, state: Tensor) -> Tensor:
+    """`action` in the precision of `state` where its own is higher, so that states keep theirs."""
+    return action.to(state.dtype) if action.dtype == torch.float64 else action
+
+
 def check_dtype(task: str, dtype: torch.dtype) -> None:
     """Tasks compute in float32 or float64 and nothing else."""
     if dtype not in (torch.float32, torch.float64):

@@ -9,7 +9,14 @@ from torch import Tensor
 from mbrl.errors import ConfigError, unknown_name
 from mbrl.tasks.base import Step
 from mbrl.tasks.classic import cartpole_acceleration
-from mbrl.tasks.common import check_dtype, continuous_action, finite_rows, on_circle, uniform
+from mbrl.tasks.common import (
+    check_dtype,
+    continuous_action,
+    finite_rows,
+    no_wider,
+    on_circle,
+    uniform,
+)
 from mbrl.tasks.references import REFERENCE_RETURNS
 from mbrl.types import Spec
 
@@ -67,7 +74,8 @@ class CartPoleSwingUp:
     def step(self, state: Tensor, action: Tensor) -> Step:
         """Speeds first, then positions with the new speeds."""
         x, x_dot, theta, theta_dot = state.unbind(-1)
-        action = continuous_action("CartPoleSwingUp-v0", action, 1)[:, 0].clamp(-1.0, 1.0)
+        action = no_wider(continuous_action("CartPoleSwingUp-v0", action, 1), state)
+        action = action[:, 0].clamp(-1.0, 1.0)
         x_acc, theta_acc = cartpole_acceleration(theta, theta_dot, 10.0 * action, **self.pole)
         x_dot = x_dot + self.dt * x_acc
         theta_dot = theta_dot + self.dt * theta_acc

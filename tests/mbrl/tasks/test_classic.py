@@ -196,6 +196,15 @@ def test_observations_off_the_circle_or_beyond_a_clip_are_flagged() -> None:
     assert make("MountainCar-v0").state_from_obs(car)[1].tolist() == [True, False, False]
 
 
+@pytest.mark.parametrize("task_id", OWN)
+def test_actions_in_double_precision_leave_a_task_in_its_own(task_id: str) -> None:
+    generator, task = torch.Generator().manual_seed(0), make(task_id)
+    state, action = task.reset(4, generator), random_actions(task, 4, generator)
+    given = action.double() if action.ndim == 2 else action
+    for ours, theirs in zip(task.step(state, given), task.step(state, action), strict=True):
+        assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+
+
 def test_make_explains_what_is_wrong() -> None:
     with pytest.raises(ConfigError, match="nearest names: Pendulum-v1"):
         make("Pendulum-v0")
