@@ -62,7 +62,7 @@ def compare(reference: Dataset, new: Dataset | SharedLog, score: OutOfData) -> D
     now = new.dataset if isinstance(new, SharedLog) else new
     _require_same(reference, now)
     columns = [*_observations(reference, now, log), *_actions(reference, now)]
-    beyond = float((score(now.transitions.obs.cpu()) > 1).float().mean())
+    beyond = float((score(now.transitions.obs.cpu()) > 1).double().mean())
     drifted = [column.name for column in columns if column.reasons]
     labels = {} if log is None else log.new_labels
     drifted += [f"{name} (new labels)" for name in labels]

@@ -1,6 +1,7 @@
 """Drift against scipy, and against changes that were put into the data."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,6 +51,15 @@ def test_another_sample_of_the_same_has_not_drifted() -> None:
         result = drift(dataset(1500, seed))
         assert result.drifted == () and "Like the training data" in result.sentence
         assert result.out_of_data < 0.03
+
+
+@pytest.mark.parametrize(("outside", "drifted"), [(5, False), (6, True)])
+def test_five_percent_outside_are_not_more_than_five(outside: int, drifted: bool) -> None:
+    """In 32 bits a share of 0.05 is above 0.05."""
+    score: Any = lambda obs: 2.0 * (torch.arange(len(obs)) < outside)  # noqa: E731
+    result = compare(dataset(), dataset(100), score)
+    assert result.out_of_data == outside / 100
+    assert ("out-of-data score" in result.drifted) == drifted
 
 
 def test_a_shift_a_wider_spread_and_other_actions() -> None:
