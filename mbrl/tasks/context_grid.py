@@ -105,7 +105,7 @@ class ContextGrid:
         """Possible where the three parts are one-hot and the walls are those of the room; not
         where the context is not shown."""
         if not self.show_context:
-            return obs.new_zeros(len(obs), 3), torch.zeros(len(obs), dtype=torch.bool)
+            return obs.new_zeros(len(obs), 3), obs.new_zeros(len(obs), dtype=torch.bool)
         sizes = [self.size, self.size, self.contexts]
         parts = obs[:, :-4].split(sizes, 1)
         state = torch.stack([part.argmax(1) for part in parts], 1).to(obs.dtype)

@@ -33,7 +33,7 @@ def push_towards(point: Tensor, blocks: Tensor, goals: Tensor) -> Tensor:
     """Actions [B, 2] of the planner for the point [B, 2] and blocks, goals [B, N, 2]."""
     free = _free(blocks)
     from_point = _distances(free, _around(point, blocks))
-    best = torch.full((len(point),), torch.inf, dtype=point.dtype)
+    best = torch.full_like(point[:, 0], torch.inf)
     push, ends = torch.zeros_like(point), torch.zeros_like(free)
     for block, axis, wanted, tier in _pushes(blocks, goals):
         cost, chosen, behind = _push(point, blocks, wanted, free, block, axis, from_point)
@@ -162,7 +162,7 @@ def _around(point: Tensor, blocks: Tensor) -> Tensor:
 def _way(point: Tensor, blocks: Tensor, left: Tensor) -> Tensor:
     """The move [B, 2] to the place near the point from which the fewest steps are `left`
     [B, 169]."""
-    best = torch.full((len(point),), torch.inf, dtype=point.dtype)
+    best = torch.full_like(point[:, 0], torch.inf)
     move = torch.zeros_like(point)
     for number, place, clear in _near_places(point, blocks):
         steps = left.gather(1, number[:, None])[:, 0] + 0.1 * (place - point).norm(dim=1)

@@ -98,6 +98,7 @@ def test_a_maze_that_is_not_told_is_the_same_without_its_number() -> None:
         assert torch.equal(one.obs[:, [*range(6), *range(11, 15)]], other.obs)
         state = one.state
     assert not plain.state_from_obs(plain.observe(state))[1].any()
+    assert plain.state_from_obs(torch.zeros(2, 10, device="meta"))[1].is_meta
     with pytest.raises(ConfigError, match="show_context at 1"):
         plain.terminates(one.obs, action, one.obs)
     with pytest.raises(ConfigError, match="show_context 2"):

@@ -129,3 +129,11 @@ def test_what_the_planner_solves(count: int, least: float) -> None:
         if solved.all():
             break
     assert float(solved.double().mean()) >= least
+
+
+def test_the_planner_stays_on_the_device_of_the_observations() -> None:
+    task = make("PushBlocks-2-v0")
+    obs = task.observe(task.reset(5, torch.Generator().manual_seed(0)))
+    action = push_expert(obs)
+    with torch.device("meta"):  # where tensors go whose device nobody names
+        assert torch.equal(push_expert(obs), action)
