@@ -25,6 +25,7 @@ from experiments.settings import RunSettings, build_config, preset_config
 from mbrl import data
 from mbrl.agent import resolve_device
 from mbrl.config import Count, Positive, Settings
+from mbrl.errors import ConfigError
 from mbrl.graphs import GraphedUpdates
 from mbrl.training import Metrics, train
 
@@ -99,16 +100,19 @@ class GPU(Settings):
 
 
 def measure_gpu(command: GPU, console: Console) -> dict[str, Any]:
-    """Everything measured; written to `command.out` part by part."""
+    """Everything measured; written to `command.out` part by part. Raises `ConfigError` where the
+    record there is of another device or other settings."""
     device, path = resolve_device(command.device), command.out / "gpu.json"
     command.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    record |= {
+    now = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else machine(),
         "versions": {n: version(n) for n in ("longreach", "torch")},
         "settings": json.loads(json.dumps(dataclasses.asdict(command), default=str)),
     }
+    _require_same(record, now, path)
+    record |= now
     jobs: list[tuple[Section, str, Callable[[str], dict[str, Any]]]] = [
         *(("graphs", n, lambda n: _graphs(n, command, device)) for n in GRAPHED),
         *(("presets", n, lambda n: _published(n, command, device)) for n in PUBLISHED),
@@ -120,6 +124,19 @@ def measure_gpu(command: GPU, console: Console) -> dict[str, Any]:
             record[part][name] = work(name)
             path.write_text(json.dumps(record, indent=2) + "\n")
     return record
+
+
+def _require_same(record: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    """Raise `ConfigError` where a record that is there was made with something else."""
+    if not record:
+        return
+    before, given = ({**r["settings"], "device": r["device"]} for r in (record, now))
+    names = [n for n in given if n not in ("out", "parts") and before.get(n) != given[n]]
+    if names:
+        raise ConfigError(
+            f"{path} was measured with {', '.join(f'{n} {before.get(n)!r}' for n in names)}, and "
+            "what is recorded is not done again; give another --out"
+        )
 
 
 def _config(name: str, values: dict[str, Any], tiny: bool) -> Any:

@@ -1,14 +1,17 @@
 """The command for a GPU, tried on the CPU, and what a captured update must keep to."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from algorithms import ALGORITHMS
 from experiments.__main__ import main
+from experiments.bench.gpu import GPU, measure_gpu
 from experiments.settings import build_config
 from mbrl.errors import ConfigError
 from mbrl.graphs import GraphedUpdates
@@ -35,6 +38,22 @@ def test_the_whole_command_on_the_cpu(
 
     monkeypatch.setattr("experiments.bench.gpu._published", refuse)
     assert main(words) == 0
+
+
+def test_a_trial_is_no_record_of_the_real_thing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.bench.gpu._graphs", lambda *given: {"eager": 1.0})
+    trial = GPU(tmp_path, parts=("graphs",), device="cpu", tiny=True)
+    console = Console(quiet=True)
+    measured = measure_gpu(trial, console)
+    assert measure_gpu(trial, console)["graphs"] == measured["graphs"]
+    for other in (replace(trial, tiny=False), replace(trial, minutes=5.0)):
+        with pytest.raises(ConfigError, match=r"was measured with (tiny True|minutes 10.0),"):
+            measure_gpu(other, console)
+    monkeypatch.setattr("experiments.bench.gpu.machine", lambda: "another")
+    with pytest.raises(ConfigError, match="was measured with device "):
+        measure_gpu(trial, console)
 
 
 def places(value: Any) -> list[int]:
