@@ -253,10 +253,17 @@ def collect_task(command: Collect, console: Console) -> Path:
         f"--corrector {command.corrector} --known {command.known} --rules {command.rules}"
     ] * (command.corrector is not None)
     recipe = " ".join([*words, "--steps", str(command.steps or STEPS), "--seed", str(command.seed)])
-    if command.corrector is not None:
-        dataset = _with_corrector(command, task, chosen, recipe)
-    else:
-        dataset = _of_policy(command, task, chosen, recipe, path, console)
+    try:
+        if command.corrector is not None:
+            dataset = _with_corrector(command, task, chosen, recipe)
+        else:
+            dataset = _of_policy(command, task, chosen, recipe, console)
+    except RecordingStopped as problem:  # what was recorded before is saved
+        if path.exists():  # a whole recording is not replaced by a part
+            path = path.with_name(f"{path.stem}-partial.npz")
+        save_npz(problem.dataset, path)
+        count = len(problem.dataset)
+        raise TaskError(f"{problem}. The {count:,} transitions before that are in {path}") from None
     save_npz(dataset, path)
     returns = dataset.transitions.returns()
     console.print(
@@ -267,29 +274,20 @@ def collect_task(command: Collect, console: Console) -> Path:
     return path
 
 
-def _of_policy(
-    command: Collect, task: Task, policy: str, recipe: str, path: Path, console: Console
-) -> Dataset:
-    """The rows of the policy alone; where the environment fails, those before that are saved."""
+def _of_policy(command: Collect, task: Task, policy: str, recipe: str, console: Console) -> Dataset:
+    """The rows of the policy alone."""
     steps = command.steps or STEPS
-    try:
-        with progress(console) as bars:
-            return record_dataset(
-                task,
-                named_policy(policy),
-                steps,
-                seed=command.seed,
-                greedy=command.greedy,
-                noise=command.noise,
-                recipe=recipe,
-                report=stage(bars, command.family, steps),
-            )
-    except RecordingStopped as problem:
-        if path.exists():  # a whole recording is not replaced by a part
-            path = path.with_name(f"{path.stem}-partial.npz")
-        save_npz(problem.dataset, path)
-        count = len(problem.dataset)
-        raise TaskError(f"{problem}. The {count:,} transitions before that are in {path}") from None
+    with progress(console) as bars:
+        return record_dataset(
+            task,
+            named_policy(policy),
+            steps,
+            seed=command.seed,
+            greedy=command.greedy,
+            noise=command.noise,
+            recipe=recipe,
+            report=stage(bars, command.family, steps),
+        )
 
 
 def _with_corrector(command: Collect, task: Task, policy: str, recipe: str) -> Dataset:

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from experiments.recording.behaviour import TimedBehaviour, step_limit
-from experiments.recording.environment import behaviour, dataset_of_rows
-from mbrl.errors import ConfigError
+from experiments.recording.behaviour import RecordingFailed, TimedBehaviour, step_limit
+from experiments.recording.environment import RecordingStopped, behaviour, dataset_of_rows
+from mbrl.errors import ConfigError, TaskError
 from mbrl.tasks import Task, as_live
 from mbrl.types import SEGMENTS, Dataset, Transitions
 
@@ -102,12 +102,19 @@ def intervened(
     recipe: str | None = None,
 ) -> Dataset:
     """A dataset of episodes of `policy` (as in `collect`) with interventions of the `corrector`,
-    which makes `frames` of its rows."""
+    which makes `frames` of its rows. Raises `RecordingStopped`, with what was recorded, where the
+    environment fails."""
     act = behaviour(policy, task.spec, greedy=greedy)
     generator = torch.Generator().manual_seed(seed)
 
     acting = act if isinstance(act, TimedBehaviour) else lambda obs: act(obs, generator)
-    rows = record_interventions(task, acting, corrector, frames, generator, rules)
+    try:
+        rows = record_interventions(task, acting, corrector, frames, generator, rules)
+    except RecordingFailed as problem:
+        if problem.rows is None:
+            raise
+        kept = dataset_of_rows(problem.rows, task.spec, recipe)
+        raise RecordingStopped(problem, kept) from problem
     return dataset_of_rows(rows, task.spec, recipe)
 
 
@@ -123,13 +130,18 @@ def record_interventions(
     """Episodes of the `policy`, observations [1, S] to actions [1, A] (or one that asks for the
     time), with interventions, until the corrector made `frames` rows, exactly; the last episode is
     cut there. Their column `segment` says who acted. Fewer where the policy did not fail in 50
-    episodes in a row. Raises `ConfigError` for fewer than one frame."""
+    episodes in a row. Raises `ConfigError` for fewer than one frame, `RecordingFailed` where the
+    environment fails."""
     if frames < 1:
         raise ConfigError(f"frames is {frames}, it must be at least 1")
     rules, rows, left, idle = rules or Rules(), list[Transitions](), frames, 0
     while left > 0 and idle < IDLE:
-        episode = _episode(task, policy, corrector, left, generator, rules)
-        rows += episode
+        begun = len(rows)
+        try:
+            _episode(task, policy, corrector, left, generator, rules, rows)
+        except TaskError as problem:
+            raise RecordingFailed(problem, _joined(rows) if rows else None) from problem
+        episode = rows[begun:]
         made = sum(int(row.segment[0] > POLICY) for row in episode if row.segment is not None)
         left, idle = left - made, 0 if made else idle + 1
     return _joined(rows)
@@ -142,10 +154,11 @@ def _episode(
     left: int,
     generator: torch.Generator,
     rules: Rules,
-) -> list[Transitions]:
-    """The rows of one episode, with at most `left` of the corrector."""
+    rows: list[Transitions],
+) -> None:
+    """One episode, its rows added to `rows`, with at most `left` of the corrector."""
     state = task.reset(1, generator)
-    obs, mode, rows = task.observe(state), POLICY, list[Transitions]()
+    obs, mode = task.observe(state), POLICY
     seen: list[Tensor] = []
     for t in range(step_limit(task.spec)):
         seen.append(obs[0])
@@ -179,7 +192,6 @@ def _episode(
             seen = []
         state, obs = step.state, step.obs
     _give_back(task, step.state)
-    return rows
 
 
 @torch.no_grad()
@@ -220,5 +232,8 @@ def _give_back(task: Task, state: Tensor) -> None:
 
 
 def _joined(rows: list[Transitions]) -> Transitions:
+    """All rows, of which the last ends its episode."""
     names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "segment")
-    return Transitions(**{name: torch.cat([getattr(row, name) for row in rows]) for name in names})
+    joined = {name: torch.cat([getattr(row, name) for row in rows]) for name in names}
+    joined["truncated"][-1] |= ~joined["terminated"][-1]
+    return Transitions(**joined)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from experiments.cli.collect import main as collect_main
 from experiments.recording.actor_arrays import Actor
 from experiments.recording.door_corrector import DoorCorrector
+from experiments.recording.environment import RecordingStopped
 from experiments.recording.interventions import (
     CORRECT,
     DEMONSTRATION,
@@ -25,7 +27,7 @@ from experiments.recording.interventions import (
     record_interventions,
 )
 from mbrl.data import from_arrays, load, save_npz
-from mbrl.errors import ConfigError, DataError
+from mbrl.errors import ConfigError, DataError, TaskError
 from mbrl.tasks import make
 from mbrl.tasks.base import LiveStep
 from mbrl.types import Transitions
@@ -267,3 +269,48 @@ def test_a_policy_that_asks_for_the_time_is_told() -> None:
     data = intervened(make("Pendulum-v1"), actor, Waking(), 4, rules=Rules())
     actions = data.transitions.action[:, 0].view(-1, 4)[:, :2]
     torch.testing.assert_close(actions, torch.tensor([[1.0, 1 - 1 / 200]]).expand(2, 2))
+
+
+class Breaking(gymnasium.Env):  # type: ignore[misc]
+    """Fails at its tenth step in all."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    max_episode_steps, steps = 20, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 10:
+            raise RuntimeError("unplugged")
+        return np.full(1, self.steps, np.float32), 0.0, False, False, {}
+
+
+def test_what_was_recorded_before_a_failure_is_kept() -> None:
+    policy = lambda obs, generator: torch.zeros(1, 1)  # noqa: E731
+    with pytest.raises(RecordingStopped, match="unplugged") as stopped:
+        intervened(make(Breaking), policy, Waking(), 50, rules=Rules())
+    rows = stopped.value.dataset.transitions
+    assert rows.obs[:, 0].tolist() == [0, 1, 2, 3, 0, 5, 6, 7, 0] and rows.segment is not None
+    assert rows.segment.tolist() == [0, 0, 3, 3, 0, 0, 3, 3, 0]
+    assert rows.truncated.nonzero().flatten().tolist() == [3, 7, 8]
+
+
+def test_the_verb_keeps_it_too(tmp_path: Path) -> None:
+    columns = [torch.zeros(3, 1), torch.zeros(3, 1), torch.zeros(3)]
+    ends = {"terminated": torch.zeros(3), "truncated": torch.tensor([0, 0, 1])}
+    save_npz(from_arrays(*columns, **ends), tmp_path / "known.npz")
+    words = [f"{__name__}:Breaking", "--corrector", f"{__name__}:Told", "--steps", "50"]
+    words += ["--known", str(tmp_path / "known.npz"), "--out", str(tmp_path / "x.npz")]
+    with pytest.raises(TaskError, match="The 9 transitions before that are in"):
+        collect_main(words)
+    assert len(load(tmp_path / "x.npz")) == 9
+
+
+class Told(Waking):
+    """As the command line makes it."""
+
+    def __init__(self, known: Tensor) -> None:
+        super().__init__()
