@@ -166,13 +166,13 @@ def _episode(
             mode = RECOVER if rules.recover else CORRECT
         if mode == RECOVER and corrector.familiar(obs[0]):
             mode, seen = (CORRECT, seen) if rules.correct else (POLICY, [obs[0]])
-        if mode == POLICY and isinstance(policy, TimedBehaviour):
-            action = policy.act(obs, generator, t)
-        elif mode == POLICY:
-            action = policy(obs)
-        else:
+        if mode != POLICY:
             action = (corrector.recover if mode == RECOVER else corrector.correct)(obs[0])[None]
             left -= 1
+        elif isinstance(policy, TimedBehaviour):
+            action = policy.act(obs, generator, t)
+        else:
+            action = policy(obs)
         step = task.step(state, action)
         over = corrector.over(obs[0], step.obs[0])
         corrected = mode == CORRECT and over
