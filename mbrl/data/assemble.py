@@ -115,10 +115,11 @@ def _transitions(columns: Columns, spec: Spec, owned: bool) -> Transitions:
         "expert": np.bool_,
         "segment": np.int64,
     }
-    optional = {
-        name: torch.from_numpy(np.array(getattr(columns, name), dtype=kinds.get(name)))
-        for name in OPTIONAL
-        if getattr(columns, name) is not None
+    held = {name: getattr(columns, name) for name in OPTIONAL}
+    optional = {  # a state as it is, but in the byte order of this machine
+        name: torch.from_numpy(np.array(v, dtype=kinds.get(name, v.dtype.newbyteorder("="))))
+        for name, v in held.items()
+        if v is not None
     }
     return Transitions(
         obs=tensor("obs", torch.float32),

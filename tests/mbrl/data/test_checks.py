@@ -455,3 +455,13 @@ def test_infinite_numbers_of_half_precision_are_refused() -> None:
         broken[2] = np.inf
         with pytest.raises(DataError, match=f"{name} is not finite in row 2"):
             from_arrays(**arrays | half | {name: broken}, boundaries="cut", spec=SPEC)
+
+
+def test_arrays_of_the_other_byte_order_are_taken() -> None:
+    arrays = good_arrays(np.random.default_rng(0))
+    arrays["state"] = np.arange(2.0 * len(arrays["obs"])).reshape(-1, 2)
+    swapped = {name: a.astype(a.dtype.newbyteorder()) for name, a in arrays.items()}
+    ours, theirs = (from_arrays(**a, spec=SPEC).transitions for a in (arrays, swapped))
+    for name in ("obs", "action", "reward", "state", "terminated"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    assert theirs.state is not None and theirs.state.dtype == torch.float64
