@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import gymnasium
+import numpy as np
 import torch
 
 from mbrl.errors import ConfigError
@@ -137,6 +138,7 @@ def make(
     if isinstance(task, str):
         task, named = split_options(task)
         options = named | options
+    options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     own = {k: v for k, v in options.items() if k not in randomness.NAMES}
     chosen = {k: v for k, v in options.items() if k in randomness.NAMES}
     return randomised(_plain(task, device, dtype, own), chosen)

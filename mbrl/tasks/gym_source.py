@@ -17,6 +17,7 @@ from mbrl.errors import ConfigError, TaskError, unknown_name
 from mbrl.tasks.gym_changes import changed_by_hand, changes_text, loses
 
 LIMIT = "max_episode_steps"
+OBJECTS = "options of its own"  # in the name of an environment with options that are objects
 ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.\-/]*")
 
 
@@ -46,8 +47,24 @@ def nearest(name: str, others: tuple[str, ...] = ()) -> list[str]:
 
 
 def maker(source: Any, options: dict[str, Any]) -> Maker:
-    """How to make what `source` stands for, with `options` as keyword arguments. Raises
-    `ConfigError` for what is no environment."""
+    """How to make what `source` stands for, with `options` as keyword arguments; where no file can
+    hold these, the name is none. Raises `ConfigError` for what is no environment."""
+    made = _maker(source, options)
+    if _can_be_held(made.options):
+        return made
+    return made._replace(name=f"{made.name} in {OBJECTS}", options={})
+
+
+def _can_be_held(options: dict[str, Any]) -> bool:
+    """Whether a file can hold them, so that what it names can be made again."""
+    try:
+        json.dumps(options)
+    except TypeError:
+        return False
+    return True
+
+
+def _maker(source: Any, options: dict[str, Any]) -> Maker:
     if isinstance(source, str):
         return _named(source, options)
     if isinstance(source, gymnasium.Env):
@@ -84,10 +101,8 @@ def origin(env: Any) -> tuple[str, dict[str, Any]]:
     name = type(inner).__qualname__ if inner.spec is None else _full_id(inner.spec)
     given = {} if inner.spec is None else inner.spec.kwargs
     options = {name: value for name, value in given.items() if name != "render_mode"}
-    try:
-        json.dumps(options)
-    except TypeError:  # an object, which no file can hold
-        wrappers.append("options of its own")
+    if not _can_be_held(options):
+        wrappers.append(OBJECTS)
     if wrappers:
         return " in ".join([name, *wrappers]), {}
     return (f"{name} (instance)" if inner.spec is None else name), options

@@ -1,6 +1,7 @@
 """The adapter against plain loops over gymnasium's environments, and what it refuses."""
 
 import functools
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 import torch
 from torch import Generator
 
+import algorithms
+from algorithms import DiscreteCQL
+from experiments.recording.environment import collect
+from mbrl.data import load, save_npz
 from mbrl.errors import ConfigError, TaskError
 from mbrl.tasks import as_task, is_task, make, make_for
 from mbrl.tasks.base import LiveTask
@@ -92,6 +97,27 @@ def test_sources_of_one_environment() -> None:
     wrapped = gymnasium.wrappers.RescaleObservation(gymnasium.make("MountainCar-v0"), 0, 1)
     assert make(wrapped).spec.task == "MountainCar-v0 in RescaleObservation"
     assert make(f"{MODULE}:Rover,max_episode_steps=12").spec.max_episode_steps == 12
+
+
+class Tabular(Corridor):
+    """With an option that is an array."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.table = table
+
+
+def test_options_that_no_file_can_hold(tmp_path: Path) -> None:
+    task = make(Tabular, table=np.zeros(3))
+    assert task.spec.task.endswith(":Tabular in options of its own")
+    assert task.spec.task_options == {} and not is_task(task.spec.task)
+    data = collect(task, steps=10)
+    assert load(save_npz(data, tmp_path / "x.npz")).spec == task.spec
+    agent = DiscreteCQL(task.spec)
+    agent.save(tmp_path / "agent.pt")
+    assert algorithms.load(tmp_path / "agent.pt").spec == task.spec
+    counted = make("ContextGrid-v0", size=np.int64(3)).spec
+    assert json.loads(json.dumps(counted.task_options)) == {"size": 3}
 
 
 def test_dict_observations_have_names() -> None:
