@@ -38,6 +38,11 @@ READERS = {
     "neorl2": read_neorl2,
     "ogbench": read_ogbench,
 }
+PARTS = {  # options that take a part of the data, by the kind of card
+    "neorl": ("split", "trajectories"),
+    "neorl2": ("split", "trajectories"),
+    "ogbench": ("split",),
+}
 
 
 def load(name: str | Path, **options: Any) -> Dataset:
@@ -116,15 +121,18 @@ def finish(source: Source, *, owned: bool = False) -> Dataset:
 def _sources(name: str, options: Options, collect: bool = False) -> list[Source]:
     path = Path(name).expanduser()
     if path.suffix.lower() in SUFFIXES and (path.is_file() or not _is_card_name(name)):
+        _require_parts(name, "", options)
         return [_file_source(path, options)]
     folder = next((p for p in (path, path / "data") if (p / "metadata.json").is_file()), None)
     if folder is not None:
+        _require_parts(name, "", options)
         return [read_minari_folder(folder, str(path), options)]
     if not _is_card_name(name):
         raise ConfigError(
             f"{name!r} is neither a file ({', '.join(SUFFIXES)}) nor a dataset: families are "
             f"{', '.join(sorted(all_cards()))}, named as family/dataset"
         )
+    _require_parts(name, all_cards()[name.partition("/")[0]].kind, options)
     if name.startswith("minari/"):  # any id on this machine is read, listed in the card or not
         return [read_minari(name.removeprefix("minari/"), options)]
     card, tier = find_tier(name)
@@ -137,6 +145,18 @@ def _sources(name: str, options: Options, collect: bool = False) -> list[Source]
     if card.made_here(tier):
         return [_local_source(card, tier, options)]
     return [READERS[card.kind](card, tier, options, collect)]
+
+
+def _require_parts(name: str, kind: str, options: Options) -> None:
+    """Raise `ConfigError` where `options` ask for a part of data that have none."""
+    for option, value in (("split", "train"), ("trajectories", None)):
+        given = getattr(options, option)
+        if given != value and option not in PARTS.get(kind, ()):
+            of = ", ".join(k for k, names in PARTS.items() if option in names)
+            raise ConfigError(
+                f"{option} is {given!r}, and {name} has no such parts; it is an option of {of}. "
+                "Leave it out, and name the dataset or file that holds what you want"
+            )
 
 
 def require(name: str) -> None:

@@ -406,6 +406,21 @@ def test_minari_discrete_actions_start_anywhere(home):
     assert rows.action.tolist() == [0, 1, 2, 0, 0, 1, 2, 0, 1]
 
 
+@pytest.mark.parametrize("name", ["pendulum/medium", "d4rl/hopper-medium-v2", "minari/x", "x.npz"])
+@pytest.mark.parametrize("options", [{"split": "val"}, {"trajectories": 5}])
+def test_parts_of_data_that_have_none_are_refused(home, name, options):
+    """A request for held-out data is not answered with those to train on."""
+    np.savez(home / "x.npz", obs=np.zeros((2, 1)))
+    path = str(home / name) if name == "x.npz" else name
+    (option,) = options
+    with pytest.raises(
+        ConfigError, match=f"{option} is .* has no such parts; it is an option of neo"
+    ):
+        load(path, download=False, **options)
+    with pytest.raises(ConfigError, match=r"of neorl, neorl2\. Leave"):
+        load("ogbench/antmaze-large-explore-v0", trajectories=5, download=False)
+
+
 def test_minari_options_of_the_environment_are_those_of_the_task(home):
     kwargs = {"g": 5.0, "render_mode": "rgb_array"}
     minari_folder(home / "data/minari/moon", kwargs=kwargs)
