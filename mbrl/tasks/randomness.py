@@ -81,7 +81,7 @@ def randomised(task: Task, options: dict[str, Any]) -> Task:
 
 class Randomised:
     """A task with `randomness`. All draws are functions of a seed in the state and of the step, so
-    that a step stays a function of state and action.
+    that a step stays a function of state and action; where the seed is 0 nothing is drawn.
 
     State, float64: that of the task, a seed, steps of the episode, the action that acted last, and
     the actions that wait. Scores of 0 and 100 are those of the plain task.
@@ -143,8 +143,12 @@ class Randomised:
     def _fresh(self, count: int, generator: torch.Generator) -> Tensor:
         """The numbers of a new episode [count, `extra`] behind the task's."""
         seed = 1 + (SEEDS * uniform(count, 0.0, 1.0, 1, generator)).floor().to(self.device)
-        idle = self._middle.repeat(1 + self.randomness.action_delay).expand(count, -1)
-        return torch.cat([seed, torch.zeros_like(seed), idle], 1)
+        return self._begun(seed)
+
+    def _begun(self, seed: Tensor) -> Tensor:
+        """The numbers [B, `extra`] at the start of episodes of these seeds [B, 1]."""
+        idle = self._middle.repeat(1 + self.randomness.action_delay).expand(len(seed), -1)
+        return torch.cat([seed, torch.zeros_like(seed), idle.to(seed.device)], 1)
 
     def plain(self, state: Tensor) -> Tensor:
         """The task's own part of states [B, K]."""
@@ -161,7 +165,7 @@ class Randomised:
             obs = obs.clone()
             obs[:, list(r.hidden_entries)] = 0.0
         if r.blackout > 0:
-            dark = self._draws(seed, steps, BLACKOUT, 1) < r.blackout
+            dark = self._happens(seed, steps, BLACKOUT, r.blackout)
             obs = torch.where(dark, torch.zeros_like(obs), obs)
         return obs
 
@@ -193,7 +197,7 @@ class Randomised:
         now, waiting = queue[:, : self.width], queue[:, self.width :]
         now = self._replaced(self._disturbed(self._drifted(now, steps), seed, steps), seed, steps)
         if r.sticky_actions > 0:
-            stick = self._draws(seed, steps, STICKY, 1) < r.sticky_actions
+            stick = self._happens(seed, steps, STICKY, r.sticky_actions)
             now = torch.where(stick & (steps[:, None] > 0), last, now)
         return (now[:, 0].long() if discrete else now.to(action.dtype)), waiting
 
@@ -217,7 +221,7 @@ class Randomised:
         if r.disturbance > 0:
             phase = self._draws(seed, torch.zeros_like(steps), PHASE, 1)
             turn = 2 * torch.pi * (steps[:, None] / r.disturbance_period + phase)
-            added = added + r.disturbance * turn.sin()
+            added = added + r.disturbance * turn.sin() * (seed > 0)[:, None]
         if r.action_noise > 0:
             added = added + r.action_noise * self._normals(seed, steps, ACTION_NOISE, self.width)
         return (action + self._half * added).clamp(self._low, self._high)
@@ -226,7 +230,7 @@ class Randomised:
         r = self.randomness
         if r.random_actions == 0:
             return action
-        replaced = self._draws(seed, steps, RANDOM, 1) < r.random_actions
+        replaced = self._happens(seed, steps, RANDOM, r.random_actions)
         share = self._draws(seed, steps, WHICH, self.width)
         count = self.spec.num_actions
         other = self._low + (self._high - self._low) * share
@@ -237,7 +241,7 @@ class Randomised:
         first = self.task.step(inner, action)
         if self.randomness.time_jumps == 0:
             return first
-        jumps = self._draws(seed, steps, JUMP, 1)[:, 0] < self.randomness.time_jumps
+        jumps = self._happens(seed, steps, JUMP, self.randomness.time_jumps)[:, 0]
         rows = (jumps & ~first.ended).nonzero()[:, 0]
         if len(rows) == 0:
             return first
@@ -264,17 +268,21 @@ class Randomised:
         first = (steps.long() * 8 + purpose) * COMPONENTS
         return torch.stack([hashed_uniform(seed, first + k) for k in range(size)], 1)
 
+    def _happens(self, seed: Tensor, steps: Tensor, purpose: int, probability: float) -> Tensor:
+        """[B, 1] bool."""
+        return (self._draws(seed, steps, purpose, 1) < probability) & (seed > 0)[:, None]
+
     def _normals(self, seed: Tensor, steps: Tensor, purpose: int, size: int) -> Tensor:
-        """[B, size] standard normal draws."""
+        """[B, size] standard normal draws, 0 where the seed is."""
         share = self._draws(seed, steps, purpose, size).clamp_min(1e-12)
         normals: Tensor = torch.special.ndtri(share)
-        return normals
+        return normals * (seed > 0)[:, None]
 
     def state_from_obs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """The task's states, with a seed of 0 and nothing that waits; none where observations are
-        incomplete."""
+        """The task's states at the start of an episode to which nothing random happens; none where
+        observations are incomplete."""
         inner, possible = self.task.state_from_obs(obs)
-        extra = torch.zeros(len(obs), self.extra, dtype=torch.float64, device=obs.device)
+        extra = self._begun(torch.zeros(len(obs), 1, dtype=torch.float64, device=obs.device))
         if self._incomplete:
             possible = torch.zeros_like(possible)
         return torch.cat([inner.double(), extra], 1), possible

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mbrl.errors import ConfigError
 from mbrl.tasks import as_live, make, make_for
-from mbrl.tasks.randomness import LiveRandomised, Randomised, Randomness
+from mbrl.tasks.classic import Pendulum
+from mbrl.tasks.randomness import LiveRandomised, Randomised, Randomness, randomised
 from tests.mbrl.own_environments import Rover
 
 DT, MANY = 0.05, 4000
@@ -261,6 +262,31 @@ def test_ends_are_the_tasks_where_observations_are_whole() -> None:
     assert not dark.state_from_obs(obs)[1].any()
     pendulum = task_of(blackout=0.5)
     assert not pendulum.terminates(obs[:, :3], obs[:, :1], obs[:, :3]).any()
+
+
+@pytest.mark.parametrize("name", ["random_actions", "time_jumps", "action_noise", "reward_noise",
+                                  "disturbance", "sticky_actions"])  # fmt: skip
+def test_nothing_random_happens_to_a_state_from_an_observation(name: str) -> None:
+    """A fixed seed would have the same happen to every row of a batch."""
+    task, plain = task_of(**{name: 0.9}), make("Pendulum-v1", dtype=torch.float64)
+    draw = torch.Generator().manual_seed(0)
+    obs = plain.observe(plain.reset(50, draw))
+    ours, theirs = task.state_from_obs(obs)[0], plain.state_from_obs(obs)[0]
+    for _ in range(3):
+        action = 4 * torch.rand(50, 1, generator=draw) - 2
+        one, other = task.step(ours, action), plain.step(theirs, action)
+        assert torch.equal(one.obs, other.obs) and torch.equal(one.reward, other.reward)
+        ours, theirs = one.state, other.state
+
+
+def test_the_middle_of_the_range_waits_in_a_state_from_an_observation() -> None:
+    pendulum = Pendulum(dtype=torch.float64)
+    pendulum.spec = dataclasses.replace(pendulum.spec, action_low=(1.0,), action_high=(2.0,))
+    obs = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    task = randomised(pendulum, {"action_delay": 1})
+    reached = task.step(task.state_from_obs(obs)[0], torch.ones(1, 1)).obs
+    expected = pendulum.step(pendulum.state_from_obs(obs)[0], torch.tensor([[1.5]])).obs
+    assert torch.equal(reached, expected)
 
 
 def test_any_environment_of_gymnasium() -> None:
