@@ -130,10 +130,15 @@ def record_interventions(
     """Episodes of the `policy`, observations [1, S] to actions [1, A] (or one that asks for the
     time), with interventions, until the corrector made `frames` rows, exactly; the last episode is
     cut there. Their column `segment` says who acted. Fewer where the policy did not fail in 50
-    episodes in a row. Raises `ConfigError` for fewer than one frame, `RecordingFailed` where the
-    environment fails."""
+    episodes in a row. Raises `ConfigError` for fewer than one frame and tasks with action masks,
+    `RecordingFailed` where the environment fails."""
     if frames < 1:
         raise ConfigError(f"frames is {frames}, it must be at least 1")
+    if task.spec.action_mask:
+        raise ConfigError(
+            f"{task.spec.task} tells which actions are allowed in a state, and neither policy nor "
+            "corrector is told here; record its policy without a corrector"
+        )
     rules, rows, left, idle = rules or Rules(), list[Transitions](), frames, 0
     while left > 0 and idle < IDLE:
         begun = len(rows)

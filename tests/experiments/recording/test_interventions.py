@@ -31,6 +31,7 @@ from mbrl.errors import ConfigError, DataError, TaskError
 from mbrl.tasks import make
 from mbrl.tasks.base import LiveStep
 from mbrl.types import Transitions
+from tests.mbrl.own_environments import Corridor
 
 TASK = make("DoorChain-v0")
 
@@ -269,6 +270,11 @@ def test_a_policy_that_asks_for_the_time_is_told() -> None:
     data = intervened(make("Pendulum-v1"), actor, Waking(), 4, rules=Rules())
     actions = data.transitions.action[:, 0].view(-1, 4)[:, :2]
     torch.testing.assert_close(actions, torch.tensor([[1.0, 1 - 1 / 200]]).expand(2, 2))
+
+
+def test_tasks_with_action_masks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="which actions are allowed in a state"):
+        intervened(make(Corridor), "random", Waking(), 4)
 
 
 class Breaking(gymnasium.Env):  # type: ignore[misc]
