@@ -114,7 +114,9 @@ class GymTask:
             copy = next((c for c in self._copies if c.ticket is None), None) or self._new()
             obs, info = self._reset(copy, seed)
             rows.append(self._row(copy, 0, obs, info))
-        return torch.from_numpy(np.stack(rows)).to(self.device)
+        masks = (self.spec.num_actions or 0) if self.spec.action_mask else 0
+        table = np.array(rows).reshape(count, HEAD + self.spec.obs_dim + masks)  # count may be 0
+        return torch.from_numpy(table).to(self.device)
 
     def restart(self, state: Tensor, ended: Tensor, generator: torch.Generator) -> Tensor:
         """`state` [B, K] with new starts in the rows that `ended` [B] marks."""

@@ -235,6 +235,15 @@ def test_a_state_is_used_once() -> None:
         task.terminates(step.obs, torch.zeros(1, 1), step.obs)
 
 
+@pytest.mark.parametrize("source", [Rover, Corridor])
+def test_nothing_to_restart(source: Any) -> None:
+    task, draw = GymTask(source), Generator().manual_seed(0)
+    assert task.observe(task.reset(0, draw)).shape == (0, task.spec.obs_dim)
+    state = task.reset(2, draw)
+    assert torch.equal(task.restart(state, torch.zeros(2).bool(), draw), state)
+    assert task.holds(state)
+
+
 def test_restart_takes_new_starts_for_those_that_ended() -> None:
     task = make(Rover, max_episode_steps=5)
     state = task.reset(3, Generator().manual_seed(0))
