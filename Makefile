@@ -29,9 +29,8 @@ $(VENV)/all: pyproject.toml constraints.txt
 main: $(VENV)/core
 	$(RUN) experiments quickstart
 
-# Three at a time on two cores: one or another waits for processes that it has started.
 test: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 3
+	OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2
 
 long: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 -m long
