@@ -48,7 +48,9 @@ def retold(agent: Any, group: Shared) -> list[Conversation] | None:
             row = Conversation(problem, list(agent.codec.opening(problem.prompt)))
             for text, short in zip(turns, cut, strict=True):
                 tokens = agent.codec.turn(text)
-                row.extend_turn((tokens[:-1] if short else []) or tokens)
+                if short and len(tokens) > 1:  # a turn of no text needs a token
+                    tokens = tokens[:-1]
+                row.extend_turn(tokens)
                 row.finish(agent.task, agent.codec, most)
         except ConfigError:
             return None
