@@ -6,6 +6,7 @@ whatever other stages have got.
 Differences from the authors' code: one place for status and values; rows that are too old by the
 version bound are dropped when the version moves on; the paper defers new weights within it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -77,7 +78,10 @@ class TransferQueue:
     def put(self, rows: Sequence[int], **values: Sequence[Any]) -> None:
         """Fill fields of `rows`, one value a row. Rows that were dropped meanwhile are passed over.
         Raises `ConfigError` for a field that is unknown or filled already, a row that was never
-        opened, or another number of values."""
+        opened or comes twice, or another number of values."""
+        twice = [number for number, count in Counter(rows).items() if count > 1]
+        if twice:
+            raise ConfigError(f"row {twice[0]} comes twice; a row has one value of a field")
         for name, column in values.items():
             if name not in self.fields:
                 raise unknown_name("field", name, self.fields)

@@ -211,9 +211,8 @@ def search(maze: str) -> Search:
 def maze_expert(maze: str, obs: Tensor) -> Tensor:
     """Actions [B, 2] at observations [B, 4]: of nine moves the one from whose end fewest steps are
     left; of equal ones that which leads nearest to the goal."""
-    known = search(maze)
-    place = obs.double()[:, :2] + known.task.middle
-    goal = obs.double()[:, 2:] + known.task.middle
+    known, seen = search(maze), obs.detach().double().cpu()
+    place, goal = seen[:, :2] + known.task.middle, seen[:, 2:] + known.task.middle
     which = known.goal_index(goal)
     costs = []
     for move in MOVES:
@@ -221,4 +220,4 @@ def maze_expert(maze: str, obs: Tensor) -> Tensor:
         left = known.to_goal.flatten(1)[which, known.index(reached)]
         costs.append(left.clamp_max(1e6) + 1e-3 * (reached - goal).norm(dim=1))
     best = torch.stack(costs).argmin(0)
-    return (MOVES[best] / SPEED).to(obs.dtype)
+    return (MOVES[best] / SPEED).to(obs)

@@ -45,9 +45,9 @@ class DomainRatios(LanguageMeasure):
     """The setting `shares_of learned` has a joint task's shares hold of the groups that something
     is learned from.
 
-    `acts`: the largest distance of a part's probability in the next round from its share, times the
-    share of right answers that are longer than the shortest right one to their prompt, which lose
-    some of their reward. Apriel-Reasoner."""
+    `acts`: the largest distance of a part's probability, as the rounds that were learned from leave
+    it, from its share, times the share of right answers that are longer than the shortest right one
+    to their prompt, which lose some of their reward. Apriel-Reasoner."""
 
     provides = ()
     fulfils = (Requirement.DOMAIN_RATIOS,)

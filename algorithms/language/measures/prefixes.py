@@ -92,8 +92,9 @@ class SolvedPrefixes(LanguageMeasure):
 
 class CorrectedSteps(LanguageMeasure):
     """In groups of which less than half is right, failed answers with something right before their
-    first wrong step, a quarter of the group at most, are replaced: what they said up to that step,
-    the step as the task's program corrects it, and an end that the policy says from there.
+    first wrong step, a quarter of the group at most (one of a group below four), are replaced: what
+    they said up to that step, the step as the task's program corrects it, and an end that the
+    policy says from there.
     `signals.teacher`: 1 at the corrected step.
 
     `acts`: the share of a round's answers that were replaced and earn more. SCOPE: "Recycling

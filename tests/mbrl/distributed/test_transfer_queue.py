@@ -117,6 +117,8 @@ def test_what_does_not_fit_is_refused() -> None:
     q.put(rows, answer=[1, 2])
     with pytest.raises(ConfigError, match="answer of row 1 is there already"):
         q.put([1], answer=[3])
+    with pytest.raises(ConfigError, match="row 0 comes twice"):
+        q.put([0, 0], reward=[1, 2])
     with pytest.raises(ConfigError, match="unknown stage 'lern'"):
         q.take("lern", 1)
     with pytest.raises(ConfigError, match="a multiple of 2"):
