@@ -28,7 +28,7 @@ from mbrl.data.suspicions import action_coverage, suspicions
 from mbrl.data.writers import WRITERS, write
 from mbrl.errors import ConfigError, DataError
 from mbrl.goals import with_last_states
-from mbrl.tasks import Task, is_task, make
+from mbrl.tasks import Task, is_task, make, randomness
 from mbrl.terminal import terminal
 from mbrl.types import Dataset
 
@@ -331,7 +331,7 @@ class DataReplay:
     def main(self) -> int:
         console = terminal()
         table = grid("dataset", "rows", "observations", "rewards", "ends that differ")
-        tasks: dict[str, Task] = {}
+        tasks, notes = dict[str, Task](), list[str]()
         for name in self.names:
             options = {} if self.task is None else {"spec": self.task}
             dataset = load(name, split=self.split, **options)
@@ -339,12 +339,18 @@ class DataReplay:
             if not is_task(spec.task):
                 raise ConfigError(f"{name}: there is no task {spec.task!r} here; give --task")
             task = make(spec.task, dtype=torch.float64, **spec.task_options)
-            tasks[spec.task] = task
+            chosen = [f"{k}={v}" for k, v in spec.task_options.items()]
+            tasks[",".join([spec.task, *chosen])] = task
+            unseen = sorted(randomness.NAMES & spec.task_options.keys())
+            if unseen:  # the data say nothing of what happened in a row
+                notes.append(f"{name}: compared with steps to which nothing of {unseen} happens")
             result = replay(dataset, task)
             how = " in whole episodes" if result.episodes else f" of {result.rows:,}"
             shown = [" ".join(map("{:.1e}".format, three(v))) for v in (result.obs, result.reward)]
             table.add_row(name, f"{len(result.reward):,}{how}", *shown, str(result.ends))
         console.print(table)
+        for note in notes:
+            console.print(note, markup=False, highlight=False, soft_wrap=True)
         for policy in self.policies:
             for task_id, task in tasks.items():
                 returns = policy_returns(task, named_policy(policy), self.episodes)

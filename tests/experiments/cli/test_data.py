@@ -9,6 +9,7 @@ from experiments.cli.data import main as data_main
 from mbrl import tasks
 from mbrl.data import from_arrays, load, local_target, save_npz
 from mbrl.errors import ConfigError, DataError
+from tests.conftest import random_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +153,20 @@ def test_replay_compares_a_task_with_its_data(capsys, home):
         run(capsys, "replay", str(home / "mine.npz"), "--task", "Pendulum-v1")
     with pytest.raises(ConfigError, match="policy is 'best'"):
         run(capsys, "replay", "pendulum/medium", "--policies", "best")
+
+
+def test_replay_says_what_the_rows_do_not_tell(home, capsys):
+    """Both logs are of one id, with options of their own: the values of policies are of both."""
+    names = []
+    for share in (0.2, 0.5):
+        logged = random_dataset(f"Pendulum-v1,random_actions={share}", 30)
+        names.append(str(save_npz(logged, home / f"{share}.npz")))
+    policies = ("--policies", "random", "--episodes", "2")
+    status, text = run(capsys, "replay", *names, *policies)
+    assert status == 0
+    assert text.count("steps to which nothing of ['random_actions'] happens") == 2
+    assert "Pendulum-v1,random_actions=0.2: random: -" in text
+    assert "Pendulum-v1,random_actions=0.5: random: -" in text
 
 
 def test_export_with_rows_that_stay(home, capsys):
