@@ -58,9 +58,11 @@ def on_own_tasks() -> list[dict[str, Any]]:
     it is, and a row of GRPO there."""
     rows: dict[str, list[str]] = {}
     for name in RECIPES:
-        able = [task for task in TASKS if takes(name, task)]
-        if able and not set(able) & set(COMMON):
-            rows.setdefault(able[0], ["grpo"]).append(name)
+        if any(takes(name, task) for task in COMMON):
+            continue
+        first = next((task for task in TASKS if takes(name, task)), None)
+        if first is not None:
+            rows.setdefault(first, ["grpo"]).append(name)
     return [_row(task, name) for task, names in rows.items() for name in names]
 
 
