@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python -m
+# Two processes with neighbouring tests each: what a module of tests prepares is mostly made once.
+SHARED = --numprocesses 2 --dist worksteal
 # Modules are compiled when they are first imported: most that are installed never are.
 INSTALL = $(RUN) pip install --quiet --no-compile --constraint constraints.txt --editable
 
@@ -30,10 +32,10 @@ main: $(VENV)/core
 	$(RUN) experiments quickstart
 
 test: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2
+	OMP_NUM_THREADS=1 $(RUN) pytest $(SHARED)
 
 long: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 -m long
+	OMP_NUM_THREADS=1 $(RUN) pytest $(SHARED) -m long
 
 # The tests with the lowest and with the newest versions that pyproject.toml allows.
 oldest:
@@ -41,12 +43,12 @@ oldest:
 	build/oldest/bin/pip install --quiet uv
 	build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python \
 		--resolution lowest-direct --editable ".[dev]"
-	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses 2
+	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest $(SHARED)
 
 newest:
 	$(PYTHON) -m venv build/newest
 	build/newest/bin/pip install --quiet --editable ".[dev]"
-	OMP_NUM_THREADS=1 build/newest/bin/python -m pytest --numprocesses 2
+	OMP_NUM_THREADS=1 build/newest/bin/python -m pytest $(SHARED)
 
 lint: $(VENV)/installed
 	$(RUN) ruff check .
