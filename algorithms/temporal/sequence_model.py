@@ -88,7 +88,7 @@ class SequenceModel(nn.Module):
 def drawn(module: nn.Module, generator: Generator) -> None:
     """All weights of linear maps and memories anew, uniform within 1 / sqrt(inputs)."""
     for part in module.modules():
-        if isinstance(part, nn.Linear | nn.GRU):
+        if isinstance(part, nn.Linear | nn.GRU | nn.GRUCell):
             size = part.in_features if isinstance(part, nn.Linear) else part.hidden_size
             for p in part.parameters():
                 nn.init.uniform_(p, -(size**-0.5), size**-0.5, generator=generator)

@@ -31,7 +31,7 @@ from experiments.studies import Outcome
 from experiments.studies.pin_pad import COLOURS, PinPad, Walks, agreement, walks
 from mbrl import config as configs
 
-VERSION = 2
+VERSION = 3
 DEFAULTS: dict[str, Any] = {
     "learner": "codes",  # codes, actions, or random: codes from N(0, 1)
     "gate": "learned",  # or always
