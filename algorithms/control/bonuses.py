@@ -41,7 +41,7 @@ class BonusConfig(Settings):
     columns: tuple[CountOrZero, ...] = ()  # entries of the observation that count; (): all
     features: Literal["observation", "inverse"] = "observation"  # of "elliptical": or learned
     ridge: Positive = 0.1  # lambda, of the elliptical form
-    normalised: bool = False  # divide by the deviation of all bonuses so far
+    normalised: bool = False  # divide by the deviation of all bonuses so far, if they vary
     hidden: Widths = (64,)  # of the encoder that learns by inverse dynamics, and of RND's networks
     learning_rate: Positive = 1e-3  # Adam, encoder and predictor
 
@@ -127,7 +127,9 @@ class Bonus:
             self.seen += torch.stack([t.mask.sum(), of_steps.sum(), of_steps.square().sum()])
             number, total, squares = self.seen
             deviation = (squares / number - (total / number).square()).clamp_min(0).sqrt()
-            bonus = bonus / deviation.clamp_min(1e-8)
+            # Of bonuses that are all alike rounding is left, which is no unit: they stay.
+            varies = deviation > 1e-6 * (squares / number).sqrt()
+            bonus = bonus / torch.where(varies, deviation, 1.0)
         return (self.config.weight * bonus).to(t.reward.dtype)
 
     def combined(self, episodic: Tensor, over_all: Tensor, before: Tensor | None = None) -> Tensor:

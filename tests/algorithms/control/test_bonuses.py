@@ -121,6 +121,14 @@ def test_normalised_bonuses_have_the_deviation_of_all_so_far() -> None:
         torch.testing.assert_close(scaled, raw / float(np.std(known)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("settings", [{}, {"novelty": "elliptical", "ridge": 0.3}])
+def test_bonuses_that_are_all_alike_stay_as_they_are(settings: dict[str, Any]) -> None:
+    """Where every state is new, as on a continuous task, nothing varies that is a unit."""
+    counted, plain = (bonus(kind="episodic", normalised=n, **settings) for n in (True, False))
+    for t in (episodes([A], [B]), episodes([C], [A])):
+        assert torch.equal(counted(t), plain(t))
+
+
 def test_a_learned_encoder_tells_actions() -> None:
     """Two moves on a line: features that tell them apart are learned from the rounds."""
     counted = bonus(kind="episodic", novelty="elliptical", features="inverse", learning_rate=1e-2)
