@@ -41,6 +41,7 @@ from mbrl.config import (
     Range,
     Rate,
     Settings,
+    Several,
     require_same,
 )
 from mbrl.errors import ConfigError
@@ -110,7 +111,7 @@ class FinetuningConfig(Settings):
     trained: Count = 4  # of singular: steps from the first on, one after the other
     granularities: tuple[Count, ...] = (1, 2)  # of singular: every how many levels to finish by
     candidates: Count = 32  # of explore: samples of a prompt in low precision
-    bits: Count = 4  # of its weights
+    bits: Several = 4  # of its weights, one of them the sign
     stored: Count = 64  # of preferences and weighted: prompts with samples of the first network
     beta: Positive = 100.0  # of preferences: from errors to log-ratios
     tau: Positive = 0.5  # of preferences and weighted: deviations of reward in a factor e
@@ -130,6 +131,11 @@ class FinetuningConfig(Settings):
             raise ConfigError(
                 f"left_out is {self.left_out}, all depths that have an advantage ({first + 1} to "
                 f"{self.steps - 1}); leave one"
+            )
+        if self.method == "branches" and max(self.left_out, default=0) >= self.steps:
+            raise ConfigError(
+                f"left_out is {self.left_out}; the last of {self.steps} steps draws nothing, so "
+                f"depths are 1 to {self.steps - 1}"
             )
         if self.method == "singular" and self.trained >= self.steps:
             raise ConfigError(
