@@ -21,6 +21,8 @@ from mbrl.policy_gradient.schedulers.allocation import (
 )
 from mbrl.policy_gradient.schedulers.scheduler import Outcome, Pool, Request, Scheduler
 
+FAINT = 1e-300  # answers; draws with it are those of none: the rate is 0 or 1
+
 
 @dataclass(frozen=True)
 class VADEConfig(Settings):
@@ -53,7 +55,9 @@ class VADE(Scheduler):
         self.wrong = self.right.clone()
 
     def request(self, generator: torch.Generator) -> Request:
-        draws = numpy_generator(generator).beta(self.right.numpy(), self.wrong.numpy())
+        # Where all answers were alike the other count fades to 0, and no law has that.
+        counts = (side.clamp_min(FAINT).numpy() for side in (self.right, self.wrong))
+        draws = numpy_generator(generator).beta(*counts)
         rate = torch.from_numpy(draws)
         if self.config.priority == "variance":
             score = rate * (1 - rate)

@@ -42,6 +42,20 @@ def test_two_scales_of_forgetting() -> None:
     assert one.right.tolist() == pytest.approx(right) and one.wrong.tolist() == pytest.approx(wrong)
 
 
+@pytest.mark.parametrize(("fast", "rounds"), [(0.0, 1), (0.5, 1200)])
+@pytest.mark.parametrize("priority", ["variance", "information"])
+def test_prompts_that_always_end_alike_can_be_drawn(
+    fast: float, rounds: int, priority: str
+) -> None:
+    """The other count halves with every round; after 1,075 it is 0 in double precision."""
+    one, g = VADE(Pool(3), 6, 2, VADEConfig(fast=fast, priority=priority)), generator()
+    ids, rewards = torch.arange(3).repeat_interleave(2), torch.tensor([0.0, 0, 1, 1, 0, 1])
+    for _ in range(rounds):
+        one.observe(Outcome(ids, rewards), g)
+    request = one.request(g)
+    assert request.prompts.tolist() == [0, 1, 2] and request.rollouts.tolist() == [2, 2, 2]
+
+
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (3.0, 2.0), (0.5, 4.0), (20.0, 20.0)])
 def test_information_is_entropy_minus_mean_entropy(a: float, b: float) -> None:
     law = stats.beta(a, b)
