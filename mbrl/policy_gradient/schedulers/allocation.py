@@ -109,8 +109,8 @@ def water_level(weights: Tensor, total: float, low: Tensor, high: Tensor) -> flo
     if not len(positive):
         return 0.0
     bottom, top = 0.0, float((high[weights > 0] / positive).max()) + 1.0
-    for _ in range(200):
-        middle = (bottom + top) / 2
+    # Up to the last digit: beside a weight next to nothing the top is far beyond what is found.
+    while bottom < (middle := bottom + (top - bottom) / 2) < top:
         if float((middle * weights).clamp(low, high).sum()) <= total:
             bottom = middle
         else:

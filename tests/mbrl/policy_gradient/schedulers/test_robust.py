@@ -81,3 +81,13 @@ def test_shares_by_root_variance_are_the_best_there_are() -> None:
     low, high = torch.full((4,), 2.0).double(), torch.full((4,), 12.0).double()
     level = water_level(variance.sqrt(), 24, low, high)
     assert float((level * variance.sqrt()).clamp(2, 12).sum()) == pytest.approx(24)
+
+
+@pytest.mark.parametrize("faint", [1e-12, 1e-60, 1e-150, 1e-300])
+def test_a_weight_next_to_nothing_takes_no_more_than_its_least(faint: float) -> None:
+    """As the root of a bin's variance where all earn the same, which fades in every round: the
+    others' shares stay those of 2 to 1."""
+    weights = torch.tensor([0.5, 0.25, faint], dtype=torch.float64)
+    assert share_out(weights, 26, 2, 64).tolist() == [16, 8, 2]
+    low, high = torch.full((3,), 2.0).double(), torch.full((3,), 64.0).double()
+    assert water_level(weights, 26, low, high) == pytest.approx(32)
