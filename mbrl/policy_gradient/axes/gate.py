@@ -375,7 +375,7 @@ def covariance(log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
 
 def count(t: Trajectories, share: float) -> Tensor:
     """`share` of all steps in whole numbers, at least one."""
-    return torch.floor(share * t.mask.sum() + 1e-9).clamp_min(1)
+    return torch.floor(share * t.mask.sum().double() + 1e-9).clamp_min(1)
 
 
 @dataclass(frozen=True)

@@ -325,7 +325,7 @@ class ConfidenceGap(Modulation):
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
         steps, log_prob = sequence(t), t.log_probs["old"]
-        size = steps.size().to(log_prob.dtype)
+        size = steps.size().double()
         least = steps.rank(log_prob) < torch.ceil(self.share * size - 1e-9)
         few = Group(steps.ids, steps.units & least)
         gap = t.signals["prompt_confidence"] - exp(few.mean(log_prob))

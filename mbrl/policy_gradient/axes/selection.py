@@ -174,7 +174,8 @@ def top(value: Tensor, mask: Tensor, share: float | Tensor) -> Tensor:
     ones the first."""
     flat = torch.where(mask, value, torch.full_like(value, -torch.inf)).flatten()
     rank = torch.argsort(torch.argsort(flat, descending=True, stable=True))
-    wanted = torch.ceil(share * mask.sum() - 1e-9)
+    # In double precision: in single 0.3 of 50 is 15.000001.
+    wanted = torch.ceil(share * mask.sum().double() - 1e-9)
     return ((rank < wanted).view_as(mask) & mask).to(value.dtype)
 
 
@@ -405,7 +406,7 @@ class ResampleOnCorrect(Selection):
         size, rights, wrongs = (
             rows.count(where).to(advantage.dtype) for where in (first, right, ~right)
         )
-        keep = torch.ceil(self.share * size - 1e-9)
+        keep = torch.ceil(self.share * size.double() - 1e-9).to(size.dtype)
         few = torch.full_like(keep, self.fewest)
         kept_wrong = torch.round(wrongs * keep / size.clamp_min(1)).maximum(few.minimum(wrongs))
         kept_right = (keep - kept_wrong).maximum(few.minimum(rights)).minimum(rights).minimum(keep)

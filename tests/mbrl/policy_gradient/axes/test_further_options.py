@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import statistics
+from fractions import Fraction
 
 import pytest
 import torch
@@ -11,12 +12,21 @@ from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss
 from mbrl.policy_gradient.axes.baseline import SoftMean, TokenOptimal
 from mbrl.policy_gradient.axes.credit import ReturnToGo
+from mbrl.policy_gradient.axes.gate import count
 from mbrl.policy_gradient.axes.gate_origin import UnweightedApart
+from mbrl.policy_gradient.axes.modulation import ConfidenceGap
 from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, Imitation
 from mbrl.policy_gradient.axes.rejection import MaskedRatio, RatioVeto, TruncatedRatio
 from mbrl.policy_gradient.axes.reward import SoftOverlong, TaskReward
 from mbrl.policy_gradient.axes.scale import One
-from mbrl.policy_gradient.axes.selection import Balanced, Finished, LargestVariance, Outliers
+from mbrl.policy_gradient.axes.selection import (
+    Balanced,
+    Finished,
+    LargestVariance,
+    Outliers,
+    ResampleOnCorrect,
+    TopEntropy,
+)
 from mbrl.policy_gradient.groups import group
 from mbrl.policy_gradient.measures.trackers import EntropyWeight
 from mbrl.types import Trajectories
@@ -220,3 +230,47 @@ def test_steps_that_the_bare_prompt_makes_unlikely_teach_nothing_from_elsewhere(
     gain, shown = (torch.where(t.mask, x, 0.0) for x in (gain, log_prob))
     assert torch.equal(gain[::2, 0::2], shown[::2, 0::2])
     assert not gain[::2, 1::2].any() and gain[1::2, 1::2].any()
+
+
+@pytest.mark.parametrize("share", ["0.15", "0.2", "0.3", "0.6", "0.65"])
+def test_shares_of_numbers_are_exact(share: str) -> None:
+    """In single precision 0.3 of 50 is 15.000001, of which 16 were kept."""
+    for size in range(5, 121, 5):
+        least, most = math.ceil(Fraction(share) * size), math.floor(Fraction(share) * size)
+        mask = torch.ones(1, size, dtype=torch.bool)
+        zero, no = torch.zeros(1, size), ~mask
+        drawn = torch.randperm(size, generator=torch.Generator().manual_seed(size))
+        log_prob = -(1.0 + drawn.float()[None] / size)
+        one = Trajectories(
+            zero[..., None], zero[..., None], zero + 1, zero[..., None], no, no, mask
+        )
+        one = dataclasses.replace(
+            one,
+            entropy=-log_prob,
+            log_probs={"old": log_prob},
+            groups={"prompt": torch.zeros(1, size, dtype=torch.int64)},
+            signals={"prompt_confidence": zero, "penalty": zero},
+        )
+        assert int(TopEntropy(float(share))(zero, one).sum()) == least
+        assert int(count(one, float(share))) == max(1, most)
+        gap = ConfidenceGap(rate=1.0, share=float(share))(zero, mask, one)
+        unlikely = log_prob.flatten().sort().values[:least]
+        assert float(gap[0, 0]) == pytest.approx(-math.exp(unlikely.double().mean()), rel=1e-5)
+        kept = ResampleOnCorrect(float(share))(zero.T, columns(one))
+        assert int(kept.sum()) == least
+
+
+def columns(one: Trajectories) -> Trajectories:
+    """Every step of a sequence as a sequence of its own."""
+    parts = {
+        f.name: getattr(one, f.name)
+        for f in dataclasses.fields(one)
+        if getattr(one, f.name) is not None
+    }
+    turned = {
+        name: {k: v.T for k, v in value.items()}
+        if isinstance(value, dict)
+        else value.transpose(0, 1)
+        for name, value in parts.items()
+    }
+    return dataclasses.replace(one, **turned)
