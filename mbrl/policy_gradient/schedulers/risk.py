@@ -78,7 +78,9 @@ class MPTS(Scheduler):
         assert pool.features is not None
         self.config = config
         raw = pool.features.float()
-        self.features = (raw - raw.mean(0)) / raw.std(0).nan_to_num(1.0).clamp_min(1e-6)
+        scaled = (raw - raw.mean(0)) / raw.std(0).nan_to_num(1.0).clamp_min(1e-6)
+        # Of what all tasks share rounding is left, divided by next to nothing.
+        self.features = torch.where((raw == raw[0]).all(0), 0.0, scaled)
         start = torch.Generator().manual_seed(config.seed)
         self.model = RiskModel(
             raw.shape[1], hidden=config.hidden, latent=config.latent, generator=start

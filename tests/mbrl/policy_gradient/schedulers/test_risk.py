@@ -1,5 +1,6 @@
 """MPTS: what it predicts of tasks it did not see, and what it takes."""
 
+import pytest
 import torch
 from scipy.stats import spearmanr
 
@@ -69,3 +70,14 @@ def test_taken_tasks_are_the_riskiest_candidates_and_chance() -> None:
     ids = one.request(g).prompts
     assert int((rank[ids] < 30).sum()) >= 12  # of 16, up to the chance in the draws of z
     assert int((rank[ids] >= 30).sum()) >= 2
+
+
+@pytest.mark.parametrize("value", [0.3, 1000.1, 123456.7])
+def test_a_parameter_that_all_tasks_share_says_nothing(value: float) -> None:
+    """However its mean is rounded, which a deviation of nothing would make large."""
+    for size in (1, 37, 100):
+        features = torch.rand(size, 1, generator=generator(1))
+        shared = torch.full((size, 1), value)
+        one = MPTS(Pool(size, torch.cat([features, shared], 1)), 8, 2)
+        assert not one.features[:, 1].any() and bool(one.features.isfinite().all())
+        assert torch.equal(one.features[:, :1], MPTS(Pool(size, features), 8, 2).features)
