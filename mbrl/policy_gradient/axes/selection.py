@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.config import Count, Finite, NonNegative, Positive, Probability
+from mbrl.config import Count, CountOrZero, Finite, NonNegative, Positive, Probability
 from mbrl.policy_gradient.axes.option import Option, one_of, shown
 from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import Group, first_steps, group, segment, sequence
@@ -393,7 +393,7 @@ class ResampleOnCorrect(Selection):
     )
 
     share: Probability = 0.5
-    fewest: Count = 2
+    fewest: CountOrZero = 2
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:

@@ -8,7 +8,13 @@ import torch
 
 from mbrl.errors import CheckpointError, ConfigError
 from mbrl.policy_gradient.schedulers import Outcome, Pool
-from mbrl.policy_gradient.schedulers.pruning import ARRoL, ARRoLConfig, GRPORoC, nearest_subset
+from mbrl.policy_gradient.schedulers.pruning import (
+    ARRoL,
+    ARRoLConfig,
+    GRPORoC,
+    GRPORoCConfig,
+    nearest_subset,
+)
 from tests.mbrl.policy_gradient.schedulers.simulated import generator
 
 
@@ -25,15 +31,16 @@ def kinds(right: int, size: int, keep: int, fewest: int) -> tuple[int, int]:
     return of_right, of_wrong
 
 
+@pytest.mark.parametrize("fewest", [0, 1, 2])
 @pytest.mark.parametrize("right", range(9))
-def test_roc_keeps_the_best_right_answers(right: int) -> None:
+def test_roc_keeps_the_best_right_answers(right: int, fewest: int) -> None:
     """Among all halves with these numbers of both kinds, the least penalty of right answers."""
     g = generator(right)
-    one = GRPORoC(Pool(5), 16, 4)
+    one = GRPORoC(Pool(5), 16, 4, GRPORoCConfig(fewest=fewest))
     rewards = (torch.randperm(8, generator=g) < right).double()
     penalty = torch.rand(8, generator=g)
     kept = one.keep(Outcome(torch.full((8,), 3), rewards, {"penalty": penalty}), g)
-    of_right, of_wrong = kinds(right, 8, 4, 2)
+    of_right, of_wrong = kinds(right, 8, 4, fewest)
     assert int((kept & (rewards > 0)).sum()) == of_right
     assert int((kept & (rewards == 0)).sum()) == of_wrong
 
