@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from mbrl.config import Count, Rate
-from mbrl.errors import ConfigError
 from world_models.samplers.base import Denoiser, Marching, Step, at
-from world_models.samplers.feynman_kac import Reward
+from world_models.samplers.feynman_kac import Reward, rewarded
 from world_models.samplers.one_step import stochastic_step
 
 Velocity = Callable[[Tensor, Tensor], Tensor]  # y [B, ...], time [B] in (0, 1] to dy/dt
@@ -52,13 +51,6 @@ class BudgetForcing(Marching):
         """At most, for each sample: one for the start and one for every try."""
         return 1 + self.quota * (steps - 1)
 
-    def rewarded(self, x: Tensor) -> Tensor:
-        """r(x) [B]. Raises `ConfigError` where it is NaN, than which nothing is better or worse."""
-        reward = self.reward(x)
-        if bool(reward.isnan().any()):
-            raise ConfigError("the reward is NaN for some samples; use -inf for what is forbidden")
-        return reward
-
     def stepper(
         self, denoise: Denoiser, sigmas: Sequence[float], generator: torch.Generator
     ) -> Step:
@@ -72,7 +64,7 @@ class BudgetForcing(Marching):
                 left = torch.zeros(len(x), dtype=torch.long, device=x.device)
             if x is not given:  # the first, or moved since
                 denoised = denoise(x, at(x, now))
-                best = self.rewarded(denoised)
+                best = rewarded(self.reward, denoised)
             if then == 0:
                 return denoised
             levels, left = (now, then), left + self.quota
@@ -102,7 +94,7 @@ class BudgetForcing(Marching):
             now, then = levels
             guess = stochastic_step(x[trying], denoised[trying], now, then, self.eta, generator)
             look = denoise(guess, at(guess, then))
-            reward = self.rewarded(look)
+            reward = rewarded(self.reward, look)
             left[trying] -= 1
             better = torch.ones_like(trying, dtype=torch.bool) if first else reward > value[trying]
             first = False

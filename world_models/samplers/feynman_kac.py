@@ -17,6 +17,14 @@ from world_models.samplers.base import Before, Denoiser, at, check_levels, norma
 Reward = Callable[[Tensor], Tensor]  # x [B, ...] to r(x) [B], differentiable
 
 
+def rewarded(reward: Reward, x: Tensor) -> Tensor:
+    """r(x) [B]. Raises `ConfigError` where it is NaN, than which nothing is better or worse."""
+    value = reward(x)
+    if bool(value.isnan().any()):
+        raise ConfigError("the reward is NaN for some samples; use -inf for what is forbidden")
+    return value
+
+
 class Particles(NamedTuple):
     """`x` [B, ...] and `log_weights` [B], whose exponentials sum to 1."""
 
@@ -113,7 +121,9 @@ class FeynmanKac(Settings):
         log_weights = x.new_full((len(x),), even)
         if self.reward is not None and self.corrected:
             with torch.no_grad():
-                log_weights = torch.log_softmax(self.tilt_at(sigmas[0]) * self.reward(x), 0)
+                log_weights = torch.log_softmax(
+                    self.tilt_at(sigmas[0]) * rewarded(self.reward, x), 0
+                )
         for now, then in pairwise(sigmas):
             x, gained = self._step(distributions, x, now, then, generator)
             if self.corrected:
@@ -157,7 +167,7 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def _with_gradient(reward: Reward, x: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        value = reward(x)
+        value = rewarded(reward, x)
         (slope,) = torch.autograd.grad(value.sum(), x)
     return value.detach(), slope
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from mbrl.config import Count, CountOrZero, Fraction, NonNegative, Positive, Rate, Settings
 from mbrl.errors import ConfigError
 from world_models.samplers.base import Before, Denoiser, at, check_levels, normal
-from world_models.samplers.feynman_kac import Reward
+from world_models.samplers.feynman_kac import Reward, rewarded
 from world_models.samplers.one_step import stochastic_step
 
 
@@ -120,7 +120,7 @@ class DiffusionTree(Settings):
         leaf = path[-1]
         assert leaf.x is not None
         if leaf.visits == 0:
-            leaf.value = float(self.reward(leaf.x[None])[0])
+            leaf.value = float(rewarded(self.reward, leaf.x[None])[0])
         leaf.visits += 1
         for node in reversed(path[:-1]):
             node.value = self._backed_up(node)

@@ -1,6 +1,7 @@
 """Tree search and budget forcing on two Gaussians whose tilted law is known."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from world_models.samplers import (
     DDIM,
     BudgetForcing,
     DiffusionTree,
+    FeynmanKac,
     Heun,
     denoiser_of_flow,
     edm_levels,
@@ -172,10 +174,19 @@ def test_a_forbidden_end_is_still_a_sample() -> None:
     found = forbidden(mixture.denoise, noise(50), LEVELS, torch.Generator().manual_seed(0))
     away = torch.cdist(found, mixture.CENTRES).min(1).values
     assert float(away.max()) < 6 * mixture.DEVIATION
+
+
+@pytest.mark.parametrize("kind", [BudgetForcing, DiffusionTree, FeynmanKac])
+def test_a_reward_that_is_nan_for_some_is_refused(kind: Any) -> None:
+    """Nothing is better or worse than NaN: a tree's last child was taken at every node, and the
+    last of all particles."""
+
+    def reward(x: Tensor) -> Tensor:
+        return torch.where(x[:, 0] > 0.0, x[:, 0], torch.nan)
+
+    tilt = {} if kind is BudgetForcing else {"tilt": 1.0}
     with pytest.raises(ConfigError, match="reward is NaN"):
-        BudgetForcing(lambda x: x[:, 0] * math.nan)(
-            mixture.denoise, noise(2), LEVELS, torch.Generator()
-        )
+        kind(reward=reward, **tilt)(mixture.denoise, noise(20), LEVELS, torch.Generator())
 
 
 def test_forcing_earns_more_than_the_best_of_as_many() -> None:
