@@ -80,6 +80,7 @@ class DifficultyTargeted(Scheduler):
         """Prompts for `fresh_share` of `places` groups, references left out."""
         distance = (self.predicted - self.config.target).abs()
         weight = torch.exp(-(distance - distance.min()) / self.config.temperature)
+        weight = weight.clamp_min(1e-300)  # above that of references
         weight[self.references] = 0
         wanted = max(1, round(self.fresh_share * places))
         ids = draw(weight, min(wanted, self.pool.size - len(self.references)), generator)

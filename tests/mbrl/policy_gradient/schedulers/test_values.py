@@ -213,3 +213,18 @@ def test_targeted_prompts_are_mixed_more_often_than_uniform_ones() -> None:
     even = mixed_share(gather(Uniform(Pool(400), 3200, 8), prompts.roll, g))
     assert sum(shares) / 6 > 1.3 * even
     assert min(shares) > even
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 0.05])
+def test_references_are_not_selected_however_cold_the_draw(temperature: float) -> None:
+    """Weights of prompts far from the target round to 0, which is the references' weight."""
+    g = generator(3)
+    config = DifficultyTargetedConfig(references=6, temperature=temperature, fresh=1.0)
+    one = DifficultyTargeted(Pool(30, torch.randn(30, 4, generator=g)), 80, 4, config)
+    one.references = torch.arange(6)
+    one.predicted = torch.rand(30, generator=g, dtype=torch.float64)
+    for _ in range(20):
+        request = one.selection(14, g)
+        assert request.total == 14 * 4 and not bool(
+            torch.isin(request.prompts, one.references).any()
+        )
