@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.config import Finite, NonNegative, Positive
+from mbrl.config import Finite, NonNegative, Positive, Probability
 from mbrl.policy_gradient.axes.gate import Gate, held
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.axes.reward import Reward
@@ -40,7 +40,7 @@ class EntropyClip(Gate):
     high: NonNegative = 0.2
     clip_rate: Finite = 1.0
     advantage_rate: Finite = 1.0
-    pivot: NonNegative = 0.8
+    pivot: Probability = 0.8
     dual: Positive = 10.0
 
     def needs(self) -> tuple[str, ...]:

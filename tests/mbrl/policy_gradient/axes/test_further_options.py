@@ -13,6 +13,7 @@ from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss
 from mbrl.policy_gradient.axes.baseline import SoftMean, TokenOptimal
 from mbrl.policy_gradient.axes.credit import ReturnToGo
 from mbrl.policy_gradient.axes.gate import count
+from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip
 from mbrl.policy_gradient.axes.gate_origin import UnweightedApart
 from mbrl.policy_gradient.axes.modulation import ConfidenceGap
 from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, Imitation
@@ -230,6 +231,12 @@ def test_steps_that_the_bare_prompt_makes_unlikely_teach_nothing_from_elsewhere(
     gain, shown = (torch.where(t.mask, x, 0.0) for x in (gain, log_prob))
     assert torch.equal(gain[::2, 0::2], shown[::2, 0::2])
     assert not gain[::2, 1::2].any() and gain[1::2, 1::2].any()
+
+
+def test_the_pivot_of_entropies_is_a_quantile() -> None:
+    assert EntropyClip(pivot=1.0).pivot == 1.0
+    with pytest.raises(ConfigError, match="pivot is"):
+        EntropyClip(pivot=1.2)
 
 
 @pytest.mark.parametrize("share", ["0.15", "0.2", "0.3", "0.6", "0.65"])
