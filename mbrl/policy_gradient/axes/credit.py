@@ -269,7 +269,7 @@ class NestedGroups(Credit):
     keys: tuple[str, ...] = ("state", "history_2", "history_3")
     gamma: Probability = 0.95
     alpha: Finite = 1.0
-    eps: NonNegative = 1e-6
+    eps: Positive = 1e-6
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
@@ -304,7 +304,7 @@ class TokenWeighted(Credit):
     )
 
     limit: Positive = 5.0
-    eps: NonNegative = 1e-6
+    eps: Positive = 1e-6
     key: tuple[str, ...] = ("prompt",)
 
     def needs(self) -> tuple[str, ...]:
@@ -348,7 +348,7 @@ class BundleRisk(Credit):
     low: NonNegative = 0.2
     high: NonNegative = 0.8
     mixing: Finite = 1.5
-    eps: NonNegative = 1e-6
+    eps: Positive = 1e-6
 
     def needs(self) -> tuple[str, ...]:
         names = ("prompt", "bundle", "paper")

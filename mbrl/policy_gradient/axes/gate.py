@@ -150,8 +150,8 @@ class SoftGate(Gate):
         "4 / tau sigmoid(tau (rho - 1)) A, tau = {positive} if A > 0 else {negative}"
     )
 
-    positive: Finite = 1.0
-    negative: Finite = 1.05
+    positive: Positive = 1.0
+    negative: Positive = 1.05
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories

@@ -43,7 +43,7 @@ class Whiten(Modulation):
     """Over the batch: less the mean, over the sample standard deviation plus `eps`. Counted once a
     step if `steps`, else once a unit."""
 
-    eps: NonNegative = 1e-4
+    eps: AboveZero = 1e-4
     steps: bool = False
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
@@ -342,7 +342,7 @@ class EntropyShaping(Modulation):
     text: ClassVar[str] = "A + min({rate} H, |A| / {most})"
 
     rate: Finite = 0.4
-    most: NonNegative = 2.0
+    most: AboveZero = 2.0
 
     def needs(self) -> tuple[str, ...]:
         return ("entropy",)

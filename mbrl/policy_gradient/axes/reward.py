@@ -283,7 +283,7 @@ class Standardised(Reward):
     inner: Reward
     key: tuple[str, ...] = ("prompt",)
     segment: str = "turn"
-    eps: NonNegative = 1e-6
+    eps: Positive = 1e-6
     nonzero: bool = False
     correction: CountOrZero = 1
     steps: bool = False

@@ -40,7 +40,7 @@ class One(Scale):
 class Std(Scale):
     """The sample standard deviation (1 in a group of one if `alone` is "one") plus `eps`."""
 
-    eps: NonNegative = 1e-4
+    eps: Positive = 1e-4
     alone: str = "zero"
     correction: CountOrZero = 1
 
@@ -66,7 +66,7 @@ class BatchStd(Scale):
 
     text: ClassVar[str] = "(std of R over the batch + {eps})"
 
-    eps: NonNegative = 1e-6
+    eps: Positive = 1e-6
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
         return grouped(t, BATCH, group.units).std(value) + self.eps
@@ -78,7 +78,7 @@ class MedianDeviation(Scale):
 
     text: ClassVar[str] = "(median |R - median R| + {eps})"
 
-    eps: NonNegative = 1e-3
+    eps: Positive = 1e-3
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
         return group.median((value - group.median(value)).abs()) + self.eps
@@ -92,7 +92,7 @@ class VirtualStd(Scale):
     text: ClassVar[str] = "(std of R and one answer more of {best} + {eps})"
 
     best: Finite = 1.0
-    eps: NonNegative = 1e-6
+    eps: Positive = 1e-6
     verdict: ClassVar[bool] = True
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
@@ -117,7 +117,7 @@ class BetaDensity(Scale):
 
     low: NonNegative = 0.0
     high: NonNegative = 1.0
-    least: NonNegative = 1e-6
+    least: Positive = 1e-6
     verdict: ClassVar[bool] = True
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
@@ -156,7 +156,7 @@ class VarianceGate(Scale):
     )
 
     temperature: Positive = 0.05
-    eps: NonNegative = 1e-6
+    eps: Positive = 1e-6
 
     def needs(self) -> tuple[str, ...]:
         return ("groups.prompt",)

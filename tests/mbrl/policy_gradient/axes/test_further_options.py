@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import statistics
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -11,15 +12,29 @@ import torch
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import RECIPES, Recipe, Term, estimate, loss
 from mbrl.policy_gradient.axes.baseline import SoftMean, TokenOptimal
-from mbrl.policy_gradient.axes.credit import ReturnToGo
-from mbrl.policy_gradient.axes.gate import count
+from mbrl.policy_gradient.axes.credit import (
+    BundleRisk,
+    NestedGroups,
+    ReturnToGo,
+    TokenWeighted,
+)
+from mbrl.policy_gradient.axes.gate import SoftGate, count
 from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip
 from mbrl.policy_gradient.axes.gate_origin import UnweightedApart
-from mbrl.policy_gradient.axes.modulation import ConfidenceGap
+from mbrl.policy_gradient.axes.modulation import ConfidenceGap, EntropyShaping, Whiten
+from mbrl.policy_gradient.axes.option import Option
 from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, Imitation
 from mbrl.policy_gradient.axes.rejection import MaskedRatio, RatioVeto, TruncatedRatio
-from mbrl.policy_gradient.axes.reward import SoftOverlong, TaskReward
-from mbrl.policy_gradient.axes.scale import One
+from mbrl.policy_gradient.axes.reward import SoftOverlong, Standardised, TaskReward
+from mbrl.policy_gradient.axes.scale import (
+    BatchStd,
+    BetaDensity,
+    MedianDeviation,
+    One,
+    Std,
+    VarianceGate,
+    VirtualStd,
+)
 from mbrl.policy_gradient.axes.selection import (
     Balanced,
     Finished,
@@ -231,6 +246,24 @@ def test_steps_that_the_bare_prompt_makes_unlikely_teach_nothing_from_elsewhere(
     gain, shown = (torch.where(t.mask, x, 0.0) for x in (gain, log_prob))
     assert torch.equal(gain[::2, 0::2], shown[::2, 0::2])
     assert not gain[::2, 1::2].any() and gain[1::2, 1::2].any()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(Std, BatchStd, MedianDeviation, VirtualStd, Whiten, NestedGroups, TokenWeighted),
+        *(BundleRisk, VarianceGate, lambda eps: BetaDensity(least=eps)),
+        lambda eps: Standardised(TaskReward(), eps=eps),
+        lambda eps: EntropyShaping(most=eps),
+        lambda eps: SoftGate(positive=eps),
+        lambda eps: SoftGate(negative=eps),
+    ],
+)
+def test_what_keeps_a_divisor_above_0_is_above_0(make: Callable[..., Option]) -> None:
+    """A group that earned the same has a deviation of 0 and no difference: NaN without `eps`."""
+    assert str(make(eps=1e-9))
+    with pytest.raises(ConfigError, match="is 0"):
+        make(eps=0.0)
 
 
 def test_the_pivot_of_entropies_is_a_quantile() -> None:
