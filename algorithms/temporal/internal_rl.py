@@ -145,7 +145,8 @@ def rollout(
 def group_advantage(returns: Tensor) -> Tensor:
     """(R - mean) / deviation [B] within the group; 0 where all are equal."""
     spread = returns.std(correction=0)
-    return torch.where(spread > 0, (returns - returns.mean()) / spread.clamp_min(1e-8), 0.0)
+    differ = (returns != returns[:1]).any()  # their mean may be rounded
+    return torch.where(differ, (returns - returns.mean()) / spread.clamp_min(1e-8), 0.0)
 
 
 def clipped_loss(

@@ -287,6 +287,12 @@ def test_rollouts_are_paid_once_and_end() -> None:
     assert 0 < float(seen.returns.mean()) < 0.3
 
 
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 777.7, 12345.678])
+def test_equal_returns_have_no_advantage_however_their_mean_is_rounded(value: float) -> None:
+    for count in (1, 3, 7, 100, 128):
+        assert not group_advantage(torch.full((count,), value)).any()
+
+
 def test_learning_codes_and_learning_actions() -> None:
     """On the line both find what is paid; codes leave base and controller alone. The controller is
     one whose codes can steer: not all that are hardly fitted do."""
