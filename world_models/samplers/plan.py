@@ -1,6 +1,7 @@
 """Unified sampling: every step has its own level, order and extrapolation, and the schedule of them
 is searched for."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -103,7 +104,8 @@ def search(
     by a predictor of `measure`, learned from those measured so far.
 
     The plain methods on EDM's levels are among the first measured, so what is found is never worse
-    than they are by this measure. Measure on other noise than it is chosen on.
+    than they are by this measure. Measure on other noise than it is chosen on. A measure that is
+    NaN, as where samples are infinite, counts as infinite.
     """
     config = config or SearchConfig()
     levels = tuple(edm_levels(steps, sigma_max=sigma_max, sigma_min=sigma_min))
@@ -114,7 +116,8 @@ def search(
     ]
     tried: list[tuple[Schedule, float]] = []
     for _ in range(config.rounds):
-        tried += [(schedule, measure(schedule)) for schedule in waiting]
+        values = [measure(schedule) for schedule in waiting]
+        tried += zip(waiting, [math.inf if math.isnan(v) else v for v in values], strict=True)
         tried_before = {schedule for schedule, _ in tried}
         ranked = sorted(tried, key=lambda pair: pair[1])
         predictor = fit_predictor(tried, config, generator)

@@ -1,5 +1,7 @@
 """The search for schedules, on a mixture of Gaussians whose flow a fine integration gives."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -99,3 +101,16 @@ def test_the_predictor_learns_an_order_from_the_schedule() -> None:
 def test_impossible_settings() -> None:
     with pytest.raises(ConfigError, match="population is 0"):
         SearchConfig(population=0)
+
+
+def test_schedules_that_diverge_are_the_worst() -> None:
+    """A measure is NaN where samples are infinite: it is never the best, nor bred from."""
+
+    def measure(schedule: Schedule) -> float:
+        orders = [choice.order for choice in schedule.plan.choices]
+        return math.nan if orders[0] == 1 or orders[-1] == 4 else float(sum(orders))
+
+    config = SearchConfig(rounds=2, population=12, offspring=20, parents=2, fit_steps=5)
+    found = search(measure, 3, torch.Generator().manual_seed(0), config)
+    finite = [value for _, value in found.tried if math.isfinite(value)]
+    assert len(finite) < len(found.tried) and found.value == min(finite)
