@@ -253,14 +253,17 @@ def profiles(by_name: dict[str, Profile], title: str, path: Path) -> None:
 def intervals(
     panels: dict[str, dict[str, Interval]], path: Path, unit: str = "normalised score"
 ) -> None:
-    """Estimates with intervals: a panel for each statistic, a row for each algorithm."""
-    names = list(next(iter(panels.values())))
+    """Estimates with intervals: a panel for each statistic, a row for each algorithm, empty in the
+    panels that lack it."""
+    names = list(dict.fromkeys(name for by_name in panels.values() for name in by_name))
     with drawing() as plt:
         labels = 0.08 * max(map(len, names))  # inches
         size = (3.0 * len(panels) + labels + 0.4, 0.32 * len(names) + 1.1)
         figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
         for axes, (title, by_name) in zip(grid[0], panels.items(), strict=True):
             for row, name in enumerate(names):
+                if name not in by_name:
+                    continue
                 at, colour = by_name[name], COLOURS[row % len(COLOURS)]
                 axes.plot([at.low, at.high], [row, row], color=colour, lw=5, alpha=0.45)
                 axes.plot(at.estimate, row, color="black", marker="|", ms=12, mew=2)

@@ -57,6 +57,21 @@ def test_data_stand_beside_each_figure(tmp_path: Path) -> None:
     assert all((tmp_path / f"{n}.png").stat().st_size > 3000 for n in ("curves", "knob"))
 
 
+def test_a_name_that_a_panel_lacks_leaves_its_row_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an unfinished table, or where runs diverged."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.extend(figure.axes))
+    at = Interval(1.0, 0.5, 1.5)
+    panels = {"mean": {"x": at, "y": at}, "iqm": {"z": at, "y": at}}
+    figures.intervals(panels, tmp_path / "intervals.png")
+    rows = [sorted({float(line.get_ydata()[0]) for line in axes.lines}) for axes in drawn]
+    assert rows == [[0.0, 1.0], [1.0, 2.0]]  # x, y and z
+    assert [t.get_text() for t in drawn[0].get_yticklabels()] == ["x", "y", "z"]
+    assert len((tmp_path / "intervals.csv").read_text().splitlines()) == 5
+
+
 @pytest.mark.parametrize(("seeds", "lines", "bands"), [(1, 1, 1), (2, 3, 0), (4, 5, 0), (5, 1, 1)])
 def test_few_seeds_are_lines_and_many_a_band(
     seeds: int, lines: int, bands: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
