@@ -78,6 +78,8 @@ def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> li
     """Episodes that end: in the task, and in the model by its rule and with learned ends."""
     names = {"task": "task", "by_rule": "model, task's rule", "learned": "model, learned ends"}
     panels = {title: figures.panel(rows, name) for name, title in names.items()}
+    if not any(panels.values()):
+        return []
     path = folder / f"ends{suffix}.png"
     figures.intervals(panels, path, "episodes that end, in %")
     return [path]

@@ -29,6 +29,7 @@ def test_a_cell_and_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "learned_ends" in studies.STUDIES
     (picture,) = study.draw({"a": [{"values": values}] * 2}, tmp_path, "")
     assert picture.exists()
+    assert study.draw({"a": [{"values": values}]}, tmp_path, "") == []  # one seed has no interval
 
 
 def test_shares_are_those_of_stepping_the_task() -> None:
