@@ -1,6 +1,7 @@
 """Domains in turn, in one order or the other, beside all at once and each alone: what is gained and
 what is forgotten, from the same warm starts at the same number of sampled tokens."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,14 @@ needs = language_training.needs
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """As `language_training.measure`, and of each part, in percent: `before_` and `score_` (levels
     trained on, new problems), `gain_`, points, and `forgotten_`: by how many points the best before
-    the last, warm start included, lies above the last. `gain_all` is their mean gain."""
+    the last, warm start included, lies above the last. `gain_all` is their mean gain. Of a run that
+    diverges `before_` alone are numbers."""
     outcome = language_training.measure(settings, seed, folder)
     start = folders.read_json(folder / "run" / "config.json")["language"]["start"]
     before = folders.read_json(Path(start) / "result.json")["parts"]
-    scores = 100 * after_stages(folder / "run").numpy()
+    scores = np.full((1, len(PARTS)), math.nan)
+    if not math.isnan(outcome.values["score"]):  # a run that diverged has no result
+        scores = 100 * after_stages(folder / "run").numpy()
     first = np.array([[100 * before[name] for name in PARTS]])
     whole = np.concatenate([first, scores])
     lost = whole[:-1].max(0) - whole[-1]

@@ -2,6 +2,7 @@
 On-Policy FP8 Reinforcement Learning with Unified Training and Rollout Precision Flow", arXiv
 2601.14243."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +45,19 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """As `language_training`, and in percent `deployed`, the accuracy of the last model in the
     sampler's precision, and `gain_deployed`, its difference to the warm start in that precision;
     `kl` and `gap`, how far what learns is from the sampler: means of the last tenth of the rounds
-    (0 in full precision)."""
+    (0 in full precision). A run that diverges has neither accuracy."""
     outcome = language_training.measure(settings, seed, folder)
     run, values = folder / "run", dict(outcome.values)
     chosen, config = language_run.read_settings(run)
-    before, after = (
-        _deployed(language_run.load(path), settings, config.sampling_precision)
-        for path in (Path(str(chosen.start)), run)
-    )
+    few, after = config.sampling_precision, math.nan
+    before = _deployed(language_run.load(Path(str(chosen.start))), settings, few)
+    if not math.isnan(values["score"]):  # the checkpoint of a run that diverged is an earlier one
+        after = _deployed(language_run.load(run), settings, few)
     values |= {"deployed": after, "gain_deployed": after - before}
     rows = MetricsFile(run / "metrics.csv").rows()
     last = rows[-max(1, len(rows) // 10) :]
     for name, metric in APART.items():
-        values[name] = float(np.mean([float(row.get(metric) or 0) for row in last]))
+        values[name] = float(np.mean([float(row.get(metric) or 0) for row in last] or [np.nan]))
     return Outcome({k: float(f"{v:.6g}") for k, v in values.items()}, outcome.curves)
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from algorithms.language.settings import LanguageConfig
@@ -17,22 +18,22 @@ SMALL = {
     "samples": 1,
     "eval_problems": 3,
 }
+CONFIG = {
+    "prompts": 2,
+    "group": 2,
+    "levels": [3, 1003],
+    "stages": ["grid_world", "brackets"],
+    "stage_tokens": 100,
+    "turn_tokens": 4,
+}
+SHOWN = {"levels": [3, 1003], "rows": 2}
 
 
 def test_a_cell_says_what_was_gained_and_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(language_training, "MOST", 10)  # updates of a start that solves nothing
-    config = {
-        "prompts": 2,
-        "group": 2,
-        "levels": [3, 1003],
-        "stages": ["grid_world", "brackets"],
-        "stage_tokens": 100,
-        "turn_tokens": 4,
-    }
-    shown = {"levels": [3, 1003], "rows": 2}
-    settings = cascades.DEFAULTS | SMALL | {"config": config, "shown": shown}
+    settings = cascades.DEFAULTS | SMALL | {"config": CONFIG, "shown": SHOWN}
     values = cascades.measure(settings, 0, tmp_path).values
     rows = MetricsFile(tmp_path / "run" / "evaluations.csv").rows()
     after = {int(r["level"]): 100 * float(r["accuracy"]) for r in rows}
@@ -50,6 +51,20 @@ def test_a_cell_says_what_was_gained_and_forgotten(
         == pytest.approx(sum(gains) / 2)
         == pytest.approx(values["gain"], rel=1e-4)
     )
+
+
+def test_a_run_that_diverges_gains_and_forgets_no_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language_training, "MOST", 5)
+    settings = cascades.DEFAULTS | SMALL | {"config": CONFIG, "shown": SHOWN}
+    language_training.finished(language_training.warm_start(settings, 0, tmp_path))
+    monkeypatch.setattr("mbrl.callbacks.LIMIT", 1e-9)  # of any metric
+    values = cascades.measure(settings, 0, tmp_path).values
+    measured = ("gain", "forgotten", "score")
+    lost = [values[f"{kind}_{name}"] for kind in measured for name in cascades.PARTS]
+    assert np.isnan([*lost, values["gain_all"]]).all()
+    assert all(0 <= values[f"before_{name}"] <= 100 for name in cascades.PARTS)
 
 
 def test_rows_have_the_same_tokens_in_all_arms() -> None:

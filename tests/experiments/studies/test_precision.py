@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from algorithms.language.settings import LanguageConfig
@@ -37,6 +38,20 @@ def test_a_cell_says_how_far_learning_is_from_sampling(
         values = precision.measure(settings, 0, tmp_path / name).values
         assert (values["gap"] < 1e-4) == zero and (values["kl"] < 1e-6) == zero
         assert 0 <= values["deployed"] <= 100
+
+
+def test_a_run_that_diverges_has_no_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the checkpoint before its first step."""
+    monkeypatch.setattr(language_training, "MOST", 5)
+    config = {"prompts": 2, "group": 2, "levels": [1], "sampling_precision": "int3"}
+    settings = precision.DEFAULTS | SMALL | {"task": "addition", "config": config}
+    language_training.finished(language_training.warm_start(settings, 0, tmp_path))
+    monkeypatch.setattr("mbrl.callbacks.LIMIT", 1e-9)  # of any metric
+    values = precision.measure(settings, 0, tmp_path).values
+    names = ("score", "deployed", "gain_deployed", "kl", "gap")
+    assert np.isnan([values[name] for name in names]).all() and 0 <= values["before"] <= 100
 
 
 def test_the_figure(tmp_path: Path) -> None:
