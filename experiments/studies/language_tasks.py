@@ -16,8 +16,15 @@ needs, measure = language_training.needs, language_training.measure
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:
-    """Accuracy on trained and other levels against the share of the run; and the gains in
-    points."""
+    """Accuracy on trained and other levels against the share of the run; and the gains in points;
+    without runs that diverged."""
+    rows = {
+        label: kept
+        for label, records in rows.items()
+        if (kept := [r for r in records if np.isfinite(r["values"]["score"])])
+    }
+    if not rows:
+        return []
     files = [folder / f"{name}{suffix}.png" for name in ("trained", "other", "gains")]
     for name, file in (("score", files[0]), ("score_other", files[1])):
         panels = figures.by_label(rows, _shares, figures.column(name))
