@@ -8,6 +8,7 @@ import numpy as np
 from algorithms.dr_rpo import DRRPO, DRRPOConfig, returns, robust_values
 from experiments.reports import figures
 from experiments.studies import Outcome
+from mbrl import config as configs
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = {
@@ -15,8 +16,9 @@ DEFAULTS: dict[str, Any] = {
     "learn": True,  # else the reference policy, uniform, is evaluated
     "episodes": 500,  # of online learning in the dynamics without a shift
     "horizon": 8,
-    "shifts": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6],  # share of every factor that moves to failure
+    "shifts": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6],  # of the curve: shares that move to failure
 }
+MEASURED = {"nominal": 0.0, "shift_02": 0.2, "shift_04": 0.4}  # shifts that values are of
 BASE, FAILED = 0, 3  # of the states base, middle, top and failed
 FAILING = 0.02  # without a shift
 # Where each of the two actions, to collect and to invest, leads from each state.
@@ -47,7 +49,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     factors.
     """
     features, factors, reward = world(settings["horizon"])
-    config = DRRPOConfig(**{"horizon": settings["horizon"], **settings["config"]})
+    given = {"horizon": settings["horizon"], **settings["config"]}
+    config = configs.from_dict(DRRPOConfig, given)
     agent = DRRPO(features, reward, config)
     rng = np.random.default_rng(seed)
     policy, above = np.repeat(agent.reference[None], config.horizon, 0), float("nan")
@@ -58,13 +61,15 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         policy, values = agent.plan()
         _, best = robust_values(features, factors, reward, config, agent.reference)
         above = float(values[0, BASE] - best[0, BASE])
+
+    def earned(share: float) -> float:
+        return returns(policy, features, shifted(factors, share), reward, BASE)
+
     shifts = settings["shifts"]
-    curve = [returns(policy, features, shifted(factors, m), reward, BASE) for m in shifts]
-    at = dict(zip(shifts, curve, strict=True))
-    values_at = {"nominal": at[0.0], "shift_02": at[0.2], "shift_04": at[0.4]}
     return Outcome(
-        values_at | {"invests": float(policy[0, BASE, 1]), "above": above},
-        {"shift": list(shifts), "return": curve},
+        {name: earned(share) for name, share in MEASURED.items()}
+        | {"invests": float(policy[0, BASE, 1]), "above": above},
+        {"shift": list(shifts), "return": [earned(share) for share in shifts]},
     )
 
 

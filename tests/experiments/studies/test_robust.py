@@ -7,6 +7,7 @@ import pytest
 
 from algorithms.dr_rpo import DRRPOConfig, returns, robust_values
 from experiments.studies import robust
+from mbrl.errors import ConfigError
 
 
 def test_returns_of_both_plans_are_sums() -> None:
@@ -39,5 +40,9 @@ def test_the_study_measures(tmp_path: Path) -> None:
     curve = dict(zip(outcome.curves["shift"], outcome.curves["return"], strict=True))
     assert outcome.values["nominal"] == curve[0.0] > curve[0.4] == outcome.values["shift_04"]
     assert outcome.values["above"] > 0  # few episodes: optimistic
+    other = robust.measure(settings | {"shifts": [0.5]}, 0, tmp_path)  # the curve's alone
+    assert other.values == outcome.values and other.curves["shift"] == [0.5]
+    with pytest.raises(ConfigError, match=r"radios.*did you mean 'radius'"):
+        robust.measure(settings | {"config": {"radios": 0.4}}, 0, tmp_path)
     still = robust.measure(robust.DEFAULTS | {"learn": False}, 0, tmp_path)
     assert still.values["invests"] == 0.5 and np.isnan(still.values["above"])
