@@ -209,13 +209,18 @@ class PatchedRAVL(Agent[Batch]):
 
 def build(settings: dict[str, Any], seed: int) -> tuple[Plane, PatchedRAVL]:
     """The world and an untrained agent. Raises `ConfigError` for a patch that does not exist, a
-    horizon beyond an episode, a unit that is no length."""
+    horizon beyond an episode, a unit that is no length, updates fewer than the evaluations."""
     if settings["patch"] not in PATCHES:
         raise unknown_name("patch", settings["patch"], PATCHES)
     if not 1 <= settings["horizon"] <= LIMIT:
         raise ConfigError(f"horizon is {settings['horizon']}, it must lie in 1..{LIMIT}")
     if not 0 < settings["unit"] < math.inf:
         raise ConfigError(f"unit is {settings['unit']}, it must be a length above 0")
+    if settings["updates"] < EVALUATIONS:
+        raise ConfigError(
+            f"updates is {settings['updates']}, it must be at least {EVALUATIONS}: a run has as "
+            "many evaluations"
+        )
     world = Plane(settings, LearnerConfig().gamma)
     config = RAVLConfig(
         learner=LearnerConfig(

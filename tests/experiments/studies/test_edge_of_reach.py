@@ -118,6 +118,7 @@ def test_settings_that_cannot_be() -> None:
         ({"patch": "magic"}, "magic"),
         ({"horizon": 31}, "1..30"),
         ({"unit": 0.0}, "unit is 0.0"),
+        ({"updates": 23}, "updates is 23, it must be at least 24"),
     ):
         with pytest.raises(ConfigError, match=text):
             edge_of_reach.build(SETTINGS | change, 0)
