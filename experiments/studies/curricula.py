@@ -12,18 +12,19 @@ from algorithms.curricula.alp_gmm import ALPGMM
 from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.competence_grid import CompetenceGrid, Oracle, Uniform
-from mbrl.errors import optional_packages
+from mbrl.errors import optional_packages, unknown_name
 
 VERSION = 1
 DEFAULTS: dict[str, Any] = {
     "size": 6,  # cells a side
     "episodes": 18_000,  # of a student
     "before": 1800,  # of them before the test by which an expert is chosen
-    "first": "corner",  # first cells of students: a corner, or any cell
+    "first": "corner",  # first cells of students: a corner, or any cell (any)
     "past": 16,  # students taught before
     "neighbours": 3,  # past students among whom the expert is chosen
     "rewards": 10,  # what variant "reward" compares
 }
+FIRST = ("corner", "any")
 LOW, HIGH = (0.0, 0.0), (1.0, 1.0)
 POINTS = 60  # of a curve
 METHODS = ("random", "alp-gmm", "pool", "time", "reward", "random expert", "oracle")
@@ -37,6 +38,8 @@ class Teacher(Protocol):
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """Teach `past` students by ALP-GMM, then one new student by every method, from the same first
     cell. Per cent of the cells that are mastered at the end, by method."""
+    if settings["first"] not in FIRST:
+        raise unknown_name("kind of first cells", settings["first"], FIRST)
     with optional_packages("curricula", "fits of Gaussian mixtures"):
         from sklearn.exceptions import ConvergenceWarning
     draws = np.random.default_rng(50_000 + seed)

@@ -23,7 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "config": {},  # settings of it
     "source": "real",  # or imagined, oracle: real rows of the goals that are imagined otherwise
     "rate": 0.0,  # of each fault
-    "faults": ["teleport", "missing", "label"],
+    "faults": ["teleport", "missing", "label"],  # or some of them
     "filter": "none",  # or consistency, disagreement
     "share": 0.5,  # of the rows drawn that are of the second source
     "episodes": 300,  # of each level
@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "updates": 3000,
     "pairs": 500,  # starts and goals of an evaluation
 }
+FAULTS = ("teleport", "missing", "label")
 SOURCES = ("real", "imagined", "oracle")
 ALGORITHM_NAMES = ("bc", "discrete_cql", "discrete_iql")
 RATES = (0.0, 0.1, 0.3, 0.5)
@@ -64,6 +65,9 @@ def dataset(
     seed are the same whatever the second source is."""
     if settings["source"] not in SOURCES:
         raise unknown_name("source", settings["source"], SOURCES)
+    for fault in settings["faults"]:
+        if fault not in FAULTS:
+            raise unknown_name("fault", fault, FAULTS)
     episodes, noise = settings["episodes"], settings["noise"]
     real, _ = record(grid, ("train",), episodes, noise, torch.Generator().manual_seed(seed))
     if settings["source"] == "real":

@@ -41,6 +41,9 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """
     if settings["sampler"] not in SAMPLERS:
         raise unknown_name("sampler", settings["sampler"], SAMPLERS)
+    for name in (settings["task"], settings["elsewhere"]):
+        if name not in TASKS:
+            raise unknown_name("task", name, TASKS)
     first = 1000 * (seed + 1)
     tuning = range(first, first + settings["seeds"])
     held_out = range(first + 500, first + 500 + settings["held_out"])

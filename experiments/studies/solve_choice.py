@@ -21,6 +21,7 @@ from experiments.settings import build_config, for_budget, merge, preset
 from experiments.studies import Outcome
 from mbrl import data, tasks
 from mbrl.data.split import hold_out
+from mbrl.errors import unknown_name
 from mbrl.evaluation import evaluate
 
 VERSION = 5
@@ -36,6 +37,8 @@ DEFAULTS: dict[str, Any] = {
     "ends": "rule",  # or learned: as of a log of no task, whose rule nobody knows
 }
 
+ENDS = ("rule", "learned")
+
 
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """`chosen`: the normalised score in the task of the policy that `solve` chooses from the log;
@@ -45,6 +48,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     episodes support. Curves, one entry a policy: the leads over the log by fitted Q evaluation with
     their lower bounds; the leads over cloning in the halting model with theirs, and the share of
     windows that stay inside the log (none where no model could be fitted)."""
+    if settings["ends"] not in ENDS:
+        raise unknown_name("kind of ends", settings["ends"], ENDS)
     dataset = data.load(settings["data"])
     task = tasks.make_for(dataset.spec)
     if settings["ends"] == "learned":

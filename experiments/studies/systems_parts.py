@@ -31,6 +31,7 @@ from mbrl.distributed.streams import (
     RaySamples,
 )
 from mbrl.distributed.transfer_queue import RayTransferQueue, Stage
+from mbrl.errors import unknown_name
 from mbrl.networks import CategoricalPolicy
 from mbrl.tasks import make
 from mbrl.training import train
@@ -41,6 +42,7 @@ STAGES = {"sample": Stage(("prompt",)), "old": Stage(("answer",)), "learn": Stag
 ROWS = 64
 LATENCY = 0.004, 1.0  # of a step of an environment: median in seconds, deviation of its logarithm
 MODEL = ModelConfig(transformer=TransformerConfig(width=64, layers=2, heads=4, hidden=128))
+KINDS = ("inline", "local", "served")  # of inference
 PER_TOKEN = 0.01  # seconds
 
 
@@ -100,6 +102,8 @@ def streams(settings: dict[str, Any], seed: int) -> Outcome:
     """CartPole with a slow simulator: `rate` in steps per second, `idle`: share of the environment
     workers' time in which they wait for actions. With a trainer `staleness` in versions, at the
     update, of the policies that acted."""
+    if settings["inference"] not in KINDS:
+        raise unknown_name("kind of inference", settings["inference"], KINDS)
     task, count, ring = make("CartPole-v1"), settings["workers"], settings["ring"]
     agent = PolicyGradient(task.spec, PolicyGradientConfig(envs=8, group=1), seed=seed)
     act, kind = acts_of(agent.policy, task.spec), settings["inference"]

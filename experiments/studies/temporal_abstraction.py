@@ -30,6 +30,7 @@ from experiments.reports import figures
 from experiments.studies import Outcome
 from experiments.studies.pin_pad import COLOURS, PinPad, Walks, agreement, walks
 from mbrl import config as configs
+from mbrl.errors import unknown_name
 
 VERSION = 3
 DEFAULTS: dict[str, Any] = {
@@ -45,6 +46,7 @@ DEFAULTS: dict[str, Any] = {
     "rl": {},  # of InternalConfig
     "episodes": 500,  # of the evaluation
 }
+LEARNERS = ("codes", "actions", "random")
 LENGTH = 28  # steps of a walk at most
 
 
@@ -57,6 +59,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     walked to, and `switches`, of their steps that have one (both 0 where actions are learned).
     `episodes`: those until half of a group were paid, or all. The curve is success against them.
     """
+    if settings["learner"] not in LEARNERS:
+        raise unknown_name("learner", settings["learner"], LEARNERS)
     generator = torch.Generator().manual_seed(seed)
     rl = configs.from_dict(InternalConfig, settings["rl"])
     orders = training_orders(tuple(settings["order"]), settings["tasks"], settings["legs"], seed)

@@ -20,7 +20,7 @@ from experiments.settings import preset_config
 from experiments.studies import Outcome
 from mbrl import data, tasks
 from mbrl.data.split import hold_out
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, unknown_name
 from mbrl.evaluation import evaluate
 
 VERSION = 2
@@ -35,6 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "dice": 2000,  # updates of DICE; 0: none
 }
 GAMMA = 0.99
+PARTS = ("held-out", "all")
 WORDS = ("worse", "cannot tell", "better")
 
 
@@ -45,6 +46,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     one, give or take two of its standard errors. The truth is the mean difference of the policy's
     discounted return in the task, from the start of every logged episode, to that episode's own;
     curves hold it and the estimates, a number a policy."""
+    if settings["valued_on"] not in PARTS:
+        raise unknown_name("part of the data", settings["valued_on"], PARTS)
     dataset = data.load(settings["data"])
     train, held = hold_out(dataset, settings["holdout"], seed)
     task = tasks.make_for(dataset.spec)

@@ -13,6 +13,7 @@ from experiments.runs import folders, jobs, study
 from experiments.tables import records
 from mbrl.data import load
 from mbrl.data.fingerprint import fingerprint
+from mbrl.errors import ConfigError
 
 
 def test_a_cell_takes_the_time_of_all_its_sessions(tmp_path: Path, monkeypatch) -> None:
@@ -78,3 +79,25 @@ def test_a_record_has_versions_and_the_fingerprint_of_its_data(tmp_path: Path, m
     assert records.agree(older, record) and not records.agree(
         older, record | {"values": {"x": 2.0}}
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "known"),
+    [
+        ("temporal_abstraction", {"learner": "kodes"}, "actions, codes, random"),
+        ("verdicts", {"valued_on": "whole"}, "all, held-out"),
+        ("solve_choice", {"ends": "learnt"}, "learned, rule"),
+        ("systems", {"part": "streams", "inference": "remote"}, "inline, local, served"),
+        ("curricula", {"first": "corners"}, "any, corner"),
+        ("objectives", {"elsewhere": "deep-sea"}, "deep-sea-treasure-v0"),
+        ("imagined", {"source": "imagined", "faults": ["labels"]}, "label, missing, teleport"),
+    ],
+)
+def test_a_name_that_a_study_does_not_know_is_refused(
+    name: str, given: dict[str, Any], known: str, tmp_path: Path
+) -> None:
+    """Before anything is measured, and not taken for another one."""
+    settings = studies.settings_of(name, given)
+    with pytest.raises(ConfigError, match=f"unknown .*Known: .*{known}"):
+        studies.module(name).measure(settings, 0, tmp_path)
+    assert not any(tmp_path.iterdir())
