@@ -44,8 +44,9 @@ class World(NamedTuple):
 
 def world(items: int, seed: int = 0) -> World:
     """The first half of the items is bait (attraction .6 to .95) that mostly bores, the other half
-    is plain (.15 to .5) and mostly makes keen. A click pays .5 to 1 to the curious and the keen and
-    a tenth of it to the bored, who are clicked half as much. Who clicks nothing tends to stay."""
+    is plain (.15 to .5) and mostly makes keen. A click pays .5 to 1 to the keen, seven tenths of it
+    to the curious and a tenth to the bored, who click half as much. Who clicks nothing tends to
+    stay."""
     rng = np.random.default_rng(seed)
     bait = np.arange(items) < items // 2
     q = np.where(bait, rng.uniform(0.6, 0.95, items), rng.uniform(0.15, 0.5, items))
