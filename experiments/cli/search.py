@@ -194,7 +194,6 @@ class Search(Settings):
             direction="maximize",
             load_if_exists=True,
         )
-        study.sampler = self._sampler(len(study.trials))
         known = {
             "algorithm": self.algorithm,
             "data": self.data,
@@ -214,13 +213,26 @@ class Search(Settings):
         study.set_user_attr("search", known)
         return study
 
-    def _sampler(self, before: int) -> Any:
-        """The sampler, with draws of its own after `before` trials of earlier calls."""
+    def _draw(self, study: Any, suggest: Sequence["Suggest"], unfinished: Any = None) -> Any:
+        """A new trial with its settings, or one that an earlier call left `unfinished`. The draws
+        depend on the trial's number and on what is known by then, not on earlier draws: a search
+        that was stopped goes on as it would have."""
+        from optuna.trial import Trial
+
+        number = len(study.trials) if unfinished is None else unfinished.number
+        study.sampler = self._sampler(number)
+        trial = study.ask() if unfinished is None else Trial(study, unfinished._trial_id)
+        for choose in suggest:
+            choose(trial)
+        return trial
+
+    def _sampler(self, number: int) -> Any:
+        """The sampler of the trial of this number."""
         from optuna import samplers
 
         seed = self.sampler_seed
-        if before > 0:
-            seed = int(np.random.SeedSequence([seed, before]).generate_state(1)[0])
+        if number > 0:
+            seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
         if self.sampler == "random":
             return samplers.RandomSampler(seed=seed)
         if self.sampler == "tpe":
@@ -233,22 +245,18 @@ class Search(Settings):
     def _search(self, study: Any, suggest: Sequence["Suggest"], where: launchers.Launcher) -> int:
         """Run as many trials at a time as there are workers, unfinished ones of earlier calls
         first. Returns the exit status: 1 if a trial failed, of this call or an earlier one."""
-        from optuna.trial import Trial, TrialState
+        from optuna.trial import TrialState
 
-        open_trials = study.get_trials(states=(TrialState.RUNNING,))
-        waiting = [Trial(study, t._trial_id) for t in open_trials]
+        waiting = study.get_trials(states=(TrialState.RUNNING,))
         ended = len(study.trials) - len(waiting)
         status = int(any(t.state == TrialState.FAIL for t in study.trials))
         if ended >= self.trials:
             terminal().print(f"{ended} trials are done; --trials {ended + 1} and more adds to them")
         while ended < self.trials:
-            batch = waiting[: self.trials - ended]
-            waiting = waiting[len(batch) :]
+            left, waiting = waiting[: self.trials - ended], waiting[self.trials - ended :]
+            batch = [self._draw(study, suggest, trial) for trial in left]
             while len(batch) < min(self.workers, self.trials - ended):
-                batch.append(study.ask())
-            for trial in batch:
-                for choose in suggest:
-                    choose(trial)
+                batch.append(self._draw(study, suggest))
             ended += len(batch)
             possible = [trial for trial in batch if self._is_possible(study, trial)]
             status |= int(len(possible) < len(batch))

@@ -53,6 +53,7 @@ def test_a_cell_says_what_was_gained_and_forgotten(
     )
 
 
+@pytest.mark.long
 def test_a_run_that_diverges_gains_and_forgets_no_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
