@@ -1,6 +1,7 @@
 """Presets: values of a purpose, and settings that follow the budget of a run."""
 
 import dataclasses
+import tomllib
 
 import pytest
 
@@ -9,6 +10,7 @@ from experiments.settings import CollectionSettings, default_steps, preset_confi
 from experiments.tables import plan
 from mbrl import config as configs
 from mbrl.collector import CollectorConfig
+from mbrl.data.cards import cards_dir
 
 
 def test_a_decay_as_long_as_the_budget_follows_it() -> None:
@@ -63,6 +65,14 @@ def test_a_tier_takes_the_values_of_the_dataset_that_it_resembles() -> None:
         "pgd",
     ):
         assert default_steps(name, own) == 10_000
+
+
+def test_neubays_tapes_hold_the_episodes_of_every_local_family() -> None:
+    """What is longer than a tape is never learned from."""
+    for file in sorted((cards_dir() / "local").glob("*.toml")):
+        for task in tomllib.loads(file.read_text())["environments"].values():
+            tape = preset_config("neubay", f"{file.stem}/random").learner.tape
+            assert tape > task["horizon"], file.stem
 
 
 @pytest.mark.parametrize("kind", [CollectorConfig, RefitConfig])
