@@ -343,7 +343,9 @@ class DataReplay:
             tasks[",".join([spec.task, *chosen])] = task
             unseen = sorted(randomness.NAMES & spec.task_options.keys())
             if unseen:  # the data say nothing of what happened in a row
-                notes.append(f"{name}: compared with steps to which nothing of {unseen} happens")
+                notes.append(
+                    f"{name}: compared without {', '.join(unseen)}, which rows do not record"
+                )
             result = replay(dataset, task)
             how = " in whole episodes" if result.episodes else f" of {result.rows:,}"
             shown = [" ".join(map("{:.1e}".format, three(v))) for v in (result.obs, result.reward)]

@@ -164,7 +164,7 @@ def test_replay_says_what_the_rows_do_not_tell(home, capsys):
     policies = ("--policies", "random", "--episodes", "2")
     status, text = run(capsys, "replay", *names, *policies)
     assert status == 0
-    assert text.count("steps to which nothing of ['random_actions'] happens") == 2
+    assert text.count("compared without random_actions, which rows do not record") == 2
     assert "Pendulum-v1,random_actions=0.2: random: -" in text
     assert "Pendulum-v1,random_actions=0.5: random: -" in text
 
