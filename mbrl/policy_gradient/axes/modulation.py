@@ -25,7 +25,7 @@ from mbrl.policy_gradient.groups import (
     segment,
     sequence,
 )
-from mbrl.policy_gradient.scans import following
+from mbrl.policy_gradient.scans import following, previous
 from mbrl.types import Trajectories
 
 
@@ -158,29 +158,59 @@ class LongReasoning(Modulation):
 
 @dataclass(frozen=True)
 class Saturation(Modulation):
-    """Advantages times `kept` in turns after the first whose `potential` was above `threshold`:
-    what is done after the answer is known earns less. "Step Potential Advantage Estimation", arXiv
-    2601.03823."""
+    """Advantages times 1 - `penalty` (1 - e^-n), n how many turns before this one had a `potential`
+    above `threshold`: what is done after the answer is known earns less. "Step Potential Advantage
+    Estimation", arXiv 2601.03823."""
 
     text: ClassVar[str] = (
-        "{kept} A in {segment}s after the first of potential above {threshold}, A elsewhere"
+        "A (1 - {penalty} (1 - e^-n)), n {segment}s before of potential above {threshold}"
     )
 
     threshold: Finite = 0.9
-    kept: NonNegative = 0.5
+    penalty: Probability = 0.5
     segment: str = "turn"
 
     def needs(self) -> tuple[str, ...]:
         return ("signals.accuracy", "signals.confidence", f"segments.{self.segment}")
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
-        starts = first_steps(segment(t, self.segment))
-        height = potential(t.signals["accuracy"], t.signals["confidence"])
-        known = (starts & (height > self.threshold)).to(torch.int64)
+        turns = segment(t, self.segment)
+        high = potential(t.signals["accuracy"], t.signals["confidence"]) > self.threshold
+        known = (first_steps(turns) & high).to(torch.int64)
         # Of the step's own turn nothing counts yet, so its start is taken out again.
-        own = segment(t, self.segment).sum(known.to(advantage.dtype)) > 0
-        after = known.cumsum(1) - own.to(torch.int64) > 0
-        return torch.where(after, self.kept * advantage, advantage)
+        own = (turns.sum(known.to(advantage.dtype)) > 0).to(torch.int64)
+        before = (known.cumsum(1) - own).to(advantage.dtype)
+        return advantage * (1 - self.penalty * (1 - torch.exp(-before)))
+
+
+@dataclass(frozen=True)
+class PotentialShaping(Modulation):
+    """Plus `weight` (e^x - mean e^x), x what the step's turn added to its `potential`, from 0 for
+    the smallest gain of the batch to 1 for the largest; the first turn adds nothing. The mean is
+    over the batch's turns. "Step Potential Advantage Estimation", arXiv 2601.03823."""
+
+    text: ClassVar[str] = (
+        "A + {weight} (e^x - mean e^x over {segment}s), x the gain in potential over the {segment} "
+        "before, scaled to 0..1 over the batch"
+    )
+
+    weight: Finite = 0.5
+    segment: str = "turn"
+
+    def needs(self) -> tuple[str, ...]:
+        return ("signals.accuracy", "signals.confidence", f"segments.{self.segment}")
+
+    def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
+        turns = segment(t, self.segment)
+        starts = first_steps(turns)
+        here = potential(t.signals["accuracy"], t.signals["confidence"])
+        gain = torch.where(first_steps(sequence(t)), 0.0, here - previous(here, starts))
+        batch = group(t, BATCH, starts)
+        low, high = batch.min(gain), batch.max(gain)
+        width = torch.where(high > low, high - low, torch.ones_like(high))
+        size = torch.exp((gain - low) / width)
+        worth = torch.where(starts, size - batch.mean(size), torch.zeros_like(size))
+        return advantage + self.weight * turns.sum(worth)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from mbrl.config import Count, CountOrZero, Finite, NonNegative, Positive
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.axes.option import Option, shown
 from mbrl.policy_gradient.groups import by_sign, first_steps, group, segment, sequence
-from mbrl.policy_gradient.scans import previous
 from mbrl.types import Trajectories
 
 
@@ -347,27 +346,6 @@ class ProgressBonus(Reward):
         gain = torch.where(ids > 0, earned - before, torch.zeros_like(earned))
         value = torch.where(ids >= self.first, earned + self.weight * gain, torch.zeros_like(gain))
         return torch.where(first_steps(parts), value, torch.zeros_like(value))
-
-
-@dataclass(frozen=True)
-class PotentialGain(Reward):
-    """What every turn added to its `potential`, paid at its first step; before the first turn it is
-    0."""
-
-    text: ClassVar[str] = (
-        "gain over the {segment} of 1.5 a c + 0.5 a - c, a = accuracy, c = confidence"
-    )
-
-    segment: str = "turn"
-
-    def needs(self) -> tuple[str, ...]:
-        return ("signals.accuracy", "signals.confidence", f"segments.{self.segment}")
-
-    def __call__(self, t: Trajectories) -> Tensor:
-        starts = first_steps(segment(t, self.segment))
-        here = potential(t.signals["accuracy"], t.signals["confidence"])
-        before = previous(here, starts)
-        return torch.where(starts, here - before, torch.zeros_like(here))
 
 
 def potential(accuracy: Tensor, confidence: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ from mbrl.policy_gradient.axes.modulation import StepEntropy
 from mbrl.policy_gradient.axes.regulariser import SegmentKL
 from mbrl.policy_gradient.axes.reward import (
     Mixture,
-    PotentialGain,
     ProgressBonus,
     SequenceSignal,
     Standardised,
@@ -306,19 +305,31 @@ TURNS = (
         "Step Potential Advantage Estimation: Harnessing Intermediate Confidence and Correctness "
         "for Efficient Mathematical Reasoning",
         "2601.03823",
-        mark="reconstructed",
-        terms=(
-            Term(),
-            Term(PotentialGain(), SegmentReward(), ZERO, ONE, weight=0.5),
+        mark="secondary",
+        terms=(Term(scale=ONE),),
+        modulation=(
+            modulation.Saturation(),
+            modulation.PotentialShaping(),
+            modulation.Whiten(eps=1e-8, steps=True),
         ),
-        modulation=(modulation.Saturation(),),
+        selection=(selection.ZeroVariance(removed=True),),
+        gate=gate.Clip(0.2, 0.28),
         requirements=(Requirement.ANSWER_PROBES,),
         assumptions=(
-            "the potential and its saturation at 0.9 are the authors'; how they enter is not known",
-            "the gain in potential is added with weight 0.5",
-            "after saturation the whole advantage is halved",
-            "the potential before the first step is 0",
+            "the sum of both parts, the potential, the threshold 0.9 and the first gain of 0 are "
+            "the authors', who have published no training code; the factor after saturation, the "
+            "shaping and both weights of 0.5 are those of another's notes on the paper",
+            "gains are scaled, and their mean is taken, over turns, each counted once",
+            "the clip's ranges are DAPO's",
         ),
+        differences=(
+            "accuracy is the share of probed answers that are right, theirs the mean probability "
+            "of the right answer's tokens; confidence is the geometric mean of the probabilities "
+            "of what was said, theirs e to minus the mean entropy",
+            "groups of equal rewards are left out after means and deviations over the batch were "
+            "taken",
+        ),
+        version=2,
     ),
     Recipe(
         "score",

@@ -21,7 +21,13 @@ from mbrl.policy_gradient.axes.credit import (
 from mbrl.policy_gradient.axes.gate import SoftGate, count
 from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip
 from mbrl.policy_gradient.axes.gate_origin import UnweightedApart
-from mbrl.policy_gradient.axes.modulation import ConfidenceGap, EntropyShaping, Whiten
+from mbrl.policy_gradient.axes.modulation import (
+    ConfidenceGap,
+    EntropyShaping,
+    PotentialShaping,
+    Saturation,
+    Whiten,
+)
 from mbrl.policy_gradient.axes.option import Option
 from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, Imitation
 from mbrl.policy_gradient.axes.rejection import MaskedRatio, RatioVeto, TruncatedRatio
@@ -62,6 +68,31 @@ def test_long_answers_pay_over_their_last_steps() -> None:
     assert {len(r) for r in cases.sequences(*cases.batch(0))} >= {2, 7}  # both ends occur
     with pytest.raises(ConfigError, match="buffer is 7, it must be from 1 to longest, 6"):
         SoftOverlong(6, 7)
+
+
+def test_turns_after_the_answer_is_known_earn_less_and_gains_in_potential_more() -> None:
+    """One sequence of four turns of two steps; with accuracy 1 the potential is (1 + c) / 2."""
+    zero, some = torch.zeros(1, 8, dtype=torch.float64), torch.ones(1, 8, dtype=torch.bool)
+    turn = torch.arange(4).repeat_interleave(2)[None]
+    confidence = torch.tensor([0.0, 0.9, 1.0, 0.2], dtype=torch.float64)[turn]
+    t = Trajectories(
+        obs=zero,
+        action=zero,
+        reward=zero,
+        next_obs=zero,
+        terminated=~some,
+        truncated=~some,
+        mask=some,
+        segments={"turn": turn},
+        signals={"accuracy": torch.ones_like(zero), "confidence": confidence},
+    )
+    saturated = Saturation(penalty=0.5)(torch.full_like(zero, 2.0), some, t)
+    expected = [2.0, 2.0, 2.0 - (1 - math.exp(-1)), 2.0 - (1 - math.exp(-2))]
+    assert saturated[0, ::2].tolist() == saturated[0, 1::2].tolist() == pytest.approx(expected)
+    sizes = [math.exp((gain + 0.4) / 0.85) for gain in (0.0, 0.45, 0.05, -0.4)]
+    expected = [3.0 * (x - sum(sizes) / 4) for x in sizes]
+    shaped = PotentialShaping(weight=3.0)(zero, some, t)
+    assert shaped[0, ::2].tolist() == shaped[0, 1::2].tolist() == pytest.approx(expected)
 
 
 def test_the_soft_mean_lies_between_mean_and_best() -> None:

@@ -11,6 +11,7 @@ from tests.mbrl.policy_gradient.cases import Sequence, Step
 from tests.mbrl.policy_gradient.recipes.reference_advantages import estimates, plain, whiten_steps
 from tests.mbrl.policy_gradient.recipes.reference_pieces import (
     Slow,
+    centred,
     clipped,
     gains,
     give,
@@ -392,17 +393,26 @@ def a2tgpo(batch: list[Sequence]) -> Tensor:
 
 
 def spae(batch: list[Sequence]) -> Tensor:
-    z_scores(batch)
+    centred(batch)
+    gained: dict[int, list[float]] = {}
     for s in batch:
-        row, before, known = [], 0.0, False
+        phi = []
         for turn in turns(s):
             acc, conf = turn[0].signals["accuracy"], turn[0].signals["confidence"]
-            height = 1.5 * acc * conf + 0.5 * acc - conf
-            a = s.advantage[0] + 0.5 * (height - before)
-            row.append(0.5 * a if known else a)
-            before, known = height, known or height > 0.9
-        give_turns(s, row)
-    return -token_mean(gains(batch, plain))
+            phi.append(1.5 * acc * conf + 0.5 * acc - conf)
+        factors = [
+            1 - 0.5 * (1 - math.exp(-sum(p > 0.9 for p in phi[:k]))) for k in range(len(phi))
+        ]
+        give_turns(s, [s.advantage[0] * f for f in factors])
+        gained[id(s)] = [0.0] + [phi[k] - phi[k - 1] for k in range(1, len(phi))]
+    every = [x for row in gained.values() for x in row]
+    low, high = min(every), max(every)
+    sizes = {i: [math.exp((x - low) / (high - low)) for x in row] for i, row in gained.items()}
+    usual = statistics.fmean(x for row in sizes.values() for x in row)
+    add(batch, {i: [0.5 * (x - usual) for x in row] for i, row in sizes.items()})
+    whiten_steps(batch)
+    kept = [s for s in batch if len({o.total for o in batch if o.prompt == s.prompt}) > 1]
+    return -token_mean(gains(kept, lambda r, a, step: clipped(r, a, 0.2, 0.28)))
 
 
 def attempts(s: Sequence, weight: float, first: int) -> list[float]:
