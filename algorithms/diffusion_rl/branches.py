@@ -73,6 +73,27 @@ def depths_left_out(
     return {depth - moved for depth in depths}
 
 
+def always_learned(
+    splits: Sequence[int],
+    steps: int,
+    prompts: int,
+    width: Width,
+    ratio: float,
+    left_out: Sequence[int],
+    every: int,
+) -> bool:
+    """Whether steps are learned from in every round: whether `kept_in_width` and `depths_left_out`
+    together leave a depth that has an advantage, wherever what is left out has moved to."""
+    widths = [2 ** sum(split < depth for split in splits) for depth in range(1, steps)]
+    # A leaf has one advantage at all late depths: whatever it is, leaves are kept one after the
+    # other, and so the same depths as where all are worth the same.
+    kept = kept_in_width([torch.zeros(prompts, w) for w in widths], splits, width, ratio)
+    pairs = enumerate(zip(widths, kept, strict=True), 1)
+    learned = {depth for depth, (w, mask) in pairs if w > 1 and bool(mask.any())}
+    moves = range(max(left_out, default=0) + 1)
+    return all(learned - depths_left_out(left_out, splits, k * every, every) for k in moves)
+
+
 def kept_in_width(
     advantages: Sequence[Tensor], splits: Sequence[int], width: Width, ratio: float
 ) -> list[Tensor]:

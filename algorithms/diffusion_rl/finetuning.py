@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from algorithms.diffusion_rl import preferences
 from algorithms.diffusion_rl.branches import (
     Width,
+    always_learned,
     depths_left_out,
     grow,
     kept_in_width,
@@ -118,25 +119,8 @@ class FinetuningConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.method == "branches" and any(step >= self.steps - 1 for step in self.splits):
-            raise ConfigError(
-                f"splits are {self.splits}, of {self.steps} steps; each is below {self.steps - 1}, "
-                "as the last step draws nothing"
-            )
-        if self.method == "branches" and not 0 < len(self.splits) == len(set(self.splits)):
-            raise ConfigError(f"splits are {self.splits}; give one or more, each step once")
-        first = min(self.splits, default=0)
-        deep = [depth for depth in range(first + 1, self.steps) if depth not in self.left_out]
-        if self.method == "branches" and not deep:
-            raise ConfigError(
-                f"left_out is {self.left_out}, all depths that have an advantage ({first + 1} to "
-                f"{self.steps - 1}); leave one"
-            )
-        if self.method == "branches" and max(self.left_out, default=0) >= self.steps:
-            raise ConfigError(
-                f"left_out is {self.left_out}; the last of {self.steps} steps draws nothing, so "
-                f"depths are 1 to {self.steps - 1}"
-            )
+        if self.method == "branches":
+            self._check_branches()
         if self.method == "singular" and self.trained >= self.steps:
             raise ConfigError(
                 f"trained is {self.trained} of {self.steps} steps; the last draws nothing, so at "
@@ -158,6 +142,35 @@ class FinetuningConfig(Settings):
             raise ConfigError(
                 f"group is {self.group} and candidates {self.candidates}; a group has 2 samples or "
                 "more, and explore chooses them among as many candidates or more"
+            )
+
+    def _check_branches(self) -> None:
+        last = self.steps - 1
+        if any(step >= last for step in self.splits):
+            raise ConfigError(
+                f"splits are {self.splits}, of {self.steps} steps; each is below {last}, as the "
+                "last step draws nothing"
+            )
+        if not 0 < len(self.splits) == len(set(self.splits)):
+            raise ConfigError(f"splits are {self.splits}; give one or more, each step once")
+        first = min(self.splits)
+        if all(depth in self.left_out for depth in range(first + 1, self.steps)):
+            raise ConfigError(
+                f"left_out is {self.left_out}, all depths that have an advantage ({first + 1} to "
+                f"{last}); leave one"
+            )
+        if max(self.left_out, default=0) >= self.steps:
+            raise ConfigError(
+                f"left_out is {self.left_out}; the last of {self.steps} steps draws nothing, so "
+                f"depths are 1 to {last}"
+            )
+        tree = (self.splits, self.steps, self.prompts)
+        width, pruned = (self.width, self.width_ratio), (self.left_out, self.left_out_every)
+        if self.left_out and not always_learned(*tree, *width, *pruned):
+            raise ConfigError(
+                f"left_out is {self.left_out}, which in some round leaves nothing of what width "
+                f"{self.width!r} with width_ratio {self.width_ratio} keeps; leave out fewer "
+                "depths, or give a larger width_ratio"
             )
 
     @property

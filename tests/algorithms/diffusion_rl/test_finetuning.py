@@ -21,6 +21,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "preferences": {"method": "preferences", "beta": 5.0},
     "weighted": {"method": "weighted"},
 }
+PRUNED = {"method": "branches", "splits": (0,), "prompts": 1, "width_ratio": 0.1}
 SHORT = ("chains", "branches", "explore")  # not marked as long where all would learn
 SMALL = {"steps": 5, "sigma_max": 10.0, "sigma_min": 0.05, "learning_rate": 3e-3, "clip": 0.05}
 
@@ -211,6 +212,9 @@ def test_evaluations_are_counted() -> None:
         ({"method": "branches", "splits": (1,), "left_out": (2, 3, 4)}, "leave one"),
         ({"method": "branches", "splits": (0,), "left_out": (2, 3, 4, 5)}, "depths are 1 to 4"),
         ({"method": "branches", "width": "half"}, "width"),
+        ({**PRUNED, "width": "best", "left_out": (1, 2)}, "leaves nothing of what width 'best'"),
+        ({**PRUNED, "width": "best", "left_out": (3, 4), "left_out_every": 5}, "in some round"),
+        ({**PRUNED, "width": "extremes", "left_out": (1, 2, 4)}, "a larger width_ratio"),
         ({"method": "singular", "trained": 5}, "at most 4"),
         ({"group": 1}, "2 samples or more"),
         ({"method": "explore", "candidates": 4}, "as many candidates"),
