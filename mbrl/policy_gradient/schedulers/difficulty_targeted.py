@@ -35,6 +35,7 @@ class DifficultyTargeted(Scheduler):
     """
 
     beliefs = ("predicted", "references")
+    varying = ("references",)
 
     def __init__(
         self,

@@ -63,6 +63,7 @@ class MPTS(Scheduler):
     """
 
     beliefs = ("model", "optimiser", "prior", "features_heard", "risk_heard")
+    varying = ("features_heard", "risk_heard")
 
     def __init__(
         self, pool: Pool, budget: int, group: int, config: MPTSConfig = MPTSConfig()

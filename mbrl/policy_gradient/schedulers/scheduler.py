@@ -124,6 +124,7 @@ class Scheduler(ABC):
     """
 
     beliefs: ClassVar[tuple[str, ...]] = ()  # attributes that change from round to round
+    varying: ClassVar[tuple[str, ...]] = ()  # those of them whose length changes, too
     of_all: ClassVar[bool] = False  # whether statistics are of all rollouts, kept or not
     reads: ClassVar[tuple[str, ...]] = ()  # signals of outcomes beside "length"
     fulfils: ClassVar[tuple[Requirement, ...]] = ()  # of recipes
@@ -208,7 +209,7 @@ class Scheduler(ABC):
                 own.load_state_dict(value)
                 continue
             sized = isinstance(own, Tensor) and own.ndim > 0 and len(own) == self.pool.size
-            if sized and own.shape != value.shape:
+            if sized and name not in self.varying and own.shape != value.shape:
                 raise CheckpointError(
                     f"{name} of the state has shape {tuple(value.shape)}, here "
                     f"{tuple(own.shape)}; load it into a scheduler of the same pool"

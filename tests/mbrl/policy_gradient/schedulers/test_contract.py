@@ -83,6 +83,18 @@ def test_a_state_of_another_pool_is_refused() -> None:
         scheduler("vade", Pool(6), budget=8, group=4).load_state_dict(small.state_dict())
 
 
+@pytest.mark.parametrize("name", ["mpts", "difficulty_targeted"])
+def test_a_round_of_all_prompts_is_no_sign_of_another_pool(name: str) -> None:
+    """What is remembered of a round may have as many rows as the pool has prompts."""
+    pool = full_pool()
+    one = scheduler(name, pool, budget=4 * pool.size, group=4)
+    begun = one.state_dict()
+    for attribute in one.varying:
+        one.__dict__[attribute] = torch.ones(pool.size)
+    one.load_state_dict(begun)
+    assert all(len(getattr(one, attribute)) == 0 for attribute in one.varying)
+
+
 BAD = {
     "brorl": {"factor": 0, "power": 2.0},
     "vade": {"prior": 0.0, "fast": 1.5, "slow": -0.1, "priority": "luck"},
