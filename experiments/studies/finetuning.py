@@ -105,11 +105,12 @@ def of_the_steps(folder: Path, task: Any, limit: float) -> dict[str, float]:
     """What the steps in the task were like, from the experience in the checkpoint of a run."""
     agent = algorithms.load(folder / "checkpoint.pt")
     rows = getattr(agent.source, "real", agent.source).rows.whole()
-    length = task.spec.max_episode_steps
-    whole = len(rows.reward) // length * length  # no episode ends before its limit
-    returns = rows.reward[:whole].view(-1, length).sum(1).double().numpy()
+    length, copies = task.spec.max_episode_steps, agent.source.collection.envs
+    reward, action = (x.unflatten(0, (-1, copies)) for x in (rows.reward, rows.action))
+    whole = len(reward) // length * length  # no episode ends before its limit
+    returns = reward[:whole].reshape(-1, length, copies).sum(1).double().numpy()
     score = float(task.spec.score(returns.mean())) if whole else math.nan
-    change = (rows.action[1:] - rows.action[:-1]).abs().mean()
+    change = (action[1:] - action[:-1]).abs().mean()
     return {
         "collected": score,
         "outside": 100.0 * float((rows.next_obs[:, 0].abs() > limit).float().mean()),

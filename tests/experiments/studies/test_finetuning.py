@@ -1,14 +1,18 @@
 """The study of a policy that goes on in a changed task."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import algorithms
 from experiments.studies import finetuning
 from mbrl import tasks
+from mbrl.buffer import Batch
+from mbrl.collector import CollectorConfig
 from mbrl.evaluation import evaluate
 
 TINY: dict[str, Any] = {"before": 120, "steps": 8, "every": 4, "starts": 2}
@@ -37,6 +41,22 @@ def test_the_study_measures(pretrained: bool, tmp_path: Path) -> None:
     assert np.isnan(outcome.values["collected"])  # no episode was finished
     again = finetuning.measure(settings, 0, tmp_path)  # from what is there
     assert again.curves == outcome.curves
+
+
+def test_copies_of_the_task_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows stand a step of all copies after the other: two copies whose actions and rewards never
+    change have no jitter, and returns of their own."""
+    task, steps = tasks.make("CartPoleSwingUp-v0"), 500
+    own = torch.tensor([0.2, -0.4]).repeat(steps)
+    batch = Batch(torch.zeros(2 * steps, 5), own[:, None], own, torch.zeros(2 * steps, 5), own)
+    source = SimpleNamespace(
+        rows=SimpleNamespace(whole=lambda: batch), collection=CollectorConfig(envs=2)
+    )
+    agent = SimpleNamespace(source=source)
+    monkeypatch.setattr(finetuning.algorithms, "load", lambda path: agent)
+    values = finetuning.of_the_steps(Path(), task, 2.4)
+    assert values["jitter"] == 0.0
+    assert values["collected"] == pytest.approx(float(task.spec.score(500 * -0.1)), rel=1e-5)
 
 
 def test_numbers_of_the_steps(tmp_path: Path) -> None:
