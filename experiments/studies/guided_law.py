@@ -13,7 +13,7 @@ from experiments.reports import figures
 from experiments.studies import Outcome
 from mbrl import config as configs
 from mbrl.config import Count
-from mbrl.errors import unknown_name
+from mbrl.errors import ConfigError, unknown_name
 from mbrl.types import Spec
 from world_models import PolicyGuidance
 from world_models.samplers import SAMPLERS, FeynmanKac, edm_levels
@@ -101,6 +101,12 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     configs.check(settings, {"mode": modes, "steps": Count, "samples": Count})
     if settings["sampler"] not in SAMPLERS:
         raise unknown_name("sampler", settings["sampler"], SAMPLERS)
+    for name, read in (("normalise", ("paper",)), ("denoised", ("paper", "score"))):
+        if settings[name] and settings["mode"] not in read:
+            raise ConfigError(
+                f"{name} is {settings[name]} and mode {settings['mode']!r}, which does not read "
+                f"it; leave it out, or give the mode {' or '.join(map(repr, read))}"
+            )
     world = LinearWorld()
     curves: dict[str, list[float]] = {"weight": list(WEIGHTS)}
     for weight in WEIGHTS:

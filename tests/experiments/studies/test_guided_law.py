@@ -84,6 +84,15 @@ def test_the_figures_are_drawn(tmp_path: Path) -> None:
     assert all(f.stat().st_size > 5000 and f.with_suffix(".csv").exists() for f in files)
 
 
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("corrected", "normalise"), ("corrected", "denoised"), ("score", "normalise")],
+)
+def test_settings_that_a_mode_does_not_read_are_refused(mode: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is True and mode '{mode}'"):
+        study(**{"mode": mode, name: True})
+
+
 @pytest.mark.parametrize("settings", [{"mode": "x"}, {"sampler": "x"}, {"steps": 0}])
 def test_impossible_settings(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
