@@ -125,8 +125,8 @@ class ListsAsActions:
 def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """`regret`: the sum over episodes of the best expected return less that of the episode's lists,
     both exact; `late`: its mean over the last fifth of the episodes, in per cent of the best
-    return; `slope`: that of log regret on log episodes from a sixteenth on; `bait`: the share of
-    bait among the items of the last lists for the curious at the first step."""
+    return; `slope`: that of log regret on log episodes from a sixteenth on, NaN with one episode;
+    `bait`: the share of bait among the items of the last lists for the curious at first."""
     name = settings["learner"]
     if name not in LEARNERS:
         raise unknown_name("learner", name, LEARNERS)
@@ -144,7 +144,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     gaps = learn(learner, place, settings, seed, folder / "learner.pt", float(best))
     regret = gaps.cumsum()
     at = np.unique(np.geomspace(max(1, total // 16), total, 32).round().astype(int))
-    fit = np.polyfit(np.log(at), np.log(np.maximum(regret[at - 1], 1e-12)), 1)[0]
+    logs = np.log(at), np.log(np.maximum(regret[at - 1], 1e-12))
+    fit = np.polyfit(*logs, 1)[0] if len(at) > 1 else np.nan
     shown = learner.plan()[0][0][0]
     values = {
         "regret": float(regret[-1]),

@@ -101,9 +101,12 @@ def fitted(settings: dict[str, Any], seed: int, folder: Path) -> EnsembleDynamic
 
 def growth(errors: np.ndarray) -> float:
     """b of the least-squares line log error = a + b log step through `errors` [T] (above 0, at
-    steps 1..T), at up to 60 steps evenly spaced in their logarithm from T / 10 to T."""
+    steps 1..T), at up to 60 steps evenly spaced in their logarithm from T / 10 to T; NaN for
+    one step."""
     last = len(errors)
     steps = np.unique(np.geomspace(max(1.0, last / 10), last, 60).round().astype(int))
+    if last < 2:
+        return float("nan")
     return float(np.polyfit(np.log(steps), np.log(errors[steps - 1]), 1)[0])
 
 

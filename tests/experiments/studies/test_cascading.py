@@ -43,6 +43,11 @@ def test_a_killed_cell_ends_as_one_that_was_not(learner: dict, tmp_path: Path, m
     assert repr(study.measure(settings, 0, tmp_path / "killed")) == repr(whole)
 
 
+def test_one_episode_has_no_slope(tmp_path: Path) -> None:
+    values = study.measure(study.DEFAULTS | SMALL | {"episodes": 1}, 0, tmp_path).values
+    assert np.isnan(values["slope"]) and values["regret"] > 0
+
+
 def test_learners_lose_less_and_the_stateless_one_takes_bait(tmp_path: Path) -> None:
     settings = study.DEFAULTS | {"episodes": 1500, "bonus": 0.1}
     parts = {}

@@ -69,6 +69,7 @@ def test_the_exponent_is_that_of_a_power_law(power: float) -> None:
     errors = 0.02 * np.arange(1.0, 501.0) ** power
     errors[:40] = 7.0  # before the last nine tenths
     assert compounding.growth(errors) == pytest.approx(power)
+    assert np.isnan(compounding.growth(errors[:1]))  # a line needs two points
 
 
 def test_an_explosion_is_shown_as_the_largest_error() -> None:
