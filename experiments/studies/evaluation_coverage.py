@@ -14,8 +14,10 @@ from torch import Tensor
 from algorithms.evaluation.dice import DICEConfig, correct_all
 from experiments.reports import figures
 from experiments.studies import Outcome
-from mbrl.errors import ConfigError
-from mbrl.policy_gradient.off_policy_evaluation import Evaluation, Logged, evaluate
+from mbrl import config as configs
+from mbrl.config import Count, Fraction
+from mbrl.errors import ConfigError, unknown_name
+from mbrl.policy_gradient.off_policy_evaluation import ESTIMATORS, Evaluation, Logged, evaluate
 from mbrl.statistics import Interval
 from mbrl.types import Dataset, Spec, Transitions
 
@@ -66,6 +68,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """`covered`: share of data sets whose interval holds the true value; `bias` and `error` (root
     mean square) of the estimates and mean `width` of the intervals, all over the true value's
     magnitude; `effective`: mean share of episodes (DICE: of steps) that the weights amount to."""
+    require_settings(settings, "dice")
     if settings["estimator"] == "dice" and settings["confidence"] != 0.95:
         raise ConfigError(
             f"confidence is {settings['confidence']}; DICE's intervals are of 0.95: leave it there"
@@ -88,6 +91,16 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         ]
     value = endless(world) if name == "dice" else world.value
     return Outcome(quality(evaluations, value, settings["confidence"], abs(value)), {})
+
+
+def require_settings(settings: dict[str, Any], *further: str) -> None:
+    """Raise `ConfigError` for an estimator that is neither one of importance sampling nor among
+    `further`, and for numbers out of range."""
+    known = (*ESTIMATORS, *further)
+    if settings["estimator"] not in known:
+        raise unknown_name("estimator", settings["estimator"], known)
+    counts = dict.fromkeys(("episodes", "steps", "sets"), Count)
+    configs.check(settings, {"confidence": Fraction, **counts})
 
 
 def quality(

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from experiments.recording.actor_arrays import actor_of
 from experiments.studies import Outcome
-from experiments.studies.evaluation_coverage import draw, quality
+from experiments.studies.evaluation_coverage import draw, quality, require_settings
+from mbrl import config as configs
 from mbrl import tasks
+from mbrl.config import Positive, Several
 from mbrl.data import data_home
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient.off_policy_evaluation import Logged, evaluate
@@ -149,6 +151,8 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     """As `evaluation_coverage` reports, of data sets of the behaviour policy's episodes. The true
     value is the mean over `truth` episodes of the target policy; errors and widths are over the
     deviation of their returns, and so is `doubt`, the standard error of the true value."""
+    require_settings(settings)
+    configs.check(settings, {"noise": Positive, "truth": Several})
     files, noise = policies(settings["task"]), settings["noise"]
     for name in ("behaviour", "target"):
         if not 0 <= settings[name] < len(files):

@@ -32,7 +32,7 @@ from experiments.studies.pin_pad import COLOURS, PinPad, Walks, agreement, walks
 from mbrl import config as configs
 from mbrl.errors import unknown_name
 
-VERSION = 3
+VERSION = 2
 DEFAULTS: dict[str, Any] = {
     "learner": "codes",  # codes, actions, or random: codes from N(0, 1)
     "gate": "learned",  # or always

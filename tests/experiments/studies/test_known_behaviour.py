@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
+from experiments.studies import evaluation_coverage
 from experiments.studies import known_behaviour as study
 from mbrl import tasks
 from mbrl.errors import ConfigError
@@ -63,6 +64,17 @@ def test_the_value_of_a_state_is_the_mean_over_actions(episodes):
     each = torch.stack([values.features(obs, a) @ weights for a in draws])
     error = 5 * each.std(0) / 20_000**0.5 + 1e-6
     assert bool(((each.mean(0) - v[:5, 2]).abs() < error).all())
+
+
+@pytest.mark.parametrize("study", [study, evaluation_coverage])
+@pytest.mark.parametrize(
+    "settings", [{"estimator": "regression"}, {"confidence": 1.0}, {"sets": 0}, {"episodes": 0}]
+)
+def test_impossible_settings_are_refused_before_any_episode(settings, study, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "simulate", lambda *a: pytest.fail("episodes were simulated"))
+    monkeypatch.setenv("LONGREACH_DATA", str(tmp_path))
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        study.measure(study.DEFAULTS | settings, 0, tmp_path)
 
 
 def test_what_is_reported_and_refused(published, tmp_path):
