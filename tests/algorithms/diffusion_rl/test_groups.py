@@ -144,6 +144,16 @@ def test_the_loss_of_groups_at_the_reference() -> None:
     torch.testing.assert_close(small, value)
 
 
+def test_rewards_far_from_zero_keep_their_digits() -> None:
+    near = torch.tensor([[1.0, 2.0, 6.0, 5.0]])
+    error, reference = torch.tensor([[0.3, 0.1, 0.2, 0.5]]), torch.full((1, 4), 0.2)
+    for far in (near + 1e6, near - 1e6):  # exact in float32
+        a, b = (preferences.weighted_error(error, r, 0.3) for r in (far, near))
+        torch.testing.assert_close(a, b)
+        a, b = (preferences.group_loss(error, reference, r, 3.0, 0.3) for r in (far, near))
+        torch.testing.assert_close(a, b)
+
+
 def test_errors_weighted_by_reward() -> None:
     """Rewards 0 and 1 have a sample deviation of 0.707; with tau 0.707 the odds are e^2."""
     error, reward = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 1.0]])
