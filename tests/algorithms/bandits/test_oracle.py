@@ -9,7 +9,7 @@ from algorithms.bandits import oracle as oracles
 from algorithms.evaluation.bandit import logistic_regression
 from mbrl import checkpoint
 from mbrl import config as configs
-from mbrl.errors import ConfigError
+from mbrl.errors import ConfigError, DataError
 
 
 def rows(count: int, size: int, actions: int, seed: int = 0):
@@ -37,6 +37,18 @@ def test_ridge_is_weighted_least_squares_for_each_action() -> None:
             left = 0.7 * np.eye(5) + x[mine].T @ (w[:, None] * x[mine])
             theta = np.linalg.solve(left, x[mine].T @ (w * reward.numpy()[mine].astype(np.float64)))
             assert float(predicted[e, 0, a]) == pytest.approx(float(theta @ probe), abs=1e-10)
+
+
+@pytest.mark.parametrize("ridge", [1.0, 1e-6])
+def test_contexts_beyond_the_digits_of_least_squares_are_refused(ridge: float) -> None:
+    context, action, reward, weight = rows(60, 4, 3)
+    size = ridge**0.5 * context / context.norm(dim=1, keepdim=True)
+    oracle = RidgeOracle(4, 3, 2, OracleConfig(kind="ridge", ridge=ridge))
+    oracle.update(0.9e7 * size, action, reward, weight)
+    before = oracle.inverse.clone()
+    with pytest.raises(DataError, match="divide contexts by their deviation"):
+        oracle.update(1e8 * size, action, reward, weight)
+    assert torch.equal(oracle.inverse, before)
 
 
 @pytest.mark.parametrize("loss", ["squared", "log"])
