@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mbrl.config import Finite, NonNegative, Positive, Probability
-from mbrl.policy_gradient.axes.option import Option, shown
+from mbrl.config import Finite, Fraction, Positive, Probability
+from mbrl.policy_gradient.axes.option import Option, ascending, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import Group, exp, first_steps, group, nodes, segment, sequence
 from mbrl.policy_gradient.scans import (
@@ -345,10 +345,14 @@ class BundleRisk(Credit):
 
     verdict: ClassVar[bool] = True
 
-    low: NonNegative = 0.2
-    high: NonNegative = 0.8
+    low: Fraction = 0.2
+    high: Fraction = 0.8
     mixing: Finite = 1.5
     eps: Positive = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ascending(self.low, self.high)
 
     def needs(self) -> tuple[str, ...]:
         names = ("prompt", "bundle", "paper")

@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 from mbrl.config import Finite, NonNegative, Probability
 from mbrl.config import Positive as AboveZero
 from mbrl.policy_gradient.axes.credit import Credit
-from mbrl.policy_gradient.axes.option import Option, shown
+from mbrl.policy_gradient.axes.option import Option, ascending, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.axes.reward import outcome, potential
 from mbrl.policy_gradient.groups import (
@@ -397,6 +397,10 @@ class ScoreVariance(Modulation):
     low: NonNegative = 1.0
     high: NonNegative = 5.0
     name: str = "predicted_score"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ascending(self.low, self.high)
 
     def needs(self) -> tuple[str, ...]:
         return ("groups.prompt", f"signals.{self.name}")

@@ -55,6 +55,12 @@ def one_of(value: str, allowed: tuple[str, ...], setting: str) -> None:
         raise unknown_name(setting, value, allowed)
 
 
+def ascending(low: float, high: float) -> None:
+    """Raises `ConfigError` unless the settings `low` and `high` are a range."""
+    if not low < high:
+        raise ConfigError(f"low is {low} and high {high}; give a low below high")
+
+
 def missing(option: Option, t: Trajectories) -> list[str]:
     """What `option` needs and `t` lacks."""
     lacking = []

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mbrl.config import CountOrZero, Finite, NonNegative, Positive
-from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY, Option, one_of, shown
+from mbrl.policy_gradient.axes.option import CURRENT_ENTROPY, Option, ascending, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import by_sign, exp, sequence
@@ -204,6 +204,7 @@ class EntropyBand(Regulariser):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(self.form, ("count", "hinge"), "form")
+        ascending(self.low, self.high)
 
     def needs(self) -> tuple[str, ...]:
         phase = (f"signals.{self.phase}",) if self.phase else ()

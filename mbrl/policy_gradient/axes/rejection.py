@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mbrl.config import NonNegative, Positive, Probability
-from mbrl.policy_gradient.axes.option import Option, one_of, shown
+from mbrl.policy_gradient.axes.option import Option, ascending, one_of, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
 from mbrl.policy_gradient.groups import BATCH, exp, first_steps, group, segment, sequence
 from mbrl.types import Trajectories
@@ -84,6 +84,10 @@ class MaskedRatio(RatioRejection):
     low: NonNegative = 0.0
     high: NonNegative = 3.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ascending(self.low, self.high)
+
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         ratio = exp(self.log_ratio(log_prob, t))
         return torch.where((ratio >= self.low) & (ratio <= self.high), ratio, 0.0)
@@ -99,6 +103,10 @@ class RatioBand(RatioRejection):
 
     low: NonNegative = 0.999
     high: NonNegative = 1.001
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ascending(self.low, self.high)
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, t: Trajectories) -> Tensor:
         ratio = exp(self.log_ratio(log_prob, t))

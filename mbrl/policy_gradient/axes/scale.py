@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mbrl.config import CountOrZero, Finite, NonNegative, Positive
-from mbrl.policy_gradient.axes.option import Option, one_of, shown
+from mbrl.policy_gradient.axes.option import Option, ascending, one_of, shown
 from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import BATCH, LARGEST, Group, first_steps, sequence
 from mbrl.policy_gradient.groups import group as grouped
@@ -119,6 +119,10 @@ class BetaDensity(Scale):
     high: NonNegative = 1.0
     least: Positive = 1e-6
     verdict: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ascending(self.low, self.high)
 
     def __call__(self, value: Tensor, centred: Tensor, group: Group, t: Trajectories) -> Tensor:
         mean = ((group.mean(value) - self.low) / (self.high - self.low)).clamp(0, 1)

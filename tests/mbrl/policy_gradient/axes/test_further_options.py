@@ -26,11 +26,12 @@ from mbrl.policy_gradient.axes.modulation import (
     EntropyShaping,
     PotentialShaping,
     Saturation,
+    ScoreVariance,
     Whiten,
 )
 from mbrl.policy_gradient.axes.option import Option
-from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, Imitation
-from mbrl.policy_gradient.axes.rejection import MaskedRatio, RatioVeto, TruncatedRatio
+from mbrl.policy_gradient.axes.regulariser import ESTIMATORS, KL, EntropyBand, Imitation
+from mbrl.policy_gradient.axes.rejection import MaskedRatio, RatioBand, RatioVeto, TruncatedRatio
 from mbrl.policy_gradient.axes.reward import SoftOverlong, Standardised, TaskReward
 from mbrl.policy_gradient.axes.scale import (
     BatchStd,
@@ -295,6 +296,16 @@ def test_what_keeps_a_divisor_above_0_is_above_0(make: Callable[..., Option]) ->
     assert str(make(eps=1e-9))
     with pytest.raises(ConfigError, match="is 0"):
         make(eps=0.0)
+
+
+@pytest.mark.parametrize(
+    "make", [BetaDensity, BundleRisk, EntropyBand, MaskedRatio, RatioBand, ScoreVariance]
+)
+def test_what_is_no_range_is_refused(make: Callable[..., Option]) -> None:
+    """Equal ends are divided by, and swapped ones turn signs or keep nothing."""
+    for low, high in ((0.5, 0.5), (0.6, 0.4)):
+        with pytest.raises(ConfigError, match=f"low is {low} and high {high}"):
+            make(low=low, high=high)
 
 
 def test_the_pivot_of_entropies_is_a_quantile() -> None:
