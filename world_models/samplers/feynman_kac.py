@@ -113,7 +113,8 @@ class FeynmanKac(Settings):
         sigmas: Sequence[float],
         generator: torch.Generator,
     ) -> Particles:
-        """The weighted particles, from `x` [B, ...] ~ N(0, sigma_0^2)."""
+        """The weighted particles, from `x` [B, ...] ~ N(0, sigma_0^2). Raises `ConfigError` where
+        the reward is minus infinity for all of them."""
         check_levels(sigmas)
         distributions = [(denoise, self.exponent), *self.experts]
         x = x / math.sqrt(self.total)  # N(0, sigma^2)^b is N(0, sigma^2 / b)
@@ -121,13 +122,11 @@ class FeynmanKac(Settings):
         log_weights = x.new_full((len(x),), even)
         if self.reward is not None and self.corrected:
             with torch.no_grad():
-                log_weights = torch.log_softmax(
-                    self.tilt_at(sigmas[0]) * rewarded(self.reward, x), 0
-                )
+                log_weights = shares(self.tilt_at(sigmas[0]) * rewarded(self.reward, x))
         for now, then in pairwise(sigmas):
             x, gained = self._step(distributions, x, now, then, generator)
             if self.corrected:
-                log_weights = torch.log_softmax(log_weights + gained, 0)
+                log_weights = shares(log_weights + gained)
                 particles = Particles(x, log_weights)
                 if then > 0 and particles.effective < self.resample_below * len(x):
                     x = x[systematic(log_weights, generator)]
@@ -162,6 +161,16 @@ class FeynmanKac(Settings):
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).flatten(1).sum(1)
+
+
+def shares(log_weights: Tensor) -> Tensor:
+    """Log-weights [B] whose exponentials sum to 1. Raises `ConfigError` where all are -inf."""
+    if bool((log_weights == -math.inf).all()):
+        raise ConfigError(
+            f"the reward is -inf for all of {len(log_weights)} particles that are left; give more "
+            "particles, or a finite reward"
+        )
+    return torch.log_softmax(log_weights, 0)
 
 
 def _with_gradient(reward: Reward, x: Tensor) -> tuple[Tensor, Tensor]:

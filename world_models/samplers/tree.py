@@ -1,6 +1,7 @@
 """Diffusion tree sampling: a tree over denoising states whose nodes learn what reward lies below
 them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -40,7 +41,8 @@ class DiffusionTree(Settings):
 
     Exact for the tilted distribution as iterations grow, and slowly with many steps: a node whose
     first leaves were poor is hardly visited again and stays undervalued, so that small trees tilt
-    too little. The samples of one call share a tree; `x` gives only shape and count.
+    too little. The samples of one call share a tree; `x` gives only shape and count. Raises
+    `ConfigError` where no path ends in a reward above minus infinity.
     """
 
     reward: Reward  # of clean samples [B, ...], [B]; only its values are used
@@ -82,8 +84,14 @@ class DiffusionTree(Settings):
             if 0 < self.budget <= calls:
                 break
             self._grow(root, counted, x, sigmas, generator)
+        if not math.isfinite(root.value):
+            raise ConfigError(
+                f"the reward is {root.value:g} for {'all' if root.value < 0 else 'some'} of the "
+                f"clean ends of {self.iterations} paths; give more iterations, or a finite reward"
+            )
         if self.search:
-            ends = sorted(_leaves(root), key=lambda leaf: -leaf.value)[: len(x)]
+            allowed = [leaf for leaf in _leaves(root) if leaf.value > -math.inf]
+            ends = sorted(allowed, key=lambda leaf: -leaf.value)[: len(x)]
             best = torch.stack([leaf.x for leaf in ends if leaf.x is not None])
             return best[torch.arange(len(x), device=best.device) % len(best)]
         samples = []
@@ -151,7 +159,9 @@ class DiffusionTree(Settings):
         return float(mean) / self.tilt
 
     def _drawn(self, node: Node, generator: torch.Generator) -> Node:
-        share = torch.softmax(self.tilt * self._values(node), 0)
+        values = self._values(node)
+        known = values if bool((values > -math.inf).any()) else torch.zeros_like(values)
+        share = torch.softmax(self.tilt * known, 0)
         uniform = torch.rand((), generator=generator, dtype=torch.double, device=generator.device)
         index = int(torch.searchsorted(share.cumsum(0), uniform.cpu()))
         return node.children[min(index, len(share) - 1)]

@@ -1,6 +1,7 @@
 """Tree search and budget forcing on two Gaussians whose tilted law is known."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -187,6 +188,28 @@ def test_a_reward_that_is_nan_for_some_is_refused(kind: Any) -> None:
     tilt = {} if kind is BudgetForcing else {"tilt": 1.0}
     with pytest.raises(ConfigError, match="reward is NaN"):
         kind(reward=reward, **tilt)(mixture.denoise, noise(20), LEVELS, torch.Generator())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [DiffusionTree, partial(DiffusionTree, search=True), FeynmanKac],
+    ids=["tree", "search", "particles"],
+)
+def test_a_reward_that_forbids_everything_is_refused(kind: Any) -> None:
+    """Weights were NaN, and all samples copies of the last one."""
+    sampler = kind(reward=lambda x: torch.full_like(x[:, 0], -math.inf) + 0 * x[:, 0], tilt=1.0)
+    with pytest.raises(ConfigError, match="reward is -inf for all"):
+        sampler(mixture.denoise, noise(20), LEVELS, torch.Generator())
+
+
+def test_a_search_gives_no_forbidden_sample() -> None:
+    def reward(x: Tensor) -> Tensor:
+        return torch.where(x[:, 0] > 0.0, x[:, 0], -math.inf)
+
+    found = DiffusionTree(reward, iterations=12, search=True)(
+        mixture.denoise, noise(20), LEVELS, torch.Generator().manual_seed(0)
+    )
+    assert bool((found[:, 0] > 0).all()) and 1 < len(found.unique(dim=0)) < 12
 
 
 def test_forcing_earns_more_than_the_best_of_as_many() -> None:
