@@ -149,8 +149,12 @@ class LanguagePolicyGradient(LanguageLearner):
         return rollouts
 
     def begin_stage(self) -> None:
-        """A stage of one part of the task begins: with its learning rate, and a new state of the
-        optimiser where the settings say so."""
+        """A stage of one part of the task begins: with its learning rate, without conversations
+        of earlier stages that would come again, and with a new state of the optimiser where the
+        settings say so."""
+        parts: list[Any] = [*self.measures, self.collector]
+        for part in parts:
+            part.begin_stage()
         c, stage, optimiser = self.config, self.domains.stage, self.optimisers["model"]
         if c.stage_reset:
             optimiser.state.clear()

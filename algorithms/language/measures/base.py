@@ -28,6 +28,9 @@ class LanguageMeasure(Measure[Rollouts]):
         """Conversations about `problems`, a group of each; None: as ever."""
         return None
 
+    def begin_stage(self) -> None:
+        """Problems are of another stage from here on: what is kept to learn from goes."""
+
     def before_update(self, rollouts: Rollouts) -> None:
         """The minibatch `rollouts` is learned from next."""
 

@@ -89,6 +89,9 @@ class ProposedProblems(LanguageMeasure):
             return None
         return placed(self.agent.task, made, shown.level // APART)
 
+    def begin_stage(self) -> None:
+        self.pool = []
+
     def state_dict(self) -> dict[str, Any]:
         return {"pool": list(self.pool)}
 

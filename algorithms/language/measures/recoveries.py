@@ -77,6 +77,9 @@ class ErrorContexts(LanguageMeasure):
                     return start
         return None
 
+    def begin_stage(self) -> None:
+        self.waiting = []
+
     def state_dict(self) -> dict[str, Any]:
         return {"waiting": list(self.waiting)}
 

@@ -161,6 +161,9 @@ class Utterances(LanguageMeasure):
         """The critics had their steps when the round was made."""
         return {"utterances/loss": rollouts.data.reward.new_tensor(self.loss)}
 
+    def begin_stage(self) -> None:
+        self.replay = []
+
     def state_dict(self) -> dict[str, Any]:
         return {"replay": [row.plain() for row in self.replay], "loss": self.loss}
 

@@ -51,6 +51,9 @@ class ConversationCollector:
         rows, owner = self.finish(rows, owner)
         return self.to_rollouts(rows, owner)
 
+    def begin_stage(self) -> None:
+        """As of a measure."""
+
     def open(self, problems: Sequence[Problem]) -> list[Conversation]:
         """A conversation about each, nothing said yet. The wording around a prompt is drawn evenly
         ("Prompt Augmentation Scales up GRPO Training on Mathematical Reasoning"); only the tokens
@@ -170,6 +173,9 @@ class MixedCollector(ConversationCollector):
         rows, owner = self.finish(rows, [i for i in range(count) for _ in range(c.group)])
         self.recent.add(rows, owner)
         return self.mixed(rows, owner, old)
+
+    def begin_stage(self) -> None:
+        self.recent.groups = []
 
     def state_dict(self) -> dict[str, Any]:
         own = {"recent": list(self.recent.groups), "rounds": self.rounds}

@@ -84,6 +84,10 @@ class ResumedCollector(ConversationCollector):
         turns = torch.randint(row.given + 1, len(row.turns), (), generator=self.generator)
         self.buffer.add(row.up_to(int(turns)).plain(), returns)
 
+    def begin_stage(self) -> None:
+        for key in list(self.buffer.starts):
+            self.buffer.drop(key)
+
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"buffer": self.buffer.state_dict()}
 

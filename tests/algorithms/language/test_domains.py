@@ -20,6 +20,7 @@ from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
 from algorithms.language.tasks import text_task
 from mbrl.errors import ConfigError
+from mbrl.policy_gradient.schedulers.partial_episodes import ExIt
 from tests.algorithms.language.cases import MODEL, continued, learner, lenient, rounds
 
 TASK = text_task("addition+sorting")
@@ -147,6 +148,34 @@ def staged(**settings: Any) -> LanguagePolicyGradient:
     )
     agent.task = lenient(agent.task)
     return agent
+
+
+@pytest.mark.parametrize(
+    ("recipe", "task", "stages", "place"),
+    [
+        ("fission_grpo", "calculator", ("calculator:levels=2", "calculator:levels=3"), "waiting"),
+        ("syn_grpo", "addition+varied-addition", ("addition:levels=2", "addition"), "pool"),
+        ("archer", "chain+calculator", ("chain", "calculator"), "replay"),
+        ("remix", "addition+chain", ("addition", "chain"), "recent.groups"),
+        ("grpo", "chain+calculator", ("chain", "calculator"), "buffer.starts"),
+    ],
+)
+def test_nothing_of_a_stage_comes_again_in_the_next(
+    recipe: str, task: str, stages: tuple[str, ...], place: str
+) -> None:
+    share = {"starts_share": 0.5} if place == "buffer.starts" else {}
+    agent = learner(task, recipe, stages=stages, **share)
+    first, *inner = place.split(".")
+    holder = next(x for x in (*agent.measures, agent.collector) if hasattr(x, first))
+    for name in [first, *inner][:-1]:
+        holder = getattr(holder, name)
+    name = [first, *inner][-1]
+    if isinstance(holder, ExIt):
+        holder.add("a conversation", torch.tensor([0.0, 1.0]))
+    else:
+        setattr(holder, name, ["a conversation"])
+    agent.begin_stage()
+    assert len(getattr(holder, name)) == 0
 
 
 def test_stages_follow_each_other_with_their_settings() -> None:
