@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from algorithms import ALGORITHMS
 from experiments.__main__ import main
 
 ROOT = Path(__file__).parent.parent
@@ -64,6 +65,21 @@ def test_every_block_has_a_known_kind() -> None:
     for page in PAGES:
         kinds = {kind for kind, _ in BLOCK.findall(page.read_text())}
         assert kinds <= {"python", "sh", "text", "toml", "json"}, page
+
+
+def test_tables_of_algorithms_and_of_data_have_all() -> None:
+    """A row for every algorithm's learner and source, and one for every published family."""
+    page = (ROOT / "docs/algorithms.md").read_text()
+    rows = page.split("| algorithm | learner | source |")[1].split("\n\n")[0]
+    first = [line.split("|")[1] for line in rows.splitlines()[2:]]
+    named = re.sub(r"[^a-z0-9]", "", " ".join(first).lower())
+    lacking = [
+        n for n in ALGORITHMS if not n.startswith("discrete_") and n.replace("_", "") not in named
+    ]
+    assert not lacking
+    names = (ROOT / "docs/data.md").read_text().split("## Names")[1].split("## ")[0]
+    families = [path.stem for path in (ROOT / "datasets").glob("*.toml")]
+    assert [family for family in families if f"| `{family}/" not in names] == []
 
 
 @pytest.fixture
