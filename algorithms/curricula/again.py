@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from algorithms.curricula.alp_gmm import ALPGMM, ALPGMMConfig, Mixture
+from algorithms.curricula.alp_gmm import ALPGMM, ALPGMMConfig, Mixture, Sampled
 from mbrl.config import Count, NonNegative, Probability
 from mbrl.errors import ConfigError, DataError
 
@@ -110,7 +110,7 @@ class AGAIN:
         self.stages: list[Stage] = []  # of the expert, once it is chosen
         self.stage = -1
         self.mixture: Mixture | None = None  # of the expert, now
-        self.from_expert = False  # whether the last task came from it
+        self.from_expert = False  # whether the last task with a reward came from it
         self.gaussian = -1  # which of its Gaussians
         self.recent: deque[float] = deque(maxlen=self.config.rewards)
         self.windows: list[deque[float]] | None = None  # progress in the last stage's Gaussians
@@ -158,23 +158,26 @@ class AGAIN:
     def sample(self) -> np.ndarray:
         """The next task [D]."""
         own, c = self.own, self.config
-        self.from_expert = False
         if self.mixture is None:
             return own.sample()
         share = c.last_random if self.at_the_end else c.later_random
         if own.draws.random() < share:
-            own.origins.append(-1)
-            return own.draws.uniform(own.low, own.high)
+            task = own.draws.uniform(own.low, own.high)
+            own.remember(Sampled(task, -1, len(own.mixtures)))
+            return task
         mixed = self.mixture if own.mixture is None else joined([self.mixture, own.mixture])
         task, index = mixed.sample(own.low, own.high, own.draws)
         theirs = len(self.mixture.means)
-        self.from_expert, self.gaussian = index < theirs, index
-        own.origins.append(-1 if self.from_expert else index - theirs)
+        origin, expert = (-1, index) if index < theirs else (index - theirs, -1)
+        own.remember(Sampled(task, origin, len(own.mixtures), expert, self.stage))
         return task
 
     def update(self, task: np.ndarray, reward: float) -> bool:
         """Take in what `task` [D] earned; whether a new mixture of its own was fitted."""
+        known = self.own.find(np.asarray(task, float))
         fitted = self.own.update(task, reward)
+        self.from_expert = known is not None and known.expert >= 0 and known.stage == self.stage
+        self.gaussian = known.expert if known is not None else -1
         if self.mixture is None or self.config.variant == "pool":
             return fitted
         if self.from_expert:

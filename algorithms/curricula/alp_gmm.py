@@ -15,6 +15,7 @@ from mbrl.config import Probability, Settings, Several, require_same
 from mbrl.errors import ConfigError, DataError, optional_packages
 
 NEIGHBOURS = 5  # tasks that must be known before progress is measured
+WAITING = 1000  # tasks without a reward that are remembered, the latest
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,17 @@ class Mixture(NamedTuple):
         return np.clip(draw[:-1], low, high), index
 
 
+class Sampled(NamedTuple):
+    """A task [D] that has no reward yet; the Gaussian that it is a draw of (-1: none of these) and
+    how many mixtures there were; and, of AGAIN, the Gaussian of the expert and its stage."""
+
+    task: np.ndarray
+    origin: int
+    fits: int
+    expert: int = -1
+    stage: int = -1
+
+
 class ALPGMM:
     """A teacher of tasks in the box from `low` [D] to `high` [D].
 
@@ -63,7 +75,8 @@ class ALPGMM:
     in widths of the box. Every `fit_every` tasks mixtures are fitted to the last `fit_every` tasks
     with their progress, and the one with the least AIC is taken. A task is a draw of a Gaussian
     that is chosen in proportion to its mean progress, or a uniform one. Rewards should lie in
-    [0, 1]. Needs the extra `curricula` (scikit-learn).
+    [0, 1]. Several tasks may be sampled before the first of them has its reward, and rewards may
+    come in any order. Needs the extra `curricula` (scikit-learn).
     """
 
     def __init__(self, low: Any, high: Any, config: ALPGMMConfig | None = None, seed: int = 0):
@@ -75,7 +88,8 @@ class ALPGMM:
         self.tasks: list[np.ndarray] = []
         self.rewards: list[float] = []
         self.progress: list[float] = []
-        self.origins: list[int] = []  # Gaussian of every task; -1: uniform
+        self.origins: list[int] = []  # Gaussian of every task; -1: none of the last mixture
+        self.sampled: list[Sampled] = []
         self.mixtures: list[Mixture] = []
         self.fitted_at: list[int] = []  # tasks before each of them
         self._known = np.zeros((1024, len(self.low)))  # the tasks, with room for more
@@ -91,8 +105,18 @@ class ALPGMM:
             task, origin = self.draws.uniform(self.low, self.high), -1
         else:
             task, origin = self.mixture.sample(self.low, self.high, self.draws)
-        self.origins.append(origin)
+        self.remember(Sampled(task, origin, len(self.mixtures)))
         return task
+
+    def remember(self, sampled: Sampled) -> None:
+        """A task that is learned in now."""
+        self.sampled = [*self.sampled, sampled][-WAITING:]
+
+    def find(self, task: np.ndarray) -> Sampled | None:
+        """What `task` [D] was when it was sampled; None for one that was not, or has its reward."""
+        width = self.high - self.low
+        near = (s for s in self.sampled if (np.abs(s.task - task) < 1e-5 * width).all())
+        return next(near, None)
 
     def update(self, task: np.ndarray, reward: float) -> bool:
         """Take in what `task` [D] earned; whether a new mixture was fitted. Raises `DataError` for
@@ -114,6 +138,10 @@ class ALPGMM:
         self.tasks.append(task)
         self.rewards.append(float(reward))
         self.progress.append(progress)
+        known = self.find(task)
+        self.sampled = [s for s in self.sampled if s is not known]
+        current = known is not None and known.fits == len(self.mixtures)
+        self.origins.append(known.origin if known is not None and current else -1)
         if len(self.tasks) % self.config.fit_every:
             return False
         self.mixtures.append(self._fitted())
@@ -133,7 +161,7 @@ class ALPGMM:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a teacher needs to go on exactly."""
-        names = ("tasks", "rewards", "progress", "origins", "mixtures", "fitted_at")
+        names = ("tasks", "rewards", "progress", "origins", "mixtures", "fitted_at", "sampled")
         return {name: list(getattr(self, name)) for name in names} | {
             "draws": self.draws.bit_generator.state,
             "seed": self.seed,
@@ -154,6 +182,8 @@ class ALPGMM:
         self.seed = state.get("seed", self.seed)
         for name in ("tasks", "rewards", "progress", "origins", "mixtures", "fitted_at"):
             setattr(self, name, list(state[name]))
+        del self.origins[len(self.tasks) :]  # in earlier versions with that of a task to come
+        self.sampled = list(state.get("sampled", []))
         self.draws.bit_generator.state = state["draws"]
         size = max(1024, 2 * len(self.tasks))
         self._known = np.zeros((size, len(self.low)))

@@ -128,6 +128,26 @@ def test_a_teacher_goes_on_exactly() -> None:
     assert teach(again, 100, 400) == expected
 
 
+def test_rewards_come_in_any_order() -> None:
+    """Four tasks are sampled at a time, and their rewards come last one first."""
+    ours = teacher("reward", [student(0, 1)], rewards=100, fit_every=20)
+    different = 0
+    for count in range(30):
+        if count == 15:
+            ours.test(np.array([0.0]))
+        tasks = [ours.sample() for _ in range(4)]
+        origins = [sampled.origin for sampled in ours.own.sampled]
+        for task in reversed(tasks):
+            ours.update(task.astype(np.float32), float(task[0]))
+            assert ours.from_expert == (count >= 15 and task[0] == pytest.approx(0.1))
+        if len({float(task[0]) for task in tasks}) == 4:
+            different += len(set(origins)) > 1
+            assert ours.own.origins[-4:] == origins[::-1]
+    assert different > 3 and not ours.own.sampled and len(ours.own.origins) == 120
+    ours.update(np.array([0.1]), 1.0)  # nobody's draw
+    assert not ours.from_expert and ours.own.origins[-1] == -1
+
+
 def test_without_any_curriculum() -> None:
     with pytest.raises(ConfigError, match="lower least_progress"):
         teacher("pool", [student(0, 1, stages=0)])
