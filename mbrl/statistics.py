@@ -280,18 +280,24 @@ def detectable_difference(
 ) -> float:
     """The smallest true mean difference of `pairs` of runs (3 or more) that the two-sided paired t
     test at that confidence finds with the probability `power`, where differences of single pairs
-    have the standard deviation `deviation`: by the noncentral t distribution. Raises `ConfigError`
-    for fewer pairs or a power outside (0, 1)."""
+    have the standard deviation `deviation`: by the noncentral t distribution; 0 for a power that
+    the test has without any. Raises `ConfigError` for fewer pairs, a power outside (0, 1) or a
+    negative deviation."""
     _check_confidence(confidence)
     if pairs < 3 or not 0 < power < 1:
         raise ConfigError(
             f"pairs is {pairs} (3 or more), power {power} (between 0 and 1, such as 0.8)"
         )
+    if deviation < 0:
+        raise ConfigError(f"deviation is {deviation}; give one of 0 or above")
+    if power <= 1 - confidence:
+        return 0.0
     degrees = pairs - 1
     edge = special.stdtrit(degrees, (1 + confidence) / 2)
 
     def missed(shift: float) -> float:
-        detected = special.nctdtr(degrees, shift, -edge) + 1 - special.nctdtr(degrees, shift, edge)
+        wrong_side = special.nctdtr(degrees, shift, -edge)  # NaN where it is too small for it
+        detected = np.nan_to_num(wrong_side) + 1 - special.nctdtr(degrees, shift, edge)
         return float(detected - power)
 
     above = 1.0
@@ -374,7 +380,8 @@ def _task_means(table: np.ndarray) -> np.ndarray:
 def _variances_of_means(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Estimated variance of each task's mean (NaN for a single run) and its number of runs."""
     runs = _runs(table)
-    variances = [r.var(ddof=1) / len(r) if len(r) > 1 else np.nan for r in runs]
+    # Of equal runs 0: their mean may be rounded.
+    variances = [r.var(ddof=1) / len(r) * (np.ptp(r) > 0) if len(r) > 1 else np.nan for r in runs]
     return np.array(variances), np.array([len(r) for r in runs])
 
 

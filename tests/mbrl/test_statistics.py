@@ -258,3 +258,22 @@ def test_detectable_differences_are_those_of_power_tables(pairs: int, effect: fl
     assert st.detectable_difference(1.0, 3) > st.detectable_difference(1.0, 4)
     with pytest.raises(ConfigError, match="3 or more"):
         st.detectable_difference(1.0, 2)
+
+
+def test_detectable_differences_of_sure_tests() -> None:
+    """Against the test itself; by symmetry a power of 5 % at 95 % is had without a difference."""
+    found = st.detectable_difference(2.0, 3, confidence=0.95, power=0.999)
+    draws = np.random.default_rng(0).normal(found, 2.0, (100_000, 3))
+    t = draws.mean(1) / draws.std(1, ddof=1) * 3**0.5
+    assert (abs(t) > 4.30265).mean() == pytest.approx(0.999, abs=4e-4)
+    assert st.detectable_difference(1.0, 3, confidence=0.9999, power=0.8) > found
+    assert st.detectable_difference(1.0, 3, power=0.05) == 0.0
+    with pytest.raises(ConfigError, match="deviation is -1"):
+        st.detectable_difference(-1.0, 3)
+
+
+def test_equal_seeds_say_nothing_however_their_mean_is_rounded() -> None:
+    tables = {name: np.full((3, 2), value) for name, value in (("a", 0.1), ("b", 0.7))}
+    row = st.paired_comparison(tables, "a")["b"]
+    assert np.isnan([row.p_value, row.adjusted_p_value, row.effect]).all()
+    assert row.difference.low == row.difference.high == pytest.approx(0.6)
