@@ -180,12 +180,18 @@ def logistic_regression(
 ) -> Callable[[Array], Array]:
     """Probability of an outcome (0 or 1, [N]) from `features` [N, D]: the minimum of |w|^2 / 2 +
     `inverse_penalty` times the sum of the log-losses, without a penalty on the intercept. Raises
-    `ConfigError` for other outcomes."""
+    `ConfigError` for other outcomes, features that are not finite and no `inverse_penalty` above
+    0."""
     features, outcome = np.asarray(features, np.float64), np.asarray(outcome)
     if outcome.shape != features.shape[:1] or features.ndim != 2:
         raise ConfigError(
             f"features are {features.shape}, outcome is {outcome.shape}; give [N, D] and [N]"
         )
+    if not np.isfinite(features).all():
+        row = int((~np.isfinite(features).all(1)).argmax())
+        raise ConfigError(f"the features of row {row} are not finite; fill in what is missing")
+    if not 0 < inverse_penalty < math.inf:
+        raise ConfigError(f"inverse_penalty is {inverse_penalty}; give a finite one above 0")
     if others := sorted({*np.unique(outcome).tolist()} - {0, 1}):
         raise ConfigError(f"outcome has {others[0]}; give 0 or 1 for each row (False or True)")
     # In deviations from the mean: the minimum is the same, and steps reach it in any unit.

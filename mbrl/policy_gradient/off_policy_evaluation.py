@@ -27,8 +27,9 @@ class Logged:
     `log_ratio`: log of the target policy's probability of the action over the behaviour's; `mask`:
     steps that happened. `q` and `v`, for doubly robust estimators: values of the target policy at
     (state, action) and at the state, from any source that has not seen these episodes. `duration`:
-    how long each step is, where they differ; a discount is gamma to the time before the step.
-    Raises `ConfigError` for shapes that differ and for numbers that are not finite.
+    how long each step is (above 0), where they differ; a discount is gamma to the time before the
+    step. Raises `ConfigError` for a mask that is not of bool with an episode and a step at least,
+    shapes that differ and numbers that are not finite.
     """
 
     log_ratio: Tensor
@@ -42,6 +43,12 @@ class Logged:
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
             raise ConfigError(f"gamma is {self.gamma}, it must lie in [0, 1]")
+        shape = tuple(self.mask.shape)
+        if self.mask.dtype != torch.bool or len(shape) != 2 or 0 in shape:
+            raise ConfigError(
+                f"mask is of {self.mask.dtype} {shape}; give torch.bool [episodes, steps], one of "
+                "each at least"
+            )
         for name in ("log_ratio", "reward", "q", "v", "duration"):
             value = getattr(self, name)
             if value is None:
@@ -56,6 +63,11 @@ class Logged:
                     f"{name} holds numbers that are not finite; a ratio of 0 or infinity means "
                     "that one policy never does what the other did"
                 )
+        if self.duration is not None and not (self.duration[self.mask] > 0).all():
+            raise ConfigError(
+                f"duration has {float(self.duration[self.mask].min()):g}; every step takes a time "
+                "above 0"
+            )
 
     def steps(self, name: str) -> Tensor:
         """A field in float64, 0 outside the mask."""

@@ -167,6 +167,11 @@ def test_outcomes_and_limits_that_say_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="outcome has -1; give 0 or 1"):
         logistic_regression(x, np.array([-1, 1, -1, 1]))
     logistic_regression(x, np.array([False, True, False, True]))
+    with pytest.raises(ConfigError, match="features of row 2 are not finite"):
+        logistic_regression(np.where(np.arange(4)[:, None] == 2, np.nan, x), np.array([0, 1, 0, 1]))
+    for penalty in (0.0, -1.0, np.inf):
+        with pytest.raises(ConfigError, match=f"inverse_penalty is {penalty}"):
+            logistic_regression(x, np.array([0, 1, 0, 1]), penalty)
     one = rounds(np.array([0]), np.array([1.0]))
     for name in ("switch_dr", "dr_os"):
         with pytest.raises(ConfigError, match=f"{name} chooses its limit by the spread"):

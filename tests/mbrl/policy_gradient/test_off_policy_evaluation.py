@@ -168,6 +168,17 @@ def test_wrong_input_is_named() -> None:
         Logged(data.log_ratio / 0, data.reward, data.mask, 0.9)
     with pytest.raises(ConfigError, match=r"\[episodes, steps\]"):
         Logged(data.log_ratio[:, :2], data.reward, data.mask, 0.9)
+    for mask in (
+        data.mask.float(),
+        data.mask.long(),
+        data.mask[:0],
+        data.mask[:, :0],
+        data.mask[0],
+    ):
+        with pytest.raises(ConfigError, match=r"give torch.bool \[episodes, steps\]"):
+            Logged(data.log_ratio, data.reward, mask, 0.9)
+    with pytest.raises(ConfigError, match="duration has -1"):
+        Logged(data.log_ratio, data.reward, data.mask, 0.9, duration=-torch.ones(data.mask.shape))
     for estimator in ESTIMATORS.values():
         with pytest.raises(ValueError, match=r"count \[7\] for \[K, B\]"):
             estimator(data, torch.ones(7, dtype=torch.float64))
