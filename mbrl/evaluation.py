@@ -41,6 +41,10 @@ def evaluate(
     task = as_task(task)
     if task.spec.max_episode_steps is None:
         raise ConfigError(no_limit(task.spec.task))
+    if state is not None and len(state) != episodes:
+        raise ConfigError(
+            f"state has {len(state)} rows for {episodes} episodes; give one row each to begin in"
+        )
     if is_model(agent):
         agent = SB3Agent(agent, task.spec)
     if hasattr(agent, "spec"):

@@ -38,7 +38,9 @@ class Support:
 def support(actions: Tensor, dataset: Dataset, rows: np.ndarray) -> Support:
     """Of `actions` [M, A] (or [M]) in the task's units, those of a policy at the observations of
     `rows` [M] of `dataset`. Raises `DataError` for a dataset of a single episode: it has no others
-    to compare with."""
+    to compare with; and for actions that are not finite."""
+    if not bool(torch.isfinite(actions).all()):
+        raise DataError("the policy gives actions that are not finite; has its fit diverged?")
     data = dataset.transitions
     spans = data.episodes()
     if len(spans) < 2:

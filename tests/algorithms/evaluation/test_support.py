@@ -51,6 +51,14 @@ def test_a_single_episode_has_nothing_to_compare_with():
         support(one.transitions.action, one, np.arange(9))
 
 
+def test_actions_that_are_no_numbers_are_not_near_anything():
+    dataset, rows = data(), np.arange(5)
+    actions = dataset.transitions.action[:5].clone().float()
+    actions[3] = torch.nan
+    with pytest.raises(DataError, match="actions that are not finite"):
+        support(actions, dataset, rows)
+
+
 def test_support_at_repeated_observations_does_not_depend_on_the_order_of_the_log():
     """Two kinds of patients, of whom a quarter had action 1, all in the log's second half."""
     rng = np.random.default_rng(0)
