@@ -266,13 +266,13 @@ class Transitions:
                 f"obs and next_obs must both be [N, S], got {tuple(self.obs.shape)} and "
                 f"{tuple(self.next_obs.shape)}"
             )
-        for name in ("reward", "terminated", "truncated"):
-            if getattr(self, name).ndim != 1:
-                raise DataError(f"{name} must be [N], got {tuple(getattr(self, name).shape)}")
-        for name in ("terminated", "truncated"):
-            if getattr(self, name).dtype != torch.bool:
-                raise DataError(f"{name} must be bool, got {getattr(self, name).dtype}")
-
+        flags = ("terminated", "truncated", "next_known", "expert")
+        for name in ("reward", *flags, "duration", "behaviour_prob", "segment", "weight"):
+            value = getattr(self, name)
+            if value is not None and value.ndim != 1:
+                raise DataError(f"{name} must be [N], got {tuple(value.shape)}")
+            if value is not None and name in flags and value.dtype != torch.bool:
+                raise DataError(f"{name} must be bool, got {value.dtype}")
         self._check_masks()
 
     def _check_masks(self) -> None:
