@@ -281,7 +281,7 @@ class Agent(ABC, Generic[B]):
         on; where an environment's begin elsewhere add `env.action_space.start`. Raises
         `ConfigError` where the task has masks and none is given."""
         batch = as_batch(self, obs)
-        mask = as_mask(self.spec, mask)
+        mask = as_mask(self.spec, mask, len(batch))
         with torch.no_grad():
             if is_stateful(self.policy):
                 action, state = self.policy.step(

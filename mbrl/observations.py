@@ -11,9 +11,10 @@ from mbrl.training import Trainable
 from mbrl.types import Spec
 
 
-def as_mask(spec: Spec, mask: Any) -> Tensor | None:
-    """Allowed actions as [B, n] bool, from flags [n] or [B, n], array or tensor. Raises
-    `ConfigError` for another shape, and where the task has masks and none is given."""
+def as_mask(spec: Spec, mask: Any, rows: int) -> Tensor | None:
+    """Allowed actions as [B, n] bool for `rows` observations, from flags [n] or [B, n] (B is 1 or
+    `rows`), array or tensor. Raises `ConfigError` for another shape, where the task has masks and
+    none is given, and where one allows nothing."""
     if mask is None:
         if spec.action_mask:
             raise ConfigError(
@@ -27,7 +28,16 @@ def as_mask(spec: Spec, mask: Any) -> Tensor | None:
             f"mask has shape {tuple(flags.shape)}, task {spec.task!r} needs [{spec.num_actions}] "
             f"or [B, {spec.num_actions}]"
         )
-    return flags.reshape(-1, flags.shape[-1]).bool()
+    flags = flags.reshape(-1, flags.shape[-1]).bool()
+    if len(flags) not in (1, rows):
+        raise ConfigError(f"mask has {len(flags)} rows for {rows} observations; give one for each")
+    if not bool(flags.any(1).all()):
+        row = int((~flags.any(1)).nonzero()[0])
+        raise ConfigError(
+            f"mask allows no action in row {row}; set one flag at least, or do not ask there: an "
+            "episode that has ended has nothing to choose"
+        )
+    return flags
 
 
 def as_batch(agent: Trainable, obs: Any) -> Tensor:

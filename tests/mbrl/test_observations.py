@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from mbrl.errors import ConfigError
-from mbrl.types import Dataset
+from mbrl.observations import as_mask
+from mbrl.types import Dataset, Spec
 from tests.algorithms.test_algorithms import build
 
 
@@ -52,3 +53,14 @@ def test_rewards_that_do_not_fit_are_refused(
 def test_an_agent_without_memory_keeps_no_reward(pendulum: Dataset) -> None:
     agent = build("bc", pendulum.spec)
     assert agent.observe_reward(None, 1.0) is None
+
+
+def test_masks_that_allow_nothing_or_are_of_other_rows_are_refused() -> None:
+    """Of the first action 0 was taken; the others ended in an error of broadcasting."""
+    spec = Spec("steps", 1, num_actions=3, action_mask=True)
+    with pytest.raises(ConfigError, match="mask allows no action in row 1"):
+        as_mask(spec, [[1, 0, 1], [0, 0, 0]], 2)
+    with pytest.raises(ConfigError, match="mask has 3 rows for 2 observations"):
+        as_mask(spec, np.ones((3, 3)), 2)
+    one = as_mask(spec, [0, 1, 0], 2)
+    assert one is not None and one.tolist() == [[False, True, False]]
