@@ -55,9 +55,11 @@ def leave_one_out_kl(mean: Tensor, variance: Tensor) -> Tensor:
     The one-versus-rest measure of Trust the Model When It Is Confident (arXiv 2010.04893), which
     takes the KL for one random i; the mean over i is that measure's expectation.
     """
+    check_shapes(mean=(mean, "E B D"), variance=(variance, "E B D"))
     e = mean.shape[0]
     if e < 2:
         return mean.new_zeros(mean.shape[1])
+    mean = mean - mean.mean(0)  # far from 0 a difference of squares has no digits
     total, total_square = mean.sum(0), (variance + mean.square()).sum(0)
     rest_mean = (total - mean) / (e - 1)
     rest_variance = (total_square - variance - mean.square()) / (e - 1) - rest_mean.square()
@@ -73,6 +75,7 @@ def leave_one_out_kl(mean: Tensor, variance: Tensor) -> Tensor:
 
 def epistemic_mean(mean: Tensor, variance: Tensor) -> Tensor:
     """sqrt(mean_d Var_e mu_e). NEUBAY (arXiv 2512.04341)."""
+    check_shapes(mean=(mean, "E B D"), variance=(variance, "E B D"))
     return mean.var(0, correction=0).mean(-1).sqrt()
 
 

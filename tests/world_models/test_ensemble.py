@@ -285,6 +285,15 @@ def test_disagreement_measures_by_slow_loops() -> None:
             assert float(function(mean, variance)[b]) == pytest.approx(expected[name]), name
 
 
+@pytest.mark.parametrize("name", MEASURES)
+def test_disagreement_far_from_the_data_keeps_its_digits(name: str) -> None:
+    g = torch.Generator().manual_seed(0)
+    mean = 1000.0 + 0.1 * torch.randn(5, 4, 3, generator=g)  # as where a rollout runs away
+    variance = 0.01 + 0.01 * torch.rand(5, 4, 3, generator=g)
+    exact = MEASURES[name](mean.double(), variance.double())
+    torch.testing.assert_close(MEASURES[name](mean, variance).double(), exact, rtol=1e-3, atol=0)
+
+
 def test_clear_errors() -> None:
     spec, data = linear_world(60)
     with pytest.raises(ConfigError, match=r"elites is 9.*1\.\.7"):
