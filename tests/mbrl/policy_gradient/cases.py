@@ -118,26 +118,32 @@ def batch(seed: int, spread: float = 0.3, gaps: bool = True) -> tuple[Trajectori
 def sequences(t: Trajectories, log_prob: Tensor, entropy: Tensor) -> list[Sequence]:
     """The batch as lists of the steps that count."""
     assert t.entropy is not None and t.sum_prob_squared is not None
+    parts = (t.segments, t.log_probs, t.signals, t.groups)
+    # Tensors give their numbers at once, since one after the other is most of a test's time.
+    segments, log_probs, signals, groups = ({k: v.tolist() for k, v in p.items()} for p in parts)
+    numbers = (t.reward, t.entropy, t.sum_prob_squared, t.terminated, t.truncated)
+    reward, old_entropy, squared, terminated, truncated = (v.tolist() for v in numbers)
+    current, entropies = ([row.unbind() for row in v.unbind()] for v in (log_prob, entropy))
     found = []
-    for b in range(len(t.mask)):
+    for b, row in enumerate(t.mask.tolist()):
         steps = [
             Step(
                 at=i,
-                turn=int(t.segments["turn"][b, i]),
-                segments={k: int(v[b, i]) for k, v in t.segments.items()},
-                log_prob=log_prob[b, i],
-                entropy_now=entropy[b, i],
-                reward=float(t.reward[b, i]),
-                log_probs={k: float(v[b, i]) for k, v in t.log_probs.items()},
-                entropy=float(t.entropy[b, i]),
-                sum_prob_squared=float(t.sum_prob_squared[b, i]),
-                signals={k: float(v[b, i]) for k, v in t.signals.items()},
-                groups={k: int(v[b, i]) for k, v in t.groups.items()},
-                terminated=bool(t.terminated[b, i]),
-                truncated=bool(t.truncated[b, i]),
+                turn=segments["turn"][b][i],
+                segments={k: v[b][i] for k, v in segments.items()},
+                log_prob=current[b][i],
+                entropy_now=entropies[b][i],
+                reward=reward[b][i],
+                log_probs={k: v[b][i] for k, v in log_probs.items()},
+                entropy=old_entropy[b][i],
+                sum_prob_squared=squared[b][i],
+                signals={k: float(v[b][i]) for k, v in signals.items()},
+                groups={k: v[b][i] for k, v in groups.items()},
+                terminated=terminated[b][i],
+                truncated=truncated[b][i],
             )
-            for i in range(t.mask.shape[1])
-            if t.mask[b, i]
+            for i, counts in enumerate(row)
+            if counts
         ]
-        found.append(Sequence(steps, int(t.groups["prompt"][b, 0])))
+        found.append(Sequence(steps, groups["prompt"][b][0]))
     return found
