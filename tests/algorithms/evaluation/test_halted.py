@@ -1,12 +1,21 @@
 """Values that end where the data end: against closed forms in a world whose steps are known."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from algorithms.evaluation.halted import Halted, Range, halted_values, lead
+from algorithms.evaluation.halted import (
+    Halted,
+    HaltedValues,
+    HaltingModel,
+    Range,
+    halted_values,
+    lead,
+)
 from mbrl.errors import DataError
 from mbrl.types import Dataset, Provenance, Spec, Transitions
 
@@ -46,10 +55,25 @@ def reckless(obs):
 
 
 @pytest.fixture(scope="module")
-def values() -> dict[str, Halted]:
-    train, held = walk(60, 0), walk(8, 1)
+def fitted() -> dict[str, Any]:
+    """The state of a model of `walk(60, 0)`, of which neither what is held out nor a rule of ends
+    is a part: fitted once for all tests that differ in these."""
+    return HaltingModel(walk(60, 0), walk(8, 1), None).state_dict()
+
+
+def values_in(
+    state: dict[str, Any], policies: Sequence[Any], held: Dataset, rule: Any, **options: int
+) -> HaltedValues:
+    """`halted_values` of `walk(60, 0)`."""
+    model = HaltingModel(walk(60, 0), held, rule, state=state, **options)
+    return HaltedValues(tuple(map(model.value, policies)), model.ended, model.spread)
+
+
+@pytest.fixture(scope="module")
+def values(fitted) -> dict[str, Halted]:
+    held = walk(8, 1)
     policies = {"still": still, "gentle": gentle, "reckless": reckless}
-    all_of_them = halted_values(list(policies.values()), train, held, None, horizon=10, windows=60)
+    all_of_them = values_in(fitted, list(policies.values()), held, None, horizon=10, windows=60)
     assert all_of_them.ended == 0.0 and all_of_them.credible(0)
     reward = held.transitions.reward.double().numpy().reshape(8, 20)
     sums = np.stack([reward[:, k : k + 10].sum(1) for k in range(11)], 1).flatten()
@@ -87,25 +111,25 @@ def test_what_the_log_has_shown_has_an_edge_each_way():
     assert known.shown(obs, reward, level).tolist() == expected
 
 
-def test_ends_of_the_log_must_be_known_to_the_model():
+def test_ends_of_the_log_must_be_known_to_the_model(fitted):
     """Half of the held-out episodes end by a rule; a model without one never ends, and one that
     ends at once does so too often."""
-    train, held = walk(60, 0), walk(8, 1)
+    held = walk(8, 1)
     rows = held.transitions
     last = (torch.arange(160) % 40 == 39) & rows.truncated
     ends = replace(rows, terminated=last, truncated=rows.truncated & ~last)
     cut = Dataset(ends, SPEC, held.provenance)
-    never = halted_values([still], train, cut, None, horizon=10, windows=400)
+    never = values_in(fitted, [still], cut, None, horizon=10, windows=400)
     # 4 episodes of 20 starts, 10 of them within 10 steps of the end; 4 of 11, none ended
     assert never.ended == pytest.approx(40 / 124) and not never.credible(0)
-    always = halted_values([still], train, cut, lambda o, a, n: o[:, 0] < 9, horizon=10)
+    always = values_in(fitted, [still], cut, lambda o, a, n: o[:, 0] < 9, horizon=10)
     assert always.each[0].ended == 1.0 and not always.credible(0)
 
 
-def test_nothing_is_left_after_an_end():
-    train, held = walk(60, 0), walk(8, 1)
+def test_nothing_is_left_after_an_end(fitted):
+    held = walk(8, 1)
     rules = (None, lambda o, a, n: o[:, 0] < 9)  # the second ends all at the first step
-    goes_on, ended = (halted_values([strong], train, held, r, horizon=19).each[0] for r in rules)
+    goes_on, ended = (values_in(fitted, [strong], held, r, horizon=19).each[0] for r in rules)
     assert goes_on.inside < 0.95 < ended.inside
 
 
@@ -121,10 +145,10 @@ def test_one_held_out_episode_is_refused():
         halted_values([still], walk(4, 0), walk(1, 1), None)
 
 
-def test_episodes_of_many_lengths_are_judged_over_what_half_of_them_have():
+def test_episodes_of_many_lengths_are_judged_over_what_half_of_them_have(fitted):
     """Lengths 3, 4, 5, 6, 7, 8, 20: four of seven have 6 steps, and none but one has 20."""
     lengths = (5, 20, 3, 8, 4, 7, 6)
-    train, whole = walk(60, 0), walk(len(lengths), 1).transitions
+    whole = walk(len(lengths), 1).transitions
     kept = torch.cat([20 * k + torch.arange(n) for k, n in enumerate(lengths)])
     last = torch.tensor(np.cumsum(lengths) - 1)
     columns = {
@@ -133,7 +157,7 @@ def test_episodes_of_many_lengths_are_judged_over_what_half_of_them_have():
     }
     columns["truncated"][last] = True
     held = Dataset(Transitions(**columns), SPEC, Provenance("ragged"))
-    (of,) = halted_values([still], train, held, None).each
+    (of,) = values_in(fitted, [still], held, None).each
     assert of.horizon == 6 and len(of.value) == 4
     assert lead(of, replace(of, value=of.value - np.arange(4)), 0.9)[1] > -np.inf
 
