@@ -1,27 +1,40 @@
 """Small datasets that the tests make themselves."""
 
+import copy
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
 
+from experiments.runs import launchers, pool
 from mbrl.tasks import make
+from mbrl.tasks.classic import Pendulum
 from mbrl.types import Dataset, Provenance, Transitions
+from tests.forked import ForkedServer
 
 # Tests kill processes, not the machine: what was written is there without waiting for the disk.
 os.fsync = lambda descriptor: None
 
 
 def random_dataset(task_id: str, rows: int, seed: int = 0) -> Dataset:
-    """Uniform actions in a task, one copy, episodes cut at the task's limit."""
+    """Uniform actions in a task, one copy, episodes cut at the task's limit. Each call gives rows
+    of its own."""
+    limit = make(task_id).spec.max_episode_steps  # which a fixture may have changed
+    return copy.deepcopy(_random_dataset(task_id, rows, seed, limit))
+
+
+@functools.cache
+def _random_dataset(task_id: str, rows: int, seed: int, limit: int) -> Dataset:
     task = make(task_id)
     generator = torch.Generator().manual_seed(seed)
-    spec, limit = task.spec, task.spec.max_episode_steps
+    spec = task.spec
     state, age = task.reset(1, generator), 0
     fields: list[list[torch.Tensor]] = [[] for _ in range(6)]
     for _ in range(rows):
@@ -51,6 +64,32 @@ def quick_halting_model(monkeypatch: pytest.MonkeyPatch) -> None:
     around it."""
     monkeypatch.setattr("world_models.learned_ends.UPDATES", 100)
     monkeypatch.setattr("world_models.reached_rewards.MOST_PASSES", 2)
+
+
+def shorten_episodes(patch: pytest.MonkeyPatch) -> None:
+    """Pendulum's episodes end after 20 steps and not 200, of which evaluations else are most of a
+    short run."""
+    begun = Pendulum.__init__
+
+    def short(self: Pendulum, **options: Any) -> None:
+        begun(self, **options)
+        self.spec = dataclasses.replace(self.spec, max_episode_steps=20)
+
+    patch.setattr(Pendulum, "__init__", short)
+
+
+@pytest.fixture
+def short_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what goes on around episodes."""
+    shorten_episodes(monkeypatch)
+
+
+@pytest.fixture
+def quick_jobs(short_episodes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that run side by side have short episodes, are forked from this process and are soon
+    seen to have ended."""
+    monkeypatch.setattr(launchers, "ForkServer", ForkedServer)
+    monkeypatch.setattr(pool, "PAUSE", 0.01)
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,7 @@ def test_tables_of_algorithms_and_of_data_have_all() -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_jobs: None) -> Path:
     """An empty working folder. The blocks run in this process, where all is imported already."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LONGREACH_DATA", str(tmp_path / "data"))

@@ -208,6 +208,7 @@ def test_state_score_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert torch.equal(made.generator.get_state(), again.generator.get_state())
 
 
+@pytest.mark.usefixtures("one_registry")
 @pytest.mark.long
 def test_state_score_leaves_the_library(tmp_path: Path) -> None:
     """`export` compares what the exported policy does."""

@@ -137,6 +137,7 @@ def test_files_and_copies_keep_it(name: str, tmp_path: Path) -> None:
     assert torch.equal(*(a.act(asked())[0] for a in ends))
 
 
+@pytest.mark.usefixtures("one_registry")
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["hiql", "saw"])
 def test_exports_take_raw_observations(name: str, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_bad_input_stops_at_once(arguments, message, capsys, tmp_path, monkeypat
     assert not list(tmp_path.glob("runs/**/checkpoint.pt"))
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_run_evaluate_inspect(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     train = ["run", "ravl", "pendulum/medium-replay", "--out", "run", "--steps", "20"]

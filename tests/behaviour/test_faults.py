@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from mbrl import checkpoint
 from mbrl.data import from_arrays
 from mbrl.errors import CheckpointError, ConfigError, DivergenceError
 from mbrl.records import MetricsFile
+from tests import forked
 from tests.behaviour.test_resume import assert_same
 
 
@@ -79,16 +81,15 @@ def test_two_commands_for_one_folder_cannot_mix(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_in_one_line_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     folder = described(tmp_path / "run", steps=4000, checkpoint_every=50, tensorboard=False)
-    python = [sys.executable, "-W", "ignore"]  # PyTorch's own warnings are lines too
-    command = [*python, "-m", "experiments", "resume", str(folder), "--quiet"]
 
     def small() -> None:
+        warnings.simplefilter("ignore")  # PyTorch's own are lines too
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 
-    ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=small)
-    assert ended.returncode in (1, 2) and "Traceback" not in ended.stderr
-    assert len(ended.stderr.strip().splitlines()) == 1 and "could not be saved" in ended.stderr
-    assert "or give the command again" in ended.stderr
+    ended = forked.command(["resume", str(folder), "--quiet"], small)
+    assert ended.status in (1, 2) and "Traceback" not in ended.error
+    assert len(ended.error.strip().splitlines()) == 1 and "could not be saved" in ended.error
+    assert "or give the command again" in ended.error
     assert not list(folder.rglob("*.partial"))
     (folder / "checkpoint.pt.999.partial").write_bytes(b"half")
     jobs.resume(folder, quiet=True)
@@ -227,6 +228,7 @@ def test_fit_reports_weights_that_are_no_numbers(name: str) -> None:
     assert all(bool(torch.isfinite(w).all()) for w in weights)
 
 
+@pytest.mark.usefixtures("quick_jobs")
 def test_a_pool_waits_for_the_process_that_has_a_job(tmp_path: Path, capsys) -> None:
     folder = described(tmp_path / "run", tensorboard=False)
     held = threading.Event()
@@ -268,6 +270,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys) -> None:
         assert "cannot be made" in error and "--out" in error and "Errno" not in error
 
 
+@pytest.mark.usefixtures("quick_jobs")
 def test_a_sweep_runs_what_can_be_and_exits_non_zero(tmp_path: Path, capsys) -> None:
     sweep = ["sweep", "--algorithms", "bc", "--data", "pendulum/expert", "--steps", "20"]
     sweep += ["--workers", "1", "--set", "batch_size=16,0", "--out", str(tmp_path)]

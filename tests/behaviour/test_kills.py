@@ -104,10 +104,12 @@ def campaign(where: launchers.Launcher, tmp_path: Path, count: int, kills: int) 
     return len(killer.kills)
 
 
+@pytest.mark.usefixtures("quick_jobs")
 def test_a_few_kills_change_nothing(tmp_path: Path) -> None:
     assert campaign(launchers.Local(2), tmp_path, count=2, kills=2) >= 1
 
 
+# With servers that are started as commands start them.
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["local", "ray"])
 def test_fifty_kills_change_nothing(name: launchers.Name, tmp_path: Path, capsys) -> None:

@@ -23,6 +23,8 @@ from mbrl.types import Dataset, Spec, Transitions
 from tests.behaviour.test_resume import assert_same, killed_after
 from tests.small import CONFIGS, OFFLINE, suited, takes
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 OFFLINE_STEPS, BEFORE, AFTER = 6, 5, 7
 QUICK = {"refit_every": 4, "refit_epochs": 1, "updates_per_step": 2, "envs": 2}
 QUICK |= {"warmup": 20, "capacity": 620, "frozen": 0, "logged_share": None}

@@ -41,7 +41,7 @@ def clinic(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.usefixtures("quick_halting_model", "one_registry")
+@pytest.mark.usefixtures("quick_halting_model", "one_registry", "quick_jobs")
 def test_from_a_log_to_a_valued_policy_in_three_commands(clinic, capsys):
     data = load("clinic.npz")
     assert data.spec.obs_names[:2] == ("lactate", "lactate (missing)")

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from algorithms import ALGORITHMS
 from experiments.settings import build_config, preset, preset_config
 from experiments.tables import plan, render, summary, table
 from mbrl.data.cards import all_cards, cards_dir, find_tier
+from mbrl.tasks.mujoco import MUJOCO_TASKS
 from tests.experiments.tables.small_table import Here
 from tests.mbrl.data.readers.test_published import (
     d4rl_arrays,
@@ -41,6 +43,9 @@ config.imagination.starts = 16
 
 
 def test_the_whole_path_on_files_in_the_published_formats(tmp_path, monkeypatch) -> None:
+    for task in ("Hopper-v4", "Hopper-v5"):  # of 100 episodes each
+        short = replace(MUJOCO_TASKS[task], max_episode_steps=10)
+        monkeypatch.setitem(MUJOCO_TASKS, task, short)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LONGREACH_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(mbrl.data.readers.published, "checksum_findings", lambda *a, **k: ())

@@ -26,6 +26,8 @@ from mbrl.records import TIME_COLUMNS, MetricsFile
 from tests.small import CONFIGS, OFFLINE, others_long, suited, with_goals
 from world_models.fitting import Fit
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 STEPS = 45
 
 

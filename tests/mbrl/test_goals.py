@@ -123,6 +123,7 @@ def test_drawn_goals_are_places_and_stay_for_a_step() -> None:
     assert torch.equal(rows.next_obs[:, :2], given.transitions.next_obs[:, :2])
 
 
+@pytest.mark.usefixtures("one_registry")
 def test_the_score_of_an_export_is_of_goals_that_may_be_asked_for(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     given = place_and_nothing()

@@ -9,6 +9,7 @@ from algorithms.language import schedule
 from algorithms.language.imitation import Imitation, ImitationConfig
 from algorithms.language.learner import ModelConfig
 from algorithms.language.policy_gradient import LanguageConfig, LanguagePolicyGradient
+from algorithms.language.tasks.guessing import Guessing
 from experiments.__main__ import main
 from experiments.cli import language
 from experiments.runs import folders, jobs
@@ -46,6 +47,13 @@ def settings(learner: str, **changes: object) -> LanguageSettings:
     return LanguageSettings(learner, **(values | changes))  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def short_guessing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four turns and not nine, and two levels, for runs that look at all levels several times."""
+    for name, value in (("levels", (8, 16)), ("trained", (8, 16)), ("max_turns", 4)):
+        monkeypatch.setattr(Guessing, name, value)
+
+
 def assert_same_runs(first: Path, second: Path, steps: int) -> None:
     contents = [checkpoint.load(folder / "checkpoint.pt") for folder in (first, second)]
     assert contents[0]["step"] == steps
@@ -60,6 +68,7 @@ def assert_same_runs(first: Path, second: Path, steps: int) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.usefixtures("short_guessing")
 @pytest.mark.parametrize("learner", ["imitation", "policy_gradient"])
 def test_killed_runs_end_like_whole_ones(learner: str, tmp_path: Path) -> None:
     config: ImitationConfig | LanguageConfig
@@ -83,6 +92,7 @@ def test_killed_runs_end_like_whole_ones(learner: str, tmp_path: Path) -> None:
     assert sorted(set(steps), key=int) == ["0", "3", "6", "9"]
 
 
+@pytest.mark.usefixtures("short_guessing")
 def test_a_killed_run_with_workers_can_be_played_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

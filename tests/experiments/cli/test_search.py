@@ -20,6 +20,8 @@ from mbrl.types import Dataset
 from tests.experiments.tables.test_table import Here
 from world_models.disagreement import MEASURES
 
+pytestmark = pytest.mark.usefixtures("quick_jobs")
+
 
 class Trial:
     """Records what was asked of Optuna."""

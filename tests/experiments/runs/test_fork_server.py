@@ -24,25 +24,23 @@ def ended(server: ForkServer, child: int) -> int:
     raise AssertionError("the child does not end")
 
 
-def test_children_report_their_status_and_write_their_log(tmp_path: Path) -> None:
-    server = ForkServer()
-    first = server.start(tmp_path)
+def test_children_report_how_they_end_and_the_server_ends_with_its_parent(tmp_path: Path) -> None:
+    """All of one server, whose start costs more than the rest."""
+    server, nothing = ForkServer(), tmp_path / "nothing"
+    nothing.mkdir()
+    first = server.start(nothing)
     assert first is not None
     assert ended(server, first) == 2  # no job there
-    assert str(tmp_path) in (tmp_path / "log.txt").read_text()
+    assert str(nothing) in (nothing / "log.txt").read_text()
     assert server.poll(first) == 2  # and stays known
-    server.close()
-
-
-def test_a_child_that_is_killed_says_by_what(tmp_path: Path) -> None:
     settings = RunSettings("bc", "pendulum/expert", steps=10**9, eval_every=0, tensorboard=False)
-    training.create(settings, build_config("bc", {"hidden": [4]}), tmp_path)
-    server = ForkServer()
-    child = server.start(tmp_path)
+    training.create(settings, build_config("bc", {"hidden": [4]}), tmp_path / "run")
+    child = server.start(tmp_path / "run")
     assert child is not None and server.poll(child) is None
     os.kill(child, signal.SIGKILL)
     assert ended(server, child) == -signal.SIGKILL
     server.close()
+    assert server.process.returncode == 0
 
 
 def test_a_server_that_is_gone_is_replaced_by_processes(tmp_path: Path) -> None:
@@ -56,9 +54,3 @@ def test_a_server_that_is_gone_is_replaced_by_processes(tmp_path: Path) -> None:
         time.sleep(0.05)
     assert end.status == 2 and not end.died
     launcher.close()
-
-
-def test_the_server_ends_with_its_parent(tmp_path: Path) -> None:
-    server = ForkServer()
-    server.close()
-    assert server.process.returncode == 0

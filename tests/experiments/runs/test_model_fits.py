@@ -15,6 +15,8 @@ from tests.behaviour.test_resume import assert_same
 from tests.experiments.tables.small_table import SMALL, Here
 from tests.small import CONFIGS
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 
 def test_two_tables_share_a_fit(tmp_path: Path) -> None:
     """Runs of two algorithms in two tables use the model of one folder."""

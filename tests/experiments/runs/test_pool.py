@@ -1,9 +1,9 @@
 """Runs side by side: all finish, one failure disturbs nothing, a second call does nothing."""
 
 import json
+import multiprocessing
+import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from experiments.runs import jobs, pool
 from experiments.runs import training as runs
 from experiments.runs.launchers import Exit
 from experiments.settings import RunSettings, build_config
+from mbrl.callbacks import Interrupted
 from mbrl.data import save_npz
 from mbrl.errors import CheckpointError
 
@@ -38,6 +39,7 @@ def folders(pendulum, tmp_path: Path) -> list[Path]:
     return made
 
 
+@pytest.mark.usefixtures("quick_jobs")
 def test_all_finish_and_one_failure_is_isolated(folders: list[Path]) -> None:
     (folders[1] / "checkpoint.pt").write_bytes(b"broken")
     ended: list[Path] = []
@@ -61,22 +63,28 @@ def test_a_job_that_could_not_even_write_why_is_not_called_killed(tmp_path: Path
     assert queue.failed[tmp_path] == "it ended with status 1 and printed nothing; is the disk full?"
 
 
+@pytest.mark.usefixtures("quick_jobs")
 def test_ctrl_c_stops_and_saves_all(folders: list[Path], tmp_path: Path) -> None:
     for folder in folders:
         values = json.loads((folder / "config.json").read_text())
         values["run"]["steps"] = 10**6
         (folder / "config.json").write_text(json.dumps(values))
-    code = (
-        "from pathlib import Path; from experiments.runs.pool import run_all\n"
-        f"run_all([Path(p) for p in {[str(f) for f in folders]!r}], 2)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    said = tmp_path / "said"
+
+    def work() -> None:
+        try:
+            pool.run_all(folders, 2)
+        except Interrupted as stopped:
+            said.write_text(str(stopped))
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
     deadline = time.monotonic() + 60
     while not all((f / "checkpoint.pt").exists() for f in folders[:2]):
-        assert time.monotonic() < deadline and process.poll() is None
+        assert time.monotonic() < deadline and process.is_alive()
         time.sleep(0.1)
     with pytest.raises(CheckpointError, match="another process is training"):
         jobs.resume(folders[0])
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert "the same command continues" in errors
+    os.kill(process.pid, signal.SIGTERM)  # handled as Ctrl-C is
+    process.join(60)
+    assert process.exitcode == 0 and "the same command continues" in said.read_text()

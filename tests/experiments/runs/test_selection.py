@@ -19,6 +19,8 @@ from mbrl.data.writers import write
 from mbrl.errors import CheckpointError, ConfigError
 from tests.small import CONFIGS
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 
 def test_offline_choice_is_among_the_kept_policies(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "run"

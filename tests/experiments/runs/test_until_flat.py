@@ -22,7 +22,7 @@ from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 from mbrl.records import Evaluations
 from mbrl.types import Dataset
-from tests.conftest import random_dataset
+from tests.conftest import random_dataset, shorten_episodes
 from tests.small import CONFIGS
 
 SPREAD = np.array([-1.0, 0.0, 1.0])  # of three episodes: a standard error of 1 / sqrt(3)
@@ -124,7 +124,9 @@ def log(tmp_path_factory) -> str:
 def whole(log: str, tmp_path_factory) -> Path:
     """A run that nothing interrupts."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    training.start(settings(log), build_config("bc", CONFIGS["bc"]), folder, quiet=True)
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_episodes(patch)
+        training.start(settings(log), build_config("bc", CONFIGS["bc"]), folder, quiet=True)
     return folder
 
 
@@ -143,6 +145,7 @@ def test_a_run_ends_and_keeps_its_last_policy(whole: Path):
     assert evaluations.steps[-1] == result["step"] and len(evaluations.returns[-1]) == 3
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_the_policy_of_the_highest_value_is_kept_and_evaluated(whole: Path):
     """It is the one of the last row whose rise is above its standard error."""
     rows = outcome(whole)["until_flat"]["checks"]
@@ -161,6 +164,7 @@ def test_the_policy_of_the_highest_value_is_kept_and_evaluated(whole: Path):
     assert json.loads((whole / "selection.json").read_text()) == choice
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_the_task_has_no_part_in_it(whole: Path, log: str, tmp_path: Path):
     """Without a single evaluation in the task before the last, the run ends at the same update."""
     config = build_config("bc", CONFIGS["bc"])
@@ -171,6 +175,7 @@ def test_the_task_has_no_part_in_it(whole: Path, log: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("saves", [2, 4, 6])
+@pytest.mark.usefixtures("short_episodes")
 def test_a_run_that_dies_ends_where_the_other_does(
     whole: Path, log: str, tmp_path: Path, saves: int, monkeypatch
 ):

@@ -10,6 +10,8 @@ from experiments.runs import launchers
 from experiments.studies import design_search
 from tests.experiments.tables.test_table import Here
 
+pytestmark = pytest.mark.usefixtures("quick_jobs")
+
 
 def test_the_study_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")

@@ -18,6 +18,8 @@ from experiments.tables import conclusions, plan, records, summary
 from mbrl import data
 from mbrl.types import Trajectories
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 SMALL = {
     "learner": {"memory": {"width": 8, "states": 4}, "hidden": [8], "critics": 2, "tape": 64},
     "model": {"members": 3, "elites": 2, "hidden": [8], "max_epochs": 2},

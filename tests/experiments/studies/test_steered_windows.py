@@ -10,6 +10,8 @@ from experiments.studies import conditional_windows
 from experiments.studies import steered_windows as study
 from mbrl.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 TINY: dict[str, Any] = study.DEFAULTS | {
     "length": 8,
     "model": {"width": 8, "levels": 2, "updates": 30},

@@ -17,6 +17,8 @@ from mbrl.types import Dataset
 from world_models import RolloutConfig, TrueDynamics, rollout
 from world_models.windows import Tokens
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 TINY = {
     "data": "pendulum/medium",
     "steps": 20,
