@@ -1,7 +1,9 @@
 """The shape of the code base: import direction, sizes, no executable content in `datasets/`."""
 
 import ast
+import functools
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,39 @@ ORDER = ["mbrl", "world_models", "algorithms", "experiments"]
 FILES = [f for name in ORDER for f in sorted((ROOT / name).rglob("*.py"))]
 
 
-def imported(tree: ast.AST) -> list[str]:
+@dataclass(frozen=True)
+class Source:
+    """What is asked of a file, whose tree takes long to make and to walk."""
+
+    text: str
+    docstring: str | None
+    imports: list[ast.Import | ast.ImportFrom]
+    functions: list[tuple[str, int]]  # names and lines
+
+
+@functools.cache
+def source(file: Path) -> Source:
+    text = file.read_text()
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    return Source(
+        text,
+        ast.get_docstring(tree),
+        [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)],
+        [
+            (node.name, (node.end_lineno or 0) - node.lineno + 1)
+            for node in nodes
+            if isinstance(node, ast.FunctionDef)
+        ],
+    )
+
+
+def imported(file: Path) -> list[str]:
     names = []
-    for node in ast.walk(tree):
+    for node in source(file).imports:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, "relative import"
             names.append(node.module or "")
     return names
@@ -24,19 +53,16 @@ def imported(tree: ast.AST) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_imports_run_one_way_and_files_are_small(file: Path) -> None:
-    text = file.read_text()
-    tree = ast.parse(text)
+    text = source(file).text
     mine = ORDER.index(file.relative_to(ROOT).parts[0])
-    for name in imported(tree):
+    for name in imported(file):
         first = name.split(".")[0]
         if first in ORDER:
             assert ORDER.index(first) <= mine, f"{file} imports {name}"
     assert text.count("\n") <= 500
-    assert text.strip() == "" or ast.get_docstring(tree), f"{file} has no docstring"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            length = (node.end_lineno or 0) - node.lineno + 1
-            assert length <= 62, f"{file}:{node.name} has {length} lines"
+    assert text.strip() == "" or source(file).docstring, f"{file} has no docstring"
+    for name, length in source(file).functions:
+        assert length <= 62, f"{file}:{name} has {length} lines"
 
 
 def module_name(file: Path) -> str:
@@ -45,13 +71,13 @@ def module_name(file: Path) -> str:
 
 def import_graph() -> dict[str, set[str]]:
     """The library's modules that each of them imports, at its top or inside functions."""
-    modules = {module_name(file): ast.parse(file.read_text()) for file in FILES}
+    modules = {module_name(file): source(file).imports for file in FILES}
     graph: dict[str, set[str]] = {name: set() for name in modules}
-    for name, tree in modules.items():
-        for node in ast.walk(tree):
+    for name, nodes in modules.items():
+        for node in nodes:
             if isinstance(node, ast.Import):
                 graph[name] |= {alias.name for alias in node.names} & modules.keys()
-            elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            elif node.module in modules:
                 parts = {f"{node.module}.{alias.name}" for alias in node.names}
                 graph[name] |= parts & modules.keys() or {node.module}
     return graph

@@ -250,7 +250,7 @@ def shared_once() -> dict[str, list[list[str]]]:
 
 def refused(name: str, options: list[list[str]], capsys: Any, tmp_path: Path) -> None:
     run = ["run", name, "pendulum/medium", "--out", str(tmp_path / "never")]
-    for bad in [*options, ["--checkpoint-seconds", "nan"]]:
+    for bad in options:
         try:
             status: object = main([*run, *bad])
         except SystemExit as stopped:  # of the parser
@@ -269,12 +269,19 @@ def test_the_command_refuses_an_impossible_value_of_every_setting(
     refused(name, options, capsys, tmp_path)
 
 
+def test_the_command_refuses_an_impossible_setting_of_any_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    refused("bc", [["--checkpoint-seconds", "nan"]], capsys, tmp_path)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_the_command_refuses_impossible_settings_by_name(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    refused(name, [option for _, option in bad_options(ALGORITHMS[name][1])], capsys, tmp_path)
+    options = [option for _, option in bad_options(ALGORITHMS[name][1])]
+    refused(name, [*options, ["--checkpoint-seconds", "nan"]], capsys, tmp_path)
 
 
 def test_parts_of_recipes_refuse_numbers_outside_their_range() -> None:

@@ -1,10 +1,9 @@
 """The page of papers is what the table of recipes says, and every name stands for one thing."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from algorithms import ALGORITHMS
+from experiments.__main__ import main
 from experiments.cli.list import main as list_main
 from experiments.reports import papers
 from mbrl.policy_gradient import RECIPES
@@ -14,10 +13,9 @@ from world_models.samplers import SAMPLERS
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_page_is_the_output_of_its_command() -> None:
-    command = [sys.executable, "-m", "experiments", "list", "papers"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == (ROOT / "docs" / "papers.md").read_text(), (
+def test_the_page_is_the_output_of_its_command(capsys) -> None:
+    assert main(["list", "papers"]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs" / "papers.md").read_text(), (
         "make it anew: python -m experiments list papers > docs/papers.md"
     )
 
