@@ -95,6 +95,8 @@ def drive(policy: torch.nn.Module, episodes: int) -> dict[str, float]:
         left |= on & step.terminated & ~touched
         on &= ~step.ended
         state = reached
+        if not bool(on.any()):
+            break
     completion = 100 * state[:, 4].double() / LENGTH
     factor = torch.where(hit | left, HIT, 1.0) * (1 - outside / count) * (1 - fast / count)
     return {

@@ -32,7 +32,7 @@ SHOWN = {"levels": [3, 1003], "rows": 2}
 def test_a_cell_says_what_was_gained_and_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(language_training, "MOST", 10)  # updates of a start that solves nothing
+    monkeypatch.setattr(language_training, "MOST", 2)  # updates of a start that solves nothing
     settings = cascades.DEFAULTS | SMALL | {"config": CONFIG, "shown": SHOWN}
     values = cascades.measure(settings, 0, tmp_path).values
     rows = MetricsFile(tmp_path / "run" / "evaluations.csv").rows()

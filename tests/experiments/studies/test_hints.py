@@ -21,7 +21,7 @@ SMALL = {
 def test_a_cell_says_what_the_mechanism_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(language_training, "MOST", 50)  # updates of a start that solves nothing
+    monkeypatch.setattr(language_training, "MOST", 2)  # updates of a start that solves nothing
     for name in ("policy_rollout", "grpo"):
         config = {"prompts": 2, "group": 2, "levels": [2]}
         settings = hints.DEFAULTS | SMALL | {"task": "chain", "recipe": name, "config": config}

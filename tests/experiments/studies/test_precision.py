@@ -30,7 +30,7 @@ def test_rows_are_settings_that_there_are() -> None:
 def test_a_cell_says_how_far_learning_is_from_sampling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(language_training, "MOST", 20)
+    monkeypatch.setattr(language_training, "MOST", 2)
     shape = {"prompts": 2, "group": 2, "minibatches": 1, "levels": [1]}
     for name, few, zero in (("alone", {}, False), ("both", {"training_precision": "int3"}, True)):
         config = shape | {"sampling_precision": "int3"} | few

@@ -18,7 +18,7 @@ SMALL = {
 
 @pytest.mark.long
 def test_a_cell_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language_training, "MOST", 20)
+    monkeypatch.setattr(language_training, "MOST", 2)
     monkeypatch.setattr(swarm, "WIDTHS", (8, 16))
     monkeypatch.setattr(swarm, "EVERY", 2)
     settings = swarm.DEFAULTS | SMALL | {"external": 1}
