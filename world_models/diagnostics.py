@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import special
 from torch import Tensor
 
 from mbrl.errors import DataError
@@ -90,6 +89,8 @@ class Calibration:
 def calibration(model: EnsembleDynamics, data: Transitions, *, rows: int = 5000) -> Calibration:
     """Central-interval coverage of the Gaussian with the mixture's mean and variance, over all
     target dimensions of at most `rows` rows."""
+    from scipy import special  # here, as it takes long to import
+
     data = _first(data, rows).to(model.device)
     mean, variance = model.members_predict(data.obs, data.action)
     centre = mean.mean(0)

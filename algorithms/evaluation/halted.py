@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy import special
 from torch import Tensor
 
 from mbrl.errors import DataError
@@ -246,6 +245,8 @@ def _windows(
 def lead(one: Halted, other: Halted, confidence: float) -> tuple[float, float, float]:
     """The mean difference of `one` to `other` over held-out episodes, with Student's two-sided
     interval."""
+    from scipy import special  # here, as it takes long to import
+
     gap = one.value - other.value
     n = len(gap)
     if n < 2:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import special
 from torch import Tensor
 
 from algorithms.evaluation import diagnosis, dice, fqe
@@ -194,6 +193,8 @@ def discounted_returns(data: Transitions, gamma: float) -> np.ndarray:
 
 def _interval(values: np.ndarray, confidence: float) -> tuple[float, float, float]:
     """Mean with Student's interval over episodes."""
+    from scipy import special  # here, as it takes long to import
+
     mean, n = float(values.mean()), len(values)
     reach = float(special.stdtrit(n - 1, 0.5 + confidence / 2) * values.std(ddof=1) / math.sqrt(n))
     return mean, mean - reach, mean + reach
@@ -205,6 +206,8 @@ def _around(
     """A value with an interval from the spread of `draws` [R] of the `episodes`, whose number
     limits what is known of their spread: draws of n things spread by sqrt((n - 1) / n) too
     little."""
+    from scipy import special  # here, as it takes long to import
+
     freedom = min(len(draws), episodes) - 1
     deviation = draws.std(ddof=1) * math.sqrt(episodes / (episodes - 1))
     reach = float(special.stdtrit(freedom, 0.5 + confidence / 2) * deviation)
@@ -302,6 +305,8 @@ def _dice(
         mine = dice.correct(acts, dataset, settings, on_progress=shown)
     except (DivergenceError, ConfigError) as problem:
         return Estimate("DICE", *(math.nan,) * 6, believed=False, note=str(problem))
+    from scipy import special  # here, as it takes long to import
+
     freedom = len(dataset.transitions.episodes()) - 1
     narrower = special.stdtrit(freedom, 0.5 + config.confidence / 2)
     narrower /= special.stdtrit(freedom, 0.975)  # DICE's own intervals are of 95 %

@@ -1,7 +1,6 @@
 """Rows whose observations are nearest, where many may be equal (counts, categories, one-hot)."""
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 TIE = 1e-5  # deviations: what lies as near as this counts as equally near
 
@@ -12,6 +11,8 @@ class Neighbours:
     gives the same few of them at each query, by their order in the log."""
 
     def __init__(self, places: np.ndarray) -> None:
+        from scipy.spatial import cKDTree  # here, as it takes long to import
+
         self._generator = np.random.default_rng(0)
         self._tree = cKDTree(self._apart(places))
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from scipy import special
 from torch import Tensor
 
 from mbrl.errors import ConfigError, unknown_name
@@ -207,6 +206,8 @@ def interval(
 ) -> tuple[float, float]:
     """The interval of `evaluate` around `value`; `estimates` takes how often each episode is drawn
     [draws, episodes] to the estimates [draws]."""
+    from scipy import special  # here, as it takes long to import
+
     if episodes < 2:
         return math.nan, math.nan
     generator = torch.Generator().manual_seed(seed)

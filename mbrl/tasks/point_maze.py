@@ -5,8 +5,6 @@ from functools import cache
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 
 from mbrl.errors import ConfigError, unknown_name
@@ -165,6 +163,8 @@ class Search:
         self.to_goal = self._distances()
 
     def _distances(self) -> Tensor:
+        from scipy.sparse import csgraph, csr_array  # here, as it takes long to import
+
         start, end = [], []
         index = torch.nonzero(self.known).flatten()
         for move in MOVES:
@@ -178,7 +178,7 @@ class Search:
         for goal in self.task.free:
             near = ((self.places - goal).norm(dim=1) <= REACHED) & self.known
             ends = torch.nonzero(near).flatten().numpy()
-            steps = dijkstra(edges, indices=ends, unweighted=True, min_only=True)
+            steps = csgraph.dijkstra(edges, indices=ends, unweighted=True, min_only=True)
             least.append(torch.from_numpy(steps).view(self.size))
         return torch.stack(least)
 
