@@ -17,7 +17,7 @@ from mbrl.agent_rules import require_arguments, require_dataset, require_share, 
 from mbrl.collector import Collector, CollectorConfig
 from mbrl.errors import ConfigError, DataError
 from mbrl.evaluation import require_fit
-from mbrl.generators import generators, set_state
+from mbrl.generators import generators, on_device, set_state
 from mbrl.goals import GoalEntries
 from mbrl.logged_rules import drawn_obs, require_match, require_no_others, require_rows
 from mbrl.networks import Normaliser
@@ -273,15 +273,17 @@ class Agent(ABC, Generic[B]):
         mask: Any = None,
     ) -> tuple[Any, Any]:
         """Action in the task's units for raw observations [S] or [B, S], array or tensor; the same
-        kind comes back. The greedy one by default, where `predict` samples by default. `state` is
-        what the call for the step before returned (None for Markov agents and at an episode's
-        start); a policy with memory must be given the reward in between, by `observe_reward`.
-        A stochastic action, and a planner's, draws from `generator`. `mask` [n] or [B, n], array or
-        tensor, says which of the discrete actions are allowed. A discrete action is a number from 0
-        on; where an environment's begin elsewhere add `env.action_space.start`. Raises
-        `ConfigError` where the task has masks and none is given."""
+        kind comes back, on the same device. The greedy one by default, where `predict` samples by
+        default. `state` is what the call for the step before returned (None for Markov agents and
+        at an episode's start); a policy with memory must be given the reward in between, by
+        `observe_reward`. A stochastic action, and a planner's, draws from `generator`, of any
+        device. `mask` [n] or [B, n], array or tensor, says which of the discrete actions are
+        allowed. A discrete action is a number from 0 on; where an environment's begin elsewhere add
+        `env.action_space.start`. Raises `ConfigError` where the task has masks and none is given.
+        """
         batch = as_batch(self, obs)
         mask = as_mask(self.spec, mask, len(batch))
+        generator = on_device(generator, batch.device)
         with torch.no_grad():
             if is_stateful(self.policy):
                 action, state = self.policy.step(

@@ -135,7 +135,8 @@ class Collector:
         action = self._action(agent, mask)
         step = self.task.step(self.state, action)
         if self.policy_state is not None:
-            self.policy_state = agent.policy.observe_reward(self.policy_state, step.reward)
+            reward = step.reward.to(self.policy_state.device)
+            self.policy_state = agent.policy.observe_reward(self.policy_state, reward)
         self.elapsed += 1
         truncated = (self.elapsed >= self.limit) & ~step.terminated
         if step.truncated is not None:
@@ -220,10 +221,13 @@ class Collector:
             return torch.multinomial(mask.float(), 1, generator=self.generator)[:, 0]
         if spec.discrete:
             count = spec.num_actions or 0
-            return torch.randint(count, (self.envs,), generator=self.generator)
-        low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
-        draw = torch.rand(self.envs, spec.action_dim, generator=self.generator)
-        return (low + (high - low) * draw).to(self.task.device)
+            return torch.randint(
+                count, (self.envs,), generator=self.generator, device=self.generator.device
+            )
+        shape = (self.envs, spec.action_dim)
+        draw = torch.rand(shape, generator=self.generator, device=self.generator.device)
+        low, high = (torch.tensor(b).to(draw) for b in (spec.action_low, spec.action_high))
+        return low + (high - low) * draw
 
     def state_dict(self) -> dict[str, Any]:
         return {

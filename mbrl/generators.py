@@ -15,6 +15,20 @@ def generators(seed: int, device: torch.device) -> tuple[Generator, Generator]:
     return initial, running
 
 
+def on_device(generator: Generator | None, device: torch.device) -> Generator | None:
+    """A generator that draws on `device`: `generator` itself where it does (or is None), else a new
+    one, seeded by a draw from it. An accelerator takes no generator of the CPU, nor the other way
+    round."""
+    if generator is None or _place(generator.device) == _place(device):
+        return generator
+    seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
+    return Generator(device=device).manual_seed(int(seed))
+
+
+def _place(device: torch.device) -> tuple[str, int]:
+    return device.type, device.index or 0
+
+
 def set_state(generator: Generator, state: Tensor, step: int) -> None:
     """Put `generator` into a `state` [n] uint8 of `get_state`. One of another kind of device, whose
     generators do not draw the same numbers, is replaced by a seed from the generator's own and

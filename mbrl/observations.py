@@ -78,10 +78,10 @@ def _numbers(obs: Any) -> np.ndarray:
 
 
 def like_input(action: Tensor, obs: Any) -> Any:
-    """Actions [B, A] in the form of `obs`: an array or a tensor, one or a batch."""
+    """Actions [B, A] in the form of `obs`: an array or a tensor on its device, one or a batch."""
     if np.ndim(obs) == 1:
         action = action[0]
-    return action if isinstance(obs, Tensor) else action.cpu().numpy()
+    return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()
 
 
 def as_observed(spec: Spec, state: Any, reward: Any, action: Any) -> tuple[Tensor, Tensor | None]:
