@@ -57,6 +57,9 @@ class Outcome(Credit):
         return sequence(t).sum(reward)
 
 
+OUTCOME = Outcome()  # made once: settings are checked when they are made, which does not compile
+
+
 @dataclass(frozen=True)
 class ReturnToGo(Credit):
     """Discounted rewards from a step on; with `segment` from the step's segment on (its whole
@@ -280,7 +283,10 @@ class NestedGroups(Credit):
         return self.segment
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
-        value, units = ReturnToGo(self.gamma, self.segment)(reward, t), self.units(t)
+        value, units = (
+            segment_return(reward, torch.full_like(reward, self.gamma), t, self.segment),
+            self.units(t),
+        )
         total, weights = torch.zeros_like(value), torch.zeros_like(value)
         for k, name in enumerate(self.keys, start=1):
             alike = group(t, ("prompt", name), units)
@@ -314,7 +320,7 @@ class TokenWeighted(Credit):
         return "sequence"
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
-        value = Outcome()(reward, t)
+        value = OUTCOME(reward, t)
         tokens, rows = group(t, self.key, t.mask), group(t, self.key, self.units(t))
         by_token = (value - tokens.mean(value)) / (tokens.std(value, correction=0) + self.eps)
         alone = rows.size() <= 1
@@ -363,7 +369,7 @@ class BundleRisk(Credit):
         return "sequence"
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
-        value, units = Outcome()(reward, t), self.units(t)
+        value, units = OUTCOME(reward, t), self.units(t)
         papers = group(t, ("bundle", "paper"), units)
         score = papers.sum(value)
         q_low, q_high = t.signals["quantile_low"], t.signals["quantile_high"]
@@ -395,10 +401,10 @@ class SetValue(Credit):
         return "set"
 
     def units(self, t: Trajectories) -> Tensor:
-        return first_steps(group(t, ("set",), Outcome().units(t)))
+        return first_steps(group(t, ("set",), OUTCOME.units(t)))
 
     def __call__(self, reward: Tensor, t: Trajectories) -> Tensor:
-        units = Outcome().units(t)
+        units = OUTCOME.units(t)
         whole, kinds = group(t, ("set",), units), group(t, ("set", "cluster"), units)
         distinct = whole.sum(first_steps(kinds).to(reward.dtype)) / whole.size()
-        return whole.mean(Outcome()(reward, t)) * distinct
+        return whole.mean(OUTCOME(reward, t)) * distinct

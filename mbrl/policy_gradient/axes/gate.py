@@ -21,6 +21,9 @@ from mbrl.types import Trajectories
 UpperBound = Annotated[float, Range(float, "[0, inf]")]  # inf: none
 
 
+WHOLE = GeometricRatio()  # made once: checks of settings do not compile
+
+
 @dataclass(frozen=True)
 class Gate(Option):
     """(log-ratios [B, T], current log-probs [B, T], advantages [B, T], trajectories) to gains
@@ -269,7 +272,7 @@ class Hybrid(Gate):
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
     ) -> Tensor:
-        mean = GeometricRatio()(log_prob, t)
+        mean = WHOLE(log_prob, t)
         own = self.step(log_ratio, log_prob, advantage, t)
         shared = self.whole(mean, log_prob, advantage, t)
         share = self._share(t)

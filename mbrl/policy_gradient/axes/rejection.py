@@ -173,7 +173,10 @@ class LaterSegments(Rejection):
         ratio = self.held(exp(segment(t, self.segment).mean(moved)))
         number = torch.where(t.mask, t.segments[self.segment], -1)
         product, weight = torch.ones_like(moved[:, :1]), torch.ones_like(moved)
-        for k in sorted(set(number[t.mask].tolist()), reverse=True):
+        # A compiled graph cannot ask which numbers there are.
+        compiling = torch.compiler.is_compiling()
+        known = range(number.shape[1]) if compiling else sorted(set(number[t.mask].tolist()))
+        for k in reversed(known):
             here = number == k
             weight = torch.where(here, product, weight)
             own = torch.where(here, ratio, 0.0).amax(1, keepdim=True)
