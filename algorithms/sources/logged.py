@@ -160,6 +160,7 @@ class LoggedRows:
             self.begin_experience()
         if self.columns is None:
             return self._append(data)
+        data = data.to(self.device)  # of a task that may lie elsewhere than the rows of a file
         before, self.waiting = self.waiting, data
         if before is not None and len(before) == len(data):
             # Where another collector began in between, the row has no next one.
