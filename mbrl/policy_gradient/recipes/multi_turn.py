@@ -253,29 +253,28 @@ TURNS = (
         "mapo_mixed",
         "MAPO: Mixed Advantage Policy Optimization for Long-Horizon Multi-Turn Dialogue",
         "2603.06194",
-        mark="reconstructed",
+        mark="secondary",
         terms=(
             Term(
                 StepSignal("process_reward"),
                 ReturnToGo(1.0, "turn"),
                 scale=Z,
-                key=("turn",),
+                key=("prompt", "turn"),
                 weight=0.5,
             ),
-            Term(
-                StepSignal("process_reward"), ReturnToGo(1.0, "turn"), scale=Z, key=(), weight=0.5
-            ),
+            Term(StepSignal("process_reward"), SegmentReward(), scale=Z, weight=0.5),
         ),
         requirements=(Requirement.TURN_JUDGE,),
         assumptions=(
-            "both normalisations weigh the same",
+            "the formula is that of two other people's notes on the paper's third version, named "
+            "MICA, which agree; the authors' code was not read",
             "returns are not discounted",
-            "a turn is compared with all turns of its number in the batch",
         ),
         differences=(
-            "the paper's third version, under the name MICA, compares returns with the turns of "
-            "their number of one prompt, and adds rewards compared with all of a prompt's turns",
+            "a judge's reward of every turn stands for how much nearer the turn brought the user "
+            "to the state aimed at",
         ),
+        version=2,
     ),
     Recipe(
         "a2tgpo",

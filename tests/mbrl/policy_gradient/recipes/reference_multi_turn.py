@@ -356,13 +356,17 @@ def archer(batch: list[Sequence]) -> Tensor:
 
 
 def mapo_mixed(batch: list[Sequence]) -> Tensor:
-    def values(s: Sequence) -> list[float]:
-        return discounted([paid(turn, "process_reward") for turn in turns(s)], 1.0)
+    def rewards(s: Sequence) -> list[float]:
+        return [paid(turn, "process_reward") for turn in turns(s)]
+
+    def returns(s: Sequence) -> list[float]:
+        return discounted(rewards(s), 1.0)
 
     for s in batch:
         give(s, 0.0)
-    add(batch, turn_advantages(batch, values, lambda s, turn: turn[0].turn), 0.5)
-    add(batch, turn_advantages(batch, values, lambda s, turn: 0), 0.5)
+    late = turn_advantages(batch, returns, lambda s, turn: (s.prompt, turn[0].turn))
+    add(batch, late, 0.5)
+    add(batch, turn_advantages(batch, rewards, lambda s, turn: s.prompt), 0.5)
     return -token_mean(gains(batch, plain))
 
 
