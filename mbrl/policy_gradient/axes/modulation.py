@@ -320,8 +320,8 @@ class Novelty(Modulation):
         "pi_old"
     )
 
-    rate: Finite = 1.0
-    most: NonNegative = 1.0
+    rate: Finite = 2.5
+    most: NonNegative = 0.5
     verdict: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:

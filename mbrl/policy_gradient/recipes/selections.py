@@ -26,6 +26,10 @@ from mbrl.policy_gradient.requirements import Requirement
 
 HAPO_READ = "read in the authors' code, which was not run beside it, as it differs in what follows"
 HAPO_SCRIPTS = "without the choice of groups and the penalty of long answers of their scripts"
+XRPO_KNOWN = (
+    "the formula is that of another's code, rate 2.5 and limit A / 2 are of the paper's reviews; "
+    "the authors' code could not be had"
+)
 
 SELECTIONS = (
     Recipe(
@@ -138,25 +142,28 @@ SELECTIONS = (
         "2510.06672",
         mark="secondary",
         modulation=(Novelty(),),
-        assumptions=(
-            "rate 1 and limit A, as in another's code; that of the authors could not be had",
-            "likelihoods are those of the old policy",
-        ),
+        assumptions=(XRPO_KNOWN, "likelihoods are those of the old policy"),
         differences=("shows no solved examples; xrpo_seeded does",),
+        version=2,
     ),
     Recipe(
         "xrpo_seeded",
         "XRPO: Pushing the limits of GRPO with Targeted Exploration and Exploitation",
         "2510.06672",
-        mark="reconstructed",
+        mark="secondary",
         modulation=(Novelty(),),
         requirements=(Requirement.SEEDED_ATTEMPTS,),
         assumptions=(
-            "rate 1 and limit A; likelihoods are those of the old policy",
-            "one solved example, of the policy's own, the most alike by characters; it stands "
-            "before the prompt in sampling and in learning",
+            XRPO_KNOWN,
+            "likelihoods are those of the old policy",
+            "the example stands before the prompt in learning, too",
             "half of a group is sampled before it is known to fail",
         ),
+        differences=(
+            "one solved example of the policy's own, the most alike by characters; there two at "
+            "most, by a language model's embedding, and cut where they are long",
+        ),
+        version=2,
     ),
     Recipe(
         "arm_progrpo",

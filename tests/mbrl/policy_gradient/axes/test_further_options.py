@@ -24,6 +24,7 @@ from mbrl.policy_gradient.axes.gate_origin import UnweightedApart
 from mbrl.policy_gradient.axes.modulation import (
     ConfidenceGap,
     EntropyShaping,
+    Novelty,
     PotentialShaping,
     Saturation,
     ScoreVariance,
@@ -94,6 +95,28 @@ def test_turns_after_the_answer_is_known_earn_less_and_gains_in_potential_more()
     expected = [3.0 * (x - sum(sizes) / 4) for x in sizes]
     shaped = PotentialShaping(weight=3.0)(zero, some, t)
     assert shaped[0, ::2].tolist() == shaped[0, 1::2].tolist() == pytest.approx(expected)
+
+
+def test_unlikely_right_answers_gain_up_to_half_of_their_advantage() -> None:
+    """Mean log-probs -1 and -1.2 of right answers, -0.2 of a wrong one: their mean is -0.8."""
+    some = torch.ones(3, 2, dtype=torch.bool)
+    reward = torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    old = torch.tensor([[-0.5, -1.5], [-1.0, -1.4], [-0.2, -0.2]], dtype=torch.float64)
+    t = Trajectories(
+        obs=reward,
+        action=reward,
+        reward=reward,
+        next_obs=reward,
+        terminated=~some,
+        truncated=~some,
+        mask=some,
+        groups={"prompt": torch.zeros(3, 2, dtype=torch.int64)},
+        log_probs={"old": old},
+    )
+    changed = Novelty()(torch.tensor([[1.0], [1.0], [-2.0]]).double().expand(3, 2), some, t)
+    bonus = 2.5 * (1 - math.exp(-0.2))
+    assert changed[:, 0].tolist() == pytest.approx([1.0 + bonus, 1.5, -2.0])
+    assert 0.4 < bonus < 0.5 and torch.equal(changed[:, 0], changed[:, 1])
 
 
 def test_the_soft_mean_lies_between_mean_and_best() -> None:

@@ -138,8 +138,8 @@ def xrpo(batch: list[Sequence]) -> Tensor:
         for s in group:
             if s.total > 0:
                 a = s.advantage[0]
-                bonus = max(1 - math.exp(likelihood(s) - centre), 0.0)
-                give(s, a + min(bonus, max(a, 0.0)))
+                bonus = max(2.5 * (1 - math.exp(likelihood(s) - centre)), 0.0)
+                give(s, a + min(bonus, max(0.5 * a, 0.0)))
     return -token_mean(gains(batch, plain))
 
 
