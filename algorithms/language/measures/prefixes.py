@@ -27,7 +27,8 @@ from mbrl.policy_gradient import Recipe
 from mbrl.policy_gradient.requirements import Requirement
 
 BANK, HARD = 128, 0.5  # problems that PrefixRL tries for its bank, and the most that succeed; ours
-BAND = (0.4, 0.8)  # of a trace that a prefix is; ours
+BAND = (0.4, 0.8)  # of a trace that a prefix is
+PLAIN = 4  # groups to one without a prefix
 SALVAGED = 0.25  # of a group, at most, and only where less than half is right; ours
 MOST_HINT = 0.8  # of a demonstration that a hint is; ours
 INTERVENTION_ROUNDS = 8  # of learning interventions by heart, before rewards; ours
@@ -36,9 +37,10 @@ CONTINUATIONS = 4  # by which interventions are judged; the authors' have 32
 
 class SolvedPrefixes(LanguageMeasure):
     """Before the first round the policy tries 128 problems, a group of answers each, and of those
-    that half of the answers or less solve one right answer goes into a bank. Half of a round's
-    groups, rounded down, then go on from an answer of the bank, of which they have between 0.4 and
-    0.8 of the tokens: a group has one problem and one length. No gradient comes from the prefix.
+    that half of the answers or less solve one right answer goes into a bank. Three quarters of a
+    round's groups, rounded down, then go on from an answer of the bank, of which they have between
+    0.4 and 0.8 of the tokens: a group has one problem and one length. No gradient comes from the
+    prefix.
 
     `acts`: the share of these groups with right and wrong ends. PrefixRL: "Reuse your FLOPs:
     Scaling RL on Hard Problems by Conditioning on Very Off-Policy Prefixes"."""
@@ -66,7 +68,7 @@ class SolvedPrefixes(LanguageMeasure):
         agent, round_ = self.agent, Assembled(self.agent)
         if self.bank is None:
             self.bank = self.fill()
-        plain = -(-len(problems) // 2) if self.bank else len(problems)
+        plain = -(-len(problems) // PLAIN) if self.bank else len(problems)
         for rows in own_groups(agent, problems[:plain]):
             round_.add(rows)
         starts = [self.start() for _ in problems[plain:]]
@@ -138,7 +140,7 @@ class HintedPrefixes(LanguageMeasure):
     how much more often these are right, at least 0.
 
     `acts`: the share of problems with a hint. "ADHint: Adaptive Hints with Difficulty Priors for
-    Reinforcement Learning", whose abstract alone was read."""
+    Reinforcement Learning", arXiv 2512.13095."""
 
     provides = ("signals.teacher", "signals.hint_weight")
     fulfils = (Requirement.HINTED_PREFIXES,)

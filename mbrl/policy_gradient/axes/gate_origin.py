@@ -39,27 +39,28 @@ class ShapedTeacher(Gate):
 @dataclass(frozen=True)
 class ConsistentHint(Gate):
     """PPO's clip at the policy's own steps; c max(A, 0) log pi at those of a hint
-    (`signals.teacher` above 1/2), c = exp(-|log pi - m|) without gradient, m the mean log pi of the
-    sequence's own steps: a hint that the policy would have written counts most, and a wrong end is
-    not the hint's fault. The weights of ADHint, reconstructed from its abstract."""
+    (`signals.teacher` above 1/2), c = exp(-|H - m|), H the old policy's entropy and m its mean over
+    the sequence's own steps: a hint where the policy is as sure as in its own words counts most,
+    and a wrong end is not the hint's fault. ADHint, arXiv 2512.13095."""
 
     text: ClassVar[str] = (
-        "{clip}; max(A, 0) sg(e^-|log pi - mean log pi of own steps|) log pi where teacher > 1/2"
+        "{clip}; max(A, 0) e^-|H - mean H of own steps| log pi where teacher > 1/2"
     )
 
     clip: Clip = Clip()
 
     def needs(self) -> tuple[str, ...]:
-        return ("signals.teacher",)
+        return ("signals.teacher", "entropy")
 
     def __call__(
         self, log_ratio: Tensor, log_prob: Tensor, advantage: Tensor, t: Trajectories
     ) -> Tensor:
         shown = t.mask & (t.signals["teacher"] > 0.5)
-        still, rows = log_prob.detach(), sequence(t)
-        own = (t.mask & ~shown).to(still.dtype)
-        mean = rows.sum(own * still) / rows.sum(own).clamp_min(1)
-        weight = (-(still - mean).abs()).exp() * advantage.clamp_min(0)
+        assert t.entropy is not None
+        rows, own = sequence(t), (t.mask & ~shown).to(log_prob.dtype)
+        h = torch.where(t.mask, t.entropy, torch.zeros_like(t.entropy))
+        mean = rows.sum(own * h) / rows.sum(own).clamp_min(1)
+        weight = (-(h - mean).abs()).exp() * advantage.clamp_min(0)
         clipped = self.clip(log_ratio, log_prob, advantage, t)
         return torch.where(shown, weight * log_prob, clipped)
 

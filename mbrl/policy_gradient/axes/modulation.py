@@ -452,10 +452,12 @@ class TeacherAdvantage(Modulation):
 
 
 @dataclass(frozen=True)
-class SignalWeight(Modulation):
-    """Advantages times `signals.<name>`."""
+class HintWeight(Modulation):
+    """Advantages above 0 times w = `signals.<name>`, those below times 2 - w: of answers that were
+    easier to get right (w < 1) right ones count less and wrong ones more. ADHint, arXiv
+    2512.13095."""
 
-    text: ClassVar[str] = "{name} A"
+    text: ClassVar[str] = "A times {name} if A > 0, times 2 - {name} else"
 
     name: str = "hint_weight"
 
@@ -463,7 +465,8 @@ class SignalWeight(Modulation):
         return (f"signals.{self.name}",)
 
     def __call__(self, advantage: Tensor, units: Tensor, t: Trajectories) -> Tensor:
-        return advantage * t.signals[self.name]
+        weight = t.signals[self.name]
+        return advantage * torch.where(advantage > 0, weight, 2 - weight)
 
 
 @dataclass(frozen=True)

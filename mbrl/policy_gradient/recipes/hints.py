@@ -5,7 +5,7 @@ from mbrl.policy_gradient.axes.aggregation import SequenceMean, SequenceSum
 from mbrl.policy_gradient.axes.baseline import LeaveOneOut, Zero
 from mbrl.policy_gradient.axes.gate import Clip, DetachedClip
 from mbrl.policy_gradient.axes.gate_origin import ConsistentHint, ShapedTeacher, UnweightedApart
-from mbrl.policy_gradient.axes.modulation import Assigned, SignalWeight, TeacherAdvantage
+from mbrl.policy_gradient.axes.modulation import Assigned, HintWeight, TeacherAdvantage
 from mbrl.policy_gradient.axes.regulariser import KL, Divergence, Imitation
 from mbrl.policy_gradient.axes.rejection import TruncatedRatio
 from mbrl.policy_gradient.axes.reward import Affine
@@ -44,15 +44,21 @@ HINTS = (
     Recipe(
         "prefix_rl",
         "Reuse your FLOPs: Scaling RL on Hard Problems by Conditioning on Very Off-Policy Prefixes",
-        mark="reconstructed",
+        mark="secondary",
         aggregation=MEAN,
         regularisers=(KL(),),
         requirements=(Requirement.SOLVED_PREFIXES,),
         assumptions=(
-            "prefixes are 0.4 to 0.8 of a trace, half of the groups have one",
-            "hard problems are those of which the first policy solves half or less",
+            "one right trace of each hard problem, prefixes of 0.4 to 0.8 of it, three problems "
+            "with one for each without, and no gradient there are those of another's notes",
             OURS,
         ),
+        differences=(
+            "hard problems are those of which the first policy solves half or less; there those "
+            "that it solves in none of 512 attempts, which also are the problems without a prefix",
+            "how much of a trace is drawn for every group; there three times for a trace, once",
+        ),
+        version=2,
     ),
     Recipe(
         "scope",
@@ -74,18 +80,22 @@ HINTS = (
         "adhint",
         "ADHint: Adaptive Hints with Difficulty Priors for Reinforcement Learning",
         mark="reconstructed",
-        modulation=(SignalWeight(),),
+        modulation=(HintWeight(),),
         gate=ConsistentHint(),
         aggregation=MEAN,
         regularisers=(KL(),),
         requirements=(Requirement.HINTED_PREFIXES,),
         assumptions=(
-            "a hint is 0.8 of the share of wrong answers of a demonstration",
-            "answers without and with a hint are compared apart, and weigh 1 + d and 1 - d, d how "
-            "much more often those with a hint are right",
-            "a hint's steps weigh e^-|log pi - mean log pi of own steps|, and nothing where A < 0",
+            "another's notes on the paper tell what weighs by what, not how: a hint grows linearly "
+            "with the share of wrong answers, here to 0.8 of a demonstration and without noise",
+            "answers without and with a hint are compared apart; right ones without and wrong ones "
+            "with a hint weigh 1 + d, the others 1 - d, d how much more often those with a hint "
+            "are right",
+            "a hint's steps weigh e^-|entropy - mean entropy of own steps|, and nothing where A < "
+            "0",
             OURS,
         ),
+        version=2,
     ),
     Recipe(
         "int_rl",
@@ -192,15 +202,20 @@ HINTS = (
     Recipe(
         "cog_rethinker",
         "Cog-Rethinker: Hierarchical Metacognitive Reinforcement Learning for LLM Reasoning",
-        mark="reconstructed",
-        aggregation=MEAN,
-        regularisers=(KL(), Imitation(0.5)),
+        mark="secondary",
+        gate=Clip(high=0.28),
+        regularisers=(Imitation(0.5),),
         requirements=(Requirement.RESCUED_PROMPTS,),
-        assumptions=("what was rescued weighs half in the loss", OURS),
-        differences=(
-            "the part to begin with, after the prompt, stands for decomposition; a wrong answer "
-            "there for reflection",
+        assumptions=(
+            "DAPO's loss plus a weight times that of supervised learning is what the paper's "
+            "reviews say; the weight is half",
+            "groups of equal rewards stay in the mean, without an advantage",
         ),
+        differences=(
+            "the part to begin with, after the prompt, stands for decomposition after examples "
+            "of it; a wrong answer there for reflection after examples of that",
+        ),
+        version=2,
     ),
     Recipe(
         "rltf_sd",

@@ -143,9 +143,9 @@ def test_prefixes_come_from_right_answers_and_have_one_length_a_group() -> None:
     for values in part.bank:
         trace = Conversation.from_plain(values)
         assert trace.replies[-1].success and not trace.problem.held_out
-    assert len(rows) == 20 and not any(row.origins for row in rows[:12])
+    assert len(rows) == 20 and not any(row.origins for row in rows[:8])
     texts = {tuple(v["tokens"]) for v in part.bank}
-    for place in (12, 16):
+    for place in (8, 12, 16):
         (lengths,) = {tuple(len(p) for p in (row.origins,)) for row in rows[place : place + 4]}
         spans = {row.origins[0] for row in rows[place : place + 4]}
         assert lengths == (1,) and len(spans) == 1  # one problem, one length
@@ -157,7 +157,7 @@ def test_prefixes_come_from_right_answers_and_have_one_length_a_group() -> None:
         for i in range(place, place + 4):
             assert not found.data.mask[i, : stop - 1].any()
             assert bool(found.data.mask[i, stop - 1])
-    assert found.data.signals["aided"][:, 0].tolist() == [0.0] * 12 + [1.0] * 8
+    assert found.data.signals["aided"][:, 0].tolist() == [0.0] * 8 + [1.0] * 12
     assert part.acts == 1.0
     assert len(known) == 4 * prefixes.BANK + 20
     before = list(part.bank)

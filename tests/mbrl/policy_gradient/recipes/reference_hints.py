@@ -50,18 +50,11 @@ def latr(batch: list[Sequence]) -> Tensor:
     return 0.01 * token_mean([[k3(x) for x in s.steps] for s in batch]) - token_mean(rows)
 
 
-def imitating(weight: float) -> Slow:
-    def run(batch: list[Sequence]) -> Tensor:
-        rows = [
-            [
-                -weight * x.log_prob if x.signals["demonstration"] == 1 else 0 * x.log_prob
-                for x in s.steps
-            ]
-            for s in batch
-        ]
-        return grpo(batch) + sequence_mean(rows)
-
-    return run
+def cog_rethinker(batch: list[Sequence]) -> Tensor:
+    z_scores(batch)
+    rows = gains(batch, lambda r, a, x: clipped(r, a, 0.2, 0.28))
+    shown = [[x.signals["demonstration"] * x.log_prob for x in s.steps] for s in batch]
+    return -token_mean(rows) - 0.5 * token_mean(shown)
 
 
 def scope(batch: list[Sequence]) -> Tensor:
@@ -77,21 +70,20 @@ def scope(batch: list[Sequence]) -> Tensor:
 
 
 def adhint(batch: list[Sequence]) -> Tensor:
+    """What is right without a hint and wrong with one counts more."""
     z_scores(batch)
     rows = []
     for s in batch:
-        s.advantage = [
-            a * x.signals["hint_weight"] for a, x in zip(s.advantage, s.steps, strict=True)
-        ]
-        own = [float(x.log_prob.detach()) for x in s.steps if x.signals["teacher"] == 0]
-        mean, row = statistics.fmean(own) if own else 0.0, []
+        row = []
+        own = [x.entropy for x in s.steps if x.signals["teacher"] == 0]
+        mean = statistics.fmean(own) if own else 0.0
         for x, a in zip(s.steps, s.advantage, strict=True):
+            w = x.signals["hint_weight"]
+            a *= w if a > 0 else 2 - w
             if x.signals["teacher"] == 0:
                 row.append(clipped(torch.exp(x.log_prob - x.log_probs["old"]), a))
-            elif a > 0:
-                row.append(math.exp(-abs(float(x.log_prob.detach()) - mean)) * a * x.log_prob)
             else:
-                row.append(0 * x.log_prob)
+                row.append(math.exp(-abs(x.entropy - mean)) * max(a, 0.0) * x.log_prob)
         rows.append(row)
     return kl(batch) - sequence_mean(rows)
 
@@ -172,7 +164,7 @@ SLOW: dict[str, Slow] = {
     "policy_rollout": grpo,
     "policy_rollout_weighted": weighted,
     "agent_rlvr": grpo,
-    "cog_rethinker": imitating(0.5),
+    "cog_rethinker": cog_rethinker,
     "rltf_sd": rltf(0.0),
     "rltf_fm": rltf(0.1),
     "tt_opd": tt_opd,
