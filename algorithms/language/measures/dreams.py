@@ -33,7 +33,7 @@ from mbrl.training import Metrics
 SUCCESS, FAILURE = "$", "_"  # what the model of a task says in place of an observation at the end
 REAL = 4  # one problem in so many is talked about with the task itself; ours
 ALONE = 10  # rounds in which all are, and the model learns; ours
-EXPERT = 4  # one trajectory in so many beside the imagined ones is an expert's; ours
+EXPERT = 2, 3  # of an expert for so many that are imagined; in the paper 40 to 50 % of all
 UPDATES, ROWS, KEPT = 8, 64, 512  # of the model in a round, on so many of the latest; ours
 
 
@@ -155,7 +155,7 @@ class ImaginedConversations(LanguageMeasure):
     """After ten rounds with the task itself, in which a model of it learns what it says, three
     quarters of a round's problems, rounded down, are talked about with that model, and it goes on
     learning from the others. Beside them stand demonstrations about further problems, to be learned
-    by heart, one for every three imagined conversations: `signals.demonstration` is 1 there. No
+    by heart, two for every three imagined conversations: `signals.demonstration` is 1 there. No
     success that was imagined counts as the policy's own.
 
     `acts`: the share of imagined groups whose conversations end in success and without. DynaWeb,
@@ -197,7 +197,7 @@ class ImaginedConversations(LanguageMeasure):
         groups = [dreams[i : i + size] for i in range(0, len(dreams), size)]
         for rows in groups:
             round_.add(rows, [{"aided": 1.0} for _ in rows])
-        others = agent.new_numbers(len(dreams) // (EXPERT - 1))
+        others = agent.new_numbers(EXPERT[0] * len(dreams) // EXPERT[1])
         shown = [shown_row(agent, agent.problem(n)) for n in others]
         for row in shown:
             round_.add([row], [{"aided": 1.0, "demonstration": 1.0}])

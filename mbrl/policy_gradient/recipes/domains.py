@@ -4,6 +4,7 @@ say otherwise they are GRPO's objective, without its divergence, on other rounds
 from mbrl.policy_gradient.axes.aggregation import Annealed, SequenceMean
 from mbrl.policy_gradient.axes.gate import Clip
 from mbrl.policy_gradient.axes.preference import MixedPreference
+from mbrl.policy_gradient.axes.ratio import GeometricRatio
 from mbrl.policy_gradient.axes.regulariser import KL, Imitation
 from mbrl.policy_gradient.axes.reward import Mixture, SequenceSignal
 from mbrl.policy_gradient.axes.reward_shaped import Decayed, ShortWhereEasy
@@ -161,18 +162,26 @@ DOMAINS = (
     Recipe(
         "dynaweb",
         "DynaWeb: Model-Based Reinforcement Learning of Web Agents",
-        mark="reconstructed",
+        mark="secondary",
+        ratio=GeometricRatio(),
+        gate=Clip(3e-4, 4e-4),
         aggregation=SequenceMean(),
         regularisers=(Imitation(1.0),),
         requirements=(Requirement.IMAGINED_CONVERSATIONS,),
         assumptions=(
-            "a quarter of the trajectories beside real ones are an expert's, learned by heart",
-            "a quarter of the problems stay with the task, for the model to learn from",
-            "the model of the task is as large as the policy and begins anew, with eight updates "
-            "a round",
-            OURS,
+            "that the objective is GSPO's, and 40 to 50 % of the trajectories are an expert's, is "
+            "said in another's notes; here 40 %",
         ),
-        differences=("the task's demonstrations stand for the expert's trajectories",),
+        differences=(
+            "the range is GSPO's; by these notes 0.2, which no mean over a sequence leaves",
+            "the expert's trajectories are learned by heart; there they share the objective",
+            "a quarter of the problems stay with the task, and the model goes on learning from "
+            "them, as large as the policy and from nothing, with eight updates a round; there a "
+            "larger one is trained before the policy and stays as it is",
+            "conversations end where the task's do; there after five turns",
+            "the task's demonstrations stand for the expert's trajectories",
+        ),
+        version=2,
     ),
     Recipe(
         "syn_grpo",

@@ -141,15 +141,16 @@ def test_rounds_are_real_then_imagined_beside_an_expert(monkeypatch: pytest.Monk
     turns = sum(len(row.turns) for row in rows)
     assert part.turns == turns and len(part.kept) == 12
     found = agent.sample_round()
-    # One of four problems is real; nine imagined conversations have three of an expert beside them.
-    assert found.data.signals["aided"][:, 0].tolist() == [0.0] * 3 + [1.0] * 12
-    assert found.data.signals["demonstration"][:, 0].tolist() == [0.0] * 12 + [1.0] * 3
-    assert found.data.groups["prompt"][:, 0].tolist() == [i // 3 for i in range(12)] + [4, 5, 6]
-    assert len({row.problem.prompt for row in rows[12:]}) == 3
+    # One of four problems is real; nine imagined conversations have six of an expert beside them.
+    assert found.data.signals["aided"][:, 0].tolist() == [0.0] * 3 + [1.0] * 15
+    assert found.data.signals["demonstration"][:, 0].tolist() == [0.0] * 12 + [1.0] * 6
+    groups = [i // 3 for i in range(12)] + list(range(4, 10))
+    assert found.data.groups["prompt"][:, 0].tolist() == groups
+    assert len({row.problem.prompt for row in rows[12:]}) == 6
     turns += sum(len(row.turns) for row in [*rows[:3], *rows[12:]])
-    assert part.turns == turns and len(part.kept) == 18
-    groups = [found.success[i : i + 3] for i in (3, 6, 9)]
-    assert part.acts == sum(0 < int(g.sum()) < 3 for g in groups) / 3
+    assert part.turns == turns and len(part.kept) == 21
+    ends = [found.success[i : i + 3] for i in (3, 6, 9)]
+    assert part.acts == sum(0 < int(g.sum()) < 3 for g in ends) / 3
     for row in rows[12:]:
         assert agent.task.reply(row.problem, row.turns).done
     agent.take_in(found)

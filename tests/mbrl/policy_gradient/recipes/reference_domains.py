@@ -11,6 +11,7 @@ from tests.mbrl.policy_gradient.recipes.reference_pieces import (
     Slow,
     clipped,
     gains,
+    geometric,
     give,
     k3,
     prompts,
@@ -133,7 +134,7 @@ def hill(batch: list[Sequence]) -> Tensor:
 
 def dynaweb(batch: list[Sequence]) -> Tensor:
     z_scores(batch)
-    rows = gains(batch, lambda r, a, x: clipped(r, a))
+    rows = [[clipped(geometric(s), s.advantage[0], 3e-4, 4e-4)] for s in batch]
     shown = [[x.signals["demonstration"] * -x.log_prob for x in s.steps] for s in batch]
     return sequence_mean(shown) - sequence_mean(rows)
 
