@@ -29,12 +29,12 @@ class VADEConfig(Settings):
     prior: NonNegative = 1.0  # both counts of a prompt's Beta distribution before any answer
     fast: Probability = 0.5  # factor on the counts of a prompt that is answered
     slow: Probability = 0.98  # factor on the others' distance from the prior
-    priority: str = "variance"  # or "information"
+    priority: str = "information"  # p (1 - p)^2, or "variance": p (1 - p)
 
 
 class VADE(Scheduler):
     """Prompts by the success rate p that is drawn from the Beta posterior of each (Thompson): those
-    with the largest p (1 - p), or with the most information in one more rollout.
+    with the largest p (1 - p)^2, or the largest p (1 - p).
 
     Answers make counts fast x old + new; the counts of prompts left alone go back to the prior at
     `slow`, so that they are tried again while the policy changes. "VADE: Variance-Aware Dynamic
@@ -59,11 +59,9 @@ class VADE(Scheduler):
         counts = (side.clamp_min(FAINT).numpy() for side in (self.right, self.wrong))
         draws = numpy_generator(generator).beta(*counts)
         rate = torch.from_numpy(draws)
-        if self.config.priority == "variance":
-            score = rate * (1 - rate)
-        else:
-            strength = self.right + self.wrong
-            score = information(rate * strength, (1 - rate) * strength)
+        score = rate * (1 - rate)
+        if self.config.priority == "information":
+            score = score * (1 - rate)
         return in_groups(first(score, self.places, generator), self.places, self.group)
 
     def observe(self, outcome: Outcome, generator: torch.Generator) -> None:
@@ -75,22 +73,6 @@ class VADE(Scheduler):
             faded = self.config.prior + self.config.slow * (counts - self.config.prior)
             counts.copy_(torch.where(counted.count > 0, self.config.fast * counts + new, faded))
         super().observe(outcome, generator)
-
-
-def information(right: Tensor, wrong: Tensor) -> Tensor:
-    """What one more answer tells of a success rate with Beta(right, wrong), in nats: the
-    entropy of the answer minus its mean entropy when the rate is known."""
-    a, b = right.double().clamp_min(1e-9), wrong.double().clamp_min(1e-9)
-    n, mean = a + b, a / (a + b)
-
-    def psi(x: Tensor) -> Tensor:
-        from scipy.special import digamma  # here, as it takes long to import
-
-        return torch.from_numpy(digamma(x.numpy()))
-
-    known = -(mean * (psi(a + 1) - psi(n + 1)) + (1 - mean) * (psi(b + 1) - psi(n + 1)))
-    entropy = -(torch.xlogy(mean, mean) + torch.xlogy(1 - mean, 1 - mean))
-    return (entropy - known).clamp_min(0)
 
 
 @dataclass(frozen=True)

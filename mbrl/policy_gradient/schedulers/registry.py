@@ -59,13 +59,14 @@ SCHEDULERS: dict[str, Entry] = {
         "VADE: Variance-Aware Dynamic Sampling via Online Sample-Level Difficulty Estimation for "
         "Multimodal RL",
         "2511.18902",
-        "reconstructed",
+        "secondary",
         assumptions=(
-            "the largest p (1 - p) of one draw from each posterior are taken",
+            "that p (1 - p)^2 of one draw from each posterior is the information is said in "
+            "another's notes; the authors' code could not be had",
             "counts of answered prompts are halved before the new ones are added",
             "counts of the others go 2 % of the way back to the prior Beta(1, 1)",
-            "information is that of one more answer, at the drawn rate",
         ),
+        version=2,
     ),
     "dars": Entry(
         DARS,
@@ -225,10 +226,14 @@ SCHEDULERS: dict[str, Entry] = {
         "Beyond Variance: Prompt-Efficient RLVR via Rare-Event Amplification and Bidirectional "
         "Pairing",
         "2602.03452",
-        "reconstructed",
+        "secondary",
         assumptions=(
-            "hard means a running success rate in (0.01, 0.4), easy in (0.6, 0.99)",
+            "the bands are of another's notes: of G answers from 1 to c are right, or wrong; c was "
+            "not found, and they are (0.01, 0.4) and (0.6, 0.99)",
             "prompts are drawn evenly within a band, else those nearest to it",
+        ),
+        differences=(
+            "pairs are chosen in every round by running success rates; there one, before training",
         ),
     ),
     "grpo_roc_scheduler": Entry(
