@@ -292,7 +292,8 @@ ADVANTAGES = (
         terms=(Term(RareEvents(), key=("pair",)),),
         requirements=(Requirement.PROMPT_PAIRS,),
         assumptions=(
-            "rewards are 1 and -1, rare ones twice that",
+            "rewards are 1 and -1, rare ones twice that; another's notes have 1 and -lambda, which "
+            "standardisation cancels, in whatever group",
             "the pair's answers are one group: in a prompt's own group weights would cancel",
         ),
     ),

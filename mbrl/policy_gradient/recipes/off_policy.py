@@ -28,7 +28,11 @@ STABILIZED = (
     "ST-PPO: Stabilized Off-Policy Proximal Policy Optimization for Multi-Turn Agents Training"
 )
 TURN_RATIO = ratio.GeometricRatio(segment="turn")
-BIAS = "the norm of the clipping bias is its absolute value, and no step is made larger by it"
+BIAS = (
+    "the gradient is divided by the L2 norm of what clipping takes from it, say the paper's "
+    "reviews; here by the absolute value of the mean of ratio times advantage at clipped steps, as "
+    "no norm is known before the gradient, and no step is made larger by it"
+)
 DYNAMIC = "Orchestrating Tokens and Sequences: Dynamic Hybrid Policy Optimization for RLVR"
 BRANCHES = (
     "that each branch is clipped with its own range before they are mixed is said in others' notes",

@@ -30,9 +30,10 @@ COMPONENTS: dict[str, Entry] = {
         None,
         "Bootstrapping Task Spaces for Self-Improvement",
         "2509.04575",
-        "reconstructed",
+        "secondary",
         assumptions=(
-            "starts are drawn in proportion to the variance of their group's returns",
+            "starts are drawn in proportion to the variance of their group's returns; that those "
+            "of higher variance are preferred is said in others' notes",
             "a full buffer drops the start of lowest variance, the oldest of equal ones",
             "one turn more is worth its own reward, not what it is better than the best so far",
         ),
@@ -55,11 +56,15 @@ COMPONENTS: dict[str, Entry] = {
         ARRoL,
         ARRoLConfig(),
         "Prune as You Generate: Online Rollout Pruning for Faster and Better RLVR",
-        mark="reconstructed",
+        mark="secondary",
         assumptions=(
-            "a logistic regression on features of the prefix stands for the quality head",
-            "scores are calibrated by a Beta posterior in each of ten bins",
-            "survivors are the subset whose mean prediction is nearest to one half",
+            "that scores are calibrated by posteriors in bins and half of the survivors are to be "
+            "right is said in others' notes, as the authors have given no code; ten bins, Beta "
+            "posteriors, and the subset whose mean prediction is nearest to one half are ours",
+        ),
+        differences=(
+            "a logistic regression on features of the prefix stands for the quality head, there a "
+            "small network",
         ),
     ),
     "pets_allocation": Entry(
