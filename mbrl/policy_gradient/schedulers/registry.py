@@ -142,17 +142,20 @@ SCHEDULERS: dict[str, Entry] = {
         V0Config(),
         "V_0: A Generalist Value Model for Any Policy at State Zero",
         "2602.03584",
-        "reconstructed",
+        "secondary",
         assumptions=(
-            "rollouts go with sqrt(p (1 - p)), from 2 to 32, for prompts that are drawn evenly",
-            "a kernel regression on the mean features of a prompt's tokens stands for the authors' "
-            "TabPFN head on language embeddings",
-            "the 256 prompts that were answered last are the context",
+            "the utility of rollouts, with its derivation, the greedy rule, from 2 to 128 of a "
+            "prompt, and a context of 256 are those of another's notes; the authors' code has the "
+            "value model alone",
+            "prompts are drawn evenly, and those that were answered last are the context",
         ),
         differences=(
+            "a kernel regression on the mean features of a prompt's tokens stands for the authors' "
+            "TabPFN head on language embeddings",
             "the value model is that of `language fit-value`, pretrained on snapshots of warm "
             "starts of one task; in control its embedding of a task's parameters is random",
         ),
+        version=2,
     ),
     "v_half_scheduler": Entry(
         V05,

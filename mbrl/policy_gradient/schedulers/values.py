@@ -14,7 +14,6 @@ from mbrl.policy_gradient.schedulers.allocation import (
     first_places,
     rates,
     remember,
-    share_out,
     spread,
     successes,
     tally,
@@ -116,20 +115,38 @@ class Context:
         self.known, self.scores = state["known"].clone(), state["scores"].clone()
 
 
+def utility(rollouts: Tensor, p: Tensor) -> Tensor:
+    """B (1 - p) (1 - (1 - p)^(B - 1)): the mean number of failures among B `rollouts` of success
+    probability `p` where not all fail."""
+    return rollouts * (1 - p) * (1 - (1 - p) ** (rollouts - 1))
+
+
+def greedy(p: Tensor, total: int, low: int, high: int) -> Tensor:
+    """int64 [P]: from `low` to `high` rollouts for each of `p` [P], `total` of them or what these
+    bounds allow; after `low` for all, each to the largest gain in utility, of equal ones the
+    first."""
+    shares = torch.full((len(p),), float(low), dtype=torch.float64)
+    for _ in range(min(total, high * len(p)) - low * len(p)):
+        gain = utility(shares + 1, p) - utility(shares, p)
+        shares[int(torch.where(shares < high, gain, -torch.inf).argmax())] += 1
+    return shares.long()
+
+
 @dataclass(frozen=True)
 class V0Config(Settings):
     context: Count = 256  # prompts that are remembered with their scores
     fewest: CountOrZero = 2  # rollouts of a prompt
-    most: Count = 32
+    most: Count = 128
     width: Count = 8  # of the embedding
     hidden: tuple[Count, ...] = (32,)
     seed: CountOrZero = 0  # of the embedding's first weights
 
 
 class V0(Scheduler):
-    """Rollouts in proportion to sqrt(p (1 - p)) with p predicted by `value` from the policy's
-    latest results; without any, all alike. Pass a `value` that was trained with `fit_value`, else
-    its embedding is a random one. `acts`: the deviation of a round's rollouts over their mean.
+    """Rollouts one after the other to the prompt whose `utility` grows most by it, at the success
+    probabilities that `value` predicts from the policy's latest results; without any, all alike.
+    Pass a `value` that was trained with `fit_value`, else its embedding is a random one. `acts`:
+    the deviation of a round's rollouts over their mean.
 
     "V_0: A Generalist Value Model for Any Policy at State Zero", arXiv 2602.03584.
     """
@@ -165,8 +182,7 @@ class V0(Scheduler):
         places = min(self.places, self.pool.size)
         ids = torch.randperm(self.pool.size, generator=generator)[:places]
         p = self.predict(ids).double().clamp(1e-3, 1 - 1e-3)
-        total = places * self.group
-        shares = share_out((p * (1 - p)).sqrt(), total, self.config.fewest, self.config.most)
+        shares = greedy(p, places * self.group, self.config.fewest, self.config.most)
         self.acts = float(shares.double().std(correction=0) / shares.double().mean())
         return Request.of(ids, shares)
 
