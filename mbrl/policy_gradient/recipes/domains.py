@@ -21,14 +21,18 @@ DOMAINS = (
         "nemotron_cascade",
         "Nemotron-Cascade: Scaling Cascaded Reinforcement Learning for General-Purpose Reasoning "
         "Models",
-        mark="reconstructed",
+        mark="secondary",
         requirements=(Requirement.DOMAIN_STAGES,),
         assumptions=(
-            "a stage is one part of a joint task, on which the policy is trained alone",
+            "GRPO without a divergence, by the mean over all steps, in one stage after another, is "
+            "said in another's notes",
             "the optimiser's state goes on from stage to stage, unless it is to begin anew",
-            OURS,
         ),
-        differences=("one objective in all stages, and no stage of preferences before them",),
+        differences=(
+            "a stage is one part of a joint task, none of preferences before them, and lengths and "
+            "filters are alike in all",
+            "as many updates a round as `minibatches`; there one, so that no ratio is left",
+        ),
     ),
     Recipe(
         "apriel",
