@@ -137,7 +137,8 @@ class HintedPrefixes(LanguageMeasure):
     half goes on from the first 0.8 (1 - p) of a demonstration's tokens, all but one at most, and is
     a group for itself; where all is right the whole group is without help. `signals.teacher`: 1 at
     the hint. `signals.hint_weight`: 1 + d for answers without and 1 - d for those with a hint, d
-    how much more often these are right, at least 0.
+    how much more often these are right, at least 0 (right answers weigh as much, wrong ones two
+    less that).
 
     `acts`: the share of problems with a hint. "ADHint: Adaptive Hints with Difficulty Priors for
     Reinforcement Learning", arXiv 2512.13095."""
