@@ -73,11 +73,11 @@ def grid_comparison() -> list[dict[str, Any]]:
     return [GRID | _row(f"grid_world, {n}", n, rate) for n, rate in GRID_CHOSEN_RATES.items()]
 
 
-# Fixed before any run of these rows. Back on brackets, beside GRPO, whose best rate may be another in
-# 400 rounds: six of the losses and estimators that verl and TRL offer by name, each of another kind,
-# none of those above, that act where one engine samples and learns; then a recipe of trees and one
-# of repairs that nothing was reconstructed for. Eighteen recipes and three rates had been planned;
-# they were cut to what could be afforded, still before any run.
+# Fixed before any run of these rows. Back on brackets, beside GRPO, whose best rate may be another
+# in 400 rounds: six of the losses and estimators that verl and TRL offer by name, each of another
+# kind, none of those above, that act where one engine samples and learns; then a recipe of trees
+# and one of repairs that nothing was reconstructed for. Eighteen recipes and three rates had been
+# planned; they were cut to what could be afforded, still before any run.
 FURTHER: dict[str, Any] = {"steps": 400}
 FURTHER_CHOSEN = (
     *(GRPO, "ppo", "reinforce_pp_baseline", "remax", "gmpo", "sapo_soft_gate", "clip_cov"),
