@@ -107,6 +107,8 @@ REQUIRED: dict[str, Any] = {
 BESIDE = {
     ("ZeroVariance", "right"): {"which": "right"},
     ("MaskedWeight", "outer"): {"shape": "ring"},
+    # The high end of a range is above its low end.
+    **{(k, "high"): {"low": 0.125} for k in ("ScoreVariance", "EntropyBand", "RatioBand")},
 }
 
 
