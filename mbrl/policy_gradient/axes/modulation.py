@@ -13,7 +13,7 @@ from mbrl.config import Positive as AboveZero
 from mbrl.policy_gradient.axes.credit import Credit
 from mbrl.policy_gradient.axes.option import Option, ascending, shown
 from mbrl.policy_gradient.axes.ratio import log_difference
-from mbrl.policy_gradient.axes.reward import outcome, potential
+from mbrl.policy_gradient.axes.reward import outcome
 from mbrl.policy_gradient.groups import (
     BATCH,
     Group,
@@ -211,6 +211,12 @@ class PotentialShaping(Modulation):
         size = torch.exp((gain - low) / width)
         worth = torch.where(starts, size - batch.mean(size), torch.zeros_like(size))
         return advantage + self.weight * turns.sum(worth)
+
+
+def potential(accuracy: Tensor, confidence: Tensor) -> Tensor:
+    """1.5 a c + 0.5 a - c: 1 for a sure right answer, -1 for a sure wrong one. "Step Potential
+    Advantage Estimation", arXiv 2601.03823."""
+    return 1.5 * accuracy * confidence + 0.5 * accuracy - confidence
 
 
 @dataclass(frozen=True)

@@ -346,9 +346,3 @@ class ProgressBonus(Reward):
         gain = torch.where(ids > 0, earned - before, torch.zeros_like(earned))
         value = torch.where(ids >= self.first, earned + self.weight * gain, torch.zeros_like(gain))
         return torch.where(first_steps(parts), value, torch.zeros_like(value))
-
-
-def potential(accuracy: Tensor, confidence: Tensor) -> Tensor:
-    """1.5 a c + 0.5 a - c: 1 for a sure right answer, -1 for a sure wrong one. "Step Potential
-    Advantage Estimation", arXiv 2601.03823."""
-    return 1.5 * accuracy * confidence + 0.5 * accuracy - confidence

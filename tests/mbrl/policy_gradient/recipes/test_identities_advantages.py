@@ -14,7 +14,8 @@ from mbrl.policy_gradient.axes.credit import NestedGroups, TokenWeighted
 from mbrl.policy_gradient.axes.credit_hierarchical import HierarchicalGAE
 from mbrl.policy_gradient.axes.gate import Discriminative
 from mbrl.policy_gradient.axes.gate_adaptive import EntropyClip, InformativeClip
-from mbrl.policy_gradient.axes.reward import ByOutcome, StepSignal, TaskReward, potential
+from mbrl.policy_gradient.axes.modulation import potential
+from mbrl.policy_gradient.axes.reward import ByOutcome, StepSignal, TaskReward
 from mbrl.policy_gradient.recipe import Recipe
 from mbrl.policy_gradient.recipes import TABLES
 from mbrl.types import Trajectories
