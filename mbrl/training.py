@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.nn import Parameter
 
 from mbrl.errors import DivergenceError
@@ -50,6 +50,12 @@ def is_stateful(policy: object) -> "TypeIs[Stateful]":
     """Whether `policy` is `Stateful`. By a method of its class: to ask `isinstance` of a protocol
     takes longer than a small policy's action."""
     return hasattr(type(policy), "observe_reward")
+
+
+def device_of(policy: Any, otherwise: torch.device) -> torch.device:
+    """Where a policy wants observations: a module where its parameters are."""
+    first = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
+    return otherwise if first is None else first.device
 
 
 def chosen_action(

@@ -8,6 +8,7 @@ policy with memory acts upon the logged history, its critic is one of the observ
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from mbrl.networks import (
     target_copy,
 )
 from mbrl.returns import endless_return, returns_to_go
-from mbrl.training import Metrics, Stateful, Trainable, chosen_action, is_stateful
+from mbrl.training import Metrics, Stateful, Trainable, chosen_action, device_of, is_stateful
 from mbrl.types import Dataset, Spec, Transitions
 
 Policy = Callable[[Tensor], Tensor] | Stateful  # raw obs [B, S] to actions in the task's units
@@ -104,10 +105,10 @@ def evaluate_policies(
     device: str = "cpu",
     on_progress: Callable[[Metrics], None] | None = None,
 ) -> FQEResult:
-    """Values of the greedy actions of K policies: agents of this library, their policies, or
-    functions of raw observations [B, S] on `device` to actions [B, A] in the task's units ([B]
-    int64 if discrete). Those with memory act upon the history that is logged; `LOGGED` stands for
-    whoever chose the logged actions.
+    """Values of the greedy actions of K policies: agents of this library and their policies,
+    wherever they are, or functions of raw observations [B, S] on `device` to actions [B, A] in the
+    task's units ([B] int64 if discrete). Those with memory act upon the history that is logged;
+    `LOGGED` stands for whoever chose the logged actions.
 
     The values are discounted and without an episode limit: a truncated row is bootstrapped, a
     terminated one is not. Policies meet the same initial weights and batches, so each value is what
@@ -267,11 +268,10 @@ def policy_actions(
             if mask is not None:  # after an end the next row belongs to another episode
                 ended = data.terminated.nonzero().flatten()
                 action[ended] = mask[ended].int().argmax(1).to(action.dtype)
-        elif isinstance(policy, Trainable):
-            there = next(policy.policy.parameters()).device
-            action = greedy_actions(policy.policy, data.to(there), starts.to(there)).to(place)
-        elif callable(policy) or is_stateful(policy):
-            action = greedy_actions(policy, data, starts).to(place)
+        elif isinstance(policy, Trainable | nn.Module) or callable(policy) or is_stateful(policy):
+            acting: Any = policy.policy if isinstance(policy, Trainable) else policy
+            there = device_of(acting, place)
+            action = greedy_actions(acting, data.to(there), starts.to(there)).to(place)
         else:
             kind = type(policy).__name__
             raise ConfigError(f"policy {k} is of type {kind}; give an agent or a function")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mbrl.errors import DataError
+from mbrl.training import device_of
 from mbrl.types import Dataset, Transitions
 from world_models import EnsembleConfig, EnsembleDynamics
 from world_models.ensemble import Termination
@@ -225,9 +226,10 @@ def _windows(
     inside = torch.ones(len(obs), dtype=torch.bool)
     alive, shown = torch.ones(len(obs)), torch.ones(len(obs))
     total, plain = torch.zeros(len(obs)), torch.zeros(len(obs))
+    place = device_of(policy, obs.device)
     low, high = known.low - ROOM * known.deviation, known.high + ROOM * known.deviation
     for _ in range(horizon):
-        action = policy(obs)
+        action = policy(obs.to(place)).to(obs.device)
         reached, reward, level = model.mean_step(obs, action, member)
         left = inside & ~known.shown(reached, reward, level)
         inside &= ~left

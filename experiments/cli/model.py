@@ -16,6 +16,7 @@ from experiments.runs.training import TrainingRun
 from experiments.settings import preset_config
 from mbrl import checkpoint, data
 from mbrl import config as configs
+from mbrl.agent import resolve_device
 from mbrl.config import Count, CountOrZero, Fraction, Settings
 from mbrl.data.fingerprint import fingerprint
 from mbrl.errors import CheckpointError, ConfigError, DataError, unknown_name
@@ -51,15 +52,16 @@ class Fit(Settings):
     threads: Count = 1  # CPU threads
     # as torch.set_float32_matmul_precision; medium: products of bfloat16 where they are faster
     matmul_precision: MatmulPrecision = "highest"
+    device: str = "cpu"  # cpu or cuda
     test_share: Fraction = 0.1  # share of the rows, in whole episodes, that the fit never sees
     config: Annotated[EnsembleConfig, tyro.conf.arg(name="")] = field(
         default_factory=EnsembleConfig
     )
 
     def main(self) -> int:
-        settings = FitSettings(
-            self.data, self.seed, self.threads, self.matmul_precision, self.test_share
-        )
+        resolve_device(self.device)
+        names = ("data", "seed", "threads", "matmul_precision", "test_share", "device")
+        settings = FitSettings(**{name: getattr(self, name) for name in names})
         job = ModelFit(self.out)
         if job.described and job.read() != description(settings, self.config):
             raise CheckpointError(

@@ -69,6 +69,7 @@ class Search(Settings):
     sampler_seed: CountOrZero = 0  # seed of its draws
     out: Path = Path("runs/search")  # folder: search.db, runs, records, trials.csv
     workers: Count = 2  # jobs side by side, one thread each
+    device: str = "cpu"  # where the runs train: cpu or cuda
     launcher: launchers.Name = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
 
@@ -97,6 +98,7 @@ class Search(Settings):
                 f"{self.algorithm} plans and learns no policy that fitted Q values could judge; "
                 "give --objective score"
             )
+        launchers.require_device(self.device, self.launcher)
         same = {
             "fingerprint": self._require_data(),
             "version": ALGORITHMS[self.algorithm][0].version,
@@ -300,7 +302,7 @@ class Search(Settings):
         rows = (Row(self.data, self.data, self.steps),)
         block = Block("", rows, columns, self.seeds)
         fqe = self.fqe_steps if self.objective == "fqe" else 0
-        return Plan(self.out.name, "Search", (block,), fqe_steps=fqe)
+        return Plan(self.out.name, "Search", (block,), fqe_steps=fqe, device=self.device)
 
     def _outcome(self, planned: Plan, column: Column) -> tuple[float, float]:
         """Objective and score in the task of a trial's policy, as means over seeds; NaN if one of

@@ -20,6 +20,7 @@ from experiments.runs.selection import agent_at
 from experiments.runs.solve import SolveSettings
 from experiments.runs.valuation import value_run
 from mbrl import data
+from mbrl.agent import resolve_device
 from mbrl.config import Settings
 from mbrl.data.suspicions import suspicions
 from mbrl.errors import CheckpointError, ConfigError, MissingPackage
@@ -41,6 +42,7 @@ class Solve(Settings):
 
     def main(self) -> int:
         console, settings = terminal(), self.settings
+        resolve_device(settings.device)
         options = {} if settings.task is None else {"spec": settings.task}
         findings = data.check(self.data, **options)
         if any(f.severity == "error" for f in findings):

@@ -41,10 +41,12 @@ class Sweep(Settings):
     )
     out: Path = Path("runs/sweep")  # folder
     workers: Count = 2  # jobs side by side, one thread each
+    device: str = "cpu"  # where the runs train: cpu or cuda
     launcher: launchers.Name = "local"  # processes of this machine, or Ray
     address: str | None = None  # of a running Ray cluster; None: one on this machine
 
     def main(self) -> int:
+        launchers.require_device(self.device, self.launcher)
         sweep, refused = self._plan()
         self._require_own(sweep)
         with folders.locked(self.out):
@@ -116,6 +118,7 @@ class Sweep(Settings):
             (Block("", rows, tuple(columns), tuple(self.seeds)),),
             fqe_steps=self.fqe_steps,
             swept=swept,
+            device=self.device,
         )
         return sweep, refused
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from experiments.runs import jobs
 from experiments.runs.environment import child_environment
 from experiments.runs.fork_server import ForkServer
+from mbrl.agent import resolve_device
 from mbrl.callbacks import Interrupted
 from mbrl.errors import ConfigError, install_command
 
@@ -48,6 +49,17 @@ class Launcher(Protocol):
 def launcher(name: Name, workers: int, address: str | None = None) -> Launcher:
     """`local`, or `ray` on a running cluster's `address` (None: one on this machine)."""
     return Ray(workers, address) if name == "ray" else Local(workers)
+
+
+def require_device(device: str, launcher: Name = "local") -> None:
+    """Raise `ConfigError` where jobs of that launcher could not have `device`."""
+    if launcher == "local":
+        resolve_device(device)
+    elif device != "cpu":
+        raise ConfigError(
+            f"device is {device!r}, and the launcher `ray` gives a job one processor alone; use "
+            "--launcher local, or --device cpu"
+        )
 
 
 class Local:

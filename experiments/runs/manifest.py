@@ -7,6 +7,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mbrl.native.build import library
 from mbrl.precision import has_tiles
 
@@ -14,6 +16,7 @@ PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "mujoco", "h5py", "stable-ba
 
 
 def environment(device: str) -> dict[str, Any]:
+    used = {} if device == "cpu" else {"accelerator": accelerator(device)}
     return {
         "longreach": version("longreach"),
         "commit": commit(),
@@ -23,10 +26,17 @@ def environment(device: str) -> dict[str, Any]:
             "system": platform.platform(),
             "processor": processor(),
             "device": device,
+            **used,
             "compiled": library() is not None,  # whether updates run in compiled code
             "tiles": has_tiles(),  # whether they multiply bfloat16 at medium precision
         },
     }
+
+
+def accelerator(device: str) -> str:
+    """What the device is called by its maker; of others than CUDA's, by PyTorch."""
+    place = torch.device(device)
+    return torch.cuda.get_device_name(place) if place.type == "cuda" else place.type
 
 
 def version(package: str) -> str | None:

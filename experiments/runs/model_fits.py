@@ -15,6 +15,7 @@ from experiments.runs.job import Clock, Job
 from experiments.settings import RunSettings
 from mbrl import checkpoint, data
 from mbrl import config as configs
+from mbrl.agent import resolve_device
 from mbrl.callbacks import read
 from mbrl.config import Count, CountOrZero, Settings, Share
 from mbrl.data.fingerprint import fingerprint
@@ -39,6 +40,7 @@ class FitSettings(Settings):
     # as torch.set_float32_matmul_precision; medium: products of bfloat16 where they are faster
     matmul_precision: MatmulPrecision = "highest"
     test_share: Share = 0.0  # share of the rows, in whole episodes, that the fit never sees
+    device: str = "cpu"  # cpu or cuda
 
 
 ModelConfig = EnsembleConfig | DiffusionConfig
@@ -50,12 +52,14 @@ MODELS: dict[str, tuple[Any, Any]] = {  # kind of model: class, config class
 
 def description(settings: FitSettings, config: ModelConfig) -> dict[str, Any]:
     """The content of config.json, without `kind` for an ensemble, without `test_share` for a fit
-    to all rows and without `matmul_precision` for the highest."""
+    to all rows, `matmul_precision` for the highest and `device` for the CPU."""
     values = {"fit": asdict(settings), "config": configs.to_dict(config)}
     if settings.test_share == 0:
         del values["fit"]["test_share"]
     if settings.matmul_precision == "highest":
         del values["fit"]["matmul_precision"]
+    if settings.device == "cpu":
+        del values["fit"]["device"]
     return values if isinstance(config, EnsembleConfig) else values | {"kind": "diffusion"}
 
 
@@ -102,7 +106,8 @@ class ModelFit(Job):
         require_rows(dataset, self, "`model fit`")
         cls, config_class = MODELS[values.get("kind", "ensemble")]
         config = configs.from_dict(config_class, values["config"])
-        model = cls(dataset.spec, config, seed=settings.seed)
+        place = resolve_device(settings.device)
+        model = cls(dataset.spec, config, device=place, seed=settings.seed)
         origin = {
             "fingerprint": fingerprint(dataset),
             "spec": configs.plain(dataset.spec.to_dict()),
@@ -157,8 +162,10 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def require_match(folder: Path, settings: RunSettings, config: Any) -> None:
-    """Raise `CheckpointError` unless the fit in `folder` is the one that the run would make."""
+    """Raise `CheckpointError` unless the fit in `folder` is the one that the run would make, on
+    whichever device."""
     values = ModelFit(folder).read()
+    values["fit"].pop("device", None)
     fit = FitSettings(settings.data, settings.seed, settings.threads, settings.matmul_precision)
     wanted = description(fit, config.model)
     if values != wanted:

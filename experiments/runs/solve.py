@@ -42,6 +42,7 @@ class SolveSettings(Settings):
     holdout: Share = 0.2  # share of the episodes that choose and value, and teach nothing
     seed: CountOrZero = 0
     workers: Count = 2  # runs side by side, one thread each
+    device: str = "cpu"  # where they train: cpu or cuda
     task: str | None = None  # the task that a file belongs to, where there is one
     algorithms: tuple[str, ...] = ()  # the portfolio; none: the usual one for the actions
 
@@ -97,10 +98,11 @@ def plan_steps(
             continue
         # An update of SHAC is about five of EDAC, and half of its time goes into its model.
         timed, share = ("edac", 0.1) if name == "shac" else (name, 1.0)
-        agent = _agent(timed, data, dataset, {} if timed != name else values)
+        agent = _agent(timed, data, dataset, {} if timed != name else values, settings.device)
         agent.fit(dataset, 5, callbacks=[])
         began = time.monotonic()
         agent.fit(dataset, PROBE, callbacks=[])
+        next(agent.policy.parameters()).sum().item()  # an accelerator has only begun by now
         rate = PROBE / (time.monotonic() - began)
         steps[name] = int(min(max(share * seconds * rate, STEPS[0]), STEPS[1]))
     return steps
@@ -119,9 +121,9 @@ def values_for(name: str, updates: int, values: dict[str, Any]) -> dict[str, Any
     return merge(own, values)
 
 
-def _agent(name: str, data: str, dataset: Dataset, values: dict[str, Any]) -> Any:
+def _agent(name: str, data: str, dataset: Dataset, values: dict[str, Any], device: str) -> Any:
     cls, _ = ALGORITHMS[name]
-    return cls(dataset.spec, _config(name, data, values), seed=0)
+    return cls(dataset.spec, _config(name, data, values), device=device, seed=0)
 
 
 def _config(name: str, data: str, values: dict[str, Any]) -> Any:
@@ -142,7 +144,7 @@ def train_portfolio(
     for name, values in chosen.items():
         run = RunSettings(
             name, data, task=settings.task, steps=steps[name], holdout=settings.holdout,
-            seed=settings.seed, eval_every=0, tensorboard=False,
+            seed=settings.seed, eval_every=0, tensorboard=False, device=settings.device,
         )  # fmt: skip
         places[name] = out / name
         own = values_for(name, steps[name], values)

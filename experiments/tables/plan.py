@@ -146,6 +146,7 @@ class Plan:
     compared: tuple[Compared, ...] = ()  # rows of a study
     reference: str | None = None  # the column that the others are compared with
     swept: SweptHyperparameter | None = None  # of a sweep over one numeric setting
+    device: str = "cpu"  # where its runs train; not part of what a cell is known by
 
     @property
     def studies_only(self) -> bool:

@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent.parent
 RECORDS = HERE / "records" if (HERE.parent / "pyproject.toml").exists() else Path("records")
 # Entries in which a repeated run of the same cell may differ.
 TIMES = ("seconds", "processor_seconds", "model_seconds", "shared_seconds")
-CIRCUMSTANCES = (*TIMES, "commit", "packages", "processor")
+CIRCUMSTANCES = (*TIMES, "commit", "packages", "processor", "device")
 
 
 def home(name: str) -> Path:
@@ -111,11 +111,15 @@ def of_study(key: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def environment(manifest: dict[str, Any]) -> dict[str, Any]:
-    return {
+    machine = manifest["machine"]
+    here = {
         "packages": manifest["packages"],
-        "processor": manifest["machine"]["processor"],
+        "processor": machine["processor"],
         "commit": manifest["commit"],
     }
+    if "accelerator" in machine:
+        here["device"] = machine["accelerator"]
+    return here
 
 
 def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -270,7 +270,9 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
     fit = None
     if cell.row.holdout == 0:  # a shared fit is one to all episodes
         precision = cell.matmul_precision
-        which = fits.FitSettings(cell.row.data, cell.seed, matmul_precision=precision)
+        which = fits.FitSettings(
+            cell.row.data, cell.seed, matmul_precision=precision, device=table.device
+        )
         fit = fits.for_run(which, config, data_fingerprint, home.parent / "fits")
     run_settings = RunSettings(
         cell.column.algorithm,
@@ -284,6 +286,7 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
         holdout=cell.row.holdout,
         until_flat=cell.row.until_flat,
         matmul_precision=cell.matmul_precision,
+        device=table.device,
         model=None if fit is None else str(fit),
     )
     runs.create(run_settings, config, folder)

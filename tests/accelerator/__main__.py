@@ -7,17 +7,24 @@ import traceback
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from algorithms import ALGORITHMS
+from algorithms.evaluation import halted
+from algorithms.evaluation.fqe import LOGGED, FQEConfig, evaluate_policies
+from experiments.runs import selection
 from experiments.settings import build_config
+from mbrl.config import from_dict
 from mbrl.evaluation import evaluate
 from mbrl.tasks import make
+from mbrl.training import is_stateful
 from mbrl.types import Dataset
 from tests.accelerator import begin, build
 from tests.conftest import random_dataset
-from tests.small import CONFIGS, suited, takes
+from tests.small import CONFIGS, MODEL, suited, takes
+from world_models import EnsembleConfig
 
 
 def made(name: str, data: Dataset) -> Any:
@@ -35,6 +42,14 @@ def acts(agent: Any, data: Dataset) -> None:
                 assert not isinstance(given, torch.Tensor) or action.device == given.device
 
 
+def valued(agent: Any, data: Dataset) -> None:
+    """What its policy earns by the log, and in a model of it that ends where the log ends."""
+    evaluate_policies([agent, agent.policy, LOGGED], data, FQEConfig(steps=2, hidden=(8,)))
+    if not data.spec.discrete and not is_stateful(agent.policy):
+        with patch.object(halted, "MODEL", from_dict(EnsembleConfig, MODEL)):
+            halted.halted_values([agent.policy], data, data, None, horizon=2, windows=3)
+
+
 def gone_on(agent: Any, folder: Path) -> Any:
     """The agent from a file, where it was; the file is read on the processor, too."""
     agent.save(folder / "agent.pt")
@@ -48,11 +63,16 @@ def offline(name: str, folder: Path) -> None:
     data = suited(name, data, data)
     agent = made(name, data).fit(data, steps=4, callbacks=[])
     acts(agent, data)
+    if not agent.needs_goals and selection.chooses(agent):
+        several = random_dataset(task, 450)
+        valued(agent, suited(name, several, several))
     gone_on(agent, folder).fit(data, steps=2, callbacks=[])
 
 
 def online(name: str, folder: Path) -> None:
     task = make("Pendulum-v1" if takes(name, "continuous") else "CartPole-v1")
+    if ALGORITHMS[name][0].needs_goals:
+        task = make("PointMaze-umaze-v0")
     data = random_dataset(task.spec.task, 120)
     agent = made(name, data)
     if agent.learns_offline:

@@ -10,12 +10,10 @@ import pytest
 from algorithms import ALGORITHMS
 from tests.small import OFFLINE
 
-ONLINE = [name for name, (cls, _) in ALGORITHMS.items() if not cls.needs_goals]
-
 
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-@pytest.mark.parametrize(("kind", "names"), [("offline", OFFLINE), ("online", ONLINE)])
+@pytest.mark.parametrize(("kind", "names"), [("offline", OFFLINE), ("online", [*ALGORITHMS])])
 def test_every_algorithm_keeps_to_its_device(kind: str, names: list[str]) -> None:
     command = [sys.executable, "-m", "tests.accelerator", kind, *names]
     found = subprocess.run(

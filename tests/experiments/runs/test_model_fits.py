@@ -1,10 +1,11 @@
 """Shared fits of world models: one for all runs that use it, with the same result."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from experiments.runs import jobs, pool
+from experiments.runs import folders, jobs, pool
 from experiments.runs import model_fits as fits
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
@@ -34,6 +35,24 @@ def test_two_tables_share_a_fit(tmp_path: Path) -> None:
         models += [folder for job in described for folder in jobs.job_in(job).needs()]
     assert len(models) == 2 and models[0] == models[1]
     assert models[0].parent == (tmp_path / "jobs" / "fits").resolve()
+
+
+def test_runs_and_fits_are_on_the_device_of_their_table(tmp_path: Path) -> None:
+    """What a cell is known by does not change, so that its record is that of any device."""
+    file = tmp_path / "one.toml"
+    file.write_text(
+        'datasets = ["pendulum/expert"]\nalgorithms = ["ravl"]\nseeds = [0]\nsteps = 9\n'
+    )
+    there = replace(plan.load(str(file)), device="cuda")
+    cells = table.all_cells(there)
+    assert [c.key for c in cells] == [c.key for c in table.all_cells(plan.load(str(file)))]
+    (job,) = table.describe_all(there, cells, {"pendulum/expert": "mark"}, tmp_path / "jobs")
+    (fit,) = jobs.job_in(job).needs()
+    assert folders.description(job)["run"]["device"] == "cuda"
+    assert folders.description(fit)["fit"]["device"] == "cuda"
+    config = build_config("ravl", {})
+    here = fits.shared(fits.FitSettings("pendulum/expert"), config.model, "m", tmp_path / "fits")
+    assert "device" not in folders.description(here)["fit"]  # as fits of earlier versions
 
 
 def test_a_shared_fit_gives_the_run_that_an_own_fit_gives(tmp_path: Path) -> None:
