@@ -84,11 +84,16 @@ FURTHER_CHOSEN = (
     *("latr", "int_rl"),
 )
 FURTHER_RATES = (3e-5, 1e-4)
+# Each was best at an edge of these two, so that a rate beyond it was added.
+FURTHER_BEYOND = dict.fromkeys(FURTHER_CHOSEN, 3e-4) | dict.fromkeys(
+    ("reinforce_pp_baseline", "gmpo", "remax"), 1e-5
+)
 
 
 def further_rates() -> list[dict[str, Any]]:
     """A row of 400 rounds for each further recipe and rate."""
     pairs = [(name, rate) for name in FURTHER_CHOSEN for rate in FURTHER_RATES]
+    pairs += FURTHER_BEYOND.items()
     return [FURTHER | _row(f"{n} in 400 rounds, {rate:.0e}", n, rate) for n, rate in pairs]
 
 

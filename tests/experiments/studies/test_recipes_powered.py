@@ -62,7 +62,7 @@ def test_each_is_compared_in_the_grid_world_at_the_best_of_its_recorded_rates() 
 
 def test_further_recipes_run_on_brackets_for_400_rounds() -> None:
     rows = recipes_powered.further_rates()
-    assert len(rows) == 2 * 9 == len({row["label"] for row in rows})
+    assert len(rows) == 3 * 9 == len({row["label"] for row in rows})
     for row in rows:
         given = merge({"recipe": row["recipe"], "task": "brackets"}, row["config"])
         assert configs.from_dict(LanguageConfig, given).minibatches == 8 and row["steps"] == 400
