@@ -114,7 +114,8 @@ class FeynmanKac(Settings):
         generator: torch.Generator,
     ) -> Particles:
         """The weighted particles, from `x` [B, ...] ~ N(0, sigma_0^2). Raises `ConfigError` where
-        the reward is minus infinity for all of them."""
+        the reward is minus infinity for all of them, and where tilt times it is plus infinity for
+        one."""
         check_levels(sigmas)
         distributions = [(denoise, self.exponent), *self.experts]
         x = x / math.sqrt(self.total)  # N(0, sigma^2)^b is N(0, sigma^2 / b)
@@ -122,7 +123,9 @@ class FeynmanKac(Settings):
         log_weights = x.new_full((len(x),), even)
         if self.reward is not None and self.corrected:
             with torch.no_grad():
-                log_weights = shares(self.tilt_at(sigmas[0]) * rewarded(self.reward, x))
+                value = rewarded(self.reward, x)
+                self._require_weighable(value)
+                log_weights = shares(self.tilt_at(sigmas[0]) * value)
         for now, then in pairwise(sigmas):
             x, gained = self._step(distributions, x, now, then, generator)
             if self.corrected:
@@ -153,10 +156,21 @@ class FeynmanKac(Settings):
         if self.reward is not None:
             here, later = self.tilt_at(now), self.tilt_at(then)
             value, slope = _with_gradient(self.reward, x)
+            if self.corrected:
+                self._require_weighable(value)
             drift = drift + 0.5 * self.noise * here * slope
             gained = gained + value * (later - here) + 0.5 * here * _dot(total, slope) * dt
         deviation = math.sqrt(self.noise * dt * then / now)
         return x + drift * dt + deviation * normal(x, generator), gained
+
+    def _require_weighable(self, value: Tensor) -> None:
+        """Raise `ConfigError` where tilt times the reward `value` [B] is plus infinity: such
+        particles would have all the weight, and nothing says how to share it."""
+        if bool((self.tilt * value == math.inf).any()):
+            raise ConfigError(
+                f"tilt {self.tilt:g} times the reward is inf in {value.dtype} for some samples, "
+                "which leaves all others no weight; give smaller rewards"
+            )
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -174,11 +188,14 @@ def shares(log_weights: Tensor) -> Tensor:
 
 
 def _with_gradient(reward: Reward, x: Tensor) -> tuple[Tensor, Tensor]:
+    """r(x) [B] and its slope [B, ...], 0 where r is -inf: log 0 has none, and such a particle keeps
+    no weight wherever it goes."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         value = rewarded(reward, x)
         (slope,) = torch.autograd.grad(value.sum(), x)
-    return value.detach(), slope
+    forbidden = (value == -math.inf).view(-1, *[1] * (x.ndim - 1))
+    return value.detach(), slope.masked_fill(forbidden, 0.0)
 
 
 def systematic(log_weights: Tensor, generator: torch.Generator) -> Tensor:

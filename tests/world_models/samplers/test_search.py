@@ -202,6 +202,22 @@ def test_a_reward_that_forbids_everything_is_refused(kind: Any) -> None:
         sampler(mixture.denoise, noise(20), LEVELS, torch.Generator())
 
 
+@pytest.mark.parametrize(("best", "tilt"), [(math.inf, 1.0), (-math.inf, -1.0), (1e308, 10.0)])
+def test_particles_of_infinite_weight_are_refused(best: float, tilt: float) -> None:
+    """Weights were NaN, and all samples copies of the last particle."""
+    sampler = FeynmanKac(reward=lambda x: torch.where(x[:, 0] > 0, best, 0 * x[:, 0]), tilt=tilt)
+    with pytest.raises(ConfigError, match="times the reward is inf"):
+        sampler(mixture.denoise, noise(20), LEVELS, torch.Generator())
+
+
+def test_a_forbidden_particle_needs_no_slope() -> None:
+    """log 0 is -inf, as asked for, with a slope of NaN: the particle went there, and was refused
+    as one whose reward is NaN."""
+    sampler = FeynmanKac(reward=lambda x: (x[:, 0] * (x[:, 0] > 0)).log(), tilt=1.0)
+    found = sampler(mixture.denoise, noise(50), LEVELS, torch.Generator().manual_seed(0))
+    assert bool((found[:, 0] > 0).all()) and len(found.unique(dim=0)) > 25
+
+
 def test_a_search_gives_no_forbidden_sample() -> None:
     def reward(x: Tensor) -> Tensor:
         return torch.where(x[:, 0] > 0.0, x[:, 0], -math.inf)
