@@ -367,7 +367,11 @@ def _doubly_robust(
         padded(values[1]),
         None if data.duration is None else padded(data.duration),
     )
-    each = doubly_robust(logged, torch.eye(len(spans), dtype=torch.float64)).numpy()
+    try:
+        each = doubly_robust(logged, torch.eye(len(spans), dtype=torch.float64)).numpy()
+    except ConfigError as problem:
+        nothing = (math.nan,) * 6
+        return Estimate("doubly robust", *nothing, believed=False, note=str(problem))
     weight = logged.log_weights()[:, -1]
     share = float((2 * weight.logsumexp(0) - (2 * weight).logsumexp(0)).exp() / len(spans))
     gained = discounted_returns(data, config.discount)

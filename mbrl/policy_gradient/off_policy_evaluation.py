@@ -89,18 +89,17 @@ class Logged:
 
 def importance_sampling(data: Logged, count: Tensor) -> Tensor:
     """[K]: mean of w_i G_i over episodes that count `count` [K, B]: unbiased, variance that grows
-    with the length ("Eligibility Traces for Off-Policy Policy Evaluation", Precup et al., 2000)."""
+    with the length ("Eligibility Traces for Off-Policy Policy Evaluation", Precup et al., 2000).
+    Raises `ConfigError` for weights beyond float64."""
     check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
     weight = data.log_weights()[:, -1].exp()
-    return _mean(weight * _returns(data), count)
+    return _mean(data, weight * _returns(data), count)
 
 
 def weighted_importance_sampling(data: Logged, count: Tensor) -> Tensor:
     """sum_i w_i G_i / sum_i w_i: biased, consistent, never beyond the returns that were seen."""
     check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
-    log_weight = data.log_weights()[:, -1]
-    weight = (log_weight - log_weight.max()).exp()
-    return count @ (weight * _returns(data)) / (count @ weight).clamp_min(TINY)
+    return _weighted_mean(data.log_weights()[:, -1:], _returns(data)[:, None], count)[:, 0]
 
 
 def per_decision(data: Logged, count: Tensor) -> Tensor:
@@ -108,14 +107,14 @@ def per_decision(data: Logged, count: Tensor) -> Tensor:
     al., 2000)."""
     check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
     gained = data.log_weights().exp() * data.steps("reward") * data.discounts()
-    return _mean(gained.sum(1), count)
+    return _mean(data, gained.sum(1), count)
 
 
 def weighted_per_decision(data: Logged, count: Tensor) -> Tensor:
     """sum_t gamma^t sum_i w_it r_it / sum_i w_it."""
     check_shapes(count=(count, "K B"), mask=(data.mask, "B T"))
-    weight, gained = _relative(data.log_weights()), data.steps("reward") * data.discounts()
-    return (count @ (weight * gained) / (count @ weight).clamp_min(TINY)).sum(1)
+    gained = data.steps("reward") * data.discounts()
+    return _weighted_mean(data.log_weights(), gained, count).sum(1)
 
 
 def doubly_robust(data: Logged, count: Tensor) -> Tensor:
@@ -127,7 +126,7 @@ def doubly_robust(data: Logged, count: Tensor) -> Tensor:
     before = torch.cat([torch.ones_like(weight[:, :1]), weight[:, :-1]], 1)
     error = data.steps("reward") - data.steps("q")
     gained = (weight * error + before * data.steps("v")) * data.discounts()
-    return _mean(gained.sum(1), count)
+    return _mean(data, gained.sum(1), count)
 
 
 def weighted_doubly_robust(data: Logged, count: Tensor) -> Tensor:
@@ -139,9 +138,7 @@ def weighted_doubly_robust(data: Logged, count: Tensor) -> Tensor:
     by_step = count.new_zeros(len(count), data.mask.shape[1])
     error, discount = data.steps("reward") - data.steps("q"), data.discounts()
     for logs, value in ((log_weight, error), (before, data.steps("v"))):
-        weight = _relative(logs)
-        gained = weight * value * discount
-        by_step = by_step + count @ gained / (count @ weight).clamp_min(TINY)
+        by_step = by_step + _weighted_mean(logs, value * discount, count)
     return by_step.sum(1)
 
 
@@ -175,7 +172,8 @@ def evaluate(
 ) -> Evaluation:
     """The estimate and an interval over episodes: the estimate plus or minus Student's
     quantile times the deviation over `draws` resamples (a resample of n varies (n - 1) / n as much
-    as n new episodes would, which is undone). NaN bounds for fewer than two episodes.
+    as n new episodes would, which is undone). NaN bounds for fewer than two episodes. Raises
+    `ConfigError` for weights beyond float64, except those of weighted estimators.
 
     Weights are heavy-tailed: where few episodes carry most of the weight, the deviation is too
     small and intervals cover less than they say; `effective_share` tells.
@@ -223,10 +221,24 @@ def _returns(data: Logged) -> Tensor:
     return (data.steps("reward") * data.discounts()).sum(1)
 
 
-def _mean(value: Tensor, count: Tensor) -> Tensor:
+def _mean(data: Logged, value: Tensor, count: Tensor) -> Tensor:
+    """Of what each episode contributes, `value` [B]."""
+    if not bool(torch.isfinite(value).all()):
+        raise ConfigError(
+            f"products of ratios reach e^{float(data.log_weights().max()):.0f}, with which the "
+            "estimate is beyond float64; take a weighted estimator, or shorter episodes"
+        )
     return count @ value / count.sum(1)
 
 
-def _relative(log_weight: Tensor) -> Tensor:
-    """Weights [B, T] up to a factor for each step, the largest 1."""
-    return (log_weight - log_weight.amax(0)).exp()
+def _weighted_mean(log_weight: Tensor, value: Tensor, count: Tensor) -> Tensor:
+    """Of `value` [B, T] at each step by weights that are known up to a factor, [K, T]."""
+    weight = (log_weight - log_weight.amax(0)).exp()
+    mass = count @ weight
+    mean = count @ (weight * value) / mass.clamp_min(TINY)
+    lost = mass < TINY  # draws without the heaviest episode, beside which theirs are 0
+    for step in lost.any(0).nonzero().flatten().tolist():
+        drawn = count[lost[:, step]]
+        logs = torch.where(drawn > 0, log_weight[:, step] + drawn.log(), -math.inf)
+        mean[lost[:, step], step] = logs.softmax(1) @ value[:, step]
+    return mean

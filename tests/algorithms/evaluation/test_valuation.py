@@ -152,6 +152,19 @@ def test_a_policy_that_never_does_what_was_logged_has_no_weights(length):
     assert np.isfinite(robust.value)
 
 
+def test_weights_beyond_float64_leave_no_doubly_robust_estimate():
+    """It was NaN or infinite, and believed where more than one in ten had such weights."""
+    over = np.arange(800) % 400 == 399
+    data = from_arrays(
+        obs=np.random.default_rng(0).normal(size=(800, 2)), action=np.ones(800, dtype=np.int64),
+        reward=np.ones(800), terminated=over, truncated=np.zeros(800, bool),
+        behaviour_prob=np.full(800, 0.1), spec=Spec("mine", 2, 1, 2),
+    )  # fmt: skip
+    config = ValuationConfig(steps=3, gamma=GAMMA, hidden=(8,), dice_steps=0, resamples=2)
+    robust = value_policies([Constant(1)], data, config)[0].estimates[1]
+    assert not robust.believed and "beyond float64" in robust.note and np.isnan(robust.value)
+
+
 def test_steps_of_any_length_are_discounted_alike_on_both_sides():
     """The logged policy itself: with probabilities of 1 its estimate is its returns' mean."""
     rng = np.random.default_rng(0)

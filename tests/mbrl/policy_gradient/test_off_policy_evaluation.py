@@ -190,6 +190,30 @@ def test_wrong_input_is_named() -> None:
     assert math.isnan(evaluate(logged(1), "per_decision").low)
 
 
+@pytest.mark.parametrize("name", ["importance_sampling", "per_decision", "doubly_robust"])
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_weights_beyond_float64_are_refused(name: str, reward: float) -> None:
+    """They were infinite, and times a return of 0 or beside another sign NaN."""
+    ratio = torch.tensor([[2.0], [-0.1], [-0.2]], dtype=torch.float64).expand(3, 400)
+    paid = torch.full_like(ratio, reward)
+    data = Logged(ratio, paid, paid > -1, 0.9, paid, paid)
+    with pytest.raises(ConfigError, match=r"reach e\^800"):
+        evaluate(data, name)
+
+
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if "weighted" in name])
+def test_weighted_estimates_of_draws_without_the_heaviest_episode(name: str) -> None:
+    """They were 0 where its weight is e^700 of theirs, here in a third of the draws."""
+    ratio = torch.tensor([[2.0], [-0.1], [-0.2]], dtype=torch.float64).expand(3, 400)
+    reward = torch.zeros_like(ratio)
+    reward[:, -1] = torch.tensor([100.0, 101.0, 102.0])
+    data = Logged(ratio, reward, reward > -1, 1.0, 0 * reward, 0 * reward)
+    draws = torch.tensor([[0.0, 2.0, 1.0], [0.0, 0.0, 3.0]], dtype=torch.float64)
+    assert ESTIMATORS[name](data, draws).tolist() == pytest.approx([101.0, 102.0], abs=1e-9)
+    found = evaluate(data, name)
+    assert found.value == pytest.approx(100.0) and 90 < found.low < found.high < 110
+
+
 def test_worlds_without_a_limit_and_their_transitions() -> None:
     """The value without a limit is that of very long episodes; what DICE sees is what happened."""
     g = torch.Generator().manual_seed(4)
