@@ -1,5 +1,6 @@
 """Rows of a dataset, and, once the agent acts, of its own experience: the replay buffer."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -188,7 +189,18 @@ class LoggedRows:
                 self.spec, self.collection.capacity, self.gamma, self.device, self.widths
             )
         else:
+            self._warn_of_room(len(self.buffer))
             self.buffer = resized(self.buffer, self.collection.capacity)
+
+    def _warn_of_room(self, logged: int) -> None:
+        room = self.collection.capacity
+        if room < logged:
+            warnings.warn(
+                f"collection.capacity is {room}, and there are {logged} logged rows: the first "
+                f"{logged - room} are forgotten as experience begins; give a larger one to keep "
+                "them",
+                stacklevel=4,
+            )
 
     def advance(self, step: int, generator: torch.Generator) -> Metrics:
         return {}

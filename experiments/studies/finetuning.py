@@ -18,6 +18,8 @@ from experiments.settings import CollectionSettings, RunSettings, build_config, 
 from experiments.studies import Outcome
 from mbrl import config as configs
 from mbrl import tasks
+from mbrl.collector import CollectorConfig
+from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 from mbrl.records import Evaluations
 
@@ -81,6 +83,7 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
     if settings["pretrained"]:
         config = continuation.config_after(run, config, runs.TrainingRun(before))
     config = build_config(name, merge(configs.to_dict(config), settings["config"]))
+    require_room(run, config)
     task = tasks.make(changed)
     earlier = algorithms.load(before / "checkpoint.pt")
     cls, _ = algorithms.ALGORITHMS[name]
@@ -99,6 +102,18 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         **of_the_steps(online, task, settings["limit"]),
     }
     return Outcome(values, {"step": [0.0, *map(float, known.steps)], "score": scores})
+
+
+def require_room(run: RunSettings, config: Any) -> None:
+    """Raise `ConfigError` where the replay forgets steps, whose numbers are read from it."""
+    given, own = run.collection, getattr(config, "online", CollectorConfig())
+    capacity = given.capacity or own.capacity
+    rows = (run.steps or 0) * (given.envs or own.envs)
+    if capacity < rows:
+        raise ConfigError(
+            f"collection.capacity is {capacity}, and the replay is to hold the {rows} rows of all "
+            "steps, whose numbers are read from it; give that many"
+        )
 
 
 def of_the_steps(folder: Path, task: Any, limit: float) -> dict[str, float]:

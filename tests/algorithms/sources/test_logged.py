@@ -17,6 +17,7 @@ from mbrl.errors import ConfigError
 from mbrl.tasks import make
 from mbrl.types import Dataset, Spec, Transitions
 from tests.algorithms.continued import continued
+from tests.conftest import random_dataset
 from tests.small import CONFIGS
 
 SPEC = Spec("made-up", 2, 1, None, (-1.0,), (1.0,))
@@ -117,6 +118,20 @@ def test_a_batch_holds_the_share_of_logged_rows_exactly(name: str, share: float)
     marks = of_log(agent, logged)
     assert int(marks.sum()) == round(share * len(marks))
     assert len(agent.source.rows) == 30  # experience alone
+
+
+@pytest.mark.parametrize(("capacity", "share"), [(99, None), (100, None), (10, 0.5)])
+def test_logged_rows_that_are_forgotten_are_warned_of(
+    capacity: int, share: float | None, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Of the two million rows of a medium-expert log the default keeps the expert's alone."""
+    data = random_dataset("Pendulum-v1", 100)
+    agent = ALGORITHMS["iql"][0](data.spec, build_config("iql", CONFIGS["iql"]), seed=0)
+    agent.prepare(data, lambda metrics: None)
+    agent.source.collection = CollectorConfig(warmup=5, capacity=capacity, logged_share=share)
+    agent.source.begin_experience()
+    told = [str(w.message) for w in recwarn if "logged rows" in str(w.message)]
+    assert len(told) == (capacity == 99) and all("the first 1 are forgotten" in t for t in told)
 
 
 def test_the_frozen_policy_acts_before_the_first_update() -> None:

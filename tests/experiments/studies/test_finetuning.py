@@ -13,6 +13,7 @@ from experiments.studies import finetuning
 from mbrl import tasks
 from mbrl.buffer import Batch
 from mbrl.collector import CollectorConfig
+from mbrl.errors import ConfigError
 from mbrl.evaluation import evaluate
 
 TINY: dict[str, Any] = {"before": 120, "steps": 8, "every": 4, "starts": 2}
@@ -41,6 +42,18 @@ def test_the_study_measures(pretrained: bool, tmp_path: Path) -> None:
     assert np.isnan(outcome.values["collected"])  # no episode was finished
     again = finetuning.measure(settings, 0, tmp_path)  # from what is there
     assert again.curves == outcome.curves
+
+
+@pytest.mark.parametrize("lift", [False, True])
+def test_a_replay_that_forgets_steps_is_refused(lift: bool, tmp_path: Path) -> None:
+    """Scores of collected episodes were cut from the newest rows in the ring's order."""
+    settings = finetuning.DEFAULTS | {"before": 4, "before_collection": {"warmup": 4}, "steps": 20}
+    if lift:
+        settings |= {"config": LIFT | {"online": {"warmup": 4, "capacity": 10}}}
+    else:
+        settings |= {"algorithm": "sac", "collection": {"warmup": 4, "capacity": 10}}
+    with pytest.raises(ConfigError, match="capacity is 10, and the replay is to hold the 20 rows"):
+        finetuning.measure(settings, 0, tmp_path)
 
 
 def test_copies_of_the_task_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
