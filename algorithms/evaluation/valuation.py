@@ -367,21 +367,25 @@ def _doubly_robust(
         padded(values[1]),
         None if data.duration is None else padded(data.duration),
     )
+    return _robust_estimate(logged, discounted_returns(data, config.discount), config.confidence)
+
+
+def _robust_estimate(logged: Logged, gained: np.ndarray, confidence: float) -> Estimate:
+    """Of episodes that earned `gained` [B]."""
     try:
-        each = doubly_robust(logged, torch.eye(len(spans), dtype=torch.float64)).numpy()
+        each = doubly_robust(logged, torch.eye(len(gained), dtype=torch.float64)).numpy()
     except ConfigError as problem:
         nothing = (math.nan,) * 6
         return Estimate("doubly robust", *nothing, believed=False, note=str(problem))
     weight = logged.log_weights()[:, -1]
-    share = float((2 * weight.logsumexp(0) - (2 * weight).logsumexp(0)).exp() / len(spans))
-    gained = discounted_returns(data, config.discount)
+    share = float((2 * weight.logsumexp(0) - (2 * weight).logsumexp(0)).exp() / len(gained))
     if float(weight.max()) < NEVER / 2:  # equal weights of nothing are none
         share = 0.0
     note = "" if share >= ENOUGH else f"its weights amount to {share:.0%} of the episodes"
     return Estimate(
         "doubly robust",
-        *_interval(each, config.confidence),
-        *_interval(each - gained, config.confidence),
+        *_interval(each, confidence),
+        *_interval(each - gained, confidence),
         believed=share >= ENOUGH,
         note=note,
     )
