@@ -120,11 +120,15 @@ class EditedPolicy(nn.Module):
         count = self.base.noise.shape[0]
         return count * self.base.evaluations(obs) + count + 2.0 * self.edited
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """The greedy action in the task's units, of the kept noise and the edits' means."""
+    def greedy_options(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the kept noise and the edits' means: actions [K + E, B, A] and values [K + E, B]."""
         noise = self.base.greedy_noise(obs)
         actions = self.options(obs, noise, torch.zeros_like(noise[: self.edited]))
-        return self.scale.to_task(best(actions, self.values(obs, actions, self.first)))
+        return actions, self.values(obs, actions, self.first)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The greedy action in the task's units."""
+        return self.scale.to_task(best(*self.greedy_options(obs)))
 
     def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
         """The best of fresh samples and edits, in the task's units."""

@@ -78,10 +78,14 @@ class BestOfSamples(nn.Module):
         """Passes of a network that the action at each row of `obs` takes, [B]."""
         return self.base.noise.shape[0] * (self.base.evaluations(obs) + 1.0)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """The greedy action in the task's units, of samples from the kept noise."""
+    def greedy_options(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples [K, B, A] from the kept noise and their values [K, B]."""
         actions = self.base.candidates(obs, self.base.greedy_noise(obs))
-        return self.scale.to_task(best(actions, self.values(obs, actions)))
+        return actions, self.values(obs, actions)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The greedy action in the task's units."""
+        return self.scale.to_task(best(*self.greedy_options(obs)))
 
     def explore(self, obs: Tensor, generator: Generator | None) -> Tensor:
         """An action of the implicit policy in the task's units."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from algorithms.learners.generative import picked
 from experiments.export.files import quiet
 from experiments.export.graph import FixedAction, Parts, acted
 from mbrl.errors import CheckpointError
@@ -135,8 +136,21 @@ def _at_once(parts: Parts, run: Run, obs: Tensor) -> Parity:
         values["action_mask"], limits = mask, {"mask": mask}
     own = parts.policy(obs.to(parts.dtype), **limits)
     cloned = {} if isinstance(parts.fallback, FixedAction) else limits
+    result = run(values)
+    if hasattr(parts.policy, "greedy_options"):
+        own = as_good(parts.policy, obs.to(parts.dtype), result["action"])
     expected = acted(parts, obs, own, cloned)
-    return _difference(parts, expected, run(values))
+    return _difference(parts, expected, result)
+
+
+def as_good(policy: Any, obs: Tensor, action: Tensor) -> Tensor:
+    """The one nearest to `action` [B, A] of the options at `obs` whose values are the largest but
+    for rounding: where two are, the policy itself has no reason for either."""
+    options, values = policy.greedy_options(obs)
+    tied = values >= values.amax(0) - LIMIT * values.abs().amax(0)
+    options = policy.scale.to_task(options)
+    away = (options - action.to(options)).abs().amax(-1).masked_fill(~tied, torch.inf)
+    return picked(options, away.argmin(0))
 
 
 @torch.no_grad()
