@@ -13,7 +13,7 @@ from algorithms.evaluation.critic_values import critic_values
 from algorithms.evaluation.fqe import return_range
 from algorithms.evaluation.valuation import own_gamma
 from mbrl.records import MetricsFile
-from mbrl.returns import returns_to_go
+from mbrl.returns import returns_at
 from mbrl.training import Metrics, Trainable
 from mbrl.types import Dataset
 
@@ -85,7 +85,7 @@ class ValueWatch:
             return None
         if self.reference is None:
             data, gamma = self.dataset.transitions, own_gamma(agent)
-            logged = float(returns_to_go(data, gamma)[self.rows].mean())
+            logged = float(returns_at(data, gamma, self.rows).mean())
             low, high = return_range(data.reward, data.terminated, gamma, data.duration)
             self.reference = Values(math.nan, logged, low, high)
         known = self.reference
