@@ -5,12 +5,15 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mbrl.data.issues import Finding, warning
 from mbrl.data.neighbours import Neighbours
-from mbrl.types import Dataset
+from mbrl.networks.normaliser import moments
+from mbrl.types import Dataset, Transitions
 
+PART = 100_000  # rows in memory at a time, where all of them count
 ROWS = 5000  # looked at, spread evenly over the data
 NEIGHBOURS = 10
 UNSEEN = 1e-12  # deviation below which `mbrl.networks.Normaliser` leaves a column as it is
@@ -30,16 +33,39 @@ def _name(names: tuple[str, ...], kind: str, index: int) -> str:
 
 def _repeated(dataset: Dataset) -> list[Finding]:
     rows = dataset.transitions
-    parts = [rows.obs, rows.action.reshape(len(rows), -1), rows.reward[:, None], rows.next_obs]
-    table = np.concatenate([part.cpu().numpy().astype(np.float64) for part in parts], axis=1)
-    _, first, counts = np.unique(table, axis=0, return_index=True, return_counts=True)
-    repeated = int((counts - 1).sum())
-    if repeated < max(1, 0.001 * len(table)):
+    each = parts(len(rows))
+    marks = np.concatenate([_marks(rows, part) for part in each])
+    marks.sort()
+    again = marks[1:] == marks[:-1]
+    repeated = int(again.sum())
+    if repeated < max(1, 0.001 * len(marks)):
         return []
-    row = int(first[counts > 1].min())
+    among = np.unique(marks[1:][again])
+    places = (p.start + np.isin(_marks(rows, p), among).nonzero()[0] for p in each)
+    row = next(int(place[0]) for place in places if len(place))
     text = f"{repeated} rows repeat another one in every value, the first one is row {row}"
-    share = repeated / len(table)
+    share = repeated / len(marks)
     return [Finding("warning", f"{text}; was something recorded or exported twice?", row, share)]
+
+
+def parts(rows: int) -> list[slice]:
+    """Slices that are in memory one at a time: a file may be larger than that."""
+    return [slice(i, i + PART) for i in range(0, rows, PART)]
+
+
+def _marks(rows: Transitions, part: slice) -> np.ndarray:
+    """A number of 64 bits for each row, equal where all values are: rows that differ share one with
+    probability 2^-64 (the finaliser of SplitMix64, after each column)."""
+    columns = [rows.obs, rows.action.reshape(len(rows), -1), rows.reward[:, None], rows.next_obs]
+    mark = np.zeros(len(rows.reward[part]), np.uint64)
+    for column in columns:
+        table = column[part].cpu().numpy().astype(np.float64) + 0.0  # -0 is 0
+        for values in np.ascontiguousarray(table.T).view(np.uint64):
+            mark = (mark ^ values) + np.uint64(0x9E3779B97F4A7C15)
+            for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+                mark = (mark ^ (mark >> np.uint64(shift))) * np.uint64(factor)
+            mark ^= mark >> np.uint64(31)
+    return mark
 
 
 def _same_lengths(dataset: Dataset) -> list[Finding]:
@@ -108,8 +134,8 @@ def _constant(dataset: Dataset) -> list[Finding]:
     obs = dataset.transitions.obs
     if len(obs) < 2:
         return []
-    spread = obs.double().std(0)
-    still = (obs == obs[0]).all(0)
+    _, spread = moments(obs)
+    still = torch.stack([(obs[part] == obs[0]).all(0) for part in parts(len(obs))]).all(0)
     small = ~still & (spread < UNSEEN)
 
     def named(which: Tensor) -> str:
@@ -132,8 +158,9 @@ def _constant(dataset: Dataset) -> list[Finding]:
 
 def unit_of_reward(dataset: Dataset) -> list[Finding]:
     """A warning where rewards are of another size than that for which settings are made."""
-    size = dataset.transitions.reward.double().abs()
-    most, typical = float(size.max()), float(size.mean())
+    reward = dataset.transitions.reward
+    most = float(reward.abs().max())
+    typical = sum(float(reward[p].double().abs().sum()) for p in parts(len(reward))) / len(reward)
     if most == 0 or (most >= SMALL_REWARD and typical <= LARGE_REWARD):
         return []
     power = 10.0 ** round(-math.log10(most if most < SMALL_REWARD else typical))

@@ -1,6 +1,7 @@
 """What `data check` points at, and what it leaves alone."""
 
 import numpy as np
+import pytest
 import torch
 
 from mbrl.data import from_arrays, load
@@ -83,6 +84,24 @@ def test_equal_terminated_lengths_repeated_rows_and_still_columns():
     obs = arrays()["obs"].copy()
     obs[:, 1] = 4
     assert any("obs[1] never changes" in t for t in messages(obs=obs, next_obs=np.roll(obs, -1, 0)))
+
+
+@pytest.mark.parametrize("part", [7, 100_000])
+def test_rows_are_repeated_where_all_values_are_equal(part: int, monkeypatch) -> None:
+    """As NumPy's `unique` of whole rows counts them, in which -0 is 0."""
+    monkeypatch.setattr("mbrl.data.suspicions.PART", part)
+    rng = np.random.default_rng(0)
+    ends = {"truncated": np.ones(100, bool), "terminated": np.zeros(100, bool)}
+    for values in (2, 3, 4):
+        columns = {k: rng.integers(0, values, (100, 1)).astype(float) for k in ("obs", "next_obs")}
+        columns["obs"][rng.random(100) < 0.1] *= -1
+        action, reward = rng.integers(0, values, (100, 1)) / 4, rng.integers(0, 2, 100) * 1.0
+        found = messages(**columns, action=action, reward=reward, **ends)
+        table = np.hstack([columns["obs"] + 0.0, action, reward[:, None], columns["next_obs"]])
+        _, first, counts = np.unique(table, axis=0, return_index=True, return_counts=True)
+        again, row = int((counts - 1).sum()), int(first[counts > 1].min())
+        assert any(f"{again} rows repeat another one in every value" in t for t in found)
+        assert any(f"the first one is row {row};" in t for t in found)
 
 
 def test_coverage_is_one_for_random_actions_and_none_for_a_rule():

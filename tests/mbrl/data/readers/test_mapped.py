@@ -211,5 +211,8 @@ def test_ten_million_rows_train_within_their_size_and_100_mb(
         sizes.append(peak("run", "iql", str(path), *common, "--out", out))
     size = large.stat().st_size / 2**20
     print(f"file {size:.0f} MB, peak {sizes[1]:.0f} MB; {sizes[0]:.0f} MB with a small file")
+    checked = [peak("data", "check", str(path)) for path in (small, large)]
+    print(f"checked: peak {checked[1]:.0f} MB; {checked[0]:.0f} MB with a small file")
     large.unlink()
     assert sizes[1] < sizes[0] + size + 100
+    assert checked[1] < checked[0] + size + 16 * 10_000_000 / 2**20 + 100
