@@ -110,13 +110,20 @@ def chooses(agent: Trainable) -> bool:
     return not isinstance(agent, PETS)
 
 
+def values_differ(dataset: Dataset, gamma: float = 0.99) -> bool:
+    """Whether a policy can be worth more than another by the logged rewards."""
+    rows = dataset.transitions
+    low, high = return_range(rows.reward, rows.terminated, gamma, rows.duration)
+    return low < high
+
+
 def require_values_differ(dataset: Dataset, gamma: float, instead: str) -> None:
     """Raise `ConfigError` where no policy can be worth more than another by the logged rewards:
     their fitted values would differ by rounding alone. `instead` is the way out."""
-    rows = dataset.transitions
-    low, high = return_range(rows.reward, rows.terminated, gamma, rows.duration)
-    if low < high:
+    if values_differ(dataset, gamma):
         return
+    rows = dataset.transitions
+    low, _ = return_range(rows.reward, rows.terminated, gamma, rows.duration)
     ends = "" if low == 0 else " and nothing terminates"
     raise ConfigError(
         f"all rewards of {dataset.provenance.card} are {float(rows.reward[0]):g}{ends}, so that "

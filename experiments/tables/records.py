@@ -148,6 +148,9 @@ def of_run(key: dict[str, Any], folder: Path) -> dict[str, Any]:
         record["processor_seconds"] = record["until_flat"].pop("processor_seconds")
     if (folder / "selection.json").exists():
         record["selection"] = folders.read_json(folder / "selection.json")
+    elif key.get("fqe_steps") and settings["fqe_steps"] == 0 and evaluations.steps:
+        by = "nothing: by the data all policies are worth the same"
+        record["selection"] = {"by": by, "chosen": evaluations.steps[-1]}
     if settings["model"] is not None:
         fit = folders.read_json(Path(settings["model"]) / "result.json")
         record["model_seconds"] = fit["seconds"]

@@ -1,6 +1,7 @@
 """Run the cells of a table that have no record, repeat some that have one, and write the table with
 its figures."""
 
+import functools
 import random
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from experiments.runs import folders, jobs, pool, study
 from experiments.runs import model_fits as fits
 from experiments.runs import training as runs
 from experiments.runs.launchers import Launcher
+from experiments.runs.selection import values_differ
 from experiments.settings import RunSettings
 from experiments.tables import cost, page, plan, records, render, summary, table_figures
 from experiments.tables.plan import Cell, Plan
@@ -267,7 +269,9 @@ def _describe(
 
 def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, folder: Path) -> None:
     config = plan.config_of(cell.column, cell.row.data, cell.key["steps"])
-    fit = None
+    fit, fqe_steps = None, table.fqe_steps
+    if fqe_steps and not _says_which(cell.row.data, data_fingerprint):
+        fqe_steps = 0  # the last policy is taken
     if cell.row.holdout == 0:  # a shared fit is one to all episodes
         precision = cell.matmul_precision
         which = fits.FitSettings(
@@ -282,7 +286,7 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
         final_episodes=cell.row.final_episodes,
         eval_stochastic=cell.column.eval_stochastic,
         tensorboard=False,
-        fqe_steps=table.fqe_steps,
+        fqe_steps=fqe_steps,
         holdout=cell.row.holdout,
         until_flat=cell.row.until_flat,
         matmul_precision=cell.matmul_precision,
@@ -290,3 +294,9 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
         model=None if fit is None else str(fit),
     )
     runs.create(run_settings, config, folder)
+
+
+@functools.cache
+def _says_which(name: str, data_fingerprint: str) -> bool:
+    """Whether a dataset can say that a policy is worth more than another."""
+    return values_differ(data.load(name))

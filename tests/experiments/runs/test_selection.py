@@ -11,9 +11,10 @@ import torch
 import algorithms
 from experiments.cli import search
 from experiments.cli.evaluate import main as evaluate_main
-from experiments.runs import jobs, selection
+from experiments.runs import folders, jobs, selection
 from experiments.runs import training as runs
 from experiments.settings import RunSettings, build_config
+from experiments.tables import plan, records, table
 from mbrl import data
 from mbrl.data.writers import write
 from mbrl.errors import CheckpointError, ConfigError
@@ -107,6 +108,9 @@ def test_policies_that_are_all_worth_the_same_are_not_chosen_among(tmp_path: Pat
         runs.start(dataclasses.replace(settings, fqe_steps=5), config, folder, quiet=True)
     assert not (folder / "checkpoint.pt").exists()
     runs.start(settings, config, tmp_path / "plain", quiet=True)
+    chosen = records.of_run({"fqe_steps": 5}, tmp_path / "plain")["selection"]
+    assert chosen["chosen"] == 4 and "worth the same" in chosen["by"]
+    assert "selection" not in records.of_run({"fqe_steps": 0}, tmp_path / "plain")
     with pytest.raises(ConfigError, match="--step last"):
         evaluate_main([str(tmp_path / "plain"), "--fqe-steps", "5"])
     with pytest.raises(ConfigError, match="--objective score"):
@@ -117,3 +121,18 @@ def test_policies_that_are_all_worth_the_same_are_not_chosen_among(tmp_path: Pat
     nothing = dataclasses.replace(ended, reward=torch.zeros(400))
     with pytest.raises(ConfigError, match="are 0, so that"):
         selection.require_values_differ(plain.with_transitions(nothing), 0.99, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "updates"), [("invertedpendulum/expert", 0), ("pendulum/expert", 5)]
+)
+def test_a_table_takes_the_last_policy_where_all_are_worth_the_same(
+    name: str, updates: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text(
+        f'datasets = ["{name}"]\nalgorithms = ["bc"]\nseeds = [0]\nsteps = 9\nfqe_steps = 5\n'
+    )
+    planned = plan.load(str(file))
+    (job,) = table.describe_all(planned, table.all_cells(planned), {name: "mark"}, tmp_path / "j")
+    assert folders.description(job)["run"]["fqe_steps"] == updates
