@@ -102,7 +102,7 @@ def plan_steps(
         agent.fit(dataset, 5, callbacks=[])
         began = time.monotonic()
         agent.fit(dataset, PROBE, callbacks=[])
-        next(agent.policy.parameters()).sum().item()  # an accelerator has only begun by now
+        next(agent.policy.parameters()).sum().item()  # waits for a GPU
         rate = PROBE / (time.monotonic() - began)
         steps[name] = int(min(max(share * seconds * rate, STEPS[0]), STEPS[1]))
     return steps

@@ -270,7 +270,7 @@ def _describe(
 def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, folder: Path) -> None:
     config = plan.config_of(cell.column, cell.row.data, cell.key["steps"])
     fit, fqe_steps = None, table.fqe_steps
-    if fqe_steps and not _says_which(cell.row.data, data_fingerprint):
+    if fqe_steps and not _values_differ(cell.row.data, data_fingerprint):
         fqe_steps = 0  # the last policy is taken
     if cell.row.holdout == 0:  # a shared fit is one to all episodes
         precision = cell.matmul_precision
@@ -297,6 +297,6 @@ def _describe_run(table: Plan, cell: Cell, data_fingerprint: str, home: Path, fo
 
 
 @functools.cache
-def _says_which(name: str, data_fingerprint: str) -> bool:
-    """Whether a dataset can say that a policy is worth more than another."""
+def _values_differ(name: str, data_fingerprint: str) -> bool:
+    """`values_differ` of a dataset, which is read once as long as its fingerprint is the same."""
     return values_differ(data.load(name))

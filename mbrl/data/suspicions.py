@@ -34,17 +34,17 @@ def _name(names: tuple[str, ...], kind: str, index: int) -> str:
 def _repeated(dataset: Dataset) -> list[Finding]:
     rows = dataset.transitions
     each = parts(len(rows))
-    marks = np.concatenate([_marks(rows, part) for part in each])
-    marks.sort()
-    again = marks[1:] == marks[:-1]
+    hashes = np.concatenate([_hashes(rows, part) for part in each])
+    hashes.sort()
+    again = hashes[1:] == hashes[:-1]
     repeated = int(again.sum())
-    if repeated < max(1, 0.001 * len(marks)):
+    if repeated < max(1, 0.001 * len(hashes)):
         return []
-    among = np.unique(marks[1:][again])
-    places = (p.start + np.isin(_marks(rows, p), among).nonzero()[0] for p in each)
+    among = np.unique(hashes[1:][again])
+    places = (p.start + np.isin(_hashes(rows, p), among).nonzero()[0] for p in each)
     row = next(int(place[0]) for place in places if len(place))
     text = f"{repeated} rows repeat another one in every value, the first one is row {row}"
-    share = repeated / len(marks)
+    share = repeated / len(hashes)
     return [Finding("warning", f"{text}; was something recorded or exported twice?", row, share)]
 
 
@@ -53,19 +53,19 @@ def parts(rows: int) -> list[slice]:
     return [slice(i, i + PART) for i in range(0, rows, PART)]
 
 
-def _marks(rows: Transitions, part: slice) -> np.ndarray:
-    """A number of 64 bits for each row, equal where all values are: rows that differ share one with
+def _hashes(rows: Transitions, part: slice) -> np.ndarray:
+    """A hash of 64 bits for each row, equal where all values are: rows that differ share one with
     probability 2^-64 (the finaliser of SplitMix64, after each column)."""
     columns = [rows.obs, rows.action.reshape(len(rows), -1), rows.reward[:, None], rows.next_obs]
-    mark = np.zeros(len(rows.reward[part]), np.uint64)
+    code = np.zeros(len(rows.reward[part]), np.uint64)
     for column in columns:
         table = column[part].cpu().numpy().astype(np.float64) + 0.0  # -0 is 0
         for values in np.ascontiguousarray(table.T).view(np.uint64):
-            mark = (mark ^ values) + np.uint64(0x9E3779B97F4A7C15)
+            code = (code ^ values) + np.uint64(0x9E3779B97F4A7C15)
             for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-                mark = (mark ^ (mark >> np.uint64(shift))) * np.uint64(factor)
-            mark ^= mark >> np.uint64(31)
-    return mark
+                code = (code ^ (code >> np.uint64(shift))) * np.uint64(factor)
+            code ^= code >> np.uint64(31)
+    return code
 
 
 def _same_lengths(dataset: Dataset) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from experiments import studies
 from experiments.tables import plan, records
@@ -11,6 +12,16 @@ def test_records_of_fewer_digits_are_the_same() -> None:
     key = {"study": "horizons", "settings": {}}
     long, short = ({"key": key, "last_returns": [r]} for r in (1.234567, 1.235))
     assert records.agree(long, short) and not records.agree(long, short | {"last_returns": [1.236]})
+
+
+def test_a_record_names_the_device_where_it_is_not_the_processor() -> None:
+    machine = {"processor": "p", "device": "cuda"}
+    manifest: dict[str, Any] = {"packages": {}, "commit": "c", "machine": machine}
+    assert "device" not in records.environment(manifest)
+    machine["accelerator"] = "NVIDIA H200"
+    assert records.environment(manifest)["device"] == "NVIDIA H200"
+    key = {"study": "horizons", "settings": {}}
+    assert records.agree({"key": key}, {"key": key, "device": "NVIDIA H200"})
 
 
 def test_a_record_of_another_key_is_not_reused(small, tmp_path: Path) -> None:
