@@ -59,10 +59,11 @@ def test_every_algorithm_has_formula_limits_and_settings_with_comments(name: str
     assert all(s.about for s in settings(kind) if "." not in s.name)
 
 
-def test_scores_are_those_of_the_table() -> None:
+def test_scores_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     page = algorithm_pages.page("iql", [])
     assert "| pendulum/medium | 5,000 | 84.8 ± 3.5 |" in page  # table.md of classic
-    assert "None of the tables" in algorithm_pages.page("awac", [])
+    monkeypatch.setattr(algorithm_pages, "TABLES", ())
+    assert "None of the tables" in algorithm_pages.page("iql", [])
 
 
 @pytest.mark.parametrize("name", ["iql", "ravl", "policy_gradient"])
