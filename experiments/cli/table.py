@@ -25,6 +25,7 @@ class Table:
     seeds: int | None = None  # only this many of the first seeds
     blocks: tuple[str, ...] = ()  # only blocks whose titles begin with these (R1 R2)
     only: tuple[str, ...] = ()  # only these columns
+    rows: tuple[str, ...] = ()  # only rows with these labels; * stands for any text
     strict: bool = False  # also repeat cells whose data have changed
     check: int = 0  # instead: repeat this many random recorded cells, and compare
 
@@ -47,7 +48,7 @@ class Table:
                 "run on the CPU; leave --device out"
             )
         home = records.home(self.name)
-        chosen = choose(table, self.seeds, self.only, self.blocks)
+        chosen = choose(table, self.seeds, self.only, self.blocks, self.rows)
         if self.check > 0:
             return check(table, home, chosen, self.check, Local(self.workers), console)
         status = 0

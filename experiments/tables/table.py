@@ -1,6 +1,7 @@
 """Run the cells of a table that have no record, repeat some that have one, and write the table with
 its figures."""
 
+import fnmatch
 import functools
 import random
 import tempfile
@@ -63,10 +64,16 @@ def all_cells(table: Plan) -> list[Cell]:
 
 
 def choose(
-    table: Plan, seeds: int | None, only: Sequence[str], blocks: Sequence[str] = ()
+    table: Plan,
+    seeds: int | None,
+    only: Sequence[str],
+    blocks: Sequence[str] = (),
+    rows: Sequence[str] = (),
 ) -> list[Cell]:
-    """The cells of the first `seeds` seeds, of the columns `only`, and of the blocks whose title
-    begins with one of `blocks`; None and empty select all. A cell of two blocks is listed once."""
+    """The cells of the first `seeds` seeds, of the columns `only`, of the blocks whose title
+    begins with one of `blocks` and of the rows whose label is one of `rows` or matches one as a
+    pattern (`*` for any text); None and empty select all. A cell of two blocks is listed once.
+    Raises `ConfigError` where a column, block or row is not in the table."""
     for label in only:
         labels = {c.column.label for c in all_cells(table)}
         if label not in labels:
@@ -75,12 +82,22 @@ def choose(
     for name in blocks:
         if not any(title.startswith(name) for title in titles):
             raise unknown_name("block", name, titles)
+    named = {row.label for block in table.blocks for row in block.rows}
+    for name in rows:
+        if not any(_matches(label, name) for label in named):
+            raise unknown_name("row", name, named)
     chosen: dict[Path, Cell] = {}
     for block in table.blocks:
         if not blocks or block.title.startswith(tuple(blocks)):
             cells = [c for c in table.cells(block) if c.seed in block.seeds[:seeds]]
-            chosen |= {c.path: c for c in cells if not only or c.column.label in only}
+            cells = [c for c in cells if not only or c.column.label in only]
+            cells = [c for c in cells if not rows or any(_matches(c.row.label, r) for r in rows)]
+            chosen |= {c.path: c for c in cells}
     return list(chosen.values())
+
+
+def _matches(label: str, pattern: str) -> bool:
+    return label == pattern or fnmatch.fnmatchcase(label, pattern)
 
 
 def finish(

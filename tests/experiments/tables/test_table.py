@@ -97,6 +97,24 @@ def test_part_of_a_table_can_be_chosen(small) -> None:
         table.choose(small, None, ["bc wid"])
 
 
+def test_rows_can_be_chosen_by_label_and_by_pattern(tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text(
+        'study = "fqe_ranking"\nmetrics = ["regret"]\nseeds = [0]\n'
+        '[[blocks]]\ntitle = "One"\nsettings = { algorithms = ["bc", "td3_bc"] }\nrows = [\n'
+        '    { label = "expert [1]", data = "pendulum/expert" },\n'
+        '    { label = "random", data = "pendulum/random" },\n]\n'
+    )
+
+    def of(*rows: str) -> list[str]:
+        return [c.row.label for c in table.choose(plan.load(str(file)), None, (), (), rows)]
+
+    assert of() == of("*") == ["expert [1]", "random"]
+    assert of("expert [1]") == of("exp*") == ["expert [1]"]
+    with pytest.raises(ConfigError, match="did you mean 'random'"):
+        of("randon")
+
+
 def test_a_table_of_a_study(tmp_path: Path, monkeypatch) -> None:
     """Two tiny trainings through the whole study: ranks, regret, records and the figure."""
     text = (
