@@ -2,6 +2,7 @@
 of a short run and the recorded tables."""
 
 import csv
+import functools
 import inspect
 import re
 import sys
@@ -10,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import ALGORITHMS
+from experiments import studies
 from experiments.cli.list import description
 from experiments.reports.setting_pages import settings
 from experiments.settings import merge
+from experiments.tables import plan
 from mbrl import config as configs
 from mbrl import data, tasks
 from mbrl.training import Metrics
 
 RECORDS = Path(__file__).parents[1] / "records"
-TABLES = ("classic", "classic-discrete", "model-based", "bayesian", "neorl2")
+TABLES = ("classic", "classic-discrete", "model-based", "bayesian", "neorl2", "d4rl-like")
 FORMULA, LIMITS = "Formula:", "When not to use it:"
 MORE = {  # algorithm -> pages that say more
     "ravl": "[RAVL and the edge of reach](../../edge_of_reach.md), "
@@ -140,31 +143,88 @@ def _settings(kind: type) -> str:
 
 
 def _scores(name: str) -> Iterator[str]:
+    others = [table for table in _tables_of_algorithms().get(name, ()) if table not in TABLES]
+    links = ", ".join(f"[{t}](../../../experiments/records/{t}/table.md)" for t in others)
     none = True
     for table in TABLES:
-        rows = list(_rows(table, name))
+        label = _column(table, name)
+        rows = list(_rows(table, label))
         if not rows:
             continue
         none = False
+        column = "" if label == name else f" (column {label})"
         yield (
-            f"Table [{table}](../../../experiments/records/{table}/table.md): normalised score of "
-            f"the last evaluation, {len(rows[0]['seeds'].split())} seeds."
+            f"Table [{table}](../../../experiments/records/{table}/table.md){column}: normalised "
+            f"score of the last evaluation, {_seeds(rows)}."
         )
         lines = ["| dataset | updates | mean ± deviation | 95 % interval | chosen offline |"]
         lines.append("|---|---|---|---|---|")
         lines += ["| " + " | ".join(_score_cells(row)) + " |" for row in rows]
         yield "\n".join(lines)
-    if none:
+    if links:
+        what, where = "Scores" if none else "More", "table" if len(others) == 1 else "tables"
+        yield f"{what} in {where} {links}."
+    elif none:
         yield (
-            "None of the tables that compare algorithms has it yet. "
+            "No table has it yet. "
             f"`python -m experiments run {name} {_example(name)}` measures it on your machine."
         )
 
 
-def _rows(table: str, name: str) -> Iterator[dict[str, str]]:
+def _seeds(rows: list[dict[str, str]]) -> str:
+    counts = [len(row["seeds"].split()) for row in rows]
+    fewest, most = min(counts), max(counts)
+    if most == 1:
+        return "one seed"
+    return f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+
+
+@functools.cache
+def _tables_of_algorithms() -> dict[str, list[str]]:
+    """Algorithm to the tables in which it has a record, as a column or in the settings of a row of
+    a study."""
+    tables: dict[str, list[str]] = {name: [] for name in ALGORITHMS}
+    for table in plan.names():
+        blocks = plan.load(table).blocks
+        recorded = {name for block in blocks for name in _recorded(RECORDS / table, block)}
+        for name in recorded & set(ALGORITHMS):
+            tables[name].append(table)
+    return tables
+
+
+def _recorded(home: Path, block: plan.Block) -> Iterator[str]:
+    """The names of algorithms in a table's block that have a record in its folder `home`."""
+    if block.study is None:
+        for column in block.columns:
+            if any((home / column.folder).rglob("*.json")):
+                yield column.algorithm
+        return
+    for row in block.rows:
+        if any((home / block.study / row.folder).glob("*.json")):
+            yield from _named(studies.settings_of(block.study, row.settings))
+
+
+def _named(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The names of algorithms in the settings of a study."""
+    for key, value in settings.items():
+        if key == "algorithm":
+            yield value
+        elif key == "algorithms":
+            yield from value
+        elif isinstance(value, Mapping):
+            yield from _named(value)
+
+
+def _column(table: str, name: str) -> str | None:
+    """The label of the first column of algorithm `name`, which comes before its variants."""
+    columns = (column for block in plan.load(table).blocks for column in block.columns)
+    return next((column.label for column in columns if column.algorithm == name), None)
+
+
+def _rows(table: str, label: str | None) -> Iterator[dict[str, str]]:
     with open(RECORDS / table / "table.csv", newline="") as file:
         for row in csv.DictReader(file):
-            if row["column"] == name and row["mean"]:
+            if row["column"] == label and row["mean"]:
                 yield row
 
 

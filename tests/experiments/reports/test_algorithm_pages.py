@@ -2,6 +2,7 @@
 are those of its config."""
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 
 import pytest
@@ -62,8 +63,13 @@ def test_every_algorithm_has_formula_limits_and_settings_with_comments(name: str
 def test_scores_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     page = algorithm_pages.page("iql", [])
     assert "| pendulum/medium | 5,000 | 84.8 ± 3.5 |" in page  # table.md of classic
+    assert re.search(r"classic\]\(.*\): .* the last evaluation, 5 seeds\.", page)
+    page = algorithm_pages.page("f_dvl", [])
+    assert "(column f-dvl)" in page and "| pendulum/medium | 5,000 | " in page
+    assert "Scores in table [goals](" in algorithm_pages.page("gcbc", [])
     monkeypatch.setattr(algorithm_pages, "TABLES", ())
-    assert "None of the tables" in algorithm_pages.page("iql", [])
+    monkeypatch.setattr(algorithm_pages, "_tables_of_algorithms", dict)
+    assert "No table has it yet" in algorithm_pages.page("iql", [])
 
 
 @pytest.mark.parametrize("name", ["iql", "ravl", "policy_gradient"])
