@@ -20,6 +20,7 @@ from experiments.settings import (
     preset,
 )
 from experiments.tables import keys
+from experiments.tables.compared import Compared, comparisons
 from experiments.tables.keys import FINAL_EPISODES
 from mbrl import config as configs
 from mbrl.data.cards import cards_dir
@@ -120,18 +121,6 @@ class SweptHyperparameter:
 
     name: str
     values: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Rows of a study whose `numbers` are compared with those of the row `than`, seed by seed, or
-    with no row (None); a pair of numbers is the first less the second of the same run.
-    `return@0.1` is the curve `return` after a tenth of its points."""
-
-    rows: tuple[str, ...]
-    than: str | None
-    numbers: tuple[str | tuple[str, str], ...]
-    digits: int = 1  # after the point
 
 
 @dataclass(frozen=True)
@@ -285,6 +274,8 @@ def _plan(name: str, values: dict[str, Any]) -> Plan:
         raise ConfigError("the table has no rows; give datasets, or rows of a study, or blocks")
     reference = values.get("reference")
     columns = [c.label for c in blocks[0].columns]
+    labels = [row.label for block in blocks for row in block.rows]
+    metrics = list(dict.fromkeys(name for block in blocks for name in block.metrics))
     if reference is not None and reference not in columns:
         raise unknown_name("reference column", reference, columns)
     return Plan(
@@ -295,34 +286,14 @@ def _plan(name: str, values: dict[str, Any]) -> Plan:
         fqe_steps=values.get("fqe_steps", 0),
         published=tuple(values.get("published", ())),
         conclusions=tuple(values.get("conclusions", ())),
-        compared=tuple(_compared(c, blocks) for c in values.get("compared", ())),
+        compared=tuple(
+            compared
+            for asked in values.get("compared", ())
+            for compared in comparisons(asked, labels, metrics)
+        ),
         reference=reference,
         swept=_swept(values),
     )
-
-
-def _compared(values: dict[str, Any], blocks: list[Block]) -> Compared:
-    """One comparison of a table's file. Raises `ConfigError` for a row or number that the table
-    does not have."""
-    labels = [row.label for block in blocks for row in block.rows]
-    metrics = list(dict.fromkeys(name for block in blocks for name in block.metrics))
-    rows, than = tuple(values["rows"]), values.get("than")
-    given = [n if isinstance(n, list) else [n] for n in values.get("numbers", metrics[:1])]
-    if than is not None and any(len(names) > 1 for names in given):
-        raise ConfigError(
-            f"numbers is {values['numbers']} beside than = {than!r}; pairs are of one row: leave "
-            "out `than`, or give single numbers"
-        )
-    for row in (*rows, *([] if than is None else [than])):
-        if row not in labels:
-            raise unknown_name("row that is compared", row, labels)
-    for number in (name for names in given for name in names):
-        if not re.search(r".@(0(\.\d+)?|1)$", number) and number not in metrics:
-            raise unknown_name("number that is compared", number, metrics)
-    if any(len(names) not in (1, 2) for names in given):
-        raise ConfigError(f"numbers is {values['numbers']}; give names, or pairs of names")
-    numbers = tuple(names[0] if len(names) == 1 else (names[0], names[1]) for names in given)
-    return Compared(rows, than, numbers, values.get("digits", 1))
 
 
 def _swept(values: dict[str, Any]) -> SweptHyperparameter | None:

@@ -3,8 +3,8 @@ sentences under the table."""
 
 import numpy as np
 
+from experiments.tables.compared import Compared
 from experiments.tables.language_conclusions import span
-from experiments.tables.plan import Compared
 from experiments.tables.records import Record
 from experiments.tables.summary import Summary, records_of
 from mbrl import statistics

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from experiments.tables import plan, row_conclusions
-from experiments.tables.plan import Compared
+from experiments.tables.compared import Compared, comparisons
 from experiments.tables.summary import Summary
 from mbrl.errors import ConfigError
 from tests.experiments.tables.test_bandit_conclusions import record, summary
@@ -74,6 +74,8 @@ def test_a_point_of_a_curve_is_compared() -> None:
         ),
         ('row = ["swing-up"]', "did you mean 'rows'"),
         ('than = "swing-up"', "lacks 'rows'"),
+        ('rows = ["*-upp"]', r"no row matches '\*-upp'; rows are "),
+        ('rows = ["*ing*"]\nthan = "*-up"', "no star, or as many as '\\*ing\\*' has: 2"),
     ],
 )
 def test_comparisons_that_cannot_be_made_are_refused(text: str, words: str, tmp_path) -> None:
@@ -82,3 +84,19 @@ def test_comparisons_that_cannot_be_made_are_refused(text: str, words: str, tmp_
     file.write_text(whole[: whole.index("[[compared]]")] + f"[[compared]]\n{text}\n")
     with pytest.raises(ConfigError, match=words):
         plan.load(str(file))
+
+
+def test_stars_of_a_row_are_put_into_the_other() -> None:
+    labels = ["hot, a", "hot, b", "cold, a", "cold, c", "base"]
+
+    def pairs(row: str, than: str | None) -> list[tuple[str, str | None]]:
+        asked = {"rows": [row], "numbers": ["score"]} | ({} if than is None else {"than": than})
+        made = list(comparisons(asked, labels, ["score"]))
+        assert all(c.numbers == ("score",) and c.digits == 1 for c in made)
+        return [(row, c.than) for c in made for row in c.rows]
+
+    assert pairs("hot, *", "cold, *") == [("hot, a", "cold, a")]  # there is no "cold, b"
+    assert pairs("*, a", "*, c") == [("cold, a", "cold, c")]
+    assert pairs("*, *", "base") == [(label, "base") for label in labels[:4]]
+    assert pairs("co*", None) == [("cold, a", None), ("cold, c", None)]
+    assert pairs("hot, a", "base") == [("hot, a", "base")]

@@ -1,0 +1,81 @@
+"""What the file of a table of a study asks to be compared (`[[compared]]`)."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mbrl.errors import ConfigError, unknown_name
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Rows of a study whose `numbers` are compared with those of the row `than`, seed by seed, or
+    with no row (None); a pair of numbers is the first less the second of the same run.
+    `return@0.1` is the curve `return` after a tenth of its points."""
+
+    rows: tuple[str, ...]
+    than: str | None
+    numbers: tuple[str | tuple[str, str], ...]
+    digits: int = 1  # after the point
+
+
+def comparisons(
+    values: dict[str, Any], labels: Sequence[str], metrics: Sequence[str]
+) -> Iterator[Compared]:
+    """One entry of a table's file, whose rows are called `labels` and whose numbers `metrics`.
+    A row with `*` stands for all labels that match, and what its stars stand for is put in the
+    place of those of `than`; labels whose other row is not in the table are left out. Raises
+    `ConfigError` for a row or number that the table does not have."""
+    rows, than = tuple(values["rows"]), values.get("than")
+    given = [n if isinstance(n, list) else [n] for n in values.get("numbers", metrics[:1])]
+    if than is not None and any(len(names) > 1 for names in given):
+        raise ConfigError(
+            f"numbers is {values['numbers']} beside than = {than!r}; pairs are of one row: leave "
+            "out `than`, or give single numbers"
+        )
+    for number in (name for names in given for name in names):
+        if not re.search(r".@(0(\.\d+)?|1)$", number) and number not in metrics:
+            raise unknown_name("number that is compared", number, metrics)
+    if any(len(names) not in (1, 2) for names in given):
+        raise ConfigError(f"numbers is {values['numbers']}; give names, or pairs of names")
+    numbers = tuple(names[0] if len(names) == 1 else (names[0], names[1]) for names in given)
+    digits = values.get("digits", 1)
+    plain = tuple(row for row in rows if "*" not in row)
+    for row in (*plain, *([] if than is None or not plain else [than])):
+        if row not in labels:
+            raise unknown_name("row that is compared", row, labels)
+    if plain:
+        yield Compared(plain, than, numbers, digits)
+    for pattern in (row for row in rows if "*" in row):
+        pairs = list(_pairs(pattern, than, labels))
+        if not pairs:
+            raise ConfigError(
+                f"no row matches {pattern!r}"
+                + ("" if than is None else f" beside {than!r}")
+                + f"; rows are {', '.join(map(repr, labels[:5]))}, ..."
+            )
+        for row, other in pairs:
+            yield Compared((row,), other, numbers, digits)
+
+
+def _pairs(
+    pattern: str, than: str | None, labels: Sequence[str]
+) -> Iterator[tuple[str, str | None]]:
+    """The labels that match, each with the label of `than`, in which the texts of the stars are
+    put where it has stars itself."""
+    shape = re.compile("(.*)".join(map(re.escape, pattern.split("*"))))
+    parts = [] if than is None else than.split("*")
+    if len(parts) > 1 and len(parts) - 1 != pattern.count("*"):
+        raise ConfigError(
+            f"than is {than!r}; give it no star, or as many as {pattern!r} has: "
+            f"{pattern.count('*')}"
+        )
+    for label in labels:
+        if (match := shape.fullmatch(label)) is None:
+            continue
+        other = than
+        if len(parts) > 1:
+            other = "".join(p + t for p, t in zip(parts, (*match.groups(), ""), strict=True))
+        if other is None or other in labels:
+            yield label, other
