@@ -75,12 +75,32 @@ def _spaces() -> Any:
 
 def _sb3(workload: str) -> tuple[Step, int]:
     from stable_baselines3 import SAC
+
+    return _sac(SAC, workload, 20)
+
+
+def _sac(kind: Any, workload: str, count: int) -> tuple[Step, int]:
+    """`count` updates of stable-baselines3's SAC, or of SBX's, which has its interface; `online`:
+    as many steps in Pendulum with an update after each."""
+    import gymnasium as gym
     from stable_baselines3.common.logger import configure
 
-    agent = SAC("MlpPolicy", _spaces(), buffer_size=ROWS, batch_size=BATCH, device="cpu")
+    online = workload.startswith("online")
+    agent = kind(
+        "MlpPolicy",
+        gym.make("Pendulum-v1") if online else _spaces(),
+        buffer_size=ROWS,
+        batch_size=BATCH,
+        policy_kwargs={"net_arch": [64, 64] if workload.endswith("small") else [256, 256]},
+        learning_starts=BATCH if online else 0,
+        device="cpu",
+    )
     agent.set_logger(configure(None, []))
+    if online:
+        agent.learn(2 * BATCH)
+        return lambda: agent.learn(count, reset_num_timesteps=False), count
     _fill(agent.replay_buffer)
-    return lambda: agent.train(gradient_steps=20, batch_size=BATCH), 20
+    return lambda: agent.train(gradient_steps=count, batch_size=BATCH), count
 
 
 def _one_thread() -> None:
@@ -92,20 +112,8 @@ def _one_thread() -> None:
 def _sbx(workload: str) -> tuple[Step, int]:
     _one_thread()
     from sbx import SAC
-    from stable_baselines3.common.logger import configure
 
-    widths = [64, 64] if workload == "sac_small" else [256, 256]
-    agent: Any = SAC(
-        "MlpPolicy",
-        _spaces(),
-        buffer_size=ROWS,
-        batch_size=BATCH,
-        policy_kwargs={"net_arch": widths},
-        learning_starts=0,
-    )
-    agent.set_logger(configure(None, []))
-    _fill(agent.replay_buffer)
-    return lambda: agent.train(gradient_steps=100, batch_size=BATCH), 100
+    return _sac(SAC, workload, 100)
 
 
 def _fill(buffer: Any) -> None:

@@ -32,8 +32,10 @@ class Peer:
     torch: bool = True  # whether it runs on PyTorch
 
 
+SAC_WORKLOADS = ("sac", "sac_small", "online_sac", "online_sac_small")
+
 PEERS: dict[PeerName, Peer] = {
-    "stable-baselines3": Peer("stable_baselines3", "stable-baselines3", None, ("sac",)),
+    "stable-baselines3": Peer("stable_baselines3", "stable-baselines3", None, SAC_WORKLOADS),
     "d3rlpy": Peer(
         "d3rlpy",
         "d3rlpy==2.8.1",
@@ -92,7 +94,7 @@ PEERS["SBX"] = Peer(
         "tqdm",
         "rich",
     ),
-    ("sac", "sac_small"),
+    SAC_WORKLOADS,
 )
 # The same members as one stack for `torch.func.vmap`, in this environment.
 PEERS["transformers"] = Peer(

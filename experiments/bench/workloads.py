@@ -16,9 +16,11 @@ from experiments.bench.peer_programs import Step
 from experiments.bench.windows import SMALL, WIDE, sampling
 from experiments.settings import build_config, preset
 from mbrl import config as configs
+from mbrl import tasks
 from mbrl.callbacks import Checkpointer, Recorder
 from mbrl.networks import SquashedGaussianPolicy
 from mbrl.sequences import SequenceBuffer
+from mbrl.training import Callback
 from mbrl.types import Dataset, Spec, Transitions
 from world_models.ensemble import EnsembleDynamics
 from world_models.ensemble_network import EnsembleConfig, nll_gradients
@@ -32,6 +34,8 @@ Name = Literal[
     "edac",
     "sac",
     "sac_small",
+    "online_sac",
+    "online_sac_small",
     "edac_small",
     "cql_small",
     "td3_bc_small",
@@ -89,14 +93,43 @@ def _updates(algorithm: str, values: dict[str, Any]) -> Build:
     def build(quick: bool, folder: Path) -> tuple[Step, int]:
         agent = ALGORITHMS[algorithm][0](SPEC, build_config(algorithm, values))
         agent.prepare(dataset(2_000 if quick else 200_000), lambda metrics: None)
-        recorder = Recorder(folder, tensorboard=not quick)
-        saver = Checkpointer(folder / "checkpoint.pt", parts={"recorder": recorder.state_dict})
-        callbacks = (recorder, saver)
-        for callback in callbacks:
-            callback("start", agent, {})
+        callbacks = _callbacks(agent, quick, folder)
 
         def step() -> None:
             metrics = agent.advance() | agent.update(agent.next_batch())
+            agent.step += 1
+            for callback in callbacks:
+                callback("step", agent, metrics)
+
+        return step, 1
+
+    return build
+
+
+def _callbacks(agent: Any, quick: bool, folder: Path) -> tuple[Callback, ...]:
+    """Those that record and save a run, begun."""
+    recorder = Recorder(folder, tensorboard=not quick)
+    saver = Checkpointer(folder / "checkpoint.pt", parts={"recorder": recorder.state_dict})
+    for callback in (recorder, saver):
+        callback("start", agent, {})
+    return recorder, saver
+
+
+def _online(hidden: Sequence[int]) -> Build:
+    """Steps of SAC in Pendulum with an update after each, as a run does them."""
+
+    def build(quick: bool, folder: Path) -> tuple[Step, int]:
+        task = tasks.make("Pendulum-v1")
+        agent = ALGORITHMS["sac"][0](task.spec, build_config("sac", soft_config(2, 0.0, hidden)))
+        agent.learn(task, 512, callbacks=[])  # past the steps without updates
+        callbacks = _callbacks(agent, quick, folder)
+        collector = agent.collector(task, agent.acted)
+
+        def step() -> None:
+            updates = collector.collect(agent)
+            metrics = agent.advance()
+            for _ in range(updates):
+                metrics |= agent.update(agent.next_batch())
             agent.step += 1
             for callback in callbacks:
                 callback("step", agent, metrics)
@@ -246,6 +279,16 @@ WORKLOADS: dict[Name, Workload] = {
         "SAC, 2 critics 2x64, batch 256",
         "updates/s",
         _updates("edac", soft_config(2, 0.0, SMALL_NETS)),
+    ),
+    "online_sac": Workload(
+        "SAC in Pendulum, a step and an update, 2 critics 2x256, batch 256",
+        "steps/s",
+        _online((256, 256)),
+    ),
+    "online_sac_small": Workload(
+        "SAC in Pendulum, a step and an update, 2 critics 2x64, batch 256",
+        "steps/s",
+        _online(SMALL_NETS),
     ),
     "edac_small": Workload(
         "EDAC (RAVL's learner), 10 critics 2x64, batch 256",
